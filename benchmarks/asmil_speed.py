@@ -1,0 +1,208 @@
+"""Speed of the folded ASMIL beside the same model written plainly, same weights, same bags, in one run.
+
+    make bench        or        python benchmarks/asmil_speed.py [--device cuda] [--tiles 2000 5000 10000 20000]
+
+All variants take turns on every bag, so that a noisy machine slows all of them down; a ratio is taken in each round
+and the median over the rounds is printed. The plain form has one key and one value projection per token and tile; its
+anchor computes only the scores, like ours, so that the ratio compares arithmetic and not a wasteful anchor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from plain_asmil import PlainASMIL
+from torch import Tensor, nn
+from torch.nn import functional
+
+from asmil import Anchor, Bag, build
+from asmil.models.asmil import ASMIL
+from asmil.models.base import MILModel
+
+WIDTH, INNER, TOKENS, HEADS = 384, 128, 8, 8
+Step = Callable[[Bag], None]
+
+
+def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.Adam(model.parameters(), lr=1e-4, weight_decay=1e-4, fused=True)
+
+
+def folded_step(model: MILModel, target: Tensor) -> Step:
+    """The training step of `asmil train`: loss, anchor, Adam, moving average."""
+    optimizer, anchor = optimizer_of(model), Anchor(model)
+
+    def step(bag: Bag) -> None:
+        optimizer.zero_grad()
+        output = model(bag)
+        loss = functional.cross_entropy(output.logits, target) + anchor.loss(bag, output.scores)
+        loss.backward()
+        optimizer.step()
+        anchor.update(model)
+
+    return step
+
+
+def plain_step(model: PlainASMIL, target: Tensor) -> Step:
+    optimizer, anchor = optimizer_of(model), copy.deepcopy(model).requires_grad_(False).eval()
+    pairs = [list(anchor.parameters()), [parameter.detach() for parameter in model.parameters()]]
+
+    def step(bag: Bag) -> None:
+        optimizer.zero_grad()
+        logits, scores = model(bag.features)
+        with torch.no_grad():
+            log_target = torch.log_softmax(functional.logsigmoid(anchor.attend(bag.features)), dim=-1)
+        divergence = (log_target.exp() * (log_target - torch.log_softmax(scores, dim=-1))).sum(dim=-1).mean()
+        (functional.cross_entropy(logits, target) + divergence).backward()
+        optimizer.step()
+        with torch.no_grad():
+            torch._foreach_lerp_(pairs[0], pairs[1], 0.001)
+
+    return step
+
+
+def abmil_step(model: MILModel, target: Tensor) -> Step:
+    optimizer = optimizer_of(model)
+
+    def step(bag: Bag) -> None:
+        optimizer.zero_grad()
+        functional.cross_entropy(model(bag).logits, target).backward()
+        optimizer.step()
+
+    return step
+
+
+def inference(model: nn.Module, give: Callable[[Bag], Any]) -> Step:
+    def step(bag: Bag) -> None:
+        with torch.inference_mode():
+            model(give(bag))
+
+    return step
+
+
+def seconds(step: Step, bag: Bag) -> float:
+    synchronize = torch.cuda.synchronize if bag.features.is_cuda else (lambda: None)
+    synchronize()
+    started = time.perf_counter()
+    step(bag)
+    synchronize()
+    return time.perf_counter() - started
+
+
+def matrix_product_rate(device: torch.device) -> float:
+    """Multiply-adds a second of a large square float32 product, the best of several."""
+    size = 2048
+    a, b = torch.randn(size, size, device=device), torch.randn(size, size, device=device)
+    bag = Bag(torch.zeros(1, 1, device=device))
+    def product(_: Bag) -> None:
+        torch.mm(a, b)
+
+    return size**3 / min(seconds(product, bag) for _ in range(10))
+
+
+def multiply_adds(tiles: int) -> dict[str, float]:
+    """Of the folded form: inference, and a training step with anchor (the first layer needs no input gradient)."""
+    embedding, scores = tiles * WIDTH * INNER, tiles * INNER * TOKENS * HEADS
+    small = (4 * TOKENS + 2 * TOKENS + 2) * INNER**2
+    forward = embedding + 2 * scores + small
+    return {"inference": forward, "training": forward + embedding + 4 * scores + 2 * small + embedding + scores}
+
+
+def measure(device: torch.device, tiles: list[int], rounds: int) -> dict[str, Any]:
+    torch.manual_seed(0)
+    target = torch.tensor(1, device=device)
+    model = build("asmil", WIDTH, 2, drop=0.0).to(device)
+    assert isinstance(model, ASMIL)
+    plain = PlainASMIL.from_folded(model)
+    frozen, frozen_plain = copy.deepcopy(model).eval(), copy.deepcopy(plain).eval()
+    steps = {
+        "asmil_step": folded_step(model, target),
+        "plain_step": plain_step(plain, target),
+        "abmil_step": abmil_step(build("abmil", WIDTH, 2).to(device), target),
+        "asmil_inference": inference(frozen, lambda bag: bag),
+        "plain_inference": inference(frozen_plain, lambda bag: bag.features),
+    }
+    rows = []
+    for n in tiles:
+        bag = Bag(torch.randn(n, WIDTH)).to(device)
+        for step in steps.values():
+            seconds(step, bag)
+        times = [{name: seconds(step, bag) for name, step in steps.items()} for _ in range(rounds)]
+
+        def ratio(over: str, under: str, times: list[dict[str, float]] = times) -> float:
+            return statistics.median(one[over] / one[under] for one in times)
+
+        rows.append(
+            {
+                "tiles": n,
+                "milliseconds": {name: 1e3 * statistics.median(one[name] for one in times) for name in steps},
+                "asmil_step_ratio": ratio("plain_step", "asmil_step"),
+                "asmil_inference_ratio": ratio("plain_inference", "asmil_inference"),
+                "asmil_vs_abmil_step": ratio("asmil_step", "abmil_step"),
+            }
+        )
+    return {"rows": rows, "peak": matrix_product_rate(device)}
+
+
+def summarize(measured: dict[str, Any]) -> dict[str, float]:
+    """One number a ratio: the geometric mean over the bag sizes."""
+    keys = ("asmil_step_ratio", "asmil_inference_ratio", "asmil_vs_abmil_step")
+    return {key: statistics.geometric_mean(row[key] for row in measured["rows"]) for key in keys}
+
+
+def share_of_peak(measured: dict[str, Any], what: str, name: str) -> float:
+    """The rate of the largest bag as a share of the machine's own matrix products."""
+    row = measured["rows"][-1]
+    rate = multiply_adds(row["tiles"])[what] / (row["milliseconds"][name] / 1e3)
+    return float(rate / measured["peak"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--tiles", type=int, nargs="+", default=[2000, 5000, 10_000, 20_000])
+    parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("latest.json"))
+    options = parser.parse_args()
+    device = torch.device(options.device)
+    measured = measure(device, options.tiles, options.rounds)
+    summary = summarize(measured)
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+
+    print(f"D {WIDTH}, I {INNER}, T {TOKENS}, H {HEADS}, float32, {options.rounds} rounds on {name}")
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads")
+    print(f"{'tiles':>7} {'ASMIL step':>11} {'plain':>9} {'ABMIL':>9} {'inference':>10} {'plain':>9}   (ms)")
+    for row in measured["rows"]:
+        ms = row["milliseconds"]
+        print(
+            f"{row['tiles']:>7} {ms['asmil_step']:>11.2f} {ms['plain_step']:>9.2f} {ms['abmil_step']:>9.2f} "
+            f"{ms['asmil_inference']:>10.2f} {ms['plain_inference']:>9.2f}   "
+            f"step {row['asmil_step_ratio']:.2f}x, inference {row['asmil_inference_ratio']:.2f}x, "
+            f"{row['asmil_vs_abmil_step']:.2f} of ABMIL"
+        )
+    peak = 2 * measured["peak"] / 1e9
+    shares = {
+        "asmil_step_share_of_peak": share_of_peak(measured, "training", "asmil_step"),
+        "asmil_inference_share_of_peak": share_of_peak(measured, "inference", "asmil_inference"),
+    }
+    print(f"training step: {summary['asmil_step_ratio']:.2f}x the plain form (geometric mean over the sizes)")
+    print(f"inference:     {summary['asmil_inference_ratio']:.2f}x the plain form")
+    print(f"ASMIL step with anchor: {summary['asmil_vs_abmil_step']:.2f} of a gated ABMIL step")
+    print(
+        f"a {measured['rows'][-1]['tiles']}-tile step runs at {shares['asmil_step_share_of_peak']:.0%}, inference at "
+        f"{shares['asmil_inference_share_of_peak']:.0%} of this machine's float32 matrix products ({peak:.0f} GFLOP/s)"
+    )
+    result = {**summary, **shares, "device": name, "torch": torch.__version__, "peak_gflops": peak, **measured}
+    options.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+"""`python -m asmil`."""
+
+from asmil.cli.main import main
+
+main()

@@ -1,0 +1,74 @@
+"""How far two attentions lie apart, row by row, from their logarithms (natural logarithm throughout: nats).
+
+`log_target` and `log_attention` are ... x N log-probabilities; a result has one number a row. A tile whose target
+weight is 0 (log weight minus infinity) contributes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from asmil.attention.normalizers import Normalizer, log_softmax
+
+
+def kl(log_target: Tensor, log_attention: Tensor) -> Tensor:
+    """`KL(t || p) = sum_i t_i (log t_i - log p_i)`."""
+    return _weighted(log_target, log_target - log_attention)
+
+
+def cross_entropy(log_target: Tensor, log_attention: Tensor) -> Tensor:
+    """`-sum_i t_i log p_i`: the KL plus the entropy of the target, so with a fixed target the same gradient."""
+    return _weighted(log_target, -log_attention)
+
+
+def jsd(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """The Jensen-Shannon divergence `KL(p || m)/2 + KL(q || m)/2`, m = (p + q)/2; between 0 and ln 2."""
+    log_m = torch.logaddexp(log_p, log_q) - math.log(2.0)
+    return (kl(log_p, log_m) + kl(log_q, log_m)).clamp_min(0) / 2
+
+
+def kl_to_softmax(target_scores: Tensor, normalizer: Normalizer, scores: Tensor) -> Tensor:
+    """`KL(t || softmax(z))` of A x N scores, with the target `t = normalizer(z')` taken as fixed.
+
+    The gradient with respect to z is `softmax(z) - t`. It is formed in the forward pass, a few rows at a time so that
+    all intermediate values stay in the processor's cache; the backward pass is one product.
+    """
+    return _KLToSoftmax.apply(target_scores, normalizer, scores)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def _weighted(log_weights: Tensor, values: Tensor) -> Tensor:
+    terms = log_weights.exp() * values
+    return torch.where(torch.isneginf(log_weights), torch.zeros_like(terms), terms).sum(dim=-1)
+
+
+class _KLToSoftmax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, target_scores: Tensor, normalizer: Normalizer, scores: Tensor) -> Tensor:
+        difference = torch.empty_like(scores)
+        per_row = []
+        for rows in _row_blocks(scores):
+            log_target, log_attention = normalizer.log(target_scores[rows]), log_softmax(scores[rows])
+            per_row.append(kl(log_target, log_attention))
+            difference[rows] = log_attention.exp_() - log_target.exp_()
+        ctx.save_for_backward(difference)
+        return torch.cat(per_row)
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[None, None, Tensor]:
+        (difference,) = ctx.saved_tensors
+        return None, None, upstream[0].unsqueeze(-1).to(difference.dtype) * difference
+
+
+_CACHE_ELEMENTS = 1 << 17
+
+
+def _row_blocks(scores: Tensor) -> Iterator[slice]:
+    n_rows, n_tiles = scores.shape
+    step = n_rows if scores.is_cuda else max(1, _CACHE_ELEMENTS // max(1, n_tiles))
+    for start in range(0, n_rows, step):
+        yield slice(start, start + step)

@@ -1,0 +1,43 @@
+"""`asmil check`: every problem of a cohort, before hours of training find the first of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def check(
+    cohort: Annotated[Path, typer.Argument(help="The manifest (CSV or Parquet).")],
+    features: Annotated[Path | None, typer.Option(help="Folder (or cohort file) of the features.")] = None,
+    folds: Annotated[int | None, typer.Option(help="Check splits of this many folds.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Read only the headers of the feature files.")] = False,
+) -> None:
+    """Explain every problem in a manifest, its feature files and its splits."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    from asmil.cohort.check import check_cohort
+
+    report = check_cohort(cohort, features, folds, deep=not quick)
+    console = Console(highlight=False, soft_wrap=True)
+    if report.summary is not None:
+        s = report.summary
+        classes = ", ".join(f"{name}: {count}" for name, count in s.classes.items())
+        console.print(f"{s.slides} slides of {s.patients} patients ({escape(classes)})")
+        made = [
+            f"{s.width} features a tile" if s.width else None,
+            f"encoder {s.encoder}" if s.encoder else None,
+            f"{s.mpp:.3g} um/px" if s.mpp else None,
+            f"{s.bytes_on_disk / 1e6:.1f} MB",
+        ]
+        console.print(f"tiles a slide: {s.tiles_min} to {s.tiles_max}, median {s.tiles_median:g}")
+        console.print(escape(", ".join(part for part in made if part)))
+    for problem in report.problems:
+        color = "red" if problem.severity == "error" else "yellow"
+        console.print(f"[{color}]{problem.severity}[/{color}] {escape(str(problem))}")
+    if not report.ok:
+        console.print(f"[red]{len(report.errors)} to mend before training[/red]")
+        raise typer.Exit(1)
+    console.print("[green]ready to train[/green]")

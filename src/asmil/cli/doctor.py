@@ -1,0 +1,70 @@
+"""`asmil doctor`: what this machine can do."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Tell what this machine can do: torch, GPU, readers, memory, versions."""
+    import json
+
+    from rich.console import Console
+    from rich.table import Table
+
+    findings = _examine()
+    if as_json:
+        typer.echo(json.dumps(findings, indent=1))
+        return
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for key, value in findings.items():
+        table.add_row(key, str(value))
+    Console(highlight=False).print(table)
+
+
+def _examine() -> dict[str, str]:
+    import importlib.util
+    import os
+    import platform
+    import shutil
+    from importlib.metadata import version
+
+    import h5py
+    import psutil
+    import torch
+
+    from asmil.version import __version__
+
+    memory = psutil.virtual_memory()
+    findings = {
+        "asmil": __version__,
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cores": f"{os.cpu_count()}, torch uses {torch.get_num_threads()} threads",
+        "memory": f"{memory.available / 2**30:.1f} GiB free of {memory.total / 2**30:.1f}",
+        "disk here": f"{shutil.disk_usage('.').free / 2**30:.1f} GiB free",
+        "torch": torch.__version__,
+        "gpu": _gpu(),
+        "reads": f"asmil, TRIDENT, CLAM, STAMP (.h5; HDF5 {h5py.version.hdf5_version}), torch tensors (.pt)",
+        "tensorboard": "installed" if importlib.util.find_spec("tensorboard") else "no (pip install 'asmil[tracking]')",
+    }
+    for package in ("numpy", "pandas", "scikit-learn", "safetensors", "pydantic"):
+        findings[package] = version(package)
+    return findings
+
+
+def _gpu() -> str:
+    import torch
+
+    if not torch.cuda.is_available():
+        return "none that torch can use; everything runs on the CPU"
+    names = []
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        bf16 = "bf16" if torch.cuda.is_bf16_supported() else "no bf16"
+        names.append(f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB, {bf16}")
+    return "; ".join(names)

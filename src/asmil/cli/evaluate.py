@@ -1,0 +1,77 @@
+"""The verb `evaluate`: metrics with intervals, and a report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from asmil.evaluation import Evaluation
+
+
+def evaluate(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders that `asmil train` wrote.")],
+    role: Annotated[Literal["test", "val"], typer.Option(help="Part of the cohort to evaluate.")] = "test",
+    out: Annotated[Path | None, typer.Option(help="Folder for the report; default: the run's own.")] = None,
+    resamples: Annotated[int, typer.Option(min=1, help="Draws of patients behind an interval.")] = 2000,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of those draws.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Evaluate runs: every metric with a 95 % interval by patient, and a report page.
+
+    One run without --out gets `report.html` and `evaluation.json` in its own folder; several runs are only
+    printed unless --out names a folder.
+    """
+    import json
+
+    from rich.console import Console
+
+    from asmil.evaluation import evaluate_run, write_report, write_run_report
+
+    evaluations = [evaluate_run(run, role, resamples, seed) for run in runs]
+    page = None
+    if out is not None:
+        page = write_report(evaluations, out)
+    elif len(evaluations) == 1:
+        page = write_run_report(evaluations[0])
+    if as_json:
+        found = [evaluation.to_dict() for evaluation in evaluations]
+        typer.echo(json.dumps(found[0] if len(found) == 1 else found, indent=1, ensure_ascii=False))
+        return
+    console = Console()
+    console.print(_summary(evaluations))
+    for evaluation in evaluations:
+        for warning in evaluation.warnings:
+            console.print(f"{evaluation.name}: {warning}", style="yellow", markup=False)
+    if page is not None:
+        console.print(f"report: {page}", markup=False, soft_wrap=True)
+
+
+def _summary(evaluations: list[Evaluation]) -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.markup import escape
+    from rich.table import Table
+
+    from asmil.evaluation.summary import METRIC_TITLES, METRICS
+    from asmil.evaluation.tables import format_interval, format_number, format_sizes
+
+    title = (
+        f"{evaluations[0].role} part: {format_sizes(evaluations)}; mean over seeds, 95 % interval by patient"
+    )
+    table = Table(title=title, box=SIMPLE_HEAD)
+    table.add_column("run", overflow="fold")
+    for name in METRICS:
+        table.add_column(METRIC_TITLES[name].replace(" ", "\n"), justify="right", no_wrap=True)
+    table.add_column("trainings", justify="right", no_wrap=True)
+    for evaluation in evaluations:
+        values = [
+            f"{format_number(metric.value)}\n[dim]{format_interval(metric.interval, '–')}[/dim]"
+            for metric in (evaluation.metrics[name] for name in METRICS)
+        ]
+        about = f"{escape(evaluation.name)}\n[dim]{escape(evaluation.method)}[/dim]"
+        table.add_row(about, *values, str(evaluation.n_trainings))
+    return table

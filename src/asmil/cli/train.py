@@ -1,0 +1,110 @@
+"""`asmil train`: from a manifest to a run folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from asmil.training.run import RunObserver
+
+
+def train(
+    cohort: Annotated[Path, typer.Argument(help="The manifest: CSV or Parquet with slide, label and, if any, patient, split.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The run folder; a run begun there goes on.")],
+    method: Annotated[str, typer.Option("--method", "-m", help="See `asmil methods`.")] = "asmil",
+    preset: Annotated[str, typer.Option(help="paper, recommended, or one of the method's own.")] = "paper",
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting, e.g. training.lr=3e-4.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the (first) training and of generated splits.")] = 0,
+    seeds: Annotated[int, typer.Option(help="Trainings a fold, with seeds SEED, SEED + 1, ...")] = 1,
+    folds: Annotated[int, typer.Option(help="Folds of cross-validation; 1 is a single split.")] = 1,
+    features: Annotated[Path | None, typer.Option(help="Folder (or cohort file) of the features.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
+) -> None:
+    """Train a method on a cohort: every fold and seed, one run folder.
+
+    The same command goes on with a run that was interrupted; on a CPU the result has the same bits.
+    """
+    from rich.console import Console
+
+    from asmil.cli.evaluate import evaluate
+    from asmil.cohort.splits import Splits
+    from asmil.config import merge, parse_assignments
+    from asmil.training.config import resolve
+    from asmil.training.interruption import Interrupted
+    from asmil.training.run import train_run
+
+    console = Console(quiet=quiet, stderr=True)
+    asked = {"folds": folds, "seeds": seeds, "training": {"seed": seed}}
+    config = resolve(method, preset, merge(asked, parse_assignments(assignments or [])))
+    try:
+        with _observer(console, config.training.epochs) as observer:
+            folder = train_run(cohort, out, config, features, observer)
+    except Interrupted:
+        typer.echo(f"stopped; all that was done is in {out}; give the same command again to go on", err=True)
+        raise typer.Exit(130) from None
+    tested = "test" in set(Splits.load(folder.splits).table["role"])
+    if not tested:
+        typer.echo("note: the splits have no test slides; these are numbers on validation slides, which chose the epoch")
+    evaluate([folder.path], role="test" if tested else "val")
+
+
+@contextmanager
+def _observer(console: Console, epochs: int) -> Iterator[RunObserver]:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from asmil.cohort.splits import Splits
+    from asmil.training.run import RunObserver
+    from asmil.training.run_folder import RunDescription
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("epochs"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[news]}"),
+    )
+    with Progress(*columns, console=console) as progress:
+
+        class Bars(RunObserver):
+            def __init__(self) -> None:
+                self.task = progress.add_task("", total=epochs, visible=False, news="")
+
+            def began(self, description: RunDescription, splits: Splits) -> None:
+                config = description.config
+                counts = splits.table.groupby("role")["slide"].nunique()
+                roles = ", ".join(f"{counts.get(role, 0)} {role}" for role in ("train", "val", "test"))
+                trainings = splits.n_folds * config.seeds
+                what = f"{config.method} ({config.preset}), {trainings} training{'s' * (trainings > 1)}, slides: {roles}"
+                progress.console.print(f"[bold]{what}[/bold]", highlight=False)
+                if config.data.max_tiles is not None:
+                    cap = config.data.max_tiles
+                    progress.console.print(f"training bags are capped at {cap} tiles, drawn anew every epoch")
+
+            def training(self, fold: int, seed: int, done: bool) -> None:
+                progress.reset(
+                    self.task,
+                    description=f"fold {fold}, seed {seed}",
+                    total=epochs,
+                    completed=epochs if done else 0,
+                    visible=True,
+                    news="was done before" if done else "",
+                )
+
+            def epoch(self, fold: int, seed: int, record: Mapping[str, Any]) -> None:
+                news = f"loss {record['train']['loss']:.3f}"
+                for name, short in (("macro_f1", "F1"), ("macro_auc", "AUC")):
+                    value = (record["val"] or {}).get(name)
+                    news += "" if value is None else f"  val {short} {value:.3f}"
+                progress.update(self.task, completed=record["epoch"], news=news)
+
+        yield Bars()

@@ -1,0 +1,155 @@
+"""Everything that is wrong with a cohort, at once, before hours of training find the first of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from asmil.cohort.consistency import mixture_problems
+from asmil.cohort.features import fingerprint, inspect_features, read_bag
+from asmil.cohort.leakage import duplicate_problems, patient_problems
+from asmil.cohort.manifest import Cohort, Slide, read_manifest
+from asmil.cohort.problems import Problem, listed, problems_of
+from asmil.cohort.source import FeatureInfo
+from asmil.cohort.splits import make_splits
+from asmil.errors import AsmilError
+
+__all__ = ["CheckReport", "CohortSummary", "Problem", "check_cohort"]
+
+
+@dataclass(frozen=True)
+class CohortSummary:
+    """A cohort in numbers, over the slides whose files could be read; None where files differ or do not say.
+
+    classes: slides of each class; mpp: microns per pixel of the tiles, as the encoder saw them
+    """
+
+    slides: int
+    patients: int
+    classes: dict[str, int]
+    tiles_min: int
+    tiles_median: float
+    tiles_max: int
+    width: int | None
+    encoder: str | None
+    mpp: float | None
+    bytes_on_disk: int
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """The problems of a cohort, errors first, and its summary (None if the manifest cannot be read)."""
+
+    problems: tuple[Problem, ...]
+    summary: CohortSummary | None
+
+    @property
+    def errors(self) -> tuple[Problem, ...]:
+        """What stops a training."""
+        return tuple(problem for problem in self.problems if problem.severity == "error")
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing stops a training."""
+        return not self.errors
+
+
+def check_cohort(
+    manifest_path: Path | str,
+    features: Path | str | None = None,
+    folds: int | None = None,
+    deep: bool = True,
+) -> CheckReport:
+    """Collect every problem of a manifest, its files and its splits.
+
+    folds: of the splits to try (default: one split, or what the manifest says)
+    deep: read every bag as well, which finds NaN and damage inside the files
+    """
+    try:
+        cohort, problems = read_manifest(manifest_path, features)
+    except AsmilError as error:
+        return CheckReport(problems_of(error, manifest_path), None)
+    infos: dict[str, FeatureInfo] = {}
+    for slide in cohort.slides:
+        try:
+            infos[slide.slide] = _inspect(slide, deep)
+        except AsmilError as error:
+            problems += problems_of(error, f"slide '{slide.slide}'")
+    readable = [slide for slide in cohort.slides if slide.slide in infos]
+    problems += mixture_problems(list(infos.values()))
+    problems += duplicate_problems(readable)
+    problems += _split_problems(cohort, folds)
+    problems += _coords_problems(readable, infos)
+    ordered = sorted(problems, key=lambda problem: problem.severity)
+    return CheckReport(tuple(ordered), _summary(cohort, list(infos.values())))
+
+
+def _inspect(slide: Slide, deep: bool) -> FeatureInfo:
+    info = inspect_features(slide.source)
+    if deep or info.n_tiles == 0:
+        read_bag(slide.source, slide.slide, slide.mpp)
+    else:
+        fingerprint(slide.source)
+    return info
+
+
+def _split_problems(cohort: Cohort, folds: int | None) -> list[Problem]:
+    # slides without a label, or without the split or fold that others have, are reported already
+    has_split = any(slide.split for slide in cohort.slides)
+    has_fold = any(slide.fold is not None for slide in cohort.slides)
+    placed = Cohort(
+        cohort.path,
+        tuple(
+            slide
+            for slide in cohort.slides
+            if slide.label is not None
+            and (slide.split is not None or not has_split)
+            and (slide.fold is not None or not has_fold)
+        ),
+    )
+    if not placed.slides:
+        return []
+    try:
+        splits = make_splits(placed, folds or 1)
+    except AsmilError as error:
+        return list(problems_of(error, cohort.path))
+    return patient_problems(placed, splits)
+
+
+def _coords_problems(slides: Sequence[Slide], infos: dict[str, FeatureInfo]) -> list[Problem]:
+    bare = [slide.slide for slide in slides if infos[slide.slide].coords_unit is None]
+    microns = [
+        slide.slide for slide in slides if infos[slide.slide].coords_unit == "um" and slide.mpp is None
+    ]
+    found = []
+    if bare:
+        what = f"{len(bare)} slides have no coordinates ({listed(bare)})"
+        found.append(Problem("warning", "features", what, "heat maps of them cannot be drawn"))
+    if microns:
+        what = f"coordinates of {len(microns)} slides are in microns ({listed(microns)})"
+        found.append(Problem("warning", "features", what, "give column 'mpp' to place them on the slide"))
+    return found
+
+
+def _summary(cohort: Cohort, infos: Sequence[FeatureInfo]) -> CohortSummary:
+    tiles = [info.n_tiles for info in infos] or [0]
+    counts = Counter(slide.label for slide in cohort.slides)
+    widths = {info.width for info in infos}
+    encoders = {info.encoder for info in infos}
+    resolutions = {round(info.tile_mpp, 4) for info in infos if info.tile_mpp is not None}
+    paths = {info.source.path for info in infos}
+    return CohortSummary(
+        slides=len(cohort),
+        patients=len({slide.patient for slide in cohort.slides}),
+        classes={name: counts[name] for name in cohort.classes},
+        tiles_min=min(tiles),
+        tiles_median=median(tiles),
+        tiles_max=max(tiles),
+        width=widths.pop() if len(widths) == 1 else None,
+        encoder=encoders.pop() if len(encoders) == 1 else None,
+        mpp=resolutions.pop() if len(resolutions) == 1 else None,
+        bytes_on_disk=sum(path.stat().st_size for path in paths),
+    )

@@ -1,0 +1,69 @@
+"""Refusing cohorts whose features were made in two ways: a model would learn the difference."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+
+from asmil.cohort.problems import Problem, raise_errors
+from asmil.cohort.source import FeatureInfo
+
+# scanners of one nominal magnification differ by 2 to 3 %, neighboring magnifications by far more
+TOLERANCE = 0.05
+
+
+def refuse_mixed(infos: Iterable[FeatureInfo]) -> None:
+    """Stop if the files of a cohort differ in encoder, width, resolution or size of the tiles."""
+    raise_errors(mixture_problems(list(infos)))
+
+
+def mixture_problems(infos: Sequence[FeatureInfo]) -> list[Problem]:
+    """One problem for each property in which files differ; files that do not state it are not compared."""
+    filled = [info for info in infos if info.n_tiles > 0]
+    # pixels tell sizes apart only where nobody states microns
+    pixels_only = [info for info in filled if info.tile_side_um is None]
+    kinds = [
+        ("encoders", _exact(filled, _encoder)),
+        ("feature widths", _exact(filled, lambda info: f"{info.width} features")),
+        ("resolutions of the tiles", _near(filled, lambda info: info.tile_mpp, "um/px")),
+        ("tile sizes", _near(filled, lambda info: info.tile_side_um, "um")),
+        ("tile sizes", _near(pixels_only, lambda info: info.tile_px, "px")),
+    ]
+    return [_problem(what, groups) for what, groups in kinds if len(groups) > 1]
+
+
+def _encoder(info: FeatureInfo) -> str | None:
+    if info.encoder is None or info.weights_hash is None:
+        return info.encoder
+    return f"{info.encoder} (weights {info.weights_hash[:12]})"
+
+
+def _exact(
+    infos: Sequence[FeatureInfo], value: Callable[[FeatureInfo], str | None]
+) -> dict[str, list[FeatureInfo]]:
+    groups: dict[str, list[FeatureInfo]] = defaultdict(list)
+    for info in infos:
+        if (name := value(info)) is not None:
+            groups[name].append(info)
+    return groups
+
+
+def _near(
+    infos: Sequence[FeatureInfo], value: Callable[[FeatureInfo], float | None], unit: str
+) -> dict[str, list[FeatureInfo]]:
+    known = sorted(((size, n) for n, info in enumerate(infos) if (size := value(info)) is not None))
+    groups: dict[str, list[FeatureInfo]] = {}
+    smallest = 0.0
+    for size, n in known:
+        if size > smallest * (1 + TOLERANCE):
+            smallest = size
+        groups.setdefault(f"{smallest:.4g} {unit}", []).append(infos[n])
+    return groups
+
+
+def _problem(what: str, groups: dict[str, list[FeatureInfo]]) -> Problem:
+    largest_first = sorted(groups.items(), key=lambda item: -len(item[1]))
+    kinds = ", ".join(f"{name} in {len(infos)} (e.g. {infos[0].source})" for name, infos in largest_first[:5])
+    more = f" and {len(groups) - 5} more" if len(groups) > 5 else ""
+    todo = "extract all slides in the same way, or keep only files of one kind"
+    return Problem("error", "features", f"the cohort mixes {len(groups)} {what}: {kinds}{more}", todo)

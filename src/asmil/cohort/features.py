@@ -1,0 +1,106 @@
+"""Feature files: writing ours, reading everyone's.
+
+Ours is one HDF5 file a slide: `features` (N x D), `coords` (N x 2, level-0 pixels), provenance as attributes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import h5py
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from asmil.cohort.bag import Bag
+from asmil.cohort.fingerprint import content_hash, fingerprint
+from asmil.cohort.formats import FORMAT_KEY, FORMAT_VERSION, LOWRES, common_step
+from asmil.cohort.opened import OpenFeatures, as_tensor, open_features
+from asmil.cohort.problems import fail
+from asmil.cohort.source import FeatureInfo, FeatureSource, Provenance
+from asmil.errors import AsmilError
+from asmil.files import replacing
+from asmil.version import __version__
+
+__all__ = [
+    "FeatureInfo",
+    "FeatureSource",
+    "Provenance",
+    "content_hash",
+    "fingerprint",
+    "inspect_features",
+    "read_bag",
+    "write_features",
+]
+
+
+def write_features(
+    path: Path | str,
+    features: NDArray[Any] | Tensor,
+    coords: NDArray[Any] | Tensor,
+    provenance: Provenance,
+    dtype: Literal["float16", "float32"] = "float16",
+) -> None:
+    """Write a slide's feature file, whole or not at all.
+
+    The datasets are contiguous: a bag is always read whole, and chunks of a row make that many times slower.
+    """
+    path = Path(path)
+    bag = Bag(torch.as_tensor(features), torch.as_tensor(coords), id=path.stem)
+    stored = bag.features.to(getattr(torch, dtype))
+    if not bool(torch.isfinite(stored).all()):
+        largest = float(bag.features.abs().max())
+        fail(path, f"values up to {largest:g} are beyond the range of {dtype}", "write them as float32")
+    with replacing(path) as partial, h5py.File(partial, "w") as file:
+        file["features"] = stored.numpy()
+        file["coords"] = np.rint(np.asarray(coords)).astype(np.int64)
+        file.attrs[FORMAT_KEY] = FORMAT_VERSION
+        file.attrs["asmil_version"] = __version__
+        file.attrs.update({name: value for name, value in asdict(provenance).items() if value is not None})
+
+
+def inspect_features(source: FeatureSource) -> FeatureInfo:
+    """What a feature file holds, from its header alone.
+
+    Where the side of a tile is not stated, it is the most frequent step between tiles, marked as inferred.
+    """
+    with open_features(source, mmap=True) as file:
+        info = file.info
+        if info.tile_px_level0 is not None or info.coords_unit != "px" or info.n_tiles == 0:
+            return info
+        coords = file.read_coords()
+    step = None if coords is None or coords.ndim != 2 else common_step(coords)
+    return info if step is None else replace(info, tile_px_level0=step, tile_inferred=True)
+
+
+def read_bag(source: FeatureSource, id: str, mpp: float | None = None) -> Bag:
+    """Read the bag of one slide; features keep their stored type.
+
+    mpp: microns per level-0 pixel; coordinates in microns need it to become pixels. Without it they are kept
+    in `extras["coords_um"]`, and `coords` is None.
+    """
+    with open_features(source) as file:
+        if file.info.n_tiles == 0:
+            fail(f"slide {id}", f"{source} holds no tiles", "leave the slide out or extract it again")
+        features = file.features()
+        coords, extras = _coords(file, mpp)
+        if file.lowres is not None:
+            extras[LOWRES] = {name: as_tensor(values[()]) for name, values in file.lowres.items()}
+    try:
+        return Bag(features, coords, id=id, extras=extras)
+    except AsmilError as error:
+        raise AsmilError(f"{error} (file {source})") from None
+
+
+def _coords(file: OpenFeatures, mpp: float | None) -> tuple[Tensor | None, dict[str, Any]]:
+    values = file.read_coords()
+    if values is None:
+        return None, {}
+    if file.info.coords_unit == "px":
+        return torch.from_numpy(np.rint(values).astype(np.int64)), {}
+    if mpp is None:
+        return None, {"coords_um": torch.from_numpy(values.astype(np.float64))}
+    return torch.from_numpy(np.rint(values / mpp).astype(np.int64)), {}

@@ -1,0 +1,95 @@
+"""Dividing slides by patient and label: the arithmetic behind the splits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.model_selection import StratifiedGroupKFold
+
+from asmil.cohort.problems import Problem, fail, listed, raise_errors
+
+FINEST_SHARE = 10
+
+
+@dataclass(frozen=True)
+class Subjects:
+    """Slides in order of their names, as arrays, so that the order of the manifest's rows does not matter."""
+
+    where: str
+    names: NDArray[Any]
+    patients: NDArray[Any]
+    targets: NDArray[np.int64]
+    classes: tuple[str, ...]
+
+    def patients_of(self, part: NDArray[np.int64], target: int) -> int:
+        """How many patients of a part have a slide of a class."""
+        return len(set(self.patients[part][self.targets[part] == target]))
+
+
+def stratified_folds(
+    subjects: Subjects, part: NDArray[np.int64], count: int, seed: int
+) -> list[NDArray[np.int64]]:
+    """A part divided into `count` folds of whole patients with nearly equal shares of every class."""
+    kfold = StratifiedGroupKFold(count, shuffle=True, random_state=seed)
+    pairs = kfold.split(part, subjects.targets[part], subjects.patients[part])
+    return [part[held_out] for _, held_out in pairs]
+
+
+def hold_out(subjects: Subjects, part: NDArray[np.int64], share: float, seed: int) -> NDArray[np.int64]:
+    """About `share` of a part: a few folds of a division as fine as the rarest class allows."""
+    if share <= 0:
+        return part[:0]
+    counts = {target: subjects.patients_of(part, target) for target in set(subjects.targets[part])}
+    rarest = min(counts, key=lambda target: counts[target])
+    if counts[rarest] < 2:
+        fail(
+            subjects.where,
+            f"class '{subjects.classes[rarest]}' has only {counts[rarest]} patient where a part must be held "
+            "out and a part trained on",
+            "add patients of this class or leave the class out (train, val and test need one each)",
+        )
+    finest = min(FINEST_SHARE, counts[rarest])
+    fraction = Fraction(share).limit_denominator(finest)
+    count = max(fraction.denominator, 2) if fraction.numerator else finest
+    taken = min(max(round(share * count), 1), count - 1)
+    return np.concatenate(stratified_folds(subjects, part, count, seed)[:taken])
+
+
+def refuse_rare(subjects: Subjects, folds: int) -> None:
+    """Stop if a class has fewer patients than there are folds."""
+    everything = np.arange(len(subjects.names))
+    counts = [subjects.patients_of(everything, target) for target in range(len(subjects.classes))]
+    raise_errors(
+        [
+            Problem(
+                "error",
+                subjects.where,
+                f"class '{name}' has {count} patients, fewer than the {folds} folds",
+                f"use at most {count} folds, add patients or leave the class out",
+            )
+            for name, count in zip(subjects.classes, counts, strict=True)
+            if count < folds
+        ]
+    )
+
+
+def refuse_absent(subjects: Subjects, roles: list[NDArray[Any]], own_split: bool) -> None:
+    """Every class must be trained on, and generated test parts must hold every class, or no AUC exists."""
+    needed = ["train"] if own_split else ["train", "test"]
+    problems = []
+    for fold, part in enumerate(roles):
+        for role in needed:
+            members = part == role
+            if role == "test" and not members.any():
+                continue
+            absent = set(range(len(subjects.classes))) - set(subjects.targets[members])
+            names = [subjects.classes[target] for target in sorted(absent)]
+            if names:
+                what = f"no {role} slide of fold {fold} is of class {listed(names)}"
+                todo = "add patients of the class, leave it out, or use fewer folds"
+                problems.append(Problem("error", subjects.where, what, todo))
+    raise_errors(problems)

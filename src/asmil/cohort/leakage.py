@@ -1,0 +1,65 @@
+"""Refusing what makes results too good: a patient on both sides of a split, a slide that is there twice."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from asmil.cohort.fingerprint import content_hash, fingerprint
+from asmil.cohort.manifest import Cohort, Slide
+from asmil.cohort.problems import Problem, listed, raise_errors
+
+if TYPE_CHECKING:
+    from asmil.cohort.splits import Splits
+
+
+def refuse_leakage(cohort: Cohort, splits: Splits) -> None:
+    """Stop if a patient has two roles in a fold, or two slides the same file or the same features."""
+    raise_errors([*patient_problems(cohort, splits), *duplicate_problems(cohort.slides)])
+
+
+def patient_problems(cohort: Cohort, splits: Splits) -> list[Problem]:
+    """Patients with two roles in one fold."""
+    problems = []
+    roles = splits.table.groupby(["fold", "patient"], sort=True)["role"].nunique()
+    for fold, patient in roles[roles > 1].index:
+        rows = splits.table[(splits.table["fold"] == fold) & (splits.table["patient"] == patient)]
+        parts = [f"{role} ({listed(list(slides))})" for role, slides in rows.groupby("role")["slide"]]
+        what = f"patient '{patient}' is in {' and in '.join(parts)} of fold {fold}"
+        problems.append(
+            Problem("error", str(cohort.path), what, "give all slides of a patient the same role")
+        )
+    return problems
+
+
+def duplicate_problems(slides: Sequence[Slide]) -> list[Problem]:
+    """Slides that are the same file, or whose files hold the same features."""
+    problems = []
+    files = _groups(slides, lambda slide: (slide.source.path.resolve(), slide.source.group))
+    for same in files:
+        if len(same) > 1:
+            names = listed([slide.slide for slide in same])
+            what = f"slides {names} have the same feature file"
+            problems.append(
+                Problem("error", str(same[0].source), what, "give every slide its own, or keep one")
+            )
+    firsts = [same[0] for same in files]
+    for alike in _groups(firsts, lambda slide: fingerprint(slide.source)):
+        if len(alike) < 2:
+            continue
+        for same in _groups(alike, lambda slide: content_hash(slide.source)):
+            if len(same) > 1:
+                names = listed([slide.slide for slide in same])
+                where = listed([slide.source for slide in same])
+                what = f"slides {names} hold the same features (files {where})"
+                todo = "keep one of them, or extract the right slide again"
+                problems.append(Problem("error", f"slide '{same[0].slide}'", what, todo))
+    return problems
+
+
+def _groups(slides: Iterable[Slide], key: Callable[[Slide], Hashable]) -> list[list[Slide]]:
+    found: dict[Hashable, list[Slide]] = defaultdict(list)
+    for slide in slides:
+        found[key(slide)].append(slide)
+    return list(found.values())

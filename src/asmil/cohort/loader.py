@@ -1,0 +1,111 @@
+"""Bags in a given order, read ahead by threads while the model computes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Literal, get_args
+
+import psutil
+
+from asmil.cohort.bag import Bag
+from asmil.cohort.features import read_bag
+from asmil.cohort.manifest import Slide
+from asmil.cohort.pack import Pack, write_pack
+from asmil.errors import AsmilError, did_you_mean
+
+CacheMode = Literal["auto", "none", "memory", "disk"]
+PACK_NAME = "features.pack"
+SHARE_OF_RAM = 0.25
+
+
+class BagLoader:
+    """Reads the bags of slides, prepares them, and keeps them where `cache` says.
+
+    cache: "none" reads the file each time; "memory" keeps prepared bags; "disk" packs the features as float16
+        in `cache_folder`; "auto" is "memory" if the files fit in a quarter of the free RAM, else "none"
+    prepare: parameter-free work on a bag (neighbors, clusters)
+    prefetch: how many bags may be read ahead; workers: how many threads read them
+    """
+
+    def __init__(
+        self,
+        slides: Sequence[Slide],
+        cache: CacheMode = "auto",
+        cache_folder: Path | str | None = None,
+        prepare: Callable[[Bag], Bag] | None = None,
+        prefetch: int = 4,
+        workers: int = 1,
+    ) -> None:
+        if cache not in get_args(CacheMode):
+            raise AsmilError(f"cache '{cache}' is not known; {did_you_mean(cache, get_args(CacheMode))}")
+        self.slides = tuple(slides)
+        self.cache = _fitting(self.slides) if cache == "auto" else cache
+        self._prepare = prepare
+        self._prefetch = prefetch
+        self._workers = workers
+        self._kept: dict[int, Bag] = {}
+        self._pack: Pack | None = None
+        if self.cache == "disk" and self.slides:
+            if cache_folder is None:
+                raise AsmilError("cache 'disk' needs a folder; give cache_folder")
+            self._pack = write_pack(self.slides, Path(cache_folder) / PACK_NAME)
+
+    def __len__(self) -> int:
+        return len(self.slides)
+
+    def bag(self, index: int) -> Bag:
+        """The prepared bag of one slide."""
+        if index in self._kept:
+            return self._kept[index]
+        slide = self.slides[index]
+        try:
+            bag = self._read(slide)
+            bag = bag if self._prepare is None else self._prepare(bag)
+        except AsmilError as error:
+            if slide.slide in str(error):
+                raise
+            raise AsmilError(f"slide '{slide.slide}': {error}") from error
+        except Exception as error:
+            error.add_note(f"while reading slide '{slide.slide}' ({slide.source})")
+            raise
+        if self.cache == "memory":
+            self._kept[index] = bag
+        return bag
+
+    def stream(self, order: Sequence[int]) -> Iterator[Bag]:
+        """The bags in exactly this order; closing the iterator ends the threads."""
+        if self._prefetch < 1:
+            yield from map(self.bag, order)
+            return
+        pending: deque[Future[Bag] | Bag] = deque()
+        readers = ThreadPoolExecutor(self._workers, thread_name_prefix="asmil-bags")
+        try:
+            for index in order:
+                # what is kept needs no thread: waking one costs more than a small bag's forward pass
+                kept = self._kept.get(index)
+                pending.append(readers.submit(self.bag, index) if kept is None else kept)
+                if len(pending) > self._prefetch:
+                    yield _arrived(pending.popleft())
+            while pending:
+                yield _arrived(pending.popleft())
+        finally:
+            readers.shutdown(wait=True, cancel_futures=True)
+
+    def _read(self, slide: Slide) -> Bag:
+        if self._pack is not None:
+            return self._pack.bag(slide.slide)
+        return read_bag(slide.source, slide.slide, slide.mpp)
+
+
+def _arrived(waiting: Future[Bag] | Bag) -> Bag:
+    return waiting.result() if isinstance(waiting, Future) else waiting
+
+
+def _fitting(slides: Sequence[Slide]) -> CacheMode:
+    """Sizes of files stand for their features, which are nearly all that is in them: nothing is opened."""
+    paths = {slide.source.path for slide in slides}
+    needed = sum(path.stat().st_size for path in paths if path.is_file())
+    return "memory" if needed <= SHARE_OF_RAM * psutil.virtual_memory().available else "none"

@@ -1,0 +1,183 @@
+"""The manifest: which slides there are, whose they are, their labels and where their features lie."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal, cast
+
+from asmil.cohort.locate import find_features
+from asmil.cohort.problems import Problem, fail, raise_errors
+from asmil.cohort.source import FeatureSource
+from asmil.cohort.table import SPLIT_NAMES, column_problems, positive, read_table, row_problems
+from asmil.errors import AsmilError, did_you_mean
+
+
+@dataclass(frozen=True)
+class Slide:
+    """One row of the manifest. mpp: microns per level-0 pixel, for feature files that do not say."""
+
+    slide: str
+    patient: str
+    label: str | None
+    source: FeatureSource
+    site: str | None = None
+    mpp: float | None = None
+    split: Literal["train", "val", "test"] | None = None
+    fold: int | None = None
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """The slides of a manifest.
+
+    classes: the labels in order, numerically if all are integers; a target is a place in it. Part of a cohort
+        may be given the classes of the whole.
+    """
+
+    path: Path
+    slides: tuple[Slide, ...]
+    classes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.classes:
+            object.__setattr__(self, "classes", _in_order({slide.label for slide in self.slides}))
+
+    @cached_property
+    def _by_name(self) -> dict[str, Slide]:
+        return {slide.slide: slide for slide in self.slides}
+
+    def __getitem__(self, name: str) -> Slide:
+        if name not in self._by_name:
+            raise AsmilError(f"{self.path}: there is no slide '{name}'; {did_you_mean(name, self._by_name)}")
+        return self._by_name[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+    def __len__(self) -> int:
+        return len(self.slides)
+
+    def __iter__(self) -> Iterator[Slide]:
+        return iter(self.slides)
+
+    def target(self, slide: Slide | str) -> int:
+        """The place of a slide's label in `classes`."""
+        slide = self[slide] if isinstance(slide, str) else slide
+        if slide.label is None:
+            raise AsmilError(
+                f"{self.path}: slide '{slide.slide}' has no label; fill its cell in column 'label'"
+            )
+        if slide.label not in self.classes:
+            hint = did_you_mean(slide.label, self.classes)
+            raise AsmilError(
+                f"{self.path}: label '{slide.label}' of slide '{slide.slide}' is no class; {hint}"
+            )
+        return self.classes.index(slide.label)
+
+
+def load_cohort(path: Path | str, features: Path | str | None = None, require_labels: bool = True) -> Cohort:
+    """Read a manifest (CSV or Parquet) and find the features of its slides.
+
+    features: a folder of feature files or one cohort file, for rows without a `features` cell;
+        default: the folder `features` beside the manifest
+    """
+    cohort, problems = read_manifest(path, features, require_labels)
+    raise_errors(problems)
+    return cohort
+
+
+def cohort_from_folder(folder: Path | str) -> Cohort:
+    """All feature files of a folder as a cohort without labels, for prediction."""
+    found = find_features(Path(folder))
+    if not found:
+        fail(folder, "there is no feature file (.h5 or .pt) in the folder", "give the folder that holds them")
+    slides = tuple(Slide(name, name, None, found[name]) for name in sorted(found))
+    return Cohort(Path(folder), slides)
+
+
+def read_manifest(
+    path: Path | str, features: Path | str | None = None, require_labels: bool = True
+) -> tuple[Cohort, list[Problem]]:
+    """The cohort of all rows that can be used, and the problems of the others."""
+    path = Path(path)
+    table = read_table(path)
+    required = ["slide", "label"] if require_labels else ["slide"]
+    problems = column_problems(path, list(table.columns), required)
+    if "slide" not in table.columns:
+        raise_errors(problems)
+    rows = cast(list[dict[str, str]], table.to_dict("records"))
+    problems += row_problems(path, rows, require_labels and "label" in table.columns)
+    finder = _Finder(path, Path(features) if features is not None else None)
+    slides = {}
+    for row in rows:
+        name = row["slide"]
+        source = finder.find(row) if name else None
+        if name and source and name not in slides:
+            slides[name] = _slide(row, source)
+    return Cohort(path, tuple(slides.values())), problems + finder.problems
+
+
+class _Finder:
+    """Finds the features of rows; the folder is listed once, and only if a row needs it."""
+
+    def __init__(self, manifest: Path, place: Path | None) -> None:
+        self.manifest = manifest
+        self.place = place if place is not None else manifest.parent / "features"
+        self.problems: list[Problem] = []
+
+    @cached_property
+    def _found(self) -> Mapping[str, FeatureSource]:
+        try:
+            found = find_features(self.place)
+        except AsmilError as error:
+            self.problems.append(Problem("error", str(self.manifest), str(error)))
+            return {}
+        if not found:
+            what = f"there is no feature file (.h5 or .pt) in {self.place}"
+            todo = "extract features or give a column 'features'"
+            self.problems.append(Problem("error", str(self.manifest), what, todo))
+        return found
+
+    def find(self, row: Mapping[str, str]) -> FeatureSource | None:
+        where = f"{self.manifest}, slide '{row['slide']}'"
+        if cell := row.get("features"):
+            source = FeatureSource.parse(cell)
+            source = FeatureSource(self.manifest.parent / source.path, source.group)
+            if source.path.is_file():
+                return source
+            near = [path.name for path in source.path.parent.glob("*") if path.suffix == source.path.suffix]
+            what = f"feature file {source.path} does not exist"
+            todo = did_you_mean(source.path.name, near) if near else "correct the path or extract the slide"
+            self.problems.append(Problem("error", where, what, todo))
+            return None
+        if row["slide"] in self._found:
+            return self._found[row["slide"]]
+        if self._found:
+            hint = did_you_mean(row["slide"], self._found)
+            self.problems.append(Problem("error", where, f"no feature file in {self.place}", hint))
+        return None
+
+
+def _in_order(labels: set[str | None]) -> tuple[str, ...]:
+    names = sorted(label for label in labels if label is not None)
+    if all(re.fullmatch(r"[+-]?\d+", name) for name in names):
+        names.sort(key=int)
+    return tuple(names)
+
+
+def _slide(row: Mapping[str, str], source: FeatureSource) -> Slide:
+    split, fold = row.get("split"), row.get("fold", "")
+    return Slide(
+        slide=row["slide"],
+        patient=row.get("patient") or row["slide"],
+        label=row.get("label") or None,
+        source=source,
+        site=row.get("site") or None,
+        mpp=positive(row.get("mpp", "")),
+        split=cast(Literal["train", "val", "test"], split) if split in SPLIT_NAMES else None,
+        fold=int(fold) if fold.isdecimal() else None,
+    )

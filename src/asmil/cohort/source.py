@@ -1,0 +1,84 @@
+"""Where features lie and what is known about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+Layout = Literal["asmil", "trident", "clam", "stamp", "stamp_historic", "cohort_h5", "tensor"]
+CoordsUnit = Literal["px", "um"]
+
+
+@dataclass(frozen=True)
+class FeatureSource:
+    """A feature file, or one slide's group in a file that holds a whole cohort."""
+
+    path: Path
+    group: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> FeatureSource:
+        """Read `file.h5` or `file.h5::group`.
+
+        >>> str(FeatureSource.parse("cohort.h5::slide_7"))
+        'cohort.h5::slide_7'
+        """
+        path, _, group = text.partition("::")
+        return cls(Path(path), group or None)
+
+    def __str__(self) -> str:
+        return str(self.path) if self.group is None else f"{self.path}::{self.group}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provenance:
+    """How features came about; unknown values are None.
+
+    tile_um, tile_px: side of a tile in microns, and in pixels as the encoder saw it
+    tile_px_level0: side of a tile in level-0 pixels of the slide
+    mpp, mpp_source: microns per level-0 pixel of the slide, and who says so
+    """
+
+    encoder: str | None = None
+    weights_hash: str | None = None
+    tile_um: float | None = None
+    tile_px: int | None = None
+    tile_px_level0: int | None = None
+    mpp: float | None = None
+    mpp_source: str | None = None
+    slide_width_px: int | None = None
+    slide_height_px: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureInfo(Provenance):
+    """What the header of a feature file says, whichever tool wrote it.
+
+    magnification: nominal magnification of the tiles, for tools that do not speak of microns
+    tile_inferred: tile_px_level0 is not stated in the file but the most frequent step between tiles
+    """
+
+    source: FeatureSource
+    layout: Layout
+    n_tiles: int
+    width: int
+    dtype: str
+    n_bytes: int
+    coords_unit: CoordsUnit | None = None
+    magnification: float | None = None
+    tile_inferred: bool = False
+
+    @property
+    def tile_mpp(self) -> float | None:
+        """Microns per pixel as the encoder saw the tiles; 10 / magnification where only that is known."""
+        if self.tile_um is not None and self.tile_px:
+            return self.tile_um / self.tile_px
+        return 10.0 / self.magnification if self.magnification else None
+
+    @property
+    def tile_side_um(self) -> float | None:
+        """Side of a tile in microns, stated or from pixels and resolution."""
+        if self.tile_um is not None:
+            return self.tile_um
+        return self.tile_px * self.tile_mpp if self.tile_px and self.tile_mpp else None

@@ -1,0 +1,30 @@
+"""Synthetic cohorts at the level of features, with the truth of every tile kept.
+
+They stand in where no slides are at hand: for a first run, for tests, and for experiments in which the truth
+must be known. What they hold, and why:
+
+- tissue of 20 kinds in coherent patches, on slides of several irregular fragments;
+- tumor as a few foci that fill 0.5 to 20 percent of a slide, in three sub-morphologies, each close to a
+  normal tissue (`difficulty` says how close);
+- nuisance that a careless model falls for: a stain offset of every slide, traits of a patient shared by the
+  patient's slides, and a shift of every site, correlated with the label in the training part only. The
+  test part comes from a site that training never saw.
+
+Nothing here is tuned to a method.
+"""
+
+from __future__ import annotations
+
+from asmil.cohort.synthetic.folder import write_synthetic
+from asmil.cohort.synthetic.plan import SlidePlan, plan_slides
+from asmil.cohort.synthetic.settings import SyntheticConfig
+from asmil.cohort.synthetic.slides import SyntheticSlide, make_synthetic
+
+__all__ = [
+    "SlidePlan",
+    "SyntheticConfig",
+    "SyntheticSlide",
+    "make_synthetic",
+    "plan_slides",
+    "write_synthetic",
+]

@@ -1,0 +1,135 @@
+"""A synthetic cohort on disk: feature files, manifest, truth of the tiles, and the settings behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from asmil.cohort.features import Provenance, write_features
+from asmil.cohort.synthetic.plan import SlidePlan, plan_slides
+from asmil.cohort.synthetic.settings import SyntheticConfig
+from asmil.cohort.synthetic.slides import TILE_PX, SlideLayout, draw_features, draw_layout
+from asmil.cohort.synthetic.world import build_world
+from asmil.errors import AsmilError
+from asmil.files import replacing, write_text
+
+MPP = 0.5
+Progress = Callable[[int, int], None]
+
+
+def write_synthetic(folder: Path | str, config: SyntheticConfig, progress: Progress | None = None) -> Path:
+    """Write the cohort into a folder and return the path of its manifest.
+
+    Written are `synthetic.yaml` (the settings), `features/<slide>.h5` (float16), `tile_truth.parquet`
+    (slide, tile, x, y, tumor, morphology, tissue, focus) and, last, `cohort.csv` (slide, patient, label,
+    split, site).
+    A second call with the same settings makes what is missing; other settings are refused.
+
+    progress: called with (slides done, slides in all) after every slide.
+    """
+    folder = Path(folder)
+    _claim(folder, config)
+    plans = plan_slides(config)
+    paths = [folder / "features" / f"{plan.slide}.h5" for plan in plans]
+    manifest, truth = folder / "cohort.csv", folder / "tile_truth.parquet"
+    if manifest.is_file() and truth.is_file() and all(path.is_file() for path in paths):
+        return manifest
+    world = build_world(config)
+    tables = []
+    for done, (plan, path) in enumerate(zip(plans, paths, strict=True), start=1):
+        layout = draw_layout(config, plan)
+        if not path.is_file():
+            write_features(
+                path, draw_features(world, plan, layout), layout.coords, _provenance(config, layout)
+            )
+        tables.append(_tile_truth(plan, layout))
+        if progress is not None:
+            progress(done, len(plans))
+    with replacing(truth) as partial:
+        pd.concat(tables, ignore_index=True).to_parquet(partial, index=False)
+    write_text(manifest, _manifest(plans).to_csv(index=False))
+    return manifest
+
+
+def _claim(folder: Path, config: SyntheticConfig) -> None:
+    """Write the settings into the folder, or refuse when it holds a cohort made otherwise."""
+    path = folder / "synthetic.yaml"
+    wanted = config.model_dump(mode="json")
+    if not path.is_file():
+        if (folder / "cohort.csv").exists():
+            raise AsmilError(
+                f"{folder} holds a cohort.csv but no synthetic.yaml, so it is not a synthetic cohort; "
+                "choose an empty folder"
+            )
+        write_text(path, yaml.safe_dump(wanted, sort_keys=False))
+        return
+    differences = _differences(_read_settings(path), wanted)
+    if differences:
+        raise AsmilError(
+            f"{folder} holds a synthetic cohort with other settings ({'; '.join(differences)}); "
+            "choose another folder or the settings of this one"
+        )
+
+
+def _read_settings(path: Path) -> dict[str, Any]:
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError):
+        found = None
+    if not isinstance(found, dict):
+        raise AsmilError(f"{path} cannot be read as settings; remove the folder or choose another one")
+    return found
+
+
+def _differences(found: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
+    missing = "not set"
+    return [
+        f"{key}: there {found.get(key, missing)}, asked {wanted.get(key, missing)}"
+        for key in dict.fromkeys([*wanted, *found])
+        if found.get(key, missing) != wanted.get(key, missing)
+    ]
+
+
+def _provenance(config: SyntheticConfig, layout: SlideLayout) -> Provenance:
+    width_px, height_px = layout.size_px
+    return Provenance(
+        encoder=f"synthetic-width-{config.width}-seed-{config.seed}",
+        tile_um=TILE_PX * MPP,
+        tile_px=TILE_PX,
+        tile_px_level0=TILE_PX,
+        mpp=MPP,
+        mpp_source="synthetic",
+        slide_width_px=width_px,
+        slide_height_px=height_px,
+    )
+
+
+def _tile_truth(plan: SlidePlan, layout: SlideLayout) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "slide": plan.slide,
+            "tile": range(len(layout.coords)),
+            "x": layout.coords[:, 0],
+            "y": layout.coords[:, 1],
+            "tumor": layout.tumor,
+            "morphology": layout.morphology.astype("int8"),
+            "tissue": layout.tissue.astype("int16"),
+            "focus": layout.focus.astype("int32"),
+        }
+    )
+
+
+def _manifest(plans: list[SlidePlan]) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "slide": [plan.slide for plan in plans],
+            "patient": [plan.patient for plan in plans],
+            "label": [plan.class_name for plan in plans],
+            "split": [plan.split for plan in plans],
+            "site": [plan.site_name for plan in plans],
+        }
+    )

@@ -1,0 +1,94 @@
+"""Who is in a synthetic cohort: the part, label, patient and site of every slide.
+
+The first n slides of a longer cohort are the cohort of n slides: every choice is made by quota or from a
+stream that the position of the slide addresses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from asmil.cohort.synthetic.settings import SyntheticConfig
+from asmil.cohort.synthetic.streams import Stream, generator
+
+SPLIT_QUOTA = {"train": 200, "val": 65, "test": 100}
+SLIDES_IN_UNIT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class SlidePlan:
+    """One slide before it has tiles. `patient_address` singles out the patient's random stream."""
+
+    index: int
+    slide: str
+    patient: str
+    patient_address: tuple[int, int, int]
+    split: str
+    site: int
+    label: int
+    class_name: str
+
+    @property
+    def site_name(self) -> str:
+        """The site as it is written into the manifest, counted from 1."""
+        return f"site-{self.site + 1}"
+
+
+def plan_slides(config: SyntheticConfig) -> list[SlidePlan]:
+    """The slides of the cohort, in order.
+
+    Within a part, slides come in units of two that share a label; with probability `paired` they share the
+    patient too. Every `classes` successive units hold every label once, in random order.
+    """
+    first_slide_of: dict[tuple[int, int, int], int] = {}
+    taken = dict.fromkeys(SPLIT_QUOTA, 0)
+    plans = []
+    for index in range(config.slides):
+        split = _split_in_need(taken, index)
+        part, rank = list(SPLIT_QUOTA).index(split), taken[split]
+        taken[split] += 1
+        unit, member = divmod(rank, SLIDES_IN_UNIT)
+        if _is_paired(config, part, unit):
+            member = 0
+        address = (part, unit, member)
+        patient = first_slide_of.setdefault(address, index)
+        label = _label(config, part, unit)
+        plans.append(
+            SlidePlan(
+                index=index,
+                slide=f"slide-{index:04d}",
+                patient=f"patient-{patient:04d}",
+                patient_address=address,
+                split=split,
+                site=_site(config, split, label, address),
+                label=label,
+                class_name=config.class_names[label],
+            )
+        )
+    return plans
+
+
+def _split_in_need(taken: dict[str, int], index: int) -> str:
+    """The part that lies furthest below its quota of the first `index + 1` slides; exact every 73 slides."""
+    total = sum(SPLIT_QUOTA.values())
+    return max(taken, key=lambda name: SPLIT_QUOTA[name] * (index + 1) - total * taken[name])
+
+
+def _is_paired(config: SyntheticConfig, part: int, unit: int) -> bool:
+    return bool(generator(config.seed, Stream.PAIRING, part, unit).random() < config.paired)
+
+
+def _label(config: SyntheticConfig, part: int, unit: int) -> int:
+    block, position = divmod(unit, config.classes)
+    return int(generator(config.seed, Stream.LABELS, part, block).permutation(config.classes)[position])
+
+
+def _site(config: SyntheticConfig, split: str, label: int, address: tuple[int, int, int]) -> int:
+    """Site of a patient: the unseen one at test; in training, sites s = label (mod classes) are preferred."""
+    if split == "test":
+        return config.sites
+    rng = generator(config.seed, Stream.PATIENT, *address, 0)
+    preferred = [site for site in range(config.sites) if site % config.classes == label]
+    if split == "train" and preferred and rng.random() < config.site_bias:
+        return int(rng.choice(preferred))
+    return int(rng.integers(config.sites))

@@ -1,0 +1,130 @@
+"""A manifest as a table of text: nothing is guessed, so slide 007 keeps its zeros and label 1 stays "1"."""
+
+from __future__ import annotations
+
+import math
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow
+
+from asmil.cohort.problems import Problem, fail, listed
+from asmil.errors import did_you_mean
+
+COLUMNS = ("slide", "patient", "label", "features", "split", "fold", "site", "mpp")
+SPLIT_NAMES = ("train", "val", "test")
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """All cells as text without surrounding blanks; an empty cell is the empty text."""
+    try:
+        table = _read(path)
+    except FileNotFoundError:
+        fail(path, "the manifest does not exist", "correct its path")
+    except UnicodeDecodeError:
+        fail(path, "the manifest is not UTF-8 text", "save it as CSV with encoding UTF-8")
+    except pd.errors.EmptyDataError:
+        fail(path, "the manifest is empty", "give it a header line and one row a slide")
+    except (OSError, pd.errors.ParserError, pyarrow.ArrowException) as error:
+        reason = str(error).splitlines()[0]
+        fail(
+            path, f"the manifest cannot be read ({reason})", "save it again as CSV with commas, or as Parquet"
+        )
+    if len(table) == 0:
+        fail(path, "the manifest has no rows", "give it one row a slide")
+    return table
+
+
+def column_problems(path: Path, columns: list[str], required: list[str]) -> list[Problem]:
+    """Required columns that are missing, and columns that look like a known one misspelt."""
+    problems = []
+    explained = set()
+    for name in required:
+        if name in columns:
+            continue
+        near = get_close_matches(name, [column.lower() for column in columns if column not in COLUMNS], n=1)
+        nearest = next((column for column in columns if [column.lower()] == near), None)
+        explained.add(nearest)
+        todo = f"rename column '{nearest}'" if nearest else f"add it; the manifest has {listed(columns)}"
+        if len(columns) == 1 and ";" in columns[0]:
+            todo = "separate the columns by commas instead of semicolons"
+        problems.append(Problem("error", str(path), f"column '{name}' is missing", todo))
+    for column in columns:
+        near = get_close_matches(column.lower(), COLUMNS, n=1, cutoff=0.8)
+        if column in COLUMNS or column in explained or not near or near[0] in columns:
+            continue
+        todo = f"rename it to '{near[0]}', or to something less like it"
+        problems.append(Problem("error", str(path), f"column '{column}' is not known", todo))
+    return problems
+
+
+def row_problems(path: Path, rows: list[dict[str, str]], require_labels: bool) -> list[Problem]:
+    """Cells that cannot be used: empty or repeated names, empty labels, splits, folds and mpp."""
+    problems = []
+    lines: dict[str, list[int]] = {}
+    for line, row in enumerate(rows, start=2):
+        lines.setdefault(row["slide"], []).append(line)
+
+    def report(name: str, what: str, todo: str) -> None:
+        problems.append(Problem("error", f"{path}, slide '{name}'", what, todo))
+
+    for name, where in lines.items():
+        numbers = ", ".join(map(str, where[:5]))
+        if not name:
+            problems.append(
+                Problem("error", str(path), f"column 'slide' is empty in line {numbers}", "name every slide")
+            )
+        elif len(where) > 1:
+            report(name, f"the slide stands in several lines ({numbers})", "keep one row a slide")
+    has_split, has_fold = (any(row.get(key) for row in rows) for key in ("split", "fold"))
+    if has_split and has_fold:
+        todo = "keep the one that is meant"
+        problems.append(Problem("error", str(path), "columns 'split' and 'fold' are both filled", todo))
+    for row in rows:
+        name, split, fold = row["slide"], row.get("split", ""), row.get("fold", "")
+        if require_labels and not row["label"]:
+            report(name, "the label is empty", "fill it or leave the slide out")
+        if has_split and split not in SPLIT_NAMES:
+            report(
+                name, f"split '{split}' is not train, val or test", did_you_mean(split.lower(), SPLIT_NAMES)
+            )
+        if has_fold and not fold.isdecimal():
+            report(name, f"fold '{fold}' is not a number", "number the folds 0, 1, 2, ...")
+        if row.get("mpp") and positive(row["mpp"]) is None:
+            report(name, f"mpp '{row['mpp']}' is not a positive number", "give microns per level-0 pixel")
+    folds = sorted({int(row["fold"]) for row in rows if has_fold and row["fold"].isdecimal()})
+    if folds and folds != list(range(max(2, len(folds)))):
+        what = f"column 'fold' has the values {listed(folds)}"
+        problems.append(Problem("error", str(path), what, "number two or more folds 0, 1, 2, ..."))
+    return problems
+
+
+def positive(text: str) -> float | None:
+    """The positive number that a cell holds, None if it holds anything else."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and value > 0 else None
+
+
+def _read(path: Path) -> pd.DataFrame:
+    if path.suffix.lower() in (".parquet", ".pq"):
+        table = pd.read_parquet(path)
+    else:
+        table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
+    if not isinstance(table.index, pd.RangeIndex):
+        fail(path, "rows have more cells than the header line", "name every column, quote cells with commas")
+    table = table.rename(columns=lambda name: str(name).strip())
+    return table.map(_text).astype(object)
+
+
+def _text(value: Any) -> str:
+    if value is None or value is pd.NaT or value is pd.NA or value != value:
+        return ""
+    # a column of integers with a gap in it is stored as floats
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return str(value).strip()

@@ -1,0 +1,96 @@
+"""Settings as typed trees: one set of names for Python, YAML and the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from asmil.errors import AsmilError, did_you_mean
+
+
+class Settings(BaseModel):
+    """A frozen section of the configuration; unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+SettingsType = TypeVar("SettingsType", bound=Settings)
+
+
+def parse_settings(kind: type[SettingsType], values: Mapping[str, Any], section: str = "") -> SettingsType:
+    """Validate `values` as a `kind`; the error names the key, its value and the nearest known key."""
+    try:
+        return kind.model_validate(dict(values))
+    except ValidationError as error:
+        raise AsmilError(_explain(kind, error, section)) from None
+
+
+def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with `changes` laid over it, section by section.
+
+    >>> merge({"a": {"x": 1, "y": 2}}, {"a": {"y": 3}})
+    {'a': {'x': 1, 'y': 3}}
+    """
+    merged = dict(base)
+    for key, value in changes.items():
+        old = merged.get(key)
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            merged[key] = merge(old, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
+    """The tree that `--set section.key=value` words describe; values are read as YAML.
+
+    >>> parse_assignments(["training.lr=3e-4", "model.tokens=4"])
+    {'training': {'lr': '3e-4'}, 'model': {'tokens': 4}}
+    """
+    tree: dict[str, Any] = {}
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        keys = name.strip().split(".")
+        if not equals or not all(keys):
+            raise AsmilError(f"--set {assignment}: write it as section.key=value, e.g. training.lr=3e-4")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError:
+            raise AsmilError(
+                f"--set {assignment}: the value {text!r} cannot be read; quote it or simplify it"
+            ) from None
+        for key in reversed(keys):
+            value = {key: value}
+        tree = merge(tree, value)
+    return tree
+
+
+def _explain(kind: type[BaseModel], error: ValidationError, section: str) -> str:
+    sentences = []
+    for problem in error.errors():
+        path = [str(part) for part in problem["loc"]]
+        name = ".".join([section, *path] if section else path)
+        if problem["type"] == "extra_forbidden":
+            known = _keys_at(kind, path[:-1])
+            prefix = ".".join([section, *path[:-1]] if section else path[:-1])
+            where = f"section '{prefix}'" if prefix else "the top level"
+            sentences.append(f"unknown setting '{name}' ({where}): {did_you_mean(path[-1], known)}")
+        elif problem["type"] == "missing":
+            sentences.append(f"setting '{name}' is missing; give it a value")
+        else:
+            message = problem["msg"].removeprefix("Value error, ")
+            sentences.append(f"setting '{name}' = {problem['input']!r}: {message[0].lower()}{message[1:]}")
+    return "; ".join(sentences)
+
+
+def _keys_at(kind: type[BaseModel], path: list[str]) -> list[str]:
+    for part in path:
+        field = kind.model_fields.get(part)
+        annotation = field.annotation if field else None
+        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
+            return []
+        kind = annotation
+    return list(kind.model_fields)

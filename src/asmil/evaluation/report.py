@@ -1,0 +1,37 @@
+"""Reports on disk: a page for people, tables for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from asmil.errors import AsmilError
+from asmil.evaluation.caveats import caveats_of
+from asmil.evaluation.page import render_page
+from asmil.evaluation.summary import Evaluation
+from asmil.evaluation.tables import markdown_report, metrics_frame
+from asmil.files import write_json, write_text
+
+
+def write_report(evaluations: Sequence[Evaluation], folder: Path | str) -> Path:
+    """Write `report.html`, `report.md`, `metrics.csv` and `metrics.json`; return the path of the page."""
+    if not evaluations:
+        raise AsmilError("there is nothing to report: give at least one evaluated run")
+    folder = Path(folder)
+    write_json(folder / "metrics.json", [evaluation.to_dict() for evaluation in evaluations])
+    write_text(folder / "metrics.csv", metrics_frame(evaluations).to_csv(index=False))
+    write_text(folder / "report.md", markdown_report(evaluations, caveats_of(evaluations)))
+    return _write_page(evaluations, folder)
+
+
+def write_run_report(evaluation: Evaluation) -> Path:
+    """Write `report.html` and `evaluation.json` into the run's own folder; return the path of the page."""
+    folder = evaluation.run.path
+    write_json(folder / "evaluation.json", evaluation.to_dict())
+    return _write_page([evaluation], folder)
+
+
+def _write_page(evaluations: Sequence[Evaluation], folder: Path) -> Path:
+    page = folder / "report.html"
+    write_text(page, render_page(evaluations))
+    return page

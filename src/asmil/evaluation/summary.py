@@ -1,0 +1,183 @@
+"""What an evaluation found: plain values with intervals, and their JSON form."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from asmil.evaluation.bootstrap import Interval
+from asmil.evaluation.run import Run
+
+METRICS = ("macro_f1", "macro_auc", "balanced_accuracy", "accuracy")
+CLASS_METRICS = ("precision", "recall", "specificity", "f1", "auc")
+METRIC_TITLES = {
+    "macro_f1": "macro-F1",
+    "macro_auc": "macro-AUC",
+    "balanced_accuracy": "balanced accuracy",
+    "accuracy": "accuracy",
+    "precision": "precision",
+    "recall": "recall",
+    "specificity": "specificity",
+    "f1": "F1",
+    "auc": "AUC",
+}
+
+Role = Literal["test", "val"]
+
+
+@dataclass(frozen=True)
+class MetricSummary:
+    """One metric of a run.
+
+    value: mean over seeds; interval: 95 % of the patient bootstrap of that mean
+    per_seed: the value of every seed; sd_seeds: their standard deviation (nan for one seed)
+    per_training: the value of every training (fold, seed); sd_trainings: their standard deviation
+    """
+
+    value: float
+    interval: Interval
+    per_seed: Mapping[int, float]
+    per_training: Mapping[tuple[int, int], float]
+
+    @property
+    def sd_seeds(self) -> float:
+        """Standard deviation over the seeds."""
+        return _sd(list(self.per_seed.values()))
+
+    @property
+    def sd_trainings(self) -> float:
+        """Standard deviation over the single trainings, fold by seed."""
+        return _sd(list(self.per_training.values()))
+
+
+@dataclass(frozen=True)
+class ClassSummary:
+    """One class against the rest: every metric as (mean over seeds, interval); support = number of slides."""
+
+    name: str
+    support: int
+    metrics: Mapping[str, tuple[float, Interval]]
+
+
+@dataclass(frozen=True)
+class Replicate:
+    """Predictions that are judged together: n slides, the class indices and n x K probabilities."""
+
+    seed: int
+    fold: int | None
+    slides: tuple[str, ...]
+    target: npt.NDArray[np.intp]
+    probabilities: npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How good a run is on one part of its cohort.
+
+    confusion: K x K counts, rows true, columns predicted, summed over all trainings
+    folds_joined: whether a seed's folds were joined (their slides do not overlap) or judged one by one
+    """
+
+    run: Run
+    role: Role
+    metrics: Mapping[str, MetricSummary]
+    classes: tuple[ClassSummary, ...]
+    confusion: npt.NDArray[np.int64]
+    replicates: tuple[Replicate, ...] = field(repr=False)
+    folds_joined: bool
+    n_folds: int
+    n_seeds: int
+    n_trainings: int
+    n_slides: int
+    n_patients: int
+    resamples: int
+    skipped_resamples: int
+    bootstrap_seed: int
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Name of the run folder."""
+        return self.run.name
+
+    @property
+    def method(self) -> str:
+        """Name of the trained method."""
+        return str(self.run.setting("method") or "unknown")
+
+    @property
+    def preset(self) -> str:
+        """Name of the training preset."""
+        return str(self.run.setting("preset") or "none")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything found, ready for JSON: undefined numbers are None."""
+        return {
+            "run": str(self.run.path),
+            "name": self.name,
+            "method": self.method,
+            "preset": self.preset,
+            "role": self.role,
+            "classes": list(self.run.classes),
+            "trainings": self.n_trainings,
+            "folds": self.n_folds,
+            "seeds": self.n_seeds,
+            "folds_joined": self.folds_joined,
+            "slides": self.n_slides,
+            "patients": self.n_patients,
+            "bootstrap": {
+                "unit": "patient",
+                "resamples": self.resamples,
+                "skipped": self.skipped_resamples,
+                "seed": self.bootstrap_seed,
+                "level": 0.95,
+            },
+            "metrics": {name: _metric_to_dict(metric) for name, metric in self.metrics.items()},
+            "per_class": [_class_to_dict(row) for row in self.classes],
+            "confusion": {
+                "rows": "true class",
+                "columns": "predicted class",
+                "summed_over": "all trainings",
+                "counts": self.confusion.tolist(),
+            },
+            "selection": self.run.setting("training", "select"),
+            "max_tiles": self.run.setting("data", "max_tiles"),
+            "warnings": list(self.warnings),
+        }
+
+
+def _metric_to_dict(metric: MetricSummary) -> dict[str, Any]:
+    return {
+        "value": _number(metric.value),
+        "low": _number(metric.interval.low),
+        "high": _number(metric.interval.high),
+        "sd_seeds": _number(metric.sd_seeds),
+        "sd_trainings": _number(metric.sd_trainings),
+        "per_seed": {str(seed): _number(value) for seed, value in metric.per_seed.items()},
+        "per_training": [
+            {"fold": fold, "seed": seed, "value": _number(value)}
+            for (fold, seed), value in metric.per_training.items()
+        ],
+    }
+
+
+def _class_to_dict(row: ClassSummary) -> dict[str, Any]:
+    values = {
+        name: {"value": _number(value), "low": _number(interval.low), "high": _number(interval.high)}
+        for name, (value, interval) in row.metrics.items()
+    }
+    return {"class": row.name, "support": row.support, **values}
+
+
+def _number(value: float) -> float | None:
+    return None if math.isnan(value) else float(value)
+
+
+def _sd(values: list[float]) -> float:
+    defined = [value for value in values if not math.isnan(value)]
+    return float(np.std(defined, ddof=1)) if len(defined) > 1 else math.nan

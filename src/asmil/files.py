@@ -1,0 +1,54 @@
+"""Writing files so that a killed process leaves either the old file or the new one."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from asmil.errors import AsmilError
+
+
+@contextmanager
+def replacing(path: Path | str) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; when the block ends well, it becomes `path`.
+
+    The temporary name ends in `.partial` and is removed if the block fails.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        yield partial
+        with partial.open("rb") as written:
+            os.fsync(written.fileno())
+        partial.replace(path)
+    except OSError as error:
+        if is_disk_full(error):
+            raise AsmilError(
+                f"{path}: the disk is full; free some space and give the same command again, "
+                "what was finished before is kept"
+            ) from error
+        raise
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def is_disk_full(error: OSError) -> bool:
+    """Whether an error means that no space is left; HDF5 tells it in words only."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT) or "no space left" in str(error).lower()
+
+
+def write_text(path: Path | str, text: str) -> None:
+    """Write a text file whole or not at all."""
+    with replacing(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path | str, value: Any) -> None:
+    """Write a JSON file whole or not at all."""
+    write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")

@@ -1,0 +1,242 @@
+"""ASMIL: attention-stabilized multiple instance learning (Ye et al., 2025), in its folded form.
+
+    h_i      = ReLU(W_e x_i)                                                  M x I, no bias
+    z_i(k,t) = (W_q p_t + b_q)_k . (W_k h_i + b_k)_k / sqrt(d)                head k, FEAT token p_t, d = I / H
+    f_t      = LayerNorm(Dropout(W_o [sum_i softmax(z(k,t))_i (W_v h_i + b_v)_k]_k + b_o))
+    bag      = the same block with a trainable [CLS] query over the kept f_t
+    logits   = W_c bag + b_c
+
+The queries do not depend on the bag, so the projections fold away exactly: W_k is applied once to each query,
+W_v once to each pooled vector. No key and no value of a tile is ever formed: per bag one product M x I by I x (T H)
+for the scores and one for the pooling, instead of 2 T products M x I by I x I.
+
+While training, each FEAT token is dropped with probability `drop` (if all fall, one is kept). The anchor and the
+loss that holds the attention to it live in `attention/anchor.py`.
+
+Where paper and released code differ: the paper speaks of one encoder, the released code gives every token its own
+projections (`projections: per_token`, the default; `shared` is the other reading). The released code also owns one
+small head per token whose logits enter no loss (`token_heads`, only to load its state dicts), and drops exactly
+`drop_count` tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional
+
+from asmil.errors import AsmilError
+from asmil.models.attention_pool import AttentionPoolModel
+from asmil.models.base import ModelConfig, Output, inner_width
+from asmil.models.official import OfficialForm, Tensors, register_official
+from asmil.models.randomness import Dropout, TokenDrop
+from asmil.models.registry import register
+
+
+class ASMILConfig(ModelConfig):
+    """Architecture of ASMIL."""
+
+    tokens: int = Field(8, ge=1, description="T, the number of FEAT tokens (the paper: 8, CAMELYON-17: 16)")
+    heads: int = Field(8, ge=1, description="H")
+    inner: int | None = Field(
+        None, ge=1, description="I, the embedding width; by default from the feature width"
+    )
+    projections: Literal["per_token", "shared"] = Field(
+        "per_token", description="one set a token, or one for all"
+    )
+    drop: float = Field(0.5, ge=0, le=1, description="B, the probability that a token is dropped in training")
+    drop_count: int | None = Field(None, ge=0, description="drop exactly this many tokens instead")
+    dropout: float = Field(0.1, ge=0, lt=1, description="on the output of an attention block")
+    init_std: float = Field(
+        0.02, ge=0, description="standard deviation of FEAT tokens and [CLS] at the start"
+    )
+    cls_zero: bool = Field(False, description="start [CLS] at zero, as the released code")
+    token_heads: bool = Field(False, description="own the unused small heads of the released code")
+
+
+class FoldedProjections(nn.Module):
+    """The q, k, v and output projections and LayerNorm of S attention blocks, stacked.
+
+    S is the number of tokens, or 1 for a set that all tokens share. Weights are S x I x I, (out, in) like Linear's.
+    """
+
+    def __init__(self, sets: int, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads = heads
+        bound = 1 / math.sqrt(width)
+        for name in ("q", "k", "v", "out"):
+            weight = torch.empty(sets, width, width).uniform_(-bound, bound)
+            bias = torch.empty(sets, width).uniform_(-bound, bound)
+            self.register_parameter(f"{name}_weight", nn.Parameter(weight))
+            self.register_parameter(f"{name}_bias", nn.Parameter(bias))
+        self.norm_weight = nn.Parameter(torch.ones(sets, width))
+        self.norm_bias = nn.Parameter(torch.zeros(sets, width))
+        self.dropout = Dropout(dropout)
+
+    q_weight: nn.Parameter
+    q_bias: nn.Parameter
+    k_weight: nn.Parameter
+    k_bias: nn.Parameter
+    v_weight: nn.Parameter
+    v_bias: nn.Parameter
+    out_weight: nn.Parameter
+    out_bias: nn.Parameter
+
+    def fold_queries(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Tokens (T x I) -> vectors H x T x I and constants H x T with `z = vector . h + constant`."""
+        queries = _apply(self.q_weight, tokens) + self.q_bias
+        n_tokens, width = queries.shape
+        queries = queries.view(n_tokens, self.heads, -1) / math.sqrt(width // self.heads)
+        keys = self.k_weight.view(-1, self.heads, width // self.heads, width).expand(n_tokens, -1, -1, -1)
+        vectors = (queries.unsqueeze(-2) @ keys).squeeze(-2)
+        biases = self.k_bias.view(-1, self.heads, width // self.heads)
+        constants = (queries * biases).sum(dim=-1)
+        return vectors.transpose(0, 1), constants.transpose(0, 1)
+
+    def project_pooled(self, pooled: Tensor) -> Tensor:
+        """Pooled embeddings (H x T x I) -> block outputs T x I: values, heads joined, output projection, norm."""
+        heads, n_tokens, width = pooled.shape
+        values = self.v_weight.view(-1, heads, width // heads, width).expand(n_tokens, -1, -1, -1)
+        joined = (values @ pooled.transpose(0, 1).unsqueeze(-1)).reshape(n_tokens, width) + self.v_bias
+        out = self.dropout(_apply(self.out_weight, joined) + self.out_bias)
+        return functional.layer_norm(out, (width,), eps=1e-6) * self.norm_weight + self.norm_bias
+
+
+def _apply(weights: Tensor, rows: Tensor) -> Tensor:
+    """Each row through its own matrix of S, or all through the one there is."""
+    return (weights.expand(rows.shape[0], -1, -1) @ rows.unsqueeze(-1)).squeeze(-1)
+
+
+@register(
+    "asmil",
+    summary="FEAT tokens attend to all tiles, held to an EMA anchor with a normalized sigmoid",
+    paper="Ye et al., ASMIL: Attention-Stabilized Multiple Instance Learning for Whole Slide Imaging",
+    year=2025,
+    defaults={"anchor": {"normalizer": "nsf"}},
+    presets={
+        "released": {
+            "model": {"drop_count": 4, "init_std": 1e-6, "cls_zero": True, "token_heads": True},
+            "training": {"optimizer": "adamw", "weight_decay": 1e-5, "epochs": 100, "clip_norm": 5.0},
+            "anchor": {
+                "normalizer": "nsf",
+                "temperature": 0.5,
+                "start": "random",
+                "update": "never",
+                "divergence": "cross_entropy",
+                "reduction": "mean",
+            },
+        }
+    },
+)
+class ASMIL(AttentionPoolModel):
+    """ASMIL; see the module's text for the formulas."""
+
+    config_type = ASMILConfig
+    score_axes = ("head", "token")
+    config: ASMILConfig
+
+    def __init__(self, in_features: int, n_outputs: int, config: ASMILConfig) -> None:
+        super().__init__(in_features, n_outputs, config)
+        width = config.inner or inner_width(in_features)
+        if width % config.heads:
+            raise AsmilError(
+                f"model.inner = {width} cannot be shared out over model.heads = {config.heads}; "
+                "choose an inner width that is a multiple of the heads"
+            )
+        if config.drop_count is not None and config.drop_count >= config.tokens:
+            raise AsmilError(
+                f"model.drop_count = {config.drop_count} would drop all of model.tokens = {config.tokens}; drop fewer"
+            )
+        sets = config.tokens if config.projections == "per_token" else 1
+        self.embedding = nn.Linear(in_features, width, bias=False)
+        self.tokens = nn.Parameter(config.init_std * torch.randn(config.tokens, width))
+        self.token_block = FoldedProjections(sets, width, config.heads, config.dropout)
+        self.token_drop = TokenDrop(config.drop, config.drop_count)
+        cls_std = 0.0 if config.cls_zero else config.init_std
+        self.cls = nn.Parameter(cls_std * torch.randn(1, width))
+        self.bag_block = FoldedProjections(1, width, config.heads, config.dropout)
+        self.head = nn.Linear(width, n_outputs)
+        self.token_heads = (
+            nn.ModuleList(nn.Linear(width, n_outputs) for _ in range(config.tokens))
+            if config.token_heads
+            else None
+        )
+
+    def embed(self, features: Tensor) -> Tensor:
+        return functional.relu(self.embedding(features.to(self.embedding.weight.dtype)), inplace=True)
+
+    def score(self, embedded: Tensor) -> Tensor:
+        vectors, constants = self.token_block.fold_queries(self.tokens)
+        return _scores(vectors.flatten(0, 1), constants.reshape(-1, 1), embedded)
+
+    def readout(self, pooled: Tensor, scores: Tensor | None) -> Output:
+        heads, n_tokens = self.config.heads, self.config.tokens
+        token_features = self.token_block.project_pooled(pooled.view(heads, n_tokens, -1))
+        kept = self.token_drop(token_features)
+        vectors, constants = self.bag_block.fold_queries(self.cls)
+        bag_scores = _scores(vectors.flatten(0, 1), constants, token_features)
+        bag_attention = torch.softmax(bag_scores.masked_fill(~kept, -torch.inf), dim=-1)
+        bag_feature = self.bag_block.project_pooled((bag_attention @ token_features).unsqueeze(1)).squeeze(0)
+        extras = {
+            "token_features": token_features,
+            "bag_scores": bag_scores,
+            "kept_rows": kept.repeat(heads),
+        }
+        if self.token_heads is not None:
+            logits = [head(row) for head, row in zip(self.token_heads, token_features, strict=True)]
+            extras["token_logits"] = torch.stack(logits)
+        return Output(self.head(bag_feature), scores, bag_feature, extras=extras)
+
+
+def _scores(vectors: Tensor, constants: Tensor, embedded: Tensor) -> Tensor:
+    """A x I, A x 1 and N x I -> A x N, contiguous along the tiles so that normalizing reads in order."""
+    return torch.addmm(constants.to(embedded.dtype), vectors.to(embedded.dtype), embedded.t())
+
+
+_BLOCK_LAYERS = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "out_proj", "norm": "layer_norm"}
+
+
+def _convert_released(
+    tensors: Tensors, config: Mapping[str, Any]
+) -> tuple[int, int, dict[str, Any], dict[str, Tensor]]:
+    """The released layout: one module a token. `dimreduction.bn.*` is stored there but never used."""
+    n_tokens = tensors["q"].shape[1]
+    state = {
+        "embedding.weight": tensors["dimreduction.fc1.weight"],
+        "tokens": tensors["q"][0],
+        "cls": tensors["cls"][0],
+        "head.weight": tensors["Slide_classifier.fc.weight"],
+        "head.bias": tensors["Slide_classifier.fc.bias"],
+    }
+    for leaf in ("weight", "bias"):
+        for ours, theirs in _BLOCK_LAYERS.items():
+            per_token = [tensors[f"sub_attention.{token}.{theirs}.{leaf}"] for token in range(n_tokens)]
+            state[f"token_block.{ours}_{leaf}"] = torch.stack(per_token)
+            state[f"bag_block.{ours}_{leaf}"] = tensors[f"bag_attention.{theirs}.{leaf}"].unsqueeze(0)
+        for token in range(n_tokens):
+            state[f"token_heads.{token}.{leaf}"] = tensors[f"classifier.{token}.fc.{leaf}"]
+    inner, in_features = state["embedding.weight"].shape
+    options = {"tokens": n_tokens, "heads": config.get("n_heads", 8), "inner": inner, "token_heads": True}
+    return in_features, state["head.bias"].shape[0], options, state
+
+
+register_official(
+    OfficialForm(
+        "asmil",
+        frozenset(
+            {
+                "q",
+                "cls",
+                "dimreduction.fc1.weight",
+                "sub_attention.0.q_proj.weight",
+                "Slide_classifier.fc.weight",
+            }
+        ),
+        _convert_released,
+    )
+)

@@ -1,0 +1,131 @@
+"""What every method is: a module from a bag to an `Output`, with its scores, its loss and its heat map."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from asmil.attention.normalizers import Normalizer, Softmax
+from asmil.cohort.bag import Bag
+from asmil.config import Settings
+from asmil.errors import AsmilError
+from asmil.models.randomness import use_generator
+from asmil.tasks.base import Task
+
+INNER_WIDTHS = {384: 128, 512: 256, 768: 384, 1024: 512, 1536: 768}
+
+
+def inner_width(in_features: int) -> int:
+    """The embedding width that the ASMIL study pairs with a feature width.
+
+    Widths it does not name get half their size, rounded up to a multiple of 8 so that eight heads fit.
+    """
+    return INNER_WIDTHS.get(in_features, -(-in_features // 16) * 8)
+
+
+class ModelConfig(Settings):
+    """The architecture of a method: the `model` section of the configuration."""
+
+
+@dataclass(slots=True)
+class Output:
+    """What a model says of one bag; plain tensors only.
+
+    logits: C, before softmax (or the task's own link)
+    scores: A x N, attention before normalization, or None for a method without attention
+    embedding: the bag as a vector
+    instance_logits: N x C where a method classifies its tiles
+    extras: further tensors that a method's loss or its readers need
+    """
+
+    logits: Tensor
+    scores: Tensor | None
+    embedding: Tensor
+    instance_logits: Tensor | None = None
+    extras: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Loss:
+    """A training loss (`total`, with gradient) and the parts it is made of."""
+
+    total: Tensor
+    parts: Mapping[str, Tensor]
+
+
+class MILModel(nn.Module):
+    """The base of all methods.
+
+    A subclass sets `config_type` and `score_axes`, and implements `attend` and `forward`. It never sees a label in
+    `forward`, draws its randomness from modules of `models/randomness.py`, and takes features in any floating type.
+    """
+
+    config_type: ClassVar[type[ModelConfig]] = ModelConfig
+    score_axes: ClassVar[tuple[str, ...]] = ()
+    """What the A rows of the scores are, outermost first."""
+
+    def __init__(self, in_features: int, n_outputs: int, config: ModelConfig) -> None:
+        super().__init__()
+        if in_features < 1 or n_outputs < 1:
+            raise AsmilError(
+                f"a model needs at least one feature and one output, not {in_features} and {n_outputs}"
+            )
+        self.in_features = in_features
+        self.n_outputs = n_outputs
+        self.config = config
+        self.normalizer: Normalizer = Softmax()
+        self.register_forward_pre_hook(_refuse_misfit)
+
+    def refuse_misfit(self, bag: Any) -> None:
+        """Raise unless `bag` is a bag whose tiles have the width the model was built for."""
+        if not isinstance(bag, Bag):
+            raise AsmilError(
+                f"{type(self).__name__} takes a Bag, not {type(bag).__name__}; wrap it: Bag(features)"
+            )
+        if bag.width != self.in_features:
+            raise AsmilError(
+                f"{bag.id}: its tiles have {bag.width} features, the model was built for {self.in_features}; "
+                "use features of the encoder that the model was trained with"
+            )
+
+    def prepare(self, bag: Bag) -> Bag:
+        """Parameter-free work on a bag (neighbors, clusters); the loader keeps the result."""
+        return bag
+
+    def attend(self, bag: Bag) -> Tensor:
+        """The scores of the tiles, A x N."""
+        raise AsmilError(f"{type(self).__name__} has no attention, so there are no scores to read")
+
+    def loss(self, outputs: Sequence[Output], targets: Tensor, task: Task) -> Loss:
+        """The loss of the bags of one step; by default the task's loss of the logits."""
+        value = task.loss(torch.stack([output.logits for output in outputs]), targets)
+        return Loss(value, {task.loss_name: value})
+
+    def heatmap(self, output: Output, kind: str = "attention") -> Tensor:
+        """One value a tile, N: by default the attention, averaged over its rows."""
+        if kind != "attention":
+            raise AsmilError(f"{type(self).__name__} has no heat map {kind!r}; it has 'attention'")
+        if output.scores is None:
+            raise AsmilError(f"{type(self).__name__} has no attention to show")
+        attention: Tensor = self.normalizer(output.scores)
+        return attention.mean(dim=0)
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """Optimizer groups: `params`, and where they differ from the run's, `lr` and `weight_decay`."""
+        return [{"params": list(self.parameters())}]
+
+    def after_step(self, bag: Bag, output: Output, target: Tensor) -> None:
+        """Called after every optimizer step (momentum teachers, prototypes)."""
+
+    def use_generator(self, generator: torch.Generator | None) -> None:
+        """Draw all randomness of training from `generator`, so that a run can be repeated and resumed."""
+        use_generator(self, generator)
+
+
+def _refuse_misfit(model: nn.Module, args: tuple[Any, ...]) -> None:
+    assert isinstance(model, MILModel)
+    model.refuse_misfit(args[0])

@@ -1,0 +1,68 @@
+"""What a trained model says of a bag, however long: in eval mode, in chunks where the bag is large."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from asmil.cohort.bag import Bag
+from asmil.errors import AsmilError
+from asmil.models.attention_pool import AttentionPoolModel
+from asmil.models.base import MILModel, Output
+
+CHUNK_TILES = 16_384
+"""Bags up to this size run whole; longer ones are streamed where the method can, with the same result."""
+
+_SMALLEST_CHUNK = 256
+
+
+@torch.inference_mode()
+def infer(
+    model: MILModel, bag: Bag, device: torch.device | str = "cpu", chunk_tiles: int = CHUNK_TILES
+) -> Output:
+    """The model's output for a bag, on the CPU.
+
+    When the device runs out of memory the bag is tried again in chunks half the size; a method that cannot be
+    streamed says how large the bag was.
+    """
+    model.eval()
+    streams = isinstance(model, AttentionPoolModel) and model.normalizer.streams
+    chunk = chunk_tiles if streams else len(bag)
+    while True:
+        try:
+            return _to_cpu(_run(model, bag, device, chunk))
+        except (torch.OutOfMemoryError, RuntimeError) as error:
+            if not _is_out_of_memory(error):
+                raise
+            if not streams or chunk <= _SMALLEST_CHUNK:
+                raise AsmilError(
+                    f"{bag.id}: a bag of {len(bag)} tiles does not fit into the memory of {device}; "
+                    "use another device (--set training.device=cpu) or fewer tiles"
+                ) from None
+            chunk = max(_SMALLEST_CHUNK, min(chunk, len(bag)) // 2)
+            if torch.device(device).type == "cuda":
+                torch.cuda.empty_cache()
+
+
+def _run(model: MILModel, bag: Bag, device: torch.device | str, chunk: int) -> Output:
+    if len(bag) <= chunk or not isinstance(model, AttentionPoolModel):
+        output: Output = model(bag.to(device))
+        return output
+    model.refuse_misfit(bag)
+    return model.stream(part.to(device, non_blocking=True) for part in bag.features.split(chunk))
+
+
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def _to_cpu(output: Output) -> Output:
+    return replace(
+        output,
+        logits=output.logits.cpu(),
+        scores=None if output.scores is None else output.scores.cpu(),
+        embedding=output.embedding.cpu(),
+        instance_logits=None if output.instance_logits is None else output.instance_logits.cpu(),
+        extras={name: value.cpu() for name, value in output.extras.items()},
+    )

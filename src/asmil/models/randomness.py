@@ -1,0 +1,72 @@
+"""Random parts of models, drawing from a generator that is handed to them.
+
+With a generator of its own a training can be resumed to the bit and several seeds can be trained side by side.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from asmil.errors import AsmilError
+
+
+class RandomModule(nn.Module):
+    """A module that draws random numbers while training, from `generator` (None: torch's global one)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator: torch.Generator | None = None
+
+    def uniform(self, shape: tuple[int, ...] | torch.Size, like: Tensor) -> Tensor:
+        """Uniform numbers in [0, 1), drawn on the generator's device and moved to that of `like`."""
+        device = like.device if self.generator is None else self.generator.device
+        return torch.rand(shape, generator=self.generator, device=device).to(like.device)
+
+
+def use_generator(module: nn.Module, generator: torch.Generator | None) -> None:
+    """Hand `generator` to every random part of `module`."""
+    for part in module.modules():
+        if isinstance(part, RandomModule):
+            part.generator = generator
+
+
+class Dropout(RandomModule):
+    """Dropout whose mask comes from the generator: values are dropped with probability p, the rest scaled."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        if not 0 <= p < 1:
+            raise AsmilError(f"dropout = {p}: it must be at least 0 and below 1")
+        self.p = p
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        return x * (self.uniform(x.shape, x) >= self.p) / (1 - self.p)
+
+
+class TokenDrop(RandomModule):
+    """Which of T tokens are kept in this training step, as a mask (T booleans); all of them in inference.
+
+    `rate` drops each token with that probability, independently; if none is left, one drawn uniformly is kept.
+    `count` instead drops exactly that many.
+    """
+
+    def __init__(self, rate: float = 0.0, count: int | None = None) -> None:
+        super().__init__()
+        if not 0 <= rate <= 1:
+            raise AsmilError(f"token drop = {rate}: it must lie between 0 and 1")
+        self.rate = rate
+        self.count = count
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        n_tokens = tokens.shape[0]
+        if not self.training or not (self.count if self.count is not None else self.rate):
+            return torch.ones(n_tokens, dtype=torch.bool, device=tokens.device)
+        draws = self.uniform((n_tokens,), tokens)
+        if self.count is not None:
+            return draws.argsort().argsort() >= self.count
+        kept = draws >= self.rate
+        # The largest of independent uniform draws is any token with equal probability.
+        return kept | ((draws == draws.max()) & ~kept.any())

@@ -1,0 +1,81 @@
+"""The methods by name."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from asmil.config import parse_settings
+from asmil.errors import AsmilError, did_you_mean
+from asmil.models.base import MILModel, ModelConfig
+
+_MODULES = ("abmil", "asmil")
+
+
+@dataclass(frozen=True)
+class Method:
+    """A registered method: its model, where it comes from, and how it differs from the common training settings.
+
+    defaults: settings that belong to the method in every preset
+    presets: named trees of settings laid over the defaults ("official", "released", ...)
+    """
+
+    name: str
+    model: type[MILModel]
+    summary: str
+    paper: str
+    year: int
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+_METHODS: dict[str, Method] = {}
+ModelType = TypeVar("ModelType", bound=type[MILModel])
+
+
+def register(
+    name: str,
+    *,
+    summary: str,
+    paper: str,
+    year: int,
+    defaults: Mapping[str, Any] | None = None,
+    presets: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Callable[[ModelType], ModelType]:
+    """Make a model class known under `name`."""
+
+    def keep(model: ModelType) -> ModelType:
+        _METHODS[name] = Method(name, model, summary, paper, year, defaults or {}, presets or {})
+        return model
+
+    return keep
+
+
+def methods() -> dict[str, Method]:
+    """All registered methods, by name."""
+    for module in _MODULES:
+        importlib.import_module(f"asmil.models.{module}")
+    return dict(sorted(_METHODS.items()))
+
+
+def find_method(name: str) -> Method:
+    """The method called `name`; an unknown name is answered with the nearest ones."""
+    known = methods()
+    if name not in known:
+        raise AsmilError(f"unknown method {name!r}: {did_you_mean(name, known)}")
+    return known[name]
+
+
+def build(
+    name: str, in_features: int, n_classes: int, config: ModelConfig | None = None, **options: Any
+) -> MILModel:
+    """A model by its name, e.g. `build("asmil", in_features=1024, n_classes=2, tokens=16)`.
+
+    The options are the keys of the `model` section; a ready `config` takes their place.
+    """
+    model = find_method(name).model
+    if config is None:
+        config = parse_settings(model.config_type, options, section="model")
+    return model(in_features, n_classes, config)

@@ -1,0 +1,86 @@
+"""Checkpoints: tensors as safetensors, everything else as JSON; nothing is pickled.
+
+The JSON state also travels in the header of the safetensors file, so that tensors and state cannot come apart when
+a process is killed between two files; the file beside it is for people and other programs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from asmil.errors import AsmilError
+from asmil.files import replacing, write_json
+
+
+def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+    """Write `path` (safetensors) and the JSON state beside it, each whole or not at all."""
+    plain = {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
+    with replacing(path) as partial:
+        save_file(plain, str(partial), metadata={"state": json.dumps(state)})
+    write_json(path.with_suffix(".json"), state)
+
+
+def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and the state of a checkpoint."""
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            state = json.loads((file.metadata() or {})["state"])
+            return {name: file.get_tensor(name) for name in file.keys()}, state  # noqa: SIM118
+    except FileNotFoundError:
+        raise AsmilError(f"{path}: there is no such checkpoint; finish the run with `asmil train`") from None
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise AsmilError(
+            f"{path}: not a readable asmil checkpoint ({error}); delete it and give the train command again"
+        ) from None
+
+
+def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors under `prefix.name`."""
+    return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
+
+
+def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose names begin with `prefix.`, without it."""
+    start = f"{prefix}."
+    return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The state of an optimizer as flat names: parameter index, then key."""
+    return {
+        f"{index}.{key}": value if isinstance(value, Tensor) else torch.tensor(value)
+        for index, values in optimizer.state_dict()["state"].items()
+        for key, value in values.items()
+    }
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """The inverse of `optimizer_tensors`."""
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        index, _, key = name.partition(".")
+        state.setdefault(int(index), {})[key] = tensor
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def restore_model(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Load weights; tensors of another method or size are an error that names the first that does not fit."""
+    ours = model.state_dict()
+    missing, foreign = sorted(ours.keys() - tensors.keys()), sorted(tensors.keys() - ours.keys())
+    misshapen = sorted(k for k in ours.keys() & tensors.keys() if ours[k].shape != tensors[k].shape)
+    if missing or foreign or misshapen:
+        first = (missing or foreign or misshapen)[0]
+        raise AsmilError(
+            f"{path}: its weights are not those of this {type(model).__name__} ({len(missing)} missing, "
+            f"{len(foreign)} unknown, {len(misshapen)} of another shape; first: {first}); "
+            "it belongs to another method or configuration"
+        )
+    model.load_state_dict(tensors)

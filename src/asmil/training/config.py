@@ -1,0 +1,103 @@
+"""The settings of a run, as one typed tree, and the presets they start from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field, SerializeAsAny
+
+from asmil.config import Settings, merge, parse_settings
+from asmil.errors import AsmilError, did_you_mean
+from asmil.models.base import ModelConfig
+from asmil.models.registry import find_method
+
+COMMON_PRESETS = ("paper", "recommended")
+"""Presets that every method has. `paper` is the common setting of the ASMIL study; `recommended` equals it so far."""
+
+
+class TrainingConfig(Settings):
+    """How a model is trained; the defaults are the ASMIL paper's."""
+
+    epochs: int = Field(50, ge=1)
+    lr: float = Field(1e-4, gt=0)
+    weight_decay: float = Field(1e-4, ge=0)
+    optimizer: Literal["adam", "adamw"] = "adam"
+    schedule: Literal["cosine", "constant"] = "cosine"
+    warmup_epochs: float = Field(0, ge=0, description="epochs over which the learning rate rises from 0")
+    accumulate: int = Field(1, ge=1, description="bags a step")
+    clip_norm: float | None = Field(None, gt=0, description="largest norm of the gradient of a step")
+    class_weights: Literal["none", "balanced"] = "none"
+    sampling: Literal["shuffle", "balanced"] = "shuffle"
+    select: Literal["f1_auc", "loss", "last"] = Field(
+        "f1_auc", description="which epoch is kept, by validation data"
+    )
+    early_stopping: int | None = Field(
+        None, ge=1, description="stop after so many epochs without improvement"
+    )
+    seed: int = Field(0, ge=0)
+    precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="auto: bf16 on a GPU that has it")
+    device: str = Field("auto", description="auto, cpu, cuda, cuda:1, ...")
+    checkpoint_seconds: float = Field(20, ge=0, description="at least so long between two checkpoints")
+
+
+class AnchorConfig(Settings):
+    """The anchor that the attention is held to; `normalizer: none` trains without one."""
+
+    normalizer: Literal["none", "nsf", "softmax"] = "none"
+    temperature: float = Field(1.0, gt=0)
+    momentum: float = Field(0.999, ge=0, le=1)
+    weight: float = Field(1.0, ge=0, description="beta")
+    update: Literal["step", "epoch", "never"] = "step"
+    start: Literal["copy", "random"] = Field(
+        "copy", description="of the online weights, or weights of its own"
+    )
+    divergence: Literal["kl", "cross_entropy"] = "kl"
+    reduction: Literal["sum", "mean"] = Field("sum", description="over tiles")
+    rows: Literal["all", "kept"] = Field("all", description="which tokens enter the average")
+
+
+class DataConfig(Settings):
+    """How bags reach the model."""
+
+    max_tiles: int | None = Field(
+        None, ge=1, description="tiles of a bag in training, drawn anew every epoch"
+    )
+    cache: Literal["auto", "none", "memory", "disk"] = "auto"
+    val_share: float = Field(0.15, ge=0, lt=1, description="of the slides, where the manifest does not say")
+    test_share: float = Field(0.25, ge=0, lt=1, description="of the slides, where the manifest does not say")
+
+
+class RunConfig(Settings):
+    """Everything that decides what a run computes, besides the cohort."""
+
+    method: str
+    preset: str = "paper"
+    folds: int = Field(1, ge=1)
+    seeds: int = Field(1, ge=1, description="trainings a fold, with seeds seed, seed + 1, ...")
+    model: SerializeAsAny[ModelConfig]
+    training: TrainingConfig = TrainingConfig()
+    anchor: AnchorConfig = AnchorConfig()
+    data: DataConfig = DataConfig()
+
+
+def resolve(method: str, preset: str = "paper", changes: Mapping[str, Any] | None = None) -> RunConfig:
+    """The settings of a run: common defaults, then the method's own, then the preset, then `changes`."""
+    entry = find_method(method)
+    known = {*COMMON_PRESETS, *entry.presets}
+    if preset not in known:
+        raise AsmilError(f"{method} has no preset {preset!r}: {did_you_mean(preset, known)}")
+    tree = merge(entry.defaults, entry.presets.get(preset, {}))
+    tree = merge(tree, changes or {})
+    return parse_run_config({**tree, "method": method, "preset": preset})
+
+
+def parse_run_config(values: Mapping[str, Any]) -> RunConfig:
+    """A run's settings from plain values, as `config.yaml` holds them."""
+    tree = dict(values)
+    model = tree.get("model") or {}
+    if not isinstance(model, Mapping):
+        raise AsmilError(f"setting 'model' = {model!r}: it is a section, write model.key=value")
+    config_type = find_method(str(tree.get("method", ""))).model.config_type
+    tree["model"] = parse_settings(config_type, model, section="model")
+    return parse_settings(RunConfig, tree)

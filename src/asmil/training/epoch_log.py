@@ -1,0 +1,71 @@
+"""The record of a training: a JSON line an epoch, and TensorBoard where it is installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from asmil.files import write_text
+
+
+class EpochLog:
+    """`metrics.jsonl` of one training; opened at the epoch it goes on from, later lines are dropped."""
+
+    def __init__(self, folder: Path, epochs_done: int) -> None:
+        self.path = folder / "metrics.jsonl"
+        kept = [record for record in read_epochs(self.path) if record["epoch"] <= epochs_done]
+        write_text(self.path, "".join(_line(record) for record in kept))
+        self._board = _tensorboard(folder / "tensorboard", epochs_done)
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Append the record of an epoch; it is on the disk when this returns."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(_line(record))
+            file.flush()
+            os.fsync(file.fileno())
+        if self._board is not None:
+            for part in ("train", "val"):
+                for name, value in (record[part] or {}).items():
+                    if value is not None:
+                        self._board.add_scalar(f"{part}/{name}", value, record["epoch"])
+            self._board.add_scalar("lr", record["lr"], record["epoch"])
+
+    def close(self) -> None:
+        """Let TensorBoard write what it still holds."""
+        if self._board is not None:
+            self._board.close()
+
+
+def read_epochs(path: Path) -> list[dict[str, Any]]:
+    """The records of a `metrics.jsonl`; a last line that a killed process left unfinished is passed over."""
+    if not path.exists():
+        return []
+    records = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            records.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return records
+
+
+def without_nan(values: Mapping[str, float]) -> dict[str, float | None]:
+    """The same numbers with None for what is undefined, as JSON knows no NaN."""
+    return {name: value if math.isfinite(value) else None for name, value in values.items()}
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    return json.dumps(record, allow_nan=False) + "\n"
+
+
+def _tensorboard(folder: Path, epochs_done: int) -> Any:
+    if importlib.util.find_spec("tensorboard") is None:
+        return None
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(str(folder), purge_step=epochs_done + 1)

@@ -1,0 +1,148 @@
+"""The methods as scikit-learn classifiers over bags."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.model_selection import train_test_split
+from sklearn.utils.validation import check_is_fitted
+
+from asmil.cohort.bag import Bag
+from asmil.config import merge, parse_assignments
+from asmil.errors import AsmilError
+from asmil.models.inference import infer
+from asmil.tasks.classification import Classification, balanced_weights
+from asmil.training.config import RunConfig, resolve
+from asmil.training.loop import LabeledBags, Trainer
+from asmil.training.setup import build_anchor, build_model, choose_device
+
+
+class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A method that learns from bags, with scikit-learn's conventions.
+
+    >>> classifier = MILClassifier(method="asmil", epochs=10)       # doctest: +SKIP
+    >>> classifier.fit(bags, labels).predict(bags)                  # doctest: +SKIP
+
+    Bags are arrays or tensors of N x D (any N, one D), or `asmil.Bag`; labels are one a bag.
+
+    method, preset: as for `asmil train`
+    epochs, lr: shorthands for the settings `training.epochs` and `training.lr`
+    settings: further settings by their dotted names, e.g. {"model.tokens": 4, "anchor.weight": 0.1}
+    validation_share: of the training bags, kept aside (stratified) to choose the epoch; 0 keeps the last epoch
+    random_state: the seed
+    """
+
+    def __init__(
+        self,
+        method: str = "asmil",
+        preset: str = "paper",
+        epochs: int | None = None,
+        lr: float | None = None,
+        settings: Mapping[str, Any] | None = None,
+        validation_share: float = 0.0,
+        device: str = "auto",
+        random_state: int = 0,
+    ) -> None:
+        self.method = method
+        self.preset = preset
+        self.epochs = epochs
+        self.lr = lr
+        self.settings = settings
+        self.validation_share = validation_share
+        self.device = device
+        self.random_state = random_state
+
+    def fit(self, bags: Sequence[Any], labels: Sequence[Any] | npt.NDArray[Any]) -> MILClassifier:
+        """Train on bags and their labels."""
+        labels = np.asarray(labels)
+        if len(bags) == 0 or len(bags) != len(labels):
+            raise AsmilError(
+                f"{len(bags)} bags and {len(labels)} labels; give one label a bag, and at least one bag"
+            )
+        ready = _as_bags(bags)
+        self.classes_, targets = np.unique(labels, return_inverse=True)
+        config = self._config()
+        weights = None
+        if config.training.class_weights == "balanced":
+            weights = balanced_weights(targets.tolist(), len(self.classes_))
+        self._task = Classification([str(name) for name in self.classes_], weights)
+        self.n_features_in_ = ready[0].width
+        device = choose_device(config.training.device)
+        model = build_model(config, ready[0].width, self._task.n_outputs, self.random_state)
+        trainer = Trainer(
+            model,
+            self._task,
+            config,
+            seed=self.random_state,
+            anchor=build_anchor(config, model, self.random_state),
+            device=device,
+        )
+        prepared = [model.prepare(bag) for bag in ready]
+        train, val = self._split(prepared, targets.astype(np.int64))
+        self.selected_epoch_ = trainer.fit(train, val)
+        self.model_ = model
+        self._device = device
+        return self
+
+    def predict_proba(self, bags: Sequence[Any]) -> npt.NDArray[np.float64]:
+        """Class probabilities, one row a bag, columns in the order of `classes_`."""
+        check_is_fitted(self, "model_")
+        logits = [infer(self.model_, self.model_.prepare(bag), self._device).logits for bag in _as_bags(bags)]
+        return np.asarray(self._task.probabilities(torch.stack(logits)).numpy())
+
+    def predict(self, bags: Sequence[Any]) -> npt.NDArray[Any]:
+        """The most probable class of every bag."""
+        chosen = self.predict_proba(bags).argmax(axis=1)
+        return np.asarray(self.classes_[chosen])
+
+    def attention(self, bag: Any) -> npt.NDArray[np.float32]:
+        """How much each tile of a bag counted: N values that sum to 1, by the method's own heat map."""
+        check_is_fitted(self, "model_")
+        (ready,) = _as_bags([bag])
+        output = infer(self.model_, self.model_.prepare(ready), self._device)
+        return np.asarray(self.model_.heatmap(output).float().numpy())
+
+    def _config(self) -> RunConfig:
+        changes = parse_assignments(f"{name}={value}" for name, value in (self.settings or {}).items())
+        training = {"epochs": self.epochs, "lr": self.lr, "seed": self.random_state, "device": self.device}
+        chosen = {name: value for name, value in training.items() if value is not None}
+        return resolve(self.method, self.preset, merge(changes, {"training": chosen}))
+
+    def _split(
+        self, bags: list[Bag], targets: npt.NDArray[np.int64]
+    ) -> tuple[LabeledBags, LabeledBags | None]:
+        if self.validation_share == 0:
+            return LabeledBags(_BagList(bags), targets), None
+        try:
+            train, val = train_test_split(
+                np.arange(len(bags)),
+                test_size=self.validation_share,
+                stratify=targets,
+                random_state=self.random_state,
+            )
+        except ValueError as error:
+            raise AsmilError(f"validation_share = {self.validation_share}: {error}") from None
+        parts = [LabeledBags(_BagList([bags[i] for i in part]), targets[part]) for part in (train, val)]
+        return parts[0], parts[1]
+
+
+class _BagList:
+    """Bags in memory, as a source."""
+
+    def __init__(self, bags: list[Bag]) -> None:
+        self.bags = bags
+
+    def __len__(self) -> int:
+        return len(self.bags)
+
+    def stream(self, order: Sequence[int]) -> Iterator[Bag]:
+        return (self.bags[i] for i in order)
+
+
+def _as_bags(bags: Sequence[Any]) -> list[Bag]:
+    return [bag if isinstance(bag, Bag) else Bag(bag, id=f"bag {i}") for i, bag in enumerate(bags)]

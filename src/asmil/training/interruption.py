@@ -1,0 +1,37 @@
+"""Stopping at a point where nothing is lost."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+
+class Interrupted(Exception):
+    """The user (or the scheduler) asked to stop; what was done is saved."""
+
+
+@contextmanager
+def stop_requests() -> Iterator[threading.Event]:
+    """An event that the first SIGINT or SIGTERM sets; a second one interrupts at once.
+
+    Outside the main thread signals cannot be caught, and the event is never set.
+    """
+    requested = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield requested
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if requested.is_set():
+            raise KeyboardInterrupt
+        requested.set()
+
+    previous = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield requested
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,333 @@
+"""The one training loop, for every method.
+
+A training is a pure function of its settings, its seed and its bags: the order of the bags is drawn from the seed and
+the epoch, everything random inside the model from a generator whose state is part of a checkpoint. So a training
+that was killed at any step and is started again ends with the same bits (on a CPU).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from asmil.attention.anchor import Anchor
+from asmil.cohort.bag import Bag
+from asmil.errors import AsmilError
+from asmil.models.base import MILModel, Output
+from asmil.models.inference import infer
+from asmil.tasks.classification import Classification
+from asmil.training import checkpoint
+from asmil.training.config import RunConfig
+from asmil.training.epoch_log import EpochLog, without_nan
+from asmil.training.interruption import Interrupted, stop_requests
+from asmil.training.optimization import build_optimizer, lr_factor, set_lr
+
+
+class BagSource(Protocol):
+    """Bags by index; `stream` gives them in the order asked for and may read ahead."""
+
+    def __len__(self) -> int: ...
+
+    def stream(self, order: Sequence[int]) -> Iterator[Bag]:
+        """The bags with these indices, in this order."""
+        ...
+
+
+@dataclass(frozen=True)
+class LabeledBags:
+    """Bags with their targets (class indices)."""
+
+    bags: BagSource
+    targets: npt.NDArray[np.int64]
+
+
+EpochObserver = Callable[[Mapping[str, Any]], None]
+
+
+class Trainer:
+    """Trains one model on one fold with one seed, writing to `folder` if there is one.
+
+    folder: gets `metrics.jsonl` and `checkpoints/{last,best}.safetensors`; a training found there goes on
+    on_epoch: called with the record of every epoch as it ends
+    """
+
+    def __init__(
+        self,
+        model: MILModel,
+        task: Classification,
+        config: RunConfig,
+        *,
+        seed: int,
+        fold: int = 0,
+        anchor: Anchor | None = None,
+        device: torch.device | str = "cpu",
+        folder: Path | None = None,
+        on_epoch: EpochObserver | None = None,
+    ) -> None:
+        self.device = torch.device(device)
+        self.model = model.to(self.device)
+        self.anchor = None if anchor is None else anchor.to(self.device)
+        self.task = task
+        self.config = config
+        self.settings = config.training
+        self.seed = seed
+        self.fold = fold
+        self.folder = folder
+        self.on_epoch = on_epoch or (lambda record: None)
+        self.optimizer = build_optimizer(model, self.settings)
+        self.generator = torch.Generator(self.device).manual_seed(_seed_number(seed, fold, 1))
+        self.autocast = uses_bf16(self.settings.precision, self.device)
+        # Where the training stands: whole epochs done, bags done of the current one, optimizer steps done.
+        self.epoch = 0
+        self.position = 0
+        self.step = 0
+        self.part_names: list[str] = []
+        self.losses = torch.zeros(0)
+        self.seconds = 0.0
+        self.best: dict[str, Any] = {"epoch": 0, "score": None}
+        self._best_weights: dict[str, Tensor] = {}
+
+    def fit(self, train: LabeledBags, val: LabeledBags | None) -> int:
+        """Train to the end; returns the epoch (1-based) whose weights the model then has.
+
+        The epoch is chosen on `val` as `training.select` says; without validation bags it is the last.
+        """
+        selects = self.settings.select != "last" and val is not None
+        self._resume()
+        log = None if self.folder is None else EpochLog(self.folder, self.epoch)
+        self.model.use_generator(self.generator)
+        self._saved_at = time.monotonic()
+        try:
+            with stop_requests() as stop:
+                while self.epoch < self.settings.epochs and not self._has_settled():
+                    self._train_epoch(train, stop.is_set)
+                    record = self._end_epoch(val, selects)
+                    if log is not None:
+                        log.add(record)
+                    self.on_epoch(record)
+                    self._save_if_due(force=stop.is_set() or self.epoch == self.settings.epochs)
+                    if stop.is_set():
+                        raise Interrupted
+        finally:
+            self.model.use_generator(None)
+            if log is not None:
+                log.close()
+        if not selects:
+            self.best = {"epoch": self.epoch, "score": None}
+            self._keep_best()
+        self._save_if_due(force=True)
+        self._load_best()
+        return int(self.best["epoch"])
+
+    # One epoch
+
+    def _train_epoch(self, train: LabeledBags, should_stop: Callable[[], bool]) -> None:
+        order = self._order(train.targets)
+        group = self.settings.accumulate
+        steps_an_epoch = -(-len(order) // group)
+        total_steps = steps_an_epoch * self.settings.epochs
+        warmup_steps = round(steps_an_epoch * self.settings.warmup_epochs)
+        if self.position == 0:
+            self.losses = torch.zeros(len(order), 0, dtype=torch.float64, device=self.device)
+        started = time.monotonic() - self.seconds
+        self.model.train()
+        with closing(_generator(train.bags.stream(order[self.position :]))) as bags:
+            while self.position < len(order):
+                first = self.position
+                size = min(group, len(order) - first)
+                lr = lr_factor(self.step, total_steps, warmup_steps, self.settings.schedule)
+                set_lr(self.optimizer, lr)
+                self.optimizer.zero_grad(set_to_none=True)
+                for index in order[first : first + size]:
+                    bag = self._training_bag(next(bags), index)
+                    target = torch.tensor([train.targets[index]], device=self.device)
+                    output = self._backward(bag, target, size)
+                if self.settings.clip_norm is not None:
+                    torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
+                self.optimizer.step()
+                if self.anchor is not None:
+                    self.anchor.update(self.model)
+                self.model.after_step(bag, output, target)
+                self.step += 1
+                self.seconds = time.monotonic() - started
+                if self.position < len(order):
+                    self._save_if_due(force=should_stop())
+                    if should_stop():
+                        raise Interrupted
+        self._refuse_divergence(order, train)
+
+    def _training_bag(self, bag: Bag, index: int) -> Bag:
+        """The bag as the model trains on it: at most `data.max_tiles` tiles (in their order), on the device."""
+        cap = self.config.data.max_tiles
+        if cap is not None and len(bag) > cap:
+            draw = np.random.default_rng([self.seed, self.fold, 3, self.epoch, index])
+            chosen = np.sort(draw.choice(len(bag), size=cap, replace=False))
+            bag = self.model.prepare(bag.subset(torch.from_numpy(chosen)))
+        return bag.to(self.device, dtype=None if self.autocast else torch.float32)
+
+    def _backward(self, bag: Bag, target: Tensor, group: int) -> Output:
+        """Add the gradient of one bag's loss, over the number of bags of the step, and note the loss's parts."""
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.autocast):
+            output: Output = self.model(bag)
+            loss = self.model.loss([output], target, self.task)
+            total, parts = loss.total, dict(loss.parts)
+            if self.anchor is not None and output.scores is not None:
+                rows = output.extras["kept_rows"] if self.config.anchor.rows == "kept" else None
+                parts["anchor"] = self.anchor.loss(bag, output.scores, rows)
+                total = total + parts["anchor"]
+        (total / group).backward()
+        self._note(total, parts)
+        return output
+
+    def _note(self, total: Tensor, parts: Mapping[str, Tensor]) -> None:
+        names = ["loss", *parts]
+        if self.losses.shape[1] == 0:
+            self.part_names = names
+            self.losses = self.losses.new_zeros(self.losses.shape[0], len(names))
+        self.losses[self.position] = torch.stack(
+            [value.detach().double() for value in (total, *parts.values())]
+        )
+        self.position += 1
+
+    def _order(self, targets: npt.NDArray[np.int64]) -> list[int]:
+        draw = np.random.default_rng([self.seed, self.fold, 2, self.epoch])
+        if self.settings.sampling == "balanced":
+            share = 1 / np.bincount(targets)[targets]
+            return [int(i) for i in draw.choice(len(targets), size=len(targets), p=share / share.sum())]
+        return [int(i) for i in draw.permutation(len(targets))]
+
+    def _refuse_divergence(self, order: list[int], train: LabeledBags) -> None:
+        broken = torch.nonzero(~torch.isfinite(self.losses[:, 0])).flatten()
+        if len(broken):
+            (bag,) = train.bags.stream([order[int(broken[0])]])
+            raise AsmilError(
+                f"the loss is no longer finite (epoch {self.epoch + 1}, slide {bag.id}); "
+                "lower training.lr or set training.clip_norm=1"
+            )
+
+    def _end_epoch(self, val: LabeledBags | None, selects: bool) -> dict[str, Any]:
+        means = self.losses.mean(dim=0).tolist()
+        record: dict[str, Any] = {
+            "epoch": self.epoch + 1,
+            "lr": float(self.optimizer.param_groups[0]["lr"]),
+            "train": dict(zip(self.part_names, means, strict=True)),
+            "val": None if val is None else without_nan(self.validate(val)),
+            "seconds": round(self.seconds, 3),
+        }
+        if self.anchor is not None:
+            self.anchor.end_epoch(self.model)
+        self.epoch += 1
+        self.position = 0
+        self.seconds = 0.0
+        if selects:
+            score = selection_score(record["val"], self.settings.select)
+            if self.best["score"] is None or score > self.best["score"]:
+                self.best = {"epoch": self.epoch, "score": score}
+                self._keep_best()
+        return record
+
+    def _has_settled(self) -> bool:
+        patience = self.settings.early_stopping
+        return patience is not None and self.best["epoch"] > 0 and self.epoch - self.best["epoch"] >= patience
+
+    def validate(self, labeled: LabeledBags) -> dict[str, float]:
+        """The task's metrics on bags with known targets, in eval mode."""
+        return self.task.measure(labeled.targets, self.predict(labeled.bags))
+
+    def predict(self, bags: BagSource) -> npt.NDArray[np.float64]:
+        """Class probabilities, n x K."""
+        logits = [infer(self.model, bag, self.device).logits for bag in bags.stream(range(len(bags)))]
+        return np.asarray(self.task.probabilities(torch.stack(logits)).numpy())
+
+    # Checkpoints
+
+    @property
+    def _last(self) -> Path:
+        assert self.folder is not None
+        return self.folder / "checkpoints" / "last.safetensors"
+
+    def _save_if_due(self, force: bool) -> None:
+        if self.folder is None:
+            return
+        now = time.monotonic()
+        if not force and now - self._saved_at < self.settings.checkpoint_seconds:
+            return
+        tensors = {
+            **checkpoint.prefixed("model", self.model.state_dict()),
+            **checkpoint.prefixed("optimizer", checkpoint.optimizer_tensors(self.optimizer)),
+            "generator": self.generator.get_state(),
+            "losses": self.losses,
+        }
+        if self.anchor is not None:
+            tensors |= checkpoint.prefixed("anchor", self.anchor.state_dict())
+        state = {
+            "method": self.config.method,
+            "epoch": self.epoch,
+            "position": self.position,
+            "step": self.step,
+            "part_names": self.part_names,
+            "seconds": self.seconds,
+            "best": self.best,
+        }
+        checkpoint.save_checkpoint(self._last, tensors, state)
+        self._saved_at = now
+
+    def _resume(self) -> None:
+        if self.folder is None or not self._last.exists():
+            return
+        tensors, state = checkpoint.load_checkpoint(self._last)
+        checkpoint.restore_model(self.model, checkpoint.under("model", tensors), self._last)
+        checkpoint.restore_optimizer(self.optimizer, checkpoint.under("optimizer", tensors))
+        if self.anchor is not None:
+            self.anchor.load_state_dict(checkpoint.under("anchor", tensors))
+        self.generator.set_state(tensors["generator"])
+        self.losses = tensors["losses"].to(self.device)
+        self.epoch, self.position, self.step = state["epoch"], state["position"], state["step"]
+        self.part_names, self.seconds, self.best = state["part_names"], state["seconds"], state["best"]
+
+    def _keep_best(self) -> None:
+        weights = self.model.state_dict()
+        if self.folder is None:
+            self._best_weights = {name: tensor.clone() for name, tensor in weights.items()}
+        else:
+            state = {"method": self.config.method, **self.best}
+            checkpoint.save_checkpoint(self._last.with_name("best.safetensors"), weights, state)
+
+    def _load_best(self) -> None:
+        if self.folder is not None:
+            path = self._last.with_name("best.safetensors")
+            self._best_weights, _ = checkpoint.load_checkpoint(path)
+        self.model.load_state_dict(self._best_weights)
+        self.model.eval()
+
+
+def selection_score(metrics: Mapping[str, float | None], select: str) -> float:
+    """What is to be largest on validation data: macro-F1 + macro-AUC, or minus the loss. Undefined counts as 0."""
+    if select == "loss":
+        return -(metrics["loss"] or 0.0)
+    return (metrics["macro_f1"] or 0.0) + (metrics["macro_auc"] or 0.0)
+
+
+def uses_bf16(precision: str, device: torch.device) -> bool:
+    """Whether training runs in bf16 where that is safe (matrix products), the rest in float32."""
+    if precision == "bf16":
+        return True
+    return precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported()
+
+
+def _seed_number(seed: int, fold: int, purpose: int) -> int:
+    return int(np.random.SeedSequence([seed, fold, purpose]).generate_state(1, np.uint64)[0] >> 1)
+
+
+def _generator(bags: Iterator[Bag]) -> Any:
+    """`bags` as something that `closing` can close, whatever kind of iterator a source returns."""
+    yield from bags

@@ -1,0 +1,166 @@
+"""A run on the disk: where its files lie and what its `config.yaml` says."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+from asmil.cohort.consistency import mixture_problems
+from asmil.cohort.manifest import Cohort
+from asmil.cohort.problems import raise_errors
+from asmil.cohort.source import FeatureInfo, FeatureSource
+from asmil.errors import AsmilError
+from asmil.files import replacing, write_text
+from asmil.training.config import RunConfig, parse_run_config
+from asmil.version import __version__
+
+_FREE_TO_CHANGE = {"training.device", "training.checkpoint_seconds", "data.cache", "asmil"}
+"""Settings that may differ when a run goes on: they do not change what it computes."""
+
+_FEATURE_KEYS = ("width", "encoder", "weights_hash", "tile_um", "tile_px", "magnification")
+
+
+@dataclass(frozen=True)
+class RunDescription:
+    """All that `config.yaml` holds: the settings, the classes, and what the features were.
+
+    features: width, encoder, tile size of the training features, to refuse others at prediction
+    cohort: the manifest's path and a hash of its rows, to refuse going on with another cohort
+    """
+
+    config: RunConfig
+    classes: tuple[str, ...]
+    features: Mapping[str, Any]
+    cohort: Mapping[str, Any]
+
+    @property
+    def in_features(self) -> int:
+        """The width of the features."""
+        return int(self.features["width"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as they are written."""
+        return {
+            "asmil": __version__,
+            **self.config.model_dump(mode="json"),
+            "task": {"kind": "classification", "classes": list(self.classes)},
+            "features": dict(self.features),
+            "cohort": dict(self.cohort),
+        }
+
+    def refuse_other_features(self, info: FeatureInfo) -> None:
+        """Raise if a feature file was made in another way than those of the training."""
+        trained = FeatureInfo(
+            source=FeatureSource(Path("the features of the training")),
+            layout="asmil",
+            n_tiles=1,
+            dtype="",
+            n_bytes=0,
+            width=self.in_features,
+            encoder=self.features.get("encoder"),
+            weights_hash=self.features.get("weights_hash"),
+            tile_um=self.features.get("tile_um"),
+            tile_px=self.features.get("tile_px"),
+            magnification=self.features.get("magnification"),
+        )
+        raise_errors(mixture_problems([trained, info]))
+
+
+def describe(config: RunConfig, cohort: Cohort, infos: list[FeatureInfo]) -> RunDescription:
+    """The description of a run on a cohort; of each property of the features the first file that states it counts."""
+    features = {
+        key: next((value for info in infos if (value := getattr(info, key)) is not None), None)
+        for key in _FEATURE_KEYS
+    }
+    rows = [(s.slide, s.patient, s.label, s.site, s.split, s.fold) for s in cohort.slides]
+    digest = hashlib.sha256(repr(rows).encode()).hexdigest()
+    about = {"manifest": str(cohort.path), "slides": len(cohort), "rows_sha256": digest}
+    return RunDescription(config, cohort.classes, features, about)
+
+
+class RunFolder:
+    """The paths of a run, and reading and writing its description and predictions."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self.config = self.path / "config.yaml"
+        self.splits = self.path / "splits.csv"
+        self.predictions = self.path / "predictions.parquet"
+
+    def training(self, fold: int, seed: int) -> Path:
+        """The folder of one training."""
+        return self.path / f"fold-{fold}" / f"seed-{seed}"
+
+    def trainings(self) -> Iterator[tuple[int, int, Path]]:
+        """Fold, seed and folder of every training begun, in order."""
+        found = [
+            (int(folder.parent.name.removeprefix("fold-")), int(folder.name.removeprefix("seed-")), folder)
+            for folder in self.path.glob("fold-*/seed-*")
+        ]
+        yield from sorted(found)
+
+    def read(self) -> RunDescription:
+        """The description in `config.yaml`."""
+        try:
+            values = yaml.safe_load(self.config.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise AsmilError(
+                f"{self.path} is not a run folder (it has no config.yaml); give the --out folder of `asmil train`"
+            ) from None
+        except yaml.YAMLError as error:
+            raise AsmilError(
+                f"{self.config} cannot be read ({str(error).splitlines()[0]}); restore the file"
+            ) from None
+        try:
+            classes = tuple(map(str, values["task"]["classes"]))
+            features, cohort = dict(values["features"]), dict(values["cohort"])
+            settings = {key: values[key] for key in RunConfig.model_fields}
+        except (KeyError, TypeError) as error:
+            raise AsmilError(f"{self.config} lacks {error}; it was not written by asmil train") from None
+        return RunDescription(parse_run_config(settings), classes, features, cohort)
+
+    def begin(self, description: RunDescription) -> None:
+        """Write the description, or, where a run was begun before, make sure that it is the same."""
+        if not self.config.exists():
+            if self.path.exists() and not self.path.is_dir():
+                raise AsmilError(f"{self.path} is a file; give --out a new folder")
+            write_text(
+                self.config, yaml.safe_dump(description.to_dict(), sort_keys=False, allow_unicode=True)
+            )
+            return
+        before, now = _flat(self.read().to_dict()), _flat(description.to_dict())
+        differing = sorted(
+            key
+            for key in before.keys() | now.keys()
+            if key not in _FREE_TO_CHANGE and before.get(key) != now.get(key)
+        )
+        if differing:
+            shown = ", ".join(
+                f"{key}: {before.get(key)!r} there, {now.get(key)!r} now" for key in differing[:4]
+            )
+            more = f" and {len(differing) - 4} more" if len(differing) > 4 else ""
+            raise AsmilError(
+                f"{self.path} holds a run with other settings ({shown}{more}); "
+                "give another --out, or the same settings to go on with that run"
+            )
+
+    def write_predictions(self, path: Path, table: pd.DataFrame) -> None:
+        """Write a table of predictions whole or not at all."""
+        with replacing(path) as partial:
+            table.to_parquet(partial, index=False)
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat

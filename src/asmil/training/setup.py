@@ -1,0 +1,57 @@
+"""From settings to the parts of a training: device, model, anchor."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from asmil.attention.anchor import Anchor
+from asmil.attention.normalizers import build_normalizer
+from asmil.errors import AsmilError
+from asmil.models.base import MILModel
+from asmil.models.registry import build
+from asmil.training.config import RunConfig
+
+
+def choose_device(name: str) -> torch.device:
+    """The device by name; `auto` is a GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError):
+        raise AsmilError(
+            f"training.device = {name!r} is not available here; `asmil doctor` lists what is, or use auto"
+        ) from None
+    return device
+
+
+def build_model(config: RunConfig, in_features: int, n_outputs: int, seed: int) -> MILModel:
+    """The model with the weights that the seed gives it; torch's global generator is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(np.random.SeedSequence([seed, 0]).generate_state(1)[0]))
+        return build(config.method, in_features, n_outputs, config=config.model)
+
+
+def build_anchor(config: RunConfig, model: MILModel, seed: int) -> Anchor | None:
+    """The anchor that the settings ask for, or None."""
+    settings = config.anchor
+    if settings.normalizer == "none":
+        return None
+    if not model.score_axes:
+        raise AsmilError(
+            f"{config.method} has no attention scores, so there is nothing for an anchor to hold"
+        )
+    start = model
+    if settings.start == "random":
+        start = build_model(config, model.in_features, model.n_outputs, seed + 2**31)
+    return Anchor(
+        start,
+        momentum=settings.momentum,
+        normalizer=build_normalizer(settings.normalizer, settings.temperature),
+        weight=settings.weight,
+        update=settings.update,
+        divergence=settings.divergence,
+        reduction=settings.reduction,
+    )

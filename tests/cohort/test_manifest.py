@@ -1,0 +1,193 @@
+import h5py
+import pandas as pd
+import pytest
+from feature_writers import grid, make_slides, tiles, write_clam, write_manifest, write_tensor
+
+from asmil.cohort.manifest import Cohort, cohort_from_folder, load_cohort
+from asmil.errors import AsmilError
+
+
+def touch_features(folder, names, suffix=".h5"):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (folder / f"{name}{suffix}").touch()
+
+
+def write_csv(tmp_path, text):
+    path = tmp_path / "cohort.csv"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_names_and_labels_stay_text(tmp_path):
+    touch_features(tmp_path / "features", ["007", "1e5", "NA"])
+    path = write_csv(tmp_path, "slide,label,mpp,site\n007,0,0.25,x\n1e5,1,,\nNA,10,,\n")
+    cohort = load_cohort(path)
+    assert [slide.slide for slide in cohort] == ["007", "1e5", "NA"]
+    assert [slide.patient for slide in cohort] == ["007", "1e5", "NA"]
+    assert cohort.classes == ("0", "1", "10")
+    assert [cohort.target(slide) for slide in cohort] == [0, 1, 2]
+    assert cohort.target("NA") == 2
+    assert (cohort["007"].mpp, cohort["007"].site, cohort["1e5"].mpp) == (0.25, "x", None)
+    assert cohort["007"].source.path == tmp_path / "features" / "007.h5"
+
+
+def test_classes_sort_as_numbers_only_if_all_are(tmp_path):
+    touch_features(tmp_path / "features", "abc")
+    numbers = load_cohort(write_csv(tmp_path, "slide,label\na,10\nb,9\nc,-1\n"))
+    assert numbers.classes == ("-1", "9", "10")
+    words = load_cohort(write_csv(tmp_path, "slide,label\na,10\nb,9\nc,x\n"))
+    assert words.classes == ("10", "9", "x")
+
+
+def test_part_of_a_cohort_may_keep_the_classes_of_the_whole(tmp_path):
+    touch_features(tmp_path / "features", "ab")
+    cohort = load_cohort(write_csv(tmp_path, "slide,label\na,x\nb,y\n"))
+    part = Cohort(cohort.path, cohort.slides[1:], cohort.classes)
+    assert part.target("b") == 1
+
+
+def test_parquet_integers_with_gaps_do_not_become_floats(tmp_path):
+    touch_features(tmp_path / "features", "ab")
+    path = tmp_path / "cohort.parquet"
+    pd.DataFrame({"slide": ["a", "b"], "label": [1.0, 0.0], "fold": [0, 1]}).to_parquet(path)
+    cohort = load_cohort(path)
+    assert cohort.classes == ("0", "1")
+    assert cohort["b"].fold == 1
+
+
+def test_windows_bom_and_blanks_are_no_part_of_names(tmp_path):
+    touch_features(tmp_path / "features", ["a"])
+    (tmp_path / "cohort.csv").write_bytes("\ufeffslide, label\na , x\n".encode())
+    assert load_cohort(tmp_path / "cohort.csv")["a"].label == "x"
+
+
+def test_files_are_found_in_the_order_of_preference(tmp_path):
+    place = tmp_path / "elsewhere"
+    touch_features(place, ["a"])
+    touch_features(place, ["a", "b"], ".pt")
+    touch_features(place / "h5_files", ["b", "c"])
+    touch_features(place / "pt_files", ["c", "d"], ".pt")
+    path = write_csv(tmp_path, "slide,label\na,0\nb,1\nc,0\nd,1\n")
+    found = [str(slide.source.path.relative_to(place)) for slide in load_cohort(path, place)]
+    assert found == ["a.h5", "b.pt", "h5_files/c.h5", "pt_files/d.pt"]
+
+
+def test_features_column_is_relative_to_the_manifest(tmp_path):
+    touch_features(tmp_path / "x", ["one", "cohort"])
+    touch_features(tmp_path / "features", ["c"])
+    absolute = tmp_path / "x" / "one.h5"
+    path = write_csv(tmp_path, f"slide,label,features\na,0,{absolute}\nb,1,x/cohort.h5::b\nc,1,\n")
+    cohort = load_cohort(path)
+    assert cohort["a"].source.path == absolute
+    assert str(cohort["b"].source) == f"{tmp_path / 'x' / 'cohort.h5'}::b"
+    assert cohort["c"].source.path.name == "c.h5"
+
+
+def test_one_file_may_hold_the_whole_cohort(tmp_path):
+    with h5py.File(tmp_path / "all.h5", "w") as file:
+        for name in "ab":
+            file[f"{name}/feat"] = tiles()
+    path = write_csv(tmp_path, "slide,label\na,0\nb,1\n")
+    assert load_cohort(path, tmp_path / "all.h5")["b"].source.group == "b"
+    assert [slide.slide for slide in cohort_from_folder(tmp_path / "all.h5")] == ["a", "b"]
+    write_clam(tmp_path / "single.h5", tiles(), grid())
+    with pytest.raises(AsmilError, match="no group a slide"):
+        load_cohort(path, tmp_path / "single.h5")
+
+
+def test_labels_are_optional_for_prediction(tmp_path):
+    touch_features(tmp_path / "features", "ab")
+    cohort = load_cohort(write_csv(tmp_path, "slide\na\nb\n"), require_labels=False)
+    assert cohort.classes == ()
+    with pytest.raises(AsmilError, match=r"slide 'a'.*no label"):
+        cohort.target("a")
+
+
+def test_a_folder_is_a_cohort_for_prediction(tmp_path):
+    make_slides(tmp_path, 3)
+    write_tensor(tmp_path / "features" / "t.pt", tiles())
+    touch_features(tmp_path / "features", ["._s00", ".s00.h5.17"])
+    cohort = cohort_from_folder(tmp_path / "features")
+    assert [slide.slide for slide in cohort] == ["s00", "s01", "s02", "t"]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(AsmilError, match="no feature file"):
+        cohort_from_folder(tmp_path / "empty")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("slide_id,label\na,0\n", "column 'slide' is missing; rename column 'slide_id'"),
+        ("slide,labels\na,0\n", "column 'label' is missing; rename column 'labels'"),
+        ("slide,label,Patient\na,0,p\n", "column 'Patient' is not known; rename it to 'patient'"),
+        ("slide,label,spilt\na,0,p\n", "column 'spilt' is not known; rename it to 'split'"),
+        ("slide,diagnosis\na,0\n", "column 'label' is missing; add it"),
+        ("slide;label\na;0\n", "commas instead of semicolons"),
+        ("slide,label\n", "no rows"),
+        ("", "is empty"),
+        ("slide,label\na,0,x,y\n", "more cells than the header"),
+        ("slide,label\na,0\na,1\n", r"slide 'a': the slide stands in several lines \(2, 3\)"),
+        ("slide,label\na,\n", "slide 'a': the label is empty"),
+        ("slide,label\n,0\na,1\n", "column 'slide' is empty in line 2"),
+        ("slide,label,split\na,0,training\n", "split 'training' is not.*did you mean 'train'"),
+        ("slide,label,fold\na,0,one\n", "fold 'one' is not a number"),
+        ("slide,label,fold\na,0,1\nb,0,2\n", "'1', '2'; number two or more folds 0, 1"),
+        ("slide,label,fold,split\na,0,1,train\n", "both filled"),
+        ("slide,label,mpp\na,0,-1\n", "mpp '-1' is not a positive number"),
+    ],
+)
+def test_mistakes_in_the_table_are_named(tmp_path, text, message):
+    touch_features(tmp_path / "features", "ab")
+    with pytest.raises(AsmilError, match=message):
+        load_cohort(write_csv(tmp_path, text))
+
+
+def test_other_columns_are_allowed(tmp_path):
+    touch_features(tmp_path / "features", "a")
+    path = write_csv(tmp_path, "slide,label,age,stage,size,time,event,label_2\na,0,1,1,1,1,1,1\n")
+    assert len(load_cohort(path)) == 1
+
+
+def test_one_patient_may_have_slides_of_two_labels(tmp_path):
+    touch_features(tmp_path / "features", "ab")
+    cohort = load_cohort(write_csv(tmp_path, "slide,patient,label\na,p,0\nb,p,1\n"))
+    assert cohort.classes == ("0", "1")
+
+
+def test_missing_files_are_listed_with_the_nearest(tmp_path):
+    touch_features(tmp_path / "features", ["slide_1"])
+    rows = "".join(f"slide-{number},0\n" for number in range(1, 9))
+    with pytest.raises(AsmilError) as caught:
+        load_cohort(write_csv(tmp_path, "slide,label\n" + rows))
+    message = str(caught.value)
+    assert message.startswith("8 problems:")
+    assert message.count("\n  - ") == 5
+    assert message.endswith("and 3 more")
+    assert "slide 'slide-1': no feature file" in message
+    assert "did you mean 'slide_1'" in message
+
+
+def test_missing_file_of_the_column_and_missing_folder(tmp_path):
+    touch_features(tmp_path / "x", ["abc"])
+    with pytest.raises(AsmilError, match=r"abd.h5 does not exist; did you mean 'abc.h5'"):
+        load_cohort(write_csv(tmp_path, "slide,label,features\na,0,x/abd.h5\n"))
+    with pytest.raises(AsmilError, match="no such folder of features"):
+        load_cohort(write_csv(tmp_path, "slide,label\na,0\nb,1\n"))
+
+
+def test_a_manifest_that_is_no_table(tmp_path):
+    with pytest.raises(AsmilError, match="does not exist"):
+        load_cohort(tmp_path / "none.csv")
+    (tmp_path / "bad.parquet").write_bytes(b"PAR1 not really")
+    with pytest.raises(AsmilError, match=r"bad.parquet.*cannot be read"):
+        load_cohort(tmp_path / "bad.parquet")
+    (tmp_path / "latin.csv").write_bytes("slide,label\nä,0\n".encode("latin-1"))
+    with pytest.raises(AsmilError, match="UTF-8"):
+        load_cohort(tmp_path / "latin.csv")
+
+
+def test_round_trip_of_a_written_cohort(tmp_path):
+    slides = make_slides(tmp_path, 4)
+    cohort = load_cohort(write_manifest(tmp_path, slides))
+    assert list(cohort) == slides

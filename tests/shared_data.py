@@ -1,0 +1,21 @@
+"""Where the shared oracles and data lie, and skipping when they are not there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+SHARED_DATA = Path(os.environ.get("ASMIL_DATA", REPOSITORY.parent / "shared" / "data"))
+ORACLES = SHARED_DATA.parent / "oracles"
+
+
+def oracle_files(*patterns: str) -> list[object]:
+    """The oracle files that match, as test parameters; one skipped parameter when there are none."""
+    found = sorted({path for pattern in patterns for path in ORACLES.glob(pattern)})
+    if not found:
+        reason = f"no oracle files at {ORACLES}; set ASMIL_DATA to the shared data folder"
+        return [pytest.param(None, marks=pytest.mark.skip(reason=reason))]
+    return [pytest.param(path, id=path.stem) for path in found]

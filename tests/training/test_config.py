@@ -1,0 +1,56 @@
+import pytest
+
+from asmil.config import parse_assignments
+from asmil.errors import AsmilError
+from asmil.training.config import parse_run_config, resolve
+
+
+def test_defaults_are_the_papers():
+    config = resolve("asmil")
+    assert (config.training.epochs, config.training.lr, config.training.weight_decay) == (50, 1e-4, 1e-4)
+    assert (config.training.optimizer, config.training.schedule) == ("adam", "cosine")
+    assert (config.model.tokens, config.model.drop, config.model.projections) == (8, 0.5, "per_token")
+    assert (config.anchor.normalizer, config.anchor.momentum, config.anchor.weight) == ("nsf", 0.999, 1.0)
+    assert config.anchor.update == "step"
+    assert resolve("abmil").anchor.normalizer == "none"
+    assert resolve("asmil", "recommended").model_copy(update={"preset": "paper"}) == config
+
+
+def test_released_preset_is_what_the_released_scripts_do():
+    config = resolve("asmil", "released")
+    assert (config.training.optimizer, config.training.weight_decay, config.training.epochs) == ("adamw", 1e-5, 100)
+    assert config.training.clip_norm == 5
+    assert (config.anchor.update, config.anchor.start, config.anchor.temperature) == ("never", "random", 0.5)
+    assert (config.anchor.divergence, config.anchor.reduction) == ("cross_entropy", "mean")
+    assert (config.model.drop_count, config.model.init_std, config.model.cls_zero) == (4, 1e-6, True)
+
+
+def test_settings_survive_the_way_through_plain_values():
+    config = resolve("asmil", "released", parse_assignments(["training.lr=3e-4", "model.tokens=6"]))
+    assert config.training.lr == 3e-4
+    assert parse_run_config(config.model_dump(mode="json")) == config
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("trainig.lr=1", "unknown setting 'trainig' .the top level.: did you mean 'training'"),
+        ("training.lrr=1", "unknown setting 'training.lrr' .section 'training'.: did you mean 'lr'"),
+        ("model.token=4", "unknown setting 'model.token' .section 'model'.: did you mean 'tokens'"),
+        ("training.lr=-1", "setting 'training.lr' = -1: input should be greater than 0"),
+        ("training.epochs=many", "setting 'training.epochs' = 'many': input should be a valid integer"),
+        ("anchor.normalizer=nfs", "setting 'anchor.normalizer' = 'nfs': input should be 'none', 'nsf' or 'softmax'"),
+        ("training.lr", "write it as section.key=value"),
+        ("model=4", "'model' = 4: it is a section"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_the_nearest(assignment, message):
+    with pytest.raises(AsmilError, match=message):
+        resolve("asmil", changes=parse_assignments([assignment]))
+
+
+def test_unknown_methods_and_presets_are_named_with_the_nearest():
+    with pytest.raises(AsmilError, match="unknown method 'asml': did you mean 'asmil'"):
+        resolve("asml")
+    with pytest.raises(AsmilError, match="asmil has no preset 'relased': did you mean 'released'"):
+        resolve("asmil", "relased")

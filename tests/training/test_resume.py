@@ -1,0 +1,116 @@
+"""Killed processes: a run that is started again ends with the same bits."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from safetensors.torch import load_file
+
+SETTINGS = ["--set", "training.epochs=6", "--set", "training.checkpoint_seconds=0"]
+
+
+def start(cohort: Path, out: Path, *more: str) -> subprocess.Popen[str]:
+    # Every step is slowed down a little, so that there is a time at which to kill.
+    script = (
+        "import time, asmil.training.loop as loop\n"
+        "original = loop.Trainer._backward\n"
+        "def slow(self, *a):\n    time.sleep(0.02)\n    return original(self, *a)\n"
+        "loop.Trainer._backward = slow\n"
+        "from asmil.cli.main import main\nmain()"
+    )
+    command = [sys.executable, "-c", script, "train", str(cohort), "--out", str(out), *SETTINGS, *more]
+    return subprocess.Popen(
+        command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+
+
+def wait_for(condition, process: subprocess.Popen[str], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the run did not get that far"
+        if process.poll() is not None:
+            return
+        time.sleep(0.005)
+
+
+def state(out: Path) -> dict:
+    path = out / "fold-0" / "seed-0" / "checkpoints" / "last.json"
+    return json.loads(path.read_text()) if path.exists() else {"step": 0}
+
+
+def results(out: Path) -> dict:
+    training = out / "fold-0" / "seed-0"
+    lines = [json.loads(line) for line in (training / "metrics.jsonl").read_text().splitlines()]
+    return {
+        "best": {k: v.tolist() for k, v in load_file(training / "checkpoints" / "best.safetensors").items()},
+        "last": {k: v.tolist() for k, v in load_file(training / "checkpoints" / "last.safetensors").items()},
+        "metrics": [{key: value for key, value in line.items() if key != "seconds"} for line in lines],
+        "predictions": pd.read_parquet(out / "predictions.parquet").to_dict("list"),
+    }
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(small_cohort, tmp_path_factory):
+    cache = {}
+
+    def run(method: str) -> dict:
+        if method not in cache:
+            out = tmp_path_factory.mktemp("whole") / method
+            process = start(small_cohort, out, "--method", method)
+            _, errors = process.communicate(timeout=120)
+            assert process.returncode == 0, errors
+            cache[method] = results(out)
+        return cache[method]
+
+    return run
+
+
+@pytest.mark.parametrize(("method", "kills"), [("asmil", (3, 20, 41)), ("abmil", (30,))])
+def test_killed_at_any_step_ends_with_the_same_bits(small_cohort, tmp_path, uninterrupted, method, kills):
+    out = tmp_path / "run"
+    for step in kills:
+        process = start(small_cohort, out, "--method", method)
+        wait_for(lambda step=step: state(out)["step"] >= step, process)
+        process.send_signal(signal.SIGKILL)
+        process.wait(timeout=30)
+        assert process.returncode == -signal.SIGKILL, "it ended before it could be killed"
+    process = start(small_cohort, out, "--method", method)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert results(out) == uninterrupted(method)
+    assert not list(out.rglob("*.partial"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_it_saves_says_so_and_goes_on(small_cohort, tmp_path, uninterrupted, number):
+    out = tmp_path / "run"
+    process = start(small_cohort, out, "--method", "abmil", "--set", "training.checkpoint_seconds=1000")
+    log = out / "fold-0" / "seed-0" / "metrics.jsonl"
+    wait_for(lambda: log.exists() and log.read_text().count("\n") >= 2, process)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "give the same command again to go on" in errors
+    assert state(out)["step"] > 0
+    process = start(small_cohort, out, "--method", "abmil")
+    process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert results(out) == uninterrupted("abmil")
+
+
+def test_a_finished_run_is_not_trained_again_and_other_settings_are_refused(small_cohort, tmp_path, asmil_command):
+    command = ["train", small_cohort, "--out", tmp_path / "run", "--set", "training.epochs=2", "-m", "abmil"]
+    assert asmil_command(*command).returncode == 0
+    before = (tmp_path / "run" / "fold-0" / "seed-0" / "metrics.jsonl").stat().st_mtime_ns
+    assert asmil_command(*command).returncode == 0
+    assert (tmp_path / "run" / "fold-0" / "seed-0" / "metrics.jsonl").stat().st_mtime_ns == before
+    other = asmil_command(*command, "--set", "training.lr=0.5")
+    assert other.returncode == 1
+    assert "training.lr: 0.0001 there, 0.5 now" in other.stderr
+    assert "Traceback" not in other.stderr

@@ -1,0 +1,161 @@
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from asmil import AsmilError, Bag
+from asmil.cohort.features import FeatureSource, Provenance, read_bag, write_features
+from asmil.cohort.manifest import Slide, load_cohort
+from asmil.cohort.splits import Splits
+from asmil.training.config import resolve
+from asmil.training.prediction import RunPredictor
+from asmil.training.run import RunObserver, train_run
+from asmil.training.run_folder import RunFolder
+
+
+def config(method="abmil", **sections):
+    training = {"epochs": 2, **sections.pop("training", {})}
+    return resolve(method, changes={"training": training, **sections})
+
+
+@pytest.fixture(scope="module")
+def folds_run(small_cohort, tmp_path_factory):
+    manifest = tmp_path_factory.mktemp("nosplit") / "cohort.csv"
+    table = pd.read_csv(small_cohort).drop(columns="split")
+    table["features"] = [str(small_cohort.parent / "features" / f"{slide}.h5") for slide in table["slide"]]
+    table.to_csv(manifest, index=False)
+    out = tmp_path_factory.mktemp("run") / "run"
+    return train_run(manifest, out, config("asmil", folds=3, seeds=2)), manifest
+
+
+def test_the_files_of_a_run(folds_run):
+    folder, manifest = folds_run
+    description = yaml.safe_load(folder.config.read_text())
+    assert description["task"]["classes"] == ["normal", "tumor"]
+    assert description["features"]["width"] == 24
+    assert [(fold, seed) for fold, seed, _ in folder.trainings()] == [(f, s) for f in range(3) for s in range(2)]
+    splits = Splits.load(folder.splits)
+    predictions = pd.read_parquet(folder.predictions)
+    assert list(predictions.columns[:6]) == ["slide", "patient", "fold", "seed", "role", "target"]
+    np.testing.assert_allclose(predictions[["prob_normal", "prob_tumor"]].sum(axis=1), 1)
+    tested = predictions[predictions["role"] == "test"]
+    assert sorted(tested.loc[tested["seed"] == 0, "slide"]) == sorted(pd.read_csv(manifest)["slide"])
+    for fold in range(3):
+        for role in ("val", "test"):
+            rows = predictions[(predictions["fold"] == fold) & (predictions["role"] == role) & (predictions["seed"] == 1)]
+            assert sorted(rows["slide"]) == sorted(splits.slides(fold, role))
+
+
+def test_the_test_fold_is_not_read_before_training_has_ended(small_cohort, tmp_path, monkeypatch):
+    import asmil.cohort.loader as loader
+
+    cohort = load_cohort(small_cohort)
+    test_slides = {slide.slide for slide in cohort.slides if slide.split == "test"}
+    read_after: dict[str, int] = {}
+    epochs: list[int] = []
+    original = loader.read_bag
+
+    def spy(source, id, mpp=None):
+        read_after.setdefault(id, len(epochs))
+        return original(source, id, mpp)
+
+    class Count(RunObserver):
+        def epoch(self, fold, seed, record):
+            epochs.append(record["epoch"])
+
+    monkeypatch.setattr(loader, "read_bag", spy)
+    train_run(small_cohort, tmp_path / "run", config(), observer=Count())
+    assert test_slides
+    assert {read_after[name] for name in test_slides} == {2}
+
+
+def test_prediction_averages_the_models_and_needs_no_labels(folds_run, small_cohort):
+    folder, _ = folds_run
+    predictor = RunPredictor(folder.path)
+    assert len(predictor.models) == 6
+    slide = load_cohort(small_cohort).slides[0]
+    result = predictor.predict(slide, attention=True)
+    bag = read_bag(slide.source, slide.slide)
+    singles = []
+    for model in predictor.models:
+        predictor.models, kept = [model], predictor.models
+        singles.append(predictor.predict_bag(bag).probabilities)
+        predictor.models = kept
+    np.testing.assert_allclose(result.probabilities, np.mean(singles, axis=0))
+    assert result.attention.shape == (len(bag),)
+    assert result.attention.sum() == pytest.approx(1, abs=1e-5)
+
+
+def test_features_made_in_another_way_are_refused(folds_run, tmp_path):
+    folder, _ = folds_run
+    predictor = RunPredictor(folder.path)
+    cases = {
+        "wider": (30, Provenance()),
+        "encoder": (24, Provenance(encoder="other")),
+        "size": (24, Provenance(tile_um=512.0, tile_px=256)),
+    }
+    for name, (width, provenance) in cases.items():
+        path = tmp_path / f"{name}.h5"
+        write_features(path, np.ones((5, width), np.float32), np.zeros((5, 2), np.int64), provenance)
+        with pytest.raises(AsmilError, match="the features of the training"):
+            predictor.predict(Slide(name, name, None, FeatureSource(path)))
+
+
+def test_a_run_without_ended_trainings_and_a_foreign_folder_are_named(tmp_path, folds_run, small_cohort):
+    with pytest.raises(AsmilError, match="is not a run folder"):
+        RunPredictor(tmp_path)
+    out = RunFolder(tmp_path / "run")
+    out.begin(folds_run[0].read())
+    with pytest.raises(AsmilError, match="no training of this run has ended"):
+        RunPredictor(out.path)
+
+
+def test_a_checkpoint_of_another_method_is_refused(small_cohort, tmp_path):
+    one = train_run(small_cohort, tmp_path / "a", config("abmil"))
+    two = train_run(small_cohort, tmp_path / "b", config("asmil"))
+    name = "fold-0/seed-0/checkpoints/best.safetensors"
+    (one.path / name).write_bytes((two.path / name).read_bytes())
+    with pytest.raises(AsmilError, match="a checkpoint of asmil, but the run is of abmil"):
+        RunPredictor(one.path)
+
+
+@pytest.mark.parametrize("cache", ["none", "memory", "disk"])
+def test_the_cache_does_not_change_the_result(small_cohort, tmp_path, cache, folds_run):
+    results = []
+    for mode in ("auto", cache):
+        run = train_run(small_cohort, tmp_path / mode, config(data={"cache": mode}))
+        results.append(pd.read_parquet(run.predictions))
+    pd.testing.assert_frame_equal(results[0], results[1])
+
+
+def test_going_on_with_another_cohort_is_refused(small_cohort, tmp_path):
+    manifest = tmp_path / "cohort.csv"
+    table = pd.read_csv(small_cohort)
+    table["features"] = [str(small_cohort.parent / "features" / f"{slide}.h5") for slide in table["slide"]]
+    table.to_csv(manifest, index=False)
+    train_run(manifest, tmp_path / "run", config())
+    table.iloc[:-1].to_csv(manifest, index=False)
+    with pytest.raises(AsmilError, match="holds a run with other settings"):
+        train_run(manifest, tmp_path / "run", config())
+
+
+def test_released_preset_trains_and_its_anchor_stays_where_it_began(small_cohort, tmp_path):
+    run = train_run(small_cohort, tmp_path / "run", resolve("asmil", "released", {"training": {"epochs": 1}}))
+    from safetensors.torch import load_file
+
+    from asmil.training.setup import build_anchor, build_model
+
+    last = load_file(run.training(0, 0) / "checkpoints" / "last.safetensors")
+    settings = run.read().config
+    model = build_model(settings, 24, 2, 0)
+    anchor = build_anchor(settings, model, 0)
+    assert np.array_equal(last["anchor.copy.embedding.weight"], anchor.copy.embedding.weight)
+    assert not np.array_equal(last["anchor.copy.embedding.weight"], model.embedding.weight.detach())
+
+
+def test_a_bag_predicts_the_same_from_memory(folds_run):
+    predictor = RunPredictor(folds_run[0].path)
+    bag = Bag(np.random.default_rng(0).normal(size=(9, 24)).astype(np.float32), id="x")
+    row = predictor.row(predictor.predict_bag(bag))
+    assert row["n_tiles"] == 9
+    assert row["predicted"] in ("normal", "tumor")
