@@ -66,9 +66,9 @@ class PlainASMIL(nn.Module):
     @classmethod
     def from_folded(cls, model: ASMIL) -> PlainASMIL:
         config = model.config
-        plain = cls(
-            model.in_features, model.tokens.shape[1], config.tokens, config.heads, model.n_outputs
-        ).to(model.tokens.device)
+        plain = cls(model.in_features, model.tokens.shape[1], config.tokens, config.heads, model.n_outputs).to(
+            model.tokens.device
+        )
         with torch.no_grad():
             plain.embedding.weight.copy_(model.embedding.weight)
             plain.tokens.copy_(model.tokens)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,33 @@ def small_cohort(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     config = SyntheticConfig(slides=24, width=24, tiles_min=20, tiles_max=60, witness_min=0.1, seed=3)
     return write_synthetic(tmp_path_factory.mktemp("small") / "cohort", config)
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def asmil_here(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
+    """Run `asmil` in this process, which saves the seconds that importing torch takes."""
+
+    def run(*arguments: object) -> Done:
+        from asmil.cli.main import main
+
+        monkeypatch.setattr(sys, "argv", ["asmil", *map(str, arguments)])
+        monkeypatch.setenv("COLUMNS", "200")
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        told = capfd.readouterr()
+        return Done(int(ended.value.code or 0), told.out, told.err)
+
+    return run
 
 
 @pytest.fixture

@@ -30,8 +30,8 @@ def replacing(path: Path | str) -> Iterator[Path]:
     except OSError as error:
         if is_disk_full(error):
             raise AsmilError(
-                f"{path}: the disk is full; free some space and give the same command again, "
-                "what was finished before is kept"
+                f"{path}: the disk is full (or a limit on file sizes is reached); make room and give the same command "
+                "again, what was finished before is kept"
             ) from error
         raise
     finally:
@@ -40,7 +40,7 @@ def replacing(path: Path | str) -> Iterator[Path]:
 
 def is_disk_full(error: OSError) -> bool:
     """Whether an error means that no space is left; HDF5 tells it in words only."""
-    return error.errno in (errno.ENOSPC, errno.EDQUOT) or "no space left" in str(error).lower()
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or "no space left" in str(error).lower()
 
 
 def write_text(path: Path | str, text: str) -> None:

@@ -73,9 +73,7 @@ def test_unknown_names_and_temperatures_are_refused():
 
 
 @settings(max_examples=200)
-@given(
-    st.floats(0.1, 8), st.floats(0, 4), st.integers(2, 6), st.integers(1, 30), st.integers(0, 2**31)
-)
+@given(st.floats(0.1, 8), st.floats(0, 4), st.integers(2, 6), st.integers(1, 30), st.integers(0, 2**31))
 def test_theorem_on_high_and_low_scores(tau, gamma, n_high, n_low, seed):
     """High scores in [tau, tau + gamma], low ones <= -tau: nearly equal highs, lows at most exp(-tau) / h."""
     draw = torch.Generator().manual_seed(seed)

@@ -3,10 +3,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from feature_writers import grid, make_slides, tiles, write_clam, write_manifest, write_stamp, write_tensor
 
 from asmil.cohort.check import check_cohort
 from asmil.cohort.features import Provenance, write_features
+from feature_writers import grid, make_slides, tiles, write_clam, write_manifest, write_stamp, write_tensor
 
 
 def test_a_sound_cohort_has_a_summary_and_no_problems(tmp_path):

@@ -15,9 +15,7 @@ def info(name="a", **known):
 
 def test_files_made_in_one_way_pass_and_unknowns_do_not_count():
     refuse_mixed([])
-    refuse_mixed(
-        [info(encoder="uni", tile_um=128.0, tile_px=256), info(), info(layout="trident", magnification=20)]
-    )
+    refuse_mixed([info(encoder="uni", tile_um=128.0, tile_px=256), info(), info(layout="trident", magnification=20)])
 
 
 def test_empty_slides_have_no_width_to_compare():

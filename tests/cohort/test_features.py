@@ -7,7 +7,6 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from feature_writers import WIDTH, grid, tiles, write_clam, write_stamp, write_tensor, write_trident
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +23,7 @@ from asmil.cohort.formats import common_step
 from asmil.cohort.manifest import cohort_from_folder
 from asmil.errors import AsmilError
 from asmil.version import __version__
+from feature_writers import WIDTH, grid, tiles, write_clam, write_stamp, write_tensor, write_trident
 
 
 def test_own_file_keeps_values_type_and_provenance(tmp_path):
@@ -232,9 +232,7 @@ def test_a_truncated_file_is_named(tmp_path, kept):
     write_features(tmp_path / "cut.h5", tiles(n=500), grid(500), Provenance())
     whole = (tmp_path / "cut.h5").read_bytes()
     (tmp_path / "cut.h5").write_bytes(whole[:kept])
-    with pytest.raises(
-        AsmilError, match=r"cut.h5: the feature file is (truncated|damaged).*extract the slide again"
-    ):
+    with pytest.raises(AsmilError, match=r"cut.h5: the feature file is (truncated|damaged).*extract the slide again"):
         read_bag(FeatureSource(tmp_path / "cut.h5"), "cut")
 
 

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from feature_writers import make_slides
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from asmil.cohort.features import FeatureSource
 from asmil.cohort.loader import BagLoader
 from asmil.errors import AsmilError
+from feature_writers import make_slides
 
 
 def reader_threads():

@@ -1,10 +1,10 @@
 import h5py
 import pandas as pd
 import pytest
-from feature_writers import grid, make_slides, tiles, write_clam, write_manifest, write_tensor
 
 from asmil.cohort.manifest import Cohort, cohort_from_folder, load_cohort
 from asmil.errors import AsmilError
+from feature_writers import grid, make_slides, tiles, write_clam, write_manifest, write_tensor
 
 
 def touch_features(folder, names, suffix=".h5"):

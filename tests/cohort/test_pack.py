@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from feature_writers import grid, make_slides, tiles, write_clam, write_stamp, write_tensor
 
 from asmil.cohort.features import FeatureSource, Provenance, read_bag, write_features
 from asmil.cohort.pack import Pack, write_pack
 from asmil.errors import AsmilError
+from feature_writers import grid, make_slides, tiles, write_clam, write_stamp, write_tensor
 
 
 def equal_bags(one, other):

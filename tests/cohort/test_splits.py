@@ -4,7 +4,6 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
-from feature_writers import grid, make_slides, tiles, write_clam
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +11,7 @@ from asmil.cohort.features import FeatureSource, Provenance, write_features
 from asmil.cohort.manifest import Cohort, Slide
 from asmil.cohort.splits import Splits, make_splits, refuse_leakage
 from asmil.errors import AsmilError
+from feature_writers import grid, make_slides, tiles, write_clam
 
 
 def cohort_of(patients, **columns):
@@ -73,9 +73,7 @@ def test_another_seed_gives_another_split():
     assert make_splits(cohort, seed=0).slides(0, "test") != make_splits(cohort, seed=1).slides(0, "test")
 
 
-@pytest.mark.parametrize(
-    ("val_share", "test_share"), [(0.15, 0.25), (0.1, 0.3), (0.5, 0.5), (0.0, 0.2), (0.2, 0.0)]
-)
+@pytest.mark.parametrize(("val_share", "test_share"), [(0.15, 0.25), (0.1, 0.3), (0.5, 0.5), (0.0, 0.2), (0.2, 0.0)])
 def test_shares_and_strata_are_met(val_share, test_share):
     cohort = cohort_of([["a"], ["a"], ["a"], ["b"]] * 50)
     splits = make_splits(cohort, val_share=val_share, test_share=test_share)
@@ -176,9 +174,7 @@ def test_a_patient_in_two_roles_is_refused(tmp_path):
         for n, (s, role) in enumerate(zip(slides, roles, strict=True))
     ]
     cohort = cohort_on_disk(tmp_path, slides)
-    with pytest.raises(
-        AsmilError, match=r"patient 'same' is in test \('s04'\) and in train \('s00'\) of fold 0"
-    ):
+    with pytest.raises(AsmilError, match=r"patient 'same' is in test \('s04'\) and in train \('s00'\) of fold 0"):
         refuse_leakage(cohort, make_splits(cohort))
 
 

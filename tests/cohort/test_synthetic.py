@@ -57,10 +57,7 @@ def test_some_patients_have_two_slides() -> None:
 
 def test_the_site_follows_the_label_in_training_only() -> None:
     plans = plan_slides(small(slides=1460))
-    agree = {
-        split: np.mean([p.site % 2 == p.label for p in plans if p.split == split])
-        for split in ("train", "val")
-    }
+    agree = {split: np.mean([p.site % 2 == p.label for p in plans if p.split == split]) for split in ("train", "val")}
     assert agree["train"] == pytest.approx(0.8, abs=0.06)
     assert agree["val"] == pytest.approx(0.5, abs=0.1)
 
@@ -138,9 +135,7 @@ def _reached(tiles: set[tuple[int, ...]]) -> set[tuple[int, ...]]:
 def test_neighbors_mostly_share_their_tissue() -> None:
     config = small(tiles_min=600, tiles_max=600)
     layout = draw_layout(config, plan_slides(config)[0])
-    tissue = {
-        tuple(xy): kind for xy, kind in zip(layout.coords.tolist(), layout.tissue.tolist(), strict=True)
-    }
+    tissue = {tuple(xy): kind for xy, kind in zip(layout.coords.tolist(), layout.tissue.tolist(), strict=True)}
     pairs = [(kind, tissue[x + 256, y]) for (x, y), kind in tissue.items() if (x + 256, y) in tissue]
     alike = np.mean([left == right for left, right in pairs])
     by_chance = (np.bincount(layout.tissue) / len(layout.tissue)) ** 2
@@ -152,9 +147,7 @@ def test_difficulty_is_the_distance_from_normal_tissue(difficulty: object, expec
     config = small(difficulty=difficulty, classes=3)
     world = build_world(config)
     for morphology in range(SUB_MORPHOLOGIES):
-        covariance = (
-            np.eye(config.width) + (world.wide[morphology].T * world.wide_sd**2) @ world.wide[morphology]
-        )
+        covariance = np.eye(config.width) + (world.wide[morphology].T * world.wide_sd**2) @ world.wide[morphology]
         for grade in (1, 2):
             appearance = config.clusters + (grade - 1) * SUB_MORPHOLOGIES + morphology
             step = world.centers[appearance] - world.centers[morphology]

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from fake_run_folder import write_run
 from sklearn import metrics as sk
 
 from asmil.errors import AsmilError
 from asmil.evaluation import evaluate_run
 from asmil.evaluation.tables import metrics_frame
+from fake_run_folder import write_run
 
 THREE = ("benign", "atypical", "malignant")
 
@@ -31,9 +31,7 @@ def _slow_metrics(rows: pd.DataFrame, classes: tuple[str, ...]) -> dict[str, flo
         "macro_f1": float(sk.f1_score(target, predicted, labels=labels, average="macro", zero_division=0)),
         "macro_auc": float(np.mean(auc)),
         "accuracy": float(sk.accuracy_score(target, predicted)),
-        "balanced_accuracy": float(
-            np.mean([(predicted[target == k] == k).mean() for k in np.unique(target)])
-        ),
+        "balanced_accuracy": float(np.mean([(predicted[target == k] == k).mean() for k in np.unique(target)])),
     }
 
 
@@ -103,9 +101,7 @@ def test_folds_that_share_slides_are_judged_one_by_one(tmp_path: Path) -> None:
     found = evaluate_run(tmp_path, resamples=50)
     assert not found.folds_joined
     assert any("share slides" in warning for warning in found.warnings)
-    values = [
-        _slow_metrics(rows, ("normal", "tumor"))["macro_f1"] for _, rows in table.groupby(["fold", "seed"])
-    ]
+    values = [_slow_metrics(rows, ("normal", "tumor"))["macro_f1"] for _, rows in table.groupby(["fold", "seed"])]
     assert found.metrics["macro_f1"].value == pytest.approx(np.mean(values))
     assert found.n_slides == 40
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from fake_run_folder import write_run
 from sklearn.metrics import roc_curve
 from typer import Typer
 from typer.testing import CliRunner
@@ -18,6 +17,7 @@ from asmil.errors import AsmilError
 from asmil.evaluation import evaluate_run, write_report, write_run_report
 from asmil.evaluation.figures import roc_points
 from asmil.evaluation.page import render_page
+from fake_run_folder import write_run
 
 NASTY = ("<script>alert(1)</script>", 'a"b&c', "$x_{|")
 VOID = {"meta", "img", "rect", "br"}
@@ -107,9 +107,7 @@ def test_the_rule_that_chose_the_epoch_is_told(tmp_path: Path) -> None:
     table = write_run(tmp_path)
     both = [table, table.assign(role="val", slide="v" + table["slide"], patient="v" + table["patient"])]
     pd.concat(both).to_parquet(tmp_path / "predictions.parquet")
-    assert "by the highest macro-F1 + macro-AUC; the test part" in render_page(
-        [evaluate_run(tmp_path, resamples=20)]
-    )
+    assert "by the highest macro-F1 + macro-AUC; the test part" in render_page([evaluate_run(tmp_path, resamples=20)])
 
 
 def test_without_a_record_of_the_training(tmp_path: Path) -> None:

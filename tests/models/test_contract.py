@@ -169,5 +169,5 @@ def test_in_chunks_as_whole(name, chunk):
 
 
 def test_unknown_options_are_answered_with_the_nearest(name):
-    with pytest.raises(AsmilError, match="unknown setting 'model.nonsense'"):
+    with pytest.raises(AsmilError, match=r"unknown setting 'model\.nonsense'"):
         make(name, nonsense=1)

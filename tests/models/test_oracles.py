@@ -4,13 +4,13 @@ import json
 
 import pytest
 import torch
-from oracle_rule import draw_bag, draw_state
-from shared_data import oracle_files
 
 from asmil import Anchor, Bag
 from asmil.attention import nsf
 from asmil.models import official
 from asmil.tasks.classification import Classification
+from oracle_rule import draw_bag, draw_state
+from shared_data import oracle_files
 
 TOLERANCE = 1e-5
 LOGITS = ("logits", "logit")

@@ -85,12 +85,8 @@ def test_weights_equal_repeated_slides(case: tuple[np.ndarray, np.ndarray], seed
     auc = weighted.weighted_auc(target, probabilities, counts.astype(float))
     for row, count in enumerate(counts):
         drawn = np.repeat(np.arange(n), count)
-        np.testing.assert_array_equal(
-            confusion[row], metrics.confusion_matrix(target[drawn], predicted[drawn], k)
-        )
-        np.testing.assert_allclose(
-            auc[row], metrics.auc_per_class(target[drawn], probabilities[drawn]), atol=1e-12
-        )
+        np.testing.assert_array_equal(confusion[row], metrics.confusion_matrix(target[drawn], predicted[drawn], k))
+        np.testing.assert_allclose(auc[row], metrics.auc_per_class(target[drawn], probabilities[drawn]), atol=1e-12)
 
 
 @given(predictions(), st.randoms())
@@ -117,9 +113,7 @@ def test_a_class_without_slides() -> None:
     assert np.isnan(auc[2])
     assert metrics.macro_auc(target, probabilities) == pytest.approx(auc[:2].mean())
     predicted = metrics.predicted_classes(probabilities)
-    assert metrics.macro_f1(target, predicted, 3) == pytest.approx(
-        metrics.macro_f1(target, predicted, 2) * 2 / 3
-    )
+    assert metrics.macro_f1(target, predicted, 3) == pytest.approx(metrics.macro_f1(target, predicted, 2) * 2 / 3)
     assert metrics.balanced_accuracy(target, predicted, 3) == pytest.approx(0.75)
 
 
@@ -147,9 +141,7 @@ def test_oracle(name: str) -> None:
     assert metrics.confusion_matrix(target, predicted, k).tolist() == block["confusion_rows_true"]
     assert metrics.accuracy(target, predicted) == pytest.approx(block["accuracy"], abs=1e-9)
     assert metrics.macro_f1(target, predicted, k) == pytest.approx(block["macro_f1_argmax"], abs=1e-9)
-    assert metrics.balanced_accuracy(target, predicted, k) == pytest.approx(
-        block["balanced_accuracy"], abs=1e-9
-    )
+    assert metrics.balanced_accuracy(target, predicted, k) == pytest.approx(block["balanced_accuracy"], abs=1e-9)
     assert [row.f1 for row in rows] == pytest.approx(block["f1_per_class_argmax"], abs=1e-9)
     assert [row.precision for row in rows] == pytest.approx(block["precision_per_class"], abs=1e-9)
     assert [row.recall for row in rows] == pytest.approx(block["recall_per_class"], abs=1e-9)

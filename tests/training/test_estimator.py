@@ -74,5 +74,5 @@ def test_bad_input_is_named(data):
         MILClassifier().fit(bags, ["a"] * 24)
     with pytest.raises(AsmilError, match="bag 2: the bag has no tiles"):
         MILClassifier().fit([*bags[:2], np.zeros((0, 32)), *bags[3:]], labels)
-    with pytest.raises(AsmilError, match="unknown setting 'model.tokenz'"):
+    with pytest.raises(AsmilError, match=r"unknown setting 'model\.tokenz'"):
         MILClassifier(settings={"model.tokenz": 1}).fit(bags, labels)

@@ -42,7 +42,9 @@ def test_the_files_of_a_run(folds_run):
     assert sorted(tested.loc[tested["seed"] == 0, "slide"]) == sorted(pd.read_csv(manifest)["slide"])
     for fold in range(3):
         for role in ("val", "test"):
-            rows = predictions[(predictions["fold"] == fold) & (predictions["role"] == role) & (predictions["seed"] == 1)]
+            rows = predictions[
+                (predictions["fold"] == fold) & (predictions["role"] == role) & (predictions["seed"] == 1)
+            ]
             assert sorted(rows["slide"]) == sorted(splits.slides(fold, role))
 
 

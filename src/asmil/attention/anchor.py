@@ -86,9 +86,7 @@ class Anchor(nn.Module):
             return self._read_scores(bag)
         with _recorded_reads() as storages:
             scores = self._read_scores(bag)
-        self._keep_only(
-            {name for name, tensor in self._tensors() if tensor.untyped_storage().data_ptr() in storages}
-        )
+        self._keep_only({name for name, tensor in self._tensors() if tensor.untyped_storage().data_ptr() in storages})
         return scores
 
     def loss(self, bag: Any, scores: Tensor, rows: Tensor | None = None) -> Tensor:
@@ -99,8 +97,8 @@ class Anchor(nn.Module):
         target_scores = self.attend(bag)
         if target_scores.shape != scores.shape:
             raise AsmilError(
-                f"anchor: the model gave scores of shape {tuple(scores.shape)}, the anchor {tuple(target_scores.shape)} "
-                "for the same bag; pass the scores of the unmasked bag"
+                f"anchor: the model gave scores of shape {tuple(scores.shape)}, the anchor "
+                f"{tuple(target_scores.shape)} for the same bag; pass the scores of the unmasked bag"
             )
         online = self._online_normalizer[0]
         if self.divergence == "kl" and type(online) is Softmax and online.temperature == 1.0:

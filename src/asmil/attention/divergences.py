@@ -42,8 +42,8 @@ def kl_to_softmax(target_scores: Tensor, normalizer: Normalizer, scores: Tensor)
 
 
 def _weighted(log_weights: Tensor, values: Tensor) -> Tensor:
-    terms = log_weights.exp() * values
-    return torch.where(torch.isneginf(log_weights), torch.zeros_like(terms), terms).sum(dim=-1)
+    # Weight 0 times a value that is not finite is NaN, the only NaN there is: nansum counts it as 0.
+    return (log_weights.exp() * values).nansum(dim=-1)
 
 
 class _KLToSoftmax(torch.autograd.Function):
@@ -53,8 +53,9 @@ class _KLToSoftmax(torch.autograd.Function):
         per_row = []
         for rows in _row_blocks(scores):
             log_target, log_attention = normalizer.log(target_scores[rows]), log_softmax(scores[rows])
-            per_row.append(kl(log_target, log_attention))
-            difference[rows] = log_attention.exp_() - log_target.exp_()
+            target = log_target.exp()
+            per_row.append(log_target.sub_(log_attention).mul_(target).nansum(dim=-1))
+            difference[rows] = log_attention.exp_().sub_(target)
         ctx.save_for_backward(difference)
         return torch.cat(per_row)
 

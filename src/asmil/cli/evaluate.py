@@ -59,9 +59,7 @@ def _summary(evaluations: list[Evaluation]) -> Table:
     from asmil.evaluation.summary import METRIC_TITLES, METRICS
     from asmil.evaluation.tables import format_interval, format_number, format_sizes
 
-    title = (
-        f"{evaluations[0].role} part: {format_sizes(evaluations)}; mean over seeds, 95 % interval by patient"
-    )
+    title = f"{evaluations[0].role} part: {format_sizes(evaluations)}; mean over seeds, 95 % interval by patient"
     table = Table(title=title, box=SIMPLE_HEAD)
     table.add_column("run", overflow="fold")
     for name in METRICS:

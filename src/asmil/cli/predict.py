@@ -29,9 +29,11 @@ def predict(
 
     from asmil.errors import AsmilError
     from asmil.files import replacing
+    from asmil.memory import keep_freed_memory
     from asmil.training.prediction import RunPredictor, write_attention
 
     console = Console(quiet=quiet, stderr=True)
+    keep_freed_memory()
     predictor = RunPredictor(run, device)
     cohort = _slides(slides, features)
     rows, bad = [], []

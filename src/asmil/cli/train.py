@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def train(
-    cohort: Annotated[Path, typer.Argument(help="The manifest: CSV or Parquet with slide, label and, if any, patient, split.")],
+    cohort: Annotated[
+        Path, typer.Argument(help="The manifest: CSV or Parquet with slide, label and, if any, patient, split.")
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The run folder; a run begun there goes on.")],
     method: Annotated[str, typer.Option("--method", "-m", help="See `asmil methods`.")] = "asmil",
     preset: Annotated[str, typer.Option(help="paper, recommended, or one of the method's own.")] = "paper",
@@ -38,11 +40,13 @@ def train(
     from asmil.cli.evaluate import evaluate
     from asmil.cohort.splits import Splits
     from asmil.config import merge, parse_assignments
+    from asmil.memory import keep_freed_memory
     from asmil.training.config import resolve
     from asmil.training.interruption import Interrupted
     from asmil.training.run import train_run
 
     console = Console(quiet=quiet, stderr=True)
+    keep_freed_memory()
     asked = {"folds": folds, "seeds": seeds, "training": {"seed": seed}}
     config = resolve(method, preset, merge(asked, parse_assignments(assignments or [])))
     try:
@@ -53,7 +57,9 @@ def train(
         raise typer.Exit(130) from None
     tested = "test" in set(Splits.load(folder.splits).table["role"])
     if not tested:
-        typer.echo("note: the splits have no test slides; these are numbers on validation slides, which chose the epoch")
+        typer.echo(
+            "note: the splits have no test slides; these are numbers on validation slides, which chose the epoch"
+        )
     evaluate([folder.path], role="test" if tested else "val")
 
 
@@ -84,7 +90,9 @@ def _observer(console: Console, epochs: int) -> Iterator[RunObserver]:
                 counts = splits.table.groupby("role")["slide"].nunique()
                 roles = ", ".join(f"{counts.get(role, 0)} {role}" for role in ("train", "val", "test"))
                 trainings = splits.n_folds * config.seeds
-                what = f"{config.method} ({config.preset}), {trainings} training{'s' * (trainings > 1)}, slides: {roles}"
+                what = (
+                    f"{config.method} ({config.preset}), {trainings} training{'s' * (trainings > 1)}, slides: {roles}"
+                )
                 progress.console.print(f"[bold]{what}[/bold]", highlight=False)
                 if config.data.max_tiles is not None:
                     cap = config.data.max_tiles

@@ -54,7 +54,7 @@ class Bag:
             features=self.features.to(device=device, dtype=dtype, non_blocking=True),
             coords=None if self.coords is None else self.coords.to(device, non_blocking=True),
             slide_index=None if self.slide_index is None else self.slide_index.to(device),
-            extras={k: v.to(device) if isinstance(v, Tensor) else v for k, v in self.extras.items()},
+            extras={name: _moved(value, device) for name, value in self.extras.items()},
         )
 
     def subset(self, tiles: Tensor) -> Bag:
@@ -68,6 +68,12 @@ class Bag:
         )
 
 
+def _moved(value: Any, device: torch.device | str) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _moved(part, device) for name, part in value.items()}
+    return value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
+
+
 def _as_tensor(values: Any) -> Tensor:
     if isinstance(values, np.ndarray) and not values.flags.writeable:
         values = values.copy()
@@ -77,14 +83,10 @@ def _as_tensor(values: Any) -> Tensor:
 def _refuse_invalid(bag: Bag) -> None:
     features = bag.features
     if features.ndim != 2:
-        raise AsmilError(
-            f"{bag.id}: features have shape {tuple(features.shape)}; a bag needs N x D (tiles x features)"
-        )
+        raise AsmilError(f"{bag.id}: features have shape {tuple(features.shape)}; a bag needs N x D (tiles x features)")
     n_tiles, width = features.shape
     if n_tiles == 0:
-        raise AsmilError(
-            f"{bag.id}: the bag has no tiles; leave this slide out or extract its features again"
-        )
+        raise AsmilError(f"{bag.id}: the bag has no tiles; leave this slide out or extract its features again")
     if width == 0:
         raise AsmilError(f"{bag.id}: the tiles have no features (shape {n_tiles} x 0)")
     if not features.is_floating_point():
@@ -101,6 +103,4 @@ def _refuse_invalid(bag: Bag) -> None:
         if values is not None and values.shape[0] != n_tiles:
             raise AsmilError(f"{bag.id}: {values.shape[0]} {name} for {n_tiles} tiles; they must match")
     if bag.coords is not None and (bag.coords.ndim != 2 or bag.coords.shape[1] != 2):
-        raise AsmilError(
-            f"{bag.id}: coordinates have shape {tuple(bag.coords.shape)}; they must be N x 2 (x, y)"
-        )
+        raise AsmilError(f"{bag.id}: coordinates have shape {tuple(bag.coords.shape)}; they must be N x 2 (x, y)")

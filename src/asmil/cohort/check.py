@@ -121,9 +121,7 @@ def _split_problems(cohort: Cohort, folds: int | None) -> list[Problem]:
 
 def _coords_problems(slides: Sequence[Slide], infos: dict[str, FeatureInfo]) -> list[Problem]:
     bare = [slide.slide for slide in slides if infos[slide.slide].coords_unit is None]
-    microns = [
-        slide.slide for slide in slides if infos[slide.slide].coords_unit == "um" and slide.mpp is None
-    ]
+    microns = [slide.slide for slide in slides if infos[slide.slide].coords_unit == "um" and slide.mpp is None]
     found = []
     if bare:
         what = f"{len(bare)} slides have no coordinates ({listed(bare)})"

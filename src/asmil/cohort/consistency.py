@@ -38,9 +38,7 @@ def _encoder(info: FeatureInfo) -> str | None:
     return f"{info.encoder} (weights {info.weights_hash[:12]})"
 
 
-def _exact(
-    infos: Sequence[FeatureInfo], value: Callable[[FeatureInfo], str | None]
-) -> dict[str, list[FeatureInfo]]:
+def _exact(infos: Sequence[FeatureInfo], value: Callable[[FeatureInfo], str | None]) -> dict[str, list[FeatureInfo]]:
     groups: dict[str, list[FeatureInfo]] = defaultdict(list)
     for info in infos:
         if (name := value(info)) is not None:

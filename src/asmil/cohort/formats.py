@@ -122,9 +122,7 @@ def _feature_name(node: h5py.Group, source: FeatureSource) -> str:
     )
 
 
-def _asmil(
-    file: h5py.File, features: h5py.Dataset, coords: h5py.Dataset | None, source: FeatureSource
-) -> Header:
+def _asmil(file: h5py.File, features: h5py.Dataset, coords: h5py.Dataset | None, source: FeatureSource) -> Header:
     version = int(file.attrs[FORMAT_KEY])
     if version > FORMAT_VERSION:
         fail(source, f"format {version} is newer than this asmil reads ({FORMAT_VERSION})", "update asmil")
@@ -152,9 +150,7 @@ def _clam_provenance(attrs: Mapping[str, Any]) -> Provenance:
     return Provenance(tile_px=side, tile_px_level0=side * factor)
 
 
-def _stamp(
-    file: h5py.File, features: h5py.Dataset, coords: h5py.Dataset | None, source: FeatureSource
-) -> Header:
+def _stamp(file: h5py.File, features: h5py.Dataset, coords: h5py.Dataset | None, source: FeatureSource) -> Header:
     attrs = file.attrs
     kind = plain(attrs.get("feat_type")) or "tile"
     if kind != "tile":

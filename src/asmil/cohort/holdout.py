@@ -30,9 +30,7 @@ class Subjects:
         return len(set(self.patients[part][self.targets[part] == target]))
 
 
-def stratified_folds(
-    subjects: Subjects, part: NDArray[np.int64], count: int, seed: int
-) -> list[NDArray[np.int64]]:
+def stratified_folds(subjects: Subjects, part: NDArray[np.int64], count: int, seed: int) -> list[NDArray[np.int64]]:
     """A part divided into `count` folds of whole patients with nearly equal shares of every class."""
     kfold = StratifiedGroupKFold(count, shuffle=True, random_state=seed)
     pairs = kfold.split(part, subjects.targets[part], subjects.patients[part])

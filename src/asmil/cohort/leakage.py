@@ -27,9 +27,7 @@ def patient_problems(cohort: Cohort, splits: Splits) -> list[Problem]:
         rows = splits.table[(splits.table["fold"] == fold) & (splits.table["patient"] == patient)]
         parts = [f"{role} ({listed(list(slides))})" for role, slides in rows.groupby("role")["slide"]]
         what = f"patient '{patient}' is in {' and in '.join(parts)} of fold {fold}"
-        problems.append(
-            Problem("error", str(cohort.path), what, "give all slides of a patient the same role")
-        )
+        problems.append(Problem("error", str(cohort.path), what, "give all slides of a patient the same role"))
     return problems
 
 
@@ -41,9 +39,7 @@ def duplicate_problems(slides: Sequence[Slide]) -> list[Problem]:
         if len(same) > 1:
             names = listed([slide.slide for slide in same])
             what = f"slides {names} have the same feature file"
-            problems.append(
-                Problem("error", str(same[0].source), what, "give every slide its own, or keep one")
-            )
+            problems.append(Problem("error", str(same[0].source), what, "give every slide its own, or keep one"))
     firsts = [same[0] for same in files]
     for alike in _groups(firsts, lambda slide: fingerprint(slide.source)):
         if len(alike) < 2:

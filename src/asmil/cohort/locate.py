@@ -30,9 +30,7 @@ def _groups(path: Path) -> list[str]:
     try:
         names = slide_groups(path)
     except OSError:
-        fail(
-            path, "the cohort file is damaged or not HDF5", "copy it again or give a folder of feature files"
-        )
+        fail(path, "the cohort file is damaged or not HDF5", "copy it again or give a folder of feature files")
     if not names:
         fail(path, "the file has no group a slide", "give a folder of feature files, or a cohort file")
     return names

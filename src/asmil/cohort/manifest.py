@@ -68,14 +68,10 @@ class Cohort:
         """The place of a slide's label in `classes`."""
         slide = self[slide] if isinstance(slide, str) else slide
         if slide.label is None:
-            raise AsmilError(
-                f"{self.path}: slide '{slide.slide}' has no label; fill its cell in column 'label'"
-            )
+            raise AsmilError(f"{self.path}: slide '{slide.slide}' has no label; fill its cell in column 'label'")
         if slide.label not in self.classes:
             hint = did_you_mean(slide.label, self.classes)
-            raise AsmilError(
-                f"{self.path}: label '{slide.label}' of slide '{slide.slide}' is no class; {hint}"
-            )
+            raise AsmilError(f"{self.path}: label '{slide.label}' of slide '{slide.slide}' is no class; {hint}")
         return self.classes.index(slide.label)
 
 

@@ -84,9 +84,7 @@ def _explained(source: FeatureSource) -> Iterator[None]:
     except PermissionError:
         fail(source.path, "the feature file may not be read", "change its permissions")
     except DAMAGED_HDF5 as error:
-        reason = (
-            "is truncated" if "truncated" in str(error) else "is damaged, or neither HDF5 nor a torch file"
-        )
+        reason = "is truncated" if "truncated" in str(error) else "is damaged, or neither HDF5 nor a torch file"
         fail(
             source.path,
             f"the feature file {reason} ({_first_line(error)})",
@@ -101,9 +99,7 @@ def _open_hdf5(header: Header, source: FeatureSource) -> OpenFeatures:
         "coords_unit": None if header.coords is None else header.coords_unit,
         "magnification": header.magnification,
     }
-    return OpenFeatures(
-        FeatureInfo(**(info | known)), values, header.coords, header.um_per_unit, header.lowres
-    )
+    return OpenFeatures(FeatureInfo(**(info | known)), values, header.coords, header.um_per_unit, header.lowres)
 
 
 def _open_tensor(source: FeatureSource, mmap: bool) -> OpenFeatures:
@@ -154,9 +150,7 @@ def _load_tensor(path: Path, mmap: bool) -> Tensor:
     return values
 
 
-def _info(
-    source: FeatureSource, layout: Layout, shape: tuple[int, ...], dtype: str, item_bytes: int
-) -> dict[str, Any]:
+def _info(source: FeatureSource, layout: Layout, shape: tuple[int, ...], dtype: str, item_bytes: int) -> dict[str, Any]:
     n_tiles, width = _tiles_and_width(shape, source)
     return {
         "source": source,

@@ -115,9 +115,7 @@ def write_pack(slides: Sequence[Slide], folder: Path | str, progress: Progress |
     return Pack.open(folder)
 
 
-def _append(
-    slides: Sequence[Slide], folder: Path, entries: dict[str, Entry], progress: Progress | None
-) -> None:
+def _append(slides: Sequence[Slide], folder: Path, entries: dict[str, Entry], progress: Progress | None) -> None:
     already = len(entries)
     with _appending(folder / FEATURES) as features, _appending(folder / COORDS) as coords:
         ends = data_end(entries)

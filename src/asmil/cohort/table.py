@@ -29,9 +29,7 @@ def read_table(path: Path) -> pd.DataFrame:
         fail(path, "the manifest is empty", "give it a header line and one row a slide")
     except (OSError, pd.errors.ParserError, pyarrow.ArrowException) as error:
         reason = str(error).splitlines()[0]
-        fail(
-            path, f"the manifest cannot be read ({reason})", "save it again as CSV with commas, or as Parquet"
-        )
+        fail(path, f"the manifest cannot be read ({reason})", "save it again as CSV with commas, or as Parquet")
     if len(table) == 0:
         fail(path, "the manifest has no rows", "give it one row a slide")
     return table
@@ -87,9 +85,7 @@ def row_problems(path: Path, rows: list[dict[str, str]], require_labels: bool) -
         if require_labels and not row["label"]:
             report(name, "the label is empty", "fill it or leave the slide out")
         if has_split and split not in SPLIT_NAMES:
-            report(
-                name, f"split '{split}' is not train, val or test", did_you_mean(split.lower(), SPLIT_NAMES)
-            )
+            report(name, f"split '{split}' is not train, val or test", did_you_mean(split.lower(), SPLIT_NAMES))
         if has_fold and not fold.isdecimal():
             report(name, f"fold '{fold}' is not a number", "number the folds 0, 1, 2, ...")
         if row.get("mpp") and positive(row["mpp"]) is None:

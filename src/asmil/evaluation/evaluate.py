@@ -137,9 +137,7 @@ def _metrics(part: Replicate, weights: Floats) -> dict[str, Floats]:
 
 def _average(parts: Iterable[Mapping[str, Floats]]) -> dict[str, Floats]:
     listed = list(parts)
-    return {
-        name: weighted.mean_defined(np.stack([part[name] for part in listed], axis=-1)) for name in listed[0]
-    }
+    return {name: weighted.mean_defined(np.stack([part[name] for part in listed], axis=-1)) for name in listed[0]}
 
 
 def _bootstrap(
@@ -180,9 +178,7 @@ def _confusion(part: Replicate) -> npt.NDArray[np.int64]:
     return confusion_matrix(part.target, predicted_classes(part.probabilities), part.probabilities.shape[1])
 
 
-def _warnings(
-    run: Run, replicates: list[Replicate], folds_joined: bool, kept: npt.NDArray[np.bool_]
-) -> Iterable[str]:
+def _warnings(run: Run, replicates: list[Replicate], folds_joined: bool, kept: npt.NDArray[np.bool_]) -> Iterable[str]:
     present = set(np.concatenate([part.target for part in replicates]).tolist())
     absent = [name for label, name in enumerate(run.classes) if label not in present]
     total = len(run.classes)

@@ -115,9 +115,7 @@ def _learning(trainings: Sequence[Training], problems: Iterable[str]) -> str:
     if figure is None:
         return notes + '<p class="note">The course of the trainings was not recorded.</p>'
     if len(trainings) > 1:
-        caption = (
-            "Thin lines are single trainings, thick ones their mean. Rings mark the epochs that were kept."
-        )
+        caption = "Thin lines are single trainings, thick ones their mean. Rings mark the epochs that were kept."
     else:
         caption = "The dashed line marks the epoch that was kept."
     return f"{notes}<p>{caption}</p>{_figure(figure, 'Learning curves')}"
@@ -163,9 +161,7 @@ def _spread(evaluation: Evaluation) -> str:
     trainings = list(evaluation.metrics[METRICS[0]].per_training)
     rows = [
         _tag("th", f"fold {fold}, seed {seed}", scope="row")
-        + "".join(
-            _tag("td", format_number(evaluation.metrics[name].per_training[fold, seed])) for name in METRICS
-        )
+        + "".join(_tag("td", format_number(evaluation.metrics[name].per_training[fold, seed])) for name in METRICS)
         for fold, seed in trainings
     ]
     rows.append(
@@ -178,9 +174,7 @@ def _spread(evaluation: Evaluation) -> str:
 
 def _settings(config: Mapping[str, Any]) -> str:
     rows = [_tag("th", escape(key), scope="row") + _tag("td", escape(value)) for key, value in _flat(config)]
-    return (
-        f"<details><summary>Settings</summary>{_table(['setting', 'value'], rows, css='settings')}</details>"
-    )
+    return f"<details><summary>Settings</summary>{_table(['setting', 'value'], rows, css='settings')}</details>"
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
@@ -209,8 +203,7 @@ def _table(head: Iterable[str], rows: Iterable[str], css: str = "") -> str:
     header = "".join(_tag("th", escape(name), scope="col") for name in head)
     body = "".join(f"<tr>{row}</tr>" for row in rows)
     return (
-        f'<div class="scroll"><table class="{css}"><thead><tr>{header}</tr></thead>'
-        f"<tbody>{body}</tbody></table></div>"
+        f'<div class="scroll"><table class="{css}"><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table></div>'
     )
 
 

@@ -125,9 +125,7 @@ def _refuse_invalid(file: Path, table: pd.DataFrame, classes: tuple[str, ...]) -
         raise AsmilError(f"{file} lacks the columns {', '.join(missing)}; it has {', '.join(table.columns)}")
     unknown = sorted(set(table["target"].astype(str)) - set(classes))
     if unknown:
-        raise AsmilError(
-            f"{file}: the targets {', '.join(unknown)} are not among the classes {', '.join(classes)}"
-        )
+        raise AsmilError(f"{file}: the targets {', '.join(unknown)} are not among the classes {', '.join(classes)}")
     repeated = table.duplicated(["slide", "fold", "seed", "role"])
     if repeated.any():
         slide = table.loc[repeated, "slide"].iloc[0]

@@ -160,8 +160,7 @@ def _metric_to_dict(metric: MetricSummary) -> dict[str, Any]:
         "sd_trainings": _number(metric.sd_trainings),
         "per_seed": {str(seed): _number(value) for seed, value in metric.per_seed.items()},
         "per_training": [
-            {"fold": fold, "seed": seed, "value": _number(value)}
-            for (fold, seed), value in metric.per_training.items()
+            {"fold": fold, "seed": seed, "value": _number(value)} for (fold, seed), value in metric.per_training.items()
         ],
     }
 

@@ -63,9 +63,7 @@ def metrics_frame(evaluations: Iterable[Evaluation]) -> pd.DataFrame:
                 values = {"value": value, "low": interval.low, "high": interval.high}
                 spread = {"sd_seeds": math.nan, "sd_trainings": math.nan}
                 slides = {"slides": row.support}
-                rows.append(
-                    {**shared, "metric": name, "class": row.name, **values, **spread, **slides, **counts}
-                )
+                rows.append({**shared, "metric": name, "class": row.name, **values, **spread, **slides, **counts})
     return pd.DataFrame(rows)
 
 

@@ -91,9 +91,7 @@ def _official(embedding: str, value: str, gate: str | None, weight: str, head: s
     if gate is not None:
         layers["attention.gate"] = gate
 
-    def convert(
-        tensors: Tensors, config: Mapping[str, Any]
-    ) -> tuple[int, int, dict[str, Any], dict[str, Tensor]]:
+    def convert(tensors: Tensors, config: Mapping[str, Any]) -> tuple[int, int, dict[str, Any], dict[str, Tensor]]:
         state = {
             f"{ours}.{leaf}": tensors[f"{theirs}.{leaf}"]
             for ours, theirs in layers.items()

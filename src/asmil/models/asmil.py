@@ -21,7 +21,6 @@ small head per token whose logits enter no loss (`token_heads`, only to load its
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -30,11 +29,14 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
+from asmil.attention.normalizers import Softmax
+from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.attention_pool import AttentionPoolModel
 from asmil.models.base import ModelConfig, Output, inner_width
+from asmil.models.folded import FoldedProjections, embed_and_attend
 from asmil.models.official import OfficialForm, Tensors, register_official
-from asmil.models.randomness import Dropout, TokenDrop
+from asmil.models.randomness import TokenDrop
 from asmil.models.registry import register
 
 
@@ -43,73 +45,14 @@ class ASMILConfig(ModelConfig):
 
     tokens: int = Field(8, ge=1, description="T, the number of FEAT tokens (the paper: 8, CAMELYON-17: 16)")
     heads: int = Field(8, ge=1, description="H")
-    inner: int | None = Field(
-        None, ge=1, description="I, the embedding width; by default from the feature width"
-    )
-    projections: Literal["per_token", "shared"] = Field(
-        "per_token", description="one set a token, or one for all"
-    )
+    inner: int | None = Field(None, ge=1, description="I, the embedding width; by default from the feature width")
+    projections: Literal["per_token", "shared"] = Field("per_token", description="one set a token, or one for all")
     drop: float = Field(0.5, ge=0, le=1, description="B, the probability that a token is dropped in training")
     drop_count: int | None = Field(None, ge=0, description="drop exactly this many tokens instead")
     dropout: float = Field(0.1, ge=0, lt=1, description="on the output of an attention block")
-    init_std: float = Field(
-        0.02, ge=0, description="standard deviation of FEAT tokens and [CLS] at the start"
-    )
+    init_std: float = Field(0.02, ge=0, description="standard deviation of FEAT tokens and [CLS] at the start")
     cls_zero: bool = Field(False, description="start [CLS] at zero, as the released code")
     token_heads: bool = Field(False, description="own the unused small heads of the released code")
-
-
-class FoldedProjections(nn.Module):
-    """The q, k, v and output projections and LayerNorm of S attention blocks, stacked.
-
-    S is the number of tokens, or 1 for a set that all tokens share. Weights are S x I x I, (out, in) like Linear's.
-    """
-
-    def __init__(self, sets: int, width: int, heads: int, dropout: float) -> None:
-        super().__init__()
-        self.heads = heads
-        bound = 1 / math.sqrt(width)
-        for name in ("q", "k", "v", "out"):
-            weight = torch.empty(sets, width, width).uniform_(-bound, bound)
-            bias = torch.empty(sets, width).uniform_(-bound, bound)
-            self.register_parameter(f"{name}_weight", nn.Parameter(weight))
-            self.register_parameter(f"{name}_bias", nn.Parameter(bias))
-        self.norm_weight = nn.Parameter(torch.ones(sets, width))
-        self.norm_bias = nn.Parameter(torch.zeros(sets, width))
-        self.dropout = Dropout(dropout)
-
-    q_weight: nn.Parameter
-    q_bias: nn.Parameter
-    k_weight: nn.Parameter
-    k_bias: nn.Parameter
-    v_weight: nn.Parameter
-    v_bias: nn.Parameter
-    out_weight: nn.Parameter
-    out_bias: nn.Parameter
-
-    def fold_queries(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens (T x I) -> vectors H x T x I and constants H x T with `z = vector . h + constant`."""
-        queries = _apply(self.q_weight, tokens) + self.q_bias
-        n_tokens, width = queries.shape
-        queries = queries.view(n_tokens, self.heads, -1) / math.sqrt(width // self.heads)
-        keys = self.k_weight.view(-1, self.heads, width // self.heads, width).expand(n_tokens, -1, -1, -1)
-        vectors = (queries.unsqueeze(-2) @ keys).squeeze(-2)
-        biases = self.k_bias.view(-1, self.heads, width // self.heads)
-        constants = (queries * biases).sum(dim=-1)
-        return vectors.transpose(0, 1), constants.transpose(0, 1)
-
-    def project_pooled(self, pooled: Tensor) -> Tensor:
-        """Pooled embeddings (H x T x I) -> block outputs T x I: values, heads joined, output projection, norm."""
-        heads, n_tokens, width = pooled.shape
-        values = self.v_weight.view(-1, heads, width // heads, width).expand(n_tokens, -1, -1, -1)
-        joined = (values @ pooled.transpose(0, 1).unsqueeze(-1)).reshape(n_tokens, width) + self.v_bias
-        out = self.dropout(_apply(self.out_weight, joined) + self.out_bias)
-        return functional.layer_norm(out, (width,), eps=1e-6) * self.norm_weight + self.norm_bias
-
-
-def _apply(weights: Tensor, rows: Tensor) -> Tensor:
-    """Each row through its own matrix of S, or all through the one there is."""
-    return (weights.expand(rows.shape[0], -1, -1) @ rows.unsqueeze(-1)).squeeze(-1)
 
 
 @register(
@@ -162,9 +105,7 @@ class ASMIL(AttentionPoolModel):
         self.bag_block = FoldedProjections(1, width, config.heads, config.dropout)
         self.head = nn.Linear(width, n_outputs)
         self.token_heads = (
-            nn.ModuleList(nn.Linear(width, n_outputs) for _ in range(config.tokens))
-            if config.token_heads
-            else None
+            nn.ModuleList(nn.Linear(width, n_outputs) for _ in range(config.tokens)) if config.token_heads else None
         )
 
     def embed(self, features: Tensor) -> Tensor:
@@ -172,21 +113,28 @@ class ASMIL(AttentionPoolModel):
 
     def score(self, embedded: Tensor) -> Tensor:
         vectors, constants = self.token_block.fold_queries(self.tokens)
-        return _scores(vectors.flatten(0, 1), constants.reshape(-1, 1), embedded)
+        return _scores(vectors, constants, embedded)
+
+    def forward(self, bag: Bag) -> Output:
+        if not torch.is_grad_enabled() or torch.is_autocast_enabled(bag.features.device.type):
+            return super().forward(bag)
+        if type(self.normalizer) is not Softmax or self.normalizer.temperature != 1.0:
+            return super().forward(bag)
+        vectors, constants = self.token_block.fold_queries(self.tokens)
+        weight = self.embedding.weight
+        scores, pooled = embed_and_attend(bag.features.to(weight.dtype), weight, vectors, constants)
+        return self.readout(pooled, scores)
 
     def readout(self, pooled: Tensor, scores: Tensor | None) -> Output:
-        heads, n_tokens = self.config.heads, self.config.tokens
-        token_features = self.token_block.project_pooled(pooled.view(heads, n_tokens, -1))
+        token_features = self.token_block.project_pooled(pooled)
         kept = self.token_drop(token_features)
-        vectors, constants = self.bag_block.fold_queries(self.cls)
-        bag_scores = _scores(vectors.flatten(0, 1), constants, token_features)
-        bag_attention = torch.softmax(bag_scores.masked_fill(~kept, -torch.inf), dim=-1)
-        bag_feature = self.bag_block.project_pooled((bag_attention @ token_features).unsqueeze(1)).squeeze(0)
-        extras = {
-            "token_features": token_features,
-            "bag_scores": bag_scores,
-            "kept_rows": kept.repeat(heads),
-        }
+        bag_scores = _scores(*self.bag_block.fold_queries(self.cls), token_features)
+        read = bag_scores if kept is None else bag_scores.masked_fill(~kept, -torch.inf)
+        bag_attention = torch.softmax(read, dim=-1)
+        bag_feature = self.bag_block.project_pooled(bag_attention @ token_features).squeeze(0)
+        extras = {"token_features": token_features, "bag_scores": bag_scores}
+        if kept is not None:
+            extras["kept_rows"] = kept.repeat(self.config.heads)
         if self.token_heads is not None:
             logits = [head(row) for head, row in zip(self.token_heads, token_features, strict=True)]
             extras["token_logits"] = torch.stack(logits)

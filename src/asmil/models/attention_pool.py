@@ -68,5 +68,6 @@ class AttentionPoolModel(MILModel):
             total = total * rescale + weights.sum(dim=-1, keepdim=True)
             weighted = weighted * rescale + weights.to(embedded.dtype) @ embedded
             maximum = new_maximum
-        assert total is not None and weighted is not None, "a bag has at least one tile"
+        assert total is not None, "a bag has at least one tile"
+        assert weighted is not None
         return self.readout(weighted / total, torch.cat(kept, dim=-1) if keep_scores else None)

@@ -71,9 +71,7 @@ class MILModel(nn.Module):
     def __init__(self, in_features: int, n_outputs: int, config: ModelConfig) -> None:
         super().__init__()
         if in_features < 1 or n_outputs < 1:
-            raise AsmilError(
-                f"a model needs at least one feature and one output, not {in_features} and {n_outputs}"
-            )
+            raise AsmilError(f"a model needs at least one feature and one output, not {in_features} and {n_outputs}")
         self.in_features = in_features
         self.n_outputs = n_outputs
         self.config = config
@@ -83,9 +81,7 @@ class MILModel(nn.Module):
     def refuse_misfit(self, bag: Any) -> None:
         """Raise unless `bag` is a bag whose tiles have the width the model was built for."""
         if not isinstance(bag, Bag):
-            raise AsmilError(
-                f"{type(self).__name__} takes a Bag, not {type(bag).__name__}; wrap it: Bag(features)"
-            )
+            raise AsmilError(f"{type(self).__name__} takes a Bag, not {type(bag).__name__}; wrap it: Bag(features)")
         if bag.width != self.in_features:
             raise AsmilError(
                 f"{bag.id}: its tiles have {bag.width} features, the model was built for {self.in_features}; "

@@ -18,9 +18,7 @@ _SMALLEST_CHUNK = 256
 
 
 @torch.inference_mode()
-def infer(
-    model: MILModel, bag: Bag, device: torch.device | str = "cpu", chunk_tiles: int = CHUNK_TILES
-) -> Output:
+def infer(model: MILModel, bag: Bag, device: torch.device | str = "cpu", chunk_tiles: int = CHUNK_TILES) -> Output:
     """The model's output for a bag, on the CPU.
 
     When the device runs out of memory the bag is tried again in chunks half the size; a method that cannot be

@@ -47,7 +47,7 @@ class Dropout(RandomModule):
 
 
 class TokenDrop(RandomModule):
-    """Which of T tokens are kept in this training step, as a mask (T booleans); all of them in inference.
+    """Which of T tokens are kept in this training step, as a mask (T booleans); None when all are, as in inference.
 
     `rate` drops each token with that probability, independently; if none is left, one drawn uniformly is kept.
     `count` instead drops exactly that many.
@@ -60,10 +60,10 @@ class TokenDrop(RandomModule):
         self.rate = rate
         self.count = count
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor) -> Tensor | None:
         n_tokens = tokens.shape[0]
         if not self.training or not (self.count if self.count is not None else self.rate):
-            return torch.ones(n_tokens, dtype=torch.bool, device=tokens.device)
+            return None
         draws = self.uniform((n_tokens,), tokens)
         if self.count is not None:
             return draws.argsort().argsort() >= self.count

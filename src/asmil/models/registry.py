@@ -68,9 +68,7 @@ def find_method(name: str) -> Method:
     return known[name]
 
 
-def build(
-    name: str, in_features: int, n_classes: int, config: ModelConfig | None = None, **options: Any
-) -> MILModel:
+def build(name: str, in_features: int, n_classes: int, config: ModelConfig | None = None, **options: Any) -> MILModel:
     """A model by its name, e.g. `build("asmil", in_features=1024, n_classes=2, tokens=16)`.
 
     The options are the keys of the `model` section; a ready `config` takes their place.

@@ -69,9 +69,7 @@ class Classification:
             return torch.stack([1 - positive, positive], dim=1)
         return torch.softmax(logits, dim=-1)
 
-    def measure(
-        self, targets: npt.NDArray[np.int64], probabilities: npt.NDArray[np.float64]
-    ) -> dict[str, float]:
+    def measure(self, targets: npt.NDArray[np.int64], probabilities: npt.NDArray[np.float64]) -> dict[str, float]:
         """The metrics that are watched while training."""
         predicted = metrics.predicted_classes(probabilities)
         return {

@@ -91,9 +91,7 @@ def per_class(target: Integers, probabilities: Floats) -> list[ClassMetrics]:
         strict=True,
     )
     return [
-        ClassMetrics(
-            label, float(prec), float(rec), float(spec), float(f1), float(auc), round(float(support))
-        )
+        ClassMetrics(label, float(prec), float(rec), float(spec), float(f1), float(auc), round(float(support)))
         for label, (prec, rec, spec, f1, auc, support) in enumerate(columns)
     ]
 

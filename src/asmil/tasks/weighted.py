@@ -39,8 +39,7 @@ def weighted_auc(target: Integers, probabilities: Floats, weights: Floats) -> Fl
     """
     target = np.asarray(target)
     columns = [
-        _auc_of_one_class(target == label, probabilities[:, label], weights)
-        for label in range(probabilities.shape[1])
+        _auc_of_one_class(target == label, probabilities[:, label], weights) for label in range(probabilities.shape[1])
     ]
     return np.stack(columns, axis=1)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from asmil.errors import AsmilError
@@ -24,7 +24,7 @@ def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], state: Mapping[st
     """Write `path` (safetensors) and the JSON state beside it, each whole or not at all."""
     plain = {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
     with replacing(path) as partial:
-        save_file(plain, str(partial), metadata={"state": json.dumps(state)})
+        partial.write_bytes(save(plain, metadata={"state": json.dumps(state)}))
     write_json(path.with_suffix(".json"), state)
 
 

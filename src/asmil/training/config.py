@@ -29,12 +29,8 @@ class TrainingConfig(Settings):
     clip_norm: float | None = Field(None, gt=0, description="largest norm of the gradient of a step")
     class_weights: Literal["none", "balanced"] = "none"
     sampling: Literal["shuffle", "balanced"] = "shuffle"
-    select: Literal["f1_auc", "loss", "last"] = Field(
-        "f1_auc", description="which epoch is kept, by validation data"
-    )
-    early_stopping: int | None = Field(
-        None, ge=1, description="stop after so many epochs without improvement"
-    )
+    select: Literal["f1_auc", "loss", "last"] = Field("f1_auc", description="which epoch is kept, by validation data")
+    early_stopping: int | None = Field(None, ge=1, description="stop after so many epochs without improvement")
     seed: int = Field(0, ge=0)
     precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="auto: bf16 on a GPU that has it")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, ...")
@@ -49,9 +45,7 @@ class AnchorConfig(Settings):
     momentum: float = Field(0.999, ge=0, le=1)
     weight: float = Field(1.0, ge=0, description="beta")
     update: Literal["step", "epoch", "never"] = "step"
-    start: Literal["copy", "random"] = Field(
-        "copy", description="of the online weights, or weights of its own"
-    )
+    start: Literal["copy", "random"] = Field("copy", description="of the online weights, or weights of its own")
     divergence: Literal["kl", "cross_entropy"] = "kl"
     reduction: Literal["sum", "mean"] = Field("sum", description="over tiles")
     rows: Literal["all", "kept"] = Field("all", description="which tokens enter the average")
@@ -60,11 +54,9 @@ class AnchorConfig(Settings):
 class DataConfig(Settings):
     """How bags reach the model."""
 
-    max_tiles: int | None = Field(
-        None, ge=1, description="tiles of a bag in training, drawn anew every epoch"
-    )
+    max_tiles: int | None = Field(None, ge=1, description="tiles of a bag in training, drawn anew every epoch")
     cache: Literal["auto", "none", "memory", "disk"] = "auto"
-    val_share: float = Field(0.15, ge=0, lt=1, description="of the slides, where the manifest does not say")
+    val_share: float = Field(0.15, ge=0, lt=1, description="of what is not tested, where the manifest does not say")
     test_share: float = Field(0.25, ge=0, lt=1, description="of the slides, where the manifest does not say")
 
 

@@ -61,9 +61,7 @@ class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Train on bags and their labels."""
         labels = np.asarray(labels)
         if len(bags) == 0 or len(bags) != len(labels):
-            raise AsmilError(
-                f"{len(bags)} bags and {len(labels)} labels; give one label a bag, and at least one bag"
-            )
+            raise AsmilError(f"{len(bags)} bags and {len(labels)} labels; give one label a bag, and at least one bag")
         ready = _as_bags(bags)
         self.classes_, targets = np.unique(labels, return_inverse=True)
         config = self._config()
@@ -113,9 +111,7 @@ class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         chosen = {name: value for name, value in training.items() if value is not None}
         return resolve(self.method, self.preset, merge(changes, {"training": chosen}))
 
-    def _split(
-        self, bags: list[Bag], targets: npt.NDArray[np.int64]
-    ) -> tuple[LabeledBags, LabeledBags | None]:
+    def _split(self, bags: list[Bag], targets: npt.NDArray[np.int64]) -> tuple[LabeledBags, LabeledBags | None]:
         if self.validation_share == 0:
             return LabeledBags(_BagList(bags), targets), None
         try:

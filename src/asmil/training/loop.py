@@ -181,7 +181,7 @@ class Trainer:
             loss = self.model.loss([output], target, self.task)
             total, parts = loss.total, dict(loss.parts)
             if self.anchor is not None and output.scores is not None:
-                rows = output.extras["kept_rows"] if self.config.anchor.rows == "kept" else None
+                rows = output.extras.get("kept_rows") if self.config.anchor.rows == "kept" else None
                 parts["anchor"] = self.anchor.loss(bag, output.scores, rows)
                 total = total + parts["anchor"]
         (total / group).backward()
@@ -193,9 +193,7 @@ class Trainer:
         if self.losses.shape[1] == 0:
             self.part_names = names
             self.losses = self.losses.new_zeros(self.losses.shape[0], len(names))
-        self.losses[self.position] = torch.stack(
-            [value.detach().double() for value in (total, *parts.values())]
-        )
+        self.losses[self.position] = torch.stack([value.detach().double() for value in (total, *parts.values())])
         self.position += 1
 
     def _order(self, targets: npt.NDArray[np.int64]) -> list[int]:

@@ -12,9 +12,7 @@ from asmil.training.config import TrainingConfig
 
 def build_optimizer(model: MILModel, config: TrainingConfig) -> torch.optim.Optimizer:
     """Adam (decay added to the gradient) or AdamW (decay of the weights) over the model's parameter groups."""
-    groups = [
-        {"lr": config.lr, "weight_decay": config.weight_decay, **group} for group in model.parameter_groups()
-    ]
+    groups = [{"lr": config.lr, "weight_decay": config.weight_decay, **group} for group in model.parameter_groups()]
     kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
     optimizer = kind(groups, lr=config.lr, fused=True)
     for group in optimizer.param_groups:

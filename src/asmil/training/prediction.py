@@ -50,9 +50,7 @@ class RunPredictor:
         self.device = choose_device(device)
         self.models = [self._load(path, seed) for _, seed, path in folder.trainings() if _is_finished(path)]
         if not self.models:
-            raise AsmilError(
-                f"{folder.path}: no training of this run has ended; finish it with `asmil train`"
-            )
+            raise AsmilError(f"{folder.path}: no training of this run has ended; finish it with `asmil train`")
         self.unfinished = sum(not _is_finished(path) for _, _, path in folder.trainings())
 
     def _load(self, training: Path, seed: int) -> MILModel:
@@ -75,9 +73,7 @@ class RunPredictor:
     def predict_bag(self, bag: Bag, attention: bool = False) -> SlidePrediction:
         """Predict one bag with every model, and average."""
         outputs = [infer(model, model.prepare(bag), self.device) for model in self.models]
-        probabilities = self.task.probabilities(torch.stack([output.logits for output in outputs])).mean(
-            dim=0
-        )
+        probabilities = self.task.probabilities(torch.stack([output.logits for output in outputs])).mean(dim=0)
         heat = None
         if attention:
             maps = [model.heatmap(output) for model, output in zip(self.models, outputs, strict=True)]

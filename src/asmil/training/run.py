@@ -81,9 +81,7 @@ def train_run(
 
 
 def _make_splits(cohort: Cohort, config: RunConfig) -> Splits:
-    return make_splits(
-        cohort, config.folds, config.training.seed, config.data.val_share, config.data.test_share
-    )
+    return make_splits(cohort, config.folds, config.training.seed, config.data.val_share, config.data.test_share)
 
 
 @dataclass(frozen=True)
@@ -117,9 +115,7 @@ class _Training:
         config = self.description.config
         train, val = self._part("train"), self._part("val")
         if len(train.bags) == 0:
-            raise AsmilError(
-                f"fold {self.fold} has no training slides; check the splits in {self.folder.splits}"
-            )
+            raise AsmilError(f"fold {self.fold} has no training slides; check the splits in {self.folder.splits}")
         weights = None
         if config.training.class_weights == "balanced":
             weights = balanced_weights(train.targets.tolist(), len(self.cohort.classes))

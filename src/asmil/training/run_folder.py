@@ -75,8 +75,7 @@ class RunDescription:
 def describe(config: RunConfig, cohort: Cohort, infos: list[FeatureInfo]) -> RunDescription:
     """The description of a run on a cohort; of each property of the features the first file that states it counts."""
     features = {
-        key: next((value for info in infos if (value := getattr(info, key)) is not None), None)
-        for key in _FEATURE_KEYS
+        key: next((value for info in infos if (value := getattr(info, key)) is not None), None) for key in _FEATURE_KEYS
     }
     rows = [(s.slide, s.patient, s.label, s.site, s.split, s.fold) for s in cohort.slides]
     digest = hashlib.sha256(repr(rows).encode()).hexdigest()
@@ -114,9 +113,7 @@ class RunFolder:
                 f"{self.path} is not a run folder (it has no config.yaml); give the --out folder of `asmil train`"
             ) from None
         except yaml.YAMLError as error:
-            raise AsmilError(
-                f"{self.config} cannot be read ({str(error).splitlines()[0]}); restore the file"
-            ) from None
+            raise AsmilError(f"{self.config} cannot be read ({str(error).splitlines()[0]}); restore the file") from None
         try:
             classes = tuple(map(str, values["task"]["classes"]))
             features, cohort = dict(values["features"]), dict(values["cohort"])
@@ -130,20 +127,14 @@ class RunFolder:
         if not self.config.exists():
             if self.path.exists() and not self.path.is_dir():
                 raise AsmilError(f"{self.path} is a file; give --out a new folder")
-            write_text(
-                self.config, yaml.safe_dump(description.to_dict(), sort_keys=False, allow_unicode=True)
-            )
+            write_text(self.config, yaml.safe_dump(description.to_dict(), sort_keys=False, allow_unicode=True))
             return
         before, now = _flat(self.read().to_dict()), _flat(description.to_dict())
         differing = sorted(
-            key
-            for key in before.keys() | now.keys()
-            if key not in _FREE_TO_CHANGE and before.get(key) != now.get(key)
+            key for key in before.keys() | now.keys() if key not in _FREE_TO_CHANGE and before.get(key) != now.get(key)
         )
         if differing:
-            shown = ", ".join(
-                f"{key}: {before.get(key)!r} there, {now.get(key)!r} now" for key in differing[:4]
-            )
+            shown = ", ".join(f"{key}: {before.get(key)!r} there, {now.get(key)!r} now" for key in differing[:4])
             more = f" and {len(differing) - 4} more" if len(differing) > 4 else ""
             raise AsmilError(
                 f"{self.path} holds a run with other settings ({shown}{more}); "

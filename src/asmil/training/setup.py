@@ -40,9 +40,7 @@ def build_anchor(config: RunConfig, model: MILModel, seed: int) -> Anchor | None
     if settings.normalizer == "none":
         return None
     if not model.score_axes:
-        raise AsmilError(
-            f"{config.method} has no attention scores, so there is nothing for an anchor to hold"
-        )
+        raise AsmilError(f"{config.method} has no attention scores, so there is nothing for an anchor to hold")
     start = model
     if settings.start == "random":
         start = build_model(config, model.in_features, model.n_outputs, seed + 2**31)

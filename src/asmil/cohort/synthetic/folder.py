@@ -43,9 +43,7 @@ def write_synthetic(folder: Path | str, config: SyntheticConfig, progress: Progr
     for done, (plan, path) in enumerate(zip(plans, paths, strict=True), start=1):
         layout = draw_layout(config, plan)
         if not path.is_file():
-            write_features(
-                path, draw_features(world, plan, layout), layout.coords, _provenance(config, layout)
-            )
+            write_features(path, draw_features(world, plan, layout), layout.coords, _provenance(config, layout))
         tables.append(_tile_truth(plan, layout))
         if progress is not None:
             progress(done, len(plans))

@@ -104,9 +104,7 @@ def mahalanobis(step: Floats, wide: Floats, wide_sd: Floats) -> float:
     return float(np.sqrt(np.square(step).sum() - (np.square(along * wide_sd) / (1 + wide_sd**2)).sum()))
 
 
-def _step(
-    config: SyntheticConfig, morphology: int, wide: Floats, wide_sd: Floats, stain_axes: Floats
-) -> Floats:
+def _step(config: SyntheticConfig, morphology: int, wide: Floats, wide_sd: Floats, stain_axes: Floats) -> Floats:
     shared = unit(generator(config.seed, Stream.MORPHOLOGY, 0).standard_normal(config.width))
     rng = generator(config.seed, Stream.MORPHOLOGY, 0, morphology)
     parts = {

@@ -1,0 +1,107 @@
+"""The verbs as a user types them."""
+
+import json
+
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+
+from asmil.version import __version__
+
+
+@pytest.fixture(scope="module")
+def run(small_cohort, tmp_path_factory):
+    """A finished run of ABMIL, made by the command."""
+    import subprocess
+    import sys
+
+    out = tmp_path_factory.mktemp("runs") / "abmil"
+    command = ["train", small_cohort, "-m", "abmil", "--out", out, "--set", "training.epochs=3", "--seeds", "2"]
+    done = subprocess.run(
+        [sys.executable, "-m", "asmil", *map(str, command)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "macro-F1" in done.stdout
+    return out
+
+
+def test_help_and_version_and_methods(asmil_here):
+    assert asmil_here("--version").stdout.strip() == f"asmil {__version__}"
+    shown = asmil_here("--help").stdout
+    assert all(verb in shown for verb in ("synthetic", "check", "train", "evaluate", "predict", "methods", "doctor"))
+    listed = asmil_here("methods").stdout
+    assert "asmil" in listed
+    assert "Ilse" in listed
+    assert "model.tokens" in asmil_here("methods", "asmil").stdout
+
+
+def test_doctor(asmil_here):
+    findings = json.loads(asmil_here("doctor", "--json").stdout)
+    assert {"asmil", "python", "torch", "gpu", "memory", "reads"} <= findings.keys()
+    assert "torch" in asmil_here("doctor").stdout
+
+
+def test_check_of_a_good_cohort(asmil_here, small_cohort):
+    done = asmil_here("check", small_cohort)
+    assert done.returncode == 0
+    assert "24 slides" in done.stdout
+    assert "ready to train" in done.stdout
+
+
+def test_evaluate_prints_and_writes_a_report(asmil_here, run):
+    done = asmil_here("evaluate", run)
+    assert done.returncode == 0
+    assert (run / "report.html").stat().st_size > 10_000
+    values = json.loads((run / "evaluation.json").read_text())
+    assert values == json.loads(asmil_here("evaluate", run, "--json").stdout)
+    low, high = values["metrics"]["macro_auc"]["low"], values["metrics"]["macro_auc"]["high"]
+    assert low <= values["metrics"]["macro_auc"]["value"] <= high
+
+
+def test_predict_a_folder_without_labels(asmil_here, run, small_cohort, tmp_path):
+    out, maps = tmp_path / "predictions.csv", tmp_path / "maps"
+    done = asmil_here("predict", run, small_cohort.parent / "features", "--out", out, "--attention", maps)
+    assert done.returncode == 0, done.stderr
+    assert "24 slides predicted, each the mean of 2 models" in done.stdout
+    table = pd.read_csv(out)
+    assert list(table.columns) == ["slide", "predicted", "prob_normal", "prob_tumor", "n_tiles", "n_models"]
+    for row in table.itertuples():
+        with h5py.File(maps / f"{row.slide}.h5") as file:
+            assert file["attention"].shape == (row.n_tiles,)
+            assert file["coords"].shape == (row.n_tiles, 2)
+            assert np.isclose(file["attention"][()].sum(), 1, atol=1e-5)
+    single = asmil_here("predict", run, small_cohort.parent / "features" / f"{table.slide[0]}.h5", "-o", out)
+    assert single.returncode == 0
+    assert len(pd.read_csv(out)) == 1
+
+
+def test_predict_goes_on_after_bad_slides_and_lists_them(asmil_here, run, small_cohort, tmp_path):
+    folder = tmp_path / "features"
+    folder.mkdir()
+    good = sorted((small_cohort.parent / "features").glob("*.h5"))[:3]
+    for path in good:
+        (folder / path.name).write_bytes(path.read_bytes())
+    (folder / "cut.h5").write_bytes(good[0].read_bytes()[:3000])
+    with h5py.File(folder / "narrow.h5", "w") as file:
+        file["features"], file["coords"] = np.ones((4, 5), np.float32), np.zeros((4, 2), np.int64)
+    done = asmil_here("predict", run, folder, "--out", tmp_path / "p.csv")
+    assert done.returncode == 1
+    assert len(pd.read_csv(tmp_path / "p.csv")) == 3
+    assert "2 of 5 slides could not be predicted" in done.stderr
+    assert "cut.h5" in done.stderr
+    assert "narrow" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_folds_and_parquet_and_the_cap_are_stated(asmil_here, small_cohort, tmp_path):
+    table = pd.read_csv(small_cohort).drop(columns="split")
+    table.to_parquet(tmp_path / "cohort.parquet")
+    done = asmil_here(
+        *("train", tmp_path / "cohort.parquet", "--features", small_cohort.parent / "features", "--folds", 2),
+        *("--out", tmp_path / "run", "-m", "abmil", "--set", "training.epochs=1", "--set", "data.max_tiles=16"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "capped at 16 tiles" in done.stderr
+    assert "16" in (tmp_path / "run" / "report.html").read_text()
+    assert (tmp_path / "run" / "fold-1" / "seed-0" / "metrics.jsonl").exists()

@@ -1,0 +1,113 @@
+"""The package as others get it: what it imports, how fast it answers, and its wheel."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from shared_data import REPOSITORY
+
+SOURCES = REPOSITORY / "src" / "asmil"
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+IMPORT_NAMES = {"scikit-learn": "sklearn", "pyyaml": "yaml", "tensorboard": "torch"}
+
+
+def imported_packages() -> set[str]:
+    names = set()
+    for path in SOURCES.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+                names.add(node.module.split(".")[0])
+    return names - set(sys.stdlib_module_names) - {"asmil"}
+
+
+def test_imports_and_declared_dependencies_are_the_same():
+    declared = {requirement.split(">")[0].split("[")[0].strip() for requirement in PROJECT["dependencies"]}
+    declared = {IMPORT_NAMES.get(name, name) for name in declared}
+    assert imported_packages() == declared
+
+
+def python(*arguments: str) -> str:
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=True).stdout
+
+
+def test_import_brings_in_no_heavy_package():
+    loaded = python("-c", "import sys, asmil; print([m for m in ('torch', 'pandas', 'sklearn') if m in sys.modules])")
+    assert loaded.strip() == "[]"
+
+
+def test_help_brings_in_no_heavy_package():
+    script = (
+        "import sys\nfrom asmil.cli.main import app\nsys.argv = ['asmil', '--help']\n"
+        "try:\n    app()\nexcept SystemExit:\n    pass\n"
+        "print([m for m in ('torch', 'pandas', 'sklearn', 'matplotlib', 'h5py') if m in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+
+
+def test_public_names_exist_and_unknown_ones_are_refused():
+    import asmil
+
+    assert all(getattr(asmil, name) is not None for name in asmil.__all__)
+    assert set(dir(asmil)) == set(asmil.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = asmil.nonsense
+
+
+def test_nothing_is_pickled():
+    for path in SOURCES.rglob("*.py"):
+        text = path.read_text()
+        assert not re.search(r"pickle\.(dump|load|Pickler|Unpickler\()", text), path
+        assert "weights_only=False" not in text, path
+        if "torch.load(" in text:
+            assert "weights_only=True" in text, path
+
+
+def test_the_wheel_installs_in_a_clean_environment_and_runs_a_verb(tmp_path: Path):
+    """The dependencies are lent from this environment, since nothing is downloaded in a test; asmil itself is not."""
+    python(
+        *("-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"),
+        *("--wheel-dir", str(tmp_path), str(REPOSITORY)),
+    )
+    (wheel,) = tmp_path.glob("asmil-*.whl")
+    python("-m", "venv", str(tmp_path / "venv"))
+    clean = tmp_path / "venv" / "bin" / "python"
+    site = Path(
+        subprocess.run(
+            [clean, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+    )
+    import sysconfig
+
+    (site / "lent.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    subprocess.run([clean, "-m", "pip", "install", "--quiet", "--no-deps", wheel], check=True)
+    command = tmp_path / "venv" / "bin" / "asmil"
+    made = subprocess.run(
+        [command, "synthetic", tmp_path / "cohort", "--slides", "12", "--width", "16", "--tiles-max", "250"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert made.returncode == 0, made.stderr
+    assert (tmp_path / "cohort" / "cohort.csv").exists()
+    where = subprocess.run([clean, "-c", "import asmil; print(asmil.__file__)"], capture_output=True, text=True)
+    assert str(site) in where.stdout
+    assert (site / "asmil" / "py.typed").exists()
+
+
+def test_versions_agree():
+    from asmil.version import __version__
+
+    assert f"version: {__version__}" in (REPOSITORY / "CITATION.cff").read_text()
+    assert f"## [{__version__}]" in (REPOSITORY / "CHANGELOG.md").read_text()

@@ -1,0 +1,39 @@
+import errno
+
+import pytest
+
+from asmil.config import merge, parse_assignments
+from asmil.errors import AsmilError, did_you_mean
+from asmil.files import replacing, write_json, write_text
+
+
+def test_the_nearest_names_or_a_few_of_all():
+    assert did_you_mean("traning", ["training", "model"]) == "did you mean 'training'?"
+    assert did_you_mean("zzz", ["b", "a"]) == "known are: a, b"
+    assert did_you_mean("zzz", [f"n{i:02}" for i in range(20)]).endswith("n11, ...")
+    assert did_you_mean("zzz", []) == "there is nothing to choose from"
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "new" / "a.txt"
+    write_text(path, "old")
+    with pytest.raises(ZeroDivisionError), replacing(path) as partial:
+        partial.write_text(f"half {1 / 0}")
+    assert path.read_text() == "old"
+    write_json(path, {"é": 1})
+    assert path.read_text() == '{\n "é": 1\n}\n'
+    assert [p.name for p in path.parent.iterdir()] == ["a.txt"]
+
+
+def test_a_full_disk_is_told_in_one_sentence(tmp_path):
+    with pytest.raises(AsmilError, match=r"a\.txt: the disk is full .* make room"), replacing(tmp_path / "a.txt"):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(PermissionError), replacing(tmp_path / "a.txt"):
+        raise PermissionError("no")
+
+
+def test_assignments_make_a_tree():
+    assert parse_assignments(["a.b=1", "a.c=x", "d=null"]) == {"a": {"b": 1, "c": "x"}, "d": None}
+    with pytest.raises(AsmilError, match="cannot be read"):
+        parse_assignments(["a=[1"])
+    assert merge({"a": 1}, {"a": {"b": 2}}) == {"a": {"b": 2}}
