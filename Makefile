@@ -4,12 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO := demo
 
-.PHONY: help install demo test lint test-slow bench clean
+.PHONY: help install demo test lint bench clean
 
 help:
 	@echo "make demo       synthetic cohort, ASMIL and ABMIL trained on it, a table and a report"
 	@echo "make test       everything: ruff, mypy, import-linter, pytest"
-	@echo "make test-slow  the tests that take longer"
 	@echo "make bench      speed of the folded ASMIL beside the plain form, as ratios"
 	@echo "make clean      remove the environment, the demo and all caches"
 
@@ -21,22 +20,20 @@ $(VENV)/installed: pyproject.toml src/asmil/version.py
 	touch $@
 
 demo: install
-	$(BIN)/asmil synthetic $(DEMO)/cohort --slides 60 --seed 0
-	$(BIN)/asmil train $(DEMO)/cohort/cohort.csv --method asmil --out $(DEMO)/runs/asmil
+	$(BIN)/asmil synthetic $(DEMO)/cohort --slides 200 --tiles-max 1000 --difficulty easy
+	$(BIN)/asmil train $(DEMO)/cohort/cohort.csv --method asmil --out $(DEMO)/runs/asmil-paper
+	$(BIN)/asmil train $(DEMO)/cohort/cohort.csv --method asmil --preset recommended --out $(DEMO)/runs/asmil-recommended
 	$(BIN)/asmil train $(DEMO)/cohort/cohort.csv --method abmil --out $(DEMO)/runs/abmil
-	$(BIN)/asmil evaluate $(DEMO)/runs/asmil $(DEMO)/runs/abmil --out $(DEMO)/report
+	$(BIN)/asmil evaluate $(DEMO)/runs/asmil-paper $(DEMO)/runs/asmil-recommended $(DEMO)/runs/abmil --out $(DEMO)/report
 
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-
-test-slow: install
-	$(BIN)/python -m pytest -m slow
 
 bench: install
 	$(BIN)/python benchmarks/asmil_speed.py

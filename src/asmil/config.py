@@ -53,8 +53,7 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
-        keys = name.strip().split(".")
-        if not equals or not all(keys):
+        if not equals or not all(name.strip().split(".")):
             raise AsmilError(f"--set {assignment}: write it as section.key=value, e.g. training.lr=3e-4")
         try:
             value = yaml.safe_load(text)
@@ -62,10 +61,18 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
             raise AsmilError(
                 f"--set {assignment}: the value {text!r} cannot be read; quote it or simplify it"
             ) from None
-        for key in reversed(keys):
-            value = {key: value}
-        tree = merge(tree, value)
+        tree = merge(tree, nested(name.strip(), value))
     return tree
+
+
+def nested(name: str, value: Any) -> dict[str, Any]:
+    """A dotted name as a tree.
+
+    >>> nested("training.lr", 0.1)
+    {'training': {'lr': 0.1}}
+    """
+    head, _, rest = name.partition(".")
+    return {head: nested(rest, value) if rest else value}
 
 
 def _explain(kind: type[BaseModel], error: ValidationError, section: str) -> str:

@@ -20,7 +20,7 @@ from asmil.cohort.features import (
     write_features,
 )
 from asmil.cohort.formats import common_step
-from asmil.cohort.manifest import cohort_from_folder
+from asmil.cohort.manifest import cohort_from_features
 from asmil.errors import AsmilError
 from asmil.version import __version__
 from feature_writers import WIDTH, grid, tiles, write_clam, write_stamp, write_tensor, write_trident
@@ -337,4 +337,4 @@ def test_killed_writing_leaves_the_old_file(tmp_path):
     ended = subprocess.run([sys.executable, "-c", script, str(path)], check=False)
     assert ended.returncode == -signal.SIGKILL
     assert torch.equal(read_bag(FeatureSource(path), "a").features, torch.from_numpy(tiles()).half())
-    assert [slide.slide for slide in cohort_from_folder(tmp_path)] == ["a"]
+    assert [slide.slide for slide in cohort_from_features(tmp_path)] == ["a"]

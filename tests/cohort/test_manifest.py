@@ -2,7 +2,7 @@ import h5py
 import pandas as pd
 import pytest
 
-from asmil.cohort.manifest import Cohort, cohort_from_folder, load_cohort
+from asmil.cohort.manifest import Cohort, cohort_from_features, load_cohort
 from asmil.errors import AsmilError
 from feature_writers import grid, make_slides, tiles, write_clam, write_manifest, write_tensor
 
@@ -90,7 +90,7 @@ def test_one_file_may_hold_the_whole_cohort(tmp_path):
             file[f"{name}/feat"] = tiles()
     path = write_csv(tmp_path, "slide,label\na,0\nb,1\n")
     assert load_cohort(path, tmp_path / "all.h5")["b"].source.group == "b"
-    assert [slide.slide for slide in cohort_from_folder(tmp_path / "all.h5")] == ["a", "b"]
+    assert [slide.slide for slide in cohort_from_features(tmp_path / "all.h5")] == ["a", "b"]
     write_clam(tmp_path / "single.h5", tiles(), grid())
     with pytest.raises(AsmilError, match="no group a slide"):
         load_cohort(path, tmp_path / "single.h5")
@@ -108,11 +108,11 @@ def test_a_folder_is_a_cohort_for_prediction(tmp_path):
     make_slides(tmp_path, 3)
     write_tensor(tmp_path / "features" / "t.pt", tiles())
     touch_features(tmp_path / "features", ["._s00", ".s00.h5.17"])
-    cohort = cohort_from_folder(tmp_path / "features")
+    cohort = cohort_from_features(tmp_path / "features")
     assert [slide.slide for slide in cohort] == ["s00", "s01", "s02", "t"]
     (tmp_path / "empty").mkdir()
     with pytest.raises(AsmilError, match="no feature file"):
-        cohort_from_folder(tmp_path / "empty")
+        cohort_from_features(tmp_path / "empty")
 
 
 @pytest.mark.parametrize(

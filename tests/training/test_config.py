@@ -13,7 +13,15 @@ def test_defaults_are_the_papers():
     assert (config.anchor.normalizer, config.anchor.momentum, config.anchor.weight) == ("nsf", 0.999, 1.0)
     assert config.anchor.update == "step"
     assert resolve("abmil").anchor.normalizer == "none"
-    assert resolve("asmil", "recommended").model_copy(update={"preset": "paper"}) == config
+    assert resolve("abmil", "recommended").model_copy(update={"preset": "paper"}) == resolve("abmil")
+
+
+def test_recommended_changes_only_the_start_of_the_tokens_and_the_weight_of_the_anchor():
+    paper, ours = resolve("asmil"), resolve("asmil", "recommended")
+    assert (ours.model.init_std, ours.anchor.weight) == (1.0, 0.1)
+    assert ours.training == paper.training
+    assert ours.model.model_copy(update={"init_std": paper.model.init_std}) == paper.model
+    assert ours.anchor.model_copy(update={"weight": 1.0}) == paper.anchor
 
 
 def test_released_preset_is_what_the_released_scripts_do():
@@ -47,6 +55,11 @@ def test_settings_survive_the_way_through_plain_values():
 def test_a_wrong_setting_is_named_with_the_nearest(assignment, message):
     with pytest.raises(AsmilError, match=message):
         resolve("asmil", changes=parse_assignments([assignment]))
+
+
+def test_method_and_preset_are_no_settings():
+    with pytest.raises(AsmilError, match="choose it with --method"):
+        resolve("asmil", changes={"method": "abmil"})
 
 
 def test_unknown_methods_and_presets_are_named_with_the_nearest():

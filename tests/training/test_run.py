@@ -99,7 +99,7 @@ def test_features_made_in_another_way_are_refused(folds_run, tmp_path):
     for name, (width, provenance) in cases.items():
         path = tmp_path / f"{name}.h5"
         write_features(path, np.ones((5, width), np.float32), np.zeros((5, 2), np.int64), provenance)
-        with pytest.raises(AsmilError, match="the features of the training"):
+        with pytest.raises(AsmilError, match="its features differ from those of the training"):
             predictor.predict(Slide(name, name, None, FeatureSource(path)))
 
 

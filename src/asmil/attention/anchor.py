@@ -75,7 +75,8 @@ class Anchor(nn.Module):
         self.reduction = reduction
         self._scores = scores
         # In a tuple, so that the online model's own module is not registered (saved, moved) here.
-        self._online_normalizer = (getattr(model, "normalizer", None) or Softmax(),)
+        online = getattr(model, "normalizer", None)
+        self._online_normalizer = (online if isinstance(online, Normalizer) else Softmax(),)
         self.copy = copy.deepcopy(model).eval().requires_grad_(False)
         self._pruned = False
 
@@ -94,6 +95,8 @@ class Anchor(nn.Module):
 
         rows: a mask over the rows of the scores; only those enter the average (default: all).
         """
+        if scores.ndim != 2:
+            raise AsmilError(f"anchor: scores have shape {tuple(scores.shape)}; they must be A x N (rows x tiles)")
         target_scores = self.attend(bag)
         if target_scores.shape != scores.shape:
             raise AsmilError(

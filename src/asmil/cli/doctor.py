@@ -14,6 +14,7 @@ def doctor(
     import json
 
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     findings = _examine()
@@ -22,7 +23,7 @@ def doctor(
         return
     table = Table(box=None, pad_edge=False, show_header=False)
     for key, value in findings.items():
-        table.add_row(key, str(value))
+        table.add_row(key, escape(str(value)))
     Console(highlight=False).print(table)
 
 

@@ -59,17 +59,19 @@ def _summary(evaluations: list[Evaluation]) -> Table:
     from asmil.evaluation.summary import METRIC_TITLES, METRICS
     from asmil.evaluation.tables import format_interval, format_number, format_sizes
 
-    title = f"{evaluations[0].role} part: {format_sizes(evaluations)}; mean over seeds, 95 % interval by patient"
+    optimistic = " (optimistic: these slides chose the epoch)" if evaluations[0].role == "val" else ""
+    part = f"{evaluations[0].role} part{optimistic}: {format_sizes(evaluations)}"
+    title = f"{part}; mean over seeds, 95 % interval by patient"
     table = Table(title=title, box=SIMPLE_HEAD)
     table.add_column("run", overflow="fold")
     for name in METRICS:
         table.add_column(METRIC_TITLES[name].replace(" ", "\n"), justify="right", no_wrap=True)
-    table.add_column("trainings", justify="right", no_wrap=True)
     for evaluation in evaluations:
         values = [
             f"{format_number(metric.value)}\n[dim]{format_interval(metric.interval, '–')}[/dim]"
             for metric in (evaluation.metrics[name] for name in METRICS)
         ]
-        about = f"{escape(evaluation.name)}\n[dim]{escape(evaluation.method)}[/dim]"
-        table.add_row(about, *values, str(evaluation.n_trainings))
+        trainings = f"{evaluation.n_trainings} training{'s' * (evaluation.n_trainings > 1)}"
+        about = f"{escape(evaluation.name)}\n[dim]{escape(evaluation.method)}, {trainings}[/dim]"
+        table.add_row(about, *values)
     return table

@@ -18,18 +18,19 @@ def methods(
     from rich.table import Table
 
     from asmil.models import registry
-    from asmil.training.config import COMMON_PRESETS
+    from asmil.training.config import preset_names
 
     console = Console(highlight=False)
     if name is None:
         table = Table("method", "what it does", "paper", "presets", box=None, pad_edge=False)
         for method in registry.methods().values():
-            presets = ", ".join([*COMMON_PRESETS, *method.presets])
-            table.add_row(method.name, method.summary, f"{method.paper} ({method.year})", presets)
+            table.add_row(
+                method.name, method.summary, f"{method.paper} ({method.year})", ", ".join(preset_names(method))
+            )
         console.print(table)
         return
     method = registry.find_method(name)
-    console.print(inspect.getdoc(sys.modules[method.model.__module__]) or method.summary, markup=False)
+    console.print(inspect.getdoc(sys.modules[method.model.__module__]) or method.summary, markup=False, soft_wrap=True)
     table = Table("setting", "default", "meaning", box=None, pad_edge=False, title="\nmodel settings")
     for key, field in method.model.config_type.model_fields.items():
         table.add_row(f"model.{key}", str(field.default), field.description or "")

@@ -41,7 +41,7 @@ def predict(
         results = predictor.predict_all(cohort, attention is not None)
         for slide, result in track(results, "predicting", total=len(cohort), console=console):
             if isinstance(result, AsmilError):
-                bad.append(f"{slide.slide}: {result}")
+                bad.append(str(result) if slide.slide in str(result) else f"{slide.slide}: {result}")
                 continue
             if attention is not None:
                 write_attention(attention / f"{slide.slide}.h5", result)
@@ -54,7 +54,7 @@ def predict(
     n_models = len(predictor.models)
     averaged = f", each the mean of {n_models} models (folds and seeds of the run)" if n_models > 1 else ""
     if rows:
-        typer.echo(f"{len(rows)} slides predicted{averaged}: {out}")
+        typer.echo(f"{len(rows)} slide{'s' * (len(rows) != 1)} predicted{averaged}: {out}")
     if predictor.unfinished:
         typer.echo(f"note: {predictor.unfinished} trainings of the run have not ended and were left out", err=True)
     if bad:
@@ -63,14 +63,10 @@ def predict(
 
 
 def _slides(path: Path, features: Path | None) -> list[Slide]:
-    from asmil.cohort.manifest import Slide, cohort_from_folder, load_cohort
+    from asmil.cohort.manifest import cohort_from_features, load_cohort
     from asmil.cohort.source import FeatureSource
-    from asmil.errors import AsmilError
 
-    if path.suffix.lower() in (".csv", ".parquet"):
-        return list(load_cohort(path, features, require_labels=False).slides)
-    if path.is_dir():
-        return list(cohort_from_folder(path).slides)
-    if not FeatureSource.parse(str(path)).path.exists():
-        raise AsmilError(f"{path} does not exist; give a folder of feature files, one such file, or a manifest")
-    return [Slide(path.stem, path.stem, None, FeatureSource.parse(str(path)))]
+    kind = FeatureSource.parse(str(path)).path.suffix.lower()
+    if path.is_dir() or kind in (".h5", ".hdf5", ".pt"):
+        return list(cohort_from_features(path).slides)
+    return list(load_cohort(path, features, require_labels=False).slides)

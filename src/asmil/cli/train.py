@@ -79,40 +79,44 @@ def _observer(console: Console, epochs: int) -> Iterator[RunObserver]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[news]}"),
     )
-    with Progress(*columns, console=console) as progress:
+    progress = Progress(*columns, console=console)
 
-        class Bars(RunObserver):
-            def __init__(self) -> None:
-                self.task = progress.add_task("", total=epochs, visible=False, news="")
+    class Bars(RunObserver):
+        def __init__(self) -> None:
+            self.task = progress.add_task("", total=epochs, visible=False, news="")
 
-            def began(self, description: RunDescription, splits: Splits) -> None:
-                config = description.config
-                counts = splits.table.groupby("role")["slide"].nunique()
-                roles = ", ".join(f"{counts.get(role, 0)} {role}" for role in ("train", "val", "test"))
-                trainings = splits.n_folds * config.seeds
-                what = (
-                    f"{config.method} ({config.preset}), {trainings} training{'s' * (trainings > 1)}, slides: {roles}"
-                )
-                progress.console.print(f"[bold]{what}[/bold]", highlight=False)
-                if config.data.max_tiles is not None:
-                    cap = config.data.max_tiles
-                    progress.console.print(f"training bags are capped at {cap} tiles, drawn anew every epoch")
+        def began(self, description: RunDescription, splits: Splits) -> None:
+            # Not before: a mistake in the input is told without an empty bar above it.
+            progress.start()
+            config = description.config
+            counts = splits.table.groupby("role")["slide"].nunique()
+            roles = ", ".join(f"{counts.get(role, 0)} {role}" for role in ("train", "val", "test"))
+            trainings = splits.n_folds * config.seeds
+            what = f"{config.method} ({config.preset}), {trainings} training{'s' * (trainings > 1)}, slides: {roles}"
+            progress.console.print(f"[bold]{what}[/bold]", highlight=False)
+            if config.data.max_tiles is not None:
+                cap = config.data.max_tiles
+                progress.console.print(f"training bags are capped at {cap} tiles, drawn anew every epoch")
 
-            def training(self, fold: int, seed: int, done: bool) -> None:
-                progress.reset(
-                    self.task,
-                    description=f"fold {fold}, seed {seed}",
-                    total=epochs,
-                    completed=epochs if done else 0,
-                    visible=True,
-                    news="was done before" if done else "",
-                )
+        def training(self, fold: int, seed: int, done: bool) -> None:
+            progress.reset(
+                self.task,
+                description=f"fold {fold}, seed {seed}",
+                total=epochs,
+                completed=epochs if done else 0,
+                visible=True,
+                news="was done before" if done else "",
+            )
 
-            def epoch(self, fold: int, seed: int, record: Mapping[str, Any]) -> None:
-                news = f"loss {record['train']['loss']:.3f}"
-                for name, short in (("macro_f1", "F1"), ("macro_auc", "AUC")):
-                    value = (record["val"] or {}).get(name)
-                    news += "" if value is None else f"  val {short} {value:.3f}"
-                progress.update(self.task, completed=record["epoch"], news=news)
+        def epoch(self, fold: int, seed: int, record: Mapping[str, Any]) -> None:
+            news = f"loss {record['train']['loss']:.3f}"
+            for name, short in (("macro_f1", "F1"), ("macro_auc", "AUC")):
+                value = (record["val"] or {}).get(name)
+                news += "" if value is None else f"  val {short} {value:.3f}"
+            progress.update(self.task, completed=record["epoch"], news=news)
 
+    try:
         yield Bars()
+    finally:
+        if progress.live.is_started:
+            progress.stop()

@@ -26,6 +26,14 @@ def find_features(place: Path) -> dict[str, FeatureSource]:
     return found
 
 
+def holds_a_cohort(path: Path) -> bool:
+    """Whether a file has a group a slide; a file that cannot be read has not, and is named when it is read."""
+    try:
+        return bool(slide_groups(path))
+    except OSError:
+        return False
+
+
 def _groups(path: Path) -> list[str]:
     try:
         names = slide_groups(path)

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal, cast
 
-from asmil.cohort.locate import find_features
+from asmil.cohort.locate import find_features, holds_a_cohort
 from asmil.cohort.problems import Problem, fail, raise_errors
 from asmil.cohort.source import FeatureSource
 from asmil.cohort.table import SPLIT_NAMES, column_problems, positive, read_table, row_problems
@@ -86,13 +86,22 @@ def load_cohort(path: Path | str, features: Path | str | None = None, require_la
     return cohort
 
 
-def cohort_from_folder(folder: Path | str) -> Cohort:
-    """All feature files of a folder as a cohort without labels, for prediction."""
-    found = find_features(Path(folder))
+def cohort_from_features(place: Path | str) -> Cohort:
+    """Slides without labels, for prediction: a folder of feature files, a file of one slide, or of a cohort.
+
+    `file.h5::group` is one slide of a cohort file.
+    """
+    source = FeatureSource.parse(str(place))
+    if not source.path.exists():
+        fail(place, "it does not exist", "give a folder of feature files, or one such file")
+    if source.path.is_file() and not (source.group is None and holds_a_cohort(source.path)):
+        found = {source.group or source.path.stem: source}
+    else:
+        found = find_features(source.path)
     if not found:
-        fail(folder, "there is no feature file (.h5 or .pt) in the folder", "give the folder that holds them")
+        fail(place, "there is no feature file (.h5 or .pt) in the folder", "give the folder that holds them")
     slides = tuple(Slide(name, name, None, found[name]) for name in sorted(found))
-    return Cohort(Path(folder), slides)
+    return Cohort(source.path, slides)
 
 
 def read_manifest(

@@ -21,17 +21,20 @@ def write_report(evaluations: Sequence[Evaluation], folder: Path | str) -> Path:
     write_json(folder / "metrics.json", [evaluation.to_dict() for evaluation in evaluations])
     write_text(folder / "metrics.csv", metrics_frame(evaluations).to_csv(index=False))
     write_text(folder / "report.md", markdown_report(evaluations, caveats_of(evaluations)))
-    return _write_page(evaluations, folder)
+    return _write_page(evaluations, folder / "report.html")
 
 
 def write_run_report(evaluation: Evaluation) -> Path:
-    """Write `report.html` and `evaluation.json` into the run's own folder; return the path of the page."""
+    """Write `report.html` and `evaluation.json` into the run's own folder; return the path of the page.
+
+    Numbers of the validation part go to `report-val.html` and `evaluation-val.json`, beside those of the test part.
+    """
     folder = evaluation.run.path
-    write_json(folder / "evaluation.json", evaluation.to_dict())
-    return _write_page([evaluation], folder)
+    suffix = "" if evaluation.role == "test" else f"-{evaluation.role}"
+    write_json(folder / f"evaluation{suffix}.json", evaluation.to_dict())
+    return _write_page([evaluation], folder / f"report{suffix}.html")
 
 
-def _write_page(evaluations: Sequence[Evaluation], folder: Path) -> Path:
-    page = folder / "report.html"
+def _write_page(evaluations: Sequence[Evaluation], page: Path) -> Path:
     write_text(page, render_page(evaluations))
     return page

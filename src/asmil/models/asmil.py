@@ -62,6 +62,8 @@ class ASMILConfig(ModelConfig):
     year=2025,
     defaults={"anchor": {"normalizer": "nsf"}},
     presets={
+        # On evidence from synthetic cohorts, see docs/asmil_settings.md: as published, the attention stays flat.
+        "recommended": {"model": {"init_std": 1.0}, "anchor": {"weight": 0.1}},
         "released": {
             "model": {"drop_count": 4, "init_std": 1e-6, "cls_zero": True, "token_heads": True},
             "training": {"optimizer": "adamw", "weight_decay": 1e-5, "epochs": 100, "clip_norm": 5.0},
@@ -73,7 +75,7 @@ class ASMILConfig(ModelConfig):
                 "divergence": "cross_entropy",
                 "reduction": "mean",
             },
-        }
+        },
     },
 )
 class ASMIL(AttentionPoolModel):

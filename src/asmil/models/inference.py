@@ -36,7 +36,7 @@ def infer(model: MILModel, bag: Bag, device: torch.device | str = "cpu", chunk_t
             if not streams or chunk <= _SMALLEST_CHUNK:
                 raise AsmilError(
                     f"{bag.id}: a bag of {len(bag)} tiles does not fit into the memory of {device}; "
-                    "use another device (--set training.device=cpu) or fewer tiles"
+                    "use a device with more memory (such as cpu), or fewer tiles"
                 ) from None
             chunk = max(_SMALLEST_CHUNK, min(chunk, len(bag)) // 2)
             if torch.device(device).type == "cuda":

@@ -10,10 +10,11 @@ from pydantic import Field, SerializeAsAny
 from asmil.config import Settings, merge, parse_settings
 from asmil.errors import AsmilError, did_you_mean
 from asmil.models.base import ModelConfig
-from asmil.models.registry import find_method
+from asmil.models.registry import Method, find_method
 
 COMMON_PRESETS = ("paper", "recommended")
-"""Presets that every method has. `paper` is the common setting of the ASMIL study; `recommended` equals it so far."""
+"""Presets that every method has. `paper` is the common setting of the ASMIL study; `recommended` is ours where there is
+evidence for one, and otherwise equals it."""
 
 
 class TrainingConfig(Settings):
@@ -76,12 +77,20 @@ class RunConfig(Settings):
 def resolve(method: str, preset: str = "paper", changes: Mapping[str, Any] | None = None) -> RunConfig:
     """The settings of a run: common defaults, then the method's own, then the preset, then `changes`."""
     entry = find_method(method)
-    known = {*COMMON_PRESETS, *entry.presets}
+    known = preset_names(entry)
     if preset not in known:
         raise AsmilError(f"{method} has no preset {preset!r}: {did_you_mean(preset, known)}")
+    for key in ("method", "preset"):
+        if key in (changes or {}):
+            raise AsmilError(f"'{key}' is no setting that can be changed afterwards; choose it with --{key}")
     tree = merge(entry.defaults, entry.presets.get(preset, {}))
     tree = merge(tree, changes or {})
     return parse_run_config({**tree, "method": method, "preset": preset})
+
+
+def preset_names(method: Method) -> list[str]:
+    """The presets a method can be trained with."""
+    return [*COMMON_PRESETS, *(name for name in method.presets if name not in COMMON_PRESETS)]
 
 
 def parse_run_config(values: Mapping[str, Any]) -> RunConfig:

@@ -13,7 +13,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.utils.validation import check_is_fitted
 
 from asmil.cohort.bag import Bag
-from asmil.config import merge, parse_assignments
+from asmil.config import merge, nested
 from asmil.errors import AsmilError
 from asmil.models.inference import infer
 from asmil.tasks.classification import Classification, balanced_weights
@@ -106,10 +106,15 @@ class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.asarray(self.model_.heatmap(output).float().numpy())
 
     def _config(self) -> RunConfig:
-        changes = parse_assignments(f"{name}={value}" for name, value in (self.settings or {}).items())
-        training = {"epochs": self.epochs, "lr": self.lr, "seed": self.random_state, "device": self.device}
-        chosen = {name: value for name, value in training.items() if value is not None}
-        return resolve(self.method, self.preset, merge(changes, {"training": chosen}))
+        own = {"epochs": self.epochs, "lr": self.lr, "seed": self.random_state, "device": self.device}
+        chosen = {f"training.{name}": value for name, value in own.items() if value is not None}
+        twice = sorted(chosen.keys() & (self.settings or {}).keys())
+        if twice:
+            raise AsmilError(f"settings[{twice[0]!r}] is also a parameter of MILClassifier; set it there")
+        changes: dict[str, Any] = {}
+        for name, value in {**(self.settings or {}), **chosen}.items():
+            changes = merge(changes, nested(name, value))
+        return resolve(self.method, self.preset, changes)
 
     def _split(self, bags: list[Bag], targets: npt.NDArray[np.int64]) -> tuple[LabeledBags, LabeledBags | None]:
         if self.validation_share == 0:

@@ -269,6 +269,7 @@ class Trainer:
             tensors |= checkpoint.prefixed("anchor", self.anchor.state_dict())
         state = {
             "method": self.config.method,
+            "device": self.device.type,
             "epoch": self.epoch,
             "position": self.position,
             "step": self.step,
@@ -283,6 +284,11 @@ class Trainer:
         if self.folder is None or not self._last.exists():
             return
         tensors, state = checkpoint.load_checkpoint(self._last)
+        if state["device"] != self.device.type:
+            raise AsmilError(
+                f"{self._last}: this training was begun on {state['device']} and cannot go on on {self.device.type} "
+                f"with the same random numbers; set training.device={state['device']}, or give another --out"
+            )
         checkpoint.restore_model(self.model, checkpoint.under("model", tensors), self._last)
         checkpoint.restore_optimizer(self.optimizer, checkpoint.under("optimizer", tensors))
         if self.anchor is not None:

@@ -56,12 +56,11 @@ def train_run(
     refuse_mixed(infos)
     description = describe(config, cohort, infos)
     device = choose_device(config.training.device)
-    splits = _make_splits(cohort, config)
+    splits = Splits.load(folder.splits) if folder.splits.exists() else _make_splits(cohort, config)
     refuse_leakage(cohort, splits)
     folder.begin(description)
     if not folder.splits.exists():
         splits.save(folder.splits)
-    splits = Splits.load(folder.splits)
     observer.began(description, splits)
 
     model = build_model(config, description.in_features, len(cohort.classes), config.training.seed)

@@ -11,19 +11,20 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from asmil.cohort.consistency import mixture_problems
+from asmil.cohort.consistency import TOLERANCE
+from asmil.cohort.fingerprint import fingerprint
 from asmil.cohort.manifest import Cohort
-from asmil.cohort.problems import raise_errors
-from asmil.cohort.source import FeatureInfo, FeatureSource
+from asmil.cohort.source import FeatureInfo
 from asmil.errors import AsmilError
 from asmil.files import replacing, write_text
 from asmil.training.config import RunConfig, parse_run_config
 from asmil.version import __version__
 
-_FREE_TO_CHANGE = {"training.device", "training.checkpoint_seconds", "data.cache", "asmil"}
+_FREE_TO_CHANGE = {"training.device", "training.checkpoint_seconds", "cohort.manifest", "asmil"}
 """Settings that may differ when a run goes on: they do not change what it computes."""
 
-_FEATURE_KEYS = ("width", "encoder", "weights_hash", "tile_um", "tile_px", "magnification")
+_SIZES = ("tile_um", "tile_px", "magnification")
+_FEATURE_KEYS = ("width", "encoder", "weights_hash", *_SIZES)
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class RunDescription:
     """All that `config.yaml` holds: the settings, the classes, and what the features were.
 
     features: width, encoder, tile size of the training features, to refuse others at prediction
-    cohort: the manifest's path and a hash of its rows, to refuse going on with another cohort
+    cohort: the manifest's path and hashes of its rows and features, to refuse going on with another cohort
     """
 
     config: RunConfig
@@ -55,21 +56,20 @@ class RunDescription:
         }
 
     def refuse_other_features(self, info: FeatureInfo) -> None:
-        """Raise if a feature file was made in another way than those of the training."""
-        trained = FeatureInfo(
-            source=FeatureSource(Path("the features of the training")),
-            layout="asmil",
-            n_tiles=1,
-            dtype="",
-            n_bytes=0,
-            width=self.in_features,
-            encoder=self.features.get("encoder"),
-            weights_hash=self.features.get("weights_hash"),
-            tile_um=self.features.get("tile_um"),
-            tile_px=self.features.get("tile_px"),
-            magnification=self.features.get("magnification"),
-        )
-        raise_errors(mixture_problems([trained, info]))
+        """Raise if a feature file was made in another way than those of the training; what is not stated passes."""
+        differing = []
+        for key in _FEATURE_KEYS:
+            trained, found = self.features.get(key), getattr(info, key)
+            if trained is None or found is None:
+                continue
+            sizes = key in _SIZES
+            if abs(found - trained) > TOLERANCE * trained if sizes else found != trained:
+                differing.append(f"{key} {found} instead of {trained}")
+        if differing:
+            raise AsmilError(
+                f"{info.source}: its features differ from those of the training ({', '.join(differing)}); "
+                "extract this slide as the training slides were"
+            )
 
 
 def describe(config: RunConfig, cohort: Cohort, infos: list[FeatureInfo]) -> RunDescription:
@@ -78,9 +78,17 @@ def describe(config: RunConfig, cohort: Cohort, infos: list[FeatureInfo]) -> Run
         key: next((value for info in infos if (value := getattr(info, key)) is not None), None) for key in _FEATURE_KEYS
     }
     rows = [(s.slide, s.patient, s.label, s.site, s.split, s.fold) for s in cohort.slides]
-    digest = hashlib.sha256(repr(rows).encode()).hexdigest()
-    about = {"manifest": str(cohort.path), "slides": len(cohort), "rows_sha256": digest}
+    about = {
+        "manifest": str(cohort.path),
+        "slides": len(cohort),
+        "rows_sha256": _sha256(rows),
+        "features_sha256": _sha256([fingerprint(slide.source) for slide in cohort.slides]),
+    }
     return RunDescription(config, cohort.classes, features, about)
+
+
+def _sha256(values: list[Any]) -> str:
+    return hashlib.sha256(repr(values).encode()).hexdigest()
 
 
 class RunFolder:

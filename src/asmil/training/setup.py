@@ -22,7 +22,7 @@ def choose_device(name: str) -> torch.device:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError):
         raise AsmilError(
-            f"training.device = {name!r} is not available here; `asmil doctor` lists what is, or use auto"
+            f"the device {name!r} is not available here; `asmil doctor` lists what is, or choose auto"
         ) from None
     return device
 

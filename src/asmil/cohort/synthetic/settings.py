@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from asmil.config import Settings
 
@@ -12,7 +12,6 @@ CLASS_NAMES = {2: ("normal", "tumor"), 3: ("benign", "atypical", "malignant")}
 DIFFICULTIES = {"easy": 0.7, "medium": 1.0, "hard": 1.6}
 MEDIUM_SEPARATION = 4.0
 
-Difficulty = Annotated[float, Field(gt=0)] | Literal["easy", "medium", "hard"]
 Share = Annotated[float, Field(ge=0, le=1)]
 Shift = Annotated[float, Field(ge=0)]
 
@@ -41,7 +40,7 @@ class SyntheticConfig(Settings):
     tiles_max: int = Field(5000, ge=20)
     witness_min: float = Field(0.005, gt=0, le=0.5)
     witness_max: float = Field(0.20, gt=0, le=0.5)
-    difficulty: Difficulty = "medium"
+    difficulty: float | str = "medium"
     sites: int = Field(4, ge=1)
     site_bias: Share = 0.6
     site_shift: Shift = 1.5
@@ -50,6 +49,13 @@ class SyntheticConfig(Settings):
     paired: Share = 0.3
     clusters: int = Field(20, ge=3)
     seed: int = Field(0, ge=0)
+
+    @field_validator("difficulty")
+    @classmethod
+    def _difficulty_is_known(cls, value: float | str) -> float | str:
+        if value not in DIFFICULTIES and (isinstance(value, str) or not value > 0):
+            raise ValueError(f"give {', '.join(DIFFICULTIES)} or a number above 0")
+        return value
 
     @model_validator(mode="after")
     def _ranges_are_ordered(self) -> SyntheticConfig:
