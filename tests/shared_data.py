@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,3 +21,11 @@ def oracle_files(*patterns: str) -> list[object]:
         reason = f"no oracle files at {ORACLES}; set ASMIL_DATA to the shared data folder"
         return [pytest.param(None, marks=pytest.mark.skip(reason=reason))]
     return [pytest.param(path, id=path.stem) for path in found]
+
+
+def read_oracle(name: str) -> dict[str, Any]:
+    """One oracle file; the test is skipped, saying so, when it is not there."""
+    path = ORACLES / f"{name}.json"
+    if not path.is_file():
+        pytest.skip(f"{path} is not there; set ASMIL_DATA to the shared data folder")
+    return json.loads(path.read_text())

@@ -1,9 +1,5 @@
 from __future__ import annotations
 
-import json
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,19 +12,11 @@ from asmil.evaluation.bootstrap import (
     percentile_interval,
 )
 from asmil.tasks import weighted
-
-
-def _statistics() -> Path:
-    data = os.environ.get("ASMIL_DATA")
-    folders = [Path(data).parent / "oracles"] if data else []
-    for folder in [*folders, Path(__file__).parents[2].parent / "shared" / "oracles"]:
-        if (folder / "statistics.json").is_file():
-            return folder / "statistics.json"
-    pytest.skip("shared/oracles/statistics.json is not here: set ASMIL_DATA to the data folder beside it")
+from shared_data import read_oracle
 
 
 def test_patient_bootstrap_oracle() -> None:
-    block = json.loads(_statistics().read_text())["bootstrap"]
+    block = read_oracle("statistics")["bootstrap"]
     target, score = np.array(block["y"]), np.array(block["score"])
     patient = number_patients(block["patient"])
     counts = draw_patients(patient.max() + 1, block["R"], block["seed"])

@@ -1,10 +1,6 @@
 from __future__ import annotations
 
-import json
-import os
-import time
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,17 +10,7 @@ from hypothesis import strategies as st
 from sklearn import metrics as sk
 
 from asmil.tasks import metrics, weighted
-
-REPOSITORY = Path(__file__).parents[2]
-
-
-def statistics_oracle() -> dict[str, Any]:
-    data = os.environ.get("ASMIL_DATA")
-    folders = [Path(data).parent / "oracles"] if data else []
-    for folder in [*folders, REPOSITORY.parent / "shared" / "oracles"]:
-        if (folder / "statistics.json").is_file():
-            return json.loads((folder / "statistics.json").read_text())
-    pytest.skip("shared/oracles/statistics.json is not here: set ASMIL_DATA to the data folder beside it")
+from shared_data import read_oracle
 
 
 @st.composite
@@ -132,7 +118,7 @@ def test_cross_entropy_of_a_confident_error_is_finite() -> None:
     ["classification_3class", "classification_binary_with_ties_at_half", "classification_absent_class"],
 )
 def test_oracle(name: str) -> None:
-    block = statistics_oracle()[name]
+    block = read_oracle("statistics")[name]
     target, probabilities = np.array(block["y"]), np.array(block["prob"])
     k = probabilities.shape[1]
     predicted = metrics.predicted_classes(probabilities)
@@ -149,14 +135,3 @@ def test_oracle(name: str) -> None:
     np.testing.assert_allclose([row.auc for row in rows], expected_auc, atol=1e-9)
     if block.get("macro_auc_ovr") is not None:
         assert metrics.macro_auc(target, probabilities) == pytest.approx(block["macro_auc_ovr"], abs=1e-9)
-
-
-def test_two_thousand_resamples_are_fast() -> None:
-    rng = np.random.default_rng(0)
-    n, k = 500, 3
-    target, probabilities = rng.integers(0, k, n), rng.dirichlet(np.ones(k), n)
-    weights = rng.multinomial(n, np.full(n, 1 / n), size=2000).astype(float)
-    start = time.perf_counter()
-    weighted.weighted_auc(target, probabilities, weights)
-    weighted.weighted_confusion(target, metrics.predicted_classes(probabilities), k, weights)
-    assert time.perf_counter() - start < 4.0

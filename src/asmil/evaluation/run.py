@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import yaml
 
 from asmil.errors import AsmilError
+from asmil.training.epoch_log import read_epochs
+from asmil.training.layout import RunLayout
 
 KEY_COLUMNS = ("slide", "patient", "fold", "seed", "role", "target")
 
@@ -60,28 +61,28 @@ class Training:
 
 def read_run(path: Path | str) -> Run:
     """Read and check a run folder; what is wrong with it is told in one sentence."""
-    path = Path(path)
-    config = _read_config(path)
+    folder = RunLayout(path)
+    path, config = folder.path, folder.read_values()
     task = config.get("task") or {}
     kind = task.get("kind")
     if kind != "classification":
         raise AsmilError(f"{path}: the task is {kind!r}; only classification runs can be evaluated")
     classes = tuple(str(name) for name in task.get("classes") or ())
     if len(classes) < 2:
-        raise AsmilError(f"{path / 'config.yaml'}: task.classes must name at least two classes")
-    table = _read_predictions(path)
-    _refuse_invalid(path / "predictions.parquet", table, classes)
+        raise AsmilError(f"{folder.config}: task.classes must name at least two classes")
+    table = _read_predictions(folder)
+    _refuse_invalid(folder.predictions, table, classes)
     return Run(path, config, classes, table)
 
 
 def read_training(path: Path, fold: int, seed: int) -> Training | None:
     """The course of a training of the run at `path`; None when it was not kept, AsmilError when broken."""
-    folder = path / f"fold-{fold}" / f"seed-{seed}"
+    folder = RunLayout(path).training(fold, seed)
     log = folder / "metrics.jsonl"
     if not log.is_file():
         return None
     try:
-        lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines() if line.strip()]
+        lines = read_epochs(log)
         best = folder / "checkpoints" / "best.json"
         selected = json.loads(best.read_text(encoding="utf-8")).get("epoch") if best.is_file() else None
         epochs = pd.json_normalize(lines)
@@ -92,24 +93,11 @@ def read_training(path: Path, fold: int, seed: int) -> Training | None:
     return Training(fold, seed, epochs, None if selected is None else int(selected))
 
 
-def _read_config(path: Path) -> dict[str, Any]:
-    file = path / "config.yaml"
-    if not file.is_file():
-        raise AsmilError(f"{path} is not a run folder (no config.yaml); give one that `asmil train` wrote")
-    try:
-        config = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError):
-        config = None
-    if not isinstance(config, dict):
-        raise AsmilError(f"{file} cannot be read as settings; restore it or train again")
-    return config
-
-
-def _read_predictions(path: Path) -> pd.DataFrame:
-    file = path / "predictions.parquet"
+def _read_predictions(folder: RunLayout) -> pd.DataFrame:
+    file = folder.predictions
     if not file.is_file():
         raise AsmilError(
-            f"{path}: the run is unfinished (no predictions.parquet); finish it by giving its "
+            f"{folder.path}: the run is unfinished (no predictions.parquet); finish it by giving its "
             "`asmil train` command again"
         )
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from asmil.cohort.source import FeatureInfo
 from asmil.errors import AsmilError
 from asmil.files import replacing, write_text
 from asmil.training.config import RunConfig, parse_run_config
+from asmil.training.layout import RunLayout
 from asmil.version import __version__
 
 _FREE_TO_CHANGE = {"training.device", "training.checkpoint_seconds", "cohort.manifest", "asmil"}
@@ -91,37 +92,12 @@ def _sha256(values: list[Any]) -> str:
     return hashlib.sha256(repr(values).encode()).hexdigest()
 
 
-class RunFolder:
-    """The paths of a run, and reading and writing its description and predictions."""
-
-    def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
-        self.config = self.path / "config.yaml"
-        self.splits = self.path / "splits.csv"
-        self.predictions = self.path / "predictions.parquet"
-
-    def training(self, fold: int, seed: int) -> Path:
-        """The folder of one training."""
-        return self.path / f"fold-{fold}" / f"seed-{seed}"
-
-    def trainings(self) -> Iterator[tuple[int, int, Path]]:
-        """Fold, seed and folder of every training begun, in order."""
-        found = [
-            (int(folder.parent.name.removeprefix("fold-")), int(folder.name.removeprefix("seed-")), folder)
-            for folder in self.path.glob("fold-*/seed-*")
-        ]
-        yield from sorted(found)
+class RunFolder(RunLayout):
+    """A run folder that is trained into: its description is written once and compared ever after."""
 
     def read(self) -> RunDescription:
         """The description in `config.yaml`."""
-        try:
-            values = yaml.safe_load(self.config.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise AsmilError(
-                f"{self.path} is not a run folder (it has no config.yaml); give the --out folder of `asmil train`"
-            ) from None
-        except yaml.YAMLError as error:
-            raise AsmilError(f"{self.config} cannot be read ({str(error).splitlines()[0]}); restore the file") from None
+        values = self.read_values()
         try:
             classes = tuple(map(str, values["task"]["classes"]))
             features, cohort = dict(values["features"]), dict(values["cohort"])
