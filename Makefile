@@ -20,7 +20,7 @@ $(VENV)/installed: pyproject.toml src/asmil/version.py
 	touch $@
 
 demo: install
-	$(BIN)/asmil synthetic $(DEMO)/cohort --slides 200 --tiles-max 1000 --difficulty easy
+	$(BIN)/asmil synthetic $(DEMO)/cohort --slides 160 --tiles-max 1000 --difficulty easy
 	$(BIN)/asmil train $(DEMO)/cohort/cohort.csv --method asmil --out $(DEMO)/runs/asmil-paper
 	$(BIN)/asmil train $(DEMO)/cohort/cohort.csv --method asmil --preset recommended --out $(DEMO)/runs/asmil-recommended
 	$(BIN)/asmil train $(DEMO)/cohort/cohort.csv --method abmil --out $(DEMO)/runs/abmil

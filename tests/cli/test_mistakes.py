@@ -126,7 +126,7 @@ def test_a_broken_cohort_is_explained_by_check_and_refused_by_train(asmil_here, 
         (["--set", "training.lrr=1"], ["unknown setting 'training.lrr'", "'lr'"]),
         (["--set", "training.lr=fast"], ["training.lr", "fast"]),
         (["--set", "training.device=cuda:7"], ["cuda:7", "asmil doctor"]),
-        (["--folds", "40"], ["split", "40"]),
+        (["--folds", "40"], ["class", "40"]),
         (["--features", "nowhere"], ["nowhere"]),
     ],
 )

@@ -52,6 +52,7 @@ def test_check_of_a_good_cohort(asmil_here, small_cohort):
 def test_evaluate_prints_and_writes_a_report(asmil_here, run):
     done = asmil_here("evaluate", run)
     assert done.returncode == 0
+    assert all(word in done.stdout for word in ("macro-F1", "macro-AUC", "specificity", "normal", "tumor"))
     assert (run / "report.html").stat().st_size > 10_000
     values = json.loads((run / "evaluation.json").read_text())
     assert values == json.loads(asmil_here("evaluate", run, "--json").stdout)
@@ -60,8 +61,8 @@ def test_evaluate_prints_and_writes_a_report(asmil_here, run):
 
 
 def test_predict_a_folder_without_labels(asmil_here, run, small_cohort, tmp_path):
-    out, maps = tmp_path / "predictions.csv", tmp_path / "maps"
-    done = asmil_here("predict", run, small_cohort.parent / "features", "--out", out, "--attention", maps)
+    out, maps = tmp_path / "predictions.csv", tmp_path / "predictions_attention"
+    done = asmil_here("predict", run, small_cohort.parent / "features", "--out", out, "--attention")
     assert done.returncode == 0, done.stderr
     assert "24 slides predicted, each the mean of 2 models" in done.stdout
     table = pd.read_csv(out)
@@ -105,3 +106,12 @@ def test_folds_and_parquet_and_the_cap_are_stated(asmil_here, small_cohort, tmp_
     assert "capped at 16 tiles" in done.stderr
     assert "16" in (tmp_path / "run" / "report.html").read_text()
     assert (tmp_path / "run" / "fold-1" / "seed-0" / "metrics.jsonl").exists()
+
+
+def test_folds_asked_for_win_over_a_split_column_and_it_is_said(asmil_here, small_cohort, tmp_path):
+    settings = ["-m", "abmil", "--set", "training.epochs=1", "--folds", 2]
+    done = asmil_here("train", small_cohort, "--out", tmp_path / "run", *settings)
+    assert done.returncode == 0, done.stderr
+    assert "column 'split' is not used, since 2 folds were asked for" in done.stderr
+    tested = pd.read_parquet(tmp_path / "run" / "predictions.parquet").query("role == 'test'")
+    assert sorted(tested["slide"]) == sorted(pd.read_csv(small_cohort)["slide"])

@@ -106,8 +106,13 @@ def test_the_manifests_split_is_used_as_it_is():
     splits = make_splits(cohort)
     assert splits.slides(0, "test") == ["p006-0", "p007-0"]
     assert splits.slides(0, "val") == ["p004-0", "p005-0"]
-    with pytest.raises(AsmilError, match="'split' makes one fold, not 5"):
-        make_splits(cohort, folds=5)
+
+
+def test_folds_that_are_asked_for_set_the_manifests_split_aside():
+    cohort = cohort_of([["a"], ["b"]] * 4, split=["train"] * 6 + ["test"] * 2)
+    splits = make_splits(cohort, folds=2)
+    tested = splits.slides(0, "test") + splits.slides(1, "test")
+    assert sorted(tested) == sorted(slide.slide for slide in cohort.slides)
 
 
 def test_validation_is_taken_from_training_where_the_manifest_has_none():

@@ -28,7 +28,7 @@ def test_every_tagged_block_runs(tmp_path: Path):
         )
         assert done.returncode == 0, f"{code}\n{done.stderr}"
     assert (tmp_path / "report" / "report.html").exists()
-    assert len(list((tmp_path / "attention").glob("*.h5"))) == 24
+    assert len(list((tmp_path / "predictions_attention").glob("*.h5"))) == 24
 
 
 def test_links_between_pages_lead_somewhere():

@@ -44,6 +44,8 @@ def evaluate(
         return
     console = Console()
     console.print(_summary(evaluations))
+    if len(evaluations) == 1:
+        console.print(_classes(evaluations[0]))
     for evaluation in evaluations:
         for warning in evaluation.warnings:
             console.print(f"{evaluation.name}: {warning}", style="yellow", markup=False)
@@ -74,4 +76,25 @@ def _summary(evaluations: list[Evaluation]) -> Table:
         trainings = f"{evaluation.n_trainings} training{'s' * (evaluation.n_trainings > 1)}"
         about = f"{escape(evaluation.name)}\n[dim]{escape(evaluation.method)}, {trainings}[/dim]"
         table.add_row(about, *values)
+    return table
+
+
+def _classes(evaluation: Evaluation) -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.markup import escape
+    from rich.table import Table
+
+    from asmil.evaluation.summary import CLASS_METRICS, METRIC_TITLES
+    from asmil.evaluation.tables import format_interval, format_number
+
+    table = Table(title="every class against the rest", box=SIMPLE_HEAD)
+    table.add_column("class", overflow="fold")
+    for name in CLASS_METRICS:
+        table.add_column(METRIC_TITLES[name], justify="right", no_wrap=True)
+    for one in evaluation.classes:
+        values = [
+            f"{format_number(value)}\n[dim]{format_interval(interval, '–')}[/dim]"
+            for value, interval in (one.metrics[name] for name in CLASS_METRICS)
+        ]
+        table.add_row(f"{escape(one.name)}\n[dim]n = {one.support}[/dim]", *values)
     return table

@@ -16,8 +16,8 @@ def predict(
     slides: Annotated[Path, typer.Argument(help="A folder of feature files, one feature file, or a manifest.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The CSV file to write.")] = Path("predictions.csv"),
     attention: Annotated[
-        Path | None, typer.Option(help="Also write the attention of every tile, one HDF5 file a slide, here.")
-    ] = None,
+        bool, typer.Option("--attention", help="Also write the attention of every tile, to OUT_attention/SLIDE.h5.")
+    ] = False,
     features: Annotated[Path | None, typer.Option(help="Folder of the features, for a manifest.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
@@ -36,15 +36,16 @@ def predict(
     keep_freed_memory()
     predictor = RunPredictor(run, device)
     cohort = _slides(slides, features)
+    maps = out.with_name(f"{out.stem}_attention")
     rows, bad = [], []
     try:
-        results = predictor.predict_all(cohort, attention is not None)
+        results = predictor.predict_all(cohort, attention)
         for slide, result in track(results, "predicting", total=len(cohort), console=console):
             if isinstance(result, AsmilError):
                 bad.append(str(result) if slide.slide in str(result) else f"{slide.slide}: {result}")
                 continue
-            if attention is not None:
-                write_attention(attention / f"{slide.slide}.h5", result)
+            if attention:
+                write_attention(maps / f"{slide.slide}.h5", result)
             rows.append(predictor.row(result))
     finally:
         # What was predicted before an interruption is written, too.
@@ -54,7 +55,10 @@ def predict(
     n_models = len(predictor.models)
     averaged = f", each the mean of {n_models} models (folds and seeds of the run)" if n_models > 1 else ""
     if rows:
-        typer.echo(f"{len(rows)} slide{'s' * (len(rows) != 1)} predicted{averaged}: {out}")
+        typer.echo(
+            f"{len(rows)} slide{'s' * (len(rows) != 1)} predicted{averaged}: {out}"
+            + (f", attention in {maps}" if attention else "")
+        )
     if predictor.unfinished:
         typer.echo(f"note: {predictor.unfinished} trainings of the run have not ended and were left out", err=True)
     if bad:
@@ -66,7 +70,7 @@ def _slides(path: Path, features: Path | None) -> list[Slide]:
     from asmil.cohort.manifest import cohort_from_features, load_cohort
     from asmil.cohort.source import FeatureSource
 
-    kind = FeatureSource.parse(str(path)).path.suffix.lower()
-    if path.is_dir() or kind in (".h5", ".hdf5", ".pt"):
+    place = FeatureSource.parse(str(path)).path
+    if not place.is_file() or place.suffix.lower() in (".h5", ".hdf5", ".pt"):
         return list(cohort_from_features(path).slides)
     return list(load_cohort(path, features, require_labels=False).slides)

@@ -94,9 +94,9 @@ def _observer(console: Console, epochs: int) -> Iterator[RunObserver]:
             trainings = splits.n_folds * config.seeds
             what = f"{config.method} ({config.preset}), {trainings} training{'s' * (trainings > 1)}, slides: {roles}"
             progress.console.print(f"[bold]{what}[/bold]", highlight=False)
-            if config.data.max_tiles is not None:
-                cap = config.data.max_tiles
-                progress.console.print(f"training bags are capped at {cap} tiles, drawn anew every epoch")
+
+        def note(self, text: str) -> None:
+            progress.console.print(f"note: {text}", highlight=False)
 
         def training(self, fold: int, seed: int, done: bool) -> None:
             progress.reset(

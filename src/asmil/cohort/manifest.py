@@ -93,7 +93,7 @@ def cohort_from_features(place: Path | str) -> Cohort:
     """
     source = FeatureSource.parse(str(place))
     if not source.path.exists():
-        fail(place, "it does not exist", "give a folder of feature files, or one such file")
+        fail(place, "it does not exist", "give a folder of feature files, one such file, or a manifest")
     if source.path.is_file() and not (source.group is None and holds_a_cohort(source.path)):
         found = {source.group or source.path.stem: source}
     else:

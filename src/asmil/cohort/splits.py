@@ -67,6 +67,8 @@ def make_splits(
 ) -> Splits:
     """The manifest's own split or folds if it has them, else generated ones.
 
+    Two folds or more are made anew even if there is a column `split`, which can tell of one only.
+
     folds: 1 for one split, 2 or more for cross-validation (every patient is tested exactly once)
     test_share: of the cohort, for one generated split; cross-validation tests 1 / folds of it
     val_share: of what is not tested, where the manifest names no validation slides
@@ -82,7 +84,7 @@ def make_splits(
         cohort.classes,
     )
     everything = np.arange(len(slides))
-    given = [slide.split for slide in slides if slide.split is not None]
+    given = [slide.split for slide in slides if slide.split is not None and folds == 1]
     own = np.array([slide.fold for slide in slides if slide.fold is not None])
     if given:
         roles = [np.array(given, dtype=object)]
@@ -110,7 +112,6 @@ def _with_test(everything: NDArray[np.int64], test: NDArray[np.int64]) -> NDArra
 
 
 def _refuse_request(cohort: Cohort, folds: int, val_share: float, test_share: float) -> None:
-    given = any(slide.split for slide in cohort.slides)
     own_folds = {slide.fold for slide in cohort.slides if slide.fold is not None}
     if not cohort.slides:
         fail(cohort.path, "there are no slides to split", "correct the manifest")
@@ -119,9 +120,6 @@ def _refuse_request(cohort: Cohort, folds: int, val_share: float, test_share: fl
     for name, share in (("val_share", val_share), ("test_share", test_share)):
         if not 0 <= share < 1:
             fail(cohort.path, f"{name} {share} cannot be met", "give a share from 0 to less than 1")
-    if given and folds > 1:
-        what = f"the manifest's column 'split' makes one fold, not {folds}"
-        fail(cohort.path, what, "remove the column or ask for one fold")
     if own_folds and folds not in (1, len(own_folds)):
         what = f"the manifest's column 'fold' makes {len(own_folds)} folds, not {folds}"
         fail(cohort.path, what, "remove the column or ask for its number of folds")

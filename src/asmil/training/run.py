@@ -31,6 +31,9 @@ class RunObserver:
     def began(self, description: RunDescription, splits: Splits) -> None:
         """The cohort is read and split."""
 
+    def note(self, text: str) -> None:
+        """Something that the user may not expect."""
+
     def training(self, fold: int, seed: int, done: bool) -> None:
         """The training of a fold and seed begins, or was done before."""
 
@@ -62,6 +65,10 @@ def train_run(
     if not folder.splits.exists():
         splits.save(folder.splits)
     observer.began(description, splits)
+    if config.folds > 1 and any(slide.split for slide in cohort.slides):
+        observer.note(f"the manifest's column 'split' is not used, since {config.folds} folds were asked for")
+    if config.data.max_tiles is not None:
+        observer.note(f"training bags are capped at {config.data.max_tiles} tiles, drawn anew every epoch")
 
     model = build_model(config, description.in_features, len(cohort.classes), config.training.seed)
     loader = BagLoader(cohort.slides, config.data.cache, folder.path / "cache", model.prepare)
