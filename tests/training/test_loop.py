@@ -157,6 +157,13 @@ def test_early_stopping_ends_after_epochs_without_gain():
     assert one.epoch == 3
 
 
+def test_early_stopping_without_validation_is_refused():
+    with pytest.raises(AsmilError, match=r"early_stopping needs validation slides"):
+        trainer(early_stopping=2).fit(labeled(), None)
+    with pytest.raises(AsmilError, match=r"early_stopping stops by validation data, but select: last"):
+        trainer(early_stopping=2, select="last")
+
+
 def test_class_weights_scale_the_loss_of_a_slide():
     task = Classification(["a", "b"], class_weights=[1.0, 3.0])
     plain = Classification(["a", "b"])

@@ -130,6 +130,18 @@ def test_the_cache_does_not_change_the_result(small_cohort, tmp_path, cache, fol
     pd.testing.assert_frame_equal(results[0], results[1])
 
 
+def test_preparations_are_reported(small_cohort, tmp_path):
+    seen = []
+
+    class Listen(RunObserver):
+        def preparing(self, what, done, total):
+            seen.append((what, done, total))
+
+    train_run(small_cohort, tmp_path / "run", config(data={"cache": "disk"}), observer=Listen())
+    assert [one for one in seen if one[0] == "reading headers"][-1] == ("reading headers", 24, 24)
+    assert [one for one in seen if one[0] == "packing features"][-1] == ("packing features", 24, 24)
+
+
 def test_going_on_with_another_cohort_is_refused(small_cohort, tmp_path):
     manifest = tmp_path / "cohort.csv"
     table = pd.read_csv(small_cohort)

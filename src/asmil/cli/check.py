@@ -17,10 +17,19 @@ def check(
     """Explain every problem in a manifest, its feature files and its splits."""
     from rich.console import Console
     from rich.markup import escape
+    from rich.progress import Progress
 
     from asmil.cohort.check import check_cohort
 
-    report = check_cohort(cohort, features, folds, deep=not quick)
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("reading slides", total=None)
+        report = check_cohort(
+            cohort,
+            features,
+            folds,
+            deep=not quick,
+            progress=lambda done, total: progress.update(task, completed=done, total=total),
+        )
     console = Console(highlight=False, soft_wrap=True)
     if report.summary is not None:
         s = report.summary

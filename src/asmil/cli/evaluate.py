@@ -10,7 +10,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from asmil.evaluation import Evaluation
+    from asmil.evaluation import Evaluation, MetricSummary
 
 
 def evaluate(
@@ -59,24 +59,34 @@ def _summary(evaluations: list[Evaluation]) -> Table:
     from rich.table import Table
 
     from asmil.evaluation.summary import METRIC_TITLES, METRICS
-    from asmil.evaluation.tables import format_interval, format_number, format_sizes
+    from asmil.evaluation.tables import format_interval, format_sizes
 
     optimistic = " (optimistic: these slides chose the epoch)" if evaluations[0].role == "val" else ""
     part = f"{evaluations[0].role} part{optimistic}: {format_sizes(evaluations)}"
-    title = f"{part}; mean over seeds, 95 % interval by patient"
+    spread = " ± standard deviation" if any(evaluation.n_seeds > 1 for evaluation in evaluations) else ""
+    title = f"{part}; mean{spread} over seeds, 95 % interval by patient"
     table = Table(title=title, box=SIMPLE_HEAD)
     table.add_column("run", overflow="fold")
     for name in METRICS:
         table.add_column(METRIC_TITLES[name].replace(" ", "\n"), justify="right", no_wrap=True)
     for evaluation in evaluations:
         values = [
-            f"{format_number(metric.value)}\n[dim]{format_interval(metric.interval, '–')}[/dim]"
+            f"{_with_spread(metric)}\n[dim]{format_interval(metric.interval, '–')}[/dim]"
             for metric in (evaluation.metrics[name] for name in METRICS)
         ]
         trainings = f"{evaluation.n_trainings} training{'s' * (evaluation.n_trainings > 1)}"
         about = f"{escape(evaluation.name)}\n[dim]{escape(evaluation.method)}, {trainings}[/dim]"
         table.add_row(about, *values)
     return table
+
+
+def _with_spread(metric: MetricSummary) -> str:
+    import math
+
+    from asmil.evaluation.tables import format_number
+
+    value = format_number(metric.value)
+    return value if math.isnan(metric.sd_seeds) else f"{value} ±{format_number(metric.sd_seeds)}"
 
 
 def _classes(evaluation: Evaluation) -> Table:

@@ -75,7 +75,7 @@ def _observer(console: Console, epochs: int) -> Iterator[RunObserver]:
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("epochs"),
+        TextColumn("{task.fields[unit]}"),
         TimeRemainingColumn(),
         TextColumn("{task.fields[news]}"),
     )
@@ -83,11 +83,14 @@ def _observer(console: Console, epochs: int) -> Iterator[RunObserver]:
 
     class Bars(RunObserver):
         def __init__(self) -> None:
-            self.task = progress.add_task("", total=epochs, visible=False, news="")
+            self.task = progress.add_task("", total=epochs, visible=False, unit="epochs", news="")
+
+        def preparing(self, what: str, done: int, total: int) -> None:
+            progress.start()
+            left = done < total
+            progress.update(self.task, description=what, completed=done, total=total, visible=left, unit="slides")
 
         def began(self, description: RunDescription, splits: Splits) -> None:
-            # Not before: a mistake in the input is told without an empty bar above it.
-            progress.start()
             config = description.config
             counts = splits.table.groupby("role")["slide"].nunique()
             roles = ", ".join(f"{counts.get(role, 0)} {role}" for role in ("train", "val", "test"))
@@ -105,6 +108,7 @@ def _observer(console: Console, epochs: int) -> Iterator[RunObserver]:
                 total=epochs,
                 completed=epochs if done else 0,
                 visible=True,
+                unit="epochs",
                 news="was done before" if done else "",
             )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -62,22 +62,26 @@ def check_cohort(
     features: Path | str | None = None,
     folds: int | None = None,
     deep: bool = True,
+    progress: Callable[[int, int], None] | None = None,
 ) -> CheckReport:
     """Collect every problem of a manifest, its files and its splits.
 
     folds: of the splits to try (default: one split, or what the manifest says)
     deep: read every bag as well, which finds NaN and damage inside the files
+    progress: called with the slides looked at and the number of all
     """
     try:
         cohort, problems = read_manifest(manifest_path, features)
     except AsmilError as error:
         return CheckReport(problems_of(error, manifest_path), None)
     infos: dict[str, FeatureInfo] = {}
-    for slide in cohort.slides:
+    for done, slide in enumerate(cohort.slides, start=1):
         try:
             infos[slide.slide] = _inspect(slide, deep)
         except AsmilError as error:
             problems += problems_of(error, f"slide '{slide.slide}'")
+        if progress is not None:
+            progress(done, len(cohort))
     readable = [slide for slide in cohort.slides if slide.slide in infos]
     problems += mixture_problems(list(infos.values()))
     problems += duplicate_problems(readable)

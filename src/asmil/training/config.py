@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import Field, SerializeAsAny
+from pydantic import Field, SerializeAsAny, model_validator
 
 from asmil.config import Settings, merge, parse_settings
 from asmil.errors import AsmilError, did_you_mean
@@ -36,6 +36,12 @@ class TrainingConfig(Settings):
     precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="auto: bf16 on a GPU that has it")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, ...")
     checkpoint_seconds: float = Field(20, ge=0, description="at least so long between two checkpoints")
+
+    @model_validator(mode="after")
+    def _stopping_needs_a_choice(self) -> TrainingConfig:
+        if self.early_stopping is not None and self.select == "last":
+            raise ValueError("early_stopping stops by validation data, but select: last looks at none")
+        return self
 
 
 class AnchorConfig(Settings):

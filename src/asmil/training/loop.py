@@ -102,6 +102,8 @@ class Trainer:
         The epoch is chosen on `val` as `training.select` says; without validation bags it is the last.
         """
         selects = self.settings.select != "last" and val is not None
+        if self.settings.early_stopping is not None and val is None:
+            raise AsmilError("training.early_stopping needs validation slides; mark some, or leave it out")
         self._resume()
         log = None if self.folder is None else EpochLog(self.folder, self.epoch)
         self.model.use_generator(self.generator)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ import pandas as pd
 
 from asmil.cohort.bag import Bag
 from asmil.cohort.consistency import refuse_mixed
-from asmil.cohort.features import inspect_features
+from asmil.cohort.features import FeatureInfo, fingerprint, inspect_features
 from asmil.cohort.leakage import refuse_leakage
-from asmil.cohort.loader import BagLoader
+from asmil.cohort.loader import PACK_NAME, BagLoader
 from asmil.cohort.manifest import Cohort, load_cohort
+from asmil.cohort.pack import write_pack
 from asmil.cohort.splits import Roles, Splits, make_splits
 from asmil.errors import AsmilError
 from asmil.tasks.classification import Classification, balanced_weights
@@ -30,6 +32,9 @@ class RunObserver:
 
     def began(self, description: RunDescription, splits: Splits) -> None:
         """The cohort is read and split."""
+
+    def preparing(self, what: str, done: int, total: int) -> None:
+        """Work before the first training: so many of all slides are done."""
 
     def note(self, text: str) -> None:
         """Something that the user may not expect."""
@@ -55,7 +60,7 @@ def train_run(
     observer = observer or RunObserver()
     folder = RunFolder(out)
     cohort = load_cohort(manifest, features)
-    infos = [inspect_features(slide.source) for slide in cohort.slides]
+    infos = _inspect(cohort, observer)
     refuse_mixed(infos)
     description = describe(config, cohort, infos)
     device = choose_device(config.training.device)
@@ -71,7 +76,10 @@ def train_run(
         observer.note(f"training bags are capped at {config.data.max_tiles} tiles, drawn anew every epoch")
 
     model = build_model(config, description.in_features, len(cohort.classes), config.training.seed)
-    loader = BagLoader(cohort.slides, config.data.cache, folder.path / "cache", model.prepare)
+    cache = folder.path / "cache"
+    if config.data.cache == "disk":
+        write_pack(cohort.slides, cache / PACK_NAME, partial(observer.preparing, "packing features"))
+    loader = BagLoader(cohort.slides, config.data.cache, cache, model.prepare)
     tables = []
     for fold in range(splits.n_folds):
         for seed in range(config.training.seed, config.training.seed + config.seeds):
@@ -84,6 +92,16 @@ def train_run(
             tables.append(pd.read_parquet(path))
     folder.write_predictions(folder.predictions, pd.concat(tables, ignore_index=True))
     return folder
+
+
+def _inspect(cohort: Cohort, observer: RunObserver) -> list[FeatureInfo]:
+    """The headers of all feature files; their fingerprints, which the checks ask for, are taken on the way."""
+    infos = []
+    for done, slide in enumerate(cohort.slides, start=1):
+        infos.append(inspect_features(slide.source))
+        fingerprint(slide.source)
+        observer.preparing("reading headers", done, len(cohort))
+    return infos
 
 
 def _make_splits(cohort: Cohort, config: RunConfig) -> Splits:
