@@ -10,10 +10,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 
 # Two workers on two cores: more threads would only wait for each other.
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# The same examples every time: a submission must not fail by chance.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.load_profile("repeatable")
 
 
 @pytest.fixture(scope="session")

@@ -59,6 +59,24 @@ def test_generated_splits_are_whole_grouped_and_hold_every_class(cohort, folds, 
         assert len(tested) == len(cohort)
 
 
+@settings(deadline=None, max_examples=40)
+@given(cohorts(), st.integers(2, 6), st.integers(0, 3))
+def test_folds_differ_by_at_most_one_patient_of_a_class(cohort, folds, seed):
+    splits = make_splits(cohort, folds, seed)
+    for label in cohort.classes:
+        of_class = {slide.slide for slide in cohort if slide.label == label}
+        counts = [len(patients(cohort, of_class & set(splits.slides(fold, "test")))) for fold in range(folds)]
+        assert max(counts) - min(counts) <= 1
+
+
+def test_patients_with_slides_of_two_classes_are_dealt_out_by_the_rarer_one():
+    cohort = cohort_of([["a", "b"]] * 4 + [["a"]] * 20 + [["b", "a", "a"]] * 4)
+    splits = make_splits(cohort, folds=4)
+    for fold in range(4):
+        mixed = [name for name in splits.slides(fold, "test") if cohort[name].label == "b"]
+        assert len(mixed) == 2
+
+
 @settings(deadline=None, max_examples=25)
 @given(cohorts(), st.integers(1, 3), st.integers(0, 3), st.randoms(use_true_random=False))
 def test_row_order_does_not_matter_and_the_seed_does(cohort, folds, seed, shuffler):

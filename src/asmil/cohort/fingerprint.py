@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from asmil.cohort.opened import OpenFeatures, open_features
+from asmil.cohort.opened import OpenFeatures, open_features, source_state
 from asmil.cohort.source import FeatureSource
 
 SAMPLED_ROWS = 8
@@ -19,11 +18,11 @@ ROWS_AT_ONCE = 4096
 
 def fingerprint(source: FeatureSource) -> str:
     """A cheap hash: the shape and a few rows, spread over the slide. Equal files have equal fingerprints."""
-    return _fingerprint(source, file_stamp(source.path))
+    return _fingerprint(source, source_state(source.path))
 
 
 @lru_cache(maxsize=65_536)
-def _fingerprint(source: FeatureSource, stamp: tuple[int, int]) -> str:
+def _fingerprint(source: FeatureSource, state: tuple[int, int]) -> str:
     """Kept as long as the file is the same, since several checks of one run ask for it."""
     with open_features(source, mmap=True) as file:
         digest = _started(file)
@@ -31,15 +30,6 @@ def _fingerprint(source: FeatureSource, stamp: tuple[int, int]) -> str:
             rows = np.unique(np.linspace(0, file.info.n_tiles - 1, SAMPLED_ROWS).astype(np.int64))
             digest.update(_half_bytes(file.features(rows)))
     return digest.hexdigest()
-
-
-def file_stamp(path: Path) -> tuple[int, int]:
-    """Size and time of the last change; zeros where there is no file."""
-    try:
-        found = path.stat()
-    except OSError:
-        return 0, 0
-    return found.st_size, found.st_mtime_ns
 
 
 def content_hash(source: FeatureSource) -> str:

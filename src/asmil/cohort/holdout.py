@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.model_selection import StratifiedGroupKFold
 
 from asmil.cohort.problems import Problem, fail, listed, raise_errors
 
@@ -31,10 +30,40 @@ class Subjects:
 
 
 def stratified_folds(subjects: Subjects, part: NDArray[np.int64], count: int, seed: int) -> list[NDArray[np.int64]]:
-    """A part divided into `count` folds of whole patients with nearly equal shares of every class."""
-    kfold = StratifiedGroupKFold(count, shuffle=True, random_state=seed)
-    pairs = kfold.split(part, subjects.targets[part], subjects.patients[part])
-    return [part[held_out] for _, held_out in pairs]
+    """A part divided into `count` folds of whole patients with nearly equal shares of every class.
+
+    Patients are dealt out class by class, the rarest class first, in an order drawn from the seed with the patients of
+    most slides first: each goes to the fold with the fewest patients of the class, and among those to the one with the
+    fewest slides. So the folds differ by at most one patient of a class, however many slides a patient has.
+    """
+    patients, owner = np.unique(subjects.patients[part], return_inverse=True)
+    stratum = _rarest_class(owner, subjects.targets[part], len(patients))
+    n_slides = np.bincount(owner, minlength=len(patients))
+    draw = np.random.default_rng(seed)
+    order = draw.permutation(len(patients))
+    order = order[np.argsort(-n_slides[order], kind="stable")]
+    first = draw.permutation(count)
+    fold_of = np.empty(len(patients), dtype=np.int64)
+    slides_in = np.zeros(count, dtype=np.int64)
+    classes, sizes = np.unique(stratum, return_counts=True)
+    for target in classes[np.argsort(sizes, kind="stable")]:
+        patients_in = np.zeros(count, dtype=np.int64)
+        for patient in order[stratum[order] == target]:
+            fold = np.lexsort((first, slides_in, patients_in))[0]
+            fold_of[patient] = fold
+            patients_in[fold] += 1
+            slides_in[fold] += n_slides[patient]
+    return [part[fold_of[owner] == fold] for fold in range(count)]
+
+
+def _rarest_class(owner: NDArray[np.int64], targets: NDArray[np.int64], n_patients: int) -> NDArray[np.int64]:
+    """For every patient the class, of those its slides have, that the fewest patients have."""
+    pairs = np.unique(np.stack([owner, targets], axis=1), axis=0)
+    holders = np.bincount(pairs[:, 1])
+    rarest_last = pairs[np.argsort(-holders[pairs[:, 1]], kind="stable")]
+    stratum = np.empty(n_patients, dtype=np.int64)
+    stratum[rarest_last[:, 0]] = rarest_last[:, 1]
+    return stratum
 
 
 def hold_out(subjects: Subjects, part: NDArray[np.int64], share: float, seed: int) -> NDArray[np.int64]:

@@ -174,3 +174,12 @@ def _tiles_and_width(shape: tuple[int, ...], source: FeatureSource) -> tuple[int
 
 def _first_line(error: Exception) -> str:
     return str(error).strip("'\"").splitlines()[0] if str(error) else type(error).__name__
+
+
+def source_state(path: Path) -> tuple[int, int]:
+    """Size and time of change; a file rewritten since has others."""
+    try:
+        stat = path.stat()
+    except FileNotFoundError:
+        fail(path, "the feature file does not exist", "correct its path or extract the slide")
+    return stat.st_size, stat.st_mtime_ns

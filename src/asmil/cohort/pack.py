@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from asmil.cohort.bag import Bag
 from asmil.cohort.features import read_bag
 from asmil.cohort.manifest import Slide
+from asmil.cohort.opened import source_state
 from asmil.cohort.pack_index import (
     COORD_BYTES,
     COORDS,
@@ -29,7 +30,6 @@ from asmil.cohort.pack_index import (
     absolute,
     data_end,
     read_index,
-    source_state,
     write_index,
 )
 from asmil.cohort.problems import fail

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from asmil.cohort.manifest import Slide
-from asmil.cohort.problems import fail
+from asmil.cohort.opened import source_state
 from asmil.cohort.source import CoordsUnit, FeatureSource
 from asmil.files import write_json
 
@@ -76,12 +76,3 @@ def data_end(entries: dict[str, Entry]) -> tuple[int, int]:
 def absolute(source: FeatureSource) -> str:
     """A source as it is noted in the index: the same from any working folder."""
     return str(FeatureSource(source.path.resolve(), source.group))
-
-
-def source_state(path: Path) -> tuple[int, int]:
-    """Size and time of change; a file rewritten since has others."""
-    try:
-        stat = path.stat()
-    except FileNotFoundError:
-        fail(path, "the feature file does not exist", "correct its path or extract the slide")
-    return stat.st_size, stat.st_mtime_ns
