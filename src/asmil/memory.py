@@ -12,8 +12,8 @@ _LARGEST = 2**31 - 1
 def keep_freed_memory() -> bool:
     """Let the C library keep freed memory for the next bag instead of giving it back to the system.
 
-    Every bag needs the same few large buffers; getting fresh pages for them each time costs a third of a step on a
-    CPU. Meant for commands that own their process. Returns whether it could be done (Linux with glibc).
+    Every bag needs the same few large buffers, and fresh pages for them cost time again and again. Meant for commands
+    that own their process. Returns whether it could be done (Linux with glibc).
     """
     if sys.platform != "linux":
         return False

@@ -44,18 +44,17 @@ class AttentionPoolModel(MILModel):
         return self.readout(self.normalizer(scores).to(embedded.dtype) @ embedded, scores)
 
     @torch.no_grad()
-    def stream(self, chunks: Iterable[Tensor], keep_scores: bool = True) -> Output:
+    def stream(self, chunks: Iterable[Tensor]) -> Output:
         """The output for a bag that arrives as chunks of features (n x D each), in the order of its tiles.
 
-        keep_scores: also return the scores (A x N, on the CPU); without them memory is constant.
+        The scores (A x N) are gathered on the CPU; all else needs the memory of one chunk.
         """
         maximum = total = weighted = None
         kept: list[Tensor] = []
         for features in chunks:
             embedded = self.embed(features)
             scores = self.score(embedded)
-            if keep_scores:
-                kept.append(scores.cpu())
+            kept.append(scores.cpu())
             log_weights = self.normalizer.log_weights(scores)
             highest = log_weights.amax(dim=-1, keepdim=True)
             if maximum is None or total is None or weighted is None:
@@ -70,4 +69,4 @@ class AttentionPoolModel(MILModel):
             maximum = new_maximum
         assert total is not None, "a bag has at least one tile"
         assert weighted is not None
-        return self.readout(weighted / total, torch.cat(kept, dim=-1) if keep_scores else None)
+        return self.readout(weighted / total, torch.cat(kept, dim=-1))
