@@ -3,12 +3,14 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO := demo
+DIR ?= ../shared/oracles
 
-.PHONY: help install demo test lint bench clean
+.PHONY: help install demo test lint oracles bench clean
 
 help:
 	@echo "make demo       synthetic cohort, ASMIL and ABMIL trained on it, a table and a report"
 	@echo "make test       everything: ruff, mypy, import-linter, pytest"
+	@echo "make oracles    every method beside its official implementation's numbers (DIR=folder of oracle files)"
 	@echo "make bench      speed of the folded ASMIL beside the plain form, as ratios"
 	@echo "make clean      remove the environment, the demo and all caches"
 
@@ -34,6 +36,9 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+oracles: install
+	OMP_NUM_THREADS=1 $(BIN)/python -m oracles $(DIR)
 
 bench: install
 	$(BIN)/python benchmarks/asmil_speed.py

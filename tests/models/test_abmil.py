@@ -9,7 +9,7 @@ def test_gated_and_plain_equal_their_formulas():
     x = torch.randn(9, 16)
     for gated in (True, False):
         model = build("abmil", 16, 2, gated=gated, attention=5, bias=True).eval()
-        h = torch.relu(x @ model.embedding.weight.T + model.embedding.bias)
+        h = torch.relu(x @ model.embedding.layers[0].weight.T + model.embedding.layers[0].bias)
         a = model.attention
         hidden = torch.tanh(h @ a.value.weight.T + a.value.bias)
         if gated:

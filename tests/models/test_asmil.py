@@ -5,8 +5,8 @@ import torch
 
 from asmil import AsmilError, Bag, build
 from asmil.models.base import inner_width
+from asmil.models.blocks.randomness import Dropout, TokenDrop
 from asmil.models.inference import infer
-from asmil.models.randomness import Dropout, TokenDrop
 from plain_asmil import PlainASMIL
 
 

@@ -1,73 +1,60 @@
-"""Numbers that the official implementations answered, for the methods there are so far."""
+"""Numbers that the official implementations answered."""
 
+import copy
 import json
 
 import pytest
 import torch
 
-from asmil import Anchor, Bag
-from asmil.attention import nsf
+from asmil import AsmilError
 from asmil.models import official
-from asmil.tasks.classification import Classification
-from oracle_rule import draw_bag, draw_state
+from oracles.__main__ import check_file, main
+from oracles.rule import draw_state
 from shared_data import oracle_files
 
-TOLERANCE = 1e-5
-LOGITS = ("logits", "logit")
 
-
-def answers(model, bag):
-    """Everything that an oracle of these methods may ask for, by the names of the files."""
-    output = model(bag)
-    logits = output.logits.unsqueeze(0)
-    classes = [str(i) for i in range(max(2, model.n_outputs))]
-    task = Classification(classes, single_output=model.n_outputs == 1)
-
-    def loss(label):
-        return task.loss(logits, torch.tensor([label]))
-
-    def anchored(**options):
-        return Anchor(model, **options).loss(bag, output.scores)
-
-    found = {
-        **dict.fromkeys(LOGITS, logits),
-        "scores": output.scores,
-        "attention": model.normalizer(output.scores),
-        "bag_feature": output.embedding,
-        "heatmap": model.heatmap(output),
-        "nsf": nsf(output.scores),
-        "prob": task.probabilities(logits)[:, 1:].float(),
-        "kl_anchor_online_sum_over_tiles": anchored(),
-        "cross_entropy_sum_over_tiles": anchored(divergence="cross_entropy"),
-        "match_released_mean": anchored(divergence="cross_entropy", reduction="mean"),
-        **output.extras,
-    }
-    for label in range(len(classes)):
-        found[f"loss_label{label}"] = found[f"loss_ce_label{label}"] = loss(label)
-    return found
-
-
-@pytest.mark.parametrize("path", oracle_files("asmil_*.json", "abmil_[!v]*.json"))
+@pytest.mark.parametrize("path", oracle_files("*.json"))
 def test_agrees_with_the_official_numbers(path):
-    oracle = json.loads(path.read_text())
-    model = official.load(draw_state(oracle["tensors"]), oracle["config"])
-    ours = answers(model, Bag(draw_bag(*(oracle["bag"][key] for key in ("n", "d", "key")))))
-    for name, expected in oracle["outputs"].items():
-        values = torch.tensor(expected["values"])
-        # a scalar may be a small difference of large terms: its scale is at least 1
-        scale = max(float(values.abs().max()), 1.0 if values.numel() == 1 else 0.0)
-        error = float((ours[name].detach().reshape(-1) - values).abs().max())
-        assert error <= TOLERANCE * scale, f"{name}: off by {error / scale:.1e}"
+    verdict = check_file(path)
+    assert verdict.passed is not False, verdict.details
+
+
+@pytest.mark.parametrize("path", oracle_files("asmil_reference.json"))
+def test_a_changed_number_a_new_output_and_a_broken_file_fail(path, tmp_path, capsys):
+    content = json.loads(path.read_text())
+    changed = copy.deepcopy(content)
+    changed["outputs"]["logits"]["values"][1] += 1e-3
+    more = copy.deepcopy(content)
+    more["outputs"]["something_new"] = {"shape": [], "values": [1.0]}
+    unknown = {**content, "tensors": [{"name": "w", "shape": [2]}]}
+    for name, broken in {"changed": changed, "more": more, "unknown": unknown}.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(broken))
+    (tmp_path / "garbage.json").write_text("{")
+    (tmp_path / "good.json").write_text(path.read_text())
+    assert main([str(tmp_path)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    words = {line.split(".json")[0]: line for line in lines[1:-1]}
+    assert all("FAIL" in words[name] for name in ("changed", "more", "unknown", "garbage"))
+    assert "logits: off by 1.00e-03" in words["changed"]
+    assert "something_new: not answered" in words["more"]
+    assert " pass " in words["good"]
+    assert lines[-1].startswith("1 passed, 4 failed")
+
+
+def test_an_empty_folder_is_no_success(tmp_path):
+    assert main([str(tmp_path)]) != 0
 
 
 @pytest.mark.parametrize("path", oracle_files("asmil_reference.json"))
 def test_an_incomplete_state_dict_is_an_error_that_says_what_is_missing(path):
-    from asmil import AsmilError
-
     state = draw_state(json.loads(path.read_text())["tensors"])
-    for missing in ("cls", "sub_attention.2.k_proj.bias"):
-        part = {name: tensor for name, tensor in state.items() if name != missing}
-        with pytest.raises(AsmilError, match=f"asmil but lacks {missing}"):
+    for missing in (
+        ["cls"],
+        ["sub_attention.2.k_proj.bias"],
+        ["sub_attention.1.v_proj.weight", "sub_attention.2.v_proj.weight"],
+    ):
+        part = {name: tensor for name, tensor in state.items() if name not in missing}
+        with pytest.raises(AsmilError, match=f"asmil but lacks {', '.join(missing)}"):
             official.load(part)
     with pytest.raises(AsmilError, match="no known official model"):
         official.load({"something.weight": torch.zeros(2)})

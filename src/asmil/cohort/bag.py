@@ -12,6 +12,9 @@ from torch import Tensor
 
 from asmil.errors import AsmilError
 
+LOWRES = "lowres"
+"""The extras that a feature file holds itself: low-magnification tiles, one a tile and in the same order."""
+
 
 @dataclass(slots=True)
 class Bag:
@@ -58,14 +61,18 @@ class Bag:
         )
 
     def subset(self, tiles: Tensor) -> Bag:
-        """The bag of the given tiles (indices), in that order; extras are dropped, they may not fit."""
+        """The bag of the given tiles (indices), in that order; of the extras only low-magnification tiles stay."""
         return replace(
             self,
             features=self.features[tiles],
             coords=None if self.coords is None else self.coords[tiles],
             slide_index=None if self.slide_index is None else self.slide_index[tiles],
-            extras={},
+            extras={LOWRES: _chosen(self.extras[LOWRES], tiles)} if LOWRES in self.extras else {},
         )
+
+
+def _chosen(lowres: Mapping[str, Tensor], tiles: Tensor) -> dict[str, Tensor]:
+    return {name: values[tiles] for name, values in lowres.items()}
 
 
 def _moved(value: Any, device: torch.device | str) -> Any:

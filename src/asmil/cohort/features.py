@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from asmil.cohort.bag import Bag
+from asmil.cohort.bag import LOWRES, Bag
 from asmil.cohort.fingerprint import content_hash, fingerprint
-from asmil.cohort.formats import FORMAT_KEY, FORMAT_VERSION, LOWRES, common_step
+from asmil.cohort.formats import FORMAT_KEY, FORMAT_VERSION, common_step
 from asmil.cohort.opened import OpenFeatures, as_tensor, open_features
 from asmil.cohort.problems import fail
 from asmil.cohort.source import FeatureInfo, FeatureSource, Provenance

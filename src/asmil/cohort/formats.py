@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asmil.cohort.attributes import integer, number, plain
+from asmil.cohort.bag import LOWRES
 from asmil.cohort.problems import fail, listed
 from asmil.cohort.source import CoordsUnit, FeatureSource, Layout, Provenance
 from asmil.errors import did_you_mean
@@ -22,7 +23,6 @@ from asmil.errors import did_you_mean
 FORMAT_KEY = "asmil_format"
 FORMAT_VERSION = 1
 FEATURE_NAMES = ("features", "feats", "feat")
-LOWRES = "lowres"
 TRIDENT_COORD_KEYS = ("patch_size_level0", "target_magnification", "level0_magnification")
 STAMP_KEYS = ("stamp_version", "extractor", "unit", "tile_size_um")
 HISTORIC_TILE_UM = 256.0

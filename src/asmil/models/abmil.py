@@ -15,25 +15,22 @@ of an anchor and because official checkpoints hold it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn import functional
 
 from asmil.models.attention_pool import AttentionPoolModel
-from asmil.models.base import ModelConfig, Output, inner_width
-from asmil.models.blocks import TanhAttention
-from asmil.models.official import OfficialForm, Tensors, register_official
-from asmil.models.randomness import Dropout
+from asmil.models.base import Output
+from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
+from asmil.models.blocks.scoring import ScoreNetwork
+from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
 from asmil.models.registry import register
 
 
-class ABMILConfig(ModelConfig):
+class ABMILConfig(EmbeddingConfig):
     """Architecture of ABMIL."""
 
-    inner: int | None = Field(None, ge=1, description="embedding width; by default from the feature width")
     attention: int = Field(128, ge=1, description="L, width of the attention network")
     gated: bool = Field(True, description="gated attention, or plain")
     branches: int = Field(1, ge=1, description="K, the number of attention branches")
@@ -63,18 +60,16 @@ class ABMIL(AttentionPoolModel):
 
     def __init__(self, in_features: int, n_outputs: int, config: ABMILConfig) -> None:
         super().__init__(in_features, n_outputs, config)
-        width = config.inner or inner_width(in_features)
-        self.embedding = nn.Linear(in_features, width, bias=config.bias)
-        self.dropout = Dropout(config.dropout)
-        self.attention = TanhAttention(width, config.attention, config.branches, config.gated)
+        self.embedding = TileEmbedding(
+            in_features, config, bias=config.bias, activation=config.activation, dropout=config.dropout
+        )
+        width = self.embedding.width
+        self.attention = ScoreNetwork(width, config.attention, config.branches, config.gated)
         self.head = nn.Linear(width * config.branches, n_outputs)
 
     def embed(self, features: Tensor) -> Tensor:
-        embedded = self.embedding(features.to(self.embedding.weight.dtype))
-        relu = self.config.activation == "relu"
-        embedded = functional.relu(embedded, inplace=True) if relu else functional.gelu(embedded)
-        dropped: Tensor = self.dropout(embedded)
-        return dropped
+        embedded: Tensor = self.embedding(features)
+        return embedded
 
     def score(self, embedded: Tensor) -> Tensor:
         scores: Tensor = self.attention(embedded)
@@ -91,24 +86,16 @@ def _official(embedding: str, value: str, gate: str | None, weight: str, head: s
     if gate is not None:
         layers["attention.gate"] = gate
 
-    def convert(tensors: Tensors, config: Mapping[str, Any]) -> tuple[int, int, dict[str, Any], dict[str, Tensor]]:
-        state = {
-            f"{ours}.{leaf}": tensors[f"{theirs}.{leaf}"]
-            for ours, theirs in layers.items()
-            for leaf in ("weight", "bias")
-        }
-        state["embedding.weight"] = tensors[f"{embedding}.weight"]
-        bias = f"{embedding}.bias" in tensors
-        if bias:
-            state["embedding.bias"] = tensors[f"{embedding}.bias"]
-        inner, in_features = state["embedding.weight"].shape
+    def convert(tensors: Tensors, config: Config) -> Converted:
+        state = renamed(tensors, {"embedding.layers.0": embedding, **layers})
+        inner, in_features = state["embedding.layers.0.weight"].shape
         branches, hidden = state["attention.weight.weight"].shape
         options = {
             "inner": inner,
             "attention": hidden,
             "gated": gate is not None,
             "branches": branches,
-            "bias": bias,
+            "bias": "embedding.layers.0.bias" in state,
             "activation": config.get("act", "relu"),
         }
         return in_features, state["head.weight"].shape[0], options, state

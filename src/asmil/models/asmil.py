@@ -21,8 +21,7 @@ small head per token whose logits enter no loss (`token_heads`, only to load its
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -34,9 +33,9 @@ from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.attention_pool import AttentionPoolModel
 from asmil.models.base import ModelConfig, Output, inner_width
-from asmil.models.folded import FoldedProjections, embed_and_attend
-from asmil.models.official import OfficialForm, Tensors, register_official
-from asmil.models.randomness import TokenDrop
+from asmil.models.blocks.folded import FoldedProjections, embed_and_attend
+from asmil.models.blocks.randomness import TokenDrop
+from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official
 from asmil.models.registry import register
 
 
@@ -151,9 +150,7 @@ def _scores(vectors: Tensor, constants: Tensor, embedded: Tensor) -> Tensor:
 _BLOCK_LAYERS = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "out_proj", "norm": "layer_norm"}
 
 
-def _convert_released(
-    tensors: Tensors, config: Mapping[str, Any]
-) -> tuple[int, int, dict[str, Any], dict[str, Tensor]]:
+def _convert_released(tensors: Tensors, config: Config) -> Converted:
     """The released layout: one module a token. `dimreduction.bn.*` is stored there but never used."""
     n_tokens = tensors["q"].shape[1]
     state = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -13,7 +13,7 @@ from asmil.attention.normalizers import Normalizer, Softmax
 from asmil.cohort.bag import Bag
 from asmil.config import Settings
 from asmil.errors import AsmilError
-from asmil.models.randomness import use_generator
+from asmil.models.blocks.randomness import use_generator
 from asmil.tasks.base import Task
 
 INNER_WIDTHS = {384: 128, 512: 256, 768: 384, 1024: 512, 1536: 768}
@@ -57,6 +57,23 @@ class Loss:
     parts: Mapping[str, Tensor]
 
 
+@dataclass(frozen=True)
+class Stage:
+    """One part of a training that has several; the loop trains `model`, then goes on to the next stage.
+
+    name: stands in `metrics.jsonl` and in checkpoints
+    model: what this stage trains; the last stage's model is the one that is kept
+    start: called once with the previous stage's model (its chosen epoch, in eval mode) and the training bags
+        (prepared, on the model's device), to take over what this stage needs
+    epochs: how many; None takes `training.epochs`
+    """
+
+    name: str
+    model: MILModel
+    start: Callable[[MILModel, Iterable[Bag]], None] = lambda previous, bags: None
+    epochs: int | None = None
+
+
 class MILModel(nn.Module):
     """The base of all methods.
 
@@ -66,7 +83,9 @@ class MILModel(nn.Module):
 
     config_type: ClassVar[type[ModelConfig]] = ModelConfig
     score_axes: ClassVar[tuple[str, ...]] = ()
-    """What the A rows of the scores are, outermost first."""
+    """What the A rows of the scores are, outermost first; empty for a method without attention."""
+    heatmap_kinds: ClassVar[tuple[str, ...]] = ("attention",)
+    """The maps that `heatmap` can draw, the default first."""
 
     def __init__(self, in_features: int, n_outputs: int, config: ModelConfig) -> None:
         super().__init__()
@@ -101,21 +120,37 @@ class MILModel(nn.Module):
         value = task.loss(torch.stack([output.logits for output in outputs]), targets)
         return Loss(value, {task.loss_name: value})
 
-    def heatmap(self, output: Output, kind: str = "attention") -> Tensor:
-        """One value a tile, N: by default the attention, averaged over its rows."""
-        if kind != "attention":
-            raise AsmilError(f"{type(self).__name__} has no heat map {kind!r}; it has 'attention'")
-        if output.scores is None:
-            raise AsmilError(f"{type(self).__name__} has no attention to show")
+    def heatmap(self, output: Output, kind: str | None = None) -> Tensor:
+        """One value a tile, N, as the method's authors draw it; `kind` is one of `heatmap_kinds`."""
+        kind = self.heatmap_kinds[0] if kind is None else kind
+        if kind not in self.heatmap_kinds:
+            known = ", ".join(repr(known) for known in self.heatmap_kinds)
+            raise AsmilError(f"{type(self).__name__} has no heat map {kind!r}; it has {known}")
+        return self.draw_heatmap(output, kind)
+
+    def draw_heatmap(self, output: Output, kind: str) -> Tensor:
+        """What `heatmap` gives for a known kind: by default the attention, averaged over its rows."""
+        del kind
+        assert output.scores is not None, "a method without scores draws its own map"
         attention: Tensor = self.normalizer(output.scores)
         return attention.mean(dim=0)
 
+    def stages(self) -> list[Stage]:
+        """The stages of the training, where one is not enough; the last one's model is this model."""
+        return [Stage("", self)]
+
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """Optimizer groups: `params`, and where they differ from the run's, `lr` and `weight_decay`."""
-        return [{"params": list(self.parameters())}]
+        """Optimizer groups: `params`, and where they differ from the run's, `lr`, `weight_decay` and `clip_norm`."""
+        return [{"params": [parameter for parameter in self.parameters() if parameter.requires_grad]}]
+
+    def before_step(self, step: int, steps: int) -> None:
+        """Called before every optimizer step of a stage: this is step `step` of `steps` (0-based; for schedules)."""
 
     def after_step(self, bag: Bag, output: Output, target: Tensor) -> None:
-        """Called after every optimizer step (momentum teachers, prototypes)."""
+        """Called after every optimizer step (momentum teachers, prototypes), with the step's last bag.
+
+        target: a class index of shape (1,), or what the task's targets are
+        """
 
     def use_generator(self, generator: torch.Generator | None) -> None:
         """Draw all randomness of training from `generator`, so that a run can be repeated and resumed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -10,8 +11,6 @@ from typing import Any, TypeVar
 from asmil.config import parse_settings
 from asmil.errors import AsmilError, did_you_mean
 from asmil.models.base import MILModel, ModelConfig
-
-_MODULES = ("abmil", "asmil")
 
 
 @dataclass(frozen=True)
@@ -54,9 +53,10 @@ def register(
 
 
 def methods() -> dict[str, Method]:
-    """All registered methods, by name."""
-    for module in _MODULES:
-        importlib.import_module(f"asmil.models.{module}")
+    """All registered methods, by name: every module of `asmil.models` may register some."""
+    package = importlib.import_module("asmil.models")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"asmil.models.{module.name}")
     return dict(sorted(_METHODS.items()))
 
 

@@ -21,3 +21,7 @@ class Task(Protocol):
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The mean loss over the bags of a step: logits B x C, targets B."""
         ...
+
+    def class_index(self, targets: Tensor) -> Tensor | None:
+        """The classes of the bags, for losses that treat each class on its own; None where targets are no classes."""
+        ...

@@ -61,6 +61,10 @@ class Classification:
             per_slide = per_slide * self._weights.to(logits)[targets]
         return per_slide.mean()
 
+    def class_index(self, targets: Tensor) -> Tensor:
+        """The targets, which are class indices."""
+        return targets
+
     def probabilities(self, logits: Tensor) -> Tensor:
         """B x K class probabilities from B x C logits, in float64 so that rows sum to 1 to the last digit."""
         logits = logits.double()

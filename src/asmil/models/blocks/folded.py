@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from asmil.models.randomness import Dropout
+from asmil.models.blocks.randomness import Dropout
 
 
 class FoldedProjections(nn.Module):

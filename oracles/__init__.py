@@ -1,0 +1,1 @@
+"""Checks our methods against numbers that official implementations answered: `python -m oracles FOLDER`."""

@@ -1,0 +1,93 @@
+"""`python -m oracles FOLDER`: one line a file, a count, and a non-zero exit when anything does not agree."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from asmil.errors import AsmilError
+from oracles.answers import answer
+from oracles.compare import Comparison, compare
+from oracles.problem import read_oracle
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What is said of one file; `passed` is None for files of parts that are not covered yet."""
+
+    file: str
+    method: str
+    passed: bool | None
+    absolute: float = 0.0
+    relative: float = 0.0
+    details: str = ""
+
+    def line(self) -> str:
+        """One line of the table."""
+        if self.passed is None:
+            return f"{self.file:34} {'':16} {'':10} {'':10} not yet covered"
+        word = "pass" if self.passed else "FAIL"
+        return (
+            f"{self.file:34} {self.method:16} {self.absolute:10.1e} {self.relative:10.1e} {word}  {self.details}"
+        ).rstrip()
+
+
+def check_file(path: Path) -> Verdict:
+    """Answer the problem of one file and compare; whatever goes wrong is a failure of that file alone."""
+    method = ""
+    try:
+        oracle = read_oracle(path)
+        if oracle is None:
+            return Verdict(path.name, "", None)
+        method = oracle.problem.method
+        with torch.random.fork_rng(devices=[]):
+            method, ours = answer(oracle.problem)
+        return _judge(path.name, method, compare(oracle, ours))
+    except AsmilError as error:
+        return _failed(path.name, method, str(error))
+    except json.JSONDecodeError as error:
+        return _failed(path.name, method, f"not a JSON file ({error})")
+    except Exception as error:  # noqa: BLE001 - a broken file must not keep the others from being checked
+        return _failed(path.name, method, f"not compared: {type(error).__name__}: {error}")
+
+
+def _judge(file: str, method: str, comparisons: list[Comparison]) -> Verdict:
+    if not comparisons:
+        return _failed(file, method, "the file holds no output to compare")
+    absolute = max(comparison.error for comparison in comparisons)
+    relative = max(comparison.relative for comparison in comparisons)
+    wrong = [f"{comparison.output}: {comparison.reason}" for comparison in comparisons if not comparison.passed]
+    details = "; ".join(wrong) or f"{len(comparisons)} outputs"
+    return Verdict(file, method, not wrong, absolute, relative, details)
+
+
+def _failed(file: str, method: str, reason: str) -> Verdict:
+    return Verdict(file, method, False, float("inf"), float("inf"), reason)
+
+
+def main(arguments: list[str]) -> int:
+    """Check every file of the folder; 0 only if there are some and all model oracles agree."""
+    if len(arguments) != 1:
+        print("usage: python -m oracles FOLDER", file=sys.stderr)
+        return 2
+    folder = Path(arguments[0])
+    files = sorted(folder.glob("*.json"))
+    if not files:
+        print(f"{folder}: there are no oracle files; give the folder that holds them: make oracles DIR=path")
+        return 2
+    print(f"{'file':34} {'method':16} {'abs. error':>10} {'rel. error':>10} (relative to the scale of an output)")
+    verdicts = []
+    for path in files:
+        verdicts.append(check_file(path))
+        print(verdicts[-1].line(), flush=True)
+    passed, failed, open_ = (sum(v.passed is value for v in verdicts) for value in (True, False, None))
+    print(f"{passed} passed, {failed} failed, {open_} not yet covered (parts that other issues build)")
+    return 1 if failed or not passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
