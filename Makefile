@@ -11,7 +11,7 @@ help:
 	@echo "make demo       synthetic cohort, ASMIL and ABMIL trained on it, a table and a report"
 	@echo "make test       everything: ruff, mypy, import-linter, pytest"
 	@echo "make oracles    every method beside its official implementation's numbers (DIR=folder of oracle files)"
-	@echo "make bench      speed of the folded ASMIL beside the plain form, as ratios"
+	@echo "make bench      speed: the folded ASMIL beside the plain form, and what every method costs"
 	@echo "make clean      remove the environment, the demo and all caches"
 
 install: $(VENV)/installed
@@ -42,6 +42,7 @@ oracles: install
 
 bench: install
 	$(BIN)/python benchmarks/asmil_speed.py
+	$(BIN)/python benchmarks/method_speed.py
 
 clean:
 	rm -rf $(VENV) $(DEMO) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

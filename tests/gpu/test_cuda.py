@@ -8,8 +8,10 @@ from asmil import Anchor, Bag, build, methods
 from asmil.models.inference import infer
 from asmil.tasks.classification import Classification
 from asmil.training.config import resolve
-from asmil.training.loop import LabeledBags, Trainer
-from asmil.training.setup import build_anchor, build_model
+from asmil.training.epoch_log import read_epochs
+from asmil.training.labeled_bags import LabeledBags
+from asmil.training.loop import Trainer
+from asmil.training.setup import build_model
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device here")
 WIDTH = 384
@@ -20,36 +22,55 @@ def name(request):
     return request.param
 
 
+def grid(tiles):
+    cells = torch.arange(tiles)
+    return torch.stack([cells % 71, cells // 71], dim=1) * 256
+
+
 def model_and_bag(name, tiles=5000):
     torch.manual_seed(0)
-    return build(name, WIDTH, 2), Bag(torch.randn(tiles, WIDTH, generator=torch.Generator().manual_seed(1)))
+    features = torch.randn(tiles, WIDTH, generator=torch.Generator().manual_seed(1))
+    model = build(name, WIDTH, 2)
+    return model, model.prepare(Bag(features, grid(tiles)))
+
+
+def close(found, expected, tolerance, what=""):
+    """Within a tolerance of the largest value: a GPU adds in another order."""
+    if expected is None:
+        assert found is None
+        return
+    error = float((found - expected).abs().max())
+    assert error <= tolerance * max(float(expected.abs().max()), 1e-3), f"{what} off by {error:.1e}"
 
 
 def test_same_numbers_as_on_the_cpu(name):
     model, bag = model_and_bag(name)
     on_cpu = infer(model, bag)
     on_gpu = infer(model.cuda(), bag, "cuda")
-    torch.testing.assert_close(on_gpu.logits, on_cpu.logits, rtol=1e-3, atol=1e-4)
-    torch.testing.assert_close(on_gpu.scores, on_cpu.scores, rtol=1e-3, atol=1e-3)
+    close(on_gpu.logits, on_cpu.logits, 1e-3)
+    close(on_gpu.scores, on_cpu.scores, 1e-3)
 
 
 def test_gradients_agree_with_the_cpu(name):
-    model, bag = model_and_bag(name)
+    """In double precision, so that no tile is chosen differently by rounding."""
+    model, bag = model_and_bag(name, 500)
     gradients = []
     for device in ("cpu", "cuda"):
-        model.to(device).zero_grad()
+        model.to(device, torch.float64).zero_grad()
         model.eval()
-        anchor = Anchor(model)
-        placed = bag.to(device)
+        placed = bag.to(device, torch.float64)
         output = model(placed)
-        target = torch.tensor([1], device=device)
-        loss = torch.nn.functional.cross_entropy(output.logits[None], target) + anchor.loss(placed, output.scores)
+        loss = torch.nn.functional.cross_entropy(output.logits[None], torch.tensor([1], device=device))
+        if output.scores is not None:
+            loss = loss + Anchor(model).loss(placed, output.scores)
         loss.backward()
-        gradients.append({n: p.grad.cpu().clone() for n, p in model.named_parameters()})
+        gradients.append({n: p.grad.cpu().clone() for n, p in model.named_parameters() if p.grad is not None})
+    assert gradients[0].keys() == gradients[1].keys()
     for key, value in gradients[0].items():
-        torch.testing.assert_close(gradients[1][key], value, rtol=1e-2, atol=1e-3, msg=key)
+        close(gradients[1][key], value, 1e-3, key)
 
 
+@pytest.mark.parametrize("name", ["abmil", "asmil", "clam_sb"])
 def test_a_bag_larger_than_the_memory_runs_in_chunks_with_the_same_result(name):
     model, bag = model_and_bag(name, 300_000)
     expected = infer(model.cuda(), bag, "cuda", chunk_tiles=len(bag))
@@ -77,7 +98,7 @@ def labeled(seed):
     for i, target in enumerate(targets):
         features = draw.normal(size=(200, WIDTH)).astype(np.float16)
         features[:40] += 0.5 * target
-        bags.append(Bag(features, id=f"s{i}"))
+        bags.append(Bag(features, grid(200), id=f"s{i}"))
     return LabeledBags(bags, targets.astype(np.int64))
 
 
@@ -88,11 +109,14 @@ def test_training_learns_and_goes_on_from_a_checkpoint(name, precision, tmp_path
         config = resolve(name, changes={"training": settings})
         model = build_model(config, WIDTH, 2, 0)
         task = Classification(["a", "b"])
-        anchor = build_anchor(config, model, 0)
-        return Trainer(model, task, config, seed=0, anchor=anchor, device="cuda", folder=tmp_path)
+        return Trainer(model, task, config, seed=0, device="cuda", folder=tmp_path)
 
     trainer(3).fit(labeled(0), labeled(1))
+    first_losses = [record["train"]["loss"] for record in read_epochs(tmp_path / "metrics.jsonl")]
     second = trainer(10)
     second.fit(labeled(0), labeled(1))
-    assert second.step == 160
-    assert second.validate(labeled(1))["macro_auc"] > 0.95
+    losses = [record["train"]["loss"] for record in read_epochs(tmp_path / "metrics.jsonl")]
+    assert losses[: len(first_losses)] == first_losses
+    assert np.isfinite(losses).all()
+    if name in ("asmil", "abmil", "clam_sb", "transmil", "dsmil"):
+        assert second.validate(labeled(1))["macro_auc"] > 0.95

@@ -8,8 +8,9 @@ import torch
 from asmil import AsmilError, Bag, build
 from asmil.tasks.classification import Classification
 from asmil.training.config import resolve
-from asmil.training.loop import LabeledBags, Trainer, selection_score
-from asmil.training.setup import build_anchor, build_model
+from asmil.training.labeled_bags import LabeledBags
+from asmil.training.loop import Trainer, selection_score
+from asmil.training.setup import build_model
 
 
 class Bags:
@@ -40,8 +41,7 @@ def labeled(n=12, seed=0, width=16) -> LabeledBags:
 def trainer(method="abmil", folder=None, seed=0, task=None, **training) -> Trainer:
     config = resolve(method, changes={"training": {"epochs": 3, "lr": 1e-3, **training}})
     model = build_model(config, 16, 2, seed)
-    anchor = build_anchor(config, model, seed)
-    return Trainer(model, task or Classification(["a", "b"]), config, seed=seed, anchor=anchor, folder=folder)
+    return Trainer(model, task or Classification(["a", "b"]), config, seed=seed, folder=folder)
 
 
 def weights(one: Trainer) -> torch.Tensor:
@@ -154,7 +154,7 @@ def test_validation_runs_in_eval_mode_and_leaves_the_training_alone():
 def test_early_stopping_ends_after_epochs_without_gain():
     one = trainer(epochs=50, early_stopping=2, lr=1e-9)
     one.fit(labeled(), labeled(seed=1))
-    assert one.epoch == 3
+    assert one.progress.epoch == 3
 
 
 def test_early_stopping_without_validation_is_refused():
@@ -182,11 +182,8 @@ def test_anchor_parts_are_logged_and_after_step_is_called(tmp_path):
     config = resolve("asmil", changes={"training": {"epochs": 1}, "anchor": {"rows": "kept", "update": "epoch"}})
     model = build_model(config, 16, 2, 0)
     model.after_step = lambda bag, output, target: calls.append((bag.id, int(target)))
-    anchor = build_anchor(config, model, 0)
     records = []
-    one = Trainer(
-        model, Classification(["a", "b"]), config, seed=0, anchor=anchor, folder=tmp_path, on_epoch=records.append
-    )
+    one = Trainer(model, Classification(["a", "b"]), config, seed=0, folder=tmp_path, on_epoch=records.append)
     one.fit(labeled(), None)
     assert set(records[0]["train"]) == {"loss", "ce", "anchor"}
     parts = records[0]["train"]

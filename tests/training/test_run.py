@@ -84,8 +84,8 @@ def test_prediction_averages_the_models_and_needs_no_labels(folds_run, small_coh
         singles.append(predictor.predict_bag(bag).probabilities)
         predictor.models = kept
     np.testing.assert_allclose(result.probabilities, np.mean(singles, axis=0))
-    assert result.attention.shape == (len(bag),)
-    assert result.attention.sum() == pytest.approx(1, abs=1e-5)
+    assert result.heatmap.shape == (len(bag),)
+    assert result.heatmap.sum() == pytest.approx(1, abs=1e-5)
 
 
 def test_features_made_in_another_way_are_refused(folds_run, tmp_path):

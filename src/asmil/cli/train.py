@@ -50,7 +50,7 @@ def train(
     asked = {"folds": folds, "seeds": seeds, "training": {"seed": seed}}
     config = resolve(method, preset, merge(asked, parse_assignments(assignments or [])))
     try:
-        with _observer(console, config.training.epochs) as observer:
+        with _observer(console) as observer:
             folder = train_run(cohort, out, config, features, observer)
     except Interrupted:
         typer.echo(f"stopped; all that was done is in {out}; give the same command again to go on", err=True)
@@ -64,7 +64,7 @@ def train(
 
 
 @contextmanager
-def _observer(console: Console, epochs: int) -> Iterator[RunObserver]:
+def _observer(console: Console) -> Iterator[RunObserver]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     from asmil.cohort.splits import Splits
@@ -83,7 +83,7 @@ def _observer(console: Console, epochs: int) -> Iterator[RunObserver]:
 
     class Bars(RunObserver):
         def __init__(self) -> None:
-            self.task = progress.add_task("", total=epochs, visible=False, unit="epochs", news="")
+            self.task = progress.add_task("", total=None, visible=False, unit="epochs", news="")
 
         def preparing(self, what: str, done: int, total: int) -> None:
             progress.start()
@@ -101,7 +101,7 @@ def _observer(console: Console, epochs: int) -> Iterator[RunObserver]:
         def note(self, text: str) -> None:
             progress.console.print(f"note: {text}", highlight=False)
 
-        def training(self, fold: int, seed: int, done: bool) -> None:
+        def training(self, fold: int, seed: int, epochs: int, done: bool) -> None:
             progress.reset(
                 self.task,
                 description=f"fold {fold}, seed {seed}",
@@ -113,7 +113,8 @@ def _observer(console: Console, epochs: int) -> Iterator[RunObserver]:
             )
 
         def epoch(self, fold: int, seed: int, record: Mapping[str, Any]) -> None:
-            news = f"loss {record['train']['loss']:.3f}"
+            news = f"{record['stage']}  " if "stage" in record else ""
+            news += f"loss {record['train']['loss']:.3f}"
             for name, short in (("macro_f1", "F1"), ("macro_auc", "AUC")):
                 value = (record["val"] or {}).get(name)
                 news += "" if value is None else f"  val {short} {value:.3f}"

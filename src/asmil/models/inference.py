@@ -18,13 +18,16 @@ _SMALLEST_CHUNK = 256
 
 
 @torch.inference_mode()
-def infer(model: MILModel, bag: Bag, device: torch.device | str = "cpu", chunk_tiles: int = CHUNK_TILES) -> Output:
-    """The model's output for a bag, on the CPU.
+def infer(
+    model: MILModel, bag: Bag, device: torch.device | str | None = None, chunk_tiles: int = CHUNK_TILES
+) -> Output:
+    """The model's output for a bag, on the CPU; `device` is where the model is (found out if not given).
 
     When the device runs out of memory the bag is tried again in chunks half the size; a method that cannot be
     streamed says how large the bag was.
     """
     model.eval()
+    device = next(model.parameters()).device if device is None else device
     streams = isinstance(model, AttentionPoolModel) and model.normalizer.streams
     chunk = chunk_tiles if streams else len(bag)
     while True:

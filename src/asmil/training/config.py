@@ -23,8 +23,13 @@ class TrainingConfig(Settings):
     epochs: int = Field(50, ge=1)
     lr: float = Field(1e-4, gt=0)
     weight_decay: float = Field(1e-4, ge=0)
-    optimizer: Literal["adam", "adamw"] = "adam"
+    decay: Literal["all", "matrices"] = Field("all", description="matrices: biases and gains do not decay")
+    optimizer: Literal["adam", "adamw", "lookahead_radam"] = "adam"
+    betas: tuple[float, float] = Field((0.9, 0.999), description="of the optimizer")
     schedule: Literal["cosine", "constant"] = "cosine"
+    lr_min: float = Field(0.0, ge=0, description="where the cosine ends")
+    lr_drops: list[int] = Field([], description="epochs after which the learning rate falls")
+    lr_drop_factor: float = Field(0.2, gt=0, le=1, description="by which it falls")
     warmup_epochs: float = Field(0, ge=0, description="epochs over which the learning rate rises from 0")
     accumulate: int = Field(1, ge=1, description="bags a step")
     clip_norm: float | None = Field(None, gt=0, description="largest norm of the gradient of a step")
@@ -41,6 +46,12 @@ class TrainingConfig(Settings):
     def _stopping_needs_a_choice(self) -> TrainingConfig:
         if self.early_stopping is not None and self.select == "last":
             raise ValueError("early_stopping stops by validation data, but select: last looks at none")
+        return self
+
+    @model_validator(mode="after")
+    def _cosine_falls(self) -> TrainingConfig:
+        if self.lr_min > self.lr:
+            raise ValueError(f"lr_min = {self.lr_min} lies above lr = {self.lr}")
         return self
 
 

@@ -18,8 +18,9 @@ from asmil.errors import AsmilError
 from asmil.models.inference import infer
 from asmil.tasks.classification import Classification, balanced_weights
 from asmil.training.config import RunConfig, resolve
-from asmil.training.loop import LabeledBags, Trainer
-from asmil.training.setup import build_anchor, build_model, choose_device
+from asmil.training.labeled_bags import LabeledBags
+from asmil.training.loop import Trainer
+from asmil.training.setup import build_model, choose_device
 
 
 class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -77,7 +78,6 @@ class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._task,
             config,
             seed=self.random_state,
-            anchor=build_anchor(config, model, self.random_state),
             device=device,
         )
         prepared = [model.prepare(bag) for bag in ready]

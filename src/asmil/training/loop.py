@@ -8,18 +8,16 @@ that was killed at any step and is started again ends with the same bits (on a C
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from asmil.attention.anchor import Anchor
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.base import MILModel, Output
@@ -29,26 +27,10 @@ from asmil.training import checkpoint
 from asmil.training.config import RunConfig
 from asmil.training.epoch_log import EpochLog, without_nan
 from asmil.training.interruption import Interrupted, stop_requests
-from asmil.training.optimization import build_optimizer, lr_factor, set_lr
-
-
-class BagSource(Protocol):
-    """Bags by index; `stream` gives them in the order asked for and may read ahead."""
-
-    def __len__(self) -> int: ...
-
-    def stream(self, order: Sequence[int]) -> Iterator[Bag]:
-        """The bags with these indices, in this order."""
-        ...
-
-
-@dataclass(frozen=True)
-class LabeledBags:
-    """Bags with their targets (class indices)."""
-
-    bags: BagSource
-    targets: npt.NDArray[np.int64]
-
+from asmil.training.labeled_bags import BagSource, LabeledBags
+from asmil.training.optimization import build_optimizer, clip_gradients, lr_factor, set_lr
+from asmil.training.progress import Progress
+from asmil.training.setup import build_anchor, build_stages, uses_bf16
 
 EpochObserver = Callable[[Mapping[str, Any]], None]
 
@@ -58,6 +40,9 @@ class Trainer:
 
     folder: gets `metrics.jsonl` and `checkpoints/{last,best}.safetensors`; a training found there goes on
     on_epoch: called with the record of every epoch as it ends
+
+    A method with several stages is trained stage by stage: each has its own model, optimizer, schedule, anchor and
+    choice of epoch, and takes over from the one before what it needs. The trained model is that of the last stage.
     """
 
     def __init__(
@@ -68,14 +53,11 @@ class Trainer:
         *,
         seed: int,
         fold: int = 0,
-        anchor: Anchor | None = None,
         device: torch.device | str = "cpu",
         folder: Path | None = None,
         on_epoch: EpochObserver | None = None,
     ) -> None:
         self.device = torch.device(device)
-        self.model = model.to(self.device)
-        self.anchor = None if anchor is None else anchor.to(self.device)
         self.task = task
         self.config = config
         self.settings = config.training
@@ -83,85 +65,113 @@ class Trainer:
         self.fold = fold
         self.folder = folder
         self.on_epoch = on_epoch or (lambda record: None)
-        self.optimizer = build_optimizer(model, self.settings)
         self.generator = torch.Generator(self.device).manual_seed(_seed_number(seed, fold, 1))
         self.autocast = uses_bf16(self.settings.precision, self.device)
-        # Where the training stands: whole epochs done, bags done of the current one, optimizer steps done.
-        self.epoch = 0
-        self.position = 0
-        self.step = 0
-        self.part_names: list[str] = []
+        self.stages = build_stages(model, _seed_number(seed, fold, 4))
+        self.progress = Progress()
         self.losses = torch.zeros(0)
-        self.seconds = 0.0
-        self.best: dict[str, Any] = {"epoch": 0, "score": None}
         self._best_weights: dict[str, Tensor] = {}
+        self._set_up_stage()
+
+    def _set_up_stage(self) -> None:
+        """Model, optimizer and anchor of the stage that `progress` names, as they begin."""
+        self.stage = self.stages[self.progress.stage]
+        self.model = self.stage.model.to(self.device)
+        self.epochs = self.stage.epochs or self.settings.epochs
+        self.optimizer = build_optimizer(self.model, self.settings)
+        anchor = build_anchor(self.config, self.model, self.seed)
+        self.anchor = None if anchor is None else anchor.to(self.device)
 
     def fit(self, train: LabeledBags, val: LabeledBags | None) -> int:
         """Train to the end; returns the epoch (1-based) whose weights the model then has.
 
         The epoch is chosen on `val` as `training.select` says; without validation bags it is the last.
         """
-        selects = self.settings.select != "last" and val is not None
         if self.settings.early_stopping is not None and val is None:
             raise AsmilError("training.early_stopping needs validation slides; mark some, or leave it out")
         self._resume()
-        log = None if self.folder is None else EpochLog(self.folder, self.epoch)
-        self.model.use_generator(self.generator)
+        log = None if self.folder is None else EpochLog(self.folder, self.progress.epoch)
         self._saved_at = time.monotonic()
         try:
             with stop_requests() as stop:
-                while self.epoch < self.settings.epochs and not self._has_settled():
-                    self._train_epoch(train, stop.is_set)
-                    record = self._end_epoch(val, selects)
-                    if log is not None:
-                        log.add(record)
-                    self.on_epoch(record)
-                    self._save_if_due(force=stop.is_set() or self.epoch == self.settings.epochs)
-                    if stop.is_set():
-                        raise Interrupted
+                self._train_stage(train, val, log, stop.is_set)
+                while self.stage is not self.stages[-1]:
+                    self._begin_next_stage(train)
+                    self._train_stage(train, val, log, stop.is_set)
         finally:
-            self.model.use_generator(None)
             if log is not None:
                 log.close()
+        return int(self.progress.best["epoch"])
+
+    # One stage
+
+    def _train_stage(
+        self, train: LabeledBags, val: LabeledBags | None, log: EpochLog | None, should_stop: Callable[[], bool]
+    ) -> None:
+        """Train the stage to its end and give its model the chosen epoch's weights."""
+        selects = self.settings.select != "last" and val is not None
+        end = self.progress.stage_start + self.epochs
+        self.model.use_generator(self.generator)
+        try:
+            while self.progress.epoch < end and not self._has_settled():
+                self._train_epoch(train, should_stop)
+                record = self._end_epoch(val, selects)
+                if log is not None:
+                    log.add(record)
+                self.on_epoch(record)
+                self._save_if_due(force=should_stop() or self.progress.epoch == end)
+                if should_stop():
+                    raise Interrupted
+        finally:
+            self.model.use_generator(None)
         if not selects:
-            self.best = {"epoch": self.epoch, "score": None}
+            self.progress.best = {"epoch": self.progress.epoch, "score": None}
             self._keep_best()
         self._save_if_due(force=True)
         self._load_best()
-        return int(self.best["epoch"])
+
+    def _begin_next_stage(self, train: LabeledBags) -> None:
+        previous = self.model
+        self.progress = self.progress.next_stage()
+        stage = self.stages[self.progress.stage]
+        stage.model.to(self.device)
+        with torch.random.fork_rng(devices=[]), closing(_generator(train.bags.stream(range(len(train.bags))))) as bags:
+            torch.manual_seed(_seed_number(self.seed, self.fold, 5))
+            stage.start(previous, (bag.to(self.device, torch.float32) for bag in bags))
+        self._set_up_stage()
+        self._save_if_due(force=True)
 
     # One epoch
 
     def _train_epoch(self, train: LabeledBags, should_stop: Callable[[], bool]) -> None:
+        progress = self.progress
         order = self._order(train.targets)
         group = self.settings.accumulate
         steps_an_epoch = -(-len(order) // group)
-        total_steps = steps_an_epoch * self.settings.epochs
-        warmup_steps = round(steps_an_epoch * self.settings.warmup_epochs)
-        if self.position == 0:
+        total_steps = steps_an_epoch * self.epochs
+        if progress.position == 0:
             self.losses = torch.zeros(len(order), 0, dtype=torch.float64, device=self.device)
-        started = time.monotonic() - self.seconds
+        started = time.monotonic() - progress.seconds
         self.model.train()
-        with closing(_generator(train.bags.stream(order[self.position :]))) as bags:
-            while self.position < len(order):
-                first = self.position
+        with closing(_generator(train.bags.stream(order[progress.position :]))) as bags:
+            while progress.position < len(order):
+                first = progress.position
                 size = min(group, len(order) - first)
-                lr = lr_factor(self.step, total_steps, warmup_steps, self.settings.schedule)
-                set_lr(self.optimizer, lr)
+                set_lr(self.optimizer, lr_factor(progress.step, total_steps, steps_an_epoch, self.settings))
                 self.optimizer.zero_grad(set_to_none=True)
+                self.model.before_step(progress.step, total_steps)
                 for index in order[first : first + size]:
                     bag = self._training_bag(next(bags), index)
                     target = torch.tensor([train.targets[index]], device=self.device)
                     output = self._backward(bag, target, size)
-                if self.settings.clip_norm is not None:
-                    torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip_norm)
+                clip_gradients(self.optimizer, self.settings.clip_norm)
                 self.optimizer.step()
                 if self.anchor is not None:
                     self.anchor.update(self.model)
                 self.model.after_step(bag, output, target)
-                self.step += 1
-                self.seconds = time.monotonic() - started
-                if self.position < len(order):
+                progress.step += 1
+                progress.seconds = time.monotonic() - started
+                if progress.position < len(order):
                     self._save_if_due(force=should_stop())
                     if should_stop():
                         raise Interrupted
@@ -171,7 +181,7 @@ class Trainer:
         """The bag as the model trains on it: at most `data.max_tiles` tiles (in their order), on the device."""
         cap = self.config.data.max_tiles
         if cap is not None and len(bag) > cap:
-            draw = np.random.default_rng([self.seed, self.fold, 3, self.epoch, index])
+            draw = np.random.default_rng([self.seed, self.fold, 3, self.progress.epoch, index])
             chosen = np.sort(draw.choice(len(bag), size=cap, replace=False))
             bag = self.model.prepare(bag.subset(torch.from_numpy(chosen)))
         return bag.to(self.device, dtype=None if self.autocast else torch.float32)
@@ -182,9 +192,11 @@ class Trainer:
             output: Output = self.model(bag)
             loss = self.model.loss([output], target, self.task)
             total, parts = loss.total, dict(loss.parts)
-            if self.anchor is not None and output.scores is not None:
+            if self.anchor is not None:
                 rows = output.extras.get("kept_rows") if self.config.anchor.rows == "kept" else None
-                parts["anchor"] = self.anchor.loss(bag, output.scores, rows)
+                # a method that masks tiles in training gives no scores of the whole bag: they are asked for here
+                scores = self.model.attend(bag) if output.scores is None else output.scores
+                parts["anchor"] = self.anchor.loss(bag, scores, rows)
                 total = total + parts["anchor"]
         (total / group).backward()
         self._note(total, parts)
@@ -193,13 +205,14 @@ class Trainer:
     def _note(self, total: Tensor, parts: Mapping[str, Tensor]) -> None:
         names = ["loss", *parts]
         if self.losses.shape[1] == 0:
-            self.part_names = names
+            self.progress.part_names = names
             self.losses = self.losses.new_zeros(self.losses.shape[0], len(names))
-        self.losses[self.position] = torch.stack([value.detach().double() for value in (total, *parts.values())])
-        self.position += 1
+        values = [value.detach().double() for value in (total, *parts.values())]
+        self.losses[self.progress.position] = torch.stack(values)
+        self.progress.position += 1
 
     def _order(self, targets: npt.NDArray[np.int64]) -> list[int]:
-        draw = np.random.default_rng([self.seed, self.fold, 2, self.epoch])
+        draw = np.random.default_rng([self.seed, self.fold, 2, self.progress.epoch])
         if self.settings.sampling == "balanced":
             share = 1 / np.bincount(targets)[targets]
             return [int(i) for i in draw.choice(len(targets), size=len(targets), p=share / share.sum())]
@@ -210,34 +223,37 @@ class Trainer:
         if len(broken):
             (bag,) = train.bags.stream([order[int(broken[0])]])
             raise AsmilError(
-                f"the loss is no longer finite (epoch {self.epoch + 1}, slide {bag.id}); "
+                f"the loss is no longer finite (epoch {self.progress.epoch + 1}, slide {bag.id}); "
                 "lower training.lr or set training.clip_norm=1"
             )
 
     def _end_epoch(self, val: LabeledBags | None, selects: bool) -> dict[str, Any]:
+        progress = self.progress
         means = self.losses.mean(dim=0).tolist()
         record: dict[str, Any] = {
-            "epoch": self.epoch + 1,
+            "epoch": progress.epoch + 1,
+            **({"stage": self.stage.name} if self.stage.name else {}),
             "lr": float(self.optimizer.param_groups[0]["lr"]),
-            "train": dict(zip(self.part_names, means, strict=True)),
+            "train": dict(zip(progress.part_names, means, strict=True)),
             "val": None if val is None else without_nan(self.validate(val)),
-            "seconds": round(self.seconds, 3),
+            "seconds": round(progress.seconds, 3),
         }
         if self.anchor is not None:
             self.anchor.end_epoch(self.model)
-        self.epoch += 1
-        self.position = 0
-        self.seconds = 0.0
+        progress.epoch += 1
+        progress.position = 0
+        progress.seconds = 0.0
         if selects:
             score = selection_score(record["val"], self.settings.select)
-            if self.best["score"] is None or score > self.best["score"]:
-                self.best = {"epoch": self.epoch, "score": score}
+            if progress.best["score"] is None or score > progress.best["score"]:
+                progress.best = {"epoch": progress.epoch, "score": score}
                 self._keep_best()
         return record
 
     def _has_settled(self) -> bool:
         patience = self.settings.early_stopping
-        return patience is not None and self.best["epoch"] > 0 and self.epoch - self.best["epoch"] >= patience
+        best = self.progress.best["epoch"]
+        return patience is not None and best > 0 and self.progress.epoch - best >= patience
 
     def validate(self, labeled: LabeledBags) -> dict[str, float]:
         """The task's metrics on bags with known targets, in eval mode."""
@@ -272,12 +288,7 @@ class Trainer:
         state = {
             "method": self.config.method,
             "device": self.device.type,
-            "epoch": self.epoch,
-            "position": self.position,
-            "step": self.step,
-            "part_names": self.part_names,
-            "seconds": self.seconds,
-            "best": self.best,
+            **self.progress.as_json(),
         }
         checkpoint.save_checkpoint(self._last, tensors, state)
         self._saved_at = now
@@ -291,21 +302,21 @@ class Trainer:
                 f"{self._last}: this training was begun on {state['device']} and cannot go on on {self.device.type} "
                 f"with the same random numbers; set training.device={state['device']}, or give another --out"
             )
+        self.progress = Progress.from_json(state)
+        self._set_up_stage()
         checkpoint.restore_model(self.model, checkpoint.under("model", tensors), self._last)
         checkpoint.restore_optimizer(self.optimizer, checkpoint.under("optimizer", tensors))
         if self.anchor is not None:
             self.anchor.load_state_dict(checkpoint.under("anchor", tensors))
         self.generator.set_state(tensors["generator"])
         self.losses = tensors["losses"].to(self.device)
-        self.epoch, self.position, self.step = state["epoch"], state["position"], state["step"]
-        self.part_names, self.seconds, self.best = state["part_names"], state["seconds"], state["best"]
 
     def _keep_best(self) -> None:
         weights = self.model.state_dict()
         if self.folder is None:
             self._best_weights = {name: tensor.clone() for name, tensor in weights.items()}
         else:
-            state = {"method": self.config.method, **self.best}
+            state = {"method": self.config.method, **self.progress.best}
             checkpoint.save_checkpoint(self._last.with_name("best.safetensors"), weights, state)
 
     def _load_best(self) -> None:
@@ -321,13 +332,6 @@ def selection_score(metrics: Mapping[str, float | None], select: str) -> float:
     if select == "loss":
         return -(metrics["loss"] or 0.0)
     return (metrics["macro_f1"] or 0.0) + (metrics["macro_auc"] or 0.0)
-
-
-def uses_bf16(precision: str, device: torch.device) -> bool:
-    """Whether training runs in bf16 where that is safe (matrix products), the rest in float32."""
-    if precision == "bf16":
-        return True
-    return precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported()
 
 
 def _seed_number(seed: int, fold: int, purpose: int) -> int:

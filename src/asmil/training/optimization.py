@@ -1,36 +1,104 @@
-"""Optimizers, and the learning rate as a pure function of the step."""
+"""Optimizers, clipping, and the learning rate as a pure function of the step."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
+from torch import nn
 
 from asmil.models.base import MILModel
 from asmil.training.config import TrainingConfig
 
+LOOKAHEAD_STEPS = 6
+LOOKAHEAD_SHARE = 0.5
+
 
 def build_optimizer(model: MILModel, config: TrainingConfig) -> torch.optim.Optimizer:
-    """Adam (decay added to the gradient) or AdamW (decay of the weights) over the model's parameter groups."""
-    groups = [{"lr": config.lr, "weight_decay": config.weight_decay, **group} for group in model.parameter_groups()]
-    kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
-    optimizer = kind(groups, lr=config.lr, fused=True)
+    """The optimizer of the settings, over the model's parameter groups.
+
+    adam adds the decay to the gradient, adamw and lookahead_radam decay the weights themselves.
+    """
+    groups: list[dict[str, Any]] = []
+    for group in model.parameter_groups():
+        groups += _by_decay({"lr": config.lr, "weight_decay": config.weight_decay, **group}, config.decay)
+    optimizer: torch.optim.Optimizer
+    if config.optimizer == "lookahead_radam":
+        optimizer = LookaheadRAdam(groups, lr=config.lr, betas=config.betas, decoupled_weight_decay=True)
+    else:
+        kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
+        optimizer = kind(groups, lr=config.lr, betas=config.betas, fused=True)
     for group in optimizer.param_groups:
         group["base_lr"] = group["lr"]
     return optimizer
 
 
-def lr_factor(step: int, steps: int, warmup_steps: int, schedule: str) -> float:
+def _by_decay(group: dict[str, Any], decay: str) -> list[dict[str, Any]]:
+    """The group as it is, or its vectors (biases, gains) apart and without decay."""
+    if decay == "all":
+        return [group]
+    vectors = [parameter for parameter in group["params"] if parameter.ndim < 2]
+    matrices = [parameter for parameter in group["params"] if parameter.ndim >= 2]
+    parts = [{**group, "params": matrices}, {**group, "params": vectors, "weight_decay": 0.0}]
+    return [part for part in parts if part["params"]]
+
+
+class LookaheadRAdam(torch.optim.RAdam):
+    """RAdam, whose weights go half-way back to slow copies of themselves every sixth step.
+
+    As in TransMIL's code the slow copies are made at the first of these steps, which therefore changes nothing.
+    """
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """One step of RAdam, and where it is due the step back."""
+        result: float | None = super().step(closure)
+        with torch.no_grad():
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    self._look_ahead(parameter)
+        return result
+
+    def _look_ahead(self, parameter: nn.Parameter) -> None:
+        state = self.state.get(parameter)
+        if not state or int(state["step"]) % LOOKAHEAD_STEPS:
+            return
+        if "slow" not in state:
+            state["slow"] = parameter.detach().clone()
+        else:
+            parameter.copy_(state["slow"].lerp_(parameter, LOOKAHEAD_SHARE))
+
+
+def clip_gradients(optimizer: torch.optim.Optimizer, clip_norm: float | None) -> None:
+    """Limit the norm of the gradient: each group with a `clip_norm` of its own by itself, all others together."""
+    shared: list[nn.Parameter] = []
+    for group in optimizer.param_groups:
+        own = group.get("clip_norm")
+        if own is not None:
+            nn.utils.clip_grad_norm_(group["params"], own)
+        else:
+            shared += group["params"]
+    if clip_norm is not None and shared:
+        nn.utils.clip_grad_norm_(shared, clip_norm)
+
+
+def lr_factor(step: int, steps: int, steps_an_epoch: int, config: TrainingConfig) -> float:
     """The share of the base learning rate at a step (0-based) of `steps`.
 
-    warm-up: (step + 1) / (warmup_steps + 1); then cosine: (1 + cos(pi progress)) / 2, or constant: 1.
+    warm-up: (step + 1) / (warm-up steps + 1); then cosine from 1 to lr_min / lr: (1 + cos(pi progress)) / 2, or
+    constant: 1. Every epoch of `lr_drops` that is past multiplies it by `lr_drop_factor`.
     """
+    warmup_steps = round(steps_an_epoch * config.warmup_epochs)
     if step < warmup_steps:
         return (step + 1) / (warmup_steps + 1)
-    if schedule == "constant":
-        return 1.0
+    drops = sum(step >= epoch * steps_an_epoch for epoch in config.lr_drops)
+    factor = config.lr_drop_factor**drops
+    if config.schedule == "constant":
+        return factor
     progress = (step - warmup_steps) / max(1, steps - warmup_steps)
-    return (1 + math.cos(math.pi * min(1.0, progress))) / 2
+    floor = config.lr_min / config.lr
+    return factor * (floor + (1 - floor) * (1 + math.cos(math.pi * min(1.0, progress))) / 2)
 
 
 def set_lr(optimizer: torch.optim.Optimizer, factor: float) -> float:

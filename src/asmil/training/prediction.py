@@ -30,13 +30,15 @@ class SlidePrediction:
     """What a run says of one slide.
 
     probabilities: K, the mean over the run's models
-    attention: N, the mean of their heat maps, if asked for
+    heatmap: N, the mean of their heat maps, if asked for
+    heatmap_kind: what the map shows: "attention", or for a method without attention the kind that it has
     """
 
     slide: str
     n_tiles: int
     probabilities: npt.NDArray[np.float64]
-    attention: npt.NDArray[np.float32] | None
+    heatmap: npt.NDArray[np.float32] | None
+    heatmap_kind: str
     coords: npt.NDArray[np.int64] | None
 
 
@@ -79,7 +81,8 @@ class RunPredictor:
             maps = [model.heatmap(output) for model, output in zip(self.models, outputs, strict=True)]
             heat = torch.stack(maps).mean(dim=0).float().numpy()
         coords = None if bag.coords is None else bag.coords.numpy()
-        return SlidePrediction(bag.id, len(bag), probabilities.numpy(), heat, coords)
+        kind = self.models[0].heatmap_kinds[0]
+        return SlidePrediction(bag.id, len(bag), probabilities.numpy(), heat, kind, coords)
 
     def predict_all(
         self, slides: Sequence[Slide], attention: bool = False
@@ -104,9 +107,12 @@ class RunPredictor:
 
 
 def write_attention(path: Path, prediction: SlidePrediction) -> None:
-    """One HDF5 file: `attention` (N, sums to 1) and, where known, `coords` (N x 2, level-0 pixels)."""
+    """One HDF5 file: `attention` (N, sums to 1) and, where known, `coords` (N x 2, level-0 pixels).
+
+    A method without attention has its own map in place of it, under its own name (pooling: `probability`).
+    """
     with replacing(path) as partial, h5py.File(partial, "w") as file:
-        file["attention"] = prediction.attention
+        file[prediction.heatmap_kind] = prediction.heatmap
         if prediction.coords is not None:
             file["coords"] = prediction.coords
         file.attrs["slide"] = prediction.slide

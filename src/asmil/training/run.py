@@ -22,9 +22,10 @@ from asmil.cohort.splits import Roles, Splits, make_splits
 from asmil.errors import AsmilError
 from asmil.tasks.classification import Classification, balanced_weights
 from asmil.training.config import RunConfig
-from asmil.training.loop import LabeledBags, Trainer
+from asmil.training.labeled_bags import LabeledBags
+from asmil.training.loop import Trainer
 from asmil.training.run_folder import RunDescription, RunFolder, describe
-from asmil.training.setup import build_anchor, build_model, choose_device
+from asmil.training.setup import build_model, choose_device, total_epochs
 
 
 class RunObserver:
@@ -39,8 +40,8 @@ class RunObserver:
     def note(self, text: str) -> None:
         """Something that the user may not expect."""
 
-    def training(self, fold: int, seed: int, done: bool) -> None:
-        """The training of a fold and seed begins, or was done before."""
+    def training(self, fold: int, seed: int, epochs: int, done: bool) -> None:
+        """The training of a fold and seed, over so many epochs, begins, or was done before."""
 
     def epoch(self, fold: int, seed: int, record: Mapping[str, Any]) -> None:
         """An epoch has ended."""
@@ -80,11 +81,12 @@ def train_run(
     if config.data.cache == "disk":
         write_pack(cohort.slides, cache / PACK_NAME, partial(observer.preparing, "packing features"))
     loader = BagLoader(cohort.slides, config.data.cache, cache, model.prepare)
+    epochs = total_epochs(model, config)
     tables = []
     for fold in range(splits.n_folds):
         for seed in range(config.training.seed, config.training.seed + config.seeds):
             path = folder.training(fold, seed) / "predictions.parquet"
-            observer.training(fold, seed, path.exists())
+            observer.training(fold, seed, epochs, path.exists())
             if not path.exists():
                 job = _Training(folder, description, cohort, splits, loader, fold, seed)
                 table = job.train(device, observer)
@@ -151,7 +153,6 @@ class _Training:
             config,
             seed=self.seed,
             fold=self.fold,
-            anchor=build_anchor(config, model, self.seed),
             device=device,
             folder=self.folder.training(self.fold, self.seed),
             on_epoch=lambda record: observer.epoch(self.fold, self.seed, record),

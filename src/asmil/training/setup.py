@@ -8,7 +8,7 @@ import torch
 from asmil.attention.anchor import Anchor
 from asmil.attention.normalizers import build_normalizer
 from asmil.errors import AsmilError
-from asmil.models.base import MILModel
+from asmil.models.base import MILModel, Stage
 from asmil.models.registry import build
 from asmil.training.config import RunConfig
 
@@ -34,6 +34,20 @@ def build_model(config: RunConfig, in_features: int, n_outputs: int, seed: int) 
         return build(config.method, in_features, n_outputs, config=config.model)
 
 
+def build_stages(model: MILModel, seed: int) -> list[Stage]:
+    """The stages of the model's training, with the weights that the seed gives to those before the last."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        stages = model.stages()
+    assert stages[-1].model is model, "the last stage trains the model itself"
+    return stages
+
+
+def total_epochs(model: MILModel, config: RunConfig) -> int:
+    """The epochs of all stages, if none is stopped early."""
+    return sum(stage.epochs or config.training.epochs for stage in build_stages(model, 0))
+
+
 def build_anchor(config: RunConfig, model: MILModel, seed: int) -> Anchor | None:
     """The anchor that the settings ask for, or None."""
     settings = config.anchor
@@ -53,3 +67,10 @@ def build_anchor(config: RunConfig, model: MILModel, seed: int) -> Anchor | None
         divergence=settings.divergence,
         reduction=settings.reduction,
     )
+
+
+def uses_bf16(precision: str, device: torch.device) -> bool:
+    """Whether training runs in bf16 where that is safe (matrix products), the rest in float32."""
+    if precision == "bf16":
+        return True
+    return precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported()

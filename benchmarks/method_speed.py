@@ -1,0 +1,244 @@
+"""What every method costs: seconds and peak memory of a training step and of inference, on one large bag.
+
+    make bench      or      python benchmarks/method_speed.py [--device cuda] [--tiles 10000] [--methods clam_sb ...]
+
+Where a method is evaluated here in a cheaper way than its official code does, the official way is measured beside it
+(`benchmarks/plain_methods/`), with the same weights and in turns, so that a noisy machine slows both down. Every
+method runs in a process of its own; memory is what a step needs on top of the model and the bag. The training step is
+that of `asmil train`: loss, backward, clipping, optimizer, hooks. `prepare` is done once a bag (neighbors, clusters).
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import gc
+import importlib.util
+import json
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from asmil import Bag, MILModel, build, methods
+from asmil.models.inference import infer
+from asmil.tasks.classification import Classification
+from asmil.training.config import TrainingConfig
+from asmil.training.optimization import build_optimizer, clip_gradients
+
+CLASSES = 2
+TILE_PX = 256
+FORMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "acmil (mha)": ("acmil", {"arch": "mha"}),
+    "aem (mha)": ("aem", {"base": "mha"}),
+    "mhim (transmil)": ("mhim", {"base": "transmil"}),
+}
+"""Forms of a method that cost something else than its default."""
+Step = Callable[[], object]
+
+
+def labels() -> dict[str, tuple[str, dict[str, Any]]]:
+    return dict(sorted({**{name: (name, {}) for name in methods()}, **FORMS}.items()))
+
+
+def make_bag(tiles: int, width: int) -> Bag:
+    generator = torch.Generator().manual_seed(0)
+    side = int(tiles**0.5) + 1
+    cells = torch.arange(tiles)
+    coords = torch.stack([cells % side, cells // side], dim=1) * TILE_PX
+    return Bag(torch.randn(tiles, width, generator=generator), coords, id=f"{tiles} tiles")
+
+
+def training_step(model: MILModel, bag: Bag) -> Step:
+    optimizer = build_optimizer(model, TrainingConfig())
+    target = torch.tensor([1], device=bag.features.device)
+    task = Classification(["a", "b"])
+
+    def step() -> None:
+        model.train()
+        optimizer.zero_grad(set_to_none=True)
+        model.before_step(0, 100)
+        output = model(bag)
+        model.loss([output], target, task).total.backward()
+        clip_gradients(optimizer, None)
+        optimizer.step()
+        model.after_step(bag, output, target)
+
+    return step
+
+
+def plain_training_step(plain: nn.Module, bag: Bag) -> Step:
+    trained = [parameter for parameter in plain.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.Adam(trained, lr=1e-4, weight_decay=1e-4, fused=True)
+    target = torch.tensor([1], device=bag.features.device)
+
+    def step() -> None:
+        plain.train()
+        optimizer.zero_grad(set_to_none=True)
+        logits: Tensor = plain(bag.features)
+        functional.cross_entropy(logits.view(1, -1), target).backward()
+        optimizer.step()
+
+    return step
+
+
+def plain_inference(plain: nn.Module, bag: Bag) -> Step:
+    def step() -> None:
+        plain.eval()
+        with torch.inference_mode():
+            plain(bag.features)
+
+    return step
+
+
+def plain_form(model: MILModel) -> nn.Module | None:
+    """The official way to evaluate this model, where there is a module for it: a map from features to logits."""
+    family = type(model).__module__.rsplit(".", 1)[-1]
+    if importlib.util.find_spec(f"plain_methods.{family}") is None:
+        return None
+    module = importlib.import_module(f"plain_methods.{family}")
+    plain: nn.Module | None = module.plain_form(model)
+    return plain
+
+
+def timed(step: Step, device: torch.device) -> float:
+    synchronize(device)
+    started = time.perf_counter()
+    step()
+    synchronize(device)
+    return time.perf_counter() - started
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def peak_megabytes(step: Step, device: torch.device) -> float:
+    """What a step needs on top of what is held before it."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        held = torch.cuda.memory_allocated()
+        step()
+        torch.cuda.synchronize()
+        return (torch.cuda.max_memory_allocated() - held) / 2**20
+    ctypes.CDLL(None).malloc_trim(0)
+    held = _status("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
+    step()
+    return (_status("VmHWM") - held) / 2**10
+
+
+def _status(field: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(field))
+
+
+def measure(label: str, device: torch.device, tiles: int, width: int, rounds: int) -> dict[str, Any]:
+    """The numbers of one method; run in a process of its own."""
+    name, options = labels()[label]
+    torch.manual_seed(0)
+    model = build(name, width, CLASSES, **options)
+    raw = make_bag(tiles, width)
+    prepare = timed(lambda: model.prepare(raw), torch.device("cpu"))
+    bag = model.prepare(raw).to(device)
+    model.to(device)
+    plain = plain_form(model)
+    small = model.prepare(make_bag(64, width)).to(device)
+    training_step(build(name, width, CLASSES, **options).to(device), small)()  # code is loaded once, before any measure
+    infer(model, small)
+    steps = {"inference": lambda: infer(model, bag), "training": training_step(model, bag)}
+    if plain is not None:
+        plain.to(device)
+        steps["plain_inference"] = plain_inference(plain, bag)
+        steps["plain_training"] = plain_training_step(plain, bag)
+    memory = {f"{what}_mb": peak_megabytes(step, device) for what, step in steps.items()}
+    turns = [{what: timed(step, device) for what, step in steps.items()} for _ in range(rounds)]
+    seconds = {f"{what}_s": statistics.median(turn[what] for turn in turns) for what in steps}
+    result: dict[str, Any] = {"method": label, "prepare_s": prepare, **seconds, **memory}
+    for what in ("inference", "training"):
+        if plain is not None:
+            result[f"{what}_ratio"] = statistics.median(turn[f"plain_{what}"] / turn[what] for turn in turns)
+    return result
+
+
+def table(results: list[dict[str, Any]]) -> str:
+    """Markdown."""
+    rows = [
+        "| method | train s | train MB | inference s | inference MB | prepare s | official form: train s, MB "
+        "| inference s, MB | times faster (train, inference) |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for one in results:
+        beside = ["", "", ""]
+        if "plain_training_s" in one:
+            beside = [
+                f"{one[f'plain_{what}_s']:.3f}, {one[f'plain_{what}_mb']:.0f}" for what in ("training", "inference")
+            ]
+            beside.append(f"{one['training_ratio']:.1f}x, {one['inference_ratio']:.1f}x")
+        cells = [
+            one["method"],
+            f"{one['training_s']:.3f}",
+            f"{one['training_mb']:.0f}",
+            f"{one['inference_s']:.3f}",
+            f"{one['inference_mb']:.0f}",
+            f"{one['prepare_s']:.2f}" if one["prepare_s"] >= 0.005 else "",
+            *beside,
+        ]
+        rows.append("| " + " | ".join(cells) + " |")
+    return "\n".join(rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--tiles", type=int, default=10_000)
+    parser.add_argument("--width", type=int, default=1024)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--methods", nargs="+", default=list(labels()), choices=list(labels()), metavar="METHOD")
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("latest_methods.json"))
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    device = torch.device(options.device)
+    if options.worker:
+        result = measure(options.worker, device, options.tiles, options.width, options.rounds)
+        print(json.dumps(result))
+        return
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    about = {
+        "device": name,
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "tiles": options.tiles,
+        "width": options.width,
+        "rounds": options.rounds,
+    }
+    print(", ".join(f"{key} {value}" for key, value in about.items()), flush=True)
+    results = []
+    for label in options.methods:
+        settings = ("device", "tiles", "width", "rounds")
+        numbers = [part for key in settings for part in (f"--{key}", str(getattr(options, key)))]
+        done = subprocess.run(
+            [sys.executable, __file__, "--worker", label, *numbers], stdout=subprocess.PIPE, text=True, check=False
+        )
+        if done.returncode:
+            sys.exit(f"{label}: the measurement failed, see above")
+        results.append(json.loads(done.stdout.splitlines()[-1]))
+        print(table(results[-1:]).splitlines()[-1], flush=True)
+    print(table(results))
+    options.out.write_text(json.dumps({**about, "results": results}, indent=1) + "\n")
+    print(f"written to {options.out}")
+
+
+if __name__ == "__main__":
+    main()
