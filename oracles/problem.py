@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ class Problem:
     tensors: Sequence[Mapping[str, Any]]
     given: Mapping[str, Any]
     """The `bag` entry of the file: n, d, key, grid, and lists that a model needs (clusters, neighbours)."""
+    asked: Collection[str] = ()
+    """The names of the outputs that the file holds; some carry a setting, such as a label."""
 
     def state(self) -> dict[str, Tensor]:
         """The drawn weights, by their official names."""
@@ -70,6 +72,7 @@ def read_oracle(path: Path) -> Oracle | None:
         config=content.get("config") or {},
         tensors=content.get("tensors") or [],
         given=content.get("bag") or {},
+        asked=tuple(content["outputs"]),
     )
     expected = {
         name: Expected(tuple(answer["shape"]), torch.tensor(answer["values"], dtype=torch.float64))

@@ -2,6 +2,8 @@ import pytest
 import torch
 
 from asmil import Bag, build
+from asmil.models import official
+from asmil.training.config import resolve
 
 
 def test_gated_and_plain_equal_their_formulas():
@@ -30,5 +32,45 @@ def test_several_branches_are_joined():
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 def test_activations(activation):
     model = build("abmil", 16, 2, activation=activation, dropout=0.5).eval()
-    expected = getattr(torch.nn.functional, activation)(model.embedding(torch.ones(1, 16)))
+    expected = getattr(torch.nn.functional, activation)(model.embedding.layers[0](torch.ones(1, 16)))
     torch.testing.assert_close(model.embed(torch.ones(1, 16)), expected)
+
+
+@pytest.mark.parametrize("gated", [True, False])
+def test_survival_form_pools_the_features_themselves(gated):
+    torch.manual_seed(0)
+    model, x = build("abmil", 16, 4, embedding_layers=0, attention=5, gated=gated).eval(), torch.randn(9, 16)
+    attention = torch.softmax(model.attention(x), dim=1)
+    output = model(Bag(x))
+    torch.testing.assert_close(output.embedding, (attention @ x)[0])
+    torch.testing.assert_close(output.logits, model.head(attention @ x)[0])
+    assert not any(name.startswith("embedding") for name in model.state_dict())
+    for dtype in (torch.float16, torch.float64):
+        torch.testing.assert_close(model(Bag(x.to(dtype))).logits, output.logits, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("gated", [True, False])
+def test_loads_the_survival_form(gated):
+    torch.manual_seed(0)
+    model = build("abmil", 16, 4, embedding_layers=0, attention=5, gated=gated).eval()
+    names = {"attention.value": "sigma.attention.0", "attention.weight": "sigma.attention.2", "head": "g"}
+    if gated:
+        names |= {"attention.value": "sigma.fc1.0", "attention.gate": "sigma.score.0", "attention.weight": "sigma.fc2"}
+    state = model.state_dict()
+    tensors = {f"{new}.{leaf}": state[f"{old}.{leaf}"] for old, new in names.items() for leaf in ("weight", "bias")}
+    bag = Bag(torch.randn(9, 16))
+    assert torch.equal(official.load(tensors)(bag).logits, model(bag).logits)
+
+
+def test_two_embedding_layers_have_one_width():
+    model = build("abmil", 16, 2, embedding_layers=2, inner=6).eval()
+    x = torch.randn(3, 16)
+    first, second = model.embedding.layers
+    hidden = torch.relu(x @ first.weight.T + first.bias)
+    torch.testing.assert_close(model.embed(x), torch.relu(hidden @ second.weight.T + second.bias))
+
+
+def test_presets_of_the_variants_build():
+    for preset, layers in (("official", 1), ("survival", 0), ("mil_dropout", 3)):
+        config = resolve("abmil", preset).model
+        assert len(build("abmil", 32, 2, config).embedding.layers) == layers

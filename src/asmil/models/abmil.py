@@ -9,12 +9,19 @@ The defaults are the form that the ASMIL study ran on slides: gated, attention 1
 wide as the feature width asks. The original (`--preset official`) embeds to 500 with a bias. With several branches
 (K > 1) the pooled vectors are joined before the head; the original code fails there.
 
+Two published variants are options of it:
+- the survival baseline of VLSA (`--preset survival`): no embedding (h_i = x_i), plain attention 256 wide
+- MIL-Dropout's ABMIL (`--preset mil_dropout`): three embedding layers, each followed by MIL-Dropout (see
+  `blocks/mil_dropout.py`), embedding 128 and attention 64 wide. Tiles that the last layer drops stay in the softmax
+  with the score of a zero vector, as in the official code, so tiles keep their places.
+
 b_w cancels in softmax, so it gets no gradient from the bag's loss; it stays because it shifts the normalized sigmoid
 of an anchor and because official checkpoints hold it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
@@ -48,7 +55,27 @@ class ABMILConfig(EmbeddingConfig):
         "official": {
             "model": {"inner": 500, "bias": True, "gated": False},
             "training": {"lr": 5e-4, "weight_decay": 1e-4, "epochs": 20, "schedule": "constant"},
-        }
+        },
+        "survival": {
+            "model": {"embedding_layers": 0, "gated": False, "attention": 256},
+            "training": {
+                "lr": 2e-4,
+                "weight_decay": 1e-5,
+                "epochs": 10,
+                "schedule": "constant",
+                "accumulate": 32,
+                "select": "last",
+            },
+        },
+        "mil_dropout": {
+            "model": {
+                "embedding_layers": 3,
+                "inner": 128,
+                "attention": 64,
+                "mil_dropout": 3,
+                "mil_dropout_neighbors": 4,
+            }
+        },
     },
 )
 class ABMIL(AttentionPoolModel):
@@ -80,41 +107,58 @@ class ABMIL(AttentionPoolModel):
         return Output(self.head(embedding), scores, embedding)
 
 
-def _official(embedding: str, value: str, gate: str | None, weight: str, head: str) -> OfficialForm:
-    """A published layout, given the names of its layers."""
-    layers = {"attention.value": value, "attention.weight": weight, "head": head}
+def _official(
+    embedding: Sequence[str], value: str, gate: str | None, weight: str, head: str, *, drops: bool = False
+) -> OfficialForm:
+    """A published layout, given the names of its layers; `drops`: MIL-Dropout follows each embedding layer."""
+    embedding_layers = {f"embedding.layers.{place}": name for place, name in enumerate(embedding)}
+    layers = embedding_layers | {"attention.value": value, "attention.weight": weight, "head": head}
     if gate is not None:
         layers["attention.gate"] = gate
 
     def convert(tensors: Tensors, config: Config) -> Converted:
-        state = renamed(tensors, {"embedding.layers.0": embedding, **layers})
-        inner, in_features = state["embedding.layers.0.weight"].shape
-        branches, hidden = state["attention.weight.weight"].shape
+        state = renamed(tensors, layers)
+        in_features = state[f"{next(iter(layers))}.weight"].shape[1]
+        hidden, inner = state["attention.value.weight"].shape
         options = {
+            "embedding_layers": len(embedding),
             "inner": inner,
             "attention": hidden,
             "gated": gate is not None,
-            "branches": branches,
+            "branches": state["attention.weight.weight"].shape[0],
             "bias": "embedding.layers.0.bias" in state,
             "activation": config.get("act", "relu"),
         }
+        if drops and config.get("dropout_flag", 1):
+            options |= {"mil_dropout": config.get("topk", 3), "mil_dropout_neighbors": config.get("kernel", 4)}
         return in_features, state["head.weight"].shape[0], options, state
 
-    required = frozenset(f"{name}.weight" for name in (embedding, *layers.values()))
-    return OfficialForm("abmil", required, convert)
+    return OfficialForm("abmil", frozenset(f"{name}.weight" for name in layers.values()), convert)
 
 
-register_official(_official("feature_extractor_part2.0", "attention.0", None, "attention.2", "classifier.0"))
-register_official(
-    _official("feature_extractor_part2.0", "attention_V.0", "attention_U.0", "attention_w", "classifier.0")
-)
-register_official(
+_GATED = ("attention_V.0", "attention_U.0")
+_PLAIN = ("attention.0", None, "attention.2", "classifier.0")
+_DROPPING = [f"feature_extractor.{place}" for place in (0, 3, 6)]
+_NOT_DROPPING = [f"feature_extractor.{place}" for place in (0, 2, 4)]
+
+for _form in (
+    _official(["feature_extractor_part2.0"], *_PLAIN),
+    _official(["feature_extractor_part2.0"], *_GATED, "attention_w", "classifier.0"),
     _official(
-        "dimreduction.fc1",
+        ["dimreduction.fc1"],
         "attention.attention_V.0",
         "attention.attention_U.0",
         "attention.attention_weights",
         "classifier.fc",
-    )
-)
-register_official(_official("feature.0", "attention.0", None, "attention.2", "classifier.0"))
+    ),
+    _official(["feature.0"], *_PLAIN),
+    # MIL-Dropout's ABMIL, with and without the layers
+    _official(_DROPPING, *_GATED, "attention_weights", "classifier.0", drops=True),
+    _official(_DROPPING, *_PLAIN, drops=True),
+    _official(_NOT_DROPPING, *_GATED, "attention_weights", "classifier.0"),
+    _official(_NOT_DROPPING, *_PLAIN),
+    # the survival form, plain and gated
+    _official([], "sigma.attention.0", None, "sigma.attention.2", "g"),
+    _official([], "sigma.fc1.0", "sigma.score.0", "sigma.fc2", "g"),
+):
+    register_official(_form)

@@ -5,8 +5,8 @@
     b = attention(z) h          A x I          attention = softmax of log-weights g(z)
     output = readout(b)
 
-The streamed form visits the tiles in chunks and keeps, for every row, the running maximum of g(z), the sum of
-exp(g(z) - maximum) and the weighted sum of h: memory for one chunk, the same result.
+The streamed form visits the tiles in chunks and keeps running sums (`blocks/running_pool.py`): the same result in the
+memory of one chunk.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from asmil.cohort.bag import Bag
 from asmil.models.base import MILModel, Output
+from asmil.models.blocks.running_pool import RunningPool
 
 
 class AttentionPoolModel(MILModel):
@@ -43,30 +44,21 @@ class AttentionPoolModel(MILModel):
         scores = self.score(embedded)
         return self.readout(self.normalizer(scores).to(embedded.dtype) @ embedded, scores)
 
+    @property
+    def can_stream(self) -> bool:
+        return self.normalizer.streams
+
     @torch.no_grad()
     def stream(self, chunks: Iterable[Tensor]) -> Output:
         """The output for a bag that arrives as chunks of features (n x D each), in the order of its tiles.
 
         The scores (A x N) are gathered on the CPU; all else needs the memory of one chunk.
         """
-        maximum = total = weighted = None
+        pool = RunningPool()
         kept: list[Tensor] = []
         for features in chunks:
             embedded = self.embed(features)
             scores = self.score(embedded)
             kept.append(scores.cpu())
-            log_weights = self.normalizer.log_weights(scores)
-            highest = log_weights.amax(dim=-1, keepdim=True)
-            if maximum is None or total is None or weighted is None:
-                maximum = highest
-                total = torch.zeros_like(highest)
-                weighted = embedded.new_zeros(scores.shape[0], embedded.shape[1])
-            new_maximum = torch.maximum(maximum, highest)
-            rescale = (maximum - new_maximum).exp()
-            weights = (log_weights - new_maximum).exp()
-            total = total * rescale + weights.sum(dim=-1, keepdim=True)
-            weighted = weighted * rescale + weights.to(embedded.dtype) @ embedded
-            maximum = new_maximum
-        assert total is not None, "a bag has at least one tile"
-        assert weighted is not None
-        return self.readout(weighted / total, torch.cat(kept, dim=-1))
+            pool.add(self.normalizer.log_weights(scores), embedded)
+        return self.readout(pool.mean(), torch.cat(kept, dim=-1))

@@ -115,6 +115,15 @@ class MILModel(nn.Module):
         """The scores of the tiles, A x N."""
         raise AsmilError(f"{type(self).__name__} has no attention, so there are no scores to read")
 
+    @property
+    def can_stream(self) -> bool:
+        """Whether a long bag can be read in chunks; if so, the model has `stream(chunks) -> Output`."""
+        return False
+
+    def stream(self, chunks: Iterable[Tensor]) -> Output:
+        """The output for a bag that arrives as chunks of features (n x D each), in the order of its tiles."""
+        raise AsmilError(f"{type(self).__name__} needs a bag whole")
+
     def loss(self, outputs: Sequence[Output], targets: Tensor, task: Task) -> Loss:
         """The loss of the bags of one step; by default the task's loss of the logits."""
         value = task.loss(torch.stack([output.logits for output in outputs]), targets)

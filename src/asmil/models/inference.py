@@ -8,7 +8,6 @@ import torch
 
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
-from asmil.models.attention_pool import AttentionPoolModel
 from asmil.models.base import MILModel, Output
 
 CHUNK_TILES = 16_384
@@ -28,15 +27,14 @@ def infer(
     """
     model.eval()
     device = next(model.parameters()).device if device is None else device
-    streams = isinstance(model, AttentionPoolModel) and model.normalizer.streams
-    chunk = chunk_tiles if streams else len(bag)
+    chunk = chunk_tiles if model.can_stream else len(bag)
     while True:
         try:
             return _to_cpu(_run(model, bag, device, chunk))
         except (torch.OutOfMemoryError, RuntimeError) as error:
             if not _is_out_of_memory(error):
                 raise
-            if not streams or chunk <= _SMALLEST_CHUNK:
+            if not model.can_stream or chunk <= _SMALLEST_CHUNK:
                 raise AsmilError(
                     f"{bag.id}: a bag of {len(bag)} tiles does not fit into the memory of {device}; "
                     "use a device with more memory (such as cpu), or fewer tiles"
@@ -47,7 +45,7 @@ def infer(
 
 
 def _run(model: MILModel, bag: Bag, device: torch.device | str, chunk: int) -> Output:
-    if len(bag) <= chunk or not isinstance(model, AttentionPoolModel):
+    if len(bag) <= chunk:
         output: Output = model(bag.to(device))
         return output
     model.refuse_misfit(bag)

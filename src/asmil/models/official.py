@@ -32,12 +32,14 @@ class OfficialForm:
     required: the names that tell the layout apart (all must be there)
     convert: (tensors, config) -> Converted; a tensor it misses is a KeyError with its name
     applies: whether tensors with these names are of this layout, where names alone do not decide
+    build: (in_features, n_outputs, options) -> the model, where it is a part of a method and not registered itself
     """
 
     method: str
     required: frozenset[str]
     convert: Callable[[Tensors, Config], Converted]
     applies: Callable[[Tensors, Config], bool] | None = None
+    build: Callable[[int, int, dict[str, Any]], MILModel] | None = None
 
 
 _FORMS: list[OfficialForm] = []
@@ -74,7 +76,10 @@ def load(tensors: Mapping[str, Any], config: Mapping[str, Any] | None = None) ->
     except KeyError:
         missing = _missing(form, state, config)
         raise AsmilError(f"the state dict looks like {form.method} but lacks {', '.join(missing)}") from None
-    model = build(form.method, in_features, n_outputs, **options)
+    if form.build is None:
+        model = build(form.method, in_features, n_outputs, **options)
+    else:
+        model = form.build(in_features, n_outputs, options)
     own = model.state_dict()
     wrong = sorted(own.keys() ^ ours.keys()) or [name for name in own if own[name].shape != ours[name].shape]
     if wrong:

@@ -37,6 +37,7 @@ class TrainingConfig(Settings):
     sampling: Literal["shuffle", "balanced"] = "shuffle"
     select: Literal["f1_auc", "loss", "last"] = Field("f1_auc", description="which epoch is kept, by validation data")
     early_stopping: int | None = Field(None, ge=1, description="stop after so many epochs without improvement")
+    early_stopping_from: int = Field(0, ge=0, description="never stop before so many epochs of a stage are done")
     seed: int = Field(0, ge=0)
     precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="auto: bf16 on a GPU that has it")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, ...")

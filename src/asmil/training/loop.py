@@ -252,8 +252,10 @@ class Trainer:
 
     def _has_settled(self) -> bool:
         patience = self.settings.early_stopping
-        best = self.progress.best["epoch"]
-        return patience is not None and best > 0 and self.progress.epoch - best >= patience
+        progress = self.progress
+        if patience is None or progress.epoch - progress.stage_start < self.settings.early_stopping_from:
+            return False
+        return bool(progress.best["epoch"] > 0 and progress.epoch - progress.best["epoch"] >= patience)
 
     def validate(self, labeled: LabeledBags) -> dict[str, float]:
         """The task's metrics on bags with known targets, in eval mode."""

@@ -5,33 +5,39 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Literal
 
+import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
+from asmil.errors import AsmilError
 from asmil.models.base import ModelConfig, inner_width
 from asmil.models.blocks.activations import ACTIVATIONS, Activation
 from asmil.models.blocks.mil_dropout import MILDropout
 from asmil.models.blocks.randomness import Dropout
 
 MLP_HIDDEN = 256
+Layers = Literal[0, 1, 2, 3]
+LAYERS_TEXT = (
+    "0: the features as they are; 1: one layer; 2: two of the same width (small-bag benchmarks); "
+    "3: D to D/2 to 256 to inner (MIL-Dropout's models)"
+)
 
 
 class EmbeddingConfig(ModelConfig):
     """Settings of methods that embed tiles."""
 
-    inner: int | None = Field(None, ge=1, description="embedding width; by default from the feature width")
-    embedding_layers: Literal[1, 3] = Field(
-        1, description="one layer, or three (D to D/2 to 256 to inner) as in MIL-Dropout's models"
-    )
+    inner: int | None = Field(None, ge=1, description="embedding width; by default the method's, or from the features'")
+    embedding_layers: Layers = Field(1, description=LAYERS_TEXT)
     mil_dropout: int = Field(0, ge=0, description="MIL-Dropout after each embedding layer: k, the tiles dropped first")
     mil_dropout_neighbors: int = Field(4, ge=0, description="g, the tiles most similar to each of them that fall too")
 
 
 class TileEmbedding(nn.Module):
-    """N x D -> N x I: linear, activation, dropout (and MIL-Dropout where asked for), once or three times.
+    """N x D -> N x I: linear, activation, dropout (and MIL-Dropout where asked for), up to three times.
 
-    The one layer's bias follows `bias`; the three layers always have one.
+    width: what the method insists on, whatever `inner` says; default_width: what it takes when `inner` is not given
+    bias: of a single layer; two or three layers always have one
     """
 
     def __init__(
@@ -40,16 +46,24 @@ class TileEmbedding(nn.Module):
         config: EmbeddingConfig,
         *,
         width: int | None = None,
+        default_width: int | None = None,
         bias: bool = True,
         activation: Activation = "relu",
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.width = width or config.inner or inner_width(in_features)
-        widths = [in_features, self.width]
-        if config.embedding_layers == 3:
-            widths = [in_features, max(1, in_features // 2), MLP_HIDDEN, self.width]
-            bias = True
+        asked = width or config.inner
+        if config.embedding_layers == 0:
+            _refuse_unembedded(in_features, asked, config.mil_dropout)
+            asked = in_features
+        self.width = asked or default_width or inner_width(in_features)
+        widths = {
+            0: [in_features],
+            1: [in_features, self.width],
+            2: [in_features, self.width, self.width],
+            3: [in_features, max(1, in_features // 2), MLP_HIDDEN, self.width],
+        }[config.embedding_layers]
+        bias = bias or len(widths) > 2
         self.layers = nn.ModuleList(nn.Linear(before, after, bias=bias) for before, after in pairwise(widths))
         # In place where that is safe: nothing else reads a linear layer's output, and a copy of N x I costs time.
         self.activation = functional.relu_ if activation == "relu" else ACTIVATIONS[activation]
@@ -57,7 +71,23 @@ class TileEmbedding(nn.Module):
         self.mil_dropout = MILDropout(config.mil_dropout, config.mil_dropout_neighbors)
 
     def forward(self, features: Tensor) -> Tensor:
+        if not self.layers:
+            untouched: Tensor = self.dropout(features.to(torch.promote_types(features.dtype, torch.float32)))
+            return untouched
         embedded = features.to(next(self.parameters()).dtype)
         for layer in self.layers:
             embedded = self.mil_dropout(self.dropout(self.activation(layer(embedded))))
         return embedded
+
+
+def _refuse_unembedded(in_features: int, asked: int | None, mil_dropout: int) -> None:
+    if asked not in (None, in_features):
+        raise AsmilError(
+            f"model.embedding_layers = 0 keeps the {in_features} features of a tile as they are, but the embedding "
+            f"is to be {asked} wide; set model.embedding_layers=1, or leave model.inner out"
+        )
+    if mil_dropout:
+        raise AsmilError(
+            f"model.mil_dropout = {mil_dropout} follows embedding layers, and model.embedding_layers = 0 has none; "
+            "set model.embedding_layers=3"
+        )

@@ -22,7 +22,7 @@ class FoldedProjections(nn.Module):
     """The q, k, v and output projections and LayerNorm of S attention blocks, stacked.
 
     S is the number of tokens, or 1 for a set that all tokens share. Weights are S x I x I, (out, in) like Linear's,
-    and start like Linear's.
+    and start like Linear's. A block that pools with the scores of another one has no q and k (`queries=False`).
     """
 
     q_weight: nn.Parameter
@@ -34,12 +34,12 @@ class FoldedProjections(nn.Module):
     out_weight: nn.Parameter
     out_bias: nn.Parameter
 
-    def __init__(self, sets: int, width: int, heads: int, dropout: float) -> None:
+    def __init__(self, sets: int, width: int, heads: int, dropout: float, *, queries: bool = True) -> None:
         super().__init__()
         self.heads = heads
         self.head_width = width // heads
         bound = 1 / math.sqrt(width)
-        for name in ("q", "k", "v", "out"):
+        for name in ("q", "k", "v", "out") if queries else ("v", "out"):
             weight = torch.empty(sets, width, width).uniform_(-bound, bound)
             bias = torch.empty(sets, width).uniform_(-bound, bound)
             self.register_parameter(f"{name}_weight", nn.Parameter(weight))

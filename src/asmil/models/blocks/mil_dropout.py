@@ -1,11 +1,12 @@
 """MIL-Dropout (Zhu et al., How Effective Can Dropout Be in Multiple Instance Learning?, 2025).
 
-A layer without parameters and without randomness, for embedded tiles of one bag. In training it zeroes the k tiles
+A layer without parameters and without randomness, for the embedded tiles of one bag. In training it zeroes the k tiles
 with the largest channel mean and, for each of them, the g tiles most similar to it (cosine) among the others, and
 scales what is left by n / kept. In inference it is the identity.
 
-The official code answers NaN when every tile falls; here, if nothing would be left, only the k tiles are dropped, and
-a bag of at most k tiles is returned as it is.
+Equal values keep their order: the earlier tile counts as the more important one, the more important tile as the more
+similar one. The official code answers NaN when every tile falls (always for n <= k, possibly up to n = k + k g); here
+only the k tiles are dropped if nothing would be left, and a bag of at most k tiles is returned as it is.
 """
 
 from __future__ import annotations
@@ -24,33 +25,38 @@ class TileDrop:
     importance: N, the sigmoid of the channel means
     top: the k most important tiles, the most important first
     mask: N, 1 for kept tiles and 0 for dropped ones
-    scale: n / number kept
+    scale: n / number kept, a scalar
     """
 
     importance: Tensor
     top: Tensor
     mask: Tensor
-    scale: float
+    scale: Tensor
 
 
+@torch.no_grad()
 def choose_dropped(embedded: Tensor, top: int, neighbors: int) -> TileDrop:
-    """Which tiles of a bag (N x I) fall."""
+    """Which tiles of a bag (N x I) fall. Everything stays on the device: nothing waits for a GPU."""
     n_tiles = len(embedded)
-    importance = torch.sigmoid(embedded.mean(dim=1))
-    # By the mean itself: sigmoid keeps the order, and may round two means to one value.
-    order = torch.sort(embedded.mean(dim=1), descending=True, stable=True).indices
-    mask = embedded.new_ones(n_tiles)
-    if top == 0 or n_tiles <= top:
-        return TileDrop(importance, order[:top], mask, 1.0)
-    chosen, others = order[:top], order[top:]
-    mask[chosen] = 0
-    directions = functional.normalize(embedded, dim=1)
-    similarity = directions[chosen] @ directions[others].t()
-    similar = torch.sort(similarity, dim=1, descending=True, stable=True).indices[:, :neighbors]
-    also = others[similar.unique()]
-    if len(also) < len(others):
-        mask[also] = 0
-    return TileDrop(importance, chosen, mask, n_tiles / float(mask.sum()))
+    # Rounded to half precision, means and similarities would tie.
+    with torch.autocast(embedded.device.type, enabled=False):
+        rows = embedded.float() if embedded.dtype in (torch.float16, torch.bfloat16) else embedded
+        means = rows.mean(dim=1)
+        importance = torch.sigmoid(means)
+        # By the mean itself: sigmoid keeps the order, and may round two means to one value.
+        order = torch.sort(means, descending=True, stable=True).indices
+        chosen, others = order[:top], order[top:]
+        everything = torch.ones_like(means)
+        if top == 0 or n_tiles <= top:
+            return TileDrop(importance, chosen, everything, everything.new_ones(()))
+        without_top = everything.index_fill(0, chosen, 0)
+        # cosines; the others are divided by their lengths afterwards, which saves a copy of the bag
+        lengths = torch.linalg.vector_norm(rows, dim=1).clamp_min(1e-12)
+        similarity = (functional.normalize(rows[chosen], dim=1) @ rows.t() / lengths)[:, others]
+        similar = torch.sort(similarity, dim=1, descending=True, stable=True).indices[:, :neighbors]
+        mask = without_top.index_fill(0, others[similar.flatten()], 0)
+        mask = torch.where(mask.any(), mask, without_top)
+        return TileDrop(importance, chosen, mask, n_tiles / mask.sum())
 
 
 class MILDropout(nn.Module):
@@ -62,7 +68,7 @@ class MILDropout(nn.Module):
         self.neighbors = neighbors
 
     def forward(self, embedded: Tensor) -> Tensor:
-        if not self.training or self.top == 0:
+        if not self.training or self.top == 0 or len(embedded) <= self.top:
             return embedded
-        drop = choose_dropped(embedded.detach(), self.top, self.neighbors)
-        return embedded * (drop.mask * drop.scale).unsqueeze(1)
+        drop = choose_dropped(embedded, self.top, self.neighbors)
+        return embedded * (drop.mask * drop.scale).unsqueeze(1).to(embedded.dtype)
