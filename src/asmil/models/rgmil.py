@@ -1,0 +1,115 @@
+"""RGMIL: regressor-guided pooling (Du et al., 2023). The layer that classifies the bag also scores its tiles.
+
+    h_i = ReLU(W_2 ReLU(W_1 x_i + b_1) + b_2)                       both layers M = 512 wide
+    l_i = h_i R                                                     R: M x 2, no bias;  margin d_i = l_i[1] - l_i[0]
+    u_i = (d_i - mean(d)) / sqrt(var(d) + 1e-5)                     over the bag, population variance
+    b   = sum_i softmax(u)_i h_i
+    logits = b R                                                    the same R
+
+A tile weighs more when the bag classifier itself would call it positive. Since u is standardized, the attention does
+not depend on the scale of R, and |u_i| <= sqrt(N - 1). The bag's margin is the weighted mean of the tiles' margins.
+The scores are u, so their softmax is the attention; a bag of one tile has u = 0 and the logits of its tile.
+
+R is not trained in the published runs: the benchmark code means to train it, but loses it from its parameters when it
+moves it to the GPU, and the digit code declares it fixed. So R is a fixed random projection, drawn uniformly from
++-sqrt(3) (Kaiming with a fan-in of 2), and only the embedding learns. `train_regressor` trains it as described.
+
+The official code knows two classes. Here:
+- two outputs: as above, one stream whose attention looks for class 1
+- one output: the same stream, and the logit is the bag's margin
+- C > 2 outputs: one stream a class (this class against the rest), each with its own R_c and attention over the same h;
+  the logit of class c is the margin of its stream. This is our extension; the digit code has one stream for each of
+  its ordered levels.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional
+
+from asmil.cohort.bag import Bag
+from asmil.models.base import MILModel, Output
+from asmil.models.blocks.embedding import LAYERS_TEXT, EmbeddingConfig, Layers, TileEmbedding
+from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
+from asmil.models.registry import register
+
+WIDTH = 512
+EPSILON = 1e-5
+
+
+class RGMILConfig(EmbeddingConfig):
+    """Architecture of RGMIL."""
+
+    embedding_layers: Layers = Field(2, description=LAYERS_TEXT)
+    train_regressor: bool = Field(False, description="train R; in the published runs it keeps its random start")
+
+
+@register(
+    "rgmil",
+    summary="the bag classifier itself scores the tiles, by margins standardized within the bag",
+    paper="Du et al., RGMIL: Guide Your Multiple-Instance Learning Model with Regressor",
+    year=2023,
+    presets={"official": {"training": {"lr": 5e-5, "weight_decay": 0.0, "epochs": 40, "schedule": "constant"}}},
+)
+class RGMIL(MILModel):
+    """RGMIL; see the module's text for the formulas."""
+
+    config_type = RGMILConfig
+    score_axes = ("stream",)
+    config: RGMILConfig
+
+    def __init__(self, in_features: int, n_outputs: int, config: RGMILConfig) -> None:
+        super().__init__(in_features, n_outputs, config)
+        self.embedding = TileEmbedding(in_features, config, default_width=WIDTH)
+        streams = n_outputs if n_outputs > 2 else 1
+        bound = math.sqrt(3)
+        start = torch.empty(streams, self.embedding.width, 2).uniform_(-bound, bound)
+        self.regressor = nn.Parameter(start, requires_grad=config.train_regressor)
+
+    def attend(self, bag: Bag) -> Tensor:
+        return self._score(self.embedding(bag.features) @ self._columns())
+
+    def forward(self, bag: Bag) -> Output:
+        embedded: Tensor = self.embedding(bag.features)
+        columns = self._columns()
+        instance_logits = embedded @ columns
+        scores = self._score(instance_logits)
+        pooled = self.normalizer(scores).to(embedded.dtype) @ embedded
+        logits = pooled[0] @ columns if self.n_outputs == 2 else (pooled * columns.t()).sum(dim=1)
+        return Output(logits, scores, pooled.flatten(), instance_logits)
+
+    def draw_heatmap(self, output: Output, kind: str) -> Tensor:
+        """The attention of the stream of the predicted class."""
+        del kind
+        assert output.scores is not None
+        stream = int(output.logits.argmax()) if len(output.scores) > 1 else 0
+        attention: Tensor = self.normalizer(output.scores[stream : stream + 1])
+        return attention[0]
+
+    def _columns(self) -> Tensor:
+        """M x C, what turns an embedded tile or bag into logits: R for two outputs, else the margins' directions."""
+        if self.n_outputs == 2:
+            return self.regressor[0]
+        return (self.regressor[:, :, 1] - self.regressor[:, :, 0]).t()
+
+    def _score(self, instance_logits: Tensor) -> Tensor:
+        """N x C -> the standardized margins of the streams, S x N."""
+        margins = instance_logits[:, 1:] - instance_logits[:, :1] if self.n_outputs == 2 else instance_logits
+        return functional.layer_norm(margins.t(), margins.shape[:1], eps=EPSILON)
+
+
+def _convert(tensors: Tensors, config: Config) -> Converted:
+    state = renamed(tensors, {"embedding.layers.0": "stem.stem.0", "embedding.layers.1": "stem.stem.2"})
+    state["regressor"] = tensors["linear"].unsqueeze(0)
+    inner, in_features = state["embedding.layers.0.weight"].shape
+    options = {"inner": inner, "train_regressor": bool(config.get("train_regressor", False))}
+    return in_features, tensors["linear"].shape[1], options, state
+
+
+register_official(
+    OfficialForm("rgmil", frozenset({"linear", "stem.stem.0.weight", "stem.stem.2.weight"}), _convert),
+)
