@@ -1,0 +1,100 @@
+"""CLAM's clustering loss: the tiles with most and with least attention are told apart by a small head a class.
+
+Class c owns a head g_c with two outputs. With k tiles of the largest and k of the smallest score of its row:
+
+    c = y   l_c = mean of loss(g_c(h), 1) over the top k and loss(g_c(h), 0) over the bottom k
+    c != y  l_c = mean of loss(g_c(h), 0) over the top k       only with `subtyping`: the classes exclude each other
+    L   = sum_c l_c                                            divided by the number of classes with `subtyping`
+
+The loss is cross-entropy or the smooth top-1 SVM. The choice of tiles has no gradient.
+
+A model does not know the label y, so `forward` keeps what every head says of its 2k tiles and the loss picks. A head
+that is not picked gets no gradient at all, and the optimizer leaves it alone.
+
+Official code fails on bags below k tiles; here k is then the number of tiles. From k to 2k tiles a tile may be among
+the top and the bottom at once, as in the official code; `k_rule: half` takes at most half of the tiles for each
+(at least one).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional
+
+from asmil.models.base import ModelConfig, Output
+from asmil.models.blocks.smooth_svm import smooth_svm
+
+
+class InstanceLossConfig(ModelConfig):
+    """Settings of methods that cluster tiles by their attention."""
+
+    k_sample: int = Field(8, ge=1, description="k, the tiles of most and of least attention that are clustered")
+    k_rule: Literal["official", "half"] = Field(
+        "official", description="of small bags: k is at most all tiles, or (half) at most half of them"
+    )
+    subtyping: Literal["auto"] | bool = Field(
+        "auto",
+        description="the classes exclude each other, so the other classes' top tiles are negatives (auto: C > 2)",
+    )
+    instance_loss: Literal["ce", "svm"] = Field("ce", description="cross-entropy, or the smooth top-1 SVM")
+    bag_weight: float = Field(0.7, ge=0, le=1, description="of the bag's loss; the clustering loss has the rest")
+
+
+def excludes(config: InstanceLossConfig, n_classes: int) -> bool:
+    """Whether subtyping is on."""
+    return n_classes > 2 if config.subtyping == "auto" else config.subtyping
+
+
+def cluster_logits(
+    embedded: Tensor, scores: Tensor, heads: Iterable[nn.Module], config: InstanceLossConfig
+) -> dict[str, Tensor]:
+    """What each class's head says of its tiles: `cluster_logits_c`, 2k x 2.
+
+    The k tiles of the largest score come first (the largest first), then the k of the smallest (the smallest first).
+
+    embedded: N x I
+    scores: A x N, a row a class or one row for all
+    """
+    n_tiles = len(embedded)
+    k = min(config.k_sample, n_tiles if config.k_rule == "official" else max(1, n_tiles // 2))
+    scores = scores.detach()
+    tiles = torch.cat([scores.topk(k).indices, scores.topk(k, largest=False).indices], dim=1)
+    chosen = embedded[tiles]
+    return {f"cluster_logits_{c}": head(chosen[c if len(chosen) > 1 else 0]) for c, head in enumerate(heads)}
+
+
+def cluster_samples(output: Output, label: int, subtyping: bool) -> list[tuple[Tensor, Tensor]]:
+    """The samples that a bag of class `label` gives: for each class that has some, logits n x 2 and targets n."""
+    samples = []
+    for c in range(len(output.logits)):
+        logits = output.extras[f"cluster_logits_{c}"]
+        targets = torch.zeros(len(logits), dtype=torch.int64, device=logits.device)
+        k = len(logits) // 2
+        if c == label:
+            targets[:k] = 1
+            samples.append((logits, targets))
+        elif subtyping:
+            samples.append((logits[:k], targets[:k]))
+    return samples
+
+
+def clustering_loss(outputs: Sequence[Output], classes: Tensor, config: InstanceLossConfig) -> Tensor:
+    """The mean clustering loss of the bags of a step; classes: B class indices."""
+    losses = []
+    for output, label in zip(outputs, classes.tolist(), strict=True):
+        n_classes = len(output.logits)
+        subtyping = excludes(config, n_classes)
+        per_class = [_sample_loss(*samples, config) for samples in cluster_samples(output, label, subtyping)]
+        losses.append(torch.stack(per_class).sum() / (n_classes if subtyping else 1))
+    return torch.stack(losses).mean()
+
+
+def _sample_loss(logits: Tensor, targets: Tensor, config: InstanceLossConfig) -> Tensor:
+    if config.instance_loss == "svm":
+        return smooth_svm(logits, targets).mean()
+    return functional.cross_entropy(logits.float(), targets)

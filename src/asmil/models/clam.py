@@ -1,0 +1,212 @@
+"""CLAM: clustering-constrained attention MIL (Lu et al., 2021), with one attention branch (SB) or one a class (MB).
+
+    h_i = dropout(ReLU(W_e x_i + b_e))                                     H = 512 wide
+    z_i = W (tanh(V h_i + b_V) * sigmoid(U h_i + b_U)) + b                 SB: one score a tile, MB: one a class
+    b_r = sum_i softmax(z_r)_i h_i                                         a row r of scores
+    SB:  logits = W_c b + b_c          MB:  logit_c = w_c . b_c + beta_c   each class reads its own row
+    L   = w L_bag + (1 - w) L_cluster                                      w = 0.7
+
+L_bag is the task's loss (cross-entropy), or the smooth top-1 SVM over the classes (`bag_loss: svm`; it knows no class
+weights). L_cluster tells the tiles with most attention from those with least, see `blocks/instance_loss.py`; for tasks
+without classes it is left out and L = L_bag.
+
+Paper and official code: the paper's method is MB, the program's default SB. The instance loss is cross-entropy unless
+asked for (so here), while the paper and all published commands take the smooth SVM (`--preset official`). Dropout
+inside the attention network is 0.25 whenever `dropout` is not 0, whatever its value. Multi-class tasks must be run with
+subtyping, tumor against normal without: `subtyping: auto`. Two subtypes need `subtyping: true`. Weights start as the
+framework has them (Xavier-normal with zero biases until April 2024). One output is impossible: the clustering needs the
+bag's class. The copy in the ASMIL study has other widths (`inner: null`, `attention: 128`) and a bag weight of
+1, which leaves no clustering loss; its MB divides by 1 + sum exp(z) instead of sum exp(z), which is not followed.
+
+The official heat map ranks the raw scores (`percentile`: 100 rank / N, mean ranks for ties); MB shows the row of the
+predicted class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from asmil.cohort.bag import Bag
+from asmil.errors import AsmilError
+from asmil.models.attention_pool import AttentionPoolModel
+from asmil.models.base import Loss, Output
+from asmil.models.blocks.clam_layout import clam_layouts
+from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
+from asmil.models.blocks.instance_loss import InstanceLossConfig, cluster_logits, clustering_loss
+from asmil.models.blocks.scoring import ScoreNetwork
+from asmil.models.blocks.smooth_svm import smooth_svm
+from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
+from asmil.models.registry import register
+from asmil.tasks.base import Task
+
+ATTENTION_DROPOUT = 0.25
+
+
+class CLAMConfig(EmbeddingConfig, InstanceLossConfig):
+    """Architecture of CLAM."""
+
+    inner: int | None = Field(512, ge=1, description="H, the embedding width; null: from the feature width")
+    attention: int = Field(256, ge=1, description="L, width of the attention network (official: 256 small, 384 big)")
+    gated: bool = Field(True, description="gated attention, or plain")
+    dropout: float = Field(0.25, ge=0, lt=1, description="on the embedding; if not 0, 0.25 in the attention network")
+    bag_loss: Literal["ce", "svm"] = Field("ce", description="the task's loss, or the smooth top-1 SVM of the classes")
+
+
+_PAPER = "Lu et al., Data-efficient and weakly supervised computational pathology on whole-slide images"
+_OFFICIAL = {
+    "model": {"instance_loss": "svm"},
+    "training": {
+        "lr": 2e-4,
+        "weight_decay": 1e-5,
+        "epochs": 200,
+        "schedule": "constant",
+        "sampling": "balanced",
+        "select": "loss",
+        "early_stopping": 20,
+        "early_stopping_from": 50,
+    },
+}
+
+
+class CLAM(AttentionPoolModel):
+    """What both forms share; see the module's text for the formulas."""
+
+    config_type = CLAMConfig
+    heatmap_kinds = ("attention", "percentile")
+    config: CLAMConfig
+
+    def __init__(self, in_features: int, n_outputs: int, config: CLAMConfig, rows: int) -> None:
+        super().__init__(in_features, n_outputs, config)
+        if n_outputs < 2:
+            raise AsmilError(
+                "CLAM clusters tiles by the slide's class and needs an output for every class, at least two"
+            )
+        self.embedding = TileEmbedding(in_features, config, dropout=config.dropout)
+        width = self.embedding.width
+        inside = ATTENTION_DROPOUT if config.dropout else 0.0
+        self.attention = ScoreNetwork(width, config.attention, rows, config.gated, dropout=inside)
+        self.head = nn.Linear(width, n_outputs)
+        self.cluster_heads = nn.ModuleList(nn.Linear(width, 2) for _ in range(n_outputs))
+
+    def embed(self, features: Tensor) -> Tensor:
+        embedded: Tensor = self.embedding(features)
+        return embedded
+
+    def score(self, embedded: Tensor) -> Tensor:
+        scores: Tensor = self.attention(embedded)
+        return scores
+
+    def forward(self, bag: Bag) -> Output:
+        embedded = self.embed(bag.features)
+        scores = self.score(embedded)
+        output = self.readout(self.normalizer(scores).to(embedded.dtype) @ embedded, scores)
+        output.extras |= cluster_logits(embedded, scores, self.cluster_heads, self.config)
+        return output
+
+    def loss(self, outputs: Sequence[Output], targets: Tensor, task: Task) -> Loss:
+        logits = torch.stack([output.logits for output in outputs])
+        bag_loss = task.loss(logits, targets)
+        parts = {task.loss_name: bag_loss}
+        classes = task.class_index(targets)
+        if classes is None:
+            return Loss(bag_loss, parts)
+        if self.config.bag_loss == "svm":
+            bag_loss = parts["svm"] = smooth_svm(logits, classes).mean()
+        parts["cluster"] = clustering_loss(outputs, classes, self.config)
+        weight = self.config.bag_weight
+        return Loss(weight * bag_loss + (1 - weight) * parts["cluster"], parts)
+
+    def draw_heatmap(self, output: Output, kind: str) -> Tensor:
+        assert output.scores is not None
+        row = output.scores[int(output.logits.argmax()) if len(output.scores) > 1 else 0]
+        if kind == "percentile":
+            return percentiles(row)
+        attention: Tensor = self.normalizer(row.unsqueeze(0))
+        return attention[0]
+
+
+@register(
+    "clam_sb",
+    summary="gated attention; the most and least attended tiles are clustered by the slide's class",
+    paper=_PAPER,
+    year=2021,
+    presets={"official": _OFFICIAL},
+)
+class CLAMSB(CLAM):
+    """CLAM with a single attention branch."""
+
+    score_axes = ("branch",)
+
+    def __init__(self, in_features: int, n_outputs: int, config: CLAMConfig) -> None:
+        super().__init__(in_features, n_outputs, config, rows=1)
+
+    def readout(self, pooled: Tensor, scores: Tensor | None) -> Output:
+        return Output(self.head(pooled[0]), scores, pooled[0])
+
+
+@register(
+    "clam_mb",
+    summary="CLAM with an attention branch of its own for every class",
+    paper=_PAPER,
+    year=2021,
+    presets={"official": _OFFICIAL},
+)
+class CLAMMB(CLAM):
+    """CLAM with an attention branch a class; row c of the head reads row c of the pooled features."""
+
+    score_axes = ("class",)
+
+    def __init__(self, in_features: int, n_outputs: int, config: CLAMConfig) -> None:
+        super().__init__(in_features, n_outputs, config, rows=n_outputs)
+
+    def readout(self, pooled: Tensor, scores: Tensor | None) -> Output:
+        logits = (self.head.weight * pooled).sum(dim=1) + self.head.bias
+        return Output(logits, scores, pooled.flatten())
+
+
+def percentiles(scores: Tensor) -> Tensor:
+    """N scores -> 100 rank / N, equal scores sharing the mean of their ranks."""
+    _, place, counts = scores.unique(return_inverse=True, return_counts=True)
+    last = counts.cumsum(dim=0)
+    ranks: Tensor = (last - (counts - 1) / 2)[place]
+    return ranks / len(scores) * 100
+
+
+_WORDS = {
+    "k_sample": "k_sample",
+    "bag_weight": "bag_weight",
+    "subtyping": "subtyping",
+    "inst_loss": "instance_loss",
+    "bag_loss": "bag_loss",
+}
+"""Official words, and our options."""
+
+
+def _register_layout(layers: dict[str, str], branches: bool) -> None:
+    head = "classifiers.0" if branches else "classifiers"
+
+    def convert(tensors: Tensors, config: Config) -> Converted:
+        n_classes = len(tensors[f"{layers['attention.weight'] if branches else head}.weight"])
+        cluster_heads = {f"cluster_heads.{c}": f"instance_classifiers.{c}" for c in range(n_classes)}
+        state = renamed(tensors, layers | cluster_heads)
+        for leaf in ("weight", "bias"):
+            rows = [tensors[f"classifiers.{c}.{leaf}"] for c in range(n_classes)] if branches else None
+            state[f"head.{leaf}"] = tensors[f"classifiers.{leaf}"] if rows is None else torch.cat(rows)
+        inner, in_features = state["embedding.layers.0.weight"].shape
+        hidden = len(state["attention.value.weight"])
+        options = {"inner": inner, "attention": hidden, "gated": "attention.gate" in layers}
+        options |= {option: config[word] for word, option in _WORDS.items() if config.get(word) is not None}
+        return in_features, n_classes, options, state
+
+    required = {f"{name}.weight" for name in (*layers.values(), head, "instance_classifiers.0")}
+    register_official(OfficialForm("clam_mb" if branches else "clam_sb", frozenset(required), convert))
+
+
+for _layers in clam_layouts():
+    _register_layout(_layers, branches=False)
+    _register_layout(_layers, branches=True)

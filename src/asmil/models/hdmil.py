@@ -1,0 +1,311 @@
+"""HDMIL: hierarchical distillation MIL (Dong et al., 2025): DMIN learns which tiles matter, LIPN sees it from pixels.
+
+DMIN, on tile features (C classes, everything a row a class):
+
+    h_i  = dropout(ReLU(W_e x_i + b_e))                                     512 wide
+    z_i  = W (tanh(V h_i + b_V) * sigmoid(U h_i + b_U)) + b                 C scores a tile
+    m_i  = 1 if sigmoid((z_i + g) / 0.7) > 0.5 else 0                       training: straight-through, g Gumbel noise
+    m_i  = 1 if sigmoid(z_i) > 0.5 else 0                                   inference
+    full branch      M_c = sum_i softmax(z_c)_i h_i                         all tiles
+    kept branch      M'_c = sum_i w_c,i h_i                                 the tiles with m = 1
+        training     w = exp(z) m / (sum of it over all tiles AND all classes)
+        inference    w_c = exp(z_c) m_c / (sum of it over the tiles of class c + 1e-16)
+    logit_c = KAN_c(M_c) and KAN_c(M'_c), a Chebyshev-KAN unit a class      the prediction is that of the kept branch
+    L = 0.7 L_task(full) + 0.3 L_cluster + 0.5 KL(full || kept) + 0.5 MSE(M', M) + 2 (rate - r)^2
+
+L_cluster is CLAM's (`blocks/instance_loss.py`) by the full attention, with KAN heads; rate is the share of tiles kept
+for class 0 or class 1, with straight-through gradient.
+
+LIPN (`lipn: true`), a small CNN on the same tiles at low magnification (`lowres/tiles` of the feature file), learns the
+mask in a second stage, so that features need be extracted for kept tiles only:
+
+    L = mean |mask_LIPN - mask_DMIN| + (rate_LIPN - rate_DMIN)^2
+
+with DMIN frozen, but in training mode (its dropout on, its mask without noise). Afterwards LIPN's mask takes the place
+of DMIN's.
+
+As in the official code, and unlike what one would expect: the kept branch is normalized over classes together in
+training and class by class in inference; the teacher is not detached; the rate looks at two classes also where there
+are more, so one output is impossible; LIPN learns from masks under dropout. Published mask ratios are 0.6 and 0.7
+(README) or 0.1 (script). The defaults are those for CAMELYON-16; `subtyping: auto` is off for two classes.
+
+Where the official code breaks: if no tile is kept at all while training, its loss is NaN and the step is skipped; here
+the kept branch then reads a vector of zeros, all stays finite, and the rate's term draws tiles back in. In inference a
+class without kept tiles reads zeros, as there. Bags below k tiles take all of them for the clustering.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional
+
+from asmil.cohort.bag import Bag
+from asmil.errors import AsmilError
+from asmil.models.base import Loss, MILModel, Output, Stage
+from asmil.models.blocks.chebyshev import ChebyshevKAN
+from asmil.models.blocks.clam_layout import clam_layouts
+from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
+from asmil.models.blocks.initialization import start_xavier
+from asmil.models.blocks.instance_loss import InstanceLossConfig, cluster_logits, clustering_loss
+from asmil.models.blocks.mobilenet import TinyMobileNet
+from asmil.models.blocks.running_pool import RunningPool
+from asmil.models.blocks.scoring import ScoreNetwork
+from asmil.models.blocks.straight_through import GumbelMask, harden
+from asmil.models.hdmil_lipn import lipn_state, lowres_tiles
+from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
+from asmil.models.registry import register
+from asmil.tasks.base import Task
+
+TEMPERATURE = 0.7
+KL_WEIGHT = 0.5
+FEATURE_WEIGHT = 0.5
+RATE_WEIGHT = 2.0
+NOTHING = -36.841361  # log(1e-16): the score of a tile of zeros, which decides where no other tile is kept
+
+
+class HDMILConfig(EmbeddingConfig, InstanceLossConfig):
+    """Architecture of HDMIL."""
+
+    inner: int | None = Field(512, ge=1, description="the embedding width; null: from the feature width")
+    attention: int = Field(256, ge=1, description="width of the attention network")
+    gated: bool = Field(True, description="gated attention, or plain")
+    dropout: float = Field(0.25, ge=0, lt=1, description="on the embedding and in the attention network")
+    degree: int = Field(12, ge=0, description="of the Chebyshev polynomials (the authors: 12, NSCLC 16)")
+    mask_ratio: float = Field(0.6, ge=0, le=1, description="r, the share of tiles to keep (NSCLC, BRCA: 0.7)")
+    k_sample: int = Field(32, ge=1, description="k, the tiles of most and of least attention that are clustered")
+    instance_loss: Literal["ce", "svm"] = Field("svm", description="cross-entropy, or the smooth top-1 SVM")
+    lipn: bool = Field(False, description="train the pre-screening network too; needs lowres/tiles in feature files")
+    lipn_lr: float | None = Field(None, gt=0, description="learning rate of its stage; by default the run's")
+
+
+@register(
+    "hdmil",
+    summary="learns which tiles to keep for each class; a small network can learn it from low magnification",
+    paper="Dong et al., Fast and Accurate Gigapixel Pathological Image Classification with Hierarchical Distillation "
+    "Multi-Instance Learning",
+    year=2025,
+    presets={
+        "official": {
+            "model": {"lipn_lr": 1e-4},
+            "training": {
+                "lr": 3e-4,
+                "weight_decay": 1e-5,
+                "epochs": 200,
+                "schedule": "constant",
+                "sampling": "balanced",
+                "select": "loss",
+                "early_stopping": 20,
+                "early_stopping_from": 50,
+            },
+        }
+    },
+)
+class HDMIL(MILModel):
+    """HDMIL; see the module's text for the formulas."""
+
+    config_type = HDMILConfig
+    score_axes = ("class",)
+    heatmap_kinds = ("attention", "kept")
+    config: HDMILConfig
+
+    def __init__(self, in_features: int, n_outputs: int, config: HDMILConfig) -> None:
+        super().__init__(in_features, n_outputs, config)
+        if n_outputs < 2:
+            raise AsmilError("HDMIL keeps tiles for class 0 or 1 and needs an output for every class, at least two")
+        self.embedding = TileEmbedding(in_features, config, dropout=config.dropout)
+        width = self.embedding.width
+        self.attention = ScoreNetwork(width, config.attention, n_outputs, config.gated, dropout=config.dropout)
+        self.mask = GumbelMask(TEMPERATURE)
+        self.heads = nn.ModuleList(ChebyshevKAN(width, 1, config.degree) for _ in range(n_outputs))
+        self.cluster_heads = nn.ModuleList(ChebyshevKAN(width, 2, config.degree) for _ in range(n_outputs))
+        start_xavier(self)
+        self.lipn: TinyMobileNet | None = None
+        if config.lipn:
+            # its own stage trains this model, with a DMIN that is trained already
+            self.requires_grad_(False)
+            self.lipn = TinyMobileNet(n_outputs)
+
+    def embed(self, features: Tensor) -> Tensor:
+        """N x D -> N x 512, tile by tile."""
+        embedded: Tensor = self.embedding(features)
+        return embedded
+
+    def attend(self, bag: Bag) -> Tensor:
+        scores: Tensor = self.attention(self.embed(bag.features))
+        return scores
+
+    def forward(self, bag: Bag) -> Output:
+        if self.lipn is not None:
+            return self._screened(bag, harden(torch.sigmoid(self.lipn(lowres_tiles(bag)).t())))
+        embedded = self.embed(bag.features)
+        scores: Tensor = self.attention(embedded)
+        return self.distill(embedded, scores, self.mask(scores), jointly=self.training)
+
+    def distill(self, embedded: Tensor, scores: Tensor, mask: Tensor, *, jointly: bool) -> Output:
+        """Both branches, the kept one with its weights as in training (`jointly`) or as in inference."""
+        pooled_full = self.normalizer(scores).to(embedded.dtype) @ embedded
+        weights = self._joint_weights(scores, mask) if jointly else self.kept_weights(scores, mask)
+        pooled = weights.to(embedded.dtype) @ embedded
+        extras = {
+            "mask": mask,
+            "mask_rate": mask_rate(mask),
+            "logits_full": self.read(pooled_full),
+            "pooled_full": pooled_full,
+            "pooled": pooled,
+        }
+        extras |= cluster_logits(embedded, scores, self.cluster_heads, self.config)
+        return Output(self.read(pooled), scores, pooled.flatten(), extras=extras)
+
+    def kept_weights(self, scores: Tensor, mask: Tensor) -> Tensor:
+        """Attention of each class over the tiles it keeps, C x N; all 0 for a class that keeps none."""
+        kept = scores.masked_fill(mask == 0, -torch.inf)
+        weights: Tensor = self.normalizer(functional.pad(kept, (0, 1), value=NOTHING))
+        return weights[:, :-1]
+
+    def _joint_weights(self, scores: Tensor, mask: Tensor) -> Tensor:
+        """Attention over all kept tiles of all classes together, C x N; all 0 if nothing is kept."""
+        weights: Tensor = self.normalizer(scores.reshape(1, -1)).view_as(scores) * mask
+        total = weights.sum()
+        return weights / torch.where(total > 0, total, 1.0)
+
+    @property
+    def can_stream(self) -> bool:
+        return self.lipn is None and self.normalizer.streams
+
+    @torch.no_grad()
+    def stream(self, chunks: Iterable[Tensor]) -> Output:
+        """The prediction alone, tile weights as in `kept_weights`; what only the loss reads is left out."""
+        pool = RunningPool()
+        seen: list[Tensor] = []
+        for features in chunks:
+            embedded = self.embed(features)
+            scores: Tensor = self.attention(embedded)
+            if not seen:
+                nothing = scores.new_full((self.n_outputs, 1), NOTHING)
+                pool.add(self.normalizer.log_weights(nothing), embedded.new_zeros(1, embedded.shape[1]))
+            seen.append(scores.cpu())
+            pool.add(self.normalizer.log_weights(scores).masked_fill(self.mask(scores) == 0, -torch.inf), embedded)
+        pooled, all_scores = pool.mean(), torch.cat(seen, dim=1)
+        return Output(self.read(pooled), all_scores, pooled.flatten(), extras={"mask": self.mask(all_scores)})
+
+    def read(self, pooled: Tensor) -> Tensor:
+        """C x 512 -> C logits, each class by its own unit."""
+        return torch.cat([head(row) for head, row in zip(self.heads, pooled, strict=True)])
+
+    def _screened(self, bag: Bag, mask: Tensor) -> Output:
+        """The prediction from the tiles that LIPN keeps, and what DMIN would have kept."""
+        with torch.no_grad():
+            embedded = self.embed(bag.features)
+            scores: Tensor = self.attention(embedded)
+            pooled = self.kept_weights(scores, mask).to(embedded.dtype) @ embedded
+            extras = {"mask": mask, "target_mask": harden(torch.sigmoid(scores))}
+            return Output(self.read(pooled), scores, pooled.flatten(), extras=extras)
+
+    def loss(self, outputs: Sequence[Output], targets: Tensor, task: Task) -> Loss:
+        if self.lipn is not None:
+            return self._screening_loss(outputs, targets, task)
+        bag_loss = task.loss(torch.stack([output.extras["logits_full"] for output in outputs]), targets)
+        parts = {task.loss_name: bag_loss}
+        total, classes = bag_loss, task.class_index(targets)
+        if classes is not None:
+            parts["cluster"] = clustering_loss(outputs, classes, self.config)
+            total = self.config.bag_weight * bag_loss + (1 - self.config.bag_weight) * parts["cluster"]
+        terms = [distillation_terms(output, self.config.mask_ratio) for output in outputs]
+        parts |= {name: torch.stack([term[name] for term in terms]).mean() for name in terms[0]}
+        total = total + KL_WEIGHT * parts["kl"] + FEATURE_WEIGHT * parts["features"] + RATE_WEIGHT * parts["rate"]
+        return Loss(total, parts)
+
+    def _screening_loss(self, outputs: Sequence[Output], targets: Tensor, task: Task) -> Loss:
+        """LIPN's; the task's loss of the prediction is only noted."""
+        pairs = [(output.extras["mask"], output.extras["target_mask"]) for output in outputs]
+        mask = torch.stack([(ours - target).float().abs().mean() for ours, target in pairs]).mean()
+        rate = torch.stack([(mask_rate(ours) - mask_rate(target)) ** 2 for ours, target in pairs]).mean()
+        noted = task.loss(torch.stack([output.logits for output in outputs]), targets)
+        return Loss(mask + rate, {task.loss_name: noted, "mask": mask, "rate": rate})
+
+    def draw_heatmap(self, output: Output, kind: str) -> Tensor:
+        """The attention of the predicted class over all tiles, or over those kept for it (all 0 where none is)."""
+        assert output.scores is not None
+        chosen = output.logits.argmax().unsqueeze(0)
+        if kind == "kept":
+            return self.kept_weights(output.scores[chosen], output.extras["mask"][chosen])[0]
+        attention: Tensor = self.normalizer(output.scores[chosen])
+        return attention[0]
+
+    def stages(self) -> list[Stage]:
+        if self.lipn is None:
+            return super().stages()
+        dmin = HDMIL(self.in_features, self.n_outputs, self.config.model_copy(update={"lipn": False}))
+        dmin.normalizer = self.normalizer
+        dmin.load_state_dict({name: value for name, value in self.state_dict().items() if "lipn." not in name})
+        return [Stage("dmin", dmin), Stage("lipn", self, self._take_over)]
+
+    def _take_over(self, dmin: MILModel, bags: Iterable[Bag]) -> None:
+        del bags
+        self.load_state_dict(dmin.state_dict(), strict=False)
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        groups = super().parameter_groups()
+        if self.lipn is not None and self.config.lipn_lr is not None:
+            groups[0]["lr"] = self.config.lipn_lr
+        return groups
+
+
+def mask_rate(mask: Tensor) -> Tensor:
+    """The share of tiles kept for class 0 or class 1; mask: C x N. Its gradient is that of the sum of the two."""
+    kept = mask[:2].float().sum(dim=0)
+    return ((kept > 0).to(kept.dtype) + (kept - kept.detach())).mean()
+
+
+def distillation_terms(output: Output, mask_ratio: float) -> dict[str, Tensor]:
+    """KL(full || kept), the mean squared difference of the pooled features, and that of the rate; unweighted."""
+    extras = output.extras
+    kept, full = (torch.log_softmax(logits.float(), dim=-1) for logits in (output.logits, extras["logits_full"]))
+    return {
+        "kl": functional.kl_div(kept, full, reduction="sum", log_target=True),
+        "features": functional.mse_loss(extras["pooled"].float(), extras["pooled_full"].float()),
+        "rate": (extras["mask_rate"] - mask_ratio) ** 2,
+    }
+
+
+def _register_layout(layers: dict[str, str], lipn: bool) -> None:
+    """DMIN's layout; tensors of LIPN beside it make a model with both."""
+
+    def convert(tensors: Tensors, config: Config) -> Converted:
+        state = renamed(tensors, layers)
+        n_outputs = len(state["attention.weight.weight"])
+        for c in range(n_outputs):
+            state[f"heads.{c}.coefficients"] = tensors[f"classifiers.{c}.{_COEFFICIENTS}"]
+            state[f"cluster_heads.{c}.coefficients"] = tensors[f"instance_classifiers.{c}.{_COEFFICIENTS}"]
+        if lipn:
+            state |= {f"lipn.{name}": value for name, value in lipn_state(tensors).items()}
+        inner, in_features = state["embedding.layers.0.weight"].shape
+        options = {
+            "inner": inner,
+            "attention": len(state["attention.value.weight"]),
+            "gated": "attention.gate" in layers,
+            "degree": state["heads.0.coefficients"].shape[2] - 1,
+            "lipn": lipn,
+        }
+        options |= {word: config[word] for word in _WORDS if config.get(word) is not None}
+        return in_features, n_outputs, options, state
+
+    required = {f"{name}.weight" for name in layers.values()}
+    required |= {f"{heads}.0.{_COEFFICIENTS}" for heads in ("classifiers", "instance_classifiers")}
+    if lipn:
+        required.add("extractor.classifier.weight")
+    register_official(OfficialForm("hdmil", frozenset(required), convert))
+
+
+_COEFFICIENTS = "act_fun.0.cheby_coeffs"
+_WORDS = ("k_sample", "subtyping", "bag_weight", "mask_ratio")
+"""Options that have the same name in official code."""
+
+for _layers in clam_layouts():
+    _register_layout(_layers, lipn=False)
+    _register_layout(_layers, lipn=True)

@@ -1,0 +1,226 @@
+"""Mean and max pooling: the tiles count alike, or the strongest decides. The floor of every comparison.
+
+    h_i = dropout(act(W_1 x_i + b_1))                      M wide
+    f_i = W_2 h_i + b_2                                    C wide, the tile's own logits
+
+`level` says what is pooled:
+
+    instance    mean: logits = mean_i f_i         max: logits_c = max_i f_i,c; each class may take another tile
+    embedding   mean: logits = W_2 mean_i h_i + b_2        max: logits = W_2 b + b_2 with b_m = max_i h_i,m
+    tile        (max only) logits = f_i of one tile: with two classes the one most likely of class 1, with more the one
+                with the largest probability of any class, with one output the one with the largest logit
+
+`instance` is the form of the ACMIL and ASMIL studies, `tile` CLAM's max-pooling baseline ("mil"), `embedding` what
+Ilse et al. compare with. The head is linear, so for the mean the first two are the same number, and one formula serves
+both. The gradient of `instance` max reaches at most C tiles, that of `tile` exactly one.
+
+There is no attention here: the heat map is the tile's own probability of the predicted class.
+
+Where sources differ: ACMIL's max is per class and CLAM's per tile, which papers seldom say. ASMIL's copy has its widths
+written into it and does not run from its script; ACMIL's is followed. CLAM starts with the framework's weights since
+April 2024, as here; `instance` and `embedding` start with Xavier-normal weights and zero biases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from asmil.cohort.bag import Bag
+from asmil.errors import AsmilError
+from asmil.models.base import MILModel, Output
+from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
+from asmil.models.blocks.initialization import start_xavier
+from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
+from asmil.models.registry import register
+
+_OFFICIAL = {"training": {"optimizer": "adamw", "weight_decay": 1e-5, "epochs": 100}}
+_PAPER = "Ilse et al., Attention-based Deep Multiple Instance Learning"
+
+
+class PoolingConfig(EmbeddingConfig):
+    """What mean and max pooling have in common."""
+
+    activation: Literal["relu", "gelu"] = Field("relu", description="of the embedding")
+    dropout: float = Field(0.25, ge=0, lt=1, description="on the embedding")
+
+
+class MeanPoolingConfig(PoolingConfig):
+    """Architecture of mean pooling."""
+
+    level: Literal["instance", "embedding"] = Field(
+        "instance", description="average the tiles' logits or their embeddings: the same, as the head is linear"
+    )
+
+
+class MaxPoolingConfig(PoolingConfig):
+    """Architecture of max pooling."""
+
+    level: Literal["instance", "embedding", "tile"] = Field(
+        "instance", description="the largest logit of each class, the largest embedded values, or one tile's logits"
+    )
+
+
+class PoolingModel(MILModel):
+    """Embeds tiles and classifies each of them; a subclass pools."""
+
+    heatmap_kinds = ("probability",)
+    config: MeanPoolingConfig | MaxPoolingConfig
+
+    def __init__(self, in_features: int, n_outputs: int, config: MeanPoolingConfig | MaxPoolingConfig) -> None:
+        super().__init__(in_features, n_outputs, config)
+        self.embedding = TileEmbedding(in_features, config, activation=config.activation, dropout=config.dropout)
+        self.head = nn.Linear(self.embedding.width, n_outputs)
+        if config.level != "tile":
+            start_xavier(self)
+
+    @property
+    def can_stream(self) -> bool:
+        return True
+
+    def forward(self, bag: Bag) -> Output:
+        return self.pool([bag.features])
+
+    @torch.no_grad()
+    def stream(self, chunks: Iterable[Tensor]) -> Output:
+        return self.pool(chunks)
+
+    def pool(self, chunks: Iterable[Tensor]) -> Output:
+        """The output for a bag that arrives as one chunk or several (n x D each)."""
+        raise AssertionError("a subclass defines pool")
+
+    def classify(self, chunks: Iterable[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Chunk by chunk, the embedded tiles (n x M) and their logits (n x C)."""
+        for features in chunks:
+            embedded = self.embedding(features)
+            yield embedded, self.head(embedded)
+
+    def draw_heatmap(self, output: Output, kind: str) -> Tensor:
+        """The tile's own probability of the predicted class (of the positive class for a single output)."""
+        del kind
+        assert output.instance_logits is not None
+        if self.n_outputs == 1:
+            return torch.sigmoid(output.instance_logits[:, 0])
+        return torch.softmax(output.instance_logits, dim=1)[:, output.logits.argmax()]
+
+
+@register(
+    "mean_pooling",
+    summary="every tile is classified, and all count alike",
+    paper=_PAPER,
+    year=2018,
+    presets={"official": _OFFICIAL},
+)
+class MeanPooling(PoolingModel):
+    """Mean pooling; see the module's text for the formulas."""
+
+    config_type = MeanPoolingConfig
+
+    def pool(self, chunks: Iterable[Tensor]) -> Output:
+        sums, instance_logits = [], []
+        for embedded, logits in self.classify(chunks):
+            # in float32 at least: bf16 loses the small terms of a long sum
+            sums.append(embedded.sum(dim=0, dtype=torch.promote_types(embedded.dtype, torch.float32)))
+            instance_logits.append(logits)
+        tile_logits = torch.cat(instance_logits)
+        mean = torch.stack(sums).sum(dim=0) / len(tile_logits)
+        return Output(self.head(mean), None, mean, tile_logits)
+
+
+@register(
+    "max_pooling",
+    summary="every tile is classified, and the strongest decides",
+    paper=_PAPER,
+    year=2018,
+    presets={
+        "official": _OFFICIAL,
+        "clam": {
+            "model": {"level": "tile", "inner": 512},
+            "training": {"lr": 2e-4, "weight_decay": 1e-5, "epochs": 200, "schedule": "constant", "select": "loss"},
+        },
+    },
+)
+class MaxPooling(PoolingModel):
+    """Max pooling; see the module's text for the formulas."""
+
+    config_type = MaxPoolingConfig
+
+    def pool(self, chunks: Iterable[Tensor]) -> Output:
+        if self.config.level == "embedding":
+            return self._largest_values(chunks)
+        # Every chunk sends the tiles that would decide if it were the bag; the bag's are among them.
+        features, candidates, numbers, instance_logits = [], [], [], []
+        seen = 0
+        for embedded, logits in self.classify(chunks):
+            tiles = self._deciding_tiles(logits)
+            features.append(embedded[tiles])
+            candidates.append(logits[tiles])
+            numbers.append(tiles + seen)
+            instance_logits.append(logits)
+            seen += len(logits)
+        finalists = torch.cat(candidates)
+        chosen = self._deciding_tiles(finalists)
+        # one row for all classes, or one for each
+        logits = finalists.gather(0, chosen.expand(1, self.n_outputs))[0]
+        extras = {"deciding_tiles": torch.cat(numbers)[chosen]}
+        return Output(logits, None, torch.cat(features)[chosen].flatten(), torch.cat(instance_logits), extras)
+
+    def _deciding_tiles(self, logits: Tensor) -> Tensor:
+        """The tile of every class, or the one tile for all: indices into the n x C logits."""
+        if self.config.level == "instance" or self.n_outputs == 1:
+            return logits.argmax(dim=0)
+        probabilities = torch.softmax(logits.detach(), dim=1)
+        likeliest = probabilities[:, 1] if self.n_outputs == 2 else probabilities.amax(dim=1)
+        return likeliest.argmax(dim=0, keepdim=True)
+
+    def _largest_values(self, chunks: Iterable[Tensor]) -> Output:
+        largest, instance_logits = [], []
+        for embedded, logits in self.classify(chunks):
+            largest.append(embedded.amax(dim=0))
+            instance_logits.append(logits)
+        pooled = torch.stack(largest).amax(dim=0)
+        return Output(self.head(pooled), None, pooled, torch.cat(instance_logits))
+
+
+def _convert(tensors: Tensors, config: Config, layer: str, head: str, level: str) -> Converted:
+    state = renamed(tensors, {"embedding.layers.0": layer, "head": head})
+    inner, in_features = state["embedding.layers.0.weight"].shape
+    options = {"inner": inner, "level": level, "activation": config.get("act", "relu")}
+    return in_features, state["head.weight"].shape[0], options, state
+
+
+def _register_instance_level(head: str) -> None:
+    """ACMIL's layout, in which mean and max have the same tensors: `config["mode"]` tells them apart."""
+    required = frozenset({"head.0.weight", f"{head}.weight"})
+
+    def convert(tensors: Tensors, config: Config) -> Converted:
+        return _convert(tensors, config, "head.0", head, "instance")
+
+    def refuse(tensors: Tensors, config: Config) -> Converted:
+        del tensors, config
+        raise AsmilError("mean and max pooling have the same tensors; say which: config={'mode': 'mean'} or 'max'")
+
+    def has_mode(mode: str) -> Callable[[Tensors, Config], bool]:
+        return lambda tensors, config: config.get("mode") == mode
+
+    for mode in ("mean", "max"):
+        register_official(OfficialForm(f"{mode}_pooling", required, convert, has_mode(mode)))
+    register_official(OfficialForm("mean_pooling", required, refuse))
+
+
+def _register_one_tile(head: str) -> None:
+    """CLAM's layout."""
+    required = frozenset({"fc.0.weight", f"{head}.weight"})
+    register_official(
+        OfficialForm("max_pooling", required, lambda tensors, config: _convert(tensors, config, "fc.0", head, "tile"))
+    )
+
+
+_register_instance_level("head.3")
+_register_instance_level("head.2")  # without dropout
+_register_one_tile("classifier")  # two classes
+_register_one_tile("classifiers")  # more
