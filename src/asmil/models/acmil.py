@@ -1,0 +1,272 @@
+"""ACMIL: attention-challenging MIL (Zhang et al., 2024): several attention branches, and their top tiles masked.
+
+GA (`arch: ga`, the default): one gated attention network with T outputs.
+
+    h_i   = ReLU(W_e x_i)                                                     no bias
+    z_ti  = w_t . (tanh(V h_i + b_V) * sigmoid(U h_i + b_U)) + b_t            branch t
+    a_t   = softmax(z'_t),  z' = z with top tiles masked in training          f_t = sum_i a_ti h_i
+    o_t   = W_t f_t + b_t                                                     branch logits
+    logits = W_s F + b_s,  F = sum_i (mean_t a_ti) h_i = mean_t f_t
+
+MHA (`arch: mha`): branch t is a trainable query with H-head attention of its own, z = q . k / sqrt(I / H); its pooled
+values, heads joined, go through a linear layer, dropout and LayerNorm (no residual) to give f_t. The slide feature
+pools, head by head, with the mean over branches of the weights, and has value, output and norm layers of its own. The
+queries do not depend on the bag, so key and value projections fold away exactly (see `blocks/folded.py`): one product
+N x I by I x (H T) for the scores and one for the pooling, where the official form has 2 T + 1 products N x I by I x I.
+
+Top-K masking (STKIM), in training only: of the K' = min(K, N) highest scores of each row (a branch, or a head and
+branch) floor(p K') are chosen at random and masked. What is pooled and the diversity loss see the masked scores;
+`scores` are those before masking, so that an anchor or a heat map never meets a masked tile. A row keeps at least one
+tile (officially, when all are masked, attention turns uniform over them); the floor is that of the decimal product
+(officially 100 * 0.29 masks 28).
+
+    loss = CE(logits) + mean_t CE(o_t) + mean over pairs of branches (and heads) of cos(a_t, a_u)
+
+With one branch the last two do not exist, and the branch's head is not trained. The defaults are those of the official
+README; the official script's own (T = 1, K = 0) are plain gated ABMIL. The paper has GA only; MHA came with the code.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional
+
+from asmil.cohort.bag import Bag
+from asmil.errors import AsmilError
+from asmil.models.attention_pool import AttentionPoolModel
+from asmil.models.base import Loss, Output
+from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
+from asmil.models.blocks.folded import FoldedProjections
+from asmil.models.blocks.randomness import Dropout, RandomModule
+from asmil.models.blocks.scoring import ScoreNetwork
+from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
+from asmil.models.registry import register
+from asmil.tasks.base import Task
+
+
+class ACMILConfig(EmbeddingConfig):
+    """Architecture of ACMIL."""
+
+    arch: Literal["ga", "mha"] = Field(
+        "ga", description="gated attention, or multi-head attention of trainable queries"
+    )
+    branches: int = Field(5, ge=1, description="T, the number of attention branches")
+    mask_top: int = Field(10, ge=0, description="K, how many of a branch's highest tiles may be masked in training")
+    mask_drop: float = Field(0.6, ge=0, le=1, description="p, the share of them that is masked")
+    attention: int = Field(128, ge=1, description="width of the attention network (ga)")
+    heads: int = Field(8, ge=1, description="H, attention heads of a branch (mha)")
+    dropout: float = Field(0.0, ge=0, lt=1, description="before the classifiers")
+    block_dropout: float = Field(0.1, ge=0, lt=1, description="on the output of an attention block (mha)")
+    init_std: float = Field(1e-6, ge=0, description="standard deviation of the queries at the start (mha)")
+
+
+@register(
+    "acmil",
+    summary="several attention branches, kept different, whose top tiles are masked at random in training",
+    paper="Zhang et al., Attention-Challenging Multiple Instance Learning for Whole Slide Image Classification",
+    year=2024,
+    presets={"official": {"training": {"optimizer": "adamw", "lr": 1e-4, "weight_decay": 1e-5, "epochs": 50}}},
+)
+class ACMIL(AttentionPoolModel):
+    """ACMIL; see the module's text for the formulas."""
+
+    config_type = ACMILConfig
+    score_axes = ("head", "branch")
+    """GA has one head."""
+    config: ACMILConfig
+
+    def __init__(self, in_features: int, n_outputs: int, config: ACMILConfig) -> None:
+        super().__init__(in_features, n_outputs, config)
+        self.embedding = TileEmbedding(in_features, config, bias=False)
+        width = self.embedding.width
+        self.branches = GatedBranches(width, config) if config.arch == "ga" else QueryBranches(width, config)
+        self.masking = TopMask(config.mask_top, config.mask_drop)
+        self.dropout = Dropout(config.dropout)
+        self.branch_heads = nn.ModuleList(nn.Linear(width, n_outputs) for _ in range(config.branches))
+        self.head = nn.Linear(width, n_outputs)
+
+    def embed(self, features: Tensor) -> Tensor:
+        embedded: Tensor = self.embedding(features)
+        return embedded
+
+    def score(self, embedded: Tensor) -> Tensor:
+        return self.branches.score(embedded)
+
+    def forward(self, bag: Bag) -> Output:
+        embedded = self.embed(bag.features)
+        scores = self.score(embedded)
+        attention: Tensor = self.normalizer(self.masking(scores))
+        output = self.readout(attention.to(embedded.dtype) @ embedded, scores)
+        output.extras["branch_attention"] = attention
+        return output
+
+    def readout(self, pooled: Tensor, scores: Tensor | None) -> Output:
+        branch_features, slide_feature = self.branches.read(pooled)
+        dropped = self.dropout(branch_features)
+        branch_logits = [head(feature) for head, feature in zip(self.branch_heads, dropped, strict=True)]
+        logits = self.head(self.dropout(slide_feature))
+        return Output(logits, scores, slide_feature, extras={"branch_logits": torch.stack(branch_logits)})
+
+    def loss(self, outputs: Sequence[Output], targets: Tensor, task: Task) -> Loss:
+        """The losses of the slide and of the branches, and how alike the branches attend."""
+        parts = {task.loss_name: task.loss(torch.stack([output.logits for output in outputs]), targets)}
+        n_branches = self.config.branches
+        if n_branches > 1:
+            by_branch = torch.cat([output.extras["branch_logits"] for output in outputs])
+            parts["branch"] = task.loss(by_branch, targets.repeat_interleave(n_branches, dim=0))
+            alike = [branch_similarity(self._attention(output), n_branches) for output in outputs]
+            parts["diversity"] = torch.stack(alike).mean()
+        return Loss(torch.stack(list(parts.values())).sum(), parts)
+
+    def _attention(self, output: Output) -> Tensor:
+        """The weights that pooled, A x N; a streamed output has its scores alone."""
+        if "branch_attention" in output.extras:
+            return output.extras["branch_attention"]
+        attention: Tensor = self.normalizer(output.scores)
+        return attention
+
+
+class GatedBranches(nn.Module):
+    """GA: T scores a tile from one gated network; a branch's feature is what it pooled."""
+
+    def __init__(self, width: int, config: ACMILConfig) -> None:
+        super().__init__()
+        self.attention = ScoreNetwork(width, config.attention, config.branches)
+
+    def score(self, embedded: Tensor) -> Tensor:
+        """N x I -> T x N."""
+        scores: Tensor = self.attention(embedded)
+        return scores
+
+    def read(self, pooled: Tensor) -> tuple[Tensor, Tensor]:
+        """T x I -> the features of the branches (T x I) and of the slide (I)."""
+        return pooled, pooled.mean(dim=0)
+
+
+class QueryBranches(nn.Module):
+    """MHA: T trainable queries, each with a multi-head attention of its own, and a block for the slide."""
+
+    def __init__(self, width: int, config: ACMILConfig) -> None:
+        super().__init__()
+        if width % config.heads:
+            raise AsmilError(
+                f"model.inner = {width} cannot be shared out over model.heads = {config.heads}; "
+                "choose an inner width that is a multiple of the heads"
+            )
+        self.queries = nn.Parameter(config.init_std * torch.randn(config.branches, width))
+        self.block = FoldedProjections(config.branches, width, config.heads, config.block_dropout)
+        self.slide_block = FoldedProjections(1, width, config.heads, config.block_dropout, queries=False)
+
+    def score(self, embedded: Tensor) -> Tensor:
+        """N x I -> (H T) x N, the branches of the first head first."""
+        vectors, constants = self.block.fold_queries(self.queries)
+        return torch.addmm(constants.to(embedded.dtype), vectors.to(embedded.dtype), embedded.t())
+
+    def read(self, pooled: Tensor) -> tuple[Tensor, Tensor]:
+        """(H T) x I -> the features of the branches (T x I) and of the slide (I)."""
+        by_head = pooled.view(self.block.heads, -1, pooled.shape[1]).mean(dim=1)
+        return self.block.project_pooled(pooled), self.slide_block.project_pooled(by_head).squeeze(0)
+
+
+class TopMask(RandomModule):
+    """Masks a random part of the highest scores of each row (minus infinity, in a copy) while training."""
+
+    def __init__(self, top: int, share: float) -> None:
+        super().__init__()
+        self.top = top
+        self.share = share
+
+    def forward(self, scores: Tensor) -> Tensor:
+        n_tiles = scores.shape[1]
+        # The small term undoes the rounding of products such as 100 * 0.29.
+        count = min(math.floor(min(self.top, n_tiles) * self.share + 1e-9), n_tiles - 1)
+        if not self.training or count == 0:
+            return scores
+        top = top_tiles(scores, self.top)
+        chosen = self.uniform(top.shape, scores).argsort(dim=1)[:, :count]
+        return scores.scatter(1, top.gather(1, chosen), -torch.inf)
+
+
+def top_tiles(scores: Tensor, top: int) -> Tensor:
+    """The tiles with the highest scores of each row, A x min(top, N), the highest first."""
+    return scores.detach().topk(min(top, scores.shape[1]), dim=1).indices
+
+
+def branch_similarity(attention: Tensor, branches: int) -> Tensor:
+    """Mean cosine similarity of two branches' attention, over pairs and heads; (H T) x N, T > 1.
+
+    By |sum_t u_t|^2 = T + 2 sum over pairs of u_t . u_s, for the directions u: no product that autocast would round.
+    """
+    directions = functional.normalize(attention.view(-1, branches, attention.shape[1]), dim=-1)
+    length = directions.sum(dim=1).square().sum(dim=-1)
+    return ((length - branches) / (branches * (branches - 1))).mean()
+
+
+_SLIDE_LAYERS = {"v": "v_proj", "out": "out_proj", "norm": "layer_norm"}
+_BRANCH_LAYERS = {"q": "q_proj", "k": "k_proj", **_SLIDE_LAYERS}
+
+
+def _convert_ga(tensors: Tensors, config: Config) -> Converted:
+    n_branches, hidden = tensors["attention.attention_weights.weight"].shape
+    layers = {
+        "branches.attention.value": "attention.attention_V.0",
+        "branches.attention.gate": "attention.attention_U.0",
+        "branches.attention.weight": "attention.attention_weights",
+    }
+    return _converted(tensors, config, n_branches, layers, {}, {"arch": "ga", "attention": hidden})
+
+
+def _convert_mha(tensors: Tensors, config: Config) -> Converted:
+    n_branches = tensors["q"].shape[1]
+    state = {"branches.queries": tensors["q"][0]}
+    for leaf in ("weight", "bias"):
+        for ours, theirs in _BRANCH_LAYERS.items():
+            each = [tensors[f"sub_attention.{branch}.{theirs}.{leaf}"] for branch in range(n_branches)]
+            state[f"branches.block.{ours}_{leaf}"] = torch.stack(each)
+        for ours, theirs in _SLIDE_LAYERS.items():
+            state[f"branches.slide_block.{ours}_{leaf}"] = tensors[f"bag_attention.{theirs}.{leaf}"].unsqueeze(0)
+    heads = config.get("heads", config.get("n_heads", config.get("num_heads", 8)))
+    return _converted(tensors, config, n_branches, {}, state, {"arch": "mha", "heads": heads})
+
+
+def _converted(
+    tensors: Tensors,
+    config: Config,
+    n_branches: int,
+    layers: dict[str, str],
+    state: dict[str, Tensor],
+    options: dict[str, object],
+) -> Converted:
+    """What both layouts share: the embedding, the classifiers, and the masking."""
+    layers |= {"embedding.layers.0": "dimreduction.fc1", "head": "Slide_classifier.fc"}
+    layers |= {f"branch_heads.{branch}": f"classifier.{branch}.fc" for branch in range(n_branches)}
+    state |= renamed(tensors, layers)
+    inner, in_features = state["embedding.layers.0.weight"].shape
+    options |= {
+        "inner": inner,
+        "branches": n_branches,
+        "mask_top": config.get("num_masked", config.get("n_masked_patch", 10)),
+        "mask_drop": config.get("mask_drop", 0.6),
+    }
+    return in_features, state["head.bias"].shape[0], options, state
+
+
+_SHARED = {"dimreduction.fc1.weight", "classifier.0.fc.weight", "Slide_classifier.fc.weight"}
+register_official(
+    OfficialForm("acmil", frozenset(_SHARED | {"attention.attention_weights.weight"}), _convert_ga),
+)
+register_official(
+    OfficialForm(
+        "acmil",
+        frozenset(_SHARED | {"q", "sub_attention.0.q_proj.weight", "bag_attention.v_proj.weight"}),
+        _convert_mha,
+        # ASMIL's layout has all these names too, and one more.
+        applies=lambda tensors, config: "cls" not in tensors,
+    )
+)

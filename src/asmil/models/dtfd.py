@@ -1,0 +1,288 @@
+"""DTFD-MIL: double-tier feature distillation (Zhang et al., 2022).
+
+The N tiles of a slide are dealt at random into G pseudo-bags; h_i and z_i do not depend on how.
+
+    h_i = ReLU(W_e x_i), then R times h <- h + ReLU(W_2 ReLU(W_1 h))          no biases, I wide
+    z_i = w . (tanh(V h_i + b_V) * sigmoid(U h_i + b_U)) + b_w                tier-1 score
+    a   = softmax of z within each pseudo-bag      F_g = sum_{i in g} a_i h_i      s_g = W F_g + b
+    L_i = W (a_i h_i)                              evidence of a tile for each class, without the bias
+    p_i = softmax over classes of L_i, last class
+    f   = what is distilled of each pseudo-bag, in the order of the pseudo-bags:
+          AFS      F_g
+          MaxS     h of the k tiles with the largest p_i, k = total_instance // G
+          MaxMinS  these, then h of the k tiles with the smallest p_i (in descending order)
+    logits = W' sum_j softmax(z'(f))_j f_j + b'    tier 2: a gated attention and a head of its own
+
+Trained with CE(logits) + mean_g CE(s_g). The distilled vectors are detached, so the slide's loss trains tier 2 alone
+and the pseudo-bags' loss tier 1 alone. The official code has two optimizers; its slide loss reaches tier 1 as well, but
+those gradients are thrown away, and with AFS its second backward pass fails on current torch. One joint step with
+detached vectors makes the same updates. The gradients of the four modules are clipped one by one.
+
+The official code deals anew at each evaluation, so its answers are random. Here an evaluated slide has a split of its
+own, drawn from its name and size; `inference_splits` averages the probabilities of several. A split can be given as
+`bag.extras["pseudo_bags"]` (N numbers, tiles with the same number are together).
+
+Where tiles are few: min(G, N) pseudo-bags (officially some are empty, and with AFS give zero vectors); a pseudo-bag
+smaller than k gives all its tiles (MaxMinS then takes tiles twice, as officially); equal p_i keep the order of the
+tiles. The last class decides also where there are more than two, as officially. p_i lies so close to 1 / C that float32
+makes equal what is not, so tiles are sorted by a number with the same order (see `_rivals`). The paper also names a
+distillation by largest attention, which no official code has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional
+
+from asmil.cohort.bag import Bag
+from asmil.errors import AsmilError
+from asmil.models.base import Loss, MILModel, Output
+from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
+from asmil.models.blocks.pseudo_bags import PSEUDO_BAGS, PseudoBags
+from asmil.models.blocks.randomness import Dropout
+from asmil.models.blocks.scoring import ScoreNetwork
+from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
+from asmil.models.registry import register
+from asmil.tasks.base import Task
+
+
+class DTFDConfig(EmbeddingConfig):
+    """Architecture of DTFD-MIL."""
+
+    groups: int = Field(4, ge=1, description="G, pseudo-bags a slide")
+    distill: Literal["AFS", "MaxS", "MaxMinS"] = Field(
+        "AFS", description="what tier 2 gets of a pseudo-bag: its feature, its top tiles, or its top and bottom tiles"
+    )
+    total_instance: int = Field(4, ge=1, description="top tiles of all pseudo-bags together (MaxS, MaxMinS)")
+    attention: int = Field(128, ge=1, description="width of both attention networks")
+    residual_blocks: int = Field(0, ge=0, description="R, residual blocks after the embedding")
+    dropout: float = Field(0.0, ge=0, lt=1, description="before the tier-1 classifier")
+    tier2_dropout: float = Field(0.0, ge=0, lt=1, description="before the tier-2 classifier")
+    clip_norm: float | None = Field(5.0, gt=0, description="largest norm of the gradient of each of the four modules")
+    inference_splits: int = Field(1, ge=1, description="splits whose softmax probabilities are averaged in inference")
+
+
+@register(
+    "dtfd",
+    summary="attention over random pseudo-bags, then attention over what is distilled of each",
+    paper="Zhang et al., DTFD-MIL: Double-Tier Feature Distillation Multiple Instance Learning for Histopathology "
+    "Whole Slide Image Classification",
+    year=2022,
+    presets={
+        "official": {
+            "model": {"inner": 512},
+            "training": {
+                "lr": 1e-4,
+                "weight_decay": 1e-4,
+                "epochs": 200,
+                "schedule": "constant",
+                "lr_drops": [100],
+                "lr_drop_factor": 0.2,
+            },
+        }
+    },
+)
+class DTFD(MILModel):
+    """DTFD-MIL; see the module's text for the formulas."""
+
+    config_type = DTFDConfig
+    score_axes = ("branch",)
+    heatmap_kinds = ("attention", "probability")
+    config: DTFDConfig
+
+    def __init__(self, in_features: int, n_outputs: int, config: DTFDConfig) -> None:
+        super().__init__(in_features, n_outputs, config)
+        if n_outputs == 1:
+            raise AsmilError(
+                "dtfd cannot have a single output: it ranks tiles by a softmax over classes, which is 1 for every tile "
+                "then; give it one output a class"
+            )
+        if config.distill != "AFS" and config.total_instance < config.groups:
+            raise AsmilError(
+                f"model.total_instance = {config.total_instance} leaves no tile for each of model.groups = "
+                f"{config.groups} pseudo-bags; raise it to at least {config.groups}"
+            )
+        self.embedding = TileEmbedding(in_features, config, bias=False)
+        width = self.embedding.width
+        self.residual = nn.Sequential(*(ResidualBlock(width) for _ in range(config.residual_blocks)))
+        self.attention = ScoreNetwork(width, config.attention)
+        self.classifier = nn.Linear(width, n_outputs)
+        self.dropout = Dropout(config.dropout)
+        self.tier2 = SecondTier(width, n_outputs, config.attention, config.tier2_dropout)
+        self.split = PseudoBags(config.groups)
+
+    def embed(self, features: Tensor) -> Tensor:
+        """N x D -> N x I, tile by tile."""
+        embedded: Tensor = self.residual(self.embedding(features))
+        return embedded
+
+    def attend(self, bag: Bag) -> Tensor:
+        scores: Tensor = self.attention(self.embed(bag.features))
+        return scores
+
+    def forward(self, bag: Bag) -> Output:
+        embedded = self.embed(bag.features)
+        scores: Tensor = self.attention(embedded)
+        with torch.no_grad():
+            class_scores = functional.linear(embedded, self.classifier.weight)
+        fixed = self.training or PSEUDO_BAGS in bag.extras
+        splits = 1 if fixed else self.config.inference_splits
+        return _averaged([self._read(embedded, scores, class_scores, *self.split(bag, i)) for i in range(splits)])
+
+    def _read(self, embedded: Tensor, scores: Tensor, class_scores: Tensor, ids: Tensor, n_groups: int) -> Output:
+        """The output for one split: N pseudo-bag numbers, 0 to n_groups - 1."""
+        own = ids == torch.arange(n_groups, device=ids.device).unsqueeze(1)
+        attention: Tensor = self.normalizer(scores.expand(n_groups, -1).masked_fill(~own, -torch.inf))
+        features = attention.to(embedded.dtype) @ embedded
+        tile_attention = attention.detach().sum(dim=0)
+        evidence = tile_attention.unsqueeze(1) * class_scores
+        extras = {
+            PSEUDO_BAGS: ids,
+            "tier1_attention": tile_attention,
+            "tier1_features": features,
+            "tier1_logits": self.classifier(self.dropout(features)),
+        }
+        if self.config.distill == "AFS":
+            distilled = features.detach()
+        else:
+            extras["selected"] = self._select(evidence, ids, n_groups)
+            distilled = embedded.detach()[extras["selected"]]
+        logits, slide_feature, extras["tier2_scores"] = self.tier2(distilled)
+        return Output(logits, scores, slide_feature, evidence, extras)
+
+    def _select(self, evidence: Tensor, ids: Tensor, n_groups: int) -> Tensor:
+        """The tiles that are distilled, pseudo-bag by pseudo-bag."""
+        k = self.config.total_instance // self.config.groups
+        order = torch.argsort(_rivals(evidence), stable=True)
+        order = order[torch.argsort(ids[order], stable=True)]
+        ranked = order.split(torch.bincount(ids, minlength=n_groups).tolist())
+        if self.config.distill == "MaxS":
+            return torch.cat([tiles[:k] for tiles in ranked])
+        return torch.cat([part for tiles in ranked for part in (tiles[:k], tiles[-k:])])
+
+    def loss(self, outputs: Sequence[Output], targets: Tensor, task: Task) -> Loss:
+        """The slide's loss (it trains tier 2) and the mean loss of its pseudo-bags (it trains tier 1)."""
+        slide = task.loss(torch.stack([output.logits for output in outputs]), targets)
+        tier1 = []
+        for output, target in zip(outputs, targets.split(1), strict=True):
+            logits = output.extras["tier1_logits"]
+            tier1.append(task.loss(logits, target.repeat_interleave(len(logits), dim=0)))
+        pseudo_bags = torch.stack(tier1).mean()
+        return Loss(slide + pseudo_bags, {task.loss_name: slide, "tier1": pseudo_bags})
+
+    def draw_heatmap(self, output: Output, kind: str) -> Tensor:
+        if kind == "attention":
+            return super().draw_heatmap(output, kind)
+        assert output.instance_logits is not None
+        return torch.softmax(output.instance_logits, dim=1)[:, -1]
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        parts = ([self.embedding, self.residual], [self.attention], [self.classifier], [self.tier2])
+        clip = {} if self.config.clip_norm is None else {"clip_norm": self.config.clip_norm}
+        return [{"params": [p for module in modules for p in module.parameters()], **clip} for modules in parts]
+
+
+class ResidualBlock(nn.Module):
+    """h + ReLU(W_2 ReLU(W_1 h))."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(width, width, bias=False)
+        self.second = nn.Linear(width, width, bias=False)
+
+    def forward(self, embedded: Tensor) -> Tensor:
+        return embedded + functional.relu_(self.second(functional.relu_(self.first(embedded))))
+
+
+class SecondTier(nn.Module):
+    """Gated attention over distilled vectors (M x I): logits (C), the pooled vector (I) and the scores (1 x M)."""
+
+    def __init__(self, width: int, n_outputs: int, attention: int, dropout: float) -> None:
+        super().__init__()
+        self.attention = ScoreNetwork(width, attention)
+        self.dropout = Dropout(dropout)
+        self.classifier = nn.Linear(width, n_outputs)
+
+    def forward(self, distilled: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        scores: Tensor = self.attention(distilled)
+        pooled = (torch.softmax(scores, dim=-1).to(distilled.dtype) @ distilled).squeeze(0)
+        return self.classifier(self.dropout(pooled)), pooled, scores
+
+
+def _rivals(evidence: Tensor) -> Tensor:
+    """What falls as p_i rises, from N x C evidence: sum_c (exp(L_ic - L_iC) - 1) = 1 / p_i - C, for the last class C.
+
+    Unlike p_i itself it keeps its digits when all evidence is close to 0, as it is when a tile's attention is 1 / n.
+    """
+    return torch.expm1(evidence - evidence[:, -1:]).sum(dim=1)
+
+
+def _averaged(outputs: Sequence[Output]) -> Output:
+    """The mean of several splits: probabilities of the slide (as their logarithm), feature and evidence."""
+    if len(outputs) == 1:
+        return outputs[0]
+    log_p = torch.stack([torch.log_softmax(output.logits, dim=-1) for output in outputs])
+    evidence = [output.instance_logits for output in outputs if output.instance_logits is not None]
+    return replace(
+        outputs[0],
+        logits=log_p.logsumexp(dim=0) - math.log(len(outputs)),
+        embedding=torch.stack([output.embedding for output in outputs]).mean(dim=0),
+        instance_logits=torch.stack(evidence).mean(dim=0),
+    )
+
+
+def _convert_official(tensors: Tensors, config: Config) -> Converted:
+    """The four official modules under one parent; `dim_reduction.bn.*` of a port is never used."""
+    gated = {"value": "attention_V.0", "gate": "attention_U.0", "weight": "attention_weights"}
+    layers = {"embedding.layers.0": "dim_reduction.fc1", "classifier": "classifier.fc"}
+    layers |= {f"attention.{ours}": f"attention.{theirs}" for ours, theirs in gated.items()}
+    layers |= {f"tier2.attention.{ours}": f"att_classifier.attention.{theirs}" for ours, theirs in gated.items()}
+    layers["tier2.classifier"] = "att_classifier.classifier.fc"
+    blocks = 0
+    while f"dim_reduction.resBlocks.{blocks}.block.0.weight" in tensors:
+        block = f"dim_reduction.resBlocks.{blocks}.block"
+        layers |= {f"residual.{blocks}.first": f"{block}.0", f"residual.{blocks}.second": f"{block}.2"}
+        blocks += 1
+    state = renamed(tensors, layers)
+    inner, in_features = state["embedding.layers.0.weight"].shape
+    groups = _word(config, 4, "num_groups", "numGroup", "groups")
+    options = {
+        "inner": inner,
+        "attention": state["attention.value.weight"].shape[0],
+        "residual_blocks": blocks,
+        "groups": groups,
+        "total_instance": _word(config, groups * config.get("instances_per_group", 1), "total_instance"),
+        "distill": _word(config, "AFS", "distill", "distill_type", "distillation"),
+        "clip_norm": _word(config, 5.0, "grad_clip_norm", "grad_clipping"),
+    }
+    return in_features, state["classifier.weight"].shape[0], options, state
+
+
+def _word(config: Config, otherwise: Any, *names: str) -> Any:
+    """The value under the first of these names that the configuration has."""
+    return next((config[name] for name in names if name in config), otherwise)
+
+
+register_official(
+    OfficialForm(
+        "dtfd",
+        frozenset(
+            f"{layer}.weight"
+            for layer in (
+                "dim_reduction.fc1",
+                "attention.attention_V.0",
+                "classifier.fc",
+                "att_classifier.attention.attention_V.0",
+                "att_classifier.classifier.fc",
+            )
+        ),
+        _convert_official,
+    )
+)
