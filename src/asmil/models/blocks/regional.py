@@ -1,0 +1,157 @@
+"""The layers of a regional transformer: self-attention within windows (R-MSA), and between windows (CR-MSA).
+
+EPEG, the position encoding of R-MSA, convolves the attention logits E = s q k^T along the query axis, one key at a
+time, with one kernel w a head and zero padding:
+
+    (E + Conv(E))_ij = sum_t (w_t + [t = middle]) E_(i + t - middle, j) + b = s (q * w')_i . k_j + b
+
+It is linear in q, so it is applied to the queries, which are narrower than the logits; b is the same for all keys of a
+query and cancels in softmax. No n x n matrix is formed.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from asmil.models.blocks.activations import ACTIVATIONS, Activation
+from asmil.models.blocks.randomness import Dropout
+from asmil.models.blocks.regions import Folding
+
+BLOCK_TOKENS = 16_384
+"""How many tokens of windows are attended at once in inference, so that memory for q, k and v stays small."""
+
+
+class Epeg(nn.Module):
+    """Queries (B x n x H x d) convolved along the tokens as EPEG convolves the logits; the kernel length is odd."""
+
+    def __init__(self, heads: int, kernel: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(nn.init.xavier_normal_(torch.empty(heads, 1, kernel, 1)))
+        # It cancels in softmax; official state dicts hold it.
+        self.bias = nn.Parameter(torch.zeros(heads))
+
+    def forward(self, queries: Tensor) -> Tensor:
+        batch, tokens, heads, width = queries.shape
+        middle = self.weight.shape[2] // 2
+        residual = torch.zeros_like(self.weight)
+        residual[:, :, middle] = 1
+        # One channel for each column of each head, channels last: the layout that depth-wise convolution is fast in.
+        kernels = (self.weight + residual).repeat_interleave(width, dim=0)
+        images = queries.reshape(batch, tokens, 1, heads * width).permute(0, 3, 1, 2)
+        convolved = functional.conv2d(images, kernels, padding=(middle, 0), groups=heads * width)
+        return convolved.permute(0, 2, 3, 1).reshape(queries.shape)
+
+
+class SelfAttention(nn.Module):
+    """Multi-head self-attention of B sequences: B x n x C -> B x n x C."""
+
+    def __init__(self, width: int, heads: int, dropout: float, epeg_k: int = 0) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(width, 3 * width)
+        self.epeg = Epeg(heads, epeg_k) if epeg_k else None
+        self.out = nn.Linear(width, width)
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, tokens, width = x.shape
+        q, k, v = self.qkv(x).view(batch, tokens, 3, self.heads, -1).unbind(dim=2)
+        if self.epeg is not None:
+            q = self.epeg(q)
+        attended = functional.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
+        out: Tensor = self.dropout(self.out(attended.transpose(1, 2).reshape(batch, tokens, width)))
+        return out
+
+
+class RegionAttention(nn.Module):
+    """R-MSA: L x C -> L x C, every window for itself."""
+
+    def __init__(self, width: int, heads: int, dropout: float, folding: Folding, epeg_k: int) -> None:
+        super().__init__()
+        self.folding = folding
+        self.attention = SelfAttention(width, heads, dropout, epeg_k)
+
+    def forward(self, x: Tensor) -> Tensor:
+        windows = self.folding.windows(len(x))
+        folded = windows.fold(x)
+        if torch.is_grad_enabled() or folded.shape[0] * folded.shape[1] <= BLOCK_TOKENS:
+            return windows.unfold(self.attention(folded))
+        for block in folded.split(max(1, BLOCK_TOKENS // folded.shape[1])):
+            block.copy_(self.attention(block))
+        return windows.unfold(folded)
+
+
+class CrossRegionAttention(nn.Module):
+    """CR-MSA: L x C -> L x C, through K representatives of every window.
+
+    G = phi(X_w)          K slots of the tokens of window w
+    u = softmax over tokens (G) X_w;   u' = self-attention of the u of all windows, slot by slot
+    token p gets sum_k u'_k * minmax_p(G)_k,p * softmax_k(G)_k,p
+    """
+
+    def __init__(self, width: int, heads: int, dropout: float, folding: Folding, slots: int, mlp: bool) -> None:
+        super().__init__()
+        self.folding = folding
+        self.attention = SelfAttention(width, heads, dropout)
+        self.phi: nn.Module | nn.Parameter
+        if mlp:
+            hidden = max(1, width // 4)
+            self.phi = nn.Sequential(
+                nn.Linear(width, hidden, bias=False), nn.Tanh(), nn.Linear(hidden, slots, bias=False)
+            )
+        else:
+            self.phi = nn.Parameter(nn.init.kaiming_uniform_(torch.empty(width, slots), a=math.sqrt(5)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        windows = self.folding.windows(len(x))
+        if windows.size == 1:
+            # A window of one token has no span: its min-max weight is 0, and so is its token's share, without 0 / 1e-8.
+            return torch.zeros_like(x)
+        folded = windows.fold(x)
+        slots: Tensor = folded @ self.phi if isinstance(self.phi, nn.Parameter) else self.phi(folded)
+        slots = slots.float() if slots.dtype in (torch.float16, torch.bfloat16) else slots
+        combine = torch.softmax(slots, dim=1).to(folded.dtype)
+        # Windows of padding alone are zero and take part as such.
+        empty = windows.per_side**2 - windows.filled
+        representatives = functional.pad(combine.transpose(1, 2) @ folded, (0, 0, 0, 0, 0, empty))
+        attended: Tensor = self.attention(representatives.transpose(0, 1))
+        lowest, highest = slots.amin(dim=1, keepdim=True), slots.amax(dim=1, keepdim=True)
+        weights = (slots - lowest) / (highest - lowest + 1e-8) * torch.softmax(slots, dim=2)
+        dispatched = weights.to(attended.dtype) @ attended.transpose(0, 1)[: windows.filled]
+        return windows.unfold(dispatched)
+
+
+class FeedForward(nn.Module):
+    """Two linear layers with an activation between them, tile by tile."""
+
+    def __init__(self, width: int, hidden: int, activation: Activation, dropout: float) -> None:
+        super().__init__()
+        self.widen = nn.Linear(width, hidden)
+        self.activation = ACTIVATIONS[activation]
+        self.narrow = nn.Linear(hidden, width)
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        narrowed: Tensor = self.dropout(self.narrow(self.dropout(self.activation(self.widen(x)))))
+        return narrowed
+
+
+class RegionalLayer(nn.Module):
+    """x + attention(norm(x)), then x + feed-forward(norm(x)) where there is one."""
+
+    def __init__(self, width: int, attention: nn.Module, feed: nn.Module | None) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.attention = attention
+        self.norm_feed = nn.LayerNorm(width) if feed is not None else None
+        self.feed = feed
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.norm(x))
+        if self.feed is not None and self.norm_feed is not None:
+            x = x + self.feed(self.norm_feed(x))
+        return x
