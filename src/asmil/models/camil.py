@@ -1,0 +1,314 @@
+"""CAMIL: attention guided by neighboring tiles (Fourkioti, De Vries, Bakal, 2024).
+
+                     paper (default)                                   official
+    x_i              W_p f_i + b_p (f_i itself where D = d)            f_i
+    T                x + Nystrom(LayerNorm(x))                         x + Nystrom(x)
+    r_i              sum_j A_ij (W_q T_i) . (W_k T_j) / sqrt(q)        the same                    q: width of W_q
+    V_i              W_v T_i                                           W_v x_i + b_v
+    L_i              softmax(r)_i V_i                                  the same
+    M_i              s L_i + (1 - s) T_i, s = sigmoid(L_i)             2 g^2 L_i + 2 (1 - g^2) T_i, g = sigmoid(-L_i)
+    z_i              w . (tanh(V T_i + b_V) * sigmoid(U T_i + b_U))    w . (tanh(V M_i) * sigmoid(U M_i))
+    bag              sum_i softmax(z)_i M_i                            the same
+    logits           W_c bag + b_c                                     the same
+    A_ij             exp(-||f_i - f_j|| / sqrt(D)) for the 8           exp(-normalized cosine distance) for the 7
+                     nearest tiles, A_ii = 1                           nearest tiles, A_ii = the largest of the row
+
+The products q . k are needed only where A is not 0, and r_i = T_i (W_q^T W_k) (A T)_i / sqrt(q): one sparse product and
+one matrix a bag instead of two projections of every tile and N x N products.
+
+Sources: paper is the reading of the paper's equations in torchmil (Franblueee/torchmil); official is
+olgarithmics/ICLR_CAMIL. They are different networks:
+- Official fuses with weights that do not sum to 1, scores the fused tiles, takes values from the raw features.
+- The value residual of its Nystrom attention convolves over HEADS (a layout slip, see `HeadConvolution`). `official`
+  copies this; `paper` has no residual and no output projection.
+- Official normalizes the distances of a tile over its 15 nearest neighbors although only 7 are used. Copied.
+- Official has no projection, so its features must be 512 wide. Here it is as wide as the features, whatever they are;
+  `inner` asks for a projection in front (then x is the projected tile).
+- L2 penalties are declared in the official code but never added to its loss; there are none here.
+
+Edge cases: official code fails on one tile; here its softmax is 1 and A = 1. With fewer tiles than neighbors all others
+are neighbors. Ties of distance go to the lower index (official: an unstable sort), a tile at the same place is a
+neighbor like any other, a tile of zeros has cosine distance 0, and slides of one patient share no edge. The number of
+landmarks stays as set for small bags: the attention is padded with zero rows, as in the official code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from asmil.cohort.bag import Bag
+from asmil.errors import AsmilError
+from asmil.models.base import MILModel, ModelConfig, Output
+from asmil.models.blocks.chunks import tile_by_tile
+from asmil.models.blocks.context import HeadConvolution, official_similarity, paper_similarity
+from asmil.models.blocks.graph import Adjacency, adjacency, weighted_sum
+from asmil.models.blocks.neighbors import given_edges, nearest_edges
+from asmil.models.blocks.nystrom import NystromAttention
+from asmil.models.blocks.scoring import ScoreNetwork
+from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
+from asmil.models.registry import register
+
+PAPER_NEIGHBORS = 8
+OFFICIAL_NEIGHBORS, OFFICIAL_NORMALIZED = 7, 15
+
+
+class CAMILConfig(ModelConfig):
+    """Architecture of CAMIL."""
+
+    variant: Literal["paper", "official"] = Field("paper", description="the paper's equations, or the released network")
+    inner: int | None = Field(None, ge=1, description="d; by default 512 (official: the feature width)")
+    heads: int | None = Field(None, ge=1, description="of the Nystrom attention; by default 4 (official: 8)")
+    head_width: int = Field(64, ge=1, description="official: width of a head (paper: d / heads)")
+    landmarks: int = Field(256, ge=1, description="of the Nystrom attention")
+    iterations: int = Field(6, ge=1, description="of its pseudo-inverse")
+    kernel: int = Field(33, ge=1, description="official: width of the value residual's convolution over heads")
+    queries: int | None = Field(
+        None, ge=1, description="q, width of the neighbor attention; by default d (official: 256)"
+    )
+    attention: int = Field(128, ge=1, description="width of the pooling attention network")
+    gated: bool = Field(True, description="gated pooling attention, or plain")
+    mlp: bool = Field(False, description="paper: a layer d to 4 d to d after the Nystrom attention")
+
+
+@register(
+    "camil",
+    summary="self-attention over all tiles, weighed by how alike neighboring tiles are",
+    paper="Fourkioti et al., CAMIL: Context-Aware Multiple Instance Learning for Cancer Detection and Subtyping in "
+    "Whole Slide Images",
+    year=2024,
+    presets={
+        "official": {
+            "model": {"variant": "official"},
+            "training": {
+                "lr": 2e-4,
+                "weight_decay": 0.0,
+                "epochs": 30,
+                "schedule": "constant",
+                "select": "loss",
+                "early_stopping": 20,
+            },
+        }
+    },
+)
+class CAMIL(MILModel):
+    """CAMIL; see the module's text for the formulas.
+
+    A bag may bring its own `extras["edges"]` (2 x E, [center, neighbor]): neighbors without self, or, with
+    `extras["edge_weights"]` (E), all of A as it is. `prepare` adds `extras["adjacency"]`, A as a sparse matrix.
+    """
+
+    config_type = CAMILConfig
+    score_axes = ("branch",)
+    heatmap_kinds = ("attention", "neighbors")
+    config: CAMILConfig
+
+    def __init__(self, in_features: int, n_outputs: int, config: CAMILConfig) -> None:
+        super().__init__(in_features, n_outputs, config)
+        self.is_official = config.variant == "official"
+        width = config.inner or (in_features if self.is_official else 512)
+        self.projection = nn.Linear(in_features, width) if width != in_features else None
+        self.norm = None if self.is_official else nn.LayerNorm(width)
+        self.nystrom = self._nystrom(width)
+        self.mlp = (
+            nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+            if config.mlp and not self.is_official
+            else None
+        )
+        queries = config.queries or (256 if self.is_official else width)
+        self.query = nn.Linear(width, queries, bias=False)
+        self.key = nn.Linear(width, queries, bias=False)
+        self.value = nn.Linear(width, width, bias=self.is_official)
+        self.attention = ScoreNetwork(
+            width, config.attention, gated=config.gated, bias=not self.is_official, out_bias=False
+        )
+        self.head = nn.Linear(width, n_outputs)
+        if self.is_official:
+            self.apply(_start_like_keras)
+
+    def _nystrom(self, width: int) -> NystromAttention:
+        config = self.config
+        heads = config.heads or (8 if self.is_official else 4)
+        return NystromAttention(
+            width,
+            heads,
+            config.landmarks,
+            config.head_width if self.is_official else None,
+            config.iterations,
+            residual_kernel=None,
+            out_projection=self.is_official,
+            dropout=0.0,
+            residual=HeadConvolution(heads, config.head_width, config.kernel) if self.is_official else None,
+        )
+
+    def prepare(self, bag: Bag) -> Bag:
+        if "adjacency" in bag.extras:
+            return bag
+        edges, weights = given_edges(bag), bag.extras.get("edge_weights")
+        if edges is None:
+            edges = nearest_edges(bag, OFFICIAL_NORMALIZED if self.is_official else PAPER_NEIGHBORS, "CAMIL")
+            weights = None
+        if weights is None and self.is_official:
+            edges, weights = official_similarity(bag.features, edges, OFFICIAL_NEIGHBORS)
+        elif weights is None:
+            edges, weights = paper_similarity(bag.features, edges)
+        elif len(weights) != edges.shape[1]:
+            raise AsmilError(f"{bag.id}: {len(weights)} edge weights for {edges.shape[1]} edges; they must match")
+        matrix = adjacency(edges[0], edges[1], len(bag), weights)
+        return replace(bag, extras={**bag.extras, "adjacency": matrix})
+
+    def tiles(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """x and T of the module's text, N x d each."""
+        x = tile_by_tile(self._project, features)
+        attended: Tensor = self.nystrom(x if self.norm is None else self.norm(x))
+        whole = x + attended
+        mlp = self.mlp
+        return x, whole if mlp is None else tile_by_tile(lambda rows: rows + mlp(rows), whole)
+
+    def _project(self, features: Tensor) -> Tensor:
+        features = features.to(self.head.weight.dtype)
+        return features if self.projection is None else self.projection(features)
+
+    def neighbor_scores(self, whole: Tensor, matrix: Adjacency) -> Tensor:
+        """r of the module's text, N, from T and A."""
+        folded = self.query.weight.t() @ self.key.weight * self.query.out_features**-0.5
+        near = weighted_sum(matrix, whole)
+        return tile_by_tile(lambda rows, around: ((rows @ folded) * around).sum(dim=1), whole, near)
+
+    def local_tiles(self, x: Tensor, whole: Tensor, weights: Tensor) -> Tensor:
+        """L of the module's text, N x d, from x, T and softmax(r) (N)."""
+        values: Tensor = self.value(x if self.is_official else whole)
+        return weights.unsqueeze(1).to(values.dtype) * values
+
+    def fuse(self, local: Tensor, whole: Tensor) -> Tensor:
+        """M of the module's text, N x d, from L and T."""
+        if self.is_official:
+            gate = torch.sigmoid(-local).square()
+            return 2 * local * gate + 2 * whole * (1 - gate)
+        return torch.lerp(whole, local, torch.sigmoid(local))
+
+    def _fused(self, bag: Bag) -> tuple[Tensor, Tensor, Tensor]:
+        """T, M (N x d each) and r (N) of a bag."""
+        x, whole = self.tiles(bag.features)
+        scores = self.neighbor_scores(whole, self.prepare(bag).extras["adjacency"])
+        weights = torch.softmax(scores, dim=0)
+        fused = tile_by_tile(lambda *rows: self.fuse(self.local_tiles(*rows), rows[1]), x, whole, weights)
+        return whole, fused, scores
+
+    def attend(self, bag: Bag) -> Tensor:
+        scored = self._fused(bag)[1] if self.is_official else self.tiles(bag.features)[1]
+        return tile_by_tile(self.attention, scored, dim=1)
+
+    def forward(self, bag: Bag) -> Output:
+        whole, fused, neighbor_scores = self._fused(bag)
+        scores = tile_by_tile(self.attention, fused if self.is_official else whole, dim=1)
+        embedding = (self.normalizer(scores).to(fused.dtype) @ fused).squeeze(0)
+        return Output(self.head(embedding), scores, embedding, extras={"neighbor_scores": neighbor_scores})
+
+    def draw_heatmap(self, output: Output, kind: str) -> Tensor:
+        """`attention`: of the pooling. `neighbors`: softmax(r), how much a tile agrees with its surroundings."""
+        if kind == "neighbors":
+            return torch.softmax(output.extras["neighbor_scores"], dim=0)
+        return super().draw_heatmap(output, kind)
+
+
+def _start_like_keras(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear):
+        nn.init.xavier_uniform_(module.weight)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+
+def _convert_paper(tensors: Tensors, config: Config) -> Converted:
+    block = "nystrom_transformer_layer"
+    layers = {
+        "norm": f"{block}.norm1",
+        "nystrom.to_qkv": f"{block}.att_module.qkv_nn",
+        "value": "camil_self_attention.v_nn",
+        "attention.value": "camil_att_pool.fc1",
+        "attention.weight": "camil_att_pool.fc2",
+        "head": "classifier",
+    }
+    optional = {
+        "projection": "fc1",
+        "attention.gate": "camil_att_pool.fc_gated",
+        "mlp.1": f"{block}.mlp_module.0",
+        "mlp.3": f"{block}.mlp_module.3",
+    }
+    layers |= {ours: theirs for ours, theirs in optional.items() if f"{theirs}.weight" in tensors}
+    if "mlp.1" in layers:
+        layers["mlp.0"] = f"{block}.norm2"
+    state = renamed(tensors, layers)
+    state["query.weight"], state["key.weight"] = tensors["camil_self_attention.qk_nn.weight"].chunk(2)
+    width = state["value.weight"].shape[0]
+    in_features = state["projection.weight"].shape[1] if "projection" in layers else width
+    options = {
+        "variant": "paper",
+        "inner": width,
+        "heads": config.get("n_heads", config.get("heads")),
+        **_common_options(state, config),
+        "mlp": "mlp.1" in layers,
+    }
+    return in_features, state["head.weight"].shape[0], options, state
+
+
+def _convert_official(tensors: Tensors, config: Config) -> Converted:
+    # Keras keeps kernels as (in, out).
+    kernels = {
+        "nystrom.to_qkv.weight": "encoder.nyst_att.to_qkv.kernel",
+        "nystrom.to_out.weight": "encoder.nyst_att.to_out.0.kernel",
+        "query.weight": "encoder.custom_att.wq",
+        "key.weight": "encoder.custom_att.wk",
+        "value.weight": "encoder.wv.kernel",
+        "attention.value.weight": "attcls.v",
+        "attention.weight.weight": "attcls.w",
+        "head.weight": "class_fc.kernel",
+    }
+    if "attcls.u" in tensors:
+        kernels["attention.gate.weight"] = "attcls.u"
+    state = {ours: tensors[theirs].t().contiguous() for ours, theirs in kernels.items()}
+    state["nystrom.to_out.bias"] = tensors["encoder.nyst_att.to_out.0.bias"]
+    state["value.bias"] = tensors["encoder.wv.bias"]
+    state["head.bias"] = tensors["class_fc.bias"]
+    state["nystrom.residual.weight"] = tensors["encoder.nyst_att.res_conv.0.kernel"].squeeze(1)
+    kernel, _, head_width = state["nystrom.residual.weight"].shape
+    n_outputs, width = state["head.weight"].shape
+    options = {
+        "variant": "official",
+        "inner": width,
+        "heads": state["nystrom.to_out.weight"].shape[1] // head_width,
+        "head_width": head_width,
+        "kernel": kernel,
+        **_common_options(state, config),
+    }
+    return width, n_outputs, options, state
+
+
+def _common_options(state: dict[str, Tensor], config: Config) -> dict[str, object]:
+    return {
+        "landmarks": config.get("num_landmarks", config.get("n_landmarks", 256)),
+        "iterations": config.get("pinv_iterations", 6),
+        "queries": state["query.weight"].shape[0],
+        "attention": state["attention.value.weight"].shape[0],
+        "gated": "attention.gate.weight" in state,
+    }
+
+
+register_official(
+    OfficialForm(
+        "camil",
+        frozenset({"camil_self_attention.qk_nn.weight", "camil_self_attention.v_nn.weight", "classifier.weight"}),
+        _convert_paper,
+    )
+)
+register_official(
+    OfficialForm(
+        "camil",
+        frozenset({"encoder.nyst_att.to_qkv.kernel", "encoder.custom_att.wq", "attcls.v", "class_fc.kernel"}),
+        _convert_official,
+    )
+)

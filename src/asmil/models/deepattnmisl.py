@@ -1,0 +1,251 @@
+"""DeepAttnMISL: attention over clusters of similar tiles (Yao et al., 2020).
+
+    clusters    k-means on the features of a bag's tiles, C clusters; tiles of cluster c: n_c
+    e_i = ReLU(W x_i + b)                            N x d
+    h_c = mean of e_i over the tiles of cluster c
+    a   = softmax(s) over the clusters that have tiles
+
+                  official                                       vlsa
+    g_c           h_c                                            Dropout(ReLU(W_g h_c + b_g))
+    s_c           w . tanh(V g_c + b_V) + b_w                    w . (tanh(V g_c + b_V) * sigmoid(U g_c + b_U)) + b_w
+    bag           sum_c a_c g_c                                  sum_c a_c g_c
+    logits        W_2 Dropout(ReLU(W_1 bag + b_1)) + b_2         W_c bag + b_c
+
+- official (uta-smile/DeepAttnMISL): d = 64, C = 10, V and W_1 32 wide; one output, a Cox log-risk. Its feature width of
+  4096 and its 10 clusters are hard-wired; both are free here, and so is the number of outputs.
+- vlsa (liupei101/VLSA, the survival baseline): d = 256, C = 8, V and U d wide with dropout; outputs are time bins.
+
+Attention lives on clusters. Scores are given for tiles, z_i = s_c(i) - log n_c(i): their softmax is a_c / n_c, the
+weight of the tile in the bag, and the weights of a cluster's tiles sum to a_c.
+
+Where code and paper differ, and what breaks there:
+- Neither repository has the clustering. Here it is k-means++ with a fixed seed on float32 features, a bag at a time
+  (all slides of a patient together), fitted on at most `fit_tiles` tiles. Cluster numbers mean nothing across bags,
+  which is harmless since all clusters share their weights. Fewer tiles than C make fewer clusters.
+- Empty clusters: official feeds a zero tile (h_c = ReLU(b)) and masks it. vlsa means to feed h_c = 0 unmasked, which
+  then takes a share of the attention, but fails at its convolution first. Both are masked here; `mask_empty: false`
+  gives empty clusters their share.
+- The per-cluster networks of Patch-GCN's MI-FCN are not offered: they need one clustering of the whole cohort.
+- The official L1 penalty (1e-5) reaches only the first and the last parameter by an indentation slip; it is left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional
+
+from asmil.cohort.bag import Bag
+from asmil.errors import AsmilError
+from asmil.models.base import MILModel, ModelConfig, Output
+from asmil.models.blocks.chunks import tile_by_tile
+from asmil.models.blocks.kmeans import cluster
+from asmil.models.blocks.randomness import Dropout
+from asmil.models.blocks.scoring import ScoreNetwork
+from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
+from asmil.models.registry import register
+
+
+class DeepAttnMISLConfig(ModelConfig):
+    """Architecture of DeepAttnMISL."""
+
+    variant: Literal["official", "vlsa"] = Field("official", description="which published network")
+    clusters: int | None = Field(None, ge=1, description="C; by default 10 (vlsa: 8)")
+    inner: int | None = Field(None, ge=1, description="d, width of embedded tiles; by default 64 (vlsa: 256)")
+    attention: int | None = Field(None, ge=1, description="width of the attention network; by default 32 (vlsa: d)")
+    head: int = Field(32, ge=1, description="width of the official head's hidden layer")
+    dropout: float | None = Field(None, ge=0, lt=1, description="by default 0.5 in the head (vlsa: 0.25 in attention)")
+    mask_empty: bool = Field(True, description="keep clusters without tiles out of the attention")
+    fit_tiles: int = Field(5000, ge=1, description="tiles of a bag that k-means is fitted on, at most")
+    cluster_restarts: int = Field(1, ge=1, description="starts of k-means; the best is kept")
+    cluster_seed: int = Field(0, ge=0, description="seed of k-means")
+
+
+_SURVIVAL_STUDY = {"lr": 2e-4, "weight_decay": 1e-5, "schedule": "constant", "accumulate": 32, "select": "last"}
+
+
+@register(
+    "deepattnmisl",
+    summary="tiles are clustered, and attention weighs the clusters",
+    paper="Yao et al., Whole Slide Images based Cancer Survival Prediction using Attention Guided Deep Multiple "
+    "Instance Learning Networks",
+    year=2020,
+    presets={
+        "official": {
+            "training": {
+                "lr": 1e-4,
+                "weight_decay": 5e-4,
+                "epochs": 100,
+                "schedule": "constant",
+                "accumulate": 16,
+                "select": "loss",
+                "early_stopping": 15,
+            }
+        },
+        "vlsa": {"model": {"variant": "vlsa"}, "training": {**_SURVIVAL_STUDY, "epochs": 10}},
+    },
+)
+class DeepAttnMISL(MILModel):
+    """DeepAttnMISL; see the module's text for the formulas.
+
+    A bag may bring its own `extras["clusters"]` (N, cluster of each tile from 0); otherwise `prepare` adds them.
+    """
+
+    config_type = DeepAttnMISLConfig
+    score_axes = ("branch",)
+    heatmap_kinds = ("attention", "clusters")
+    config: DeepAttnMISLConfig
+
+    def __init__(self, in_features: int, n_outputs: int, config: DeepAttnMISLConfig) -> None:
+        super().__init__(in_features, n_outputs, config)
+        official = config.variant == "official"
+        self.clusters = config.clusters or (10 if official else 8)
+        width = config.inner or (64 if official else 256)
+        hidden = config.attention or (32 if official else width)
+        dropout = config.dropout if config.dropout is not None else (0.5 if official else 0.25)
+        self.embedding = nn.Linear(in_features, width)
+        self.dropout = Dropout(dropout)
+        self.mix = None if official else nn.Linear(width, width)
+        self.attention = ScoreNetwork(width, hidden, gated=not official, dropout=0.0 if official else dropout)
+        self.hidden = nn.Linear(width, config.head) if official else None
+        self.head = nn.Linear(config.head if official else width, n_outputs)
+
+    def prepare(self, bag: Bag) -> Bag:
+        given = bag.extras.get("clusters")
+        if given is None:
+            settings = self.config
+            labels = cluster(
+                bag.features, self.clusters, settings.cluster_seed, settings.cluster_restarts, settings.fit_tiles
+            )
+            return replace(bag, extras={**bag.extras, "clusters": labels.to(bag.features.device)})
+        given = torch.as_tensor(given, dtype=torch.int64)
+        if len(given) != len(bag):
+            raise AsmilError(f"{bag.id}: {len(given)} cluster numbers for {len(bag)} tiles; they must match")
+        if not 0 <= int(given.min()) <= int(given.max()) < self.clusters:
+            raise AsmilError(
+                f"{bag.id}: its clusters are numbered {int(given.min())} to {int(given.max())}, the model takes 0 to "
+                f"{self.clusters - 1}; set model.clusters, or leave the clusters out"
+            )
+        return replace(bag, extras={**bag.extras, "clusters": given})
+
+    def attend(self, bag: Bag) -> Tensor:
+        return self._score(bag)[0]
+
+    def forward(self, bag: Bag) -> Output:
+        scores, members, means, groups, cluster_scores = self._score(bag)
+        shares = self._shares(scores, members, cluster_scores).to(groups.dtype)
+        pooled = (shares @ groups).squeeze(0)
+        read = pooled if self.hidden is None else self.dropout(functional.relu(self.hidden(pooled)))
+        extras = {
+            "clusters": members.argmax(dim=1),
+            "cluster_scores": cluster_scores.squeeze(0),
+            "cluster_attention": shares.squeeze(0),
+            "cluster_features": means,
+        }
+        return Output(self.head(read), scores, pooled, extras=extras)
+
+    def _score(self, bag: Bag) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Scores z (1 x N), which tile is in which cluster (N x C), h and g (C x d), and scores s (1 x C)."""
+        labels = (bag if "clusters" in bag.extras else self.prepare(bag)).extras["clusters"]
+        embedded = tile_by_tile(self._embed, bag.features)
+        members = functional.one_hot(labels, self.clusters)
+        counts = members.sum(dim=0).to(torch.promote_types(embedded.dtype, torch.float32))
+        means = members.to(embedded.dtype).t() @ embedded / counts.clamp_min(1).unsqueeze(1)
+        if self.mix is None:
+            # Official code feeds a zero tile to an empty cluster.
+            no_tile = functional.relu(self.embedding.bias).to(means.dtype)
+            means = torch.where(counts.unsqueeze(1) == 0, no_tile, means)
+            groups = means
+        else:
+            groups = self.dropout(functional.relu(self.mix(means)))
+        cluster_scores: Tensor = self.attention(groups)
+        per_tile = cluster_scores - counts.clamp_min(1).log()
+        return per_tile[:, labels], members, means, groups, cluster_scores
+
+    def _embed(self, features: Tensor) -> Tensor:
+        return functional.relu(self.embedding(features.to(self.embedding.weight.dtype)))
+
+    def _shares(self, scores: Tensor, members: Tensor, cluster_scores: Tensor) -> Tensor:
+        """The attention of every cluster, 1 x C: the summed weights of its tiles."""
+        if not self.config.mask_empty:
+            empty = (members.sum(dim=0) == 0).nonzero().flatten()
+            scores = torch.cat([scores, cluster_scores[:, empty]], dim=1)
+            members = torch.cat([members, functional.one_hot(empty, self.clusters)])
+        weights: Tensor = self.normalizer(scores)
+        # Not a matrix product, which autocast would round.
+        return (weights.t() * members).sum(dim=0, keepdim=True)
+
+    def draw_heatmap(self, output: Output, kind: str) -> Tensor:
+        """`attention`: a_c / n_c, a tile's weight in the bag. `clusters`: a_c, the attention of the tile's cluster."""
+        if kind == "clusters":
+            return output.extras["cluster_attention"][output.extras["clusters"]]
+        return super().draw_heatmap(output, kind)
+
+
+def _convert_official(tensors: Tensors, config: Config) -> Converted:
+    layers = {
+        "embedding": "embedding_net.0",
+        "attention.value": "attention.0",
+        "attention.weight": "attention.2",
+        "hidden": "fc6.0",
+        "head": "fc6.3",
+    }
+    return _converted(renamed(tensors, layers), config, "official")
+
+
+def _convert_vlsa(tensors: Tensors, config: Config) -> Converted:
+    layers = {
+        "embedding": "phis.0",
+        "mix": "attention_net.0",
+        "attention.value": "attention_net.3.fc1.0",
+        "attention.gate": "attention_net.3.score.0",
+        "attention.weight": "attention_net.3.fc2",
+        "head": "output_layer",
+    }
+    return _converted(renamed(tensors, layers), config, "vlsa")
+
+
+def _converted(state: dict[str, Tensor], config: Config, variant: str) -> Converted:
+    # The embedding is stored as a convolution with a kernel of one tile.
+    state["embedding.weight"] = state["embedding.weight"].flatten(1)
+    inner, in_features = state["embedding.weight"].shape
+    n_outputs, head = state["head.weight"].shape
+    options = {
+        "variant": variant,
+        "clusters": config.get("cluster_num", config.get("num_clusters")),
+        "inner": inner,
+        "attention": state["attention.value.weight"].shape[0],
+        "head": head,
+    }
+    return in_features, n_outputs, options, state
+
+
+register_official(
+    OfficialForm(
+        "deepattnmisl",
+        frozenset(
+            {"embedding_net.0.weight", "attention.0.weight", "attention.2.weight", "fc6.0.weight", "fc6.3.weight"}
+        ),
+        _convert_official,
+    )
+)
+register_official(
+    OfficialForm(
+        "deepattnmisl",
+        frozenset(
+            {
+                "phis.0.weight",
+                "attention_net.0.weight",
+                "attention_net.3.fc1.0.weight",
+                "attention_net.3.score.0.weight",
+                "attention_net.3.fc2.weight",
+                "output_layer.weight",
+            }
+        ),
+        _convert_vlsa,
+    )
+)
