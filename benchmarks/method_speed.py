@@ -83,7 +83,7 @@ def plain_training_step(plain: nn.Module, bag: Bag) -> Step:
     def step() -> None:
         plain.train()
         optimizer.zero_grad(set_to_none=True)
-        logits: Tensor = plain(bag.features)
+        logits: Tensor = plain(given(plain, bag))
         functional.cross_entropy(logits.view(1, -1), target).backward()
         optimizer.step()
 
@@ -94,13 +94,18 @@ def plain_inference(plain: nn.Module, bag: Bag) -> Step:
     def step() -> None:
         plain.eval()
         with torch.inference_mode():
-            plain(bag.features)
+            plain(given(plain, bag))
 
     return step
 
 
+def given(plain: nn.Module, bag: Bag) -> Bag | Tensor:
+    """A plain form takes features; one that says so takes prepared bags (for their neighbors)."""
+    return bag if getattr(plain, "takes_bags", False) else bag.features
+
+
 def plain_form(model: MILModel) -> nn.Module | None:
-    """The official way to evaluate this model, where there is a module for it: a map from features to logits."""
+    """The official way to evaluate this model, where there is a module for it; it gives logits."""
     family = type(model).__module__.rsplit(".", 1)[-1]
     if importlib.util.find_spec(f"plain_methods.{family}") is None:
         return None

@@ -70,7 +70,7 @@ class PlainASMIL(nn.Module):
             model.tokens.device
         )
         with torch.no_grad():
-            plain.embedding.weight.copy_(model.embedding.weight)
+            plain.embedding.load_state_dict(model.embedding.layers[0].state_dict())
             plain.tokens.copy_(model.tokens)
             plain.cls.copy_(model.cls)
             plain.head.load_state_dict(model.head.state_dict())

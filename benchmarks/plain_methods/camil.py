@@ -15,6 +15,8 @@ from asmil.models.camil import CAMIL
 class PlainCAMIL(nn.Module):
     """Shares the weights of our model; takes prepared bags."""
 
+    takes_bags = True
+
     def __init__(self, model: CAMIL) -> None:
         super().__init__()
         self.model = model

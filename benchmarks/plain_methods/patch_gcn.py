@@ -13,6 +13,8 @@ from asmil.models.patch_gcn import PatchGCN
 class PlainPatchGCN(nn.Module):
     """Shares the weights of our model; takes prepared bags."""
 
+    takes_bags = True
+
     def __init__(self, model: PatchGCN) -> None:
         super().__init__()
         self.model = model
@@ -22,7 +24,7 @@ class PlainPatchGCN(nn.Module):
         matrix = bag.extras["adjacency"]
         counts = torch.diff(matrix["row_starts"], append=matrix["row_starts"].new_tensor([len(matrix["columns"])]))
         sources, targets = matrix["columns"], torch.arange(len(bag), device=counts.device).repeat_interleave(counts)
-        x = model.dropout(torch.relu(model.embedding(bag.features.to(model.embedding.weight.dtype))))
+        x = model.embedding(bag.features)
         maps = [x, self._convolve(model.first, x, sources, targets)]
         for layer in model.further:
             assert isinstance(layer, ResidualGENConv)

@@ -56,7 +56,7 @@ def test_keeps_only_what_attend_reads(model):
     anchor.loss(bag(), model.attend(bag()))
     kept = {name.removeprefix("copy.") for name in anchor.state_dict()}
     blocks = {f"token_block.{part}" for part in ("q_weight", "q_bias", "k_weight", "k_bias")}
-    assert kept == {"embedding.weight", "tokens", *blocks}
+    assert kept == {"embedding.layers.0.weight", "tokens", *blocks}
 
 
 def test_moves_after_each_step_by_the_moving_average(model):

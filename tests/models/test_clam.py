@@ -119,7 +119,7 @@ def test_the_clustering_does_not_reach_the_attention():
 @pytest.mark.parametrize(("dropout", "inside"), [(0.25, 0.25), (0.6, 0.25), (0.0, 0.0)])
 def test_dropout_in_the_attention_network(dropout, inside):
     model = build("clam_sb", 9, 2, dropout=dropout, **SMALL)
-    assert (model.dropout.p, model.attention.dropout.p) == (dropout, inside)
+    assert (model.embedding.dropout.p, model.attention.dropout.p) == (dropout, inside)
 
 
 def test_percentiles_share_ranks():

@@ -21,7 +21,7 @@ def make(variant="official", outputs=3, **options):
 
 
 def means_of(model, bag, empty):
-    e = torch.relu(model.embedding(bag.features))
+    e = model.embedding(bag.features)
     labels = bag.extras["clusters"]
     return torch.stack([e[labels == c].mean(dim=0) if (labels == c).any() else empty for c in range(6)])
 
@@ -34,7 +34,7 @@ def masked_softmax(scores):
 
 def test_official_equals_its_formulas():
     model, bag = make(), bag_of()
-    h = means_of(model, bag, empty=torch.relu(model.embedding.bias))
+    h = means_of(model, bag, empty=torch.relu(model.embedding.layers[0].bias))
     s = model.attention.weight(torch.tanh(model.attention.value(h)))[:, 0]
     a = masked_softmax(s)
     output = model(bag)

@@ -124,7 +124,7 @@ def test_old_checkpoints_keep_t_on_the_layer_and_have_biases():
     ours = build("patch_gcn", 12, 3, conv_bias=True, inner=8, layers=2).eval()
     state = {}
     outer = {
-        "embedding": "fc.0",
+        "embedding.layers.0": "fc.0",
         "join": "path_phi.0",
         "rho": "path_rho.0",
         "head": "classifier",

@@ -163,8 +163,8 @@ def test_released_preset_trains_and_its_anchor_stays_where_it_began(small_cohort
     settings = run.read().config
     model = build_model(settings, 24, 2, 0)
     anchor = build_anchor(settings, model, 0)
-    assert np.array_equal(last["anchor.copy.embedding.weight"], anchor.copy.embedding.weight)
-    assert not np.array_equal(last["anchor.copy.embedding.weight"], model.embedding.weight.detach())
+    assert np.array_equal(last["anchor.copy.embedding.layers.0.weight"], anchor.copy.embedding.layers[0].weight)
+    assert not np.array_equal(last["anchor.copy.embedding.layers.0.weight"], model.embedding.layers[0].weight.detach())
 
 
 def test_a_bag_predicts_the_same_from_memory(folds_run):

@@ -150,6 +150,8 @@ class Anchor(nn.Module):
             if name not in names:
                 owner, _, leaf = name.rpartition(".")
                 module = self.copy.get_submodule(owner)
+                if leaf in module._non_persistent_buffers_set:
+                    continue  # no part of a state, and perhaps read without an operation (its type, its device)
                 table = module._parameters if leaf in module._parameters else module._buffers
                 table[leaf] = None
         self._pruned = True

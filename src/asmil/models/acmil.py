@@ -266,7 +266,7 @@ register_official(
         "acmil",
         frozenset(_SHARED | {"q", "sub_attention.0.q_proj.weight", "bag_attention.v_proj.weight"}),
         _convert_mha,
-        # ASMIL's layout has all these names too, and one more.
-        applies=lambda tensors, config: "cls" not in tensors,
+        # ASMIL's layout has all these names too, and queries of its own in the last block.
+        applies=lambda tensors, config: "bag_attention.q_proj.weight" not in tensors,
     )
 )

@@ -26,25 +26,23 @@ from typing import Literal
 import torch
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn import functional
 
-from asmil.attention.normalizers import Softmax
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.attention_pool import AttentionPoolModel
-from asmil.models.base import ModelConfig, Output, inner_width
-from asmil.models.blocks.folded import FoldedProjections, embed_and_attend
+from asmil.models.base import Output
+from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
+from asmil.models.blocks.folded import FoldedProjections, embed_and_attend, single_layer
 from asmil.models.blocks.randomness import TokenDrop
 from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official
 from asmil.models.registry import register
 
 
-class ASMILConfig(ModelConfig):
+class ASMILConfig(EmbeddingConfig):
     """Architecture of ASMIL."""
 
     tokens: int = Field(8, ge=1, description="T, the number of FEAT tokens (the paper: 8, CAMELYON-17: 16)")
     heads: int = Field(8, ge=1, description="H")
-    inner: int | None = Field(None, ge=1, description="I, the embedding width; by default from the feature width")
     projections: Literal["per_token", "shared"] = Field("per_token", description="one set a token, or one for all")
     drop: float = Field(0.5, ge=0, le=1, description="B, the probability that a token is dropped in training")
     drop_count: int | None = Field(None, ge=0, description="drop exactly this many tokens instead")
@@ -86,7 +84,8 @@ class ASMIL(AttentionPoolModel):
 
     def __init__(self, in_features: int, n_outputs: int, config: ASMILConfig) -> None:
         super().__init__(in_features, n_outputs, config)
-        width = config.inner or inner_width(in_features)
+        self.embedding = TileEmbedding(in_features, config, bias=False)
+        width = self.embedding.width
         if width % config.heads:
             raise AsmilError(
                 f"model.inner = {width} cannot be shared out over model.heads = {config.heads}; "
@@ -97,7 +96,6 @@ class ASMIL(AttentionPoolModel):
                 f"model.drop_count = {config.drop_count} would drop all of model.tokens = {config.tokens}; drop fewer"
             )
         sets = config.tokens if config.projections == "per_token" else 1
-        self.embedding = nn.Linear(in_features, width, bias=False)
         self.tokens = nn.Parameter(config.init_std * torch.randn(config.tokens, width))
         self.token_block = FoldedProjections(sets, width, config.heads, config.dropout)
         self.token_drop = TokenDrop(config.drop, config.drop_count)
@@ -110,19 +108,18 @@ class ASMIL(AttentionPoolModel):
         )
 
     def embed(self, features: Tensor) -> Tensor:
-        return functional.relu(self.embedding(features.to(self.embedding.weight.dtype)), inplace=True)
+        embedded: Tensor = self.embedding(features)
+        return embedded
 
     def score(self, embedded: Tensor) -> Tensor:
         vectors, constants = self.token_block.fold_queries(self.tokens)
         return _scores(vectors, constants, embedded)
 
     def forward(self, bag: Bag) -> Output:
-        if not torch.is_grad_enabled() or torch.is_autocast_enabled(bag.features.device.type):
-            return super().forward(bag)
-        if type(self.normalizer) is not Softmax or self.normalizer.temperature != 1.0:
+        weight = single_layer(self.embedding, self.normalizer, bag.features)
+        if weight is None:
             return super().forward(bag)
         vectors, constants = self.token_block.fold_queries(self.tokens)
-        weight = self.embedding.weight
         scores, pooled = embed_and_attend(bag.features.to(weight.dtype), weight, vectors, constants)
         return self.readout(pooled, scores)
 
@@ -154,7 +151,7 @@ def _convert_released(tensors: Tensors, config: Config) -> Converted:
     """The released layout: one module a token. `dimreduction.bn.*` is stored there but never used."""
     n_tokens = tensors["q"].shape[1]
     state = {
-        "embedding.weight": tensors["dimreduction.fc1.weight"],
+        "embedding.layers.0.weight": tensors["dimreduction.fc1.weight"],
         "tokens": tensors["q"][0],
         "cls": tensors["cls"][0],
         "head.weight": tensors["Slide_classifier.fc.weight"],
@@ -167,7 +164,7 @@ def _convert_released(tensors: Tensors, config: Config) -> Converted:
             state[f"bag_block.{ours}_{leaf}"] = tensors[f"bag_attention.{theirs}.{leaf}"].unsqueeze(0)
         for token in range(n_tokens):
             state[f"token_heads.{token}.{leaf}"] = tensors[f"classifier.{token}.fc.{leaf}"]
-    inner, in_features = state["embedding.weight"].shape
+    inner, in_features = state["embedding.layers.0.weight"].shape
     options = {"tokens": n_tokens, "heads": config.get("n_heads", 8), "inner": inner, "token_heads": True}
     return in_features, state["head.bias"].shape[0], options, state
 

@@ -35,11 +35,11 @@ from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.attention_pool import AttentionPoolModel
 from asmil.models.base import Loss, Output
-from asmil.models.blocks.clam_layout import clam_layouts
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.instance_loss import InstanceLossConfig, cluster_logits, clustering_loss
 from asmil.models.blocks.scoring import ScoreNetwork
 from asmil.models.blocks.smooth_svm import smooth_svm
+from asmil.models.layouts.clam import clam_layouts
 from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
 from asmil.models.registry import register
 from asmil.tasks.base import Task

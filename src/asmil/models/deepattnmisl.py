@@ -41,8 +41,9 @@ from torch.nn import functional
 
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
-from asmil.models.base import MILModel, ModelConfig, Output
+from asmil.models.base import MILModel, Output
 from asmil.models.blocks.chunks import tile_by_tile
+from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.kmeans import cluster
 from asmil.models.blocks.randomness import Dropout
 from asmil.models.blocks.scoring import ScoreNetwork
@@ -50,7 +51,7 @@ from asmil.models.official import Config, Converted, OfficialForm, Tensors, regi
 from asmil.models.registry import register
 
 
-class DeepAttnMISLConfig(ModelConfig):
+class DeepAttnMISLConfig(EmbeddingConfig):
     """Architecture of DeepAttnMISL."""
 
     variant: Literal["official", "vlsa"] = Field("official", description="which published network")
@@ -104,10 +105,10 @@ class DeepAttnMISL(MILModel):
         super().__init__(in_features, n_outputs, config)
         official = config.variant == "official"
         self.clusters = config.clusters or (10 if official else 8)
-        width = config.inner or (64 if official else 256)
+        self.embedding = TileEmbedding(in_features, config, default_width=64 if official else 256)
+        width = self.embedding.width
         hidden = config.attention or (32 if official else width)
         dropout = config.dropout if config.dropout is not None else (0.5 if official else 0.25)
-        self.embedding = nn.Linear(in_features, width)
         self.dropout = Dropout(dropout)
         self.mix = None if official else nn.Linear(width, width)
         self.attention = ScoreNetwork(width, hidden, gated=not official, dropout=0.0 if official else dropout)
@@ -151,13 +152,13 @@ class DeepAttnMISL(MILModel):
     def _score(self, bag: Bag) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Scores z (1 x N), which tile is in which cluster (N x C), h and g (C x d), and scores s (1 x C)."""
         labels = (bag if "clusters" in bag.extras else self.prepare(bag)).extras["clusters"]
-        embedded = tile_by_tile(self._embed, bag.features)
+        embedded = tile_by_tile(self.embedding, bag.features)
         members = functional.one_hot(labels, self.clusters)
         counts = members.sum(dim=0).to(torch.promote_types(embedded.dtype, torch.float32))
         means = members.to(embedded.dtype).t() @ embedded / counts.clamp_min(1).unsqueeze(1)
         if self.mix is None:
             # Official code feeds a zero tile to an empty cluster.
-            no_tile = functional.relu(self.embedding.bias).to(means.dtype)
+            no_tile = self.embedding(bag.features.new_zeros(1, self.in_features)).to(means.dtype)
             means = torch.where(counts.unsqueeze(1) == 0, no_tile, means)
             groups = means
         else:
@@ -165,9 +166,6 @@ class DeepAttnMISL(MILModel):
         cluster_scores: Tensor = self.attention(groups)
         per_tile = cluster_scores - counts.clamp_min(1).log()
         return per_tile[:, labels], members, means, groups, cluster_scores
-
-    def _embed(self, features: Tensor) -> Tensor:
-        return functional.relu(self.embedding(features.to(self.embedding.weight.dtype)))
 
     def _shares(self, scores: Tensor, members: Tensor, cluster_scores: Tensor) -> Tensor:
         """The attention of every cluster, 1 x C: the summed weights of its tiles."""
@@ -188,7 +186,7 @@ class DeepAttnMISL(MILModel):
 
 def _convert_official(tensors: Tensors, config: Config) -> Converted:
     layers = {
-        "embedding": "embedding_net.0",
+        "embedding.layers.0": "embedding_net.0",
         "attention.value": "attention.0",
         "attention.weight": "attention.2",
         "hidden": "fc6.0",
@@ -199,7 +197,7 @@ def _convert_official(tensors: Tensors, config: Config) -> Converted:
 
 def _convert_vlsa(tensors: Tensors, config: Config) -> Converted:
     layers = {
-        "embedding": "phis.0",
+        "embedding.layers.0": "phis.0",
         "mix": "attention_net.0",
         "attention.value": "attention_net.3.fc1.0",
         "attention.gate": "attention_net.3.score.0",
@@ -211,8 +209,8 @@ def _convert_vlsa(tensors: Tensors, config: Config) -> Converted:
 
 def _converted(state: dict[str, Tensor], config: Config, variant: str) -> Converted:
     # The embedding is stored as a convolution with a kernel of one tile.
-    state["embedding.weight"] = state["embedding.weight"].flatten(1)
-    inner, in_features = state["embedding.weight"].shape
+    state["embedding.layers.0.weight"] = state["embedding.layers.0.weight"].flatten(1)
+    inner, in_features = state["embedding.layers.0.weight"].shape
     n_outputs, head = state["head.weight"].shape
     options = {
         "variant": variant,

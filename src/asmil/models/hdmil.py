@@ -48,7 +48,6 @@ from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.base import Loss, MILModel, Output, Stage
 from asmil.models.blocks.chebyshev import ChebyshevKAN
-from asmil.models.blocks.clam_layout import clam_layouts
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.initialization import start_xavier
 from asmil.models.blocks.instance_loss import InstanceLossConfig, cluster_logits, clustering_loss
@@ -57,6 +56,7 @@ from asmil.models.blocks.running_pool import RunningPool
 from asmil.models.blocks.scoring import ScoreNetwork
 from asmil.models.blocks.straight_through import GumbelMask, harden
 from asmil.models.hdmil_lipn import lipn_state, lowres_tiles
+from asmil.models.layouts.clam import clam_layouts
 from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
 from asmil.models.registry import register
 from asmil.tasks.base import Task

@@ -38,8 +38,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from asmil.cohort.bag import Bag
-from asmil.models.base import MILModel, ModelConfig, Output
+from asmil.models.base import MILModel, Output
 from asmil.models.blocks.chunks import tile_by_tile
+from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.graph import GENConv, ResidualGENConv, adjacency
 from asmil.models.blocks.neighbors import given_edges, nearest_edges
 from asmil.models.blocks.randomness import Dropout
@@ -50,7 +51,7 @@ from asmil.models.registry import register
 WIDTHS = {"official": 128, "vlsa": 256}
 
 
-class PatchGCNConfig(ModelConfig):
+class PatchGCNConfig(EmbeddingConfig):
     """Architecture of Patch-GCN."""
 
     variant: Literal["official", "vlsa"] = Field("official", description="which published network")
@@ -89,10 +90,12 @@ class PatchGCN(MILModel):
 
     def __init__(self, in_features: int, n_outputs: int, config: PatchGCNConfig) -> None:
         super().__init__(in_features, n_outputs, config)
-        width = config.inner or WIDTHS[config.variant]
+        self.embedding = TileEmbedding(
+            in_features, config, default_width=WIDTHS[config.variant], dropout=config.dropout
+        )
+        width = self.embedding.width
         joined = width * (config.layers + 1)
         pooled = joined if config.variant == "official" else width
-        self.embedding = nn.Linear(in_features, width)
         self.first = GENConv(width, config.conv_bias)
         self.further = nn.ModuleList(
             ResidualGENConv(width, config.conv_bias, config.graph_dropout) for _ in range(config.layers - 1)
@@ -116,16 +119,11 @@ class PatchGCN(MILModel):
     def graph_maps(self, bag: Bag) -> list[Tensor]:
         """x_0, x_1, .., x_L of the module's text, N x d each."""
         matrix = self.prepare(bag).extras["adjacency"]
-        maps = [tile_by_tile(self._embed, bag.features)]
+        maps = [tile_by_tile(self.embedding, bag.features)]
         maps.append(self.first(maps[0], matrix))
         for layer in self.further:
             maps.append(layer(maps[-1], matrix))
         return maps
-
-    def _embed(self, features: Tensor) -> Tensor:
-        embedded: Tensor = self.embedding(features.to(self.embedding.weight.dtype))
-        dropped: Tensor = self.dropout(functional.relu(embedded))
-        return dropped
 
     def tiles(self, maps: list[Tensor]) -> Tensor:
         """h of the module's text, from `graph_maps`."""
@@ -145,7 +143,7 @@ class PatchGCN(MILModel):
 
 def _official(attention: dict[str, str], head: str, variant: str) -> OfficialForm:
     """A published layout, given the names of its attention layers and its head."""
-    outer = {"embedding": "fc.0", "join": "path_phi.0", "head": head}
+    outer = {"embedding.layers.0": "fc.0", "join": "path_phi.0", "head": head}
     outer |= {f"attention.{ours}": f"path_attention_head.{theirs}" for ours, theirs in attention.items()}
     if variant == "official":
         outer["rho"] = "path_rho.0"
@@ -165,7 +163,7 @@ def _official(attention: dict[str, str], head: str, variant: str) -> OfficialFor
             if layer > 0:
                 layers[f"further.{layer - 1}.norm"] = f"layers.{layer}.norm"
         state |= renamed(tensors, layers)
-        inner, in_features = state["embedding.weight"].shape
+        inner, in_features = state["embedding.layers.0.weight"].shape
         options = {
             "variant": variant,
             "inner": inner,

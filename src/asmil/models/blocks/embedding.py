@@ -40,6 +40,8 @@ class TileEmbedding(nn.Module):
     bias: of a single layer; two or three layers always have one
     """
 
+    like: Tensor
+
     def __init__(
         self,
         in_features: int,
@@ -65,6 +67,8 @@ class TileEmbedding(nn.Module):
         }[config.embedding_layers]
         bias = bias or len(widths) > 2
         self.layers = nn.ModuleList(nn.Linear(before, after, bias=bias) for before, after in pairwise(widths))
+        # Of the type that the model has; without layers there is no weight to ask.
+        self.register_buffer("like", torch.zeros(()), persistent=False)
         # In place where that is safe: nothing else reads a linear layer's output, and a copy of N x I costs time.
         self.activation = functional.relu_ if activation == "relu" else ACTIVATIONS[activation]
         self.dropout = Dropout(dropout)
@@ -72,12 +76,21 @@ class TileEmbedding(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         if not self.layers:
-            untouched: Tensor = self.dropout(features.to(torch.promote_types(features.dtype, torch.float32)))
+            untouched: Tensor = self.dropout(features.to(self.like.dtype))
             return untouched
-        embedded = features.to(next(self.parameters()).dtype)
+        embedded = features.to(self.like.dtype)
         for layer in self.layers:
             embedded = self.mil_dropout(self.dropout(self.activation(layer(embedded))))
         return embedded
+
+    def weight_of_single_layer(self) -> Tensor | None:
+        """W, if the embedding is ReLU(W x) and nothing else; otherwise None."""
+        more = self.dropout.p or self.mil_dropout.top or self.activation is not functional.relu_
+        if len(self.layers) != 1 or more:
+            return None
+        (layer,) = self.layers
+        assert isinstance(layer, nn.Linear)
+        return layer.weight if layer.bias is None else None
 
 
 def _refuse_unembedded(in_features: int, asked: int | None, mil_dropout: int) -> None:

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from asmil.attention.normalizers import Normalizer, Softmax
+from asmil.models.blocks.embedding import TileEmbedding
 from asmil.models.blocks.randomness import Dropout
 
 
@@ -78,6 +80,18 @@ def _each(weights: Tensor, biases: Tensor, rows: Tensor, scale: float = 1.0) -> 
     if len(weights) == 1:
         return torch.addmm(biases, rows, weights[0].t(), beta=scale, alpha=scale)
     return torch.baddbmm(biases.unsqueeze(2), weights, rows.unsqueeze(2), beta=scale, alpha=scale).squeeze(2)
+
+
+def single_layer(embedding: TileEmbedding, normalizer: Normalizer, features: Tensor) -> Tensor | None:
+    """The weight with which `embed_and_attend` may stand for embedding, softmax and pooling of a training step.
+
+    None where more than one ReLU layer embeds the tiles, the normalizer is not plain softmax, nothing is trained, or
+    autocast chooses the types.
+    """
+    plain = type(normalizer) is Softmax and normalizer.temperature == 1.0
+    if not plain or not torch.is_grad_enabled() or torch.is_autocast_enabled(features.device.type):
+        return None
+    return embedding.weight_of_single_layer()
 
 
 def embed_and_attend(features: Tensor, embedding: Tensor, vectors: Tensor, constants: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,191 @@
+"""AEM: attention entropy maximization (Zhang et al., 2024), a term in the loss of another method.
+
+    loss = L_base + lambda * sum_i a_i log a_i          a = softmax(z), mean over the rows of z
+
+The second factor is the negative entropy of the attention (-log N ... 0, natural logarithm, not divided by log N): a
+positive lambda rewards attention that is spread out. Nothing is added to the network, nothing changes in inference.
+
+Bases:
+    abmil   gated ABMIL: z_i = w . (tanh(V h_i) * sigmoid(U h_i)), h = ReLU(W_e x) without bias; one row
+    mha     a learned query with 8 heads over h: z_ik = (W_q p)_k . (W_k h_i)_k / sqrt(d); bag = LayerNorm(Dropout(W_o
+            [sum_i a_ik W_v h_i]_k)); one row a head. Keys and values are folded away, as in `blocks/folded.py`
+    dsmil   DSMIL with one linear query; L_base = half the bag's and half the critical tiles' loss; prediction = mean
+            of both streams' probabilities; one row a class
+
+The final paper lowers lambda along a cosine, lambda (1 + cos(pi t / T)) / 2; the released code keeps it constant, and
+so does the default here (`annealing`). The default base and weight are those of the paper's main results and of the
+README's example: ABMIL, 0.1. The released script, started without arguments, runs MHA with lambda = 0, which is no
+AEM. The total loss may be negative, so it is no measure to stop by. The released code can keep a random share of the
+tiles in every step; `data.max_tiles` is the like of it here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from asmil.cohort.bag import Bag
+from asmil.errors import AsmilError
+from asmil.models.abmil import ABMIL, ABMILConfig
+from asmil.models.base import Loss, MILModel, Output, inner_width
+from asmil.models.blocks.dual_stream import LINEAR_QUERY, from_official, official_names
+from asmil.models.blocks.embedding import EmbeddingConfig
+from asmil.models.blocks.entropy import negative_entropy
+from asmil.models.blocks.query_pool import QueryPool, QueryPoolConfig
+from asmil.models.dsmil import DSMIL, DSMILConfig
+from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
+from asmil.models.registry import register
+from asmil.tasks.base import Task
+
+
+class AEMConfig(EmbeddingConfig):
+    """Architecture and loss of AEM."""
+
+    base: Literal["abmil", "mha", "dsmil"] = Field("abmil", description="the method that the term is added to")
+    weight: float = Field(0.1, ge=0, description="lambda, the factor of the negative entropy")
+    annealing: Literal["constant", "cosine"] = Field("constant", description="lambda over the training; cosine: to 0")
+    attention: int = Field(128, ge=1, description="width of the attention network (base abmil)")
+    heads: int = Field(8, ge=1, description="of the attention (base mha)")
+    dropout: float = Field(0.1, ge=0, lt=1, description="on the output of the attention block (base mha)")
+    init_std: float = Field(1e-6, ge=0, description="standard deviation of the query at the start (base mha)")
+
+
+@register(
+    "aem",
+    summary="a base method (ABMIL, multi-head attention or DSMIL) whose attention is rewarded for its entropy",
+    paper="Zhang et al., AEM: Attention Entropy Maximization for Multiple Instance Learning based Whole Slide Image "
+    "Classification",
+    year=2024,
+    presets={
+        "official": {
+            "training": {"optimizer": "adamw", "lr": 1e-4, "weight_decay": 1e-5, "epochs": 50},
+        }
+    },
+)
+class AEM(MILModel):
+    """AEM; see the module's text for the formulas. The rows of the scores are the base's."""
+
+    config_type = AEMConfig
+    score_axes = ("row",)
+    config: AEMConfig
+    base: MILModel
+
+    def __init__(self, in_features: int, n_outputs: int, config: AEMConfig) -> None:
+        super().__init__(in_features, n_outputs, config)
+        self.base = _build_base(in_features, n_outputs, config)
+        self.weight = config.weight
+
+    def attend(self, bag: Bag) -> Tensor:
+        return self._current_base().attend(bag)
+
+    def forward(self, bag: Bag) -> Output:
+        output: Output = self._current_base()(bag)
+        return output
+
+    @property
+    def can_stream(self) -> bool:
+        return self._current_base().can_stream
+
+    def stream(self, chunks: Iterable[Tensor]) -> Output:
+        return self._current_base().stream(chunks)
+
+    def before_step(self, step: int, steps: int) -> None:
+        if self.config.annealing == "cosine":
+            self.weight = self.config.weight * (1 + math.cos(math.pi * step / steps)) / 2
+
+    def loss(self, outputs: Sequence[Output], targets: Tensor, task: Task) -> Loss:
+        base = self.base.loss(outputs, targets, task)
+        entropy = torch.stack([self.negative_entropy(output) for output in outputs]).mean()
+        return Loss(base.total + self.weight * entropy, {**base.parts, "negative_entropy": entropy})
+
+    def negative_entropy(self, output: Output) -> Tensor:
+        """Of the attention, mean over its rows."""
+        assert output.scores is not None
+        return negative_entropy(self.normalizer.log(output.scores)).mean()
+
+    def draw_heatmap(self, output: Output, kind: str) -> Tensor:
+        return self._current_base().draw_heatmap(output, kind)
+
+    def _current_base(self) -> MILModel:
+        """The base, with the normalizer that this model has now."""
+        self.base.normalizer = self.normalizer
+        return self.base
+
+
+def _build_base(in_features: int, n_outputs: int, config: AEMConfig) -> MILModel:
+    embedding = {name: getattr(config, name) for name in EmbeddingConfig.model_fields}
+    if config.base == "abmil":
+        return ABMIL(in_features, n_outputs, ABMILConfig(**embedding, attention=config.attention))
+    if config.base == "mha":
+        options = QueryPoolConfig(**embedding, heads=config.heads, dropout=config.dropout, init_std=config.init_std)
+        return QueryPool(in_features, n_outputs, options)
+    if config.embedding_layers != 1 or config.mil_dropout:
+        raise AsmilError(
+            "model.base = dsmil reads the features as they are; leave model.embedding_layers and model.mil_dropout out"
+        )
+    width = config.inner or inner_width(in_features)
+    return DSMIL(in_features, n_outputs, DSMILConfig(query="linear", query_width=width, predict="mean"))
+
+
+_LAMBDA = ("lambda_", "lambda", "lamda")
+"""The words for the weight of the term; tensors with the names of a base are AEM's where one of them is given."""
+
+
+def _has_weight(tensors: Tensors, config: Config) -> bool:
+    del tensors
+    return any(word in config for word in _LAMBDA)
+
+
+def _converted(base: str, state: dict[str, Tensor], config: Config, **options: Any) -> Converted:
+    """State of the base to ours, with the options that all bases share."""
+    weight = next((config[word] for word in _LAMBDA if word in config), None)
+    options |= {"base": base} if weight is None else {"base": base, "weight": weight}
+    n_outputs = len(state["head.bias"])
+    embedding = state["streams.instance.weight" if base == "dsmil" else "embedding.layers.0.weight"]
+    ours = {f"base.{name}": tensor for name, tensor in state.items()}
+    return embedding.shape[1], n_outputs, options, ours
+
+
+_ABMIL = {
+    "embedding.layers.0": "dimreduction.fc1",
+    "attention.value": "attention.attention_V.0",
+    "attention.gate": "attention.attention_U.0",
+    "attention.weight": "attention.attention_weights",
+    "head": "classifier.fc",
+}
+_MHA = {"embedding.layers.0": "dimreduction.fc1", "head": "classifier.fc"}
+_BLOCK = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "out_proj", "norm": "layer_norm"}
+
+
+def _convert_abmil(tensors: Tensors, config: Config) -> Converted:
+    state = renamed(tensors, _ABMIL)
+    inner, attention = len(state["embedding.layers.0.weight"]), len(state["attention.value.weight"])
+    return _converted("abmil", state, config, inner=inner, attention=attention)
+
+
+def _convert_mha(tensors: Tensors, config: Config) -> Converted:
+    state = {"query": tensors["q"][0], **renamed(tensors, _MHA)}
+    for ours, theirs in _BLOCK.items():
+        for leaf in ("weight", "bias"):
+            state[f"block.{ours}_{leaf}"] = tensors[f"attention.{theirs}.{leaf}"].unsqueeze(0)
+    heads = config.get("heads") or config.get("n_heads") or 8
+    return _converted("mha", state, config, inner=len(state["embedding.layers.0.weight"]), heads=heads)
+
+
+def _convert_dsmil(tensors: Tensors, config: Config) -> Converted:
+    options, state = from_official(tensors, LINEAR_QUERY)
+    return _converted("dsmil", state, config, inner=options["query_width"])
+
+
+register_official(
+    OfficialForm("aem", frozenset(f"{layer}.weight" for layer in _ABMIL.values()), _convert_abmil, _has_weight)
+)
+register_official(
+    OfficialForm("aem", frozenset({"q", "dimreduction.fc1.weight", "attention.q_proj.weight"}), _convert_mha)
+)
+register_official(OfficialForm("aem", official_names(LINEAR_QUERY), _convert_dsmil, _has_weight))

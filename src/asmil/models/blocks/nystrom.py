@@ -1,0 +1,268 @@
+"""Nystrom attention: softmax attention between all tokens of a bag through a few landmarks.
+
+For S tokens x (rows) the attention has H heads of width h, m landmarks and six iterations of a pseudo-inverse:
+
+    x is padded with zero rows in front to n = m g rows; q, k, v = x W_q, x W_k, x W_v      no bias, so pads stay zero
+    q' , k' = means of runs of g consecutive rows                                           m x h
+    F1 = softmax(q k'^T / sqrt(h))   F2 = softmax(q' k'^T / sqrt(h))   F3 = softmax(q' k^T / sqrt(h))
+    Z  ~ F2^-1:  Z = F2^T / (r c),  then  Y = F2 Z,  Z = Z (13 I - Y (15 I - Y (7 I - Y))) / 4
+    out = F1 (Z (F3 v)) + residual(v),  heads side by side, then a linear layer and dropout; the last S rows
+
+r and c are the largest row and column sums of F2 over all heads together. Nothing masks the pads: they are landmarks
+and they take their share of every softmax. What is computed differently here, with the same result:
+
+- F1 and F3 are never stored: both products are attention between tokens and landmarks, done in blocks
+  (`landmark_attention.py`).
+- Landmarks are means of x, projected; with one output row asked for, q is projected for that row alone.
+- Runs made of pads alone all give the landmark zero. They are kept once, with their count: with P = F2 D on the kept
+  rows (D the counts), Z' = D^-1 P^T D / (r c) goes through the same iteration and Z' acts on kept rows as Z on all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from asmil.errors import AsmilError
+from asmil.models.blocks.landmark_attention import gather, spread
+from asmil.models.blocks.pseudo_inverse import pseudo_inverse
+from asmil.models.blocks.randomness import Dropout
+
+
+class ValueResidual(nn.Module):
+    """A module on the values of the real tokens (H x S x h, same shape out) that is added to the attention's output.
+
+    reach: how many tokens before and after a token its output depends on
+    """
+
+    reach: int
+
+
+class TokenConvolution(ValueResidual):
+    """A depth-wise convolution along the tokens: one kernel a head, shared by the head's channels.
+
+    As matrix products, which are several times faster than a convolution of this odd shape: a block of tokens is a
+    banded matrix, made of the kernel, times the tokens of that block and of the next one.
+    """
+
+    def __init__(self, heads: int, kernel: int) -> None:
+        super().__init__()
+        if kernel % 2 == 0:
+            raise AsmilError(f"residual_kernel = {kernel}: it must be odd, to be centered on a token")
+        self.reach = kernel // 2
+        self.weight = nn.Parameter(nn.Conv2d(heads, heads, (kernel, 1), groups=heads, bias=False).weight.detach())
+
+    def forward(self, values: Tensor) -> Tensor:
+        heads, n_tokens, width = values.shape
+        overlap = 2 * self.reach
+        block = max(32, overlap)
+        blocks = -(-n_tokens // block)
+        # Token i of a block has the kernel in columns i .. i + overlap: rows of the kernel and `block` zeros, laid end
+        # to end and cut one shorter than they are, so that each starts one column later.
+        span = block + overlap
+        rows = functional.pad(self.weight.to(values.dtype).view(heads, 1, -1), (0, block)).expand(-1, block, -1)
+        band = rows.reshape(heads, -1)[:, : block * span].view(heads, block, span)
+        ends = (0, 0, self.reach, (blocks + 1) * block - n_tokens - self.reach)
+        columns = functional.pad(values, ends).view(heads, blocks + 1, block, width).transpose(1, 2)
+        columns = columns.reshape(heads, block, -1)
+        # In place, for the memory: a product does not need its result again in the backward pass.
+        mixed = band[:, :, :block] @ columns[:, :, :-width]
+        mixed.baddbmm_(band[:, :, block:], columns[:, :overlap, width:])
+        del columns
+        return mixed.view(heads, block, blocks, width).transpose(1, 2).reshape(heads, -1, width)[:, :n_tokens]
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What the products are made of, all in float32 (or float64).
+
+    queries: H x n x h, or H x 1 x h for one token; keys, values: H x n x h, pads included; pads: how many
+    landmark_queries, landmark_keys: H x M x h, M kept landmarks; counts: M, how often each occurs
+    inverse: H x M x M, Z' of the module's text
+    """
+
+    queries: Tensor
+    keys: Tensor
+    values: Tensor
+    pads: int
+    landmark_queries: Tensor
+    landmark_keys: Tensor
+    counts: Tensor
+    inverse: Tensor
+
+
+class NystromAttention(nn.Module):
+    """Nystrom attention on the tokens of one bag, S x width; see the module's text.
+
+    residual: takes the place of the convolution along tokens that `residual_kernel` asks for (None: no residual)
+    out_projection: the linear layer on the joined heads
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        landmarks: int,
+        head_width: int | None = None,
+        iterations: int = 6,
+        residual_kernel: int | None = 33,
+        out_projection: bool = True,
+        dropout: float = 0.1,
+        residual: ValueResidual | None = None,
+    ) -> None:
+        super().__init__()
+        if head_width is None and width % heads:
+            raise AsmilError(f"a width of {width} cannot be split into {heads} heads; choose a multiple of {heads}")
+        if landmarks < 1:
+            raise AsmilError(f"landmarks = {landmarks}: Nystrom attention needs at least one")
+        self.heads = heads
+        self.head_width = width // heads if head_width is None else head_width
+        self.landmarks = landmarks
+        self.iterations = iterations
+        inner = heads * self.head_width
+        self.to_qkv = nn.Linear(width, 3 * inner, bias=False)
+        if residual is None and residual_kernel is not None:
+            residual = TokenConvolution(heads, residual_kernel)
+        self.residual = residual
+        self.to_out = nn.Linear(inner, width) if out_projection else nn.Identity()
+        self.dropout = Dropout(dropout)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """S x width -> S x width."""
+        return self._output(self._parts(tokens), None, tokens.dtype)
+
+    def with_row_weights(self, tokens: Tensor, row: int) -> tuple[Tensor, Tensor]:
+        """`forward` and `row_weights` of one token, sharing their work: S x width and H x S."""
+        parts = self._parts(tokens)
+        return self._output(parts, None, tokens.dtype), _row_weights(parts, parts.pads + row)[:, parts.pads :]
+
+    def row(self, tokens: Tensor, row: int) -> Tensor:
+        """Row `row` (from 0) of `forward` alone (width), for less than half its work."""
+        return self._output(self._parts(tokens, row), row, tokens.dtype).squeeze(0)
+
+    def row_and_weights(self, tokens: Tensor, row: int) -> tuple[Tensor, Tensor]:
+        """`row` and `row_weights` of the same token, sharing their work: width and H x S."""
+        parts = self._parts(tokens, row)
+        weights = _row_weights(parts, 0)
+        mixed = weights.unsqueeze(1) @ parts.values
+        return self._finish(mixed.transpose(0, 1), parts, row, tokens.dtype).squeeze(0), weights[:, parts.pads :]
+
+    def row_weights(self, tokens: Tensor, row: int) -> Tensor:
+        """Row `row` of `F1 Z F3` at the real tokens, H x S: it may be negative, and the pads keep a share of it."""
+        parts = self._parts(tokens, row)
+        return _row_weights(parts, 0)[:, parts.pads :]
+
+    def row_scores(self, tokens: Tensor, row: int) -> Tensor:
+        """The exact scores `q_row . k_j / sqrt(h)` of one token against all, H x S, without projecting all keys."""
+        to_query, to_key, _ = self._projections()
+        with _full_precision(tokens):
+            tokens = _floating(tokens)
+            query = self._split(functional.linear(tokens[row : row + 1], to_query))
+            folded = query @ to_key.view(self.heads, self.head_width, -1)
+            scores: Tensor = folded.squeeze(1) @ tokens.t() * self.head_width**-0.5
+            return scores
+
+    def _projections(self) -> tuple[Tensor, Tensor, Tensor]:
+        query, key, value = _floating(self.to_qkv.weight).chunk(3)
+        return query, key, value
+
+    def _split(self, projected: Tensor) -> Tensor:
+        """rows x (H h) -> H x rows x h."""
+        return _floating(projected).view(-1, self.heads, self.head_width).transpose(0, 1)
+
+    def _parts(self, tokens: Tensor, row: int | None = None) -> _Parts:
+        to_query, to_key, _ = self._projections()
+        run = -(-tokens.shape[0] // self.landmarks)
+        pads = run * self.landmarks - tokens.shape[0]
+        padded = functional.pad(tokens, (0, 0, pads, 0))
+        if row is None:
+            queries, keys, values = (self._split(part) for part in self.to_qkv(padded).chunk(3, dim=1))
+        else:
+            to_key_value = self.to_qkv.weight[self.heads * self.head_width :]
+            keys, values = (self._split(part) for part in functional.linear(padded, to_key_value).chunk(2, dim=1))
+        with _full_precision(tokens):
+            if row is not None:
+                queries = self._split(functional.linear(_floating(tokens[row : row + 1]), to_query))
+            # The first pads // run landmarks are zero; one of them stays.
+            dropped = max(0, pads // run - 1)
+            kept = _floating(padded[dropped * run :]).view(-1, run, padded.shape[1]).mean(dim=1)
+            counts = torch.ones_like(kept[:, 0])
+            counts[0] += dropped
+            landmark_queries = self._split(functional.linear(kept, to_query))
+            landmark_keys = self._split(functional.linear(kept, to_key))
+            kernel = _weighted_softmax(landmark_queries, landmark_keys, counts)
+            inverse = pseudo_inverse(kernel, counts, self.iterations)
+        return _Parts(queries, keys, values, pads, landmark_queries, landmark_keys, counts, inverse)
+
+    def _output(self, parts: _Parts, row: int | None, dtype: torch.dtype) -> Tensor:
+        with _full_precision(parts.values):
+            pooled = parts.inverse @ gather(parts.landmark_queries, parts.keys, parts.values, self.landmarks)
+            keys, pooled = (_repeated(kept, self.landmarks) for kept in (parts.landmark_keys, pooled))
+            if row is None:
+                mixed = spread(parts.queries, keys, pooled, self.landmarks)[parts.pads :]
+            else:
+                mixed = spread(parts.queries, keys, pooled, 1)
+        return self._finish(mixed, parts, row, dtype)
+
+    def _finish(self, mixed: Tensor, parts: _Parts, row: int | None, dtype: torch.dtype) -> Tensor:
+        """Residual, joined heads, output layer: R x H x h -> R x width."""
+        if self.residual is not None:
+            values = parts.values[:, parts.pads :]
+            with _full_precision(values):
+                if row is None:
+                    residual = self.residual(values)
+                else:
+                    first = max(0, row - self.residual.reach)
+                    near = self.residual(values[:, first : row + self.residual.reach + 1])
+                    residual = near[:, row - first : row - first + 1]
+            mixed = mixed + residual.transpose(0, 1)
+        out: Tensor = self.dropout(self.to_out(mixed.flatten(1).to(dtype)))
+        return out
+
+
+class NystromLayer(nn.Module):
+    """A transformer layer without feed-forward part: x + attention(LayerNorm(x))."""
+
+    def __init__(self, width: int, attention: NystromAttention) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.attention = attention
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        update: Tensor = self.attention(self.norm(tokens))
+        return tokens + update
+
+
+def _row_weights(parts: _Parts, row: int) -> Tensor:
+    """`(F1[row] Z) F3`, H x n, one head at a time: one M x n matrix is the most that is held."""
+    with _full_precision(parts.keys):
+        query = parts.queries[:, row : row + 1]
+        through = _weighted_softmax(query, parts.landmark_keys, parts.counts) @ parts.inverse
+        weights = []
+        for landmarks, keys, weight in zip(parts.landmark_queries, parts.keys, through, strict=True):
+            scores = (landmarks * keys.shape[-1] ** -0.5) @ keys.t()
+            weights.append(weight @ torch.softmax(scores, dim=-1))
+        return torch.cat(weights)
+
+
+def _weighted_softmax(queries: Tensor, keys: Tensor, counts: Tensor) -> Tensor:
+    """softmax of the scores when key j occurs counts[j] times; the weights of equal keys are added up."""
+    return torch.softmax(queries @ keys.transpose(1, 2) * keys.shape[-1] ** -0.5 + counts.log(), dim=-1)
+
+
+def _repeated(kept: Tensor, landmarks: int) -> Tensor:
+    """H x M x h -> H x m x h: the first landmark as often as it occurs."""
+    missing = landmarks - kept.shape[1]
+    return kept if missing == 0 else torch.cat([kept[:, :1].expand(-1, missing, -1), kept], dim=1)
+
+
+def _floating(tensor: Tensor) -> Tensor:
+    """In float32 at least: the inverse iteration does not survive half precision."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def _full_precision(tensor: Tensor) -> torch.autocast:
+    return torch.autocast(tensor.device.type, enabled=False)

@@ -1,0 +1,134 @@
+"""DSMIL: dual-stream multiple instance learning (Li, Li, Eliceiri, 2021).
+
+    c_i  = W_0 x_i + b_0                               every tile is classified; max logit of class k: max_i c_ik
+    m_k  = argmax_i c_ik                               the critical tile of class k (the first of equal ones)
+    z_ik = q(x_i) . q(x_{m_k}) / sqrt(Q)               q: tanh(W_2 ReLU(W_1 x + b_1) + b_2), or one linear layer
+    B_k  = sum_i softmax(z_:k)_i v(x_i)                v: the identity, or ReLU(W_v dropout(x) + b_v)
+    bag logits_k = b_k + sum_k' W_kk' . B_k'           every class reads the bag vectors of all classes
+
+    loss = 1/2 L(bag logits) + 1/2 L(max logits)
+
+The argmax has no gradient, so the instance classifier learns from the second term alone. L is the task's loss, as the
+ASMIL study ran it; the official code (`--preset official`) takes binary cross-entropy against the one-hot class
+(`loss: bce`), with orthogonal weights at the start. Prediction is by the bag logits (official default) or by the mean
+of both streams' probabilities (`predict: mean`; the official `--average` adds the two sigmoids, not halved).
+
+Where paper and official code differ, this follows the code: the paper has linear q and v, no division by sqrt(Q), one
+head a class, and the average of both streams' scores as the prediction. The copy in the ASMIL study has one linear
+query as wide as its embeddings (`query: linear`, `query_width`), and predicts by the mean.
+The official code drops and shuffles tiles at test time too where it drops any; nothing is dropped here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field
+from torch import Tensor, nn
+
+from asmil.cohort.bag import Bag
+from asmil.models.base import Loss, MILModel, ModelConfig, Output
+from asmil.models.blocks.dual_stream import (
+    LINEAR_QUERY,
+    NONLINEAR_QUERY,
+    DualStream,
+    Prediction,
+    Query,
+    from_official,
+    official_names,
+    predicted_class_attention,
+    two_stream_loss,
+    two_stream_output,
+)
+from asmil.models.blocks.multilabel import LossKind
+from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official
+from asmil.models.registry import register
+from asmil.tasks.base import Task
+
+
+class DSMILConfig(ModelConfig):
+    """Architecture and loss of DSMIL."""
+
+    query: Query = Field("nonlinear", description="two layers with ReLU and tanh, or one linear layer")
+    query_width: int = Field(128, ge=1, description="Q, the width of a query")
+    query_hidden: int | None = Field(None, ge=1, description="width inside the nonlinear query; by default Q")
+    values: bool = Field(False, description="learned values (linear, ReLU) instead of the features themselves")
+    dropout: float = Field(0.0, ge=0, lt=1, description="on the features before the learned values")
+    loss: LossKind = Field("task", description="the task's loss, or bce against the one-hot class (no class weights)")
+    predict: Prediction = Field("bag", description="by the bag logits, or the mean of both streams' probabilities")
+    init: Literal["default", "orthogonal"] = Field("default", description="weights at the start; orthogonal: bias 0")
+
+
+@register(
+    "dsmil",
+    summary="tiles are pooled by their likeness to the highest-scoring tile of each class",
+    paper="Li et al., Dual-stream Multiple Instance Learning Network for Whole Slide Image Classification "
+    "with Self-supervised Contrastive Learning",
+    year=2021,
+    presets={
+        "official": {
+            "model": {"loss": "bce", "init": "orthogonal"},
+            "training": {
+                "lr": 1e-4,
+                "betas": [0.5, 0.9],
+                "weight_decay": 1e-3,
+                "lr_min": 5e-6,
+                "epochs": 50,
+                "early_stopping": 10,
+            },
+        }
+    },
+)
+class DSMIL(MILModel):
+    """DSMIL; see the module's text for the formulas."""
+
+    config_type = DSMILConfig
+    score_axes = ("class",)
+    config: DSMILConfig
+
+    def __init__(self, in_features: int, n_outputs: int, config: DSMILConfig) -> None:
+        super().__init__(in_features, n_outputs, config)
+        self.streams = DualStream(
+            in_features,
+            n_outputs,
+            query=config.query,
+            query_width=config.query_width,
+            query_hidden=config.query_hidden,
+            values=config.values,
+            dropout=config.dropout,
+        )
+        self.head = nn.Linear(n_outputs * in_features, n_outputs)
+        if config.init == "orthogonal":
+            for layer in self.modules():
+                if isinstance(layer, nn.Linear):
+                    nn.init.orthogonal_(layer.weight)
+                    nn.init.zeros_(layer.bias)
+
+    def attend(self, bag: Bag) -> Tensor:
+        return self.streams.attend(self.streams.as_computed(bag.features)).scores
+
+    def forward(self, bag: Bag) -> Output:
+        attended, pooled = self.streams(bag.features, self.normalizer)
+        return two_stream_output(attended, pooled, self.head(pooled.flatten()), self.config.predict)
+
+    def loss(self, outputs: Sequence[Output], targets: Tensor, task: Task) -> Loss:
+        return two_stream_loss(outputs, targets, task, self.config.loss)
+
+    def draw_heatmap(self, output: Output, kind: str) -> Tensor:
+        del kind
+        return predicted_class_attention(output, self.normalizer)
+
+
+def _official(query: tuple[str, ...]) -> OfficialForm:
+    def convert(tensors: Tensors, config: Config) -> Converted:
+        del config
+        options, state = from_official(tensors, query)
+        n_outputs, in_features = state["streams.instance.weight"].shape
+        return in_features, n_outputs, options, state
+
+    return OfficialForm("dsmil", official_names(query), convert)
+
+
+register_official(_official(LINEAR_QUERY))
+register_official(_official(NONLINEAR_QUERY))

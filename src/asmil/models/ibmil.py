@@ -1,0 +1,205 @@
+"""IBMIL: interventional bag multiple instance learning (Lin et al., 2023).
+
+The context of a bag (staining, scanner) is a confounder. Three steps:
+    1. train an ordinary model: attention z, bag vector m = sum_i softmax(z)_i h_i, head on m        stage "base"
+    2. m of every training bag; k-means of m / |m|; prototypes p_j = the clusters' means of m
+    3. train a new model from scratch whose head reads [m; c] (or m + c, m - c)                stage "intervention"
+           u_j = softmax_j((W_k p_j + b_k) . (W_q m + b_q) / sqrt(J)),   c = sum_j u_j p_j
+Nothing but the prototypes goes from the first model to the second. They are part of the second one's state dict, and
+come from the training bags of the split alone.
+
+Bases:
+    gated     h = ReLU(W_e x) without bias, gated attention: the port that the ASMIL study compares (default)
+    plain     h = x, z_i = w . tanh(V x_i), V as wide as the features: the official ABMIL
+    dsmil     DSMIL with one linear query; every class's bag vector reads the dictionary on its own, a slide gives one
+              vector a class to the clustering, and the prototypes pass a dropout of 0.1 before W_k while training
+    transmil  TransMIL; m is the normalized class token
+The official code also has DTFD as a base, which is left out here.
+
+`prototypes: 0` trains step 1 alone, which is all that the published scripts of the ASMIL study run under this name.
+The official code trains with binary cross-entropy against the one-hot class (`loss: bce`), chooses epochs on the test
+slides, and clusters with one random start (faiss); here the best of ten starts by k-means++ is kept, with the same
+seed. Where training slides are fewer than K, or repeat, there are fewer prototypes and the other rows of the
+dictionary take no part; the official code fails there, or answers NaN. Its dropout of 0.5 is never called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from asmil.cohort.bag import Bag
+from asmil.errors import AsmilError
+from asmil.models.abmil import ABMIL, ABMILConfig
+from asmil.models.base import Loss, MILModel, Output, Stage
+from asmil.models.blocks.confounders import ConfounderDictionary, Merge, find_prototypes
+from asmil.models.blocks.dual_stream import Query
+from asmil.models.blocks.embedding import EmbeddingConfig
+from asmil.models.blocks.multilabel import LossKind, logits_loss
+from asmil.models.dsmil import DSMIL, DSMILConfig
+from asmil.models.inference import infer
+from asmil.models.layouts.ibmil import FORMS
+from asmil.models.official import register_official
+from asmil.models.registry import register
+from asmil.models.transmil import TransMIL, TransMILConfig
+from asmil.tasks.base import Task
+
+GATED_ATTENTION = 128
+DSMIL_KEY_DROPOUT = 0.1
+TRANSMIL_WIDTH = 512
+
+
+class IBMILConfig(EmbeddingConfig):
+    """Architecture and loss of IBMIL."""
+
+    base: Literal["gated", "plain", "dsmil", "transmil"] = Field("gated", description="what gives the bag vector")
+    prototypes: int = Field(8, ge=0, description="K, the size of the dictionary; 0 trains the base alone")
+    joint: int = Field(128, ge=1, description="J, the width in which bag and prototypes are compared")
+    merge: Merge = Field("cat", description="how the mixture of prototypes meets the bag vector")
+    learn_prototypes: bool = Field(False, description="train the prototypes too, from where the clustering put them")
+    key_dropout: float | None = Field(
+        None, ge=0, lt=1, description="on the prototypes before W_k, in training; by default 0.1 with dsmil, else 0"
+    )
+    attention: int | None = Field(
+        None, ge=1, description="width of the attention network; by default 128 if gated, D if plain"
+    )
+    query: Query = Field("linear", description="of base dsmil")
+    query_width: int = Field(128, ge=1, description="Q, the width of a query of base dsmil")
+    loss: LossKind = Field("task", description="the task's loss, or bce against the one-hot class (no class weights)")
+
+
+@register(
+    "ibmil",
+    summary="the head also reads a mixture of bag prototypes, which a first training of the base gave",
+    paper="Lin et al., Interventional Bag Multi-Instance Learning On Whole-Slide Pathological Images",
+    year=2023,
+    presets={
+        "official": {
+            "model": {"base": "plain", "loss": "bce"},
+            "training": {"lr": 1e-4, "betas": [0.5, 0.9], "weight_decay": 1e-4, "lr_min": 5e-6, "epochs": 50},
+        }
+    },
+)
+class IBMIL(MILModel):
+    """IBMIL; see the module's text for the formulas. The rows of the scores are the base's."""
+
+    config_type = IBMILConfig
+    score_axes = ("row",)
+    config: IBMILConfig
+    base: MILModel
+
+    def __init__(self, in_features: int, n_outputs: int, config: IBMILConfig) -> None:
+        super().__init__(in_features, n_outputs, config)
+        self.base, self.width = _headless_base(in_features, n_outputs, config)
+        self.dictionary: ConfounderDictionary | None = None
+        merged_width = self.width
+        if config.prototypes:
+            self.dictionary = ConfounderDictionary(
+                config.prototypes,
+                self.width,
+                config.joint,
+                config.merge,
+                dropout=_key_dropout(config),
+                learned=config.learn_prototypes,
+            )
+            merged_width = self.dictionary.merged_width
+        vectors = n_outputs if config.base == "dsmil" else 1
+        self.head = nn.Linear(merged_width * vectors, n_outputs)
+
+    def prepare(self, bag: Bag) -> Bag:
+        return self.base.prepare(bag)
+
+    def attend(self, bag: Bag) -> Tensor:
+        return self._current_base().attend(bag)
+
+    def forward(self, bag: Bag) -> Output:
+        return self._intervene(self._current_base()(bag))
+
+    @property
+    def can_stream(self) -> bool:
+        return self._current_base().can_stream
+
+    @torch.no_grad()
+    def stream(self, chunks: Iterable[Tensor]) -> Output:
+        return self._intervene(self._current_base().stream(chunks))
+
+    def _current_base(self) -> MILModel:
+        """The base, with the normalizer that this model has now."""
+        self.base.normalizer = self.normalizer
+        return self.base
+
+    def _intervene(self, output: Output) -> Output:
+        """The base's output with logits that also depend on the dictionary."""
+        rows, extras = output.embedding.view(-1, self.width), dict(output.extras)
+        if self.dictionary is not None:
+            rows, extras["confounder_attention"] = self.dictionary(rows)
+            extras["merged_feature"] = rows
+        logits: Tensor = self.head(rows.flatten())
+        if "bag_logits" in extras:
+            extras["bag_logits"] = logits
+        return replace(output, logits=logits, extras=extras)
+
+    def loss(self, outputs: Sequence[Output], targets: Tensor, task: Task) -> Loss:
+        if isinstance(self.base, DSMIL):
+            return self.base.loss(outputs, targets, task)
+        kind = self.config.loss
+        value = logits_loss(kind, torch.stack([output.logits for output in outputs]), targets, task)
+        return Loss(value, {task.loss_name if kind == "task" else kind: value})
+
+    def draw_heatmap(self, output: Output, kind: str) -> Tensor:
+        return self._current_base().draw_heatmap(output, kind)
+
+    def stages(self) -> list[Stage]:
+        if self.dictionary is None:
+            return [Stage("", self)]
+        base = IBMIL(self.in_features, self.n_outputs, self.config.model_copy(update={"prototypes": 0}))
+        base.normalizer = self.normalizer
+        return [Stage("base", base), Stage("intervention", self, self.build_dictionary)]
+
+    def build_dictionary(self, base: MILModel, bags: Iterable[Bag]) -> None:
+        """Fill the dictionary with prototypes of the bag vectors that a model of stage 1 gives the training bags."""
+        assert self.dictionary is not None
+        rows = [infer(base, bag, bag.features.device).embedding.view(-1, self.width) for bag in bags]
+        self.dictionary.fill(find_prototypes(torch.cat(rows), self.config.prototypes))
+
+
+def _headless_base(in_features: int, n_outputs: int, config: IBMILConfig) -> tuple[MILModel, int]:
+    """The base without its head, which is the method's own, and the width of a bag vector."""
+    base: ABMIL | DSMIL | TransMIL
+    embedding = {name: getattr(config, name) for name in EmbeddingConfig.model_fields}
+    if config.base in ("plain", "dsmil"):
+        if config.inner or config.embedding_layers != 1 or config.mil_dropout:
+            raise AsmilError(
+                f"model.base = {config.base} reads the features as they are; "
+                "leave model.inner, model.embedding_layers and model.mil_dropout out, or take model.base=gated"
+            )
+        embedding["embedding_layers"] = 0
+    if config.base == "dsmil":
+        streams = DSMILConfig(query=config.query, query_width=config.query_width, loss=config.loss)
+        base, width = DSMIL(in_features, n_outputs, streams), in_features
+    elif config.base == "transmil":
+        embedding["inner"] = config.inner or TRANSMIL_WIDTH
+        base = TransMIL(in_features, n_outputs, TransMILConfig(**embedding))
+        width = base.embedding.width
+    else:
+        gated = config.base == "gated"
+        hidden = config.attention or (GATED_ATTENTION if gated else in_features)
+        base = ABMIL(in_features, n_outputs, ABMILConfig(**embedding, attention=hidden, gated=gated))
+        width = base.embedding.width
+    base.head = nn.Identity()  # type: ignore[assignment]
+    return base, width
+
+
+def _key_dropout(config: IBMILConfig) -> float:
+    if config.key_dropout is not None:
+        return config.key_dropout
+    return DSMIL_KEY_DROPOUT if config.base == "dsmil" else 0.0
+
+
+for _form in FORMS:
+    register_official(_form)

@@ -1,0 +1,288 @@
+"""MHIM-MIL: masked hard instance mining, v1 (Tang et al., ICCV 2023) and v2 (Tang et al., IJCV 2025).
+
+A teacher, the moving average of the student, ranks the tiles of the whole bag. The easiest tiles, and random or
+the lowest ones with them, are masked. The student learns from the others, and its bag feature is pulled towards the
+teacher's:
+
+    h_i   = dropout(act(W_e x_i + b_e))                          for student and teacher
+    f, z  = network(h)                                           `base`: abmil, transmil or dsmil (blocks/maskable.py)
+    f^T, ranking = teacher(all tiles), no gradient               its dropout is on as well
+    f^S, logits  = student(kept tiles)                           blocks/masking.py has the rules
+    loss = CE(logits) - alpha sum_d softmax(f^T / t_T)_d log softmax(f^S / t_S)_d
+    teacher <- mm teacher + (1 - mm) student                     after every step; parameters only
+
+Inference is the student on the whole bag. v1 ranks by attention; with several heads (transmil: the class token's row
+of layer 1) by votes. v2 ranks by the class probability of what a tile brings into the bag feature, masks only the
+highest tiles, lets floor(merge_ratio * kept) random ones of the kept tiles stay and merges the rest into `merge_k`
+tokens (blocks/token_merge.py), which stand behind them. As in the official code the tiles that stay are shuffled.
+dsmil ranks by the largest class logit of a tile, has two streams with half the loss each, and predicts by the mean.
+
+Training has two stages (`pretrain`): first the network alone, without teacher and mask ("pure"); its weights become
+the teacher and the student's embedding, the rest of the student starts anew. Without it the teacher starts as a copy
+of the random student, as in the code that the ASMIL study most likely ran (`--preset port`).
+
+Ratios, weight and momentum that are not given are those of the official scripts: v1 as on CAMELYON16 with that base
+(dsmil: as abmil), v2 the middle of the grid that its authors search.
+
+Where the official code breaks: s = 0 divides by zero (refused here); bags of one or two tiles crash and small bags may
+lose all tiles (see blocks/masking.py); v2 fails without masked tiles and with `merge_test` (both work here). For
+r <= 0.001 its random stage draws from the lowest tiles only; here it draws from all. With one output v2 takes the
+larger of both classes' probabilities.
+
+In training the abmil base gives the scores of all tiles, those of masked ones for an anchor's sake. With the other
+bases a score depends on the other tiles; there are none for a masked bag, and `attend` gives those of the whole one.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from asmil.cohort.bag import Bag
+from asmil.errors import AsmilError
+from asmil.models.attention_pool import AttentionPoolModel
+from asmil.models.base import Loss, MILModel, Output, Stage
+from asmil.models.blocks.dual_stream import predicted_class_attention, two_stream_loss
+from asmil.models.blocks.maskable import AttentionEncoder, Network
+from asmil.models.blocks.masking import Mask, MaskRatios, choose_masked, cosine
+from asmil.models.blocks.mhim_config import MHIMConfig
+from asmil.models.blocks.momentum import move_towards
+from asmil.models.blocks.randomness import RandomModule
+from asmil.models.layouts.mhim import FORMS
+from asmil.models.official import register_official
+from asmil.models.registry import register
+from asmil.tasks.base import Task
+
+TRAINED_LOGITS = ("bag_logits", "max_logits")
+"""What the loss of the dsmil base reads; all else that an encoder says of a masked bag counts the kept tiles."""
+
+
+class PureMHIM(AttentionPoolModel):
+    """The network of MHIM by itself, without mask and teacher: the first stage of the training, and inference."""
+
+    config_type = MHIMConfig
+    score_axes = ("row",)
+    """One row with abmil, a row a head with transmil, a row a class with dsmil."""
+    config: MHIMConfig
+
+    def __init__(self, in_features: int, n_outputs: int, config: MHIMConfig, *, merges: bool = False) -> None:
+        super().__init__(in_features, n_outputs, config)
+        self.network = Network(in_features, n_outputs, config, merges)
+        self.merges_at_test = merges and config.merge_test
+
+    def embed(self, features: Tensor) -> Tensor:
+        embedded: Tensor = self.network.embedding(features)
+        return embedded
+
+    def score(self, embedded: Tensor) -> Tensor:
+        return self.network.encoder.attend(self._read(self.network, embedded))[:, : len(embedded)]
+
+    def readout(self, pooled: Tensor, scores: Tensor | None) -> Output:
+        assert isinstance(self.network.encoder, AttentionEncoder), "other bases are not pooled chunk by chunk"
+        return self.network.encoder.readout(pooled, scores)
+
+    def encode(self, embedded: Tensor) -> Output:
+        """The output for all embedded tiles of a bag."""
+        output = self.network.encoder(self._read(self.network, embedded), self.normalizer)
+        if not self.merges_at_test:
+            return output
+        scores, classified = output.scores, output.instance_logits
+        return replace(
+            output,
+            scores=None if scores is None else scores[:, : len(embedded)],
+            instance_logits=None if classified is None else classified[: len(embedded)],
+        )
+
+    def forward(self, bag: Bag) -> Output:
+        return self.encode(self.embed(bag.features))
+
+    @property
+    def can_stream(self) -> bool:
+        return super().can_stream and self.network.encoder.tilewise and not self.merges_at_test
+
+    def loss(self, outputs: Sequence[Output], targets: Tensor, task: Task) -> Loss:
+        if self.config.base == "dsmil":
+            return two_stream_loss(outputs, targets, task)
+        return super().loss(outputs, targets, task)
+
+    def draw_heatmap(self, output: Output, kind: str) -> Tensor:
+        if output.scores is None or (self.config.base == "transmil" and "class_row" not in output.extras):
+            raise AsmilError(
+                f"heat maps of mhim with the base {self.config.base} need eval mode; call model.eval() first"
+            )
+        if self.config.base == "dsmil":
+            return predicted_class_attention(output, self.normalizer)
+        attention = super().draw_heatmap(output, kind)
+        if self.config.base == "abmil":
+            return attention
+        weights = output.extras["class_row"].mean(dim=0)[: len(attention)].clamp(min=0)
+        total = weights.sum()
+        return weights / total if total > 0 else attention
+
+    def _read(self, network: Network, embedded: Tensor) -> Tensor:
+        """What an encoder reads of a whole bag."""
+        return network.with_merged(embedded) if self.merges_at_test else embedded
+
+
+@register(
+    "mhim",
+    summary="a moving-average teacher masks the easy tiles, and the student learns from the rest",
+    paper="Tang et al., Multiple Instance Learning Framework with Masked Hard Instance Mining for Whole Slide Image "
+    "Classification",
+    year=2023,
+    presets={
+        "official": {
+            "training": {
+                "lr": 2e-4,
+                "weight_decay": 1e-5,
+                "epochs": 200,
+                "early_stopping": 30,
+                "early_stopping_from": 130,
+            }
+        },
+        "port": {
+            "model": {
+                "mask_random": 0.0,
+                "mask_low": 0.0,
+                "mask_high": 0.1,
+                "high_share": 0.5,
+                "high_decay": False,
+                "consistency_weight": 0.1,
+                "momentum": 0.9999,
+                "momentum_schedule": "constant",
+                "pretrain": False,
+            }
+        },
+    },
+)
+class MHIM(PureMHIM):
+    """MHIM-MIL; see the module's text for the formulas."""
+
+    def __init__(self, in_features: int, n_outputs: int, config: MHIMConfig) -> None:
+        super().__init__(in_features, n_outputs, config, merges=config.merges)
+        self.teacher = copy.deepcopy(self.network).requires_grad_(False)
+        self.recipe = config.recipe()
+        self.chance = RandomModule()
+        self.step, self.steps = 0, 1
+
+    # Training: the student on a part of the bag
+
+    def forward(self, bag: Bag) -> Output:
+        return self.forward_masked(bag) if self.training else super().forward(bag)
+
+    def forward_masked(self, bag: Bag) -> Output:
+        """The student on what the teacher leaves of the bag. In eval mode there is no dropout, and no tile is left
+        out for having been merged."""
+        teacher_feature, ranking = self.teach(bag)
+        mask = self.mask(ranking)
+        embedded = self.embed(bag.features[mask.kept])
+        read, extras = self._merge(embedded)
+        output = self.network.encoder(read, self.normalizer)
+        extras |= {"teacher_feature": teacher_feature, "kept_ids": mask.kept, "masked_ids": mask.masked}
+        extras |= {name: output.extras[name] for name in TRAINED_LOGITS if name in output.extras}
+        scores = None
+        if self.network.encoder.tilewise:
+            kept = output.scores if read is embedded else self.network.encoder.attend(embedded)
+            assert kept is not None
+            scores = self._scores_of_all(kept, bag, mask)
+        return Output(output.logits, scores, output.embedding, extras=extras)
+
+    @torch.no_grad()
+    def teach(self, bag: Bag) -> tuple[Tensor, Tensor]:
+        """The teacher's bag feature (rows x I) and its ranking of the tiles (A x N, the easiest highest)."""
+        embedded = self.teacher.embedding(bag.features)
+        # Rounded to half precision, scores would tie, and ties go to the first tiles of the slide.
+        with torch.autocast(embedded.device.type, enabled=False):
+            read = self._read(self.teacher, embedded.to(next(self.teacher.parameters()).dtype))
+            feature, ranking = self.teacher.encoder.teach(read, self.normalizer, class_aware=self.config.version == 2)
+        return feature, ranking[:, : len(bag)]
+
+    def mask(self, ranking: Tensor) -> Mask:
+        """What is masked of a bag with this ranking (A x N) at the current step."""
+        recipe = self.recipe
+        high = cosine(recipe.mask_high, 0.0, self.step, self.steps) if recipe.high_decay else recipe.mask_high
+        ratios = MaskRatios(recipe.mask_random, recipe.mask_low, high, recipe.high_share)
+        return choose_masked(ranking, ratios, self._draw)
+
+    def _merge(self, embedded: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """What the student reads of the kept tiles: all of them, or some of them and tokens made of the others."""
+        merge = self.network.merge
+        if merge is None:
+            return embedded, {}
+        stay = merged = embedded
+        if self.training:
+            order = self._draw(len(embedded)).to(embedded.device).argsort()
+            shuffled = embedded[order]
+            # At least one tile is merged: there is no token of nothing.
+            count = min(int(len(embedded) * self.config.merge_ratio), len(embedded) - 1)
+            stay, merged = shuffled[:count], shuffled[count:]
+        tokens = merge(merged)
+        return torch.cat([stay, tokens]), {"merged_tokens": tokens}
+
+    def _scores_of_all(self, kept: Tensor, bag: Bag, mask: Mask) -> Tensor:
+        """The scores of the kept tiles (A x kept) and of the masked ones, in the order of the bag.
+
+        Masked tiles have a gradient as well, but cost a backward pass only where a loss reads their scores.
+        """
+        masked = self.network.encoder.attend(self.embed(bag.features[mask.masked]))
+        return torch.cat([kept, masked], dim=1)[:, torch.cat([mask.kept, mask.masked]).argsort()]
+
+    def _draw(self, count: int) -> Tensor:
+        return self.chance.uniform((count,), next(self.parameters()))
+
+    def loss(self, outputs: Sequence[Output], targets: Tensor, task: Task) -> Loss:
+        loss = super().loss(outputs, targets, task)
+        taught = [output for output in outputs if "teacher_feature" in output.extras]
+        if not taught or self.recipe.consistency_weight == 0:
+            return loss
+        consistency = torch.stack([self._consistency(output) for output in taught]).mean()
+        total = loss.total + self.recipe.consistency_weight * consistency
+        return Loss(total, {**loss.parts, "consistency": consistency})
+
+    def _consistency(self, output: Output) -> Tensor:
+        """Cross-entropy over feature channels from the teacher's bag feature to the student's (mean over its rows)."""
+        teacher = output.extras["teacher_feature"].detach().float()
+        student = output.embedding.float().view_as(teacher)
+        target = torch.softmax(teacher / self.config.teacher_temperature, dim=-1)
+        return functional.cross_entropy(student / self.config.student_temperature, target)
+
+    # Over the steps
+
+    def stages(self) -> list[Stage]:
+        if not self.config.pretrain:
+            return super().stages()
+        pure = PureMHIM(self.in_features, self.n_outputs, self.config)
+        pure.normalizer = self.normalizer
+        return [Stage("pure", pure), Stage("masked", self, start=self._start_from)]
+
+    def _start_from(self, pure: MILModel, bags: Iterable[Bag]) -> None:
+        """The teacher takes over the network that was trained alone, the student its embedding."""
+        del bags
+        assert isinstance(pure, PureMHIM)
+        self.teacher.load_state_dict({**self.teacher.state_dict(), **pure.network.state_dict()})
+        self.network.embedding.load_state_dict(pure.network.embedding.state_dict())
+
+    def before_step(self, step: int, steps: int) -> None:
+        self.step, self.steps = step, steps
+
+    def after_step(self, bag: Bag, output: Output, target: Tensor) -> None:
+        del bag, target
+        if self.network.merge is not None:
+            self.network.merge.follow(output.extras["merged_tokens"], self.config.merge_momentum)
+        move_towards(self.teacher, self.network, self.teacher_momentum())
+
+    def teacher_momentum(self) -> float:
+        """mm at the current step."""
+        momentum = self.recipe.momentum
+        if self.recipe.momentum_schedule == "constant":
+            return momentum
+        return cosine(momentum, 1.0, self.step, self.steps)
+
+
+for _form in FORMS:
+    register_official(_form)

@@ -1,0 +1,217 @@
+"""TransMIL: a transformer over the tiles with Nystrom attention (Shao et al., 2021).
+
+    h = ReLU(W x + b)                                      N x I
+    x = [class token, h, first tiles of h again]           up to 1 + s^2 tokens, s = ceil(sqrt(N))
+    x = x + Nystrom(LayerNorm(x))                          layer 1; `blocks/nystrom.py` has the formulas
+    x = [class token, PPEG(the s^2 tile tokens)]           convolutions on an s x s grid, `blocks/position.py`
+    x = x + Nystrom(LayerNorm(x))                          layer 2, with weights of its own
+    b = LayerNorm(x)[0]     logits = W_c b + b_c
+
+There is no feed-forward part. Tiles stand on the grid in the order of the file, so that order matters.
+
+Only the class token leaves layer 2, so only its row is computed there, and both layers read the same numbers off
+products that never hold a tokens x landmarks matrix. Together that is about 0.6 of the multiplications of the official
+form at its sizes, and a small part of its memory.
+
+Scores. Nystrom attention has no score of the class token for a tile. What it approximates does: q_class . k_i / sqrt(h)
+of layer 2, one row a head. These are the scores (the forward pass itself does not use their softmax).
+The heat map "attention" is the class token's row of layer 2's attention matrix F1 Z F3: mean over heads, repeated tiles
+added to their first occurrence, negative values set to 0, scaled to the sum 1. Where no value is positive it falls back
+to "scores", the normalized exact scores averaged over heads.
+
+Differences between paper and official code, and what is done here: the code pins nystrom-attention 0.0.9, which
+returns the first instead of the last rows of the padded sequence, so that no token gets its own update; that was an
+error and later versions, as well as this one, return the last rows. The norm that starts the pseudo-inverse is taken
+over all heads together, as in the code. PPEG has the identity besides its three convolutions, as in the code. The
+official width is 512 for every encoder, and so it is here; the ASMIL study took widths by encoder (`model.inner`).
+"""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from asmil.cohort.bag import Bag
+from asmil.errors import AsmilError
+from asmil.models.base import MILModel, Output
+from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
+from asmil.models.blocks.nystrom import NystromAttention, NystromLayer
+from asmil.models.blocks.position import PyramidPosition, repeats_to_square
+from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
+from asmil.models.registry import register
+
+CLASS_TOKEN = 0
+OFFICIAL_WIDTH = 512
+
+
+class TransMILConfig(EmbeddingConfig):
+    """Architecture of TransMIL."""
+
+    heads: int = Field(8, ge=1, description="attention heads; they share the width")
+    landmarks: int | None = Field(None, ge=1, description="of the Nystrom attention; null: half the width")
+    iterations: int = Field(6, ge=1, description="of the pseudo-inverse")
+    dropout: float = Field(0.1, ge=0, lt=1, description="after each attention layer")
+
+
+@register(
+    "transmil",
+    summary="a transformer with Nystrom attention and a class token over tiles laid out on a square",
+    paper="Shao et al., TransMIL: Transformer based Correlated Multiple Instance Learning for Whole Slide Image "
+    "Classification",
+    year=2021,
+    presets={
+        "official": {
+            "training": {
+                "optimizer": "lookahead_radam",
+                "lr": 2e-4,
+                "weight_decay": 1e-5,
+                "decay": "matrices",
+                "schedule": "constant",
+                "accumulate": 2,
+                "epochs": 200,
+                "select": "loss",
+                "early_stopping": 10,
+            }
+        }
+    },
+)
+class TransMIL(MILModel):
+    """TransMIL; see the module's text for the formulas."""
+
+    config_type = TransMILConfig
+    score_axes = ("head",)
+    heatmap_kinds = ("attention", "scores")
+    config: TransMILConfig
+
+    def __init__(self, in_features: int, n_outputs: int, config: TransMILConfig) -> None:
+        super().__init__(in_features, n_outputs, config)
+        self.embedding = TileEmbedding(in_features, config, default_width=OFFICIAL_WIDTH)
+        width = self.embedding.width
+        self.layer1 = NystromLayer(width, _attention(width, config))
+        self.position = PyramidPosition(width)
+        self.layer2 = NystromLayer(width, _attention(width, config))
+        self.class_token = nn.Parameter(torch.randn(1, width))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, n_outputs)
+
+    def attend(self, bag: Bag) -> Tensor:
+        normed = self.layer2.norm(self._after_position(self._tokens(bag)))
+        return self._scores(normed, len(bag))
+
+    def encode(self, bag: Bag) -> Tensor:
+        """The class token's feature, which the head classifies."""
+        tokens = self._after_position(self._tokens(bag))
+        return self._feature(tokens, self.layer2.attention.row(self.layer2.norm(tokens), CLASS_TOKEN))
+
+    def forward(self, bag: Bag) -> Output:
+        tokens = self._after_position(self._tokens(bag))
+        normed = self.layer2.norm(tokens)
+        extras = {}
+        if self.training:
+            update = self.layer2.attention.row(normed, CLASS_TOKEN)
+        else:
+            update, extras["class_row"] = self.layer2.attention.row_and_weights(normed, CLASS_TOKEN)
+        feature = self._feature(tokens, update)
+        return Output(self.head(feature), self._scores(normed, len(bag)), feature, extras=extras)
+
+    def class_rows(self, bag: Bag) -> list[tuple[Tensor, Tensor]]:
+        """For both layers, the class token's exact scores and its row of F1 Z F3 (heads x tokens each).
+
+        Tokens are the class token, the tiles, and the first tiles again up to a square.
+        """
+        first = self._tokens(bag)
+        second = self._after_position(first)
+        read = []
+        for layer, tokens in ((self.layer1, first), (self.layer2, second)):
+            normed, attention = layer.norm(tokens), layer.attention
+            read.append((attention.row_scores(normed, CLASS_TOKEN), attention.row_weights(normed, CLASS_TOKEN)))
+        return read
+
+    def draw_heatmap(self, output: Output, kind: str) -> Tensor:
+        assert output.scores is not None, "forward always gives scores"
+        exact: Tensor = self.normalizer(output.scores).mean(dim=0)
+        if kind == "scores":
+            return exact
+        if "class_row" not in output.extras:
+            raise AsmilError("the attention map of transmil is computed in eval mode only; call model.eval() first")
+        n_tiles = output.scores.shape[1]
+        row = output.extras["class_row"].mean(dim=0)[1:]
+        repeats = row[n_tiles:]
+        weights = row[:n_tiles].clone()
+        weights[: len(repeats)] += repeats
+        weights = weights.clamp(min=0)
+        total = weights.sum()
+        return weights / total if total > 0 else exact
+
+    def _tokens(self, bag: Bag) -> Tensor:
+        """What enters layer 1: the class token and the tiles on their square, (1 + s^2) x I."""
+        embedded: Tensor = self.embedding(bag.features)
+        return torch.cat([self.class_token, embedded, embedded[: repeats_to_square(len(bag))]])
+
+    def _after_position(self, tokens: Tensor) -> Tensor:
+        """What enters layer 2."""
+        tokens = self.layer1(tokens)
+        return torch.cat([tokens[:1], self.position(tokens[1:])])
+
+    def _scores(self, normed: Tensor, n_tiles: int) -> Tensor:
+        return self.layer2.attention.row_scores(normed[: 1 + n_tiles], CLASS_TOKEN)[:, 1:]
+
+    def _feature(self, tokens: Tensor, update: Tensor) -> Tensor:
+        feature: Tensor = self.norm(tokens[CLASS_TOKEN] + update)
+        return feature
+
+
+def _attention(width: int, config: TransMILConfig) -> NystromAttention:
+    if width % config.heads:
+        raise AsmilError(
+            f"tokens of width {width} cannot be split into model.heads = {config.heads}; "
+            "set model.inner to a multiple of model.heads"
+        )
+    if config.landmarks is None and width % 2:
+        raise AsmilError(
+            f"tokens of width {width} have no half to be the number of landmarks; "
+            "set model.inner to an even number, or model.landmarks"
+        )
+    landmarks = width // 2 if config.landmarks is None else config.landmarks
+    return NystromAttention(width, config.heads, landmarks, iterations=config.iterations, dropout=config.dropout)
+
+
+LAYERS = {
+    "embedding.layers.0": "_fc1.0",
+    **{f"position.convolutions.{i}": f"pos_layer.{name}" for i, name in enumerate(("proj", "proj1", "proj2"))},
+    **{
+        f"{layer}.{ours}": f"{layer}.{theirs}"
+        for layer in ("layer1", "layer2")
+        for ours, theirs in {
+            "norm": "norm",
+            "attention.to_qkv": "attn.to_qkv",
+            "attention.to_out": "attn.to_out.0",
+            "attention.residual": "attn.res_conv",
+        }.items()
+    },
+    "norm": "norm",
+    "head": "_fc2",
+}
+
+
+CONFIG_WORDS = {
+    **dict.fromkeys(("landmarks", "n_landmarks", "num_landmarks"), "landmarks"),
+    **dict.fromkeys(("iterations", "n_iterations", "pinv_iterations"), "iterations"),
+}
+
+
+def _convert(tensors: Tensors, config: Config) -> Converted:
+    state = renamed(tensors, LAYERS)
+    state["class_token"] = tensors["cls_token"].flatten(0, 1)
+    inner, in_features = state["embedding.layers.0.weight"].shape
+    options = {"inner": inner, "heads": state["layer1.attention.residual.weight"].shape[0]}
+    for word, option in CONFIG_WORDS.items():
+        if config.get(word) is not None:
+            options[option] = int(config[word])
+    return in_features, state["head.weight"].shape[0], options, state
+
+
+register_official(
+    OfficialForm("transmil", frozenset({"cls_token", *(f"{name}.weight" for name in LAYERS.values())}), _convert)
+)
