@@ -149,7 +149,9 @@ def _status(field: str) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith(field))
 
 
-def measure(label: str, device: torch.device, tiles: int, width: int, rounds: int) -> dict[str, Any]:
+def measure(
+    label: str, device: torch.device, tiles: int, width: int, rounds: int, inference_only: bool
+) -> dict[str, Any]:
     """The numbers of one method; run in a process of its own."""
     name, options = labels()[label]
     torch.manual_seed(0)
@@ -158,11 +160,13 @@ def measure(label: str, device: torch.device, tiles: int, width: int, rounds: in
     prepare = timed(lambda: model.prepare(raw), torch.device("cpu"))
     bag = model.prepare(raw).to(device)
     model.to(device)
-    plain = plain_form(model)
+    plain = None if inference_only else plain_form(model)
     small = model.prepare(make_bag(64, width)).to(device)
     training_step(build(name, width, CLASSES, **options).to(device), small)()  # code is loaded once, before any measure
     infer(model, small)
-    steps = {"inference": lambda: infer(model, bag), "training": training_step(model, bag)}
+    steps: dict[str, Step] = {"inference": lambda: infer(model, bag)}
+    if not inference_only:
+        steps["training"] = training_step(model, bag)
     if plain is not None:
         plain.to(device)
         steps["plain_inference"] = plain_inference(plain, bag)
@@ -172,7 +176,7 @@ def measure(label: str, device: torch.device, tiles: int, width: int, rounds: in
     seconds = {f"{what}_s": statistics.median(turn[what] for turn in turns) for what in steps}
     result: dict[str, Any] = {"method": label, "prepare_s": prepare, **seconds, **memory}
     for what in ("inference", "training"):
-        if plain is not None:
+        if f"plain_{what}" in steps:
             result[f"{what}_ratio"] = statistics.median(turn[f"plain_{what}"] / turn[what] for turn in turns)
     return result
 
@@ -193,8 +197,8 @@ def table(results: list[dict[str, Any]]) -> str:
             beside.append(f"{one['training_ratio']:.1f}x, {one['inference_ratio']:.1f}x")
         cells = [
             one["method"],
-            f"{one['training_s']:.3f}",
-            f"{one['training_mb']:.0f}",
+            f"{one['training_s']:.3f}" if "training_s" in one else "",
+            f"{one['training_mb']:.0f}" if "training_mb" in one else "",
             f"{one['inference_s']:.3f}",
             f"{one['inference_mb']:.0f}",
             f"{one['prepare_s']:.2f}" if one["prepare_s"] >= 0.005 else "",
@@ -211,12 +215,13 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=1024)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--methods", nargs="+", default=list(labels()), choices=list(labels()), metavar="METHOD")
+    parser.add_argument("--inference-only", action="store_true", help="for bags that are too long to train on here")
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("latest_methods.json"))
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()
     device = torch.device(options.device)
     if options.worker:
-        result = measure(options.worker, device, options.tiles, options.width, options.rounds)
+        result = measure(options.worker, device, options.tiles, options.width, options.rounds, options.inference_only)
         print(json.dumps(result))
         return
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
@@ -233,6 +238,7 @@ def main() -> None:
     for label in options.methods:
         settings = ("device", "tiles", "width", "rounds")
         numbers = [part for key in settings for part in (f"--{key}", str(getattr(options, key)))]
+        numbers += ["--inference-only"] if options.inference_only else []
         done = subprocess.run(
             [sys.executable, __file__, "--worker", label, *numbers], stdout=subprocess.PIPE, text=True, check=False
         )

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 
 import pytest
 import torch
@@ -58,3 +59,22 @@ def test_an_incomplete_state_dict_is_an_error_that_says_what_is_missing(path):
             official.load(part)
     with pytest.raises(AsmilError, match="no known official model"):
         official.load({"something.weight": torch.zeros(2)})
+
+
+@pytest.mark.parametrize("path", oracle_files("*.json"))
+def test_whatever_is_taken_away_is_answered_in_words(path):
+    content = json.loads(path.read_text())
+    shapes = [tensor["shape"] for tensor in content.get("tensors") or []]
+    if "outputs" not in content or not shapes or sum(math.prod(shape) for shape in shapes) > 100_000:
+        pytest.skip("no tensors, or too many to take away one by one")
+    state = draw_state(content["tensors"])
+    refused = 0
+    for name, tensor in state.items():
+        without = {other: value for other, value in state.items() if other != name}
+        for broken in (without, {**state, name: torch.zeros([size + 1 for size in tensor.shape])}):
+            try:
+                official.load(broken, content["config"])
+            except AsmilError as error:
+                refused += 1
+                assert "the state dict looks like" in str(error) or "model." in str(error), str(error)
+    assert refused > len(state) / 2

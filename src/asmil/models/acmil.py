@@ -259,7 +259,11 @@ def _converted(
 
 _SHARED = {"dimreduction.fc1.weight", "classifier.0.fc.weight", "Slide_classifier.fc.weight"}
 register_official(
-    OfficialForm("acmil", frozenset(_SHARED | {"attention.attention_weights.weight"}), _convert_ga),
+    OfficialForm(
+        "acmil",
+        frozenset(_SHARED | {f"attention.attention_{layer}.weight" for layer in ("V.0", "U.0", "weights")}),
+        _convert_ga,
+    ),
 )
 register_official(
     OfficialForm(

@@ -194,7 +194,7 @@ def _convert_demipl(tensors: Tensors, config: Config) -> Converted:
     }
     if not config.get("tie_gates", True):
         layers["gate"] = "linear_U"
-    return _options(renamed(tensors, layers), 1, config)
+    return _options(renamed(tensors, layers) | {"head.bias": tensors["classifier.0.bias"]}, 1, config)
 
 
 def _convert_pooling(tensors: Tensors, config: Config) -> Converted:

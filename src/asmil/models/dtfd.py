@@ -278,8 +278,10 @@ register_official(
             for layer in (
                 "dim_reduction.fc1",
                 "attention.attention_V.0",
+                "attention.attention_U.0",
                 "classifier.fc",
                 "att_classifier.attention.attention_V.0",
+                "att_classifier.attention.attention_U.0",
                 "att_classifier.classifier.fc",
             )
         ),

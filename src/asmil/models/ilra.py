@@ -102,13 +102,16 @@ class ILRA(MILModel):
 
 
 _LAYERS = {"query": "fc_q", "key": "fc_k", "value": "fc_v", "feed": "fc_o"}
-_OPTIONAL_LAYERS = {"norm_attention": "ln0", "norm_feed": "ln1", "gate": "gate.0"}
+_NORMS = {"norm_attention": "ln0", "norm_feed": "ln1"}
 
 
-def _attention(tensors: Tensors, theirs: str, ours: str, inner: str) -> dict[str, Tensor]:
+def _attention(
+    tensors: Tensors, theirs: str, ours: str, inner: str, *, norm: bool, gated: bool = True
+) -> dict[str, Tensor]:
     """The tensors of one attention block; `inner` is what the layout calls torch's attention in it."""
-    optional = {name: layer for name, layer in _OPTIONAL_LAYERS.items() if f"{theirs}.{layer}.weight" in tensors}
-    layers = {**_LAYERS, **optional, "out": f"{inner}.out_proj"}
+    layers = {**_LAYERS, "out": f"{inner}.out_proj", **(_NORMS if norm else {})}
+    if gated:
+        layers["gate"] = "gate.0"
     state = renamed(tensors, {f"{ours}.{name}": f"{theirs}.{layer}" for name, layer in layers.items()})
     width = state[f"{ours}.out.weight"].shape[0]
     state[f"{ours}.in_weight"] = tensors[f"{theirs}.{inner}.in_proj_weight"].reshape(3, width, -1)
@@ -121,21 +124,22 @@ def _official(prefix: str, inner: str) -> OfficialForm:
 
     def convert(tensors: Tensors, config: Config) -> Converted:
         state = {"seed": tensors[f"{prefix}pooling.S"][0], **renamed(tensors, {"head": f"{prefix}classifier"})}
-        state |= _attention(tensors, f"{prefix}pooling.mha", "pooling", inner)
-        blocks = 0
-        while f"{prefix}gab_blocks.{blocks}.latent" in tensors:
-            block = f"{prefix}gab_blocks.{blocks}"
-            state[f"blocks.{blocks}.latents"] = tensors[f"{block}.latent"][0]
-            state |= _attention(tensors, f"{block}.project_forward", f"blocks.{blocks}.read_tiles", inner)
-            state |= _attention(tensors, f"{block}.project_backward", f"blocks.{blocks}.read_latents", inner)
-            blocks += 1
+        norm = any(name.endswith((".ln0.weight", ".ln1.weight")) for name in tensors)
+        state |= _attention(tensors, f"{prefix}pooling.mha", "pooling", inner, norm=norm, gated=False)
+        start = f"{prefix}gab_blocks."
+        blocks = len({name.removeprefix(start).split(".")[0] for name in tensors if name.startswith(start)})
+        for number in range(blocks):
+            block, ours = f"{start}{number}", f"blocks.{number}"
+            state[f"{ours}.latents"] = tensors[f"{block}.latent"][0]
+            state |= _attention(tensors, f"{block}.project_forward", f"{ours}.read_tiles", inner, norm=norm)
+            state |= _attention(tensors, f"{block}.project_backward", f"{ours}.read_latents", inner, norm=norm)
         n_outputs, width = state["head.weight"].shape
         options = {
             "inner": width,
             "blocks": blocks,
             "heads": next((config[word] for word in ("num_heads", "n_heads", "heads") if word in config), 8),
             "rank": state["blocks.0.latents"].shape[0],
-            "norm": "pooling.norm_attention.weight" in state,
+            "norm": norm,
         }
         return state["blocks.0.read_tiles.key.weight"].shape[1], n_outputs, options, state
 

@@ -58,39 +58,88 @@ def load(tensors: Mapping[str, Any], config: Mapping[str, Any] | None = None) ->
     """
     methods()
     config = config or {}
-    state = {name: torch.as_tensor(value) for name, value in tensors.items()}
+    state = _Official({name: torch.as_tensor(value) for name, value in tensors.items()})
     fitting = [
         form
         for form in _FORMS
         if form.required <= state.keys() and (form.applies is None or form.applies(state, config))
     ]
     if not fitting:
-        closest = max(_FORMS, key=lambda form: len(form.required & state.keys()))
-        missing = sorted(closest.required - state.keys())
-        if len(missing) == len(closest.required):
-            raise AsmilError(f"these tensors are of no known official model (first: {sorted(state)[:3]})")
-        raise AsmilError(f"the state dict looks like {closest.method} but lacks {', '.join(missing)}")
+        raise AsmilError(_why_none(state))
     form = max(fitting, key=lambda form: (len(form.required), form.applies is not None))
+    looks = f"the state dict looks like {form.method} but"
+    if halves := _layers_with_a_bias_alone(state):
+        raise AsmilError(f"{looks} lacks {', '.join(f'{layer}.weight' for layer in halves)}")
     try:
         in_features, n_outputs, options, ours = form.convert(state, config)
     except KeyError:
-        missing = _missing(form, state, config)
-        raise AsmilError(f"the state dict looks like {form.method} but lacks {', '.join(missing)}") from None
+        missing = [state.official_name(name) for name in _missing(form, state, config)]
+        raise AsmilError(f"{looks} lacks {', '.join(missing)}") from None
+    except (RuntimeError, ValueError, IndexError) as error:
+        raise AsmilError(f"{looks} its tensors do not fit each other: {str(error).splitlines()[0]}") from None
     if form.build is None:
         model = build(form.method, in_features, n_outputs, **options)
     else:
         model = form.build(in_features, n_outputs, options)
     own = model.state_dict()
-    wrong = sorted(own.keys() ^ ours.keys()) or [name for name in own if own[name].shape != ours[name].shape]
-    if wrong:
-        raise AsmilError(f"the state dict looks like {form.method} but its {wrong[0]} does not fit the other tensors")
+    missing = [state.official_name(name) for name in own if name not in ours]
+    misfit = [name for name in ours if name not in own or own[name].shape != ours[name].shape]
+    if (missing or misfit) and _overlap(_closest(state), state) > len(form.required):
+        raise AsmilError(_why_none(state))
+    if missing:
+        raise AsmilError(f"{looks} lacks {', '.join(missing)}")
+    if misfit:
+        name = state.official_name(misfit[0])
+        raise AsmilError(f"{looks} {name} {tuple(ours[misfit[0]].shape)} does not fit the other tensors")
     model.load_state_dict(ours)
     return model.eval()
 
 
-def _missing(form: OfficialForm, tensors: Tensors, config: Config) -> list[str]:
+class _Official(dict[str, Tensor]):
+    """Official tensors by name, which remember what `renamed` calls them here."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        super().__init__(tensors)
+        self.names: dict[str, str] = {}
+
+    def official_name(self, ours: str) -> str:
+        """The official name of one of our tensors, where it is known (a model inside another adds a prefix)."""
+        fitting = [name for name in self.names if f".{ours}".endswith(f".{name}")]
+        return self.names[max(fitting, key=len)] if fitting else ours
+
+
+def _layers_with_a_bias_alone(tensors: Tensors) -> list[str]:
+    """Layers whose weight is gone; a layout in which the layer is optional would do without it unnoticed."""
+    leaves: dict[str, set[str]] = {}
+    for name in tensors:
+        layer, _, leaf = name.rpartition(".")
+        leaves.setdefault(layer, set()).add(leaf)
+    return [layer for layer, found in leaves.items() if found == {"bias"}]
+
+
+def _why_none(tensors: Tensors) -> str:
+    """Why no layout fits: what the one that most of the names belong to still lacks."""
+    closest = _closest(tensors)
+    missing = sorted(closest.required - tensors.keys())
+    if len(missing) == len(closest.required):
+        return f"these tensors are of no known official model (first: {sorted(tensors)[:3]})"
+    return f"the state dict looks like {closest.method} but lacks {', '.join(missing)}"
+
+
+def _closest(tensors: Tensors) -> OfficialForm:
+    """The layout, of those that lack something, that most of the names belong to."""
+    incomplete = [form for form in _FORMS if form.required - tensors.keys()]
+    return max(incomplete, key=lambda form: (_overlap(form, tensors), -len(form.required)))
+
+
+def _overlap(form: OfficialForm, tensors: Tensors) -> int:
+    return len(form.required & tensors.keys())
+
+
+def _missing(form: OfficialForm, tensors: _Official, config: Config) -> list[str]:
     """The names that a conversion asks for in vain; each is lent by a layer of the same kind to get to the next."""
-    state, missing = dict(tensors), []
+    state, missing = _Official(tensors), []
+    state.names = tensors.names
     while True:
         try:
             form.convert(state, config)
@@ -108,10 +157,15 @@ def _missing(form: OfficialForm, tensors: Tensors, config: Config) -> list[str]:
 def renamed(
     tensors: Tensors, layers: Mapping[str, str], leaves: tuple[str, ...] = ("weight", "bias")
 ) -> dict[str, Tensor]:
-    """`ours.leaf` from `theirs.leaf` for every pair of layers; leaves that the official layer lacks are left out,
-    unless it lacks the first one, which is a KeyError."""
+    """`ours.leaf` from `theirs.leaf` for every pair of layers.
+
+    A layer without the first leaf is a KeyError; other leaves that it lacks are left out.
+    """
     state = {}
     for ours, theirs in layers.items():
+        names = {f"{ours}.{leaf}": f"{theirs}.{leaf}" for leaf in leaves}
+        if isinstance(tensors, _Official):
+            tensors.names |= names
         state[f"{ours}.{leaves[0]}"] = tensors[f"{theirs}.{leaves[0]}"]
-        state |= {f"{ours}.{leaf}": tensors[f"{theirs}.{leaf}"] for leaf in leaves[1:] if f"{theirs}.{leaf}" in tensors}
+        state |= {name: tensors[official] for name, official in names.items() if official in tensors}
     return state
