@@ -28,7 +28,7 @@ from asmil import Anchor, Bag, build
 from asmil.memory import keep_freed_memory
 from asmil.models.asmil import ASMIL
 from asmil.models.base import MILModel
-from plain_asmil import PlainASMIL
+from plain_methods.asmil import PlainASMIL
 
 WIDTH, INNER, TOKENS, HEADS = 384, 128, 8, 8
 Step = Callable[[Bag], None]

@@ -7,7 +7,7 @@ from asmil import AsmilError, Bag, build
 from asmil.models.base import inner_width
 from asmil.models.blocks.randomness import Dropout, TokenDrop
 from asmil.models.inference import infer
-from plain_asmil import PlainASMIL
+from plain_methods.asmil import PlainASMIL
 
 
 def bag(tiles=40, width=32):

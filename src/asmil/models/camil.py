@@ -186,6 +186,7 @@ class CAMIL(MILModel):
 
     def fuse(self, local: Tensor, whole: Tensor) -> Tensor:
         """M of the module's text, N x d, from L and T."""
+        local = local.to(whole.dtype)  # under autocast the values are half as wide
         if self.is_official:
             gate = torch.sigmoid(-local).square()
             return 2 * local * gate + 2 * whole * (1 - gate)

@@ -10,7 +10,7 @@ from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.base import MILModel, Output
 
-CHUNK_TILES = 16_384
+CHUNK_TILES = {"cpu": 16_384, "cuda": 131_072}
 """Bags up to this size run whole; longer ones are streamed where the method can, with the same result."""
 
 _SMALLEST_CHUNK = 256
@@ -18,7 +18,7 @@ _SMALLEST_CHUNK = 256
 
 @torch.inference_mode()
 def infer(
-    model: MILModel, bag: Bag, device: torch.device | str | None = None, chunk_tiles: int = CHUNK_TILES
+    model: MILModel, bag: Bag, device: torch.device | str | None = None, chunk_tiles: int | None = None
 ) -> Output:
     """The model's output for a bag, on the CPU; `device` is where the model is (found out if not given).
 
@@ -26,8 +26,9 @@ def infer(
     streamed says how large the bag was.
     """
     model.eval()
-    device = next(model.parameters()).device if device is None else device
-    chunk = chunk_tiles if model.can_stream else len(bag)
+    device = next(model.parameters()).device if device is None else torch.device(device)
+    chunk = chunk_tiles or CHUNK_TILES.get(device.type, CHUNK_TILES["cpu"])
+    chunk = chunk if model.can_stream else len(bag)
     while True:
         try:
             return _to_cpu(_run(model, bag, device, chunk))
@@ -40,11 +41,11 @@ def infer(
                     "use a device with more memory (such as cpu), or fewer tiles"
                 ) from None
             chunk = max(_SMALLEST_CHUNK, min(chunk, len(bag)) // 2)
-            if torch.device(device).type == "cuda":
+            if device.type == "cuda":
                 torch.cuda.empty_cache()
 
 
-def _run(model: MILModel, bag: Bag, device: torch.device | str, chunk: int) -> Output:
+def _run(model: MILModel, bag: Bag, device: torch.device, chunk: int) -> Output:
     if len(bag) <= chunk:
         output: Output = model(bag.to(device))
         return output

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from asmil import MILModel
 from asmil.models.asmil import ASMIL
 
 
@@ -81,3 +82,8 @@ class PlainASMIL(nn.Module):
                     layer.weight.copy_(getattr(source, f"{name}_weight")[index])
                     layer.bias.copy_(getattr(source, f"{name}_bias")[index])
         return plain
+
+
+def plain_form(model: MILModel) -> PlainASMIL:
+    assert isinstance(model, ASMIL)
+    return PlainASMIL.from_folded(model)
