@@ -14,11 +14,17 @@ from asmil.models.blocks.mil_dropout import MILDropout, TileDrop, choose_dropped
 from oracles.answers.common import Answers, common, task_of
 from oracles.problem import Problem
 
+CLAMP = 1e-5
+
 
 def answer(problem: Problem, model: MILModel) -> Answers:
     """The common answers; with MIL-Dropout also those of the training mode, where nothing else is random."""
     assert isinstance(model, ABMIL)
     answers = common(problem, model)
+    if model.n_outputs == 1:
+        # The original clamps its one probability before the logarithm; only there the two losses differ.
+        positive = answers["prob"].clamp(CLAMP, 1 - CLAMP)
+        answers |= {"loss_label0": -(1 - positive).log(), "loss_label1": -positive.log()}
     return answers | _training(problem, model) if model.config.mil_dropout else answers
 
 

@@ -115,3 +115,33 @@ def test_wrong_settings_are_named(slides):
     with pytest.raises(AsmilError, match="give cache_folder"):
         BagLoader(slides, cache="disk")
     assert list(BagLoader([], cache="disk").stream([])) == []
+
+
+@pytest.mark.parametrize("cache", ["none", "memory", "disk"])
+def test_what_prepare_adds_is_searched_for_once(slides, tmp_path, cache):
+    searched = []
+
+    def search(bag):
+        if "neighbors" in bag.extras:
+            return bag
+        searched.append(bag.id)
+        return replace(bag, extras={**bag.extras, "neighbors": {"near": torch.arange(len(bag))}})
+
+    loader = BagLoader(slides, cache=cache, cache_folder=tmp_path, prepare=search)
+    for _ in range(3):
+        assert all(len(bag.extras["neighbors"]["near"]) == len(bag) for bag in loader.stream(range(8)))
+    assert sorted(searched) == sorted(slide.slide for slide in slides)
+
+
+def test_without_room_it_is_searched_for_again(slides):
+    searched = []
+
+    def search(bag):
+        searched.append(bag.id)
+        return replace(bag, extras={"neighbors": torch.arange(len(bag))})
+
+    loader = BagLoader(slides, cache="none", prepare=search)
+    loader._room_for_extras = 0
+    for _ in range(2):
+        list(loader.stream(range(8)))
+    assert len(searched) == 16

@@ -32,22 +32,48 @@ def test_every_tagged_block_runs(tmp_path: Path):
 
 
 def test_links_between_pages_lead_somewhere():
-    pages = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *(REPOSITORY / "docs").glob("*.md")]
+    pages = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *(REPOSITORY / "docs").rglob("*.md")]
     for page in pages:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} -> {target}"
 
 
 def test_no_placeholder_is_left():
-    for page in (REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md")):
+    for page in (REPOSITORY / "README.md", *(REPOSITORY / "docs").rglob("*.md")):
         assert "{{" not in page.read_text(), page
 
 
+def documented(page: Path) -> set[str]:
+    return set(re.findall(r"^\| `([a-z0-9_]+)` \|", page.read_text(), re.MULTILINE))
+
+
 def test_documented_settings_are_the_ones_there_are():
-    from asmil.models import methods
     from asmil.training.config import AnchorConfig, DataConfig, TrainingConfig
 
-    documented = set(re.findall(r"^\| `([a-z_]+)` \|", (REPOSITORY / "docs" / "settings.md").read_text(), re.MULTILINE))
-    kinds = [TrainingConfig, AnchorConfig, DataConfig, *(m.model.config_type for m in methods().values())]
-    for kind in kinds:
-        assert kind.model_fields.keys() <= documented, f"{kind.__name__} has settings that docs/settings.md lacks"
+    named = documented(REPOSITORY / "docs" / "settings.md")
+    for kind in (TrainingConfig, AnchorConfig, DataConfig):
+        assert kind.model_fields.keys() <= named, f"{kind.__name__} has settings that docs/settings.md lacks"
+
+
+def test_every_method_has_a_row_and_a_page_with_its_settings():
+    from asmil.models import methods
+
+    index = (REPOSITORY / "docs" / "methods.md").read_text()
+    readme = (REPOSITORY / "README.md").read_text()
+    for name, method in methods().items():
+        module = method.model.__module__.rsplit(".", 1)[-1]
+        assert f"[`{name}`](methods/{module}.md)" in index
+        assert f"`{name}`" in readme
+        fields = method.model.config_type.model_fields
+        page = REPOSITORY / "docs" / "methods" / f"{module}.md"
+        assert fields.keys() <= documented(page), f"{page.name} lacks settings of {name}"
+        if len(methods_of(module)) == 1:
+            assert documented(page) <= fields.keys(), f"{page.name} has settings that {name} lacks"
+        for key, field in fields.items():
+            assert field.description in page.read_text(), f"{page.name}: another meaning of {key}"
+
+
+def methods_of(module: str) -> list[str]:
+    from asmil.models import methods
+
+    return [name for name, method in methods().items() if method.model.__module__.endswith(f".{module}")]

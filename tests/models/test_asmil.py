@@ -107,10 +107,19 @@ def test_dropped_tokens_do_not_reach_the_bag():
     assert 0 < kept.sum() < model.config.tokens
 
 
-def test_dropout_keeps_the_mean_and_is_off_in_eval():
-    dropout = Dropout(0.25).train()
-    x = torch.ones(100_000)
-    assert abs(float(dropout(x).mean()) - 1) < 0.01
+@pytest.mark.parametrize("size", [100, 100_000])  # few values are drawn in another way than many
+@pytest.mark.parametrize("p", [0.1, 0.25, 0.9])
+def test_dropout_drops_its_share_and_keeps_the_mean(p, size):
+    dropout = Dropout(p).train()
+    dropout.generator = torch.Generator().manual_seed(0)
+    x = torch.ones(400_000 // size, size)
+    out = torch.stack([dropout(row) for row in x])
+    assert abs(float((out == 0).float().mean()) - p) < 0.003
+    assert len(out.unique()) == 2
+    assert float(out.max()) == pytest.approx(1 / (1 - p), rel=1e-4)
+    assert not torch.equal(out[0], out[1])
+    dropout.generator.manual_seed(0)
+    assert torch.equal(dropout(x[0]), out[0])
     assert torch.equal(dropout.eval()(x), x)
 
 

@@ -163,7 +163,7 @@ def test_official_state_dicts_load(norm):
 
 def test_several_pooling_seeds_and_missing_layers_are_refused():
     state = official_state(make())
-    with pytest.raises(AsmilError, match="looks like ilra but its seed does not fit"):
+    with pytest.raises(AsmilError, match=r"looks like ilra but seed \(2, 16\) does not fit"):
         official.load({**state, "pooling.S": torch.zeros(1, 2, 16)}, {"num_heads": 4})
     del state["gab_blocks.1.project_backward.fc_o.weight"]
     with pytest.raises(AsmilError, match=r"looks like ilra but lacks gab_blocks\.1\.project_backward\.fc_o\.weight"):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import psutil
+from torch import Tensor
 
 from asmil.cohort.bag import Bag
 from asmil.cohort.features import read_bag
@@ -19,6 +21,8 @@ from asmil.errors import AsmilError, did_you_mean
 CacheMode = Literal["auto", "none", "memory", "disk"]
 PACK_NAME = "features.pack"
 SHARE_OF_RAM = 0.25
+EXTRAS_SHARE_OF_RAM = 0.1
+"""Of the free memory: room for what `prepare` adds to bags that are themselves read anew each time."""
 
 
 class BagLoader:
@@ -26,7 +30,7 @@ class BagLoader:
 
     cache: "none" reads the file each time; "memory" keeps prepared bags; "disk" packs the features as float16
         in `cache_folder`; "auto" is "memory" if the files fit in a quarter of the free RAM, else "none"
-    prepare: parameter-free work on a bag (neighbors, clusters)
+    prepare: parameter-free work on a bag (neighbors, clusters); what it adds to the extras is kept, room allowing
     prefetch: how many bags may be read ahead; workers: how many threads read them
     """
 
@@ -47,6 +51,8 @@ class BagLoader:
         self._prefetch = prefetch
         self._workers = workers
         self._kept: dict[int, Bag] = {}
+        self._added: dict[int, dict[str, Any]] = {}
+        self._room_for_extras = int(EXTRAS_SHARE_OF_RAM * psutil.virtual_memory().available)
         self._pack: Pack | None = None
         if self.cache == "disk" and self.slides:
             if cache_folder is None:
@@ -62,8 +68,7 @@ class BagLoader:
             return self._kept[index]
         slide = self.slides[index]
         try:
-            bag = self._read(slide)
-            bag = bag if self._prepare is None else self._prepare(bag)
+            bag = self._prepared(index, self._read(slide))
         except AsmilError as error:
             if slide.slide in str(error):
                 raise
@@ -94,10 +99,30 @@ class BagLoader:
         finally:
             readers.shutdown(wait=True, cancel_futures=True)
 
+    def _prepared(self, index: int, bag: Bag) -> Bag:
+        """The bag with what `prepare` adds; neighbors and clusters are not searched for again in every epoch."""
+        if self._prepare is None:
+            return bag
+        if index in self._added:
+            return self._prepare(replace(bag, extras={**bag.extras, **self._added[index]}))
+        prepared = self._prepare(bag)
+        added = {name: value for name, value in prepared.extras.items() if name not in bag.extras}
+        size = _bytes(added)
+        if added and self.cache != "memory" and size <= self._room_for_extras:
+            self._added[index] = added
+            self._room_for_extras -= size
+        return prepared
+
     def _read(self, slide: Slide) -> Bag:
         if self._pack is not None:
             return self._pack.bag(slide.slide)
         return read_bag(slide.source, slide.slide, slide.mpp)
+
+
+def _bytes(value: Any) -> int:
+    if isinstance(value, Mapping):
+        return sum(_bytes(part) for part in value.values())
+    return value.numel() * value.element_size() if isinstance(value, Tensor) else 0
 
 
 def _arrived(waiting: Future[Bag] | Bag) -> Bag:

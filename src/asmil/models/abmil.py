@@ -94,14 +94,6 @@ class ABMIL(AttentionPoolModel):
         self.attention = ScoreNetwork(width, config.attention, config.branches, config.gated)
         self.head = nn.Linear(width * config.branches, n_outputs)
 
-    def embed(self, features: Tensor) -> Tensor:
-        embedded: Tensor = self.embedding(features)
-        return embedded
-
-    def score(self, embedded: Tensor) -> Tensor:
-        scores: Tensor = self.attention(embedded)
-        return scores
-
     def readout(self, pooled: Tensor, scores: Tensor | None) -> Output:
         embedding = pooled.flatten()
         return Output(self.head(embedding), scores, embedding)

@@ -38,9 +38,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from asmil.cohort.bag import Bag
-from asmil.errors import AsmilError
 from asmil.models.attention_pool import AttentionPoolModel
-from asmil.models.base import Loss, Output
+from asmil.models.base import Loss, Output, refuse_uneven
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.folded import FoldedProjections
 from asmil.models.blocks.randomness import Dropout, RandomModule
@@ -91,10 +90,6 @@ class ACMIL(AttentionPoolModel):
         self.branch_heads = nn.ModuleList(nn.Linear(width, n_outputs) for _ in range(config.branches))
         self.head = nn.Linear(width, n_outputs)
 
-    def embed(self, features: Tensor) -> Tensor:
-        embedded: Tensor = self.embedding(features)
-        return embedded
-
     def score(self, embedded: Tensor) -> Tensor:
         return self.branches.score(embedded)
 
@@ -103,7 +98,9 @@ class ACMIL(AttentionPoolModel):
         scores = self.score(embedded)
         attention: Tensor = self.normalizer(self.masking(scores))
         output = self.readout(attention.to(embedded.dtype) @ embedded, scores)
-        output.extras["branch_attention"] = attention
+        if self.masking.training:
+            # what pooled; otherwise it is the normalized scores, and N numbers a row more to carry about
+            output.extras["branch_attention"] = attention
         return output
 
     def readout(self, pooled: Tensor, scores: Tensor | None) -> Output:
@@ -125,7 +122,7 @@ class ACMIL(AttentionPoolModel):
         return Loss(torch.stack(list(parts.values())).sum(), parts)
 
     def _attention(self, output: Output) -> Tensor:
-        """The weights that pooled, A x N; a streamed output has its scores alone."""
+        """The weights that pooled, A x N; outside training they are the normalized scores."""
         if "branch_attention" in output.extras:
             return output.extras["branch_attention"]
         attention: Tensor = self.normalizer(output.scores)
@@ -154,11 +151,7 @@ class QueryBranches(nn.Module):
 
     def __init__(self, width: int, config: ACMILConfig) -> None:
         super().__init__()
-        if width % config.heads:
-            raise AsmilError(
-                f"model.inner = {width} cannot be shared out over model.heads = {config.heads}; "
-                "choose an inner width that is a multiple of the heads"
-            )
+        refuse_uneven(width, config.heads)
         self.queries = nn.Parameter(config.init_std * torch.randn(config.branches, width))
         self.block = FoldedProjections(config.branches, width, config.heads, config.block_dropout)
         self.slide_block = FoldedProjections(1, width, config.heads, config.block_dropout, queries=False)

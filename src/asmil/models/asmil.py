@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.attention_pool import AttentionPoolModel
-from asmil.models.base import Output
+from asmil.models.base import Output, refuse_uneven
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.folded import FoldedProjections, embed_and_attend, single_layer
 from asmil.models.blocks.randomness import TokenDrop
@@ -86,11 +86,7 @@ class ASMIL(AttentionPoolModel):
         super().__init__(in_features, n_outputs, config)
         self.embedding = TileEmbedding(in_features, config, bias=False)
         width = self.embedding.width
-        if width % config.heads:
-            raise AsmilError(
-                f"model.inner = {width} cannot be shared out over model.heads = {config.heads}; "
-                "choose an inner width that is a multiple of the heads"
-            )
+        refuse_uneven(width, config.heads)
         if config.drop_count is not None and config.drop_count >= config.tokens:
             raise AsmilError(
                 f"model.drop_count = {config.drop_count} would drop all of model.tokens = {config.tokens}; drop fewer"
@@ -106,10 +102,6 @@ class ASMIL(AttentionPoolModel):
         self.token_heads = (
             nn.ModuleList(nn.Linear(width, n_outputs) for _ in range(config.tokens)) if config.token_heads else None
         )
-
-    def embed(self, features: Tensor) -> Tensor:
-        embedded: Tensor = self.embedding(features)
-        return embedded
 
     def score(self, embedded: Tensor) -> Tensor:
         vectors, constants = self.token_block.fold_queries(self.tokens)

@@ -14,23 +14,29 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from asmil.cohort.bag import Bag
 from asmil.models.base import MILModel, Output
+from asmil.models.blocks.embedding import TileEmbedding
 from asmil.models.blocks.running_pool import RunningPool
 
 
 class AttentionPoolModel(MILModel):
-    """A method given by `embed`, `score` and `readout`."""
+    """A method given by `embed`, `score` and `readout`; most have `embedding` and `attention` for the first two."""
+
+    embedding: TileEmbedding
+    attention: nn.Module
 
     def embed(self, features: Tensor) -> Tensor:
         """N x D -> N x I, tile by tile."""
-        raise AssertionError("a subclass defines embed")
+        embedded: Tensor = self.embedding(features)
+        return embedded
 
     def score(self, embedded: Tensor) -> Tensor:
         """N x I -> A x N, tile by tile."""
-        raise AssertionError("a subclass defines score")
+        scores: Tensor = self.attention(embedded)
+        return scores
 
     def readout(self, pooled: Tensor, scores: Tensor | None) -> Output:
         """A x I -> the output; `scores` are passed through."""

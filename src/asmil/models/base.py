@@ -27,6 +27,15 @@ def inner_width(in_features: int) -> int:
     return INNER_WIDTHS.get(in_features, -(-in_features // 16) * 8)
 
 
+def refuse_uneven(width: int, heads: int) -> None:
+    """Raise unless the heads can share the width."""
+    if width % heads:
+        raise AsmilError(
+            f"model.inner = {width} cannot be shared out over model.heads = {heads}; "
+            "choose an inner width that is a multiple of the heads"
+        )
+
+
 class ModelConfig(Settings):
     """The architecture of a method: the `model` section of the configuration."""
 

@@ -93,14 +93,6 @@ class CLAM(AttentionPoolModel):
         self.head = nn.Linear(width, n_outputs)
         self.cluster_heads = nn.ModuleList(nn.Linear(width, 2) for _ in range(n_outputs))
 
-    def embed(self, features: Tensor) -> Tensor:
-        embedded: Tensor = self.embedding(features)
-        return embedded
-
-    def score(self, embedded: Tensor) -> Tensor:
-        scores: Tensor = self.attention(embedded)
-        return scores
-
     def forward(self, bag: Bag) -> Output:
         embedded = self.embed(bag.features)
         scores = self.score(embedded)

@@ -118,10 +118,6 @@ class DEMIL(AttentionPoolModel):
             nn.init.kaiming_uniform_(self.head.weight, mode="fan_out")
         self.head.requires_grad_(config.train_classifier)
 
-    def embed(self, features: Tensor) -> Tensor:
-        embedded: Tensor = self.embedding(features)
-        return embedded
-
     def score(self, embedded: Tensor) -> Tensor:
         values: Tensor = self.value(embedded)
         gates: Tensor = values if self.gate is None else self.gate(embedded)

@@ -31,8 +31,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from asmil.cohort.bag import Bag
-from asmil.errors import AsmilError
-from asmil.models.base import MILModel, ModelConfig, Output
+from asmil.models.base import MILModel, ModelConfig, Output, refuse_uneven
 from asmil.models.blocks.low_rank import FewQueries, LowRankBlock, converted_once, xavier_vectors
 from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
 from asmil.models.registry import register
@@ -70,11 +69,7 @@ class ILRA(MILModel):
 
     def __init__(self, in_features: int, n_outputs: int, config: ILRAConfig) -> None:
         super().__init__(in_features, n_outputs, config)
-        if config.inner % config.heads:
-            raise AsmilError(
-                f"model.inner = {config.inner} cannot be shared out over model.heads = {config.heads}; "
-                "choose an inner width that is a multiple of the heads"
-            )
+        refuse_uneven(config.inner, config.heads)
         widths = [in_features, *[config.inner] * (config.blocks - 1)]
         self.blocks = nn.ModuleList(
             LowRankBlock(width, config.inner, config.heads, config.rank, config.norm) for width in widths

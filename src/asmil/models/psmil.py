@@ -103,10 +103,6 @@ class PSMIL(AttentionPoolModel):
         self._started = False
         self.register_load_state_dict_post_hook(_forget_start)  # type: ignore[no-untyped-call]
 
-    def embed(self, features: Tensor) -> Tensor:
-        embedded: Tensor = self.embedding(features)
-        return embedded
-
     @torch.no_grad()
     def class_probabilities(self, embedded: Tensor) -> Tensor:
         """p, N x C."""

@@ -15,9 +15,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from asmil.cohort.bag import Bag
-from asmil.errors import AsmilError
 from asmil.models.attention_pool import AttentionPoolModel
-from asmil.models.base import Output
+from asmil.models.base import Output, refuse_uneven
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.folded import FoldedProjections, embed_and_attend, single_layer
 
@@ -41,18 +40,10 @@ class QueryPool(AttentionPoolModel):
         super().__init__(in_features, n_outputs, config)
         self.embedding = TileEmbedding(in_features, config, bias=False)
         width = self.embedding.width
-        if width % config.heads:
-            raise AsmilError(
-                f"model.inner = {width} cannot be shared out over model.heads = {config.heads}; "
-                "choose an inner width that is a multiple of the heads"
-            )
+        refuse_uneven(width, config.heads)
         self.query = nn.Parameter(config.init_std * torch.randn(1, width))
         self.block = FoldedProjections(1, width, config.heads, config.dropout)
         self.head = nn.Linear(width, n_outputs)
-
-    def embed(self, features: Tensor) -> Tensor:
-        embedded: Tensor = self.embedding(features)
-        return embedded
 
     def score(self, embedded: Tensor) -> Tensor:
         vectors, constants = self.block.fold_queries(self.query)
