@@ -1,5 +1,7 @@
 """`asmil train --method NAME` with nothing else to do, for every name that `asmil methods` lists."""
 
+import shutil
+
 import h5py
 import numpy as np
 import pandas as pd
@@ -30,3 +32,36 @@ def test_trains_and_predicts(method, asmil_here, small_cohort, tmp_path):
         heat = file[name][()]
         assert len(heat) == table["n_tiles"][0]
         assert heat.min() >= 0
+
+
+def test_the_second_stage_of_hdmil_reads_low_magnification_tiles(asmil_here, small_cohort, tmp_path):
+    cohort = tmp_path / "cohort"
+    shutil.copytree(small_cohort.parent, cohort)
+    draw = np.random.default_rng(0)
+    for path in sorted((cohort / "features").glob("*.h5")):
+        with h5py.File(path, "r+") as file:
+            file["lowres/tiles"] = draw.integers(0, 256, (len(file["features"]), 16, 16, 3), dtype=np.uint8)
+    settings = ("--set", "model.lipn=true", "--set", "training.epochs=1")
+    command = ("train", cohort / "cohort.csv", "--method", "hdmil", "--out", tmp_path / "run", *settings)
+    done = asmil_here(*command)
+    assert done.returncode == 0, done.stderr
+    records = read_epochs(tmp_path / "run" / "fold-0" / "seed-0" / "metrics.jsonl")
+    assert [record["stage"] for record in records] == ["dmin", "lipn"]
+    assert {"kl", "features", "rate"} <= records[0]["train"].keys()
+    assert records[1]["train"].keys() == {"loss", "ce", "mask", "rate"}
+    done = asmil_here("predict", tmp_path / "run", small_cohort.parent / "features", "--out", tmp_path / "new.csv")
+    assert done.returncode != 0
+    assert "needs low-magnification tiles" in done.stderr + done.stdout
+
+
+@pytest.mark.parametrize("method", ["camil", "patch_gcn"])
+def test_methods_that_need_coordinates_say_so(method, asmil_here, small_cohort, tmp_path):
+    cohort = tmp_path / "cohort"
+    shutil.copytree(small_cohort.parent, cohort)
+    for path in sorted((cohort / "features").glob("*.h5")):
+        with h5py.File(path, "r+") as file:
+            del file["coords"]
+    done = asmil_here("train", cohort / "cohort.csv", "--method", method, "--out", tmp_path / "run")
+    assert done.returncode != 0
+    assert "needs the coordinates of the tiles" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -34,6 +34,8 @@ def test_the_cosine_may_end_above_zero_and_the_rate_may_fall_in_steps():
     assert [lr_factor(step, 60, 10, falling) for step in (0, 19, 20, 39, 40, 59)] == [1, 1, 0.5, 0.5, 0.25, 0.25]
     with pytest.raises(AsmilError, match="lr_min"):
         resolve("abmil", changes={"training": {"lr_min": 1.0}})
+    with pytest.raises(AsmilError, match="betas"):
+        resolve("abmil", changes={"training": {"betas": [0.5, 1.0]}})
 
 
 def test_vectors_may_be_left_out_of_the_decay():

@@ -41,7 +41,7 @@ def wait_for(condition, process: subprocess.Popen[str], seconds: float = 60) -> 
 
 def state(out: Path) -> dict:
     path = out / "fold-0" / "seed-0" / "checkpoints" / "last.json"
-    return json.loads(path.read_text()) if path.exists() else {"step": 0}
+    return json.loads(path.read_text()) if path.exists() else {"stage": 0, "step": 0}
 
 
 def results(out: Path) -> dict:
@@ -71,12 +71,16 @@ def uninterrupted(small_cohort, tmp_path_factory):
     return run
 
 
-@pytest.mark.parametrize(("method", "kills"), [("asmil", (3, 20, 41)), ("abmil", (30,))])
+# Where to kill: stage and step. MHIM has two stages, with a teacher and a mask in the second.
+KILLS = [("asmil", [(0, 3), (0, 20), (0, 41)]), ("abmil", [(0, 30)]), ("mhim", [(0, 20), (1, 15)])]
+
+
+@pytest.mark.parametrize(("method", "kills"), KILLS)
 def test_killed_at_any_step_ends_with_the_same_bits(small_cohort, tmp_path, uninterrupted, method, kills):
     out = tmp_path / "run"
-    for step in kills:
+    for place in kills:
         process = start(small_cohort, out, "--method", method)
-        wait_for(lambda step=step: state(out)["step"] >= step, process)
+        wait_for(lambda place=place: (state(out)["stage"], state(out)["step"]) >= place, process)
         process.send_signal(signal.SIGKILL)
         process.wait(timeout=30)
         assert process.returncode == -signal.SIGKILL, "it ended before it could be killed"

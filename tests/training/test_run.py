@@ -173,3 +173,12 @@ def test_a_bag_predicts_the_same_from_memory(folds_run):
     row = predictor.row(predictor.predict_bag(bag))
     assert row["n_tiles"] == 9
     assert row["predicted"] in ("normal", "tumor")
+
+
+def test_settings_that_cannot_be_built_leave_no_folder(small_cohort, tmp_path):
+    config = resolve("mean_pooling", changes={"anchor": {"normalizer": "nsf"}})
+    with pytest.raises(AsmilError, match="no attention scores"):
+        train_run(small_cohort, tmp_path / "run", config)
+    with pytest.raises(AsmilError, match="multiple of"):
+        train_run(small_cohort, tmp_path / "run", resolve("transmil", changes={"model": {"inner": 100}}))
+    assert not (tmp_path / "run").exists()

@@ -67,12 +67,13 @@ class Bag:
             features=self.features[tiles],
             coords=None if self.coords is None else self.coords[tiles],
             slide_index=None if self.slide_index is None else self.slide_index[tiles],
-            extras={LOWRES: _chosen(self.extras[LOWRES], tiles)} if LOWRES in self.extras else {},
+            extras={LOWRES: self._chosen_lowres(tiles)} if LOWRES in self.extras else {},
         )
 
-
-def _chosen(lowres: Mapping[str, Tensor], tiles: Tensor) -> dict[str, Tensor]:
-    return {name: values[tiles] for name, values in lowres.items()}
+    def _chosen_lowres(self, tiles: Tensor) -> dict[str, Tensor]:
+        """Of the given tiles; what does not belong to single tiles is left out."""
+        lowres: Mapping[str, Tensor] = self.extras[LOWRES]
+        return {name: values[tiles] for name, values in lowres.items() if len(values) == len(self)}
 
 
 def _moved(value: Any, device: torch.device | str) -> Any:

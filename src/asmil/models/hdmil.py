@@ -130,6 +130,12 @@ class HDMIL(MILModel):
             self.requires_grad_(False)
             self.lipn = TinyMobileNet(n_outputs)
 
+    def prepare(self, bag: Bag) -> Bag:
+        """Nothing to add; but what LIPN will need is asked for before DMIN is trained."""
+        if self.lipn is not None:
+            lowres_tiles(bag)
+        return bag
+
     def embed(self, features: Tensor) -> Tensor:
         """N x D -> N x 512, tile by tile."""
         embedded: Tensor = self.embedding(features)

@@ -55,6 +55,12 @@ class TrainingConfig(Settings):
             raise ValueError(f"lr_min = {self.lr_min} lies above lr = {self.lr}")
         return self
 
+    @model_validator(mode="after")
+    def _betas_are_shares(self) -> TrainingConfig:
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas = {list(self.betas)}: both must be at least 0 and below 1")
+        return self
+
 
 class AnchorConfig(Settings):
     """The anchor that the attention is held to; `normalizer: none` trains without one."""

@@ -25,7 +25,7 @@ from asmil.training.config import RunConfig
 from asmil.training.labeled_bags import LabeledBags
 from asmil.training.loop import Trainer
 from asmil.training.run_folder import RunDescription, RunFolder, describe
-from asmil.training.setup import build_model, choose_device, total_epochs
+from asmil.training.setup import build_anchor, build_model, choose_device, total_epochs
 
 
 class RunObserver:
@@ -67,6 +67,8 @@ def train_run(
     device = choose_device(config.training.device)
     splits = Splits.load(folder.splits) if folder.splits.exists() else _make_splits(cohort, config)
     refuse_leakage(cohort, splits)
+    model = build_model(config, description.in_features, len(cohort.classes), config.training.seed)
+    build_anchor(config, model, config.training.seed)  # settings that cannot be built leave no folder behind
     folder.begin(description)
     if not folder.splits.exists():
         splits.save(folder.splits)
@@ -76,7 +78,6 @@ def train_run(
     if config.data.max_tiles is not None:
         observer.note(f"training bags are capped at {config.data.max_tiles} tiles, drawn anew every epoch")
 
-    model = build_model(config, description.in_features, len(cohort.classes), config.training.seed)
     cache = folder.path / "cache"
     if config.data.cache == "disk":
         write_pack(cohort.slides, cache / PACK_NAME, partial(observer.preparing, "packing features"))
