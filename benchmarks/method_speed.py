@@ -212,7 +212,7 @@ def _whole(number: float | None) -> str:
 
 def in_own_process(label: str, options: argparse.Namespace) -> dict[str, Any]:
     """On a CPU memory is counted by the process, so each method needs one of its own."""
-    settings = ("device", "tiles", "width", "rounds")
+    settings = ("tiles", "width", "rounds")
     arguments = [part for key in settings for part in (f"--{key}", str(getattr(options, key)))]
     arguments += ["--inference-only"] if options.inference_only else []
     done = subprocess.run(
@@ -224,25 +224,24 @@ def in_own_process(label: str, options: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--tiles", type=int, default=10_000)
-    parser.add_argument("--width", type=int, default=1024)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--methods", nargs="+", default=list(labels()), choices=list(labels()), metavar="METHOD")
-    parser.add_argument("--inference-only", action="store_true", help="for bags that are too long to train on here")
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("latest_methods.json"))
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    device = torch.device(options.device)
+def one_table(by_device: dict[str, list[dict[str, Any]]]) -> str:
+    """Markdown: for every device training and inference, milliseconds and MB, the official form's behind a slash."""
+    headers = [f"{device}: {kind} ms, MB" for device in by_device for kind in ("training", "inference")]
+    rows = ["| method | " + " | ".join(headers) + " |", "| --- |" + " --- |" * len(headers)]
+    measured = {device: {one["method"]: one for one in results} for device, results in by_device.items()}
+    for label in next(iter(measured.values())):
+        cells = []
+        for results in measured.values():
+            one = results.get(label, {})
+            for kind in ("training", "inference"):
+                forms = [f"{prefix}{kind}" for prefix in ("", "plain_") if f"{prefix}{kind}_s" in one]
+                cells.append(" / ".join(f"{_milliseconds(one[f'{f}_s'])}, {_whole(one[f'{f}_mb'])}" for f in forms))
+        rows.append(f"| {label} | " + " | ".join(cells) + " |")
+    return "\n".join(rows)
 
-    def measured(label: str) -> dict[str, Any]:
-        return measure(label, device, options.tiles, options.width, options.rounds, options.inference_only)
 
-    if options.worker:
-        print(json.dumps(measured(options.worker)))
-        return
+def measure_all(device: torch.device, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Every method on one device, written down after each of them."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     about = {
         "device": name,
@@ -253,13 +252,41 @@ def main() -> None:
         "rounds": options.rounds,
     }
     print(", ".join(f"{key} {value}" for key, value in about.items()), flush=True)
+    out = options.out or Path(__file__).with_name(f"latest_methods_{device.type}.json")
     results: list[dict[str, Any]] = []
     for label in options.methods:
-        results.append(in_own_process(label, options) if device.type == "cpu" else measured(label))
+        results.append(in_own_process(label, options) if device.type == "cpu" else measured(label, device, options))
         print(table(results[-1:]).splitlines()[-1], flush=True)
-        options.out.write_text(json.dumps({**about, "results": results}, indent=1) + "\n")
+        out.write_text(json.dumps({**about, "results": results}, indent=1) + "\n")
     print(table(results))
-    print(f"written to {options.out}")
+    print(f"written to {out}")
+    return results
+
+
+def measured(label: str, device: torch.device, options: argparse.Namespace) -> dict[str, Any]:
+    return measure(label, device, options.tiles, options.width, options.rounds, options.inference_only)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=["cpu", "cuda"], help="by default the CPU, and a GPU if there is one")
+    parser.add_argument("--tiles", type=int, default=10_000)
+    parser.add_argument("--width", type=int, default=1024)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--methods", nargs="+", default=list(labels()), choices=list(labels()), metavar="METHOD")
+    parser.add_argument("--inference-only", action="store_true", help="for bags that are too long to train on here")
+    parser.add_argument("--out", type=Path, help="where the numbers go, as JSON")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        print(json.dumps(measured(options.worker, torch.device("cpu"), options)))
+        return
+    devices = [options.device] if options.device else ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+    if options.out and len(devices) > 1:
+        parser.error("--out holds the numbers of one device; choose it with --device")
+    by_device = {device: measure_all(torch.device(device), options) for device in devices}
+    if len(devices) > 1:
+        print(one_table(by_device))
 
 
 if __name__ == "__main__":
