@@ -76,3 +76,24 @@ def test_bad_input_is_named(data):
         MILClassifier().fit([*bags[:2], np.zeros((0, 32)), *bags[3:]], labels)
     with pytest.raises(AsmilError, match=r"unknown setting 'model\.tokenz'"):
         MILClassifier(settings={"model.tokenz": 1}).fit(bags, labels)
+
+
+def test_second_heat_maps_and_methods_without_attention(data):
+    bags, labels = data
+    clam = MILClassifier(method="clam_sb", epochs=1).fit(bags, labels)
+    ranks = clam.heatmap(bags[0], "percentile")
+    assert sorted(np.argsort(ranks)) == list(range(len(bags[0])))
+    assert ranks.max() == pytest.approx(100)
+    assert np.array_equal(np.argsort(ranks), np.argsort(clam.attention(bags[0])))
+    pooling = MILClassifier(method="mean_pooling", epochs=1).fit(bags, labels)
+    with pytest.raises(AsmilError, match="mean_pooling has no attention; .*'probability'"):
+        pooling.attention(bags[0])
+    assert pooling.heatmap(bags[0]).shape == (len(bags[0]),)
+
+
+@pytest.mark.parametrize("method", ["ibmil", "mhim"])
+def test_stages_train_here_too(data, method):
+    bags, labels = data
+    classifier = MILClassifier(method=method, epochs=4, lr=2e-3).fit(bags, labels)
+    assert 5 <= classifier.selected_epoch_ <= 8
+    assert classifier.predict(bags).shape == labels.shape

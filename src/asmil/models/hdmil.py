@@ -47,7 +47,7 @@ from torch.nn import functional
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.base import Loss, MILModel, Output, Stage
-from asmil.models.blocks.chebyshev import ChebyshevKAN
+from asmil.models.blocks.chebyshev import ChebyshevKAN, kan
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.initialization import start_xavier
 from asmil.models.blocks.instance_loss import InstanceLossConfig, cluster_logits, clustering_loss
@@ -157,15 +157,16 @@ class HDMIL(MILModel):
         pooled_full = self.normalizer(scores).to(embedded.dtype) @ embedded
         weights = self._joint_weights(scores, mask) if jointly else self.kept_weights(scores, mask)
         pooled = weights.to(embedded.dtype) @ embedded
+        logits, logits_full = self.read(torch.stack([pooled, pooled_full]))
         extras = {
             "mask": mask,
             "mask_rate": mask_rate(mask),
-            "logits_full": self.read(pooled_full),
+            "logits_full": logits_full,
             "pooled_full": pooled_full,
             "pooled": pooled,
         }
         extras |= cluster_logits(embedded, scores, self.cluster_heads, self.config)
-        return Output(self.read(pooled), scores, pooled.flatten(), extras=extras)
+        return Output(logits, scores, pooled.flatten(), extras=extras)
 
     def kept_weights(self, scores: Tensor, mask: Tensor) -> Tensor:
         """Attention of each class over the tiles it keeps, C x N; all 0 for a class that keeps none."""
@@ -200,8 +201,9 @@ class HDMIL(MILModel):
         return Output(self.read(pooled), all_scores, pooled.flatten(), extras={"mask": self.mask(all_scores)})
 
     def read(self, pooled: Tensor) -> Tensor:
-        """C x 512 -> C logits, each class by its own unit."""
-        return torch.cat([head(row) for head, row in zip(self.heads, pooled, strict=True)])
+        """C x 512 -> C logits, each class by its own unit; or several such at once, n x C x 512 -> n x C."""
+        coefficients = torch.stack([head.coefficients for head in self.heads if isinstance(head, ChebyshevKAN)])
+        return kan(pooled.unsqueeze(-2), coefficients).squeeze((-1, -2))
 
     def _screened(self, bag: Bag, mask: Tensor) -> Output:
         """The prediction from the tiles that LIPN keeps, and what DMIN would have kept."""

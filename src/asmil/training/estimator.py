@@ -101,9 +101,17 @@ class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def attention(self, bag: Any) -> npt.NDArray[np.float32]:
         """How much each tile of a bag counted: N values that sum to 1, by the method's own heat map."""
         check_is_fitted(self, "model_")
+        if not self.model_.score_axes:
+            kinds = ", ".join(repr(kind) for kind in self.model_.heatmap_kinds)
+            raise AsmilError(f"{self.method} has no attention; heatmap(bag) shows what it has: {kinds}")
+        return self.heatmap(bag, "attention")
+
+    def heatmap(self, bag: Any, kind: str | None = None) -> npt.NDArray[np.float32]:
+        """One value a tile, as the method's authors draw it; `model_.heatmap_kinds` names the kinds."""
+        check_is_fitted(self, "model_")
         (ready,) = _as_bags([bag])
         output = infer(self.model_, self.model_.prepare(ready), self._device)
-        return np.asarray(self.model_.heatmap(output).float().numpy())
+        return np.asarray(self.model_.heatmap(output, kind).float().numpy())
 
     def _config(self) -> RunConfig:
         own = {"epochs": self.epochs, "lr": self.lr, "seed": self.random_state, "device": self.device}

@@ -21,11 +21,15 @@ class ChebyshevKAN(nn.Module):
         self.coefficients = nn.Parameter(nn.init.xavier_normal_(coefficients))
 
     def forward(self, x: Tensor) -> Tensor:
-        # bf16 has too few digits for the sum over polynomials, whose terms cancel
-        with torch.autocast(x.device.type, enabled=False):
-            coefficients = self.coefficients
-            basis = chebyshev(torch.tanh(x.to(coefficients.dtype)), coefficients.shape[2] - 1)
-            return torch.einsum("...ik,iok->...o", basis, coefficients)
+        return kan(x.unsqueeze(-2), self.coefficients).squeeze(-2)
+
+
+def kan(x: Tensor, coefficients: Tensor) -> Tensor:
+    """The layer for rows ... x n x I and coefficients ... x I x O x (degree + 1): ... x n x O."""
+    # bf16 has too few digits for the sum over polynomials, whose terms cancel
+    with torch.autocast(x.device.type, enabled=False):
+        basis = chebyshev(torch.tanh(x.to(coefficients.dtype)), coefficients.shape[-1] - 1)
+        return basis.flatten(-2) @ coefficients.transpose(-1, -2).flatten(-3, -2)
 
 
 def chebyshev(u: Tensor, degree: int) -> Tensor:
