@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from asmil import AsmilError, Bag, build, methods
+from asmil import Anchor, AsmilError, Bag, build, methods
 from asmil.models.inference import infer
 from asmil.tasks.classification import Classification
 
@@ -281,3 +281,22 @@ def test_a_large_bag_needs_no_matrix_of_all_pairs(name):
     assert torch.isfinite(output.logits).all()
     all_pairs = 4 * tiles**2 / 2**10
     assert _kilobytes("VmHWM") - held < 0.7 * all_pairs
+
+
+def test_an_anchor_holds_its_attention(name):
+    model = make(name).train()
+    if not model.score_axes:
+        return
+    bag = model.prepare(make_bag())
+    anchor = Anchor(model, momentum=0.5)
+    for _ in range(2):  # the second bag meets an anchor that has let go what its scores do not need
+        output = model(bag)
+        scores = model.attend(bag) if output.scores is None else output.scores
+        loss = anchor.loss(bag, scores)
+        assert torch.isfinite(loss)
+        assert float(loss.detach()) > -1e-6
+        anchor.update(model)
+    kept = {parameter for parameter, _ in anchor.copy.named_parameters()}
+    assert kept
+    assert kept <= {parameter for parameter, _ in model.named_parameters()}
+    assert not any("head" in parameter.split(".")[0] for parameter in kept)

@@ -86,7 +86,7 @@ def test_second_heat_maps_and_methods_without_attention(data):
     assert ranks.max() == pytest.approx(100)
     assert np.array_equal(np.argsort(ranks), np.argsort(clam.attention(bags[0])))
     pooling = MILClassifier(method="mean_pooling", epochs=1).fit(bags, labels)
-    with pytest.raises(AsmilError, match="mean_pooling has no attention; .*'probability'"):
+    with pytest.raises(AsmilError, match=r"mean_pooling has no attention; .*'probability'"):
         pooling.attention(bags[0])
     assert pooling.heatmap(bags[0]).shape == (len(bags[0]),)
 

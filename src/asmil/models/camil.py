@@ -170,7 +170,7 @@ class CAMIL(MILModel):
         return x, whole if mlp is None else tile_by_tile(lambda rows: rows + mlp(rows), whole)
 
     def _project(self, features: Tensor) -> Tensor:
-        features = features.to(self.head.weight.dtype)
+        features = features.to(self.nystrom.to_qkv.weight.dtype)
         return features if self.projection is None else self.projection(features)
 
     def neighbor_scores(self, whole: Tensor, matrix: Adjacency) -> Tensor:

@@ -27,19 +27,18 @@ class RandomModule(nn.Module):
         device = like.device if self.generator is None else self.generator.device
         return torch.rand(shape, generator=self.generator, device=device).to(like.device)
 
-    def dropout_factors(self, p: float, like: Tensor) -> Tensor:
-        """Factors of the shape of `like` for dropout: 0 with probability p, otherwise 1 / (1 - p)."""
-        count = like.numel()
-        if like.device.type != "cpu" or count < FEW:
-            kept = (self.uniform(like.shape, like) >= p).to(like.dtype)
-            return kept.div_(1 - p)
+    def drop(self, x: Tensor, p: float) -> Tensor:
+        """Values of x set to 0 with probability p, the others divided by 1 - p."""
+        count = x.numel()
+        if x.device.type != "cpu" or count < FEW:
+            return x * (self.uniform(x.shape, x) >= p) / (1 - p)
         # Four numbers of 16 bits from every draw of a fast generator that one draw of the given one seeds: several
         # times faster than a float for every value. p is rounded to 16 bits, and the factor made to fit.
         seed = int(torch.randint(2**62, (), generator=self.generator))
         raw = torch.from_numpy(np.random.SFC64(seed).random_raw(-(-count // 4)).view(np.int16))
         dropped = min(round(p * 2**16), 2**16 - 1)
-        kept = (raw[:count].view(like.shape) >= dropped - 2**15).to(like.dtype)
-        return kept.mul_(2**16 / (2**16 - dropped))
+        kept = (raw[:count].view(x.shape) >= dropped - 2**15).to(x.dtype)
+        return x * kept.mul_(2**16 / (2**16 - dropped))
 
 
 def use_generator(module: nn.Module, generator: torch.Generator | None) -> None:
@@ -61,7 +60,7 @@ class Dropout(RandomModule):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
-        return x * self.dropout_factors(self.p, x)
+        return self.drop(x, self.p)
 
 
 class TokenDrop(RandomModule):
