@@ -300,3 +300,23 @@ def test_an_anchor_holds_its_attention(name):
     assert kept
     assert kept <= {parameter for parameter, _ in model.named_parameters()}
     assert not any("head" in parameter.split(".")[0] for parameter in kept)
+
+
+@pytest.mark.parametrize("tiles", [1, 2, 3])
+@pytest.mark.parametrize("alike", [False, True])
+def test_small_bags_and_equal_tiles_can_be_trained_on(name, tiles, alike):
+    model = make(name).train()
+    model.use_generator(torch.Generator().manual_seed(0))
+    bag = make_bag(tiles)
+    if alike:
+        bag = Bag(bag.features[:1].repeat(tiles, 1), bag.coords[:1].repeat(tiles, 1), id=bag.id)
+    bag = model.prepare(bag)
+    output, target = model(bag), torch.tensor([1])
+    loss = model.loss([output], target, Classification(["a", "b", "c"]))
+    loss.total.backward()
+    model.after_step(bag, output, target)
+    assert torch.isfinite(loss.total)
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    assert gradients
+    assert all(torch.isfinite(gradient).all() for gradient in gradients)
+    assert torch.isfinite(model.eval()(bag).logits).all()
