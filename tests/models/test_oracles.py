@@ -43,6 +43,12 @@ def test_a_changed_number_a_new_output_and_a_broken_file_fail(path, tmp_path, ca
     assert lines[-1].startswith("1 passed, 4 failed")
 
 
+@pytest.mark.parametrize("empty", [{}, {"epoch": 3}, {"state_dict": {}}])
+def test_a_checkpoint_without_tensors_is_refused(empty):
+    with pytest.raises(AsmilError, match="no tensors"):
+        official.load(empty)
+
+
 def test_an_empty_folder_is_no_success(tmp_path):
     assert main([str(tmp_path)]) != 0
 
@@ -80,3 +86,29 @@ def test_whatever_is_taken_away_is_answered_in_words(path):
     assert len(said) > len(state) / 2
     odd = [text for text in said if not re.search(r"looks like \w+ but|no known official|model\.|heads|width", text)]
     assert odd == []
+
+
+@pytest.mark.parametrize("path", oracle_files("dtfd.json", "transmil_small_n9_2class.json"))
+def test_checkpoints_load_as_they_were_saved(path):
+    content = json.loads(path.read_text())
+    state = draw_state(content["tensors"])
+    expected = official.load(state, content["config"]).state_dict()
+    modules = {}
+    for name, tensor in state.items():
+        module, _, rest = name.partition(".")
+        modules.setdefault(module, {})[rest] = tensor
+    saved = [
+        {"state_dict": {f"model.{name}": tensor for name, tensor in state.items()}, "epoch": 3, "optimizer": {"lr": 1}},
+        {f"module.{name}": tensor.numpy() for name, tensor in state.items()},
+        {"model": state, "args": "--lr 1"},
+    ]
+    if all("." in name for name in state):
+        saved.append(modules)
+    for checkpoint in saved:
+        found = official.load(checkpoint, content["config"]).state_dict()
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+    missing = next(name for name in state if name.endswith(("fc1.weight", "_fc1.0.weight")))
+    part = {f"module.{name}": tensor for name, tensor in state.items() if name not in (missing, missing[:-6] + "bias")}
+    with pytest.raises(AsmilError, match=re.escape(missing)):
+        official.load(part, content["config"])

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -54,18 +55,20 @@ def load(tensors: Mapping[str, Any], config: Mapping[str, Any] | None = None) ->
     """Our model with the weights of an official state dict.
 
     config adds only what shapes cannot tell (heads, activations); its words are those of the official code. Of several
-    layouts that fit, the one with the most names is taken, and among those one with a condition of its own.
+    layouts that fit, the one with the most names is taken, and among those one with a condition of its own. Checkpoints
+    come as they were saved: the weights may lie under `state_dict` or `model`, in several state dicts side by side
+    (DTFD), and all names may begin with the same word (`module.`, `model.`).
     """
     methods()
     config = config or {}
-    state = _Official({name: torch.as_tensor(value) for name, value in tensors.items()})
-    fitting = [
-        form
-        for form in _FORMS
-        if form.required <= state.keys() and (form.applies is None or form.applies(state, config))
-    ]
+    states = [_Official(_flattened(tensors))]
+    if not states[0]:
+        raise AsmilError("there are no tensors in this; give a state dict, names with their tensors")
+    while not (fitting := _fitting(states[-1], config)) and (bare := _without_prefix(states[-1])):
+        states.append(_Official(bare))
     if not fitting:
-        raise AsmilError(_why_none(state))
+        raise AsmilError(_why_none(max(states, key=lambda state: _overlap(_closest(state), state))))
+    state = states[-1]
     form = max(fitting, key=lambda form: (len(form.required), form.applies is not None))
     looks = f"the state dict looks like {form.method} but"
     if halves := _layers_with_a_bias_alone(state):
@@ -93,6 +96,36 @@ def load(tensors: Mapping[str, Any], config: Mapping[str, Any] | None = None) ->
         raise AsmilError(f"{looks} {name} {tuple(ours[misfit[0]].shape)} does not fit the other tensors")
     model.load_state_dict(ours)
     return model.eval()
+
+
+def _fitting(state: Tensors, config: Config) -> list[OfficialForm]:
+    return [
+        form
+        for form in _FORMS
+        if form.required <= state.keys() and (form.applies is None or form.applies(state, config))
+    ]
+
+
+def _flattened(tensors: Mapping[str, Any], prefix: str = "") -> dict[str, Tensor]:
+    """The tensors of a checkpoint by name; of whatever else it holds (epochs, optimizers) nothing."""
+    for key in ("state_dict", "model_state_dict", "model"):
+        if not prefix and isinstance(tensors.get(key), Mapping):
+            return _flattened(tensors[key])
+    state: dict[str, Tensor] = {}
+    for name, value in tensors.items():
+        if isinstance(value, Mapping):
+            state |= _flattened(value, f"{prefix}{name}.")
+        elif isinstance(value, Tensor | np.ndarray):
+            state[f"{prefix}{name}"] = torch.as_tensor(value)
+    return state
+
+
+def _without_prefix(state: Tensors) -> dict[str, Tensor]:
+    """The same tensors without the word that all names begin with; nothing where there is none."""
+    words = {name.partition(".")[0] for name in state}
+    if len(words) != 1 or any("." not in name for name in state):
+        return {}
+    return {name.partition(".")[2]: tensor for name, tensor in state.items()}
 
 
 class _Official(dict[str, Tensor]):
