@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,9 @@ SHARED_DATA = Path(os.environ.get("ASMIL_DATA", REPOSITORY.parent / "shared" / "
 ORACLES = SHARED_DATA.parent / "oracles"
 
 
-def oracle_files(*patterns: str) -> list[object]:
+def oracle_files(*patterns: str, only: Callable[[Path], bool] = Path.exists) -> list[object]:
     """The oracle files that match, as test parameters; one skipped parameter when there are none."""
-    found = sorted({path for pattern in patterns for path in ORACLES.glob(pattern)})
+    found = sorted({path for pattern in patterns for path in ORACLES.glob(pattern) if only(path)})
     if not found:
         reason = f"no oracle files at {ORACLES}; set ASMIL_DATA to the shared data folder"
         return [pytest.param(None, marks=pytest.mark.skip(reason=reason))]

@@ -168,3 +168,21 @@ def test_the_verb_synthetic(tmp_path: Path) -> None:
     assert shown.exit_code == 0, shown.output
     assert "site-5" in shown.output
     assert len(list((tmp_path / "features").glob("*.h5"))) == 4
+
+
+def test_stages_are_told_apart_in_the_learning_curves():
+    from asmil.evaluation.figures import _course, learning_figure, stage_starts
+    from asmil.evaluation.run import Training
+
+    epochs = pd.DataFrame(
+        {"epoch": [1, 2, 3, 4], "stage": ["pure", "pure", "masked", "masked"], "train.loss": [0.9, 0.8, 1.4, 1.3]}
+    )
+    training = Training(0, 0, epochs, 4)
+    assert stage_starts(training) == [(1.0, "pure"), (3.0, "masked")]
+    course = _course(training, "train.loss")
+    assert course.index.tolist() == [1, 2, 2.5, 3, 4]
+    assert np.isnan(course[2.5])
+    assert learning_figure([training]) is not None
+    plain = Training(0, 0, epochs.drop(columns="stage"), 4)
+    assert stage_starts(plain) == []
+    assert _course(plain, "train.loss").index.tolist() == [1, 2, 3, 4]

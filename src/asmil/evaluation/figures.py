@@ -70,7 +70,8 @@ def roc_figure(evaluation: Evaluation) -> str | None:
 def learning_figure(trainings: Sequence[Training]) -> str | None:
     """Losses and validation metrics over epochs: thin lines are trainings, thick ones their mean.
 
-    A ring (one training: a dashed line) marks the epoch that was kept. None when nothing was recorded.
+    A ring (one training: a dashed line) marks the epoch that was kept. Where a method trains in stages, lines break
+    and a dotted line stands between them: they are of different models. None when nothing was recorded.
     """
     panels = [panel for panel in _panels(trainings) if panel[1]]
     if not panels:
@@ -79,11 +80,15 @@ def learning_figure(trainings: Sequence[Training]) -> str | None:
         figure = Figure(figsize=(3.7 * len(panels), 3.1), layout="constrained")
         for index, (title, columns) in enumerate(panels):
             axes = figure.add_subplot(1, len(panels), index + 1)
+            later = stage_starts(trainings[0])[1:]
+            axes.set_xlabel("epoch" + "".join(f" (from {start:.0f}: {_plain(name)})" for start, name in later))
             for number, column in enumerate(columns):
                 _draw_course(axes, trainings, column, COLORS[number % len(COLORS)])
             if len(trainings) == 1 and trainings[0].selected_epoch is not None:
                 axes.axvline(trainings[0].selected_epoch, color="#39424e", linewidth=1, linestyle="--")
-            axes.set(title=title, xlabel="epoch")
+            for start, _ in later:
+                axes.axvline(start - 0.5, color="#8a94a0", linewidth=1, linestyle=":")
+            axes.set_title(title)
             axes.legend(loc="best")
         return _svg(figure)
 
@@ -125,11 +130,7 @@ def _recorded(epochs: pd.DataFrame) -> list[str]:
 
 
 def _draw_course(axes: Axes, trainings: Sequence[Training], column: str, color: str) -> None:
-    courses = [
-        pd.Series(_numbers(training.epochs[column]), index=training.epochs["epoch"])
-        for training in trainings
-        if column in training.epochs
-    ]
+    courses = [_course(training, column) for training in trainings if column in training.epochs]
     label = _plain(column.partition(".")[2].replace("_", " "))
     if len(courses) > 1:
         for course in courses:
@@ -139,6 +140,24 @@ def _draw_course(axes: Axes, trainings: Sequence[Training], column: str, color: 
     axes.plot(mean.index, mean, color=color, linewidth=1.7, marker=marker, markersize=3, label=label)
     if column.startswith("val."):
         _mark_selected(axes, trainings, column, color)
+
+
+def _course(training: Training, column: str) -> pd.Series[float]:
+    """A column over the epochs, with a gap before every new stage."""
+    course = pd.Series(_numbers(training.epochs[column]), index=training.epochs["epoch"].astype(float))
+    gaps = pd.Series(np.nan, index=[start - 0.5 for start, _ in stage_starts(training)[1:]], dtype=float)
+    return pd.concat([course, gaps]).sort_index() if len(gaps) else course
+
+
+def stage_starts(training: Training) -> list[tuple[float, str]]:
+    """The first epoch and the name of every stage of a training; none where there are no stages."""
+    epochs = training.epochs
+    if "stage" not in epochs:
+        return []
+    begins = epochs["stage"] != epochs["stage"].shift()
+    return [
+        (float(epoch), str(name)) for epoch, name in zip(epochs["epoch"][begins], epochs["stage"][begins], strict=True)
+    ]
 
 
 def _mark_selected(axes: Axes, trainings: Sequence[Training], column: str, color: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from asmil.errors import AsmilError
 from asmil.evaluation.caveats import caveats_of
-from asmil.evaluation.figures import learning_figure, roc_figure
+from asmil.evaluation.figures import learning_figure, roc_figure, stage_starts
 from asmil.evaluation.run import Training, read_training
 from asmil.evaluation.summary import CLASS_METRICS, METRIC_TITLES, METRICS, Evaluation, MetricSummary
 from asmil.evaluation.tables import format_interval, format_number, format_sizes, format_trainings
@@ -118,6 +118,8 @@ def _learning(trainings: Sequence[Training], problems: Iterable[str]) -> str:
         caption = "Thin lines are single trainings, thick ones their mean. Rings mark the epochs that were kept."
     else:
         caption = "The dashed line marks the epoch that was kept."
+    if stage_starts(trainings[0]):
+        caption += " At the dotted line a new stage of the training begins, with a model of its own."
     return f"{notes}<p>{caption}</p>{_figure(figure, 'Learning curves')}"
 
 

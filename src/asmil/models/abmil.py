@@ -27,6 +27,7 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor, nn
 
+from asmil.models import survival_study
 from asmil.models.attention_pool import AttentionPoolModel
 from asmil.models.base import Output
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
@@ -58,14 +59,7 @@ class ABMILConfig(EmbeddingConfig):
         },
         "survival": {
             "model": {"embedding_layers": 0, "gated": False, "attention": 256},
-            "training": {
-                "lr": 2e-4,
-                "weight_decay": 1e-5,
-                "epochs": 10,
-                "schedule": "constant",
-                "accumulate": 32,
-                "select": "last",
-            },
+            "training": survival_study.TRAINING,
         },
         "mil_dropout": {
             "model": {

@@ -58,6 +58,13 @@ class Output:
     extras: dict[str, Tensor] = field(default_factory=dict)
 
 
+def predicted_row(output: Output) -> Tensor:
+    """The scores of the predicted class, 1 x N; where there is but one row, that one."""
+    assert output.scores is not None
+    row = int(output.logits.argmax()) if len(output.scores) > 1 else 0
+    return output.scores[row : row + 1]
+
+
 @dataclass(slots=True)
 class Loss:
     """A training loss (`total`, with gradient) and the parts it is made of."""

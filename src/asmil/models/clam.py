@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.attention_pool import AttentionPoolModel
-from asmil.models.base import Loss, Output
+from asmil.models.base import Loss, Output, predicted_row
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.instance_loss import InstanceLossConfig, cluster_logits, clustering_loss
 from asmil.models.blocks.scoring import ScoreNetwork
@@ -114,11 +114,10 @@ class CLAM(AttentionPoolModel):
         return Loss(weight * bag_loss + (1 - weight) * parts["cluster"], parts)
 
     def draw_heatmap(self, output: Output, kind: str) -> Tensor:
-        assert output.scores is not None
-        row = output.scores[int(output.logits.argmax()) if len(output.scores) > 1 else 0]
+        row = predicted_row(output)
         if kind == "percentile":
-            return percentiles(row)
-        attention: Tensor = self.normalizer(row.unsqueeze(0))
+            return percentiles(row[0])
+        attention: Tensor = self.normalizer(row)
         return attention[0]
 
 

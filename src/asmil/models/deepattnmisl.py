@@ -41,6 +41,7 @@ from torch.nn import functional
 
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
+from asmil.models import survival_study
 from asmil.models.base import MILModel, Output
 from asmil.models.blocks.chunks import tile_by_tile
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
@@ -66,9 +67,6 @@ class DeepAttnMISLConfig(EmbeddingConfig):
     cluster_seed: int = Field(0, ge=0, description="seed of k-means")
 
 
-_SURVIVAL_STUDY = {"lr": 2e-4, "weight_decay": 1e-5, "schedule": "constant", "accumulate": 32, "select": "last"}
-
-
 @register(
     "deepattnmisl",
     summary="tiles are clustered, and attention weighs the clusters",
@@ -87,7 +85,7 @@ _SURVIVAL_STUDY = {"lr": 2e-4, "weight_decay": 1e-5, "schedule": "constant", "ac
                 "early_stopping": 15,
             }
         },
-        "vlsa": {"model": {"variant": "vlsa"}, "training": {**_SURVIVAL_STUDY, "epochs": 10}},
+        "vlsa": {"model": {"variant": "vlsa"}, "training": survival_study.TRAINING},
     },
 )
 class DeepAttnMISL(MILModel):

@@ -28,7 +28,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from asmil.cohort.bag import Bag
-from asmil.models.base import Loss, MILModel, ModelConfig, Output
+from asmil.models.base import Loss, MILModel, ModelConfig, Output, predicted_row
 from asmil.models.blocks.dual_stream import (
     LINEAR_QUERY,
     NONLINEAR_QUERY,
@@ -37,7 +37,6 @@ from asmil.models.blocks.dual_stream import (
     Query,
     from_official,
     official_names,
-    predicted_class_attention,
     two_stream_loss,
     two_stream_output,
 )
@@ -117,7 +116,8 @@ class DSMIL(MILModel):
 
     def draw_heatmap(self, output: Output, kind: str) -> Tensor:
         del kind
-        return predicted_class_attention(output, self.normalizer)
+        attention: Tensor = self.normalizer(predicted_row(output))
+        return attention[0]
 
 
 def _official(query: tuple[str, ...]) -> OfficialForm:

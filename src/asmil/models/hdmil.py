@@ -46,7 +46,7 @@ from torch.nn import functional
 
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
-from asmil.models.base import Loss, MILModel, Output, Stage
+from asmil.models.base import Loss, MILModel, Output, Stage, predicted_row
 from asmil.models.blocks.chebyshev import ChebyshevKAN, kan
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.initialization import start_xavier
@@ -238,11 +238,10 @@ class HDMIL(MILModel):
 
     def draw_heatmap(self, output: Output, kind: str) -> Tensor:
         """The attention of the predicted class over all tiles, or over those kept for it (all 0 where none is)."""
-        assert output.scores is not None
-        chosen = output.logits.argmax().unsqueeze(0)
+        row = predicted_row(output)
         if kind == "kept":
-            return self.kept_weights(output.scores[chosen], output.extras["mask"][chosen])[0]
-        attention: Tensor = self.normalizer(output.scores[chosen])
+            return self.kept_weights(row, output.extras["mask"][output.logits.argmax()].unsqueeze(0))[0]
+        attention: Tensor = self.normalizer(row)
         return attention[0]
 
     def stages(self) -> list[Stage]:

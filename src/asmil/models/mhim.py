@@ -46,12 +46,13 @@ from torch.nn import functional
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.attention_pool import AttentionPoolModel
-from asmil.models.base import Loss, MILModel, Output, Stage
-from asmil.models.blocks.dual_stream import predicted_class_attention, two_stream_loss
+from asmil.models.base import Loss, MILModel, Output, Stage, predicted_row
+from asmil.models.blocks.dual_stream import two_stream_loss
 from asmil.models.blocks.maskable import AttentionEncoder, Network
 from asmil.models.blocks.masking import Mask, MaskRatios, choose_masked, cosine
 from asmil.models.blocks.mhim_config import MHIMConfig
 from asmil.models.blocks.momentum import move_towards
+from asmil.models.blocks.nystrom import as_distribution
 from asmil.models.blocks.randomness import RandomModule
 from asmil.models.layouts.mhim import FORMS
 from asmil.models.official import register_official
@@ -116,13 +117,12 @@ class PureMHIM(AttentionPoolModel):
                 f"heat maps of mhim with the base {self.config.base} need eval mode; call model.eval() first"
             )
         if self.config.base == "dsmil":
-            return predicted_class_attention(output, self.normalizer)
+            by_class: Tensor = self.normalizer(predicted_row(output))
+            return by_class[0]
         attention = super().draw_heatmap(output, kind)
         if self.config.base == "abmil":
             return attention
-        weights = output.extras["class_row"].mean(dim=0)[: len(attention)].clamp(min=0)
-        total = weights.sum()
-        return weights / total if total > 0 else attention
+        return as_distribution(output.extras["class_row"].mean(dim=0)[: len(attention)], otherwise=attention)
 
     def _read(self, network: Network, embedded: Tensor) -> Tensor:
         """What an encoder reads of a whole bag."""

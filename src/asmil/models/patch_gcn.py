@@ -38,6 +38,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from asmil.cohort.bag import Bag
+from asmil.models import survival_study
 from asmil.models.base import MILModel, Output
 from asmil.models.blocks.chunks import tile_by_tile
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
@@ -63,9 +64,6 @@ class PatchGCNConfig(EmbeddingConfig):
     graph_dropout: float = Field(0.1, ge=0, lt=1, description="after a graph layer (all but the first)")
 
 
-_SURVIVAL_STUDY = {"lr": 2e-4, "weight_decay": 1e-5, "schedule": "constant", "accumulate": 32, "select": "last"}
-
-
 @register(
     "patch_gcn",
     summary="graph convolutions over neighboring tiles, then gated attention",
@@ -73,8 +71,8 @@ _SURVIVAL_STUDY = {"lr": 2e-4, "weight_decay": 1e-5, "schedule": "constant", "ac
     "Graph Convolutional Networks",
     year=2021,
     presets={
-        "official": {"training": {**_SURVIVAL_STUDY, "epochs": 20, "sampling": "balanced"}},
-        "vlsa": {"model": {"variant": "vlsa"}, "training": {**_SURVIVAL_STUDY, "epochs": 10}},
+        "official": {"training": {**survival_study.TRAINING, "epochs": 20, "sampling": "balanced"}},
+        "vlsa": {"model": {"variant": "vlsa"}, "training": survival_study.TRAINING},
     },
 )
 class PatchGCN(MILModel):

@@ -36,6 +36,7 @@ from asmil.errors import AsmilError
 from asmil.models.base import MILModel, Output
 from asmil.models.blocks.activations import Activation
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
+from asmil.models.blocks.initialization import start_xavier
 from asmil.models.blocks.regional import CrossRegionAttention, FeedForward, RegionalLayer, RegionAttention
 from asmil.models.blocks.regions import Folding
 from asmil.models.blocks.scoring import ScoreNetwork
@@ -119,11 +120,7 @@ class R2T(MILModel):
             activation=config.attention_activation,
         )
         self.head = nn.Linear(width, n_outputs)
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.xavier_normal_(module.weight)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
+        start_xavier(self)
 
     def reembed(self, bag: Bag) -> Tensor:
         """The tiles after the encoder, N x I: what the pooling reads."""

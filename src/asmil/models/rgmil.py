@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from asmil.cohort.bag import Bag
-from asmil.models.base import MILModel, Output
+from asmil.models.base import MILModel, Output, predicted_row
 from asmil.models.blocks.embedding import LAYERS_TEXT, EmbeddingConfig, Layers, TileEmbedding
 from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
 from asmil.models.registry import register
@@ -85,9 +85,7 @@ class RGMIL(MILModel):
     def draw_heatmap(self, output: Output, kind: str) -> Tensor:
         """The attention of the stream of the predicted class."""
         del kind
-        assert output.scores is not None
-        stream = int(output.logits.argmax()) if len(output.scores) > 1 else 0
-        attention: Tensor = self.normalizer(output.scores[stream : stream + 1])
+        attention: Tensor = self.normalizer(predicted_row(output))
         return attention[0]
 
     def _columns(self) -> Tensor:

@@ -36,7 +36,7 @@ from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.base import MILModel, Output
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
-from asmil.models.blocks.nystrom import NystromAttention, NystromLayer
+from asmil.models.blocks.nystrom import NystromAttention, NystromLayer, as_distribution
 from asmil.models.blocks.position import PyramidPosition, repeats_to_square
 from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
 from asmil.models.registry import register
@@ -140,9 +140,7 @@ class TransMIL(MILModel):
         repeats = row[n_tiles:]
         weights = row[:n_tiles].clone()
         weights[: len(repeats)] += repeats
-        weights = weights.clamp(min=0)
-        total = weights.sum()
-        return weights / total if total > 0 else exact
+        return as_distribution(weights, otherwise=exact)
 
     def _tokens(self, bag: Bag) -> Tensor:
         """What enters layer 1: the class token and the tiles on their square, (1 + s^2) x I."""

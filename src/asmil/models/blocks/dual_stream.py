@@ -146,13 +146,6 @@ def two_stream_loss(outputs: Sequence[Output], targets: Tensor, task: Task, kind
     return Loss(0.5 * parts[name] + 0.5 * parts["max"], parts)
 
 
-def predicted_class_attention(output: Output, normalizer: Normalizer) -> Tensor:
-    """The attention of the predicted class, N."""
-    assert output.scores is not None
-    attention: Tensor = normalizer(output.scores[output.logits.argmax()].unsqueeze(0))
-    return attention.squeeze(0)
-
-
 INSTANCE, HEAD = "i_classifier.fc.0", "b_classifier.fcc"
 LINEAR_QUERY, NONLINEAR_QUERY = ("b_classifier.q",), ("b_classifier.q.0", "b_classifier.q.2")
 

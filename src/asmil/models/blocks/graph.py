@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from asmil.models.blocks.precision import floating
 from asmil.models.blocks.randomness import Dropout
 
 Adjacency = Mapping[str, Tensor]
@@ -71,7 +72,7 @@ def _gathered_sum(x: Tensor, indices: Tensor, starts: Tensor, values: Tensor | N
 
 def weighted_sum(matrix: Adjacency, x: Tensor) -> Tensor:
     """A x, N x d, in float32 at least; with its gradient."""
-    return _WeightedSum.apply(_floating(x), matrix)  # type: ignore[no-any-return, no-untyped-call]
+    return _WeightedSum.apply(floating(x), matrix)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class _WeightedSum(torch.autograd.Function):
@@ -90,7 +91,7 @@ def softmax_sum(matrix: Adjacency, messages: Tensor, t: Tensor) -> Tensor:
 
     A tile that nothing reaches gets 0.
     """
-    messages, t = _floating(messages), _floating(t)
+    messages, t = floating(messages), floating(t)
     lowest, highest = torch.aminmax(messages.detach())
     if bool((highest - lowest) * t.detach().abs() < _SPREAD):
         return _SoftmaxSum.apply(messages, t, matrix)  # type: ignore[no-any-return, no-untyped-call]
@@ -174,7 +175,3 @@ class ResidualGENConv(nn.Module):
     def forward(self, x: Tensor, matrix: Adjacency) -> Tensor:
         out: Tensor = self.dropout(x + functional.relu(self.norm(self.conv(x, matrix))))
         return out
-
-
-def _floating(tensor: Tensor) -> Tensor:
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))

@@ -25,6 +25,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from asmil.models.blocks.precision import full_precision
+
 
 class ProjectedAttention(nn.Module):
     """The parameters of a block, and what follows its attention."""
@@ -150,11 +152,6 @@ class LowRankBlock(nn.Module):
         tiles = converted_once(tiles)
         filled: Tensor = self.read_latents(tiles, self.read_tiles(self.latents, tiles))
         return filled
-
-
-def full_precision(like: Tensor) -> torch.autocast:
-    """No autocast for the products of a few vectors: converting their factors would cost more than it saves."""
-    return torch.autocast(like.device.type, enabled=False)
 
 
 def converted_once(tiles: Tensor) -> Tensor:

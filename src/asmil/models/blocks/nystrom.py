@@ -28,6 +28,7 @@ from torch.nn import functional
 
 from asmil.errors import AsmilError
 from asmil.models.blocks.landmark_attention import gather, spread
+from asmil.models.blocks.precision import floating, full_precision
 from asmil.models.blocks.pseudo_inverse import pseudo_inverse
 from asmil.models.blocks.randomness import Dropout
 
@@ -158,20 +159,20 @@ class NystromAttention(nn.Module):
     def row_scores(self, tokens: Tensor, row: int) -> Tensor:
         """The exact scores `q_row . k_j / sqrt(h)` of one token against all, H x S, without projecting all keys."""
         to_query, to_key, _ = self._projections()
-        with _full_precision(tokens):
-            tokens = _floating(tokens)
+        with full_precision(tokens):
+            tokens = floating(tokens)
             query = self._split(functional.linear(tokens[row : row + 1], to_query))
             folded = query @ to_key.view(self.heads, self.head_width, -1)
             scores: Tensor = folded.squeeze(1) @ tokens.t() * self.head_width**-0.5
             return scores
 
     def _projections(self) -> tuple[Tensor, Tensor, Tensor]:
-        query, key, value = _floating(self.to_qkv.weight).chunk(3)
+        query, key, value = floating(self.to_qkv.weight).chunk(3)
         return query, key, value
 
     def _split(self, projected: Tensor) -> Tensor:
         """rows x (H h) -> H x rows x h."""
-        return _floating(projected).view(-1, self.heads, self.head_width).transpose(0, 1)
+        return floating(projected).view(-1, self.heads, self.head_width).transpose(0, 1)
 
     def _parts(self, tokens: Tensor, row: int | None = None) -> _Parts:
         to_query, to_key, _ = self._projections()
@@ -183,12 +184,12 @@ class NystromAttention(nn.Module):
         else:
             to_key_value = self.to_qkv.weight[self.heads * self.head_width :]
             keys, values = (self._split(part) for part in functional.linear(padded, to_key_value).chunk(2, dim=1))
-        with _full_precision(tokens):
+        with full_precision(tokens):
             if row is not None:
-                queries = self._split(functional.linear(_floating(tokens[row : row + 1]), to_query))
+                queries = self._split(functional.linear(floating(tokens[row : row + 1]), to_query))
             # The first pads // run landmarks are zero; one of them stays.
             dropped = max(0, pads // run - 1)
-            kept = _floating(padded[dropped * run :]).view(-1, run, padded.shape[1]).mean(dim=1)
+            kept = floating(padded[dropped * run :]).view(-1, run, padded.shape[1]).mean(dim=1)
             counts = torch.ones_like(kept[:, 0])
             counts[0] += dropped
             landmark_queries = self._split(functional.linear(kept, to_query))
@@ -198,7 +199,7 @@ class NystromAttention(nn.Module):
         return _Parts(queries, keys, values, pads, landmark_queries, landmark_keys, counts, inverse)
 
     def _output(self, parts: _Parts, row: int | None, dtype: torch.dtype) -> Tensor:
-        with _full_precision(parts.values):
+        with full_precision(parts.values):
             pooled = parts.inverse @ gather(parts.landmark_queries, parts.keys, parts.values, self.landmarks)
             keys, pooled = (_repeated(kept, self.landmarks) for kept in (parts.landmark_keys, pooled))
             if row is None:
@@ -211,7 +212,7 @@ class NystromAttention(nn.Module):
         """Residual, joined heads, output layer: R x H x h -> R x width."""
         if self.residual is not None:
             values = parts.values[:, parts.pads :]
-            with _full_precision(values):
+            with full_precision(values):
                 if row is None:
                     residual = self.residual(values)
                 else:
@@ -238,7 +239,7 @@ class NystromLayer(nn.Module):
 
 def _row_weights(parts: _Parts, row: int) -> Tensor:
     """`(F1[row] Z) F3`, H x n, one head at a time: one M x n matrix is the most that is held."""
-    with _full_precision(parts.keys):
+    with full_precision(parts.keys):
         query = parts.queries[:, row : row + 1]
         through = _weighted_softmax(query, parts.landmark_keys, parts.counts) @ parts.inverse
         weights = []
@@ -259,10 +260,11 @@ def _repeated(kept: Tensor, landmarks: int) -> Tensor:
     return kept if missing == 0 else torch.cat([kept[:, :1].expand(-1, missing, -1), kept], dim=1)
 
 
-def _floating(tensor: Tensor) -> Tensor:
-    """In float32 at least: the inverse iteration does not survive half precision."""
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+def as_distribution(weights: Tensor, otherwise: Tensor) -> Tensor:
+    """A row of attention as a map: what is negative set to 0, the rest scaled to the sum 1.
 
-
-def _full_precision(tensor: Tensor) -> torch.autocast:
-    return torch.autocast(tensor.device.type, enabled=False)
+    otherwise: the map where nothing is positive
+    """
+    clipped = weights.clamp(min=0)
+    total = clipped.sum()
+    return clipped / total if total > 0 else otherwise
