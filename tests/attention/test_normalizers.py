@@ -59,7 +59,7 @@ def test_half_precision_scores_are_normalized_in_float32():
 def test_modules_equal_their_functions(name, temperature):
     functions = {"softmax": (softmax, log_softmax), "nsf": (nsf, log_nsf)}
     scores = torch.randn(4, 30)
-    module = build_normalizer(name, temperature)
+    module = build_normalizer(name, temperature=temperature)
     torch.testing.assert_close(module(scores), functions[name][0](scores, temperature))
     torch.testing.assert_close(module.log(scores), functions[name][1](scores, temperature))
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from asmil import AsmilError, Bag, build
+from asmil.attention.divergences import negative_entropy
 from asmil.attention.normalizers import NSF, Softmax
 from asmil.models import official
-from asmil.models.blocks.entropy import negative_entropy
 from asmil.models.inference import infer
 from asmil.tasks.classification import Classification
 from asmil.training.config import resolve

@@ -302,6 +302,30 @@ def test_an_anchor_holds_its_attention(name):
     assert not any("head" in parameter.split(".")[0] for parameter in kept)
 
 
+def test_an_anchor_pulls_its_attention_in_training(name):
+    model = make(name, **exceptions(name).options).train()
+    if not model.score_axes:
+        return
+    bag = model.prepare(make_bag())
+    anchor = Anchor(model, normalizer="softmax", update="never")
+    draw = torch.Generator().manual_seed(0)
+    with torch.no_grad():  # the model has moved away from its anchor; what a method remembers is no longer all equal
+        for tensor in (*model.parameters(), *model.buffers()):
+            if tensor.is_floating_point():
+                tensor.add_(0.3 * tensor.std(unbiased=False).clamp_min(0.1) * torch.randn(tensor.shape, generator=draw))
+    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=3e-3)
+    losses = []
+    for _ in range(40):
+        optimizer.zero_grad()
+        output = model(bag)
+        loss = anchor.loss(bag, model.attend(bag) if output.scores is None else output.scores)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[0] > 1e-6
+    assert np.mean(losses[-5:]) < 0.7 * losses[0]
+
+
 @pytest.mark.parametrize("tiles", [1, 2, 3])
 @pytest.mark.parametrize("alike", [False, True])
 def test_small_bags_and_equal_tiles_can_be_trained_on(name, tiles, alike):

@@ -1,30 +1,63 @@
-"""Normalizers, divergences and the anchor: all that concerns attention, whatever the model."""
+"""Normalizers, divergences, the anchor and other stabilizers: all that concerns attention, whatever the model."""
 
 from asmil.attention.anchor import Anchor
-from asmil.attention.divergences import cross_entropy, jsd, kl, kl_to_softmax
+from asmil.attention.divergences import cross_entropy, jsd, kl, kl_to_softmax, negative_entropy
 from asmil.attention.normalizers import (
     NSF,
+    Entmax,
+    Mixture,
     Normalizer,
     Softmax,
+    Sparsemax,
+    StandardizedNSF,
     build_normalizer,
+    entmax,
+    log_entmax,
+    log_mixture,
     log_nsf,
     log_softmax,
+    log_sparsemax,
+    log_standardized_nsf,
+    mixture,
     nsf,
     softmax,
+    sparsemax,
+    standardized_nsf,
 )
+from asmil.attention.stabilizer import Attended, Stabilizer
+from asmil.attention.stabilizers import EntropyReward, FeatureMatching, ScorePenalty, TemporalEnsemble
 
 __all__ = [
     "NSF",
     "Anchor",
+    "Attended",
+    "Entmax",
+    "EntropyReward",
+    "FeatureMatching",
+    "Mixture",
     "Normalizer",
+    "ScorePenalty",
     "Softmax",
+    "Sparsemax",
+    "Stabilizer",
+    "StandardizedNSF",
+    "TemporalEnsemble",
     "build_normalizer",
     "cross_entropy",
+    "entmax",
     "jsd",
     "kl",
     "kl_to_softmax",
+    "log_entmax",
+    "log_mixture",
     "log_nsf",
     "log_softmax",
+    "log_sparsemax",
+    "log_standardized_nsf",
+    "mixture",
+    "negative_entropy",
     "nsf",
     "softmax",
+    "sparsemax",
+    "standardized_nsf",
 ]

@@ -41,9 +41,14 @@ def kl_to_softmax(target_scores: Tensor, normalizer: Normalizer, scores: Tensor)
     return _KLToSoftmax.apply(target_scores, normalizer, scores)  # type: ignore[no-any-return, no-untyped-call]
 
 
+def negative_entropy(log_attention: Tensor) -> Tensor:
+    """`sum_i a_i log a_i` of every row: A x N -> A, between -log N (uniform) and 0 (one tile)."""
+    return _weighted(log_attention, log_attention)
+
+
 def _weighted(log_weights: Tensor, values: Tensor) -> Tensor:
-    # Weight 0 times a value that is not finite is NaN, the only NaN there is: nansum counts it as 0.
-    return (log_weights.exp() * values).nansum(dim=-1)
+    # Where the weight is 0 the value may not be finite; the fill also cuts off its gradient.
+    return (log_weights.exp() * values.masked_fill(log_weights == -torch.inf, 0.0)).sum(dim=-1)
 
 
 class _KLToSoftmax(torch.autograd.Function):

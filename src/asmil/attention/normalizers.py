@@ -1,19 +1,25 @@
-"""From scores to attention, in the log domain: softmax with a temperature, and the normalized sigmoid (NSF).
+"""From scores to attention: the rules, each as a function, its logarithm and a small module with the rule's options.
 
-Scores are A x N (rows: branches, heads, tokens; columns: tiles); every row is normalized over its tiles.
-Both functions have the form `attention = softmax(g(z))` with an elementwise g, which is what makes them exact
-for scores of any size and lets a bag be pooled chunk by chunk:
+Scores are A x N (rows: branches, heads, tokens; columns: tiles); every row is normalized over its tiles:
 
-    softmax  g(z) = z / T
-    nsf      g(z) = log sigmoid(z / T)          since  sigmoid(z_i) / sum_j sigmoid(z_j) = softmax(log sigmoid(z))_i
+    softmax           exp(z_i / T) / sum_j exp(z_j / T)
+    nsf               sigmoid(z_i / T) / sum_j sigmoid(z_j / T), the normalized sigmoid
+    standardized_nsf  nsf(kappa ((z_i - mean) / sd - offset)), mean and sd over the tiles of the row
+    mixture           zeta softmax(z) + (1 - zeta) nsf(z), zeta = sigmoid(xi), xi trained from 0
+    entmax            [(alpha - 1) z_i - tau]_+ ^ (1 / (alpha - 1)), tau such that the sum is 1; 1 < alpha <= 2
+    sparsemax         entmax with alpha = 2
 
-A masked tile has the score minus infinity and gets the weight 0 from both.
+A masked tile has the score minus infinity, gets the weight 0 from all of them and enters no sum. The first three have
+the form `softmax(g(z))`, which is what keeps them exact for scores of any size:
+
+    sigmoid(z_i) / sum_j sigmoid(z_j) = softmax(log sigmoid(z))_i
 """
 
 from __future__ import annotations
 
 from typing import ClassVar
 
+import entmax as _entmax_package
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -45,9 +51,104 @@ def log_nsf(scores: Tensor, temperature: float = 1.0) -> Tensor:
     return torch.log_softmax(functional.logsigmoid(_tempered(scores, temperature)), dim=-1)
 
 
+def standardized_nsf(scores: Tensor, kappa: float = 2.0, offset: float = 1.0) -> Tensor:
+    """The normalized sigmoid of scores that were standardized over the last axis: `nsf(kappa (s - offset))`.
+
+    It does not change when all scores are shifted or scaled: a tile counts as high when it lies `offset` standard
+    deviations above the mean, and `kappa` says how sharp that border is.
+    """
+    return nsf(kappa * (_standardized(scores) - offset))
+
+
+def log_standardized_nsf(scores: Tensor, kappa: float = 2.0, offset: float = 1.0) -> Tensor:
+    """The logarithm of `standardized_nsf`."""
+    return log_nsf(kappa * (_standardized(scores) - offset))
+
+
+def mixture(scores: Tensor, xi: Tensor | float = 0.0) -> Tensor:
+    """Attention `zeta softmax(z) + (1 - zeta) nsf(z)` with `zeta = sigmoid(xi)`, over the last axis."""
+    zeta = torch.sigmoid(torch.as_tensor(xi, dtype=_working_type(scores), device=scores.device))
+    return zeta * softmax(scores) + (1 - zeta) * nsf(scores)
+
+
+def log_mixture(scores: Tensor, xi: Tensor | float = 0.0) -> Tensor:
+    """The logarithm of `mixture`."""
+    xi = torch.as_tensor(xi, dtype=_working_type(scores), device=scores.device)
+    terms = functional.logsigmoid(xi) + log_softmax(scores), functional.logsigmoid(-xi) + log_nsf(scores)
+    # A masked tile is minus infinity in both terms, where the derivative of logaddexp is not defined.
+    masked = scores == -torch.inf
+    return torch.logaddexp(terms[0].masked_fill(masked, 0), terms[1].masked_fill(masked, 0)).masked_fill(
+        masked, -torch.inf
+    )
+
+
+def entmax(scores: Tensor, alpha: float = 1.5) -> Tensor:
+    """Sparse attention over the last axis: the larger `alpha`, the fewer tiles; 1 is softmax, 2 sparsemax.
+
+    `alpha` 1.5 and 2 are solved by sorting, others by bisection (the `entmax` package).
+    """
+    if not 1 <= alpha <= 2:
+        raise AsmilError(f"alpha = {alpha}: entmax takes values from 1 (softmax) to 2 (sparsemax)")
+    if alpha == 1:
+        return softmax(scores)
+    scores = _bounded(scores.to(_working_type(scores)), alpha)
+    if alpha == 1.5:
+        attention: Tensor = _entmax_package.entmax15(scores, dim=-1)
+    elif alpha == 2:
+        attention = _entmax_package.sparsemax(scores, dim=-1)
+    else:
+        attention = _entmax_package.entmax_bisect(scores, alpha, dim=-1)
+    return attention
+
+
+def log_entmax(scores: Tensor, alpha: float = 1.5) -> Tensor:
+    """The logarithm of `entmax`: minus infinity outside its support."""
+    if alpha == 1:
+        return log_softmax(scores)
+    attention = entmax(scores, alpha)
+    outside = attention == 0
+    return attention.masked_fill(outside, 1).log().masked_fill(outside, -torch.inf)  # a gradient is 0 outside, not NaN
+
+
+def sparsemax(scores: Tensor) -> Tensor:
+    """The Euclidean projection of the scores onto the simplex, `[z_i - tau]_+`."""
+    return entmax(scores, 2.0)
+
+
+def log_sparsemax(scores: Tensor) -> Tensor:
+    """The logarithm of `sparsemax`: minus infinity outside its support."""
+    return log_entmax(scores, 2.0)
+
+
+def _working_type(scores: Tensor) -> torch.dtype:
+    return torch.float32 if scores.dtype in (torch.float16, torch.bfloat16) else scores.dtype
+
+
 def _tempered(scores: Tensor, temperature: float) -> Tensor:
-    scores = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
+    scores = scores.to(_working_type(scores))
     return scores if temperature == 1.0 else scores / temperature
+
+
+def _standardized(scores: Tensor) -> Tensor:
+    """Mean 0 and standard deviation 1 over the unmasked tiles; all 0 where they are equal, up to rounding."""
+    scores = scores.to(_working_type(scores))
+    seen = scores != -torch.inf
+    known = scores.masked_fill(~seen, 0)
+    count = seen.sum(dim=-1, keepdim=True).clamp_min(1)
+    deviation = (known - known.sum(dim=-1, keepdim=True) / count).masked_fill(~seen, 0)
+    variance = deviation.square().sum(dim=-1, keepdim=True) / count
+    rounding = 128 * torch.finfo(scores.dtype).eps * known.abs().amax(dim=-1, keepdim=True).detach()
+    floor = rounding.square().clamp_min(torch.finfo(scores.dtype).tiny)
+    return (deviation * variance.clamp_min(floor).rsqrt()).masked_fill(~seen, -torch.inf)
+
+
+def _bounded(scores: Tensor, alpha: float) -> Tensor:
+    """The scores below their maximum, and none so low (or masked) that sums of them lose the high ones.
+
+    A tile that lies 1 / (alpha - 1) below the maximum has the weight 0, however much lower it is.
+    """
+    below = scores - scores.amax(dim=-1, keepdim=True).detach()
+    return below.clamp_min(-1 / (alpha - 1) - 1)
 
 
 class Normalizer(nn.Module):
@@ -58,6 +159,10 @@ class Normalizer(nn.Module):
     """
 
     streams: ClassVar[bool] = False
+    sparse: ClassVar[bool] = False
+    """Whether unmasked tiles can get the weight 0."""
+    options: ClassVar[tuple[str, ...]] = ()
+    """The settings that the rule takes."""
 
     def log_weights(self, scores: Tensor) -> Tensor:
         """g(z), elementwise, when `streams`."""
@@ -75,10 +180,11 @@ class Softmax(Normalizer):
     """`softmax(z / T)`: invariant to a shift of all scores."""
 
     streams = True
+    options = ("temperature",)
 
     def __init__(self, temperature: float = 1.0) -> None:
         super().__init__()
-        self.temperature = _positive(temperature)
+        self.temperature = _positive("temperature", temperature)
 
     def log_weights(self, scores: Tensor) -> Tensor:
         return _tempered(scores, self.temperature)
@@ -88,26 +194,102 @@ class NSF(Normalizer):
     """The normalized sigmoid `sigmoid(z / T) / sum sigmoid(z / T)`."""
 
     streams = True
+    options = ("temperature",)
 
     def __init__(self, temperature: float = 1.0) -> None:
         super().__init__()
-        self.temperature = _positive(temperature)
+        self.temperature = _positive("temperature", temperature)
 
     def log_weights(self, scores: Tensor) -> Tensor:
         return functional.logsigmoid(_tempered(scores, self.temperature))
 
 
-NORMALIZERS: dict[str, type[Softmax] | type[NSF]] = {"softmax": Softmax, "nsf": NSF}
+class StandardizedNSF(Normalizer):
+    """The normalized sigmoid of standardized scores, `nsf(kappa ((z - mean) / sd - offset))` per row of a bag."""
+
+    options = ("kappa", "offset")
+
+    def __init__(self, kappa: float = 2.0, offset: float = 1.0) -> None:
+        super().__init__()
+        self.kappa, self.offset = _positive("kappa", kappa), float(offset)
+
+    def forward(self, scores: Tensor) -> Tensor:
+        return standardized_nsf(scores, self.kappa, self.offset)
+
+    def log(self, scores: Tensor) -> Tensor:
+        return log_standardized_nsf(scores, self.kappa, self.offset)
 
 
-def build_normalizer(name: str, temperature: float = 1.0) -> Normalizer:
-    """A normalizer by its name; an unknown name is answered with the nearest one."""
+class Entmax(Normalizer):
+    """Sparse attention, `alpha` from 1 (softmax) to 2 (sparsemax)."""
+
+    sparse = True
+    options: ClassVar[tuple[str, ...]] = ("alpha",)
+
+    def __init__(self, alpha: float = 1.5) -> None:
+        super().__init__()
+        if not 1 < alpha <= 2:
+            raise AsmilError(f"alpha = {alpha}: it must lie above 1 (softmax) and at most at 2 (sparsemax)")
+        self.alpha = float(alpha)
+
+    def forward(self, scores: Tensor) -> Tensor:
+        return entmax(scores, self.alpha)
+
+    def log(self, scores: Tensor) -> Tensor:
+        return log_entmax(scores, self.alpha)
+
+
+class Sparsemax(Entmax):
+    """Entmax with `alpha` 2."""
+
+    options: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self) -> None:
+        super().__init__(2.0)
+
+
+class Mixture(Normalizer):
+    """`zeta softmax + (1 - zeta) nsf` with a trained `zeta = sigmoid(xi)`, from xi = 0 on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.xi = nn.Parameter(torch.zeros(()))
+
+    @property
+    def zeta(self) -> float:
+        """The share of softmax."""
+        return float(torch.sigmoid(self.xi.detach()))
+
+    def forward(self, scores: Tensor) -> Tensor:
+        return mixture(scores, self.xi)
+
+    def log(self, scores: Tensor) -> Tensor:
+        return log_mixture(scores, self.xi)
+
+
+NORMALIZERS: dict[str, type[Normalizer]] = {
+    "softmax": Softmax,
+    "nsf": NSF,
+    "standardized_nsf": StandardizedNSF,
+    "sparsemax": Sparsemax,
+    "entmax": Entmax,
+    "mixture": Mixture,
+}
+
+
+def build_normalizer(name: str, **options: float) -> Normalizer:
+    """A normalizer by its name; an unknown name is answered with the nearest one, as is an option it does not take."""
     if name not in NORMALIZERS:
         raise AsmilError(f"unknown normalizer {name!r}: {did_you_mean(name, NORMALIZERS)}")
-    return NORMALIZERS[name](temperature)
+    kind = NORMALIZERS[name]
+    for option in options:
+        if option not in kind.options:
+            takes = " and ".join(kind.options) or "no options"
+            raise AsmilError(f"the normalizer {name!r} has no {option!r}; it takes {takes}")
+    return kind(**options)
 
 
-def _positive(temperature: float) -> float:
-    if not temperature > 0:
-        raise AsmilError(f"temperature = {temperature}: it must be above 0")
-    return float(temperature)
+def _positive(name: str, value: float) -> float:
+    if not value > 0:
+        raise AsmilError(f"{name} = {value}: it must be above 0")
+    return float(value)

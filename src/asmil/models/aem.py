@@ -22,20 +22,20 @@ tiles in every step; `data.max_tiles` is the like of it here.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
+from asmil.attention.divergences import negative_entropy
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.abmil import ABMIL, ABMILConfig
-from asmil.models.base import Loss, MILModel, Output, inner_width
+from asmil.models.base import Loss, MILModel, Output, inner_width, lend_normalizer
 from asmil.models.blocks.dual_stream import LINEAR_QUERY, from_official, official_names
 from asmil.models.blocks.embedding import EmbeddingConfig
-from asmil.models.blocks.entropy import negative_entropy
 from asmil.models.blocks.query_pool import QueryPool, QueryPoolConfig
 from asmil.models.dsmil import DSMIL, DSMILConfig
 from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
@@ -71,6 +71,7 @@ class AEM(MILModel):
     """AEM; see the module's text for the formulas. The rows of the scores are the base's."""
 
     config_type = AEMConfig
+    own_stabilizers: ClassVar[Mapping[str, str]] = {"entropy": "model.weight"}
     score_axes = ("row",)
     config: AEMConfig
     base: MILModel
@@ -113,7 +114,7 @@ class AEM(MILModel):
 
     def _current_base(self) -> MILModel:
         """The base, with the normalizer that this model has now."""
-        self.base.normalizer = self.normalizer
+        lend_normalizer(self, self.base)
         return self.base
 
 

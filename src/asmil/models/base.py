@@ -65,6 +65,12 @@ def predicted_row(output: Output) -> Tensor:
     return output.scores[row : row + 1]
 
 
+def lend_normalizer(owner: MILModel, borrower: MILModel) -> None:
+    """Let `borrower`, a part of `owner`, read the owner's normalizer; a state dict then holds it once."""
+    borrower._modules.pop("normalizer", None)
+    object.__setattr__(borrower, "normalizer", owner.normalizer)
+
+
 @dataclass(slots=True)
 class Loss:
     """A training loss (`total`, with gradient) and the parts it is made of."""
@@ -102,6 +108,8 @@ class MILModel(nn.Module):
     """What the A rows of the scores are, outermost first; empty for a method without attention."""
     heatmap_kinds: ClassVar[tuple[str, ...]] = ("attention",)
     """The maps that `heatmap` can draw, the default first."""
+    own_stabilizers: ClassVar[Mapping[str, str]] = {}
+    """Stabilizers that the method has anyway, each with the setting that weighs it."""
 
     def __init__(self, in_features: int, n_outputs: int, config: ModelConfig) -> None:
         super().__init__()
@@ -145,6 +153,7 @@ class MILModel(nn.Module):
         value = task.loss(torch.stack([output.logits for output in outputs]), targets)
         return Loss(value, {task.loss_name: value})
 
+    @torch.no_grad()
     def heatmap(self, output: Output, kind: str | None = None) -> Tensor:
         """One value a tile, N, as the method's authors draw it; `kind` is one of `heatmap_kinds`."""
         kind = self.heatmap_kinds[0] if kind is None else kind
@@ -176,6 +185,22 @@ class MILModel(nn.Module):
 
         target: a class index of shape (1,), or what the task's targets are
         """
+
+    def use_normalizer(self, normalizer: Normalizer) -> None:
+        """Turn scores into attention by another rule than the method's own; refused where it is built in."""
+        if not self.score_axes:
+            raise AsmilError(f"{type(self).__name__} has no attention, so there are no scores to normalize")
+        if self.normalizer_built_in:
+            raise AsmilError(
+                f"the softmax of {type(self).__name__} is part of its Nystrom attention and cannot be replaced; leave "
+                "attention.normalizer out (an anchor can have any normalizer)"
+            )
+        self.normalizer = normalizer
+
+    @property
+    def normalizer_built_in(self) -> bool:
+        """Whether the rule from scores to attention is part of the method, so that there can be no other."""
+        return False
 
     def use_generator(self, generator: torch.Generator | None) -> None:
         """Draw all randomness of training from `generator`, so that a run can be repeated and resumed."""

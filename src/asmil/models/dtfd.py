@@ -184,7 +184,7 @@ class DTFD(MILModel):
         return torch.softmax(output.instance_logits, dim=1)[:, -1]
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        parts = ([self.embedding, self.residual], [self.attention], [self.classifier], [self.tier2])
+        parts = ([self.embedding, self.residual], [self.attention, self.normalizer], [self.classifier], [self.tier2])
         clip = {} if self.config.clip_norm is None else {"clip_norm": self.config.clip_norm}
         return [{"params": [p for module in modules for p in module.parameters()], **clip} for modules in parts]
 

@@ -36,6 +36,7 @@ class without kept tiles reads zeros, as there. Bags below k tiles take all of t
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
@@ -248,7 +249,7 @@ class HDMIL(MILModel):
         if self.lipn is None:
             return super().stages()
         dmin = HDMIL(self.in_features, self.n_outputs, self.config.model_copy(update={"lipn": False}))
-        dmin.normalizer = self.normalizer
+        dmin.normalizer = copy.deepcopy(self.normalizer)
         dmin.load_state_dict({name: value for name, value in self.state_dict().items() if "lipn." not in name})
         return [Stage("dmin", dmin), Stage("lipn", self, self._take_over)]
 

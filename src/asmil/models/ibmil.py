@@ -25,6 +25,7 @@ dictionary take no part; the official code fails there, or answers NaN. Its drop
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Literal
@@ -36,7 +37,7 @@ from torch import Tensor, nn
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.abmil import ABMIL, ABMILConfig
-from asmil.models.base import Loss, MILModel, Output, Stage
+from asmil.models.base import Loss, MILModel, Output, Stage, lend_normalizer
 from asmil.models.blocks.confounders import ConfounderDictionary, Merge, find_prototypes
 from asmil.models.blocks.dual_stream import Query
 from asmil.models.blocks.embedding import EmbeddingConfig
@@ -111,6 +112,10 @@ class IBMIL(MILModel):
         vectors = n_outputs if config.base == "dsmil" else 1
         self.head = nn.Linear(merged_width * vectors, n_outputs)
 
+    @property
+    def normalizer_built_in(self) -> bool:
+        return self.base.normalizer_built_in
+
     def prepare(self, bag: Bag) -> Bag:
         return self.base.prepare(bag)
 
@@ -130,7 +135,7 @@ class IBMIL(MILModel):
 
     def _current_base(self) -> MILModel:
         """The base, with the normalizer that this model has now."""
-        self.base.normalizer = self.normalizer
+        lend_normalizer(self, self.base)
         return self.base
 
     def _intervene(self, output: Output) -> Output:
@@ -158,7 +163,7 @@ class IBMIL(MILModel):
         if self.dictionary is None:
             return [Stage("", self)]
         base = IBMIL(self.in_features, self.n_outputs, self.config.model_copy(update={"prototypes": 0}))
-        base.normalizer = self.normalizer
+        base.normalizer = copy.deepcopy(self.normalizer)
         return [Stage("base", base), Stage("intervention", self, self.build_dictionary)]
 
     def build_dictionary(self, base: MILModel, bags: Iterable[Bag]) -> None:

@@ -36,8 +36,9 @@ bases a score depends on the other tiles; there are none for a masked bag, and `
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -75,6 +76,10 @@ class PureMHIM(AttentionPoolModel):
         super().__init__(in_features, n_outputs, config)
         self.network = Network(in_features, n_outputs, config, merges)
         self.merges_at_test = merges and config.merge_test
+
+    @property
+    def normalizer_built_in(self) -> bool:
+        return self.config.base == "transmil"
 
     def embed(self, features: Tensor) -> Tensor:
         embedded: Tensor = self.network.embedding(features)
@@ -162,6 +167,8 @@ class PureMHIM(AttentionPoolModel):
 )
 class MHIM(PureMHIM):
     """MHIM-MIL; see the module's text for the formulas."""
+
+    own_stabilizers: ClassVar[Mapping[str, str]] = {"features": "model.consistency_weight"}
 
     def __init__(self, in_features: int, n_outputs: int, config: MHIMConfig) -> None:
         super().__init__(in_features, n_outputs, config, merges=config.merges)
@@ -257,7 +264,7 @@ class MHIM(PureMHIM):
         if not self.config.pretrain:
             return super().stages()
         pure = PureMHIM(self.in_features, self.n_outputs, self.config)
-        pure.normalizer = self.normalizer
+        pure.normalizer = copy.deepcopy(self.normalizer)
         return [Stage("pure", pure), Stage("masked", self, start=self._start_from)]
 
     def _start_from(self, pure: MILModel, bags: Iterable[Bag]) -> None:

@@ -95,6 +95,10 @@ class TransMIL(MILModel):
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, n_outputs)
 
+    @property
+    def normalizer_built_in(self) -> bool:
+        return True
+
     def attend(self, bag: Bag) -> Tensor:
         normed = self.layer2.norm(self._after_position(self._tokens(bag)))
         return self._scores(normed, len(bag))
