@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from asmil import methods
+from asmil.training.attention_file import read_attention
 from asmil.training.epoch_log import read_epochs
 
 
@@ -32,6 +33,20 @@ def test_trains_and_predicts(method, asmil_here, small_cohort, tmp_path):
         heat = file[name][()]
         assert len(heat) == table["n_tiles"][0]
         assert heat.min() >= 0
+
+
+@pytest.mark.parametrize("method", sorted(name for name, method in methods().items() if method.model.score_axes))
+def test_trains_with_an_anchor(method, asmil_here, small_cohort, tmp_path):
+    out = tmp_path / "run"
+    options = ("--anchor", "nsf", "--set", "training.epochs=2", "--set", "anchor.momentum=0.5")
+    done = asmil_here("train", small_cohort, "--method", method, "--out", out, *options)
+    assert done.returncode == 0, done.stderr
+    records = read_epochs(out / "fold-0" / "seed-0" / "metrics.jsonl")
+    assert all(record["train"]["anchor"] > 0 for record in records)
+    record = read_attention(out / "fold-0" / "seed-0")
+    assert len(record.slides) == 4
+    assert record.epochs[-1] == len(records)
+    assert not np.allclose(record.attention(0)[0], record.attention(0)[-1], atol=0, rtol=1e-6)
 
 
 def test_the_second_stage_of_hdmil_reads_low_magnification_tiles(asmil_here, small_cohort, tmp_path):

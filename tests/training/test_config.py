@@ -47,7 +47,7 @@ def test_settings_survive_the_way_through_plain_values():
         ("model.token=4", "unknown setting 'model.token' .section 'model'.: did you mean 'tokens'"),
         ("training.lr=-1", "setting 'training.lr' = -1: input should be greater than 0"),
         ("training.epochs=many", "setting 'training.epochs' = 'many': input should be a valid integer"),
-        ("anchor.normalizer=nfs", "setting 'anchor.normalizer' = 'nfs': input should be 'none', 'nsf' or 'softmax'"),
+        ("anchor.normalizer=nfs", "setting 'anchor.normalizer' = 'nfs': input should be 'none', 'softmax', 'nsf'"),
         ("training.lr", "write it as section.key=value"),
         ("model=4", "'model' = 4: it is a section"),
     ],

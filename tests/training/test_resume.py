@@ -12,6 +12,8 @@ import pandas as pd
 import pytest
 from safetensors.torch import load_file
 
+from asmil.training.attention_file import read_attention
+
 SETTINGS = ["--set", "training.epochs=6", "--set", "training.checkpoint_seconds=0"]
 
 
@@ -52,6 +54,19 @@ def results(out: Path) -> dict:
         "last": {k: v.tolist() for k, v in load_file(training / "checkpoints" / "last.safetensors").items()},
         "metrics": [{key: value for key, value in line.items() if key != "seconds"} for line in lines],
         "predictions": pd.read_parquet(out / "predictions.parquet").to_dict("list"),
+        "attention": recorded(training),
+    }
+
+
+def recorded(training: Path) -> dict:
+    record = read_attention(training)
+    assert not (training / "attention.parts").exists()
+    return {
+        "epochs": record.epochs.tolist(),
+        "steps": record.steps.tolist(),
+        "logits": record.logits.tolist(),
+        "embedding": record.embedding.tolist(),
+        "weights": [record.attention(i).tolist() for i in range(len(record.slides))],
     }
 
 
@@ -59,35 +74,44 @@ def results(out: Path) -> dict:
 def uninterrupted(small_cohort, tmp_path_factory):
     cache = {}
 
-    def run(method: str) -> dict:
-        if method not in cache:
+    def run(method: str, *more: str) -> dict:
+        if (method, more) not in cache:
             out = tmp_path_factory.mktemp("whole") / method
-            process = start(small_cohort, out, "--method", method)
+            process = start(small_cohort, out, "--method", method, *more)
             _, errors = process.communicate(timeout=120)
             assert process.returncode == 0, errors
-            cache[method] = results(out)
-        return cache[method]
+            cache[method, more] = results(out)
+        return cache[method, more]
 
     return run
 
 
+# Stabilizers with a memory, a trained normalizer, and attention recorded in the middle of epochs.
+STABILIZED = (
+    *("--stabilizer", "temporal=0.5", "--stabilizer", "features=0.5", "--anchor", "nsf"),
+    *("--set", "attention.normalizer=mixture", "--set", "record.every=5", "--set", "record.role=both"),
+)
 # Where to kill: stage and step. MHIM has two stages, with a teacher and a mask in the second.
-KILLS = [("asmil", [(0, 3), (0, 20), (0, 41)]), ("abmil", [(0, 30)]), ("mhim", [(0, 20), (1, 15)])]
+KILLS = [
+    ("asmil", (), [(0, 3), (0, 20), (0, 41)]),
+    ("abmil", STABILIZED, [(0, 7), (0, 30)]),
+    ("mhim", (), [(0, 20), (1, 15)]),
+]
 
 
-@pytest.mark.parametrize(("method", "kills"), KILLS)
-def test_killed_at_any_step_ends_with_the_same_bits(small_cohort, tmp_path, uninterrupted, method, kills):
+@pytest.mark.parametrize(("method", "more", "kills"), KILLS)
+def test_killed_at_any_step_ends_with_the_same_bits(small_cohort, tmp_path, uninterrupted, method, more, kills):
     out = tmp_path / "run"
     for place in kills:
-        process = start(small_cohort, out, "--method", method)
+        process = start(small_cohort, out, "--method", method, *more)
         wait_for(lambda place=place: (state(out)["stage"], state(out)["step"]) >= place, process)
         process.send_signal(signal.SIGKILL)
         process.wait(timeout=30)
         assert process.returncode == -signal.SIGKILL, "it ended before it could be killed"
-    process = start(small_cohort, out, "--method", method)
+    process = start(small_cohort, out, "--method", method, *more)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
-    assert results(out) == uninterrupted(method)
+    assert results(out) == uninterrupted(method, *more)
     assert not list(out.rglob("*.partial"))
 
 

@@ -157,12 +157,12 @@ def test_released_preset_trains_and_its_anchor_stays_where_it_began(small_cohort
     run = train_run(small_cohort, tmp_path / "run", resolve("asmil", "released", {"training": {"epochs": 1}}))
     from safetensors.torch import load_file
 
-    from asmil.training.setup import build_anchor, build_model
+    from asmil.training.setup import build_model, build_stabilizers
 
     last = load_file(run.training(0, 0) / "checkpoints" / "last.safetensors")
     settings = run.read().config
     model = build_model(settings, 24, 2, 0)
-    anchor = build_anchor(settings, model, 0)
+    anchor = build_stabilizers(settings, model, 0)["anchor"]
     assert np.array_equal(last["anchor.copy.embedding.layers.0.weight"], anchor.copy.embedding.layers[0].weight)
     assert not np.array_equal(last["anchor.copy.embedding.layers.0.weight"], model.embedding.layers[0].weight.detach())
 

@@ -22,6 +22,14 @@ def train(
     out: Annotated[Path, typer.Option("--out", "-o", help="The run folder; a run begun there goes on.")],
     method: Annotated[str, typer.Option("--method", "-m", help="See `asmil methods`.")] = "asmil",
     preset: Annotated[str, typer.Option(help="paper, recommended, or one of the method's own.")] = "paper",
+    anchor: Annotated[
+        str | None,
+        typer.Option(help="Hold attention to an anchor with this normalizer: nsf, softmax, ..., or none."),
+    ] = None,
+    stabilizers: Annotated[
+        list[str] | None,
+        typer.Option("--stabilizer", metavar="NAME=WEIGHT", help="temporal, features, entropy or l2; repeatable."),
+    ] = None,
     assignments: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting, e.g. training.lr=3e-4.")
     ] = None,
@@ -48,7 +56,10 @@ def train(
 
     console = Console(quiet=quiet, stderr=True)
     keep_freed_memory()
-    asked = {"folds": folds, "seeds": seeds, "training": {"seed": seed}}
+    asked: dict[str, Any] = {"folds": folds, "seeds": seeds, "training": {"seed": seed}}
+    if anchor is not None:
+        asked["anchor"] = {"normalizer": anchor}
+    asked["stabilizers"] = _weights(stabilizers or [])
     config = resolve(method, preset, merge(asked, parse_assignments(assignments or [])))
     # Gradients of a loss that is nearly 0 are denormal numbers, with which a CPU is a hundred times slower.
     torch.set_flush_denormal(True)
@@ -66,6 +77,35 @@ def train(
             "note: the splits have no test slides; these are numbers on validation slides, which chose the epoch"
         )
     evaluate([folder.path], role="test" if tested else "val")
+    _print_alarms(folder.path)
+
+
+def _print_alarms(run: Path) -> None:
+    """What the recorded attention warns of, if any was recorded."""
+    from asmil.evaluation.stability import alarm_lines, read_stability
+    from asmil.training.attention_file import read_attention
+    from asmil.training.layout import RunLayout
+
+    if any(read_attention(training) is not None for _, _, training in RunLayout(run).trainings()):
+        for line in alarm_lines(read_stability(run)):
+            typer.secho(line, fg=typer.colors.YELLOW)
+
+
+def _weights(words: list[str]) -> dict[str, Any]:
+    """The settings that `--stabilizer NAME=WEIGHT` words stand for."""
+    from asmil.errors import AsmilError, did_you_mean
+    from asmil.training.config import StabilizersConfig
+
+    known = list(StabilizersConfig.model_fields)
+    settings: dict[str, Any] = {}
+    for word in words:
+        name, equals, weight = word.partition("=")
+        if name not in known:
+            raise AsmilError(f"--stabilizer {word}: there is no stabilizer {name!r}: {did_you_mean(name, known)}")
+        if not equals:
+            raise AsmilError(f"--stabilizer {word}: give it a weight, e.g. {name}=0.1")
+        settings[name] = {"weight": weight}
+    return settings
 
 
 @contextmanager

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, SerializeAsAny, model_validator
 
+from asmil.attention.normalizers import NORMALIZERS, Normalizer, build_normalizer
 from asmil.config import Settings, merge, parse_settings
 from asmil.errors import AsmilError, did_you_mean
 from asmil.models.base import ModelConfig
@@ -62,11 +63,49 @@ class TrainingConfig(Settings):
         return self
 
 
-class AnchorConfig(Settings):
+class NormalizerConfig(Settings):
+    """A rule from scores to attention and its options; an option that the rule does not take is refused."""
+
+    unnamed: ClassVar[str]
+    """The word for no rule of one's own."""
+    normalizer: str
+    temperature: float = Field(1.0, gt=0, description="divides the scores, of softmax and nsf")
+    alpha: float = Field(1.5, gt=1, le=2, description="of entmax: the larger, the fewer tiles")
+    kappa: float = Field(2.0, gt=0, description="of standardized_nsf: how sharp the border is")
+    offset: float = Field(1.0, description="of standardized_nsf: the border, in standard deviations above the mean")
+
+    @model_validator(mode="after")
+    def _takes_its_options(self) -> NormalizerConfig:
+        takes = () if self.normalizer == self.unnamed else NORMALIZERS[self.normalizer].options
+        for option in ("temperature", "alpha", "kappa", "offset"):
+            changed = getattr(self, option) != type(self).model_fields[option].default
+            if changed and option not in takes:
+                owners = " and ".join(name for name, rule in NORMALIZERS.items() if option in rule.options)
+                raise ValueError(f"{option} belongs to the normalizer {owners}, not to {self.normalizer}")
+        return self
+
+    def build_normalizer(self) -> Normalizer | None:
+        """The rule, or None where none is named."""
+        if self.normalizer == self.unnamed:
+            return None
+        options = {option: getattr(self, option) for option in NORMALIZERS[self.normalizer].options}
+        return build_normalizer(self.normalizer, **options)
+
+
+class AttentionConfig(NormalizerConfig):
+    """How the model in training turns its scores into attention."""
+
+    unnamed = "own"
+    normalizer: Literal["own", "softmax", "nsf", "standardized_nsf", "sparsemax", "entmax", "mixture"] = Field(
+        "own", description="own: the method's own rule"
+    )
+
+
+class AnchorConfig(NormalizerConfig):
     """The anchor that the attention is held to; `normalizer: none` trains without one."""
 
-    normalizer: Literal["none", "nsf", "softmax"] = "none"
-    temperature: float = Field(1.0, gt=0)
+    unnamed = "none"
+    normalizer: Literal["none", "softmax", "nsf", "standardized_nsf", "sparsemax", "entmax"] = "none"
     momentum: float = Field(0.999, ge=0, le=1)
     weight: float = Field(1.0, ge=0, description="beta")
     update: Literal["step", "epoch", "never"] = "step"
@@ -74,6 +113,53 @@ class AnchorConfig(Settings):
     divergence: Literal["kl", "cross_entropy"] = "kl"
     reduction: Literal["sum", "mean"] = Field("sum", description="over tiles")
     rows: Literal["all", "kept"] = Field("all", description="which tokens enter the average")
+
+
+class TemporalConfig(Settings):
+    """Holds the attention of a slide to the average of its own past."""
+
+    weight: float = Field(0.0, ge=0)
+    rate: float = Field(0.9, ge=0, lt=1, description="rho, the share of the past in the average")
+
+
+class FeaturesConfig(Settings):
+    """Holds the bag feature to that of a moving copy of the model."""
+
+    weight: float = Field(0.0, ge=0)
+    momentum: float = Field(0.999, ge=0, le=1)
+    teacher_temperature: float = Field(0.1, gt=0)
+    student_temperature: float = Field(1.0, gt=0)
+
+
+class EntropyConfig(Settings):
+    """Rewards attention for its entropy."""
+
+    weight: float = Field(0.0, ge=0)
+
+
+class L2Config(Settings):
+    """Penalizes the mean square of the scores."""
+
+    weight: float = Field(0.0, ge=0)
+
+
+class StabilizersConfig(Settings):
+    """Terms that steady attention, besides the anchor; a weight of 0 leaves one out."""
+
+    temporal: TemporalConfig = TemporalConfig()
+    features: FeaturesConfig = FeaturesConfig()
+    entropy: EntropyConfig = EntropyConfig()
+    l2: L2Config = L2Config()
+
+
+class RecordConfig(Settings):
+    """Which attention is written down while training, for `asmil stability`."""
+
+    attention: Literal["none", "all"] | Annotated[int, Field(ge=1)] = Field(
+        2, description="slides: none, all, or so many a class"
+    )
+    every: Literal["epoch"] | Annotated[int, Field(ge=1)] = Field("epoch", description="epoch, or so many steps")
+    role: Literal["train", "val", "both"] = Field("train", description="the part that the slides are of")
 
 
 class DataConfig(Settings):
@@ -94,8 +180,11 @@ class RunConfig(Settings):
     seeds: int = Field(1, ge=1, description="trainings a fold, with seeds seed, seed + 1, ...")
     model: SerializeAsAny[ModelConfig]
     training: TrainingConfig = TrainingConfig()
+    attention: AttentionConfig = AttentionConfig()
     anchor: AnchorConfig = AnchorConfig()
+    stabilizers: StabilizersConfig = StabilizersConfig()
     data: DataConfig = DataConfig()
+    record: RecordConfig = RecordConfig()
 
 
 def resolve(method: str, preset: str = "paper", changes: Mapping[str, Any] | None = None) -> RunConfig:

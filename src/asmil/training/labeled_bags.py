@@ -28,3 +28,10 @@ class LabeledBags:
 
     bags: BagSource
     targets: npt.NDArray[np.int64]
+
+    def order(self, draw: np.random.Generator, balanced: bool) -> list[int]:
+        """The bags of an epoch: all once, or as many drawn with replacement, every class equally likely."""
+        if balanced:
+            share = 1 / np.bincount(self.targets)[self.targets]
+            return [int(i) for i in draw.choice(len(self.targets), size=len(self.targets), p=share / share.sum())]
+        return [int(i) for i in draw.permutation(len(self.targets))]

@@ -18,6 +18,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from asmil.attention.normalizers import Mixture
+from asmil.attention.stabilizer import Attended
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.base import MILModel, Output
@@ -27,10 +29,12 @@ from asmil.training import checkpoint
 from asmil.training.config import RunConfig
 from asmil.training.epoch_log import EpochLog, without_nan
 from asmil.training.interruption import Interrupted, stop_requests
+from asmil.training.keeper import Keeper
 from asmil.training.labeled_bags import BagSource, LabeledBags
 from asmil.training.optimization import build_optimizer, clip_gradients, lr_factor, set_lr
 from asmil.training.progress import Progress
-from asmil.training.setup import build_anchor, build_stages, uses_bf16
+from asmil.training.recording import AttentionRecorder
+from asmil.training.setup import build_stabilizers, build_stages, uses_bf16
 
 EpochObserver = Callable[[Mapping[str, Any]], None]
 
@@ -70,17 +74,19 @@ class Trainer:
         self.stages = build_stages(model, _seed_number(seed, fold, 4))
         self.progress = Progress()
         self.losses = torch.zeros(0)
-        self._best_weights: dict[str, Tensor] = {}
+        self.keeper = Keeper(folder, config.method, self.device, self.settings.checkpoint_seconds)
+        self.recorder: AttentionRecorder | None = None
         self._set_up_stage()
 
     def _set_up_stage(self) -> None:
-        """Model, optimizer and anchor of the stage that `progress` names, as they begin."""
+        """Model, optimizer and stabilizers of the stage that `progress` names, as they begin."""
         self.stage = self.stages[self.progress.stage]
         self.model = self.stage.model.to(self.device)
         self.epochs = self.stage.epochs or self.settings.epochs
         self.optimizer = build_optimizer(self.model, self.settings)
-        anchor = build_anchor(self.config, self.model, self.seed)
-        self.anchor = None if anchor is None else anchor.to(self.device)
+        self.stabilizers = build_stabilizers(self.config, self.model, self.seed)
+        for stabilizer in self.stabilizers.values():
+            stabilizer.to(self.device)
 
     def fit(self, train: LabeledBags, val: LabeledBags | None) -> int:
         """Train to the end; returns the epoch (1-based) whose weights the model then has.
@@ -90,8 +96,8 @@ class Trainer:
         if self.settings.early_stopping is not None and val is None:
             raise AsmilError("training.early_stopping needs validation slides; mark some, or leave it out")
         self._resume()
+        self.recorder = self._build_recorder(train, val)
         log = None if self.folder is None else EpochLog(self.folder, self.progress.epoch)
-        self._saved_at = time.monotonic()
         try:
             with stop_requests() as stop:
                 self._train_stage(train, val, log, stop.is_set)
@@ -101,6 +107,8 @@ class Trainer:
         finally:
             if log is not None:
                 log.close()
+        if self.recorder is not None:
+            self.recorder.finish(self.model)
         return int(self.progress.best["epoch"])
 
     # One stage
@@ -111,6 +119,7 @@ class Trainer:
         """Train the stage to its end and give its model the chosen epoch's weights."""
         selects = self.settings.select != "last" and val is not None
         end = self.progress.stage_start + self.epochs
+        self._record_if_due()
         self.model.use_generator(self.generator)
         try:
             while self.progress.epoch < end and not self._has_settled():
@@ -126,9 +135,9 @@ class Trainer:
             self.model.use_generator(None)
         if not selects:
             self.progress.best = {"epoch": self.progress.epoch, "score": None}
-            self._keep_best()
+            self.keeper.keep_best(self.model, self.progress.best)
         self._save_if_due(force=True)
-        self._load_best()
+        self.keeper.load_best(self.model)
 
     def _begin_next_stage(self, train: LabeledBags) -> None:
         previous = self.model
@@ -145,7 +154,8 @@ class Trainer:
 
     def _train_epoch(self, train: LabeledBags, should_stop: Callable[[], bool]) -> None:
         progress = self.progress
-        order = self._order(train.targets)
+        draw = np.random.default_rng([self.seed, self.fold, 2, progress.epoch])
+        order = train.order(draw, balanced=self.settings.sampling == "balanced")
         group = self.settings.accumulate
         steps_an_epoch = -(-len(order) // group)
         total_steps = steps_an_epoch * self.epochs
@@ -166,11 +176,12 @@ class Trainer:
                     output = self._backward(bag, target, size)
                 clip_gradients(self.optimizer, self.settings.clip_norm)
                 self.optimizer.step()
-                if self.anchor is not None:
-                    self.anchor.update(self.model)
+                for stabilizer in self.stabilizers.values():
+                    stabilizer.update(self.model)
                 self.model.after_step(bag, output, target)
                 progress.step += 1
                 progress.seconds = time.monotonic() - started
+                self._record_if_due(progress.position / len(order))
                 if progress.position < len(order):
                     self._save_if_due(force=should_stop())
                     if should_stop():
@@ -192,15 +203,20 @@ class Trainer:
             output: Output = self.model(bag)
             loss = self.model.loss([output], target, self.task)
             total, parts = loss.total, dict(loss.parts)
-            if self.anchor is not None:
-                rows = output.extras.get("kept_rows") if self.config.anchor.rows == "kept" else None
-                # a method that masks tiles in training gives no scores of the whole bag: they are asked for here
-                scores = self.model.attend(bag) if output.scores is None else output.scores
-                parts["anchor"] = self.anchor.loss(bag, scores, rows)
-                total = total + parts["anchor"]
+            if self.stabilizers:
+                attended = self._attended(bag, output)
+                for name, stabilizer in self.stabilizers.items():
+                    parts[name] = stabilizer.penalty(attended)
+                    total = total + parts[name]
         (total / group).backward()
         self._note(total, parts)
         return output
+
+    def _attended(self, bag: Bag, output: Output) -> Attended:
+        # a method that masks tiles in training gives no scores of the whole bag: they are asked for here
+        scores = self.model.attend(bag) if output.scores is None else output.scores
+        rows = output.extras.get("kept_rows") if self.config.anchor.rows == "kept" else None
+        return Attended(bag, scores, output.embedding, self.model.normalizer, rows)
 
     def _note(self, total: Tensor, parts: Mapping[str, Tensor]) -> None:
         names = ["loss", *parts]
@@ -210,13 +226,6 @@ class Trainer:
         values = [value.detach().double() for value in (total, *parts.values())]
         self.losses[self.progress.position] = torch.stack(values)
         self.progress.position += 1
-
-    def _order(self, targets: npt.NDArray[np.int64]) -> list[int]:
-        draw = np.random.default_rng([self.seed, self.fold, 2, self.progress.epoch])
-        if self.settings.sampling == "balanced":
-            share = 1 / np.bincount(targets)[targets]
-            return [int(i) for i in draw.choice(len(targets), size=len(targets), p=share / share.sum())]
-        return [int(i) for i in draw.permutation(len(targets))]
 
     def _refuse_divergence(self, order: list[int], train: LabeledBags) -> None:
         broken = torch.nonzero(~torch.isfinite(self.losses[:, 0])).flatten()
@@ -238,16 +247,19 @@ class Trainer:
             "val": None if val is None else without_nan(self.validate(val)),
             "seconds": round(progress.seconds, 3),
         }
-        if self.anchor is not None:
-            self.anchor.end_epoch(self.model)
+        if isinstance(self.model.normalizer, Mixture):
+            record["zeta"] = self.model.normalizer.zeta
+        for stabilizer in self.stabilizers.values():
+            stabilizer.end_epoch(self.model)
         progress.epoch += 1
         progress.position = 0
         progress.seconds = 0.0
+        self._record_if_due(epoch_ended=True)
         if selects:
             score = selection_score(record["val"], self.settings.select)
             if progress.best["score"] is None or score > progress.best["score"]:
                 progress.best = {"epoch": progress.epoch, "score": score}
-                self._keep_best()
+                self.keeper.keep_best(self.model, progress.best)
         return record
 
     def _has_settled(self) -> bool:
@@ -266,67 +278,54 @@ class Trainer:
         logits = [infer(self.model, bag, self.device).logits for bag in bags.stream(range(len(bags)))]
         return np.asarray(self.task.probabilities(torch.stack(logits)).numpy())
 
+    # Attention
+
+    def _build_recorder(self, train: LabeledBags, val: LabeledBags | None) -> AttentionRecorder | None:
+        if self.folder is None or not self.stages[-1].model.score_axes:
+            return None
+        recorder = AttentionRecorder(self.config.record, self.folder, self.task.classes, train, val, self.device)
+        return recorder if recorder else None
+
+    def _record_if_due(self, share: float = 0.0, *, epoch_ended: bool = False) -> None:
+        """Record attention, in the last stage; `share` of the current epoch is done."""
+        progress, recorder = self.progress, self.recorder
+        if recorder is None or self.stage is not self.stages[-1]:
+            return
+        if recorder.is_due(progress.step, epoch_ended):
+            training = self.model.training
+            recorder.record(self.model, progress.epoch + share, progress.step)
+            self.model.train(training)
+
     # Checkpoints
 
-    @property
-    def _last(self) -> Path:
-        assert self.folder is not None
-        return self.folder / "checkpoints" / "last.safetensors"
-
     def _save_if_due(self, force: bool) -> None:
-        if self.folder is None:
+        if not (force or self.keeper.is_due()):
             return
-        now = time.monotonic()
-        if not force and now - self._saved_at < self.settings.checkpoint_seconds:
-            return
+        if self.recorder is not None:
+            self.recorder.writer.flush()
         tensors = {
             **checkpoint.prefixed("model", self.model.state_dict()),
             **checkpoint.prefixed("optimizer", checkpoint.optimizer_tensors(self.optimizer)),
             "generator": self.generator.get_state(),
             "losses": self.losses,
         }
-        if self.anchor is not None:
-            tensors |= checkpoint.prefixed("anchor", self.anchor.state_dict())
-        state = {
-            "method": self.config.method,
-            "device": self.device.type,
-            **self.progress.as_json(),
-        }
-        checkpoint.save_checkpoint(self._last, tensors, state)
-        self._saved_at = now
+        for name, stabilizer in self.stabilizers.items():
+            tensors |= checkpoint.prefixed(name, stabilizer.state_dict())
+        self.keeper.save_last(tensors, self.progress.as_json())
 
     def _resume(self) -> None:
-        if self.folder is None or not self._last.exists():
+        saved = self.keeper.load_last()
+        if saved is None:
             return
-        tensors, state = checkpoint.load_checkpoint(self._last)
-        if state["device"] != self.device.type:
-            raise AsmilError(
-                f"{self._last}: this training was begun on {state['device']} and cannot go on on {self.device.type} "
-                f"with the same random numbers; set training.device={state['device']}, or give another --out"
-            )
+        tensors, state, path = saved
         self.progress = Progress.from_json(state)
         self._set_up_stage()
-        checkpoint.restore_model(self.model, checkpoint.under("model", tensors), self._last)
+        checkpoint.restore_model(self.model, checkpoint.under("model", tensors), path)
         checkpoint.restore_optimizer(self.optimizer, checkpoint.under("optimizer", tensors))
-        if self.anchor is not None:
-            self.anchor.load_state_dict(checkpoint.under("anchor", tensors))
+        for name, stabilizer in self.stabilizers.items():
+            stabilizer.load_state_dict(checkpoint.under(name, tensors))
         self.generator.set_state(tensors["generator"])
         self.losses = tensors["losses"].to(self.device)
-
-    def _keep_best(self) -> None:
-        weights = self.model.state_dict()
-        if self.folder is None:
-            self._best_weights = {name: tensor.clone() for name, tensor in weights.items()}
-        else:
-            state = {"method": self.config.method, **self.progress.best}
-            checkpoint.save_checkpoint(self._last.with_name("best.safetensors"), weights, state)
-
-    def _load_best(self) -> None:
-        if self.folder is not None:
-            path = self._last.with_name("best.safetensors")
-            self._best_weights, _ = checkpoint.load_checkpoint(path)
-        self.model.load_state_dict(self._best_weights)
-        self.model.eval()
 
 
 def selection_score(metrics: Mapping[str, float | None], select: str) -> float:

@@ -25,7 +25,7 @@ from asmil.training.config import RunConfig
 from asmil.training.labeled_bags import LabeledBags
 from asmil.training.loop import Trainer
 from asmil.training.run_folder import RunDescription, RunFolder, describe
-from asmil.training.setup import build_anchor, build_model, choose_device, total_epochs
+from asmil.training.setup import build_model, build_stabilizers, choose_device, total_epochs
 
 
 class RunObserver:
@@ -68,7 +68,7 @@ def train_run(
     splits = Splits.load(folder.splits) if folder.splits.exists() else _make_splits(cohort, config)
     refuse_leakage(cohort, splits)
     model = build_model(config, description.in_features, len(cohort.classes), config.training.seed)
-    build_anchor(config, model, config.training.seed)  # settings that cannot be built leave no folder behind
+    build_stabilizers(config, model, config.training.seed)  # settings that cannot be built leave no folder behind
     folder.begin(description)
     if not folder.splits.exists():
         splits.save(folder.splits)

@@ -24,6 +24,9 @@ from asmil.version import __version__
 _FREE_TO_CHANGE = {"training.device", "training.checkpoint_seconds", "cohort.manifest", "asmil"}
 """Settings that may differ when a run goes on: they do not change what it computes."""
 
+_ADDED = ("attention", "stabilizers", "record")
+"""Sections that runs of earlier versions do not have; their defaults are what those versions did."""
+
 _SIZES = ("tile_um", "tile_px", "magnification")
 _FEATURE_KEYS = ("width", "encoder", "weights_hash", *_SIZES)
 
@@ -101,7 +104,7 @@ class RunFolder(RunLayout):
         try:
             classes = tuple(map(str, values["task"]["classes"]))
             features, cohort = dict(values["features"]), dict(values["cohort"])
-            settings = {key: values[key] for key in RunConfig.model_fields}
+            settings = {key: values[key] for key in RunConfig.model_fields if key not in _ADDED or key in values}
         except (KeyError, TypeError) as error:
             raise AsmilError(f"{self.config} lacks {error}; it was not written by asmil train") from None
         return RunDescription(parse_run_config(settings), classes, features, cohort)

@@ -1,4 +1,4 @@
-"""From settings to the parts of a training: device, model, anchor."""
+"""From settings to the parts of a training: device, model, anchor and other stabilizers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import numpy as np
 import torch
 
 from asmil.attention.anchor import Anchor
-from asmil.attention.normalizers import build_normalizer
+from asmil.attention.stabilizer import Stabilizer
+from asmil.attention.stabilizers import EntropyReward, FeatureMatching, ScorePenalty, TemporalEnsemble
 from asmil.errors import AsmilError
 from asmil.models.base import MILModel, Stage
 from asmil.models.registry import build
@@ -31,7 +32,11 @@ def build_model(config: RunConfig, in_features: int, n_outputs: int, seed: int) 
     """The model with the weights that the seed gives it; torch's global generator is left as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(np.random.SeedSequence([seed, 0]).generate_state(1)[0]))
-        return build(config.method, in_features, n_outputs, config=config.model)
+        model = build(config.method, in_features, n_outputs, config=config.model)
+    normalizer = config.attention.build_normalizer()
+    if normalizer is not None:
+        model.use_normalizer(normalizer)
+    return model
 
 
 def build_stages(model: MILModel, seed: int) -> list[Stage]:
@@ -48,20 +53,51 @@ def total_epochs(model: MILModel, config: RunConfig) -> int:
     return sum(stage.epochs or config.training.epochs for stage in build_stages(model, 0))
 
 
-def build_anchor(config: RunConfig, model: MILModel, seed: int) -> Anchor | None:
-    """The anchor that the settings ask for, or None."""
+def build_stabilizers(config: RunConfig, model: MILModel, seed: int) -> dict[str, Stabilizer]:
+    """The anchor and the other stabilizers that the settings ask for, by name; a senseless one is refused."""
+    settings = config.stabilizers
+    asked = [name for name in type(settings).model_fields if getattr(settings, name).weight]
+    if config.anchor.normalizer != "none":
+        asked.insert(0, "anchor")
+    if asked and not model.score_axes:
+        raise AsmilError(f"{config.method} has no attention scores, so there is nothing for {asked[0]} to hold")
+    for name, setting in model.own_stabilizers.items():
+        if name in asked:
+            raise AsmilError(f"{config.method} has the term {name!r} of its own; weigh it with {setting} instead")
+    return {name: _build_stabilizer(name, config, model, seed) for name in asked}
+
+
+def _build_stabilizer(name: str, config: RunConfig, model: MILModel, seed: int) -> Stabilizer:
+    settings = config.stabilizers
+    if name == "anchor":
+        return _build_anchor(config, model, seed)
+    if name == "temporal":
+        if config.data.max_tiles is not None:
+            raise AsmilError(
+                "stabilizers.temporal compares a slide's attention with its past, but data.max_tiles draws other tiles "
+                "every epoch; leave one of them out"
+            )
+        return TemporalEnsemble(model.normalizer, settings.temporal.weight, settings.temporal.rate)
+    if name == "features":
+        return FeatureMatching(model, **settings.features.model_dump())
+    if name == "entropy":
+        return EntropyReward(settings.entropy.weight)
+    return ScorePenalty(settings.l2.weight)
+
+
+def _build_anchor(config: RunConfig, model: MILModel, seed: int) -> Anchor:
     settings = config.anchor
-    if settings.normalizer == "none":
-        return None
-    if not model.score_axes:
-        raise AsmilError(f"{config.method} has no attention scores, so there is nothing for an anchor to hold")
+    normalizer = settings.build_normalizer()
+    assert normalizer is not None
+    if settings.rows == "kept" and "token" not in model.score_axes:
+        raise AsmilError(f"anchor.rows = kept: {config.method} drops no tokens, so all its rows count; leave it out")
     start = model
     if settings.start == "random":
         start = build_model(config, model.in_features, model.n_outputs, seed + 2**31)
     return Anchor(
         start,
         momentum=settings.momentum,
-        normalizer=build_normalizer(settings.normalizer, settings.temperature),
+        normalizer=normalizer,
         weight=settings.weight,
         update=settings.update,
         divergence=settings.divergence,

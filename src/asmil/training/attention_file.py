@@ -1,0 +1,251 @@
+"""`attention.h5`: the attention of chosen slides over a training; light, so that reading it does not import torch.
+
+    epochs, steps   R: when each recording was made; 0 is before the first step
+    attention/<i>   R x N, float16: the weights of slide i over the largest of them, which keeps small ones exact
+    logits          R x S x C
+    embedding       R x S x E, float16: the bag features
+    coords/<i>      N x 2, level-0 pixels, where known
+    scores/<i>      A x N, float16: the scores of the kept model, for the first slide of each class
+
+The attributes name the slides, their targets, roles and sizes, and the classes. While a training runs, its
+recordings lie in `attention.parts/`, files of the same layout, so that a killed process loses none that a checkpoint
+knows of.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from asmil.errors import AsmilError
+from asmil.files import replacing
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class RecordedSlides:
+    """Which slides are recorded, in their order, and how often.
+
+    every: "epoch" or "<k> steps"
+    targets: class indices
+    roles: "train" or "val"
+    """
+
+    every: str
+    classes: tuple[str, ...]
+    slides: tuple[str, ...]
+    targets: npt.NDArray[np.int64]
+    roles: tuple[str, ...]
+    n_tiles: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One moment of a training: what the model says of the slides.
+
+    attention: a vector a slide that sums to 1
+    logits, embedding: S x C and S x E
+    """
+
+    epoch: float
+    step: int
+    attention: Sequence[npt.NDArray[np.float32]]
+    logits: npt.NDArray[np.float32]
+    embedding: npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class AttentionRecord(RecordedSlides):
+    """The recordings of a training, read; attention is read from the disk when it is asked for.
+
+    epochs, steps: R times of recording; epoch 0.0 is before the first step, 1.0 after the first epoch
+    logits: R x S x C
+    embedding: R x S x E, the bag features
+    """
+
+    path: Path
+    files: tuple[Path, ...]
+    epochs: npt.NDArray[np.float64]
+    steps: npt.NDArray[np.int64]
+    logits: npt.NDArray[np.float32]
+    embedding: npt.NDArray[np.float32]
+
+    def attention(self, slide: int) -> npt.NDArray[np.float64]:
+        """The weights of a slide's tiles, R x N; every row sums to 1."""
+        parts = []
+        for file in self.files:
+            with _opened(file) as content:
+                parts.append(np.asarray(content[f"attention/{slide}"], dtype=np.float64))
+        weights = np.concatenate(parts)
+        total: npt.NDArray[np.float64] = weights / weights.sum(axis=1, keepdims=True)
+        return total
+
+    def coords(self, slide: int) -> npt.NDArray[np.int64] | None:
+        """The places of a slide's tiles, N x 2 in level-0 pixels, or None."""
+        found = self._first(f"coords/{slide}")
+        return None if found is None else found.astype(np.int64)
+
+    def scores(self, slide: int) -> npt.NDArray[np.float32] | None:
+        """The kept model's scores, A x N; None for all but the first slide of each class, and while training."""
+        found = self._first(f"scores/{slide}")
+        return None if found is None else found.astype(np.float32)
+
+    def _first(self, name: str) -> npt.NDArray[Any] | None:
+        for file in self.files:
+            with _opened(file) as content:
+                if name in content:
+                    return np.asarray(content[name])
+        return None
+
+
+class AttentionWriter:
+    """Writes the recordings of one training, part by part, and joins the parts at its end."""
+
+    def __init__(self, training: Path, slides: RecordedSlides, coords: Mapping[int, npt.NDArray[np.int64]]) -> None:
+        self.training = training
+        self.slides = slides
+        self.coords = coords
+        self._waiting: list[Recording] = []
+        self._written = {int(step) for file in _part_files(training) for step in _read_times(file)[1]}
+
+    def has(self, step: int) -> bool:
+        """Whether this step was recorded, perhaps before the training was interrupted."""
+        return step in self._written
+
+    def add(self, recording: Recording) -> None:
+        """Take a recording; it is on the disk after the next `flush`."""
+        self._waiting.append(recording)
+        self._written.add(recording.step)
+
+    def flush(self) -> None:
+        """Write what waits; to be called before every checkpoint."""
+        if not self._waiting:
+            return
+        waiting, self._waiting = self._waiting, []
+        first = len(_part_files(self.training)) == 0
+        _write(
+            _parts_folder(self.training) / f"part-{waiting[0].step:09d}.h5",
+            self.slides,
+            _Moments(
+                np.array([one.epoch for one in waiting]),
+                np.array([one.step for one in waiting]),
+                np.stack([one.logits for one in waiting]),
+                np.stack([one.embedding for one in waiting]),
+            ),
+            lambda slide: np.stack([one.attention[slide] for one in waiting]),
+            self.coords if first else {},
+        )
+
+    def finish(self, scores: Mapping[int, npt.NDArray[np.float32]]) -> None:
+        """Join the parts into `attention.h5`, with the kept model's scores of some slides."""
+        self.flush()
+        record = read_attention(self.training)
+        if record is None or not _part_files(self.training):
+            return
+        moments = _Moments(record.epochs, record.steps, record.logits, record.embedding)
+        _write(self.training / "attention.h5", self.slides, moments, record.attention, self.coords, scores)
+        shutil.rmtree(_parts_folder(self.training))
+
+
+def read_attention(training: Path) -> AttentionRecord | None:
+    """What a training (`RUN/fold-0/seed-0`) recorded, also while it runs; None when nothing was."""
+    whole = training / "attention.h5"
+    files = (whole,) if whole.is_file() else tuple(_part_files(training))  # by their names in the order of time
+    if not files:
+        return None
+    times, logits, embedding = [], [], []
+    for file in files:
+        times.append(_read_times(file))
+        with _opened(file) as content:
+            logits.append(np.asarray(content["logits"], dtype=np.float32))
+            embedding.append(np.asarray(content["embedding"], dtype=np.float32))
+    with _opened(files[0]) as content:
+        about = json.loads(content.attrs["about"])
+    return AttentionRecord(
+        every=about["every"],
+        classes=tuple(about["classes"]),
+        slides=tuple(about["slides"]),
+        targets=np.array(about["targets"], dtype=np.int64),
+        roles=tuple(about["roles"]),
+        n_tiles=np.array(about["n_tiles"], dtype=np.int64),
+        path=whole if whole.is_file() else _parts_folder(training),
+        files=files,
+        epochs=np.concatenate([epochs for epochs, _ in times]),
+        steps=np.concatenate([steps for _, steps in times]),
+        logits=np.concatenate(logits),
+        embedding=np.concatenate(embedding),
+    )
+
+
+def _parts_folder(training: Path) -> Path:
+    return training / "attention.parts"
+
+
+def _part_files(training: Path) -> list[Path]:
+    return sorted(_parts_folder(training).glob("part-*.h5"))
+
+
+def _opened(path: Path) -> Any:
+    try:
+        return h5py.File(path, "r")
+    except OSError as error:
+        raise AsmilError(f"{path}: the recorded attention cannot be read ({error}); train again") from None
+
+
+def _read_times(path: Path) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    with _opened(path) as file:
+        return np.asarray(file["epochs"], dtype=np.float64), np.asarray(file["steps"], dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class _Moments:
+    epochs: npt.NDArray[np.float64]
+    steps: npt.NDArray[np.int64]
+    logits: npt.NDArray[np.float32]
+    embedding: npt.NDArray[np.float32]
+
+
+def _write(
+    path: Path,
+    slides: RecordedSlides,
+    moments: _Moments,
+    attention: Callable[[int], npt.NDArray[np.floating]],
+    coords: Mapping[int, npt.NDArray[np.int64]],
+    scores: Mapping[int, npt.NDArray[np.float32]] | None = None,
+) -> None:
+    about = {
+        "format": FORMAT,
+        "every": slides.every,
+        "classes": slides.classes,
+        "slides": slides.slides,
+        "targets": slides.targets.tolist(),
+        "roles": slides.roles,
+        "n_tiles": slides.n_tiles.tolist(),
+    }
+    with replacing(path) as partial, h5py.File(partial, "w") as file:
+        file.attrs["about"] = json.dumps(about)
+        file["epochs"], file["steps"], file["logits"] = moments.epochs, moments.steps, moments.logits
+        _add_compressed(file, "embedding", moments.embedding)
+        for slide in range(len(slides.slides)):
+            weights = attention(slide)
+            _add_compressed(file, f"attention/{slide}", weights / weights.max(axis=1, keepdims=True))
+        for slide, places in coords.items():
+            file.create_dataset(f"coords/{slide}", data=places, compression="gzip", compression_opts=1, shuffle=True)
+        for slide, rows in (scores or {}).items():
+            _add_compressed(file, f"scores/{slide}", rows)
+
+
+def _add_compressed(file: h5py.File, name: str, values: npt.NDArray[np.floating]) -> None:
+    half = values.astype(np.float16)
+    # a chunk holds several moments of some tiles, which are alike
+    chunks = tuple(min(size, most) for size, most in zip(half.shape, (32, 4096, 4096), strict=False))
+    file.create_dataset(name, data=half, chunks=chunks, compression="gzip", compression_opts=1, shuffle=True)
