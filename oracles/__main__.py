@@ -12,7 +12,9 @@ import torch
 from asmil.errors import AsmilError
 from oracles.answers import answer
 from oracles.compare import Comparison, compare
-from oracles.problem import read_oracle
+from oracles.problem import is_model, read_oracle
+from oracles.sheet import check_sheet
+from oracles.sheets import recognize
 
 
 @dataclass(frozen=True)
@@ -37,16 +39,21 @@ class Verdict:
 
 
 def check_file(path: Path) -> Verdict:
-    """Answer the problem of one file and compare; whatever goes wrong is a failure of that file alone."""
+    """Answer what one file asks and compare; whatever goes wrong is a failure of that file alone."""
     method = ""
     try:
-        oracle = read_oracle(path)
-        if oracle is None:
+        content = json.loads(path.read_text())
+        if is_model(content):
+            method = str(content.get("method", ""))
+            oracle = read_oracle(path.stem, content)
+            with torch.random.fork_rng(devices=[]):
+                method, answers = answer(oracle.problem)
+            return _judge(path.name, method, compare(oracle, answers))
+        kind = recognize(content)
+        if kind is None:
             return Verdict(path.name, "", None)
-        method = oracle.problem.method
-        with torch.random.fork_rng(devices=[]):
-            method, ours = answer(oracle.problem)
-        return _judge(path.name, method, compare(oracle, ours))
+        method = kind.name
+        return _judge(path.name, method, check_sheet(kind, content))
     except AsmilError as error:
         return _failed(path.name, method, str(error))
     except json.JSONDecodeError as error:
@@ -70,7 +77,7 @@ def _failed(file: str, method: str, reason: str) -> Verdict:
 
 
 def main(arguments: list[str]) -> int:
-    """Check every file of the folder; 0 only if there are some and all model oracles agree."""
+    """Check every file of the folder; 0 only if there are some and all that are covered agree."""
     if len(arguments) != 1:
         print("usage: python -m oracles FOLDER", file=sys.stderr)
         return 2

@@ -1,11 +1,9 @@
-"""An oracle file: a problem to be answered, and the official answers, kept apart."""
+"""An oracle file of a model: a problem to be answered, and the official answers, kept apart."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -60,13 +58,15 @@ class Oracle:
     expected: Mapping[str, Expected]
 
 
-def read_oracle(path: Path) -> Oracle | None:
-    """The oracle in a file, or None when the file is not one of a model (it has no `outputs`)."""
-    content = json.loads(path.read_text())
-    if "outputs" not in content:
-        return None
+def is_model(content: Mapping[str, Any]) -> bool:
+    """Whether a file is of a model, or of a rule that belongs to one."""
+    return "outputs" in content
+
+
+def read_oracle(name: str, content: Mapping[str, Any]) -> Oracle:
+    """The oracle of a model in the content of a file."""
     problem = Problem(
-        name=path.stem,
+        name=name,
         method=str(content["method"]),
         mode=str(content.get("mode", "eval")),
         config=content.get("config") or {},
@@ -75,7 +75,7 @@ def read_oracle(path: Path) -> Oracle | None:
         asked=tuple(content["outputs"]),
     )
     expected = {
-        name: Expected(tuple(answer["shape"]), torch.tensor(answer["values"], dtype=torch.float64))
-        for name, answer in content["outputs"].items()
+        output: Expected(tuple(answer["shape"]), torch.tensor(answer["values"], dtype=torch.float64))
+        for output, answer in content["outputs"].items()
     }
     return Oracle(problem, expected)

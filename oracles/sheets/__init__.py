@@ -1,0 +1,15 @@
+"""The kinds of files that are no model's, one module each, told apart by what is in a file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from oracles.sheet import Kind
+from oracles.sheets import affine, normalizers
+
+KINDS = (normalizers.KIND, affine.KIND)
+
+
+def recognize(content: Any) -> Kind | None:
+    """The kind of a file, or None if no kind knows it."""
+    return next((kind for kind in KINDS if isinstance(content, dict) and kind.recognizes(content)), None)
