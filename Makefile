@@ -8,10 +8,10 @@ DIR ?= ../shared/oracles
 .PHONY: help install demo test lint oracles bench clean
 
 help:
-	@echo "make demo       synthetic cohort, ASMIL and ABMIL trained on it, a table and a report"
+	@echo "make demo       synthetic cohort, ASMIL and ABMIL trained on it, a report, and how their attention moved"
 	@echo "make test       everything: ruff, mypy, import-linter, pytest"
 	@echo "make oracles    every method beside its official implementation's numbers (DIR=folder of oracle files)"
-	@echo "make bench      speed: the folded ASMIL beside the plain form, and what every method costs"
+	@echo "make bench      speed: the folded ASMIL beside the plain form, what every method costs, and what the anchor adds"
 	@echo "make clean      remove the environment, the demo and all caches"
 
 install: $(VENV)/installed
@@ -27,6 +27,7 @@ demo: install
 	$(BIN)/asmil train $(DEMO)/cohort/cohort.csv --method asmil --preset recommended --out $(DEMO)/runs/asmil-recommended
 	$(BIN)/asmil train $(DEMO)/cohort/cohort.csv --method abmil --out $(DEMO)/runs/abmil
 	$(BIN)/asmil evaluate $(DEMO)/runs/asmil-paper $(DEMO)/runs/asmil-recommended $(DEMO)/runs/abmil --out $(DEMO)/report
+	$(BIN)/asmil stability $(DEMO)/runs/asmil-paper $(DEMO)/runs/asmil-recommended $(DEMO)/runs/abmil --out $(DEMO)/stability
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
@@ -43,6 +44,7 @@ oracles: install
 bench: install
 	$(BIN)/python benchmarks/asmil_speed.py
 	$(BIN)/python benchmarks/method_speed.py
+	$(BIN)/python benchmarks/anchor_cost.py
 
 clean:
 	rm -rf $(VENV) $(DEMO) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

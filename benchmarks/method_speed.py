@@ -12,16 +12,9 @@ once a bag, before any step (neighbors, clusters).
 from __future__ import annotations
 
 import argparse
-import ctypes
-import gc
 import importlib.util
 import json
-import platform
 import statistics
-import subprocess
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,51 +22,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from asmil import Bag, MILModel, build, methods
+from asmil import Bag, MILModel, build
 from asmil.models.inference import infer
-from asmil.tasks.classification import Classification
-from asmil.training.config import TrainingConfig
-from asmil.training.optimization import build_optimizer, clip_gradients
+from measuring import (
+    Step,
+    about,
+    in_own_process,
+    labels,
+    make_bag,
+    milliseconds,
+    peak_megabytes,
+    timed,
+    training_step,
+    whole,
+)
 
 CLASSES = 2
-TILE_PX = 256
-FORMS: dict[str, tuple[str, dict[str, Any]]] = {
-    "acmil (mha)": ("acmil", {"arch": "mha"}),
-    "aem (mha)": ("aem", {"base": "mha"}),
-    "mhim (transmil)": ("mhim", {"base": "transmil"}),
-}
-"""Forms of a method that cost something else than its default."""
-Step = Callable[[], object]
-
-
-def labels() -> dict[str, tuple[str, dict[str, Any]]]:
-    return dict(sorted({**{name: (name, {}) for name in methods()}, **FORMS}.items()))
-
-
-def make_bag(tiles: int, width: int) -> Bag:
-    generator = torch.Generator().manual_seed(0)
-    side = int(tiles**0.5) + 1
-    cells = torch.arange(tiles)
-    coords = torch.stack([cells % side, cells // side], dim=1) * TILE_PX
-    return Bag(torch.randn(tiles, width, generator=generator), coords, id=f"{tiles} tiles")
-
-
-def training_step(model: MILModel, bag: Bag) -> Step:
-    optimizer = build_optimizer(model, TrainingConfig())
-    target = torch.tensor([1], device=bag.features.device)
-    task = Classification(["a", "b"])
-
-    def step() -> None:
-        model.train()
-        optimizer.zero_grad(set_to_none=True)
-        model.before_step(0, 100)
-        output = model(bag)
-        model.loss([output], target, task).total.backward()
-        clip_gradients(optimizer, None)
-        optimizer.step()
-        model.after_step(bag, output, target)
-
-    return step
 
 
 def plain_training_step(plain: nn.Module, bag: Bag) -> Step:
@@ -114,41 +78,6 @@ def plain_form(model: MILModel) -> nn.Module | None:
     module = importlib.import_module(f"plain_methods.{family}")
     plain: nn.Module | None = module.plain_form(model)
     return plain
-
-
-def timed(step: Step, device: torch.device) -> float:
-    synchronize(device)
-    started = time.perf_counter()
-    step()
-    synchronize(device)
-    return time.perf_counter() - started
-
-
-def synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-
-
-def peak_megabytes(step: Step, device: torch.device) -> float:
-    """What a step needs on top of what is held before it."""
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        held = torch.cuda.memory_allocated()
-        step()
-        torch.cuda.synchronize()
-        return (torch.cuda.max_memory_allocated() - held) / 2**20
-    ctypes.CDLL(None).malloc_trim(0)
-    held = _status("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
-    step()
-    return (_status("VmHWM") - held) / 2**10
-
-
-def _status(field: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(field))
 
 
 def measure(
@@ -193,35 +122,13 @@ def table(results: list[dict[str, Any]]) -> str:
     for one in results:
         cells = [one["method"]]
         for kind in ("training", "inference"):
-            cells += [_milliseconds(one.get(f"{kind}_s")), _whole(one.get(f"{kind}_mb"))]
-        cells.append(_milliseconds(one["prepare_s"]) if one["prepare_s"] >= 0.001 else "")
+            cells += [milliseconds(one.get(f"{kind}_s")), whole(one.get(f"{kind}_mb"))]
+        cells.append(milliseconds(one["prepare_s"]) if one["prepare_s"] >= 0.001 else "")
         for kind in ("training", "inference"):
-            cells += [_milliseconds(one.get(f"plain_{kind}_s")), _whole(one.get(f"plain_{kind}_mb"))]
+            cells += [milliseconds(one.get(f"plain_{kind}_s")), whole(one.get(f"plain_{kind}_mb"))]
         cells += [f"{one[key]:.1f}" if key in one else "" for key in ("training_ratio", "inference_ratio")]
         rows.append("| " + " | ".join(cells) + " |")
     return "\n".join(rows)
-
-
-def _milliseconds(seconds: float | None) -> str:
-    return "" if seconds is None else f"{1e3 * seconds:.{1 if seconds < 0.1 else 0}f}"
-
-
-def _whole(number: float | None) -> str:
-    return "" if number is None else f"{number:.0f}"
-
-
-def in_own_process(label: str, options: argparse.Namespace) -> dict[str, Any]:
-    """On a CPU memory is counted by the process, so each method needs one of its own."""
-    settings = ("tiles", "width", "rounds")
-    arguments = [part for key in settings for part in (f"--{key}", str(getattr(options, key)))]
-    arguments += ["--inference-only"] if options.inference_only else []
-    done = subprocess.run(
-        [sys.executable, __file__, "--worker", label, *arguments], stdout=subprocess.PIPE, text=True, check=False
-    )
-    if done.returncode:
-        sys.exit(f"{label}: the measurement failed, see above")
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
 
 
 def one_table(by_device: dict[str, list[dict[str, Any]]]) -> str:
@@ -235,29 +142,25 @@ def one_table(by_device: dict[str, list[dict[str, Any]]]) -> str:
             one = results.get(label, {})
             for kind in ("training", "inference"):
                 forms = [f"{prefix}{kind}" for prefix in ("", "plain_") if f"{prefix}{kind}_s" in one]
-                cells.append(" / ".join(f"{_milliseconds(one[f'{f}_s'])}, {_whole(one[f'{f}_mb'])}" for f in forms))
+                cells.append(" / ".join(f"{milliseconds(one[f'{f}_s'])}, {whole(one[f'{f}_mb'])}" for f in forms))
         rows.append(f"| {label} | " + " | ".join(cells) + " |")
     return "\n".join(rows)
 
 
 def measure_all(device: torch.device, options: argparse.Namespace) -> list[dict[str, Any]]:
     """Every method on one device, written down after each of them."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
-    about = {
-        "device": name,
-        "torch": torch.__version__,
-        "threads": torch.get_num_threads(),
-        "tiles": options.tiles,
-        "width": options.width,
-        "rounds": options.rounds,
-    }
-    print(", ".join(f"{key} {value}" for key, value in about.items()), flush=True)
+    settings = {**about(device), "tiles": options.tiles, "width": options.width, "rounds": options.rounds}
+    print(", ".join(f"{key} {value}" for key, value in settings.items()), flush=True)
     out = options.out or Path(__file__).with_name(f"latest_methods_{device.type}.json")
+    arguments = [part for key in ("tiles", "width", "rounds") for part in (f"--{key}", str(getattr(options, key)))]
+    arguments += ["--inference-only"] if options.inference_only else []
     results: list[dict[str, Any]] = []
     for label in options.methods:
-        results.append(in_own_process(label, options) if device.type == "cpu" else measured(label, device, options))
+        results.append(
+            in_own_process(__file__, label, arguments) if device.type == "cpu" else measured(label, device, options)
+        )
         print(table(results[-1:]).splitlines()[-1], flush=True)
-        out.write_text(json.dumps({**about, "results": results}, indent=1) + "\n")
+        out.write_text(json.dumps({**settings, "results": results}, indent=1) + "\n")
     print(table(results))
     print(f"written to {out}")
     return results

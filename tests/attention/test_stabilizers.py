@@ -136,6 +136,20 @@ def test_feature_matching_cannot_see_attention_that_moves_along_dependent_tiles(
     assert kl(even.log(), middle.log()) > 0.2
 
 
+def test_a_look_ahead_is_of_one_bag_and_changes_nothing(model):
+    anchor = Anchor(model, scores=lambda module, given: module(given).scores)
+    first, second = bag(), bag(seed=1)
+    scores = model(first).scores
+    plain = anchor.loss(first, scores)
+    anchor.look(first)
+    with torch.no_grad():
+        anchor.copy.score.weight.add_(1.0)  # what was seen already stays as it was
+    assert torch.equal(anchor.loss(first, scores), plain)
+    assert not torch.equal(anchor.loss(first, scores), plain)
+    anchor.look(first)
+    assert torch.equal(anchor.attend(second), anchor.copy(second).scores)
+
+
 def test_entropy_and_size_of_scores(model):
     seen = attended(model, bag())
     a = softmax(seen.scores)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -18,38 +17,9 @@ from asmil.evaluation import evaluate_run, write_report, write_run_report
 from asmil.evaluation.figures import roc_points
 from asmil.evaluation.page import render_page
 from fake_run_folder import write_run
+from parsed_page import Page
 
 NASTY = ("<script>alert(1)</script>", 'a"b&c', "$x_{|")
-VOID = {"meta", "img", "rect", "br"}
-
-
-class Page(HTMLParser):
-    """Checks that tags close in order and collects what was seen."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: list[str] = []
-        self.addresses: list[str] = []
-        self.words: list[str] = []
-        self.feed(text)
-        self.close()
-        assert not self.open
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.addresses += [value or "" for key, value in attrs if key in ("src", "href")]
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.words.append(data)
 
 
 def test_a_report_of_two_runs(tmp_path: Path) -> None:

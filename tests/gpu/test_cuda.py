@@ -5,8 +5,10 @@ import pytest
 import torch
 
 from asmil import Anchor, Bag, build, methods
+from asmil.attention import build_normalizer
 from asmil.models.inference import infer
 from asmil.tasks.classification import Classification
+from asmil.training.attention_file import read_attention
 from asmil.training.config import resolve
 from asmil.training.epoch_log import read_epochs
 from asmil.training.labeled_bags import LabeledBags
@@ -120,3 +122,40 @@ def test_training_learns_and_goes_on_from_a_checkpoint(name, precision, tmp_path
     assert np.isfinite(losses).all()
     if name in ("asmil", "abmil", "clam_sb", "transmil", "dsmil"):
         assert second.validate(labeled(1))["macro_auc"] > 0.95
+
+
+RULES = {"softmax": {}, "nsf": {}, "standardized_nsf": {}, "sparsemax": {}, "entmax": {"alpha": 1.3}, "mixture": {}}
+
+
+@pytest.mark.parametrize("rule", sorted(RULES))
+def test_normalizers_agree_with_the_cpu(rule):
+    scores = 3 * torch.randn(8, 20_000, generator=torch.Generator().manual_seed(0))
+    scores[:, ::7] = -torch.inf
+    normalizer = build_normalizer(rule, **RULES[rule])
+    close(normalizer.cuda()(scores.cuda()).detach().cpu(), normalizer.cpu()(scores).detach(), 1e-5)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("name", ["abmil", "asmil", "transmil", "dtfd"])
+def test_every_stabilizer_trains_is_recorded_and_goes_on(name, precision, tmp_path):
+    mixed = {} if name == "transmil" else {"attention": {"normalizer": "mixture"}}
+    changes = {
+        "anchor": {"normalizer": "entmax"},
+        "stabilizers": {term: {"weight": 0.1} for term in ("temporal", "features", "entropy", "l2")},
+        "training": {"epochs": 4, "lr": 1e-3, "precision": precision},
+        "record": {"every": 7, "role": "both"},
+        **mixed,
+    }
+    config = resolve(name, changes=changes)
+    bags = labeled(0)
+    for _ in range(2):  # the second finds all done, with the attention in one file
+        trainer = Trainer(
+            build_model(config, WIDTH, 2, 0), Classification(["a", "b"]), config, seed=0, device="cuda", folder=tmp_path
+        )
+        trainer.fit(bags, bags)
+    records = read_epochs(tmp_path / "metrics.jsonl")
+    assert all(np.isfinite(value) for record in records for value in record["train"].values())
+    assert {"anchor", "temporal", "features", "entropy", "l2"} <= records[-1]["train"].keys()
+    record = read_attention(tmp_path)
+    assert record.steps.tolist() == list(range(0, int(record.steps[-1]) + 1, 7))
+    assert np.isfinite(record.attention(0)).all()

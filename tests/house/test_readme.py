@@ -31,6 +31,17 @@ def test_every_tagged_block_runs(tmp_path: Path):
     assert len(list((tmp_path / "predictions_attention").glob("*.h5"))) == 24
 
 
+def test_the_anchor_runs_around_a_model_of_another_library(tmp_path: Path):
+    ((language, code),) = BLOCK.findall((REPOSITORY / "docs" / "anchor.md").read_text())
+    assert language == "python"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    assert "copy.pool.fc1.weight" in done.stdout
+    assert "classifier" not in done.stdout
+
+
 def test_links_between_pages_lead_somewhere():
     pages = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *(REPOSITORY / "docs").rglob("*.md")]
     for page in pages:
@@ -48,11 +59,18 @@ def documented(page: Path) -> set[str]:
 
 
 def test_documented_settings_are_the_ones_there_are():
-    from asmil.training.config import AnchorConfig, DataConfig, TrainingConfig
+    from asmil.training.config import RunConfig, StabilizersConfig
 
+    page = (REPOSITORY / "docs" / "settings.md").read_text()
     named = documented(REPOSITORY / "docs" / "settings.md")
-    for kind in (TrainingConfig, AnchorConfig, DataConfig):
-        assert kind.model_fields.keys() <= named, f"{kind.__name__} has settings that docs/settings.md lacks"
+    sections = {name: field.annotation for name, field in RunConfig.model_fields.items() if name != "model"}
+    for name, kind in sections.items():
+        if hasattr(kind, "model_fields"):
+            assert f"## {name}\n" in page
+            assert kind.model_fields.keys() <= named, f"docs/settings.md lacks settings of {name}"
+    for name, field in StabilizersConfig.model_fields.items():
+        for key in field.annotation.model_fields:
+            assert re.search(rf"^\| (`{name}` )?\| `{key}` \|", page, re.MULTILINE), f"stabilizers.{name}.{key}"
 
 
 def test_every_method_has_a_row_and_a_page_with_its_settings():

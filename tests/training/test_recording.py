@@ -119,6 +119,7 @@ def test_parts_are_read_while_training_and_joined_at_its_end(tmp_path):
     before = read_attention(tmp_path)
     assert before.scores(0) is None
     weights = [before.attention(i) for i in range(2)]
+    assert np.array_equal(before.attention(0, [3, 1, 1]), weights[0][[3, 1, 1]])
     writer.finish({1: np.ones((2, 3), dtype=np.float32)})
     after = read_attention(tmp_path)
     assert not (tmp_path / "attention.parts").exists()
@@ -127,11 +128,22 @@ def test_parts_are_read_while_training_and_joined_at_its_end(tmp_path):
         exact = np.stack([moment(step).attention[i] for step in range(4)])
         np.testing.assert_allclose(after.attention(i), exact, rtol=2e-3, atol=1e-6)
         np.testing.assert_allclose(after.attention(i), weights[i], rtol=1e-3)
+    assert np.array_equal(after.attention(1, [2]), after.attention(1)[[2]])
     assert np.array_equal(after.coords(0), coords[0])
     assert after.coords(1) is None
     assert after.scores(1).tolist() == [[1, 1, 1], [1, 1, 1]]
     writer.finish({})
     assert read_attention(tmp_path).scores(1) is not None
+    # a training that goes on after its end: later recordings are added to those of the file
+    writer = AttentionWriter(tmp_path, slides(), coords)
+    assert writer.has(3)
+    writer.add(moment(4))
+    writer.flush()
+    assert read_attention(tmp_path).steps.tolist() == [0, 1, 2, 3, 4]
+    writer.finish({})
+    assert read_attention(tmp_path).steps.tolist() == [0, 1, 2, 3, 4]
+    np.testing.assert_allclose(read_attention(tmp_path).attention(1)[4], moment(4).attention[1], rtol=2e-3)
+    assert not (tmp_path / "attention.parts").exists()
 
 
 def test_small_weights_beside_a_large_one_are_kept(tmp_path):

@@ -6,10 +6,10 @@ import torch
 
 from asmil import AsmilError, Bag, methods
 from asmil.attention import NSF, Mixture
-from asmil.training.config import resolve
+from asmil.training.config import StabilizersConfig, resolve
 from asmil.training.epoch_log import read_epochs
 from asmil.training.run import train_run
-from asmil.training.setup import build_model, build_stabilizers
+from asmil.training.setup import STABILIZERS, build_model, build_stabilizers
 
 WIDTH = 16
 WITH_SCORES = sorted(name for name, method in methods().items() if method.model.score_axes)
@@ -125,6 +125,10 @@ def test_any_combination_is_noted_part_by_part(small_cohort, tmp_path):
 def test_what_makes_no_sense_is_refused(method, changes, message):
     with pytest.raises(AsmilError, match=message):
         built(method, **changes)
+
+
+def test_every_stabilizer_of_the_settings_can_be_built():
+    assert STABILIZERS.keys() - {"anchor"} == StabilizersConfig.model_fields.keys()
 
 
 def test_an_anchor_of_a_method_whose_softmax_is_built_in_is_fine():

@@ -40,6 +40,9 @@ class Stabilizer(nn.Module):
     It is saved with a checkpoint (`state_dict`) and moves with `.to()`.
     """
 
+    def look(self, bag: Any) -> None:
+        """Called before the model in training sees the bag, while nothing is held for its backward pass."""
+
     def penalty(self, attended: Attended) -> Tensor:
         """The term for one bag of a training step, its weight included."""
         raise NotImplementedError

@@ -7,7 +7,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from asmil.cli import check, doctor, evaluate, methods, predict, synthetic, train
+from asmil.cli import affine, check, doctor, evaluate, methods, predict, stability, synthetic, train
 from asmil.errors import AsmilError
 from asmil.files import is_disk_full
 from asmil.version import __version__
@@ -25,7 +25,9 @@ for verb in (
     check.check,
     train.train,
     evaluate.evaluate,
+    stability.stability,
     predict.predict,
+    affine.affine,
     methods.methods,
     doctor.doctor,
 ):

@@ -1,4 +1,4 @@
-"""Figures of a report, drawn without a display and returned as SVG text."""
+"""Figures of a report, drawn without a display and returned as SVG text; the style of all figures."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def roc_figure(evaluation: Evaluation) -> str | None:
         axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01), aspect="equal", title="ROC curves")
         axes.set(xlabel="false positive rate", ylabel="true positive rate")
         axes.legend(loc="lower right")
-        return _svg(figure)
+        return svg_text(figure)
 
 
 def learning_figure(trainings: Sequence[Training]) -> str | None:
@@ -81,7 +81,7 @@ def learning_figure(trainings: Sequence[Training]) -> str | None:
         for index, (title, columns) in enumerate(panels):
             axes = figure.add_subplot(1, len(panels), index + 1)
             later = stage_starts(trainings[0])[1:]
-            axes.set_xlabel("epoch" + "".join(f" (from {start:.0f}: {_plain(name)})" for start, name in later))
+            axes.set_xlabel("epoch" + "".join(f" (from {start:.0f}: {plain_text(name)})" for start, name in later))
             for number, column in enumerate(columns):
                 _draw_course(axes, trainings, column, COLORS[number % len(COLORS)])
             if len(trainings) == 1 and trainings[0].selected_epoch is not None:
@@ -90,7 +90,7 @@ def learning_figure(trainings: Sequence[Training]) -> str | None:
                 axes.axvline(start - 0.5, color="#8a94a0", linewidth=1, linestyle=":")
             axes.set_title(title)
             axes.legend(loc="best")
-        return _svg(figure)
+        return svg_text(figure)
 
 
 def _draw_roc(axes: Axes, evaluation: Evaluation, label: int, color: str) -> bool:
@@ -106,7 +106,7 @@ def _draw_roc(axes: Axes, evaluation: Evaluation, label: int, color: str) -> boo
         return False
     mean = np.mean(curves, axis=0)
     row = evaluation.classes[label]
-    text = f"{_plain(row.name)}  AUC {row.metrics['auc'][0]:.3f}"
+    text = f"{plain_text(row.name)}  AUC {row.metrics['auc'][0]:.3f}"
     axes.plot(np.r_[0.0, RATE_GRID], np.r_[0.0, mean], color=color, linewidth=1.8, label=text)
     return True
 
@@ -131,7 +131,7 @@ def _recorded(epochs: pd.DataFrame) -> list[str]:
 
 def _draw_course(axes: Axes, trainings: Sequence[Training], column: str, color: str) -> None:
     courses = [_course(training, column) for training in trainings if column in training.epochs]
-    label = _plain(column.partition(".")[2].replace("_", " "))
+    label = plain_text(column.partition(".")[2].replace("_", " "))
     if len(courses) > 1:
         for course in courses:
             axes.plot(course.index, course, color=color, linewidth=0.7, alpha=0.3)
@@ -171,12 +171,20 @@ def _numbers(column: pd.Series[Any]) -> Floats:
     return np.asarray(pd.to_numeric(column, errors="coerce"), dtype=np.float64)
 
 
-def _plain(text: str) -> str:
+def plain_text(text: str) -> str:
     """Text that matplotlib does not read as a formula."""
     return text.replace("\\", "\\\\").replace("$", r"\$")
 
 
-def _svg(figure: Figure) -> str:
+def svg_text(figure: Figure) -> str:
+    """The figure as SVG, the same text for the same figure."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None})
+    return buffer.getvalue()
+
+
+def png_bytes(figure: Figure, dots_per_inch: int) -> bytes:
+    """The figure as PNG, for what is made of many small squares or dots."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=dots_per_inch, metadata={"Software": None})
     return buffer.getvalue()

@@ -1,25 +1,21 @@
 """The page of a report: one HTML file that needs nothing else.
 
-Every text that comes from outside (names of runs, classes, settings) passes `html.escape`; figures are images
-with their SVG inside the address, so that nothing in them can run.
+Every text that comes from outside (names of runs, classes, settings) passes `html.escape`.
 """
 
 from __future__ import annotations
 
-import base64
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
-from importlib.resources import files
-from typing import Any
 
 from asmil.errors import AsmilError
 from asmil.evaluation.caveats import caveats_of
 from asmil.evaluation.figures import learning_figure, roc_figure, stage_starts
+from asmil.evaluation.page_parts import caveat_section, html_table, image, settings_block, tag, whole_page
 from asmil.evaluation.run import Training, read_training
 from asmil.evaluation.summary import CLASS_METRICS, METRIC_TITLES, METRICS, Evaluation, MetricSummary
 from asmil.evaluation.tables import format_interval, format_number, format_sizes, format_trainings
-from asmil.version import __version__
 
 PART_TITLES = {"test": "test part", "val": "validation part"}
 
@@ -27,14 +23,9 @@ PART_TITLES = {"test": "test part", "val": "validation part"}
 def render_page(evaluations: Sequence[Evaluation]) -> str:
     """The whole page as text."""
     names = ", ".join(dict.fromkeys(evaluation.name for evaluation in evaluations))
-    style = files("asmil.evaluation").joinpath("page.css").read_text(encoding="utf-8")
-    sections = [_summary(evaluations), *map(_run, evaluations), _caveats(evaluations)]
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>Evaluation: {escape(names)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
-        f"{_header(evaluations)}\n" + "\n".join(sections) + "\n"
-        f"<footer>Written by asmil {escape(__version__)}.</footer>\n</main>\n</body>\n</html>\n"
+    caveats = caveat_section(caveats_of(evaluations))
+    return whole_page(
+        f"Evaluation: {names}", [_header(evaluations), _summary(evaluations), *map(_run, evaluations), caveats]
     )
 
 
@@ -51,12 +42,12 @@ def _summary(evaluations: Sequence[Evaluation]) -> str:
     rows = []
     for evaluation in evaluations:
         about = f"{evaluation.method}, preset {evaluation.preset}, {PART_TITLES[evaluation.role]}"
-        cells = [_tag("th", f"{escape(evaluation.name)}<small>{escape(about)}</small>", scope="row")]
-        cells += [_tag("td", _metric(evaluation.metrics[name])) for name in METRICS]
-        cells.append(_tag("td", escape(format_trainings(evaluation))))
+        cells = [tag("th", f"{escape(evaluation.name)}<small>{escape(about)}</small>", scope="row")]
+        cells += [tag("td", _metric(evaluation.metrics[name])) for name in METRICS]
+        cells.append(tag("td", escape(format_trainings(evaluation))))
         rows.append("".join(cells))
     note = "Mean over seeds, 95 % interval by patient, and the standard deviation over seeds."
-    table = _table(head, rows, css="summary")
+    table = html_table(head, rows, css="summary")
     return f"<section><h2>Results</h2><p>{note}</p>{table}</section>"
 
 
@@ -87,11 +78,11 @@ def _run(evaluation: Evaluation) -> str:
     blocks = [
         f"<h2>{escape(evaluation.name)}</h2>",
         _classes(evaluation),
-        f'<div class="side">{_confusion(evaluation)}{_figure(roc_figure(evaluation), "ROC curves")}</div>',
+        f'<div class="side">{_confusion(evaluation)}{image(roc_figure(evaluation), "ROC curves")}</div>',
         "<h3>Learning curves</h3>",
         _learning(trainings, problems),
         _spread(evaluation),
-        _settings(evaluation.run.config),
+        settings_block(evaluation.run.config),
     ]
     return f"<section>{''.join(blocks)}</section>"
 
@@ -120,21 +111,21 @@ def _learning(trainings: Sequence[Training], problems: Iterable[str]) -> str:
         caption = "The dashed line marks the epoch that was kept."
     if stage_starts(trainings[0]):
         caption += " At the dotted line a new stage of the training begins, with a model of its own."
-    return f"{notes}<p>{caption}</p>{_figure(figure, 'Learning curves')}"
+    return f"{notes}<p>{caption}</p>{image(figure, 'Learning curves')}"
 
 
 def _classes(evaluation: Evaluation) -> str:
     head = ["class", *(METRIC_TITLES[name] for name in CLASS_METRICS), "slides"]
     rows = []
     for row in evaluation.classes:
-        cells = [_tag("th", escape(row.name), scope="row")]
+        cells = [tag("th", escape(row.name), scope="row")]
         for name in CLASS_METRICS:
             value, interval = row.metrics[name]
-            cells.append(_tag("td", f"{format_number(value)}<small>{format_interval(interval)}</small>"))
-        cells.append(_tag("td", str(row.support)))
+            cells.append(tag("td", f"{format_number(value)}<small>{format_interval(interval)}</small>"))
+        cells.append(tag("td", str(row.support)))
         rows.append("".join(cells))
     note = "Every class against the rest: mean over seeds, 95 % interval by patient."
-    return f"<h3>Classes</h3><p>{note}</p>{_table(head, rows)}"
+    return f"<h3>Classes</h3><p>{note}</p>{html_table(head, rows)}"
 
 
 def _confusion(evaluation: Evaluation) -> str:
@@ -142,18 +133,18 @@ def _confusion(evaluation: Evaluation) -> str:
     rows = []
     for name, counts in zip(names, evaluation.confusion, strict=True):
         total = max(1, int(counts.sum()))
-        cells = [_tag("th", escape(name), scope="row")]
+        cells = [tag("th", escape(name), scope="row")]
         for count in counts:
             share = int(count) / total
             ink = "#fff" if share > 0.55 else "inherit"
             shade = f"background:rgba(37,99,168,{0.9 * share:.2f});color:{ink}"
-            cells.append(_tag("td", f"{count}<small>{100 * share:.0f} %</small>", style=shade))
+            cells.append(tag("td", f"{count}<small>{100 * share:.0f} %</small>", style=shade))
         rows.append("".join(cells))
     note = (
         f"Rows: true class; columns: predicted class. Counts are summed over {evaluation.n_trainings} "
         f"training{'s' * (evaluation.n_trainings > 1)}, percentages are of the row."
     )
-    table = _table(["true \\ predicted", *names], rows, css="confusion")
+    table = html_table(["true \\ predicted", *names], rows, css="confusion")
     return f"<div><h3>Confusion matrix</h3><p>{note}</p>{table}</div>"
 
 
@@ -162,53 +153,13 @@ def _spread(evaluation: Evaluation) -> str:
         return ""
     trainings = list(evaluation.metrics[METRICS[0]].per_training)
     rows = [
-        _tag("th", f"fold {fold}, seed {seed}", scope="row")
-        + "".join(_tag("td", format_number(evaluation.metrics[name].per_training[fold, seed])) for name in METRICS)
+        tag("th", f"fold {fold}, seed {seed}", scope="row")
+        + "".join(tag("td", format_number(evaluation.metrics[name].per_training[fold, seed])) for name in METRICS)
         for fold, seed in trainings
     ]
     rows.append(
-        _tag("th", "standard deviation", scope="row")
-        + "".join(_tag("td", format_number(evaluation.metrics[name].sd_trainings)) for name in METRICS)
+        tag("th", "standard deviation", scope="row")
+        + "".join(tag("td", format_number(evaluation.metrics[name].sd_trainings)) for name in METRICS)
     )
-    table = _table(["training", *(METRIC_TITLES[name] for name in METRICS)], rows)
+    table = html_table(["training", *(METRIC_TITLES[name] for name in METRICS)], rows)
     return f"<details><summary>Every training ({len(trainings)})</summary>{table}</details>"
-
-
-def _settings(config: Mapping[str, Any]) -> str:
-    rows = [_tag("th", escape(key), scope="row") + _tag("td", escape(value)) for key, value in _flat(config)]
-    return f"<details><summary>Settings</summary>{_table(['setting', 'value'], rows, css='settings')}</details>"
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
-    for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{prefix}{key}.")
-        elif isinstance(value, list):
-            yield f"{prefix}{key}", ", ".join(map(str, value))
-        else:
-            yield f"{prefix}{key}", "not set" if value is None else str(value)
-
-
-def _caveats(evaluations: Sequence[Evaluation]) -> str:
-    items = "".join(f"<li>{escape(caveat)}</li>" for caveat in caveats_of(evaluations))
-    return f"<section><h2>How to read these numbers</h2><ul>{items}</ul></section>"
-
-
-def _figure(svg: str | None, title: str) -> str:
-    if svg is None:
-        return ""
-    data = base64.b64encode(svg.encode()).decode()
-    return f'<figure><img alt="{escape(title)}" src="data:image/svg+xml;base64,{data}"></figure>'
-
-
-def _table(head: Iterable[str], rows: Iterable[str], css: str = "") -> str:
-    header = "".join(_tag("th", escape(name), scope="col") for name in head)
-    body = "".join(f"<tr>{row}</tr>" for row in rows)
-    return (
-        f'<div class="scroll"><table class="{css}"><thead><tr>{header}</tr></thead><tbody>{body}</tbody></table></div>'
-    )
-
-
-def _tag(name: str, content: str, **attributes: str) -> str:
-    written = "".join(f' {key}="{escape(value)}"' for key, value in attributes.items())
-    return f"<{name}{written}>{content}</{name}>"

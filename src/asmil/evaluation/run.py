@@ -35,10 +35,7 @@ class Run:
 
     def setting(self, *keys: str) -> Any:
         """A value of the settings by its path, or None."""
-        value: Any = self.config
-        for key in keys:
-            value = value.get(key) if isinstance(value, Mapping) else None
-        return value
+        return setting(self.config, *keys)
 
     def targets(self, rows: pd.DataFrame) -> npt.NDArray[np.intp]:
         """Class indices of the given rows of the predictions."""
@@ -57,6 +54,14 @@ class Training:
     seed: int
     epochs: pd.DataFrame
     selected_epoch: int | None
+
+
+def setting(config: Mapping[str, Any], *keys: str) -> Any:
+    """A value of a run's settings by its path, or None."""
+    value: Any = config
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
 
 
 def read_run(path: Path | str) -> Run:

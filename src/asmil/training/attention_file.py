@@ -79,15 +79,23 @@ class AttentionRecord(RecordedSlides):
     logits: npt.NDArray[np.float32]
     embedding: npt.NDArray[np.float32]
 
-    def attention(self, slide: int) -> npt.NDArray[np.float64]:
-        """The weights of a slide's tiles, R x N; every row sums to 1."""
-        parts = []
+    def attention(self, slide: int, recordings: Sequence[int] | None = None) -> npt.NDArray[np.float64]:
+        """The weights of a slide's tiles, R x N (or those of some recordings); every row sums to 1."""
+        wanted = np.arange(len(self.epochs)) if recordings is None else np.asarray(recordings)
+        weights = np.empty((len(wanted), int(self.n_tiles[slide])))
+        start = 0
         for file in self.files:
             with _opened(file) as content:
-                parts.append(np.asarray(content[f"attention/{slide}"], dtype=np.float64))
-        weights = np.concatenate(parts)
-        total: npt.NDArray[np.float64] = weights / weights.sum(axis=1, keepdims=True)
-        return total
+                stored = content[f"attention/{slide}"]
+                here = np.flatnonzero((wanted >= start) & (wanted < start + len(stored)))
+                if recordings is None:
+                    weights[here] = stored[:]
+                else:
+                    for place in here:
+                        weights[place] = stored[int(wanted[place]) - start]
+                start += len(stored)
+        weights /= weights.sum(axis=1, keepdims=True)
+        return weights
 
     def coords(self, slide: int) -> npt.NDArray[np.int64] | None:
         """The places of a slide's tiles, N x 2 in level-0 pixels, or None."""
@@ -115,7 +123,7 @@ class AttentionWriter:
         self.slides = slides
         self.coords = coords
         self._waiting: list[Recording] = []
-        self._written = {int(step) for file in _part_files(training) for step in _read_times(file)[1]}
+        self._written = {int(step) for file in _files(training) for step in _read_times(file)[1]}
 
     def has(self, step: int) -> bool:
         """Whether this step was recorded, perhaps before the training was interrupted."""
@@ -158,8 +166,7 @@ class AttentionWriter:
 
 def read_attention(training: Path) -> AttentionRecord | None:
     """What a training (`RUN/fold-0/seed-0`) recorded, also while it runs; None when nothing was."""
-    whole = training / "attention.h5"
-    files = (whole,) if whole.is_file() else tuple(_part_files(training))  # by their names in the order of time
+    files = tuple(_files(training))
     if not files:
         return None
     times, logits, embedding = [], [], []
@@ -177,7 +184,7 @@ def read_attention(training: Path) -> AttentionRecord | None:
         targets=np.array(about["targets"], dtype=np.int64),
         roles=tuple(about["roles"]),
         n_tiles=np.array(about["n_tiles"], dtype=np.int64),
-        path=whole if whole.is_file() else _parts_folder(training),
+        path=files[0] if len(files) == 1 else _parts_folder(training),
         files=files,
         epochs=np.concatenate([epochs for epochs, _ in times]),
         steps=np.concatenate([steps for _, steps in times]),
@@ -192,6 +199,15 @@ def _parts_folder(training: Path) -> Path:
 
 def _part_files(training: Path) -> list[Path]:
     return sorted(_parts_folder(training).glob("part-*.h5"))
+
+
+def _files(training: Path) -> list[Path]:
+    """All that holds recordings, in the order of time; parts that are in the whole already do not count."""
+    whole = training / "attention.h5"
+    if not whole.is_file():
+        return _part_files(training)
+    last = _read_times(whole)[1].max()
+    return [whole, *(part for part in _part_files(training) if _read_times(part)[1].min() > last)]
 
 
 def _opened(path: Path) -> Any:

@@ -200,6 +200,8 @@ class Trainer:
     def _backward(self, bag: Bag, target: Tensor, group: int) -> Output:
         """Add the gradient of one bag's loss, over the number of bags of the step, and note the loss's parts."""
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.autocast):
+            for stabilizer in self.stabilizers.values():
+                stabilizer.look(bag)
             output: Output = self.model(bag)
             loss = self.model.loss([output], target, self.task)
             total, parts = loss.total, dict(loss.parts)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 
@@ -55,37 +57,18 @@ def total_epochs(model: MILModel, config: RunConfig) -> int:
 
 def build_stabilizers(config: RunConfig, model: MILModel, seed: int) -> dict[str, Stabilizer]:
     """The anchor and the other stabilizers that the settings ask for, by name; a senseless one is refused."""
-    settings = config.stabilizers
-    asked = [name for name in type(settings).model_fields if getattr(settings, name).weight]
-    if config.anchor.normalizer != "none":
-        asked.insert(0, "anchor")
+    weights = {"anchor": float(config.anchor.normalizer != "none")}
+    weights |= {name: getattr(config.stabilizers, name).weight for name in type(config.stabilizers).model_fields}
+    asked = [name for name in STABILIZERS if weights[name]]
     if asked and not model.score_axes:
         raise AsmilError(f"{config.method} has no attention scores, so there is nothing for {asked[0]} to hold")
     for name, setting in model.own_stabilizers.items():
         if name in asked:
             raise AsmilError(f"{config.method} has the term {name!r} of its own; weigh it with {setting} instead")
-    return {name: _build_stabilizer(name, config, model, seed) for name in asked}
+    return {name: STABILIZERS[name](config, model, seed) for name in asked}
 
 
-def _build_stabilizer(name: str, config: RunConfig, model: MILModel, seed: int) -> Stabilizer:
-    settings = config.stabilizers
-    if name == "anchor":
-        return _build_anchor(config, model, seed)
-    if name == "temporal":
-        if config.data.max_tiles is not None:
-            raise AsmilError(
-                "stabilizers.temporal compares a slide's attention with its past, but data.max_tiles draws other tiles "
-                "every epoch; leave one of them out"
-            )
-        return TemporalEnsemble(model.normalizer, settings.temporal.weight, settings.temporal.rate)
-    if name == "features":
-        return FeatureMatching(model, **settings.features.model_dump())
-    if name == "entropy":
-        return EntropyReward(settings.entropy.weight)
-    return ScorePenalty(settings.l2.weight)
-
-
-def _build_anchor(config: RunConfig, model: MILModel, seed: int) -> Anchor:
+def _anchor(config: RunConfig, model: MILModel, seed: int) -> Anchor:
     settings = config.anchor
     normalizer = settings.build_normalizer()
     assert normalizer is not None
@@ -103,6 +86,26 @@ def _build_anchor(config: RunConfig, model: MILModel, seed: int) -> Anchor:
         divergence=settings.divergence,
         reduction=settings.reduction,
     )
+
+
+def _temporal(config: RunConfig, model: MILModel, seed: int) -> TemporalEnsemble:
+    del seed
+    if config.data.max_tiles is not None:
+        raise AsmilError(
+            "stabilizers.temporal compares a slide's attention with its past, but data.max_tiles draws other tiles "
+            "every epoch; leave one of them out"
+        )
+    return TemporalEnsemble(model.normalizer, **config.stabilizers.temporal.model_dump())
+
+
+STABILIZERS: dict[str, Callable[[RunConfig, MILModel, int], Stabilizer]] = {
+    "anchor": _anchor,
+    "temporal": _temporal,
+    "features": lambda config, model, seed: FeatureMatching(model, **config.stabilizers.features.model_dump()),
+    "entropy": lambda config, model, seed: EntropyReward(config.stabilizers.entropy.weight),
+    "l2": lambda config, model, seed: ScorePenalty(config.stabilizers.l2.weight),
+}
+"""Every stabilizer that the settings know, in the order in which their parts of the loss are noted."""
 
 
 def uses_bf16(precision: str, device: torch.device) -> bool:

@@ -1,0 +1,220 @@
+"""What the recorded attention of a run says: how it moved, how concentrated it is, and whether the seeds agree."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from asmil.errors import AsmilError
+from asmil.evaluation.run import setting
+from asmil.evaluation.stability import measures
+from asmil.evaluation.stability.alarms import Alarm, alarms_of
+from asmil.evaluation.stability.labels import run_label
+from asmil.evaluation.stability.measures import Floats, in_blocks
+from asmil.training.attention_file import AttentionRecord, read_attention
+from asmil.training.layout import RunLayout
+
+CONCENTRATION = ("entropy", "effective_tiles", "effective_share", "peak_n", "gini", "top1_mass", "max_weight")
+AGREEMENT = ("rank_correlation", "top1_overlap", "jsd")
+LATE_RECORDINGS = 10
+
+LEAST_SAID = 1e-6
+"""Nats below ln N under which a recorded attention says nothing: rounding to float16 alone makes up to 1e-7."""
+
+
+@dataclass(frozen=True)
+class TrainingStability:
+    """The recorded attention of one training; `kept` is the recording of the epoch whose weights were kept."""
+
+    fold: int
+    seed: int
+    record: AttentionRecord
+    kept: int
+
+
+@dataclass(frozen=True)
+class RunStability:
+    """The recorded attention of a run in numbers; the tables' columns are listed in docs/stability.md.
+
+    times: a row a training, slide and recording; slides: a row a training and slide
+    agreement: a row a fold, slide and pair of seeds
+    """
+
+    path: Path
+    name: str
+    method: str
+    label: str
+    config: Mapping[str, Any]
+    trainings: tuple[TrainingStability, ...]
+    times: pd.DataFrame
+    slides: pd.DataFrame
+    agreement: pd.DataFrame
+    alarms: tuple[Alarm, ...]
+
+
+def read_stability(run: Path | str) -> RunStability:
+    """Measure the attention that a run recorded, slide by slide; trainings that have not ended count too."""
+    layout = RunLayout(run)
+    config = layout.read_values()
+    trainings, courses, slides = [], [], []
+    for fold, seed, folder in layout.trainings():
+        record = read_attention(folder)
+        if record is None or len(record.epochs) == 0:
+            continue
+        training = TrainingStability(fold, seed, record, _kept_recording(folder, record))
+        trainings.append(training)
+        finished = (folder / "predictions.parquet").is_file()
+        for place in range(len(record.slides)):
+            course = _course(training, place)
+            courses.append(course)
+            slides.append(_slide_row(course, training.kept, finished))
+    if not trainings:
+        raise AsmilError(_why_nothing_was_recorded(layout.path, config))
+    times, table = pd.concat(courses, ignore_index=True), pd.DataFrame(slides)
+    agreement = _agreement_by_fold(trainings)
+    return RunStability(
+        path=layout.path,
+        name=layout.path.resolve().name,
+        method=str(config.get("method") or "unknown"),
+        label=run_label(config),
+        config=config,
+        trainings=tuple(trainings),
+        times=times,
+        slides=table,
+        agreement=agreement,
+        alarms=alarms_of(config, times, table, agreement),
+    )
+
+
+def seed_agreement(records: Mapping[int, AttentionRecord], kept: Mapping[int, int]) -> pd.DataFrame:
+    """How alike the attentions of several seeds are: a row a pair of seeds and slide that both recorded.
+
+    records, kept: by seed, the record and which of its recordings counts
+    """
+    rows = []
+    places = {seed: {slide: i for i, slide in enumerate(record.slides)} for seed, record in records.items()}
+    for slide in dict.fromkeys(slide for found in places.values() for slide in found):
+        attentions = {
+            seed: records[seed].attention(found[slide], [kept[seed]])[0]
+            for seed, found in places.items()
+            if slide in found
+        }
+        for seed_a, seed_b in combinations(sorted(attentions), 2):
+            p, q = attentions[seed_a], attentions[seed_b]
+            if len(p) != len(q):
+                raise AsmilError(
+                    f"slide {slide}: {len(p)} tiles were recorded with seed {seed_a}, {len(q)} with seed {seed_b}; "
+                    "compare trainings on the same features"
+                )
+            found = (measures.rank_correlation(p, q), measures.top_overlap(p, q), measures.jsd(p, q))
+            values = dict(zip(AGREEMENT, map(float, found), strict=True))
+            rows.append({"slide": slide, "seed_a": seed_a, "seed_b": seed_b, **values})
+    return pd.DataFrame(rows, columns=["slide", "seed_a", "seed_b", *AGREEMENT])
+
+
+def late_recordings(n_recordings: int) -> int:
+    """How many of the last recordings are late: 10 of at least 20, otherwise half of them."""
+    return LATE_RECORDINGS if n_recordings >= 2 * LATE_RECORDINGS else max(1, n_recordings // 2)
+
+
+def _course(training: TrainingStability, place: int) -> pd.DataFrame:
+    """One slide of a training: a row a recording."""
+    record = training.record
+    attention = record.attention(place)
+    n_recordings, n_tiles = attention.shape
+    target = int(record.targets[place])
+    jsd_previous: Floats = np.full(n_recordings, np.nan)
+    jsd_previous[1:] = in_blocks(measures.jsd, attention[1:], attention[:-1])
+    entropy = in_blocks(measures.entropy, attention)
+    effective_tiles = np.minimum(np.exp(entropy), n_tiles)
+    columns = {
+        "fold": training.fold,
+        "seed": training.seed,
+        "slide": record.slides[place],
+        "target": record.classes[target],
+        "role": record.roles[place],
+        "n_tiles": n_tiles,
+        "epoch": record.epochs,
+        "step": record.steps,
+        "jsd_previous": jsd_previous,
+        "jsd_final": in_blocks(measures.jsd, attention, np.broadcast_to(attention[-1], attention.shape)),
+        "ce": measures.cross_entropy(record.logits[:, place], target),
+        "entropy": entropy,
+        "effective_tiles": effective_tiles,
+        "effective_share": effective_tiles / n_tiles,
+        "peak_n": in_blocks(measures.peak_times_n, attention),
+        "gini": in_blocks(measures.gini, attention),
+        "top1_mass": in_blocks(measures.top_mass, attention),
+        "max_weight": attention.max(axis=1),
+    }
+    return pd.DataFrame(columns)
+
+
+def _slide_row(course: pd.DataFrame, kept: int, finished: bool) -> dict[str, Any]:
+    late = course.iloc[-late_recordings(len(course)) :]
+    at_kept = course.iloc[kept]
+    jsd_late = late["jsd_previous"].mean()
+    said = float((np.log(late["n_tiles"]) - late["entropy"]).mean())
+    return {
+        **{name: at_kept[name] for name in ("fold", "seed", "slide", "target", "role", "n_tiles")},
+        "finished": finished,
+        "jsd_mean": course["jsd_previous"].mean(),
+        "jsd_late": jsd_late,
+        "jsd_relative": jsd_late / said if said > LEAST_SAID else np.nan,
+        **{name: at_kept[name] for name in CONCENTRATION},
+    }
+
+
+def _agreement_by_fold(trainings: Iterable[TrainingStability]) -> pd.DataFrame:
+    by_fold: dict[int, dict[int, TrainingStability]] = {}
+    for training in trainings:
+        by_fold.setdefault(training.fold, {})[training.seed] = training
+    tables = []
+    for fold, of_seed in by_fold.items():
+        records = {seed: training.record for seed, training in of_seed.items()}
+        table = seed_agreement(records, {seed: training.kept for seed, training in of_seed.items()})
+        table.insert(0, "fold", fold)
+        tables.append(table)
+    filled = [table for table in tables if len(table)]
+    return pd.concat(filled, ignore_index=True) if filled else tables[0]
+
+
+def _kept_recording(folder: Path, record: AttentionRecord) -> int:
+    """The last recording that is not after the epoch that was kept; the last of all where none was kept."""
+    best = folder / "checkpoints" / "best.json"
+    if not best.is_file():
+        return len(record.epochs) - 1
+    try:
+        epoch = float(json.loads(best.read_text(encoding="utf-8"))["epoch"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise AsmilError(f"{best} cannot be read ({error!r}); restore it or train again") from None
+    return max(0, int(np.searchsorted(record.epochs, epoch, side="right")) - 1)
+
+
+def _why_nothing_was_recorded(path: Path, config: Mapping[str, Any]) -> str:
+    method = str(config.get("method"))
+    if not _has_attention(method):
+        return f"{path}: {method} has no attention, so there is nothing to measure; give a run of another method"
+    chosen = setting(config, "record", "attention")
+    if chosen in (None, "none", 0):
+        return (
+            f"{path}: the run recorded no attention; train into another folder with `--set record.attention=2` "
+            "(slides a class, or all)"
+        )
+    return (
+        f"{path}: no training has recorded its attention yet; finish the run by giving its `asmil train` command again"
+    )
+
+
+def _has_attention(method: str) -> bool:
+    from asmil.models.registry import methods
+
+    known = methods().get(method)
+    return known is None or bool(known.model.score_axes)

@@ -1,0 +1,148 @@
+"""Bag features over the training, flattened by t-SNE: how early the classes part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from asmil.evaluation.figures import COLORS, STYLE, plain_text, svg_text
+from asmil.evaluation.stability.analysis import RunStability, TrainingStability
+from asmil.evaluation.stability.choice import default_epochs, nearest_recording
+from asmil.evaluation.stability.picture import Picture
+from asmil.training.attention_file import AttentionRecord
+
+Floats = npt.NDArray[np.float64]
+
+FEWEST_SLIDES = 10
+MOST_POINTS = 600
+MARKERS = {"train": "o", "val": "^"}
+TITLE = "Bag features"
+
+
+def bag_feature_picture(stability: RunStability, epochs: Sequence[float] | None = None) -> Picture:
+    """One t-SNE for all shown moments of the first training that recorded enough slides, a panel a moment."""
+    training = next((one for one in stability.trainings if len(one.record.slides) >= FEWEST_SLIDES), None)
+    if training is None:
+        most = max(len(one.record.slides) for one in stability.trainings)
+        return Picture(
+            "bag_features",
+            TITLE,
+            None,
+            f"Not drawn: it takes {FEWEST_SLIDES} recorded slides, and there are {most}. "
+            "`--set record.attention=all` (or a number of slides a class) records more.",
+        )
+    recordings = _recordings(training, epochs)
+    record = training.record
+    if not np.isfinite(record.embedding[recordings]).all():
+        return Picture("bag_features", TITLE, None, "Not drawn: some bag features are not finite.")
+    slides = drawn_slides(record, MOST_POINTS // len(recordings))
+    caption = (
+        f"Fold {training.fold}, seed {training.seed}; a point a slide, its bag features laid out by one t-SNE "
+        "(scikit-learn, from the principal components, a fixed seed) of all panels together. Panels are centered and "
+        "have the same scale, so that spreads compare, but distances in a t-SNE mean little. The silhouette is that of "
+        "the classes in the bag features themselves, from -1 to 1, above 0 where they part; slides trained on part "
+        "more easily than others do."
+    )
+    if len(slides) < len(record.slides):
+        caption += f" {len(slides)} of {len(record.slides)} slides are drawn; the silhouette is of all."
+    return Picture("bag_features", TITLE, _draw(training, recordings, slides), caption)
+
+
+def silhouettes(record: AttentionRecord, recording: int) -> dict[str, float]:
+    """For each role the silhouette of the classes in the bag features; NaN where classes or slides are too few."""
+    from sklearn.metrics import silhouette_score
+
+    found = {}
+    for role in sorted(set(record.roles)):
+        chosen = np.array([one == role for one in record.roles])
+        features = record.embedding[recording][chosen].astype(np.float64)
+        targets = record.targets[chosen]
+        known = 2 <= len(np.unique(targets)) < len(targets) and np.isfinite(features).all()
+        found[role] = float(silhouette_score(features, targets)) if known else float("nan")
+    return found
+
+
+def joint_layout(features: npt.NDArray[np.floating]) -> Floats:
+    """P x S x 2 places of P x S x E features, by one t-SNE of all P S points."""
+    from sklearn.manifold import TSNE
+
+    points = features.reshape(-1, features.shape[-1]).astype(np.float64)
+    if not np.ptp(points, axis=0).any():
+        return np.zeros((*features.shape[:2], 2))
+    if points.shape[1] == 1:
+        points = np.c_[points, np.zeros(len(points))]
+    perplexity = min(30.0, (len(points) - 1) / 3)
+    layout = TSNE(perplexity=perplexity, init="pca", random_state=0, n_jobs=1).fit_transform(points)
+    return np.asarray(layout, dtype=np.float64).reshape(*features.shape[:2], 2)
+
+
+def _recordings(training: TrainingStability, epochs: Sequence[float] | None) -> list[int]:
+    wanted = default_epochs([training]) if epochs is None else epochs
+    nearest = [nearest_recording(training.record.epochs, epoch) for epoch in wanted]
+    found = {recording for recording in nearest if recording is not None} or {len(training.record.epochs) - 1}
+    return sorted(found)
+
+
+def drawn_slides(record: AttentionRecord, most: int) -> npt.NDArray[np.intp]:
+    """All slides, or evenly spread ones of each class."""
+    if len(record.slides) <= most:
+        return np.arange(len(record.slides))
+    by_class = np.argsort(record.targets, kind="stable")
+    return np.sort(by_class[np.linspace(0, len(by_class) - 1, most).astype(np.intp)])
+
+
+def _draw(training: TrainingStability, recordings: Sequence[int], slides: npt.NDArray[np.intp]) -> str:
+    record = training.record
+    places = joint_layout(record.embedding[recordings][:, slides])
+    span = 1.16 * np.ptp(places, axis=1).max(axis=0) + 1e-9
+    n_columns = min(6, len(recordings))
+    n_rows = -(-len(recordings) // n_columns)
+    with rc_context(STYLE):
+        figure = Figure(figsize=(11.2, 2.5 * n_rows + 0.4), layout="constrained")
+        panels = figure.subplots(n_rows, n_columns, squeeze=False).ravel()
+        for axes in panels[len(recordings) :]:
+            axes.set_axis_off()
+        for axes, recording, points in zip(panels, recordings, places, strict=False):
+            _draw_points(axes, record, slides, points)
+            _frame(axes, points, span)
+            kept = ", kept" if recording == training.kept else ""
+            scores = ", ".join(f"{role} {_signed(value)}" for role, value in silhouettes(record, recording).items())
+            title = f"epoch {record.epochs[recording]:.4g}{kept}\nsilhouette\n{scores}"
+            axes.set_title(title, fontsize=8.5, fontweight="normal")
+        handles, labels = panels[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=min(6, len(handles)))
+        return svg_text(figure)
+
+
+def _draw_points(axes: Axes, record: AttentionRecord, slides: npt.NDArray[np.intp], points: Floats) -> None:
+    roles = np.array(record.roles)[slides]
+    for target, name in enumerate(record.classes):
+        for role in sorted(set(record.roles)):
+            chosen = (record.targets[slides] == target) & (roles == role)
+            if chosen.any():
+                axes.scatter(
+                    points[chosen, 0],
+                    points[chosen, 1],
+                    s=14,
+                    marker=MARKERS.get(role, "s"),
+                    color=COLORS[target % len(COLORS)],
+                    alpha=0.75,
+                    linewidth=0,
+                    label=plain_text(f"{name}, {role}"),
+                )
+
+
+def _frame(axes: Axes, points: Floats, span: Floats) -> None:
+    """Show the points in the middle of a panel that is `span` wide and high."""
+    middle = (points.min(axis=0) + points.max(axis=0)) / 2
+    (left, bottom), (right, top) = middle - span / 2, middle + span / 2
+    axes.set(xlim=(left, right), ylim=(bottom, top), xticks=[], yticks=[])
+
+
+def _signed(value: float) -> str:
+    return "–" if np.isnan(value) else f"{round(value, 2) + 0.0:.2f}"

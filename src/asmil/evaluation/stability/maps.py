@@ -1,0 +1,195 @@
+"""Attention maps of one slide over the training: a row a run, a column a moment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import matplotlib
+import numpy as np
+import numpy.typing as npt
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.colors import Colormap, Normalize
+from matplotlib.figure import Figure, SubFigure
+
+from asmil.errors import AsmilError
+from asmil.evaluation.figures import COLORS, STYLE, plain_text, png_bytes
+from asmil.evaluation.stability.analysis import RunStability, TrainingStability
+from asmil.evaluation.stability.choice import default_epochs, legend_names, nearest_recording, training_of
+from asmil.evaluation.stability.number_format import format_measure, format_share
+from asmil.evaluation.stability.picture import Picture
+from asmil.evaluation.stability.tile_raster import raster, tile_cells
+
+Floats = npt.NDArray[np.float64]
+Size = tuple[float, float]
+
+CLIP_QUANTILE = 0.995
+"""Of attention x N over all tiles and panels of a row: where its color scale ends."""
+SMALLEST_SCALE = 2.0
+"""The color scale reaches at least so far, so that the uniform attention (1) lies in its middle."""
+STRIP_BINS = 200
+DOTS_PER_INCH = 130
+FIGURE_WIDTHS, PANEL_HEIGHTS, ROW_TEXT = (5.0, 11.2), (0.45, 2.4), 0.95
+"""In inches; ROW_TEXT is what the words above and below a row of maps take."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """The maps of one run: its training and, for every column, the recording shown there."""
+
+    name: str
+    stability: RunStability
+    training: TrainingStability
+    slide: int
+    recordings: tuple[int | None, ...]
+
+    @property
+    def title(self) -> str:
+        """The run, and which of its trainings it is."""
+        return f"{self.name} (fold {self.training.fold}, seed {self.training.seed})"
+
+
+def map_picture(stabilities: Sequence[RunStability], slide: str, epochs: Sequence[float] | None = None) -> Picture:
+    """The maps of a slide at the given epochs; by default from the start to the end, and at the kept epoch."""
+    rows = map_rows(stabilities, slide, epochs)
+    caption = (
+        f"Slide {slide} ({_about(rows[0])}). The color is attention × N (1: uniform), with one scale for a row that "
+        f"ends at the {100 * CLIP_QUANTILE:g} % quantile of the row's values, but not below {SMALLEST_SCALE:g}; where "
+        "tiles share a cell, the heaviest is shown. Under each map: the JSD to the recording before it, and the "
+        "effective share of tiles. A map that does not change is worth something only where it is not flat."
+    )
+    if any(row.training.record.coords(row.slide) is None for row in rows):
+        caption += (
+            " Where the features came without coordinates there is no map: tiles stand in the order of their weight "
+            "at the end of the training, the heaviest on the left."
+        )
+    missing = [name for name in legend_names(stabilities) if name not in {row.name for row in rows}]
+    if missing:
+        caption += f" Not recorded by {', '.join(missing)}."
+    return Picture("attention_maps", "Attention maps", _draw(rows), caption)
+
+
+def map_rows(stabilities: Sequence[RunStability], slide: str, epochs: Sequence[float] | None = None) -> list[Row]:
+    """The rows that have something to show; columns are the same moments in all of them."""
+    named = zip(legend_names(stabilities), stabilities, strict=True)
+    found = [(name, run, one) for name, run in named if (one := training_of(run, slide)) is not None]
+    trainings = [training for _, _, training in found]
+    wanted = default_epochs(trainings) if epochs is None else list(epochs)
+    chosen = [_unrepeated([nearest_recording(one.record.epochs, epoch) for epoch in wanted]) for one in trainings]
+    if epochs is None:
+        for recordings, training in zip(chosen, trainings, strict=True):
+            recordings.append(None if training.kept in recordings else training.kept)
+    columns = [column for column in zip(*chosen, strict=True) if _shows(column)]
+    if not columns:
+        last = max(float(training.record.epochs[-1]) for training in trainings)
+        asked = ", ".join(f"{epoch:g}" for epoch in wanted)
+        raise AsmilError(f"nothing was recorded at the epochs {asked}; choose some from 0 to {last:g}")
+    return [
+        Row(name, stability, training, training.record.slides.index(slide), recordings)
+        for (name, stability, training), recordings in zip(found, zip(*columns, strict=True), strict=True)
+        if _shows(recordings)
+    ]
+
+
+def _shows(recordings: Sequence[int | None]) -> bool:
+    return any(recording is not None for recording in recordings)
+
+
+def _about(row: Row) -> str:
+    record = row.training.record
+    return f"{record.classes[record.targets[row.slide]]}, {record.n_tiles[row.slide]} tiles"
+
+
+def _unrepeated(recordings: Sequence[int | None]) -> list[int | None]:
+    return [None if recording in recordings[:place] else recording for place, recording in enumerate(recordings)]
+
+
+def _draw(rows: Sequence[Row]) -> bytes:
+    n_columns = len(rows[0].recordings)
+    width = float(np.clip(2.4 * n_columns + 1, *FIGURE_WIDTHS))
+    sizes = [_panel_size(row, (width - 1) / n_columns) for row in rows]
+    heights = [height + ROW_TEXT for _, height in sizes]
+    with rc_context({**STYLE, "axes.grid": False}):
+        figure = Figure(figsize=(width, sum(heights)), layout="constrained")
+        parts = figure.subfigures(len(rows), 1, squeeze=False, height_ratios=heights)
+        for part, row, size in zip(parts.flat, rows, sizes, strict=True):
+            _draw_row(part, row, size)
+        return png_bytes(figure, DOTS_PER_INCH)
+
+
+def _panel_size(row: Row, width: float) -> Size:
+    """Width and height in inches, such that a map fills the width of its column, within limits."""
+    coords = row.training.record.coords(row.slide)
+    low, high = PANEL_HEIGHTS
+    if coords is None:
+        return width, (low + high) / 2
+    extent = np.ptp(coords, axis=0) + 1
+    return width, float(np.clip(width * extent[1] / extent[0], low, high))
+
+
+def _most_cells(coords: npt.NDArray[np.int64], size: Size) -> int:
+    """Along the longer side of a map of that size, a dot a cell; margins take a little of it."""
+    extent = np.ptp(coords, axis=0) + 1
+    inches = extent.max() * (np.array(size) / extent).min()
+    return max(2, int(0.9 * DOTS_PER_INCH * inches))
+
+
+def _draw_row(part: SubFigure, row: Row, size: Size) -> None:
+    record = row.training.record
+    shown = [recording for recording in row.recordings if recording is not None]
+    weights = record.attention(row.slide, [*shown, len(record.epochs) - 1]) * int(record.n_tiles[row.slide])
+    top = max(SMALLEST_SCALE, float(np.quantile(weights[:-1], CLIP_QUANTILE)))
+    order = np.argsort(-weights[-1], kind="stable")
+    panels = [part.add_subplot(1, len(row.recordings), place + 1) for place in range(len(row.recordings))]
+    part.suptitle(plain_text(row.title), x=0.005, ha="left", fontsize=10, fontweight="bold")
+    coords = record.coords(row.slide)
+    cells, shape = (None, (0, 0)) if coords is None else tile_cells(coords, _most_cells(coords, size))
+    for axes in panels:
+        axes.set_axis_off()
+    drawn = [axes for axes, recording in zip(panels, row.recordings, strict=True) if recording is not None]
+    for axes, recording, values in zip(drawn, shown, weights, strict=False):
+        axes.set_axis_on()
+        if cells is None:
+            _draw_strip(axes, values[order], top)
+        else:
+            _draw_map(axes, raster(values, cells, shape), top)
+        _label(axes, row, recording)
+    if cells is None:
+        drawn[0].set_ylabel("attention × N")
+    else:
+        scale = drawn[0].images[0]
+        part.colorbar(scale, ax=panels, label="attention × N", extend="max", fraction=0.02, pad=0.01, aspect=12)
+
+
+def _draw_map(axes: Axes, image: Floats, top: float) -> None:
+    axes.imshow(image, cmap=_colormap(), norm=Normalize(0, top), interpolation="nearest")
+    axes.set(xticks=[], yticks=[], anchor="W")
+    axes.spines[:].set_visible(False)
+
+
+def _draw_strip(axes: Axes, weights: Floats, top: float) -> None:
+    bins = np.array_split(weights, min(STRIP_BINS, len(weights)))
+    heights = np.minimum([part.max() for part in bins], top)
+    axes.bar(np.linspace(0, 1, len(bins), endpoint=False), heights, width=1 / len(bins), align="edge", color=COLORS[0])
+    axes.axhline(1, color="#8a94a0", linewidth=0.8, linestyle=":")
+    axes.set(xlim=(0, 1), ylim=(0, 1.02 * top), xticks=[])
+
+
+def _label(axes: Axes, row: Row, recording: int) -> None:
+    epoch = float(row.training.record.epochs[recording])
+    kept = recording == row.training.kept
+    axes.set_title(f"epoch {epoch:.4g}{', kept' if kept else ''}", fontsize=9, fontweight="bold" if kept else "normal")
+    times = row.stability.times
+    here = times[
+        (times["fold"] == row.training.fold)
+        & (times["seed"] == row.training.seed)
+        & (times["slide"] == row.training.record.slides[row.slide])
+        & (times["epoch"] == epoch)
+    ].iloc[0]
+    moved, share = format_measure(here["jsd_previous"]), format_share(here["effective_share"])
+    axes.set_xlabel(f"JSD {moved}\neffective {share}", fontsize=8)
+
+
+def _colormap() -> Colormap:
+    return matplotlib.colormaps["viridis"].with_extremes(bad="#eef1f4")

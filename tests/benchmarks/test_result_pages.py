@@ -1,0 +1,42 @@
+"""Pages with measured numbers hold exactly the tables that the benchmarks print of the stored results."""
+
+import json
+
+import pandas as pd
+import pytest
+
+import anchor_cost
+import anchor_study
+import anchor_study_report
+from shared_data import REPOSITORY
+
+DOCS = REPOSITORY / "docs"
+
+
+def rows(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("|")]
+
+
+def assert_page_has(page: str, *tables: str) -> None:
+    lines = set((DOCS / page).read_text().splitlines())
+    for table in tables:
+        assert len(rows(table)) > 2
+        missing = [row for row in rows(table) if row not in lines]
+        assert not missing, f"docs/{page} lacks {missing[:2]}"
+
+
+@pytest.mark.parametrize("folder", ["anchor_study", "anchor_study_constant"])
+def test_the_study(folder):
+    results = DOCS / "results" / folder
+    agreement = json.loads((results / "agreement.json").read_text())
+    table = pd.DataFrame(anchor_study.read_results(results))
+    assert_page_has("anchor_study.md", anchor_study_report.summary(table, agreement, "val"))
+
+
+@pytest.mark.parametrize(("device", "sizes"), [("cpu", (2_000, 10_000)), ("h200", (10_000,))])
+def test_the_cost_of_the_anchor(device, sizes):
+    found = json.loads((DOCS / "results" / f"anchor_cost_{device}.json").read_text())
+    methods = [[row for row in found["methods"] if row["tiles"] == size] for size in sizes]
+    tables = [anchor_cost.method_table(part) for part in methods]
+    tables += [anchor_cost.paper_table(found["paper"]), anchor_cost.normalizer_table(found["normalizers"])]
+    assert_page_has("anchor_cost.md", *tables)
