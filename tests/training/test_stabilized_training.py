@@ -118,7 +118,14 @@ def test_any_combination_is_noted_part_by_part(small_cohort, tmp_path):
         ("abmil", {"attention": {"normalizer": "nsf", "kappa": 4}}, "kappa belongs to the normalizer standardized_nsf"),
         ("abmil", {"anchor": {"normalizer": "mixture"}}, "input should be 'none', 'softmax'"),
         ("abmil", {"anchor": {"normalizer": "entmax", "alpha": 1}}, "greater than 1"),
-        ("abmil", {"record": {"attention": 0}}, "record.attention"),
+        ("abmil", {"record": {"attention": 0}}, "'record.attention' = 0: input should be none, all or a whole number"),
+        ("abmil", {"record": {"attention": "some"}}, "'some': input should be none, all or a whole number from 1 on"),
+        (
+            "abmil",
+            {"record": {"every": 1.5}},
+            "'record.every' = 1.5: input should be epoch or a whole number from 1 on",
+        ),
+        ("abmil", {"record": {"role": "test"}}, "input should be 'train', 'val' or 'both'"),
         ("abmil", {"stabilizers": {"entropie": {"weight": 1}}}, "did you mean 'entropy'"),
     ],
 )

@@ -176,8 +176,8 @@ class Normalizer(nn.Module):
         return torch.log_softmax(self.log_weights(scores), dim=-1)
 
 
-class Softmax(Normalizer):
-    """`softmax(z / T)`: invariant to a shift of all scores."""
+class TemperedNormalizer(Normalizer):
+    """A rule of `z / T`."""
 
     streams = True
     options = ("temperature",)
@@ -185,20 +185,17 @@ class Softmax(Normalizer):
     def __init__(self, temperature: float = 1.0) -> None:
         super().__init__()
         self.temperature = _positive("temperature", temperature)
+
+
+class Softmax(TemperedNormalizer):
+    """`softmax(z / T)`: invariant to a shift of all scores."""
 
     def log_weights(self, scores: Tensor) -> Tensor:
         return _tempered(scores, self.temperature)
 
 
-class NSF(Normalizer):
+class NSF(TemperedNormalizer):
     """The normalized sigmoid `sigmoid(z / T) / sum sigmoid(z / T)`."""
-
-    streams = True
-    options = ("temperature",)
-
-    def __init__(self, temperature: float = 1.0) -> None:
-        super().__init__()
-        self.temperature = _positive("temperature", temperature)
 
     def log_weights(self, scores: Tensor) -> Tensor:
         return functional.logsigmoid(_tempered(scores, self.temperature))

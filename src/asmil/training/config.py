@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, SerializeAsAny, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 
 from asmil.attention.normalizers import NORMALIZERS, Normalizer, build_normalizer
 from asmil.config import Settings, merge, parse_settings
@@ -152,13 +152,27 @@ class StabilizersConfig(Settings):
     l2: L2Config = L2Config()
 
 
+def _count_or(*words: str) -> BeforeValidator:
+    """One of the words, or a whole number from 1 on."""
+
+    def check(value: Any) -> int | str:
+        if value in words:
+            return str(value)
+        text = str(value)
+        if not (text.isdecimal() and int(text) >= 1):
+            raise ValueError(f"input should be {', '.join(words)} or a whole number from 1 on")
+        return int(text)
+
+    return BeforeValidator(check)
+
+
 class RecordConfig(Settings):
     """Which attention is written down while training, for `asmil stability`."""
 
-    attention: Literal["none", "all"] | Annotated[int, Field(ge=1)] = Field(
+    attention: Annotated[int | str, _count_or("none", "all")] = Field(
         2, description="slides: none, all, or so many a class"
     )
-    every: Literal["epoch"] | Annotated[int, Field(ge=1)] = Field("epoch", description="epoch, or so many steps")
+    every: Annotated[int | str, _count_or("epoch")] = Field("epoch", description="epoch, or so many steps")
     role: Literal["train", "val", "both"] = Field("train", description="the part that the slides are of")
 
 

@@ -64,7 +64,7 @@ class AttentionRecorder:
     def is_due(self, step: int, epoch_ended: bool) -> bool:
         """Whether this moment is to be recorded: the start, the end of an epoch, or every so many steps."""
         every = self.settings.every
-        due = epoch_ended if every == "epoch" else step % every == 0
+        due = epoch_ended if every == "epoch" else step % int(every) == 0
         return (due or step == 0) and not self.writer.has(step)
 
     def record(self, model: MILModel, epoch: float, step: int) -> None:
