@@ -8,6 +8,7 @@ import pytest
 import anchor_cost
 import anchor_study
 import anchor_study_report
+import recording_cost
 from shared_data import REPOSITORY
 
 DOCS = REPOSITORY / "docs"
@@ -40,3 +41,8 @@ def test_the_cost_of_the_anchor(device, sizes):
     tables = [anchor_cost.method_table(part) for part in methods]
     tables += [anchor_cost.paper_table(found["paper"]), anchor_cost.normalizer_table(found["normalizers"])]
     assert_page_has("anchor_cost.md", *tables)
+
+
+def test_the_cost_of_recording():
+    found = json.loads((DOCS / "results" / "recording_cost_cpu.json").read_text())
+    assert_page_has("stability.md", recording_cost.table(found["results"]))

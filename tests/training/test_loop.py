@@ -9,7 +9,8 @@ from asmil import AsmilError, Bag, build
 from asmil.tasks.classification import Classification
 from asmil.training.config import resolve
 from asmil.training.labeled_bags import LabeledBags
-from asmil.training.loop import Trainer, selection_score
+from asmil.training.loop import Trainer
+from asmil.training.progress import selection_score
 from asmil.training.setup import build_model
 
 

@@ -64,6 +64,32 @@ def test_every_so_many_steps_of_both_parts(small_cohort, tmp_path):
     np.testing.assert_allclose(record.epochs, record.steps / steps_an_epoch, rtol=0.1)
 
 
+def test_validation_slides_are_not_looked_at_twice(small_cohort, tmp_path, monkeypatch):
+    from asmil.training import recording
+
+    asked = []
+
+    def counted(model, bag, device):
+        asked.append(bag.id)
+        return infer(model, bag, device)
+
+    monkeypatch.setattr(recording, "infer", counted)
+    settings = {"epochs": 3, "lr": 1e-3, "select": "last"}
+    run, training = train(
+        small_cohort, tmp_path / "run", training=settings, record={"attention": "all", "role": "both"}
+    )
+    record = read_attention(training)
+    trained, validated = record.roles.count("train"), record.roles.count("val")
+    assert validated == len(Splits.load(run.splits).slides(0, "val"))
+    assert len(asked) == (trained + validated) + 3 * trained + 2  # at the start, after every epoch, and for the scores
+    slides = {slide.slide: slide for slide in load_cohort(small_cohort).slides}
+    model = build_model(run.read().config, 24, 2, 0)
+    model.load_state_dict(load_file(training / "checkpoints" / "best.safetensors"))
+    for i, name in enumerate(record.slides):
+        heat = model.heatmap(infer(model, read_bag(slides[name].source, name))).numpy()
+        np.testing.assert_allclose(record.attention(i)[-1], heat, rtol=2e-3)
+
+
 @pytest.mark.parametrize("method", ["asmil", "dtfd", "mhim", "hdmil", "acmil", "transmil"])
 def test_recording_does_not_change_what_is_trained(small_cohort, tmp_path, method):
     _, with_record = train(small_cohort, tmp_path / "a", method, record={"attention": "all", "every": 3})

@@ -32,11 +32,12 @@ from asmil.training.interruption import Interrupted, stop_requests
 from asmil.training.keeper import Keeper
 from asmil.training.labeled_bags import BagSource, LabeledBags
 from asmil.training.optimization import build_optimizer, clip_gradients, lr_factor, set_lr
-from asmil.training.progress import Progress
+from asmil.training.progress import Progress, selection_score
 from asmil.training.recording import AttentionRecorder
 from asmil.training.setup import build_stabilizers, build_stages, uses_bf16
 
 EpochObserver = Callable[[Mapping[str, Any]], None]
+OutputObserver = Callable[[MILModel, Bag, Output], None]
 
 
 class Trainer:
@@ -241,12 +242,13 @@ class Trainer:
     def _end_epoch(self, val: LabeledBags | None, selects: bool) -> dict[str, Any]:
         progress = self.progress
         means = self.losses.mean(dim=0).tolist()
+        recorder = self._recorder_if_due(epoch_ended=True)
         record: dict[str, Any] = {
             "epoch": progress.epoch + 1,
             **({"stage": self.stage.name} if self.stage.name else {}),
             "lr": float(self.optimizer.param_groups[0]["lr"]),
             "train": dict(zip(progress.part_names, means, strict=True)),
-            "val": None if val is None else without_nan(self.validate(val)),
+            "val": None if val is None else without_nan(self.validate(val, recorder.note if recorder else None)),
             "seconds": round(progress.seconds, 3),
         }
         if isinstance(self.model.normalizer, Mixture):
@@ -271,13 +273,18 @@ class Trainer:
             return False
         return bool(progress.best["epoch"] > 0 and progress.epoch - progress.best["epoch"] >= patience)
 
-    def validate(self, labeled: LabeledBags) -> dict[str, float]:
+    def validate(self, labeled: LabeledBags, on_output: OutputObserver | None = None) -> dict[str, float]:
         """The task's metrics on bags with known targets, in eval mode."""
-        return self.task.measure(labeled.targets, self.predict(labeled.bags))
+        return self.task.measure(labeled.targets, self.predict(labeled.bags, on_output))
 
-    def predict(self, bags: BagSource) -> npt.NDArray[np.float64]:
-        """Class probabilities, n x K."""
-        logits = [infer(self.model, bag, self.device).logits for bag in bags.stream(range(len(bags)))]
+    def predict(self, bags: BagSource, on_output: OutputObserver | None = None) -> npt.NDArray[np.float64]:
+        """Class probabilities, n x K; `on_output` is called with every bag and what the model says of it."""
+        logits = []
+        for bag in bags.stream(range(len(bags))):
+            output = infer(self.model, bag, self.device)
+            logits.append(output.logits)
+            if on_output is not None:
+                on_output(self.model, bag, output)
         return np.asarray(self.task.probabilities(torch.stack(logits)).numpy())
 
     # Attention
@@ -288,14 +295,17 @@ class Trainer:
         recorder = AttentionRecorder(self.config.record, self.folder, self.task.classes, train, val, self.device)
         return recorder if recorder else None
 
+    def _recorder_if_due(self, *, epoch_ended: bool) -> AttentionRecorder | None:
+        """Whoever records the attention of this moment; only the last stage is recorded."""
+        recorder, is_last = self.recorder, self.stage is self.stages[-1]
+        return recorder if recorder and is_last and recorder.is_due(self.progress.step, epoch_ended) else None
+
     def _record_if_due(self, share: float = 0.0, *, epoch_ended: bool = False) -> None:
-        """Record attention, in the last stage; `share` of the current epoch is done."""
-        progress, recorder = self.progress, self.recorder
-        if recorder is None or self.stage is not self.stages[-1]:
-            return
-        if recorder.is_due(progress.step, epoch_ended):
+        """Record attention when `share` of the current epoch is done."""
+        recorder = self._recorder_if_due(epoch_ended=epoch_ended)
+        if recorder is not None:
             training = self.model.training
-            recorder.record(self.model, progress.epoch + share, progress.step)
+            recorder.record(self.model, self.progress.epoch + share, self.progress.step)
             self.model.train(training)
 
     # Checkpoints
@@ -328,13 +338,6 @@ class Trainer:
             stabilizer.load_state_dict(checkpoint.under(name, tensors))
         self.generator.set_state(tensors["generator"])
         self.losses = tensors["losses"].to(self.device)
-
-
-def selection_score(metrics: Mapping[str, float | None], select: str) -> float:
-    """What is to be largest on validation data: macro-F1 + macro-AUC, or minus the loss. Undefined counts as 0."""
-    if select == "loss":
-        return -(metrics["loss"] or 0.0)
-    return (metrics["macro_f1"] or 0.0) + (metrics["macro_auc"] or 0.0)
 
 
 def _seed_number(seed: int, fold: int, purpose: int) -> int:

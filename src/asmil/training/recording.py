@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from asmil.cohort.bag import Bag
-from asmil.models.base import MILModel
+from asmil.models.base import MILModel, Output
 from asmil.models.inference import infer
 from asmil.training.attention_file import AttentionWriter, RecordedSlides, Recording
 from asmil.training.config import RecordConfig
@@ -35,12 +37,13 @@ class AttentionRecorder:
     ) -> None:
         self.settings = settings
         self.device = device
-        self._parts = [
-            (role, labeled, choose_slides(labeled.targets, settings.attention))
+        self._chosen = [
+            _Chosen(role, labeled, place)
             for role, labeled in (("train", train), ("val", val))
             if labeled is not None and settings.role in (role, "both")
+            for place in choose_slides(labeled.targets, settings.attention)
         ]
-        targets = [int(labeled.targets[place]) for _, labeled, places in self._parts for place in places]
+        targets = [one.target for one in self._chosen]
         names, sizes, coords = [], [], {}
         for i, bag in enumerate(self._bags()):
             names.append(bag.id)
@@ -52,14 +55,16 @@ class AttentionRecorder:
             classes=tuple(classes),
             slides=tuple(names),
             targets=np.array(targets, dtype=np.int64),
-            roles=tuple(role for role, _, places in self._parts for _ in places),
+            roles=tuple(one.role for one in self._chosen),
             n_tiles=np.array(sizes, dtype=np.int64),
         )
         self.writer = AttentionWriter(folder, slides, coords)
         self._scored = [targets.index(target) for target in sorted(set(targets))]
+        self._validated = {name: i for i, name in enumerate(names) if self._chosen[i].role == "val"}
+        self._noted: dict[int, _Said] = {}
 
     def __bool__(self) -> bool:
-        return any(places for _, _, places in self._parts)
+        return bool(self._chosen)
 
     def is_due(self, step: int, epoch_ended: bool) -> bool:
         """Whether this moment is to be recorded: the start, the end of an epoch, or every so many steps."""
@@ -67,29 +72,65 @@ class AttentionRecorder:
         due = epoch_ended if every == "epoch" else step % int(every) == 0
         return (due or step == 0) and not self.writer.has(step)
 
+    def note(self, model: MILModel, bag: Bag, output: Output) -> None:
+        """Take what a validation pass says of a bag; the next recording, with the same weights, need not ask again."""
+        slide = self._validated.get(bag.id)
+        if slide is not None:
+            self._noted[slide] = _Said.of(model, output)
+
     def record(self, model: MILModel, epoch: float, step: int) -> None:
         """Record what the model says now; it is left in eval mode."""
-        attention, logits, embedding = [], [], []
-        for bag in self._bags():
-            output = infer(model, bag, self.device)
-            attention.append(model.heatmap(output).float().numpy())
-            logits.append(output.logits.float().numpy())
-            embedding.append(output.embedding.float().numpy())
-        self.writer.add(Recording(epoch, step, attention, np.stack(logits), np.stack(embedding)))
+        said, self._noted = self._noted, {}
+        missing = [slide for slide in range(len(self._chosen)) if slide not in said]
+        for slide, bag in zip(missing, self._bags(missing), strict=True):
+            said[slide] = _Said.of(model, infer(model, bag, self.device))
+        ordered = [said[slide] for slide in range(len(self._chosen))]
+        logits, embedding = (np.stack([getattr(one, name) for one in ordered]) for name in ("logits", "embedding"))
+        self.writer.add(Recording(epoch, step, [one.attention for one in ordered], logits, embedding))
 
     def finish(self, model: MILModel) -> None:
         """Close the record with the scores of the kept model, for the first slide of each class."""
         scores: dict[int, npt.NDArray[np.float32]] = {}
-        for slide, bag in enumerate(self._bags()):
-            if slide in self._scored:
-                found = infer(model, bag, self.device).scores
-                assert found is not None, "only methods with scores are recorded"
-                scores[slide] = found.float().numpy()
+        for slide, bag in zip(self._scored, self._bags(self._scored), strict=True):
+            found = infer(model, bag, self.device).scores
+            assert found is not None, "only methods with scores are recorded"
+            scores[slide] = found.float().numpy()
         self.writer.finish(scores)
 
-    def _bags(self) -> Iterator[Bag]:
-        for _, labeled, places in self._parts:
-            yield from labeled.bags.stream(places)
+    def _bags(self, slides: Iterable[int] | None = None) -> Iterator[Bag]:
+        """The bags of some of the chosen slides, or of all, in the order given."""
+        chosen = self._chosen if slides is None else [self._chosen[slide] for slide in slides]
+        for _, group in groupby(chosen, key=lambda one: one.role):
+            together = list(group)
+            yield from together[0].labeled.bags.stream([one.place for one in together])
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """A slide to record: its part of the cohort, and its place there."""
+
+    role: str
+    labeled: LabeledBags
+    place: int
+
+    @property
+    def target(self) -> int:
+        """Its class."""
+        return int(self.labeled.targets[self.place])
+
+
+@dataclass(frozen=True)
+class _Said:
+    """What a model says of one bag, as it is recorded."""
+
+    attention: npt.NDArray[np.float32]
+    logits: npt.NDArray[np.float32]
+    embedding: npt.NDArray[np.float32]
+
+    @staticmethod
+    def of(model: MILModel, output: Output) -> _Said:
+        found = (model.heatmap(output), output.logits, output.embedding)
+        return _Said(*(tensor.float().numpy() for tensor in found))
 
 
 def choose_slides(targets: npt.NDArray[np.int64], wanted: str | int) -> list[int]:
