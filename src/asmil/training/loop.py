@@ -311,7 +311,7 @@ class Trainer:
     # Checkpoints
 
     def _save_if_due(self, force: bool) -> None:
-        if not (force or self.keeper.is_due()):
+        if self.folder is None or not (force or self.keeper.is_due()):
             return
         if self.recorder is not None:
             self.recorder.writer.flush()

@@ -25,7 +25,7 @@ _FREE_TO_CHANGE = {"training.device", "training.checkpoint_seconds", "cohort.man
 """Settings that may differ when a run goes on: they do not change what it computes."""
 
 _ADDED = ("attention", "stabilizers", "record")
-"""Sections that runs of earlier versions do not have; their defaults are what those versions did."""
+"""Sections that runs of earlier versions do not have; their defaults train what those versions trained."""
 
 _SIZES = ("tile_um", "tile_px", "magnification")
 _FEATURE_KEYS = ("width", "encoder", "weights_hash", *_SIZES)
