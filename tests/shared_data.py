@@ -24,9 +24,13 @@ def oracle_files(*patterns: str, only: Callable[[Path], bool] = Path.exists) -> 
     return [pytest.param(path, id=path.stem) for path in found]
 
 
-def read_oracle(name: str) -> dict[str, Any]:
-    """One oracle file; the test is skipped, saying so, when it is not there."""
-    path = ORACLES / f"{name}.json"
+def shared_file(path: Path) -> Path:
+    """A file of the shared folder; the test is skipped, saying so, when it is not there."""
     if not path.is_file():
         pytest.skip(f"{path} is not there; set ASMIL_DATA to the shared data folder")
-    return json.loads(path.read_text())
+    return path
+
+
+def read_oracle(name: str) -> dict[str, Any]:
+    """One oracle file, or the test is skipped."""
+    return json.loads(shared_file(ORACLES / f"{name}.json").read_text())

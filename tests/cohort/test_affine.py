@@ -10,7 +10,7 @@ from asmil.cohort.affine import affine_dependence, cohort_dependence, count_deci
 from asmil.cohort.features import FeatureSource
 from asmil.cohort.manifest import Slide
 from feature_writers import make_slides, write_clam, write_manifest, write_tensor
-from shared_data import SHARED_DATA
+from shared_data import SHARED_DATA, shared_file
 
 EPS = float(np.finfo(np.float32).eps)
 seeds = st.integers(0, 10_000)
@@ -139,10 +139,7 @@ def test_one_tile_less_is_enough_where_softmax_is_matched(seed):
 
 def test_two_attentions_have_the_same_bag_feature_on_real_bags():
     """MUSK2, 166 features: of 102 bags the eight with 168 instances or more are dependent, and no other."""
-    path = SHARED_DATA / "classic" / "musk2.npz"
-    if not path.is_file():
-        pytest.skip(f"{path} is not there; set ASMIL_DATA to the shared data folder")
-    with np.load(path) as data:
+    with np.load(shared_file(SHARED_DATA / "classic" / "musk2.npz")) as data:
         features, owner = data["features"].astype(np.float64), data["bag"]
     bags = [features[owner == bag] for bag in range(102)]
     large = [bag for bag in bags if affine_dependence(bag, EPS).dependent]

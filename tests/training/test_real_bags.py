@@ -1,19 +1,15 @@
 """Real histology bags, where the shared data is at hand."""
 
 import numpy as np
-import pytest
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import StratifiedKFold
 
 from asmil import MILClassifier
-from shared_data import SHARED_DATA
+from shared_data import SHARED_DATA, shared_file
 
 
 def test_learns_from_the_breast_bags_of_ucsb():
-    path = SHARED_DATA / "ucsb" / "ucsb_breast.npz"
-    if not path.is_file():
-        pytest.skip(f"{path} is not there; set ASMIL_DATA to the shared data folder")
-    data = np.load(path)
+    data = np.load(shared_file(SHARED_DATA / "ucsb" / "ucsb_breast.npz"))
     labels = data["label"]
     bags = [data["features"][data["bag"] == bag] for bag in range(len(labels))]
     aucs = []

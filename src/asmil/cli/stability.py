@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from asmil.evaluation.stability import RunStability
 
 COLUMNS = {
     "jsd_mean": "JSD\nmean",
@@ -49,12 +48,14 @@ def stability(
     from rich.console import Console
 
     from asmil.evaluation.stability import alarm_lines, read_stability, summary_of, write_tables
+    from asmil.evaluation.stability.choice import choose_slide
+    from asmil.evaluation.stability.number_format import format_count
     from asmil.evaluation.stability.page import write_stability_page
     from asmil.evaluation.stability.tables import run_names
 
     chosen_epochs = _parse_epochs(epochs)
     found = [read_stability(run) for run in runs]
-    _refuse_unknown_slide(found, slide)
+    choose_slide(found, slide)  # a name that was not recorded is told before anything is written
     folder = found[0].path if out is None and len(found) == 1 else out
     page = None
     if folder is not None:
@@ -68,7 +69,7 @@ def stability(
     names = run_names(found)
     console.print(_summary(names, summaries))
     for name, summary in zip(names, summaries, strict=True):
-        size = f"{_count(summary['trainings'], 'training')}, {_count(len(summary['slides']), 'slide')}"
+        size = f"{format_count(summary['trainings'], 'training')}, {format_count(len(summary['slides']), 'slide')}"
         console.print(f"{name}: {summary['label']}, {size}", markup=False)
     for one, name in zip(found, names, strict=True):
         for line in alarm_lines(one):
@@ -93,14 +94,6 @@ def _parse_epochs(text: str | None) -> list[float] | None:
     if not values or not all(value >= 0 and math.isfinite(value) for value in values):
         raise AsmilError(f"--epochs {text}: write epochs from 0 on with commas between them, e.g. 0,1,10,50")
     return values
-
-
-def _refuse_unknown_slide(found: list[RunStability], slide: str | None) -> None:
-    from asmil.errors import AsmilError, did_you_mean
-
-    recorded = {name for one in found for name in one.slides["slide"]}
-    if slide is not None and slide not in recorded:
-        raise AsmilError(f"--slide {slide}: it was not recorded; {did_you_mean(slide, recorded)}")
 
 
 def _summary(names: list[str], summaries: list[dict[str, Any]]) -> Table:
@@ -148,7 +141,3 @@ def _notes(summaries: list[dict[str, Any]], slide: str | None) -> Iterator[str]:
             yield f"{summary['name']}: {there} of {asked} trainings have recordings, {ended} have ended"
         if slide is not None and slide not in summary["slides"]:
             yield f"{summary['name']}: slide {slide} was not recorded"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"

@@ -31,7 +31,7 @@ def choose_slide(stabilities: Sequence[RunStability], wanted: str | None = None)
             counts[slide] = counts.get(slide, 0) + 1
     if wanted is not None:
         if wanted not in counts:
-            raise AsmilError(f"no run recorded the attention of slide {wanted!r}: {did_you_mean(wanted, counts)}")
+            raise AsmilError(f"--slide {wanted}: it was not recorded; {did_you_mean(wanted, counts)}")
         return wanted
     return max(_of_last_class(stabilities), key=lambda slide: counts[slide])
 

@@ -35,3 +35,12 @@ def format_share(share: float) -> str:
     if share <= 0.99 or share > 1 - ROUNDING:
         return f"{100 * share:.0f} %"
     return f"{math.floor(1e4 * share) / 100:g} %" if share > 0.999 else f"{100 * share:.1f} %"
+
+
+def format_count(number: int, what: str) -> str:
+    """A number of things.
+
+    >>> format_count(1, "slide"), format_count(2, "slide")
+    ('1 slide', '2 slides')
+    """
+    return f"{number} {what}{'s' * (number != 1)}"

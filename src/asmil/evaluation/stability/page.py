@@ -15,6 +15,7 @@ from asmil.evaluation.stability.bag_features import bag_feature_picture
 from asmil.evaluation.stability.choice import choose_slide
 from asmil.evaluation.stability.course import course_picture
 from asmil.evaluation.stability.maps import map_picture
+from asmil.evaluation.stability.number_format import format_count
 from asmil.evaluation.stability.page_tables import agreement_table, slide_table, summary_table
 from asmil.evaluation.stability.picture import Picture, write_pictures
 from asmil.evaluation.stability.score_histograms import histogram_picture
@@ -71,7 +72,7 @@ def _header(stabilities: Sequence[RunStability]) -> str:
     title = stabilities[0].name if len(stabilities) == 1 else f"{len(stabilities)} runs compared"
     slides = len({slide for stability in stabilities for slide in stability.slides["slide"]})
     trainings = sum(len(stability.trainings) for stability in stabilities)
-    size = f"{slides} recorded slide{'s' * (slides > 1)}, {trainings} training{'s' * (trainings > 1)}"
+    size = f"{format_count(slides, 'recorded slide')}, {format_count(trainings, 'training')}"
     return f"<header><p>Stability of the attention</p><h1>{escape(title)}</h1><p>{size}.</p></header>"
 
 

@@ -7,7 +7,7 @@ from html import escape
 
 from asmil.evaluation.page_parts import html_table, tag
 from asmil.evaluation.stability.analysis import RunStability
-from asmil.evaluation.stability.number_format import format_measure
+from asmil.evaluation.stability.number_format import format_count, format_measure
 from asmil.evaluation.stability.tables import run_names, summary_of
 
 MEASURE_TITLES = {
@@ -28,7 +28,7 @@ def summary_table(stabilities: Sequence[RunStability]) -> str:
     rows = []
     for name, stability in zip(run_names(stabilities), stabilities, strict=True):
         summary = summary_of(stability)
-        size = f"{_count(summary['trainings'], 'training')}, {_count(len(summary['slides']), 'slide')}"
+        size = f"{format_count(summary['trainings'], 'training')}, {format_count(len(summary['slides']), 'slide')}"
         about = f"{escape(name)}<small>{escape(stability.label)}</small><small>{size}</small>"
         cells = [tag("th", about, scope="row")]
         for measure in MEASURE_TITLES:
@@ -78,7 +78,3 @@ def agreement_table(stability: RunStability) -> str:
 def _folded(title: str, table: str, n_rows: int, file: str) -> str:
     rest = f"<p>The other {n_rows - MOST_ROWS} are in {file}.</p>" if n_rows > MOST_ROWS else ""
     return f"<details><summary>{title}</summary>{table}{rest}</details>"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"

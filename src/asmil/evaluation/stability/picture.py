@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from asmil.files import replacing
+from asmil.files import replacing, write_text
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,7 @@ def write_pictures(pictures: Iterable[Picture], folder: Path) -> None:
     """Write every picture to a file of its own."""
     for picture in pictures:
         if isinstance(picture.content, str):
-            with replacing(folder / f"{picture.name}.svg") as partial:
-                partial.write_text(picture.content, encoding="utf-8")
+            write_text(folder / f"{picture.name}.svg", picture.content)
         elif picture.content is not None:
             with replacing(folder / f"{picture.name}.png") as partial:
                 partial.write_bytes(picture.content)
