@@ -75,6 +75,21 @@ def nested(name: str, value: Any) -> dict[str, Any]:
     return {head: nested(rest, value) if rest else value}
 
 
+def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A tree as dotted names; the inverse of `nested`.
+
+    >>> flat({"training": {"lr": 0.1}})
+    {'training.lr': 0.1}
+    """
+    names: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            names |= flat(value, f"{prefix}{key}.")
+        else:
+            names[f"{prefix}{key}"] = value
+    return names
+
+
 def _explain(kind: type[BaseModel], error: ValidationError, section: str) -> str:
     sentences = []
     for problem in error.errors():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +22,8 @@ def replacing(path: Path | str) -> Iterator[Path]:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    # not the process number: machines that share a disk have the same ones
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
     try:
         yield partial
         with partial.open("rb") as written:

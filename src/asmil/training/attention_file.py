@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from asmil.errors import AsmilError
-from asmil.files import replacing
+from asmil.hdf5 import new_hdf5
 
 FORMAT = 1
 
@@ -247,7 +247,7 @@ def _write(
         "roles": slides.roles,
         "n_tiles": slides.n_tiles.tolist(),
     }
-    with replacing(path) as partial, h5py.File(partial, "w") as file:
+    with new_hdf5(path) as file:
         file.attrs["about"] = json.dumps(about)
         file["epochs"], file["steps"], file["logits"] = moments.epochs, moments.steps, moments.logits
         _add_compressed(file, "embedding", moments.embedding)

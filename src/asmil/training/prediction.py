@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -16,7 +15,7 @@ from asmil.cohort.bag import Bag
 from asmil.cohort.features import inspect_features, read_bag
 from asmil.cohort.manifest import Slide
 from asmil.errors import AsmilError
-from asmil.files import replacing
+from asmil.hdf5 import new_hdf5
 from asmil.models.base import MILModel
 from asmil.models.inference import infer
 from asmil.tasks.classification import Classification
@@ -111,7 +110,7 @@ def write_attention(path: Path, prediction: SlidePrediction) -> None:
 
     A method without attention has its own map in place of it, under its own name (pooling: `probability`).
     """
-    with replacing(path) as partial, h5py.File(partial, "w") as file:
+    with new_hdf5(path) as file:
         file[prediction.heatmap_kind] = prediction.heatmap
         if prediction.coords is not None:
             file["coords"] = prediction.coords
