@@ -1,0 +1,122 @@
+"""The loop that keeps a fleet of workers busy, whatever happens to them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from asmil.engine.fleet import Event, Finished, Fleet, Lost, NotMade, Ready, Reported
+from asmil.engine.jobs import Note, Outcome, Report, ignore
+from asmil.engine.ledger import Ledger
+from asmil.errors import AsmilError
+
+_LOSSES_IN_VAIN = 10
+"""So many workers (and three for each slot) may be lost before the first job ends; then it is not the jobs' fault."""
+
+
+def drive(
+    fleet: Fleet,
+    jobs: Sequence[Any],
+    workers: int,
+    concurrency: int,
+    retries: int,
+    note: Note,
+    report: Report = ignore,
+) -> Iterator[Outcome]:
+    """The outcomes of the jobs, as they end; the fleet is closed afterwards.
+
+    Few jobs are spread over the workers rather than given to the first that is ready.
+    """
+    if not jobs:
+        return
+    workers = min(workers, len(jobs))
+    ledger = Ledger(len(jobs), min(concurrency, math.ceil(len(jobs) / workers)), retries)
+    try:
+        crew = _Crew(fleet, workers, retries, note)
+        outcomes: list[Outcome] = []
+        while True:
+            for slot, index in ledger.assign():
+                fleet.hand(slot, index, jobs[index])
+            # Only now, so that workers do not wait for what the caller does with the outcomes.
+            yield from outcomes
+            if ledger.finished:
+                return
+            outcomes = [
+                Outcome(jobs[index], result, error, ledger.attempts(index))
+                for event in fleet.wait()
+                for index, result, error in _note_event(event, ledger, crew, report)
+            ]
+    finally:
+        fleet.close()
+
+
+def _note_event(event: Event, ledger: Ledger, crew: _Crew, report: Report) -> list[tuple[int, Any | None, str | None]]:
+    """Enter an event; returns (job, result, error) of the jobs that it ends."""
+    match event:
+        case Ready(slot):
+            crew.is_ready(slot)
+            ledger.join(slot)
+        case Finished(slot, index, result, error):
+            ledger.finish(slot, index)
+            crew.is_working()
+            return [(index, result, error)]
+        case Lost(slot, reason):
+            given_up = ledger.lose(slot)
+            crew.is_lost(slot, reason, needed=ledger.has_waiting)
+            return [(index, None, reason) for index in given_up]
+        case NotMade(slot, message, mistake):
+            crew.is_not_made(slot, message, mistake)
+        case Reported(_, value):
+            report(value)
+    return []
+
+
+class _Crew:
+    """The slots of a fleet: which are ready, which were refilled, which are of no more use."""
+
+    def __init__(self, fleet: Fleet, workers: int, retries: int, note: Note) -> None:
+        self._fleet = fleet
+        self._retries = retries
+        self._note = note
+        self._used = set(range(workers))
+        self._ready: set[int] = set()
+        self._refilled: set[int] = set()
+        self._failed_starts = [0] * workers
+        self._losses_left = _LOSSES_IN_VAIN + 3 * workers
+        self._working = False
+        for slot in range(workers):
+            fleet.start(slot)
+
+    def is_ready(self, slot: int) -> None:
+        self._ready.add(slot)
+        self._failed_starts[slot] = 0
+
+    def is_working(self) -> None:
+        self._working = True
+
+    def is_lost(self, slot: int, reason: str, needed: bool) -> None:
+        self._failed_starts[slot] += slot not in self._ready
+        self._ready.discard(slot)
+        self._losses_left -= 1
+        if self._losses_left < 0 and not self._working:
+            raise AsmilError(f"one worker after the other is lost and no job has ended; the last: {reason}")
+        if not needed:
+            self._used.discard(slot)
+        elif self._failed_starts[slot] > self._retries:
+            self.is_not_made(slot, f"workers do not start: {reason}; try fewer workers", mistake=True)
+        else:
+            self._note(f"{reason}; another is started")
+            self._refilled.add(slot)
+            self._fleet.start(slot)
+
+    def is_not_made(self, slot: int, message: str, mistake: bool) -> None:
+        """At first, a worker that cannot be made stands for all; without a later one, the others go on."""
+        self._used.discard(slot)
+        if self._used and (slot in self._refilled or self._working):
+            last_line = message.strip().splitlines()[-1]
+            self._note(f"a worker could not be made, {len(self._used)} go on without it: {last_line}")
+        elif mistake:
+            raise AsmilError(message)
+        else:
+            raise RuntimeError(f"a worker could not be made:\n{message}")

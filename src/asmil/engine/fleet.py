@@ -1,0 +1,71 @@
+"""A number of workers somewhere else, as the loop that drives them sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The worker of a slot takes jobs from now on."""
+
+    slot: int
+
+
+@dataclass(frozen=True)
+class NotMade:
+    """The worker of a slot could not be made.
+
+    mistake: whether the message is a sentence for the user (otherwise it is a traceback)
+    """
+
+    slot: int
+    message: str
+    mistake: bool
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A job ended, with a result or with an error."""
+
+    slot: int
+    job: int
+    result: Any | None
+    error: str | None
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The worker of a slot is gone, with all jobs it had."""
+
+    slot: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Reported:
+    """A worker told something while it works."""
+
+    slot: int
+    value: Any
+
+
+Event = Ready | NotMade | Finished | Lost | Reported
+
+
+class Fleet(Protocol):
+    """Workers in numbered slots. After `Lost` or `NotMade` a slot is empty until it is started again."""
+
+    def start(self, slot: int) -> None:
+        """Begin to make the worker of an empty slot; `Ready`, `NotMade` or `Lost` follows."""
+
+    def hand(self, slot: int, index: int, job: Any) -> None:
+        """Give a job to a worker; `Finished` or `Lost` follows."""
+
+    def wait(self) -> Sequence[Event]:
+        """What happened, waiting for it; nothing if it takes long."""
+
+    def close(self) -> None:
+        """End all workers now."""

@@ -1,0 +1,116 @@
+"""What an engine is given and what it gives back."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from asmil.errors import AsmilError
+
+_LONGEST_MESSAGE = 400
+
+Worker = Callable[[Any], Any]
+"""From a job to its result; called from several threads at once."""
+
+
+Report = Callable[[Any], None]
+"""Takes what a worker tells while it works, for a progress bar: whatever it likes, soon, but not too often."""
+
+
+def ignore(value: Any) -> None:
+    """The report of those who do not listen."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a worker is: its number among the workers, and the device it has to itself ("cpu", "cuda:1").
+
+    report: for what the worker tells on the way; from a Ray cluster nothing arrives
+    """
+
+    index: int
+    device: str
+    report: Report = ignore
+
+
+MakeWorker = Callable[[Place], Worker]
+"""Called once in each worker process; it loads what all jobs share."""
+
+Note = Callable[[str], None]
+"""Takes a sentence for the user about something that does not stop the work."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended: with a result, or with an error in one sentence.
+
+    attempts: how often it was begun; more than once after a worker died
+    """
+
+    job: Any
+    result: Any | None
+    error: str | None
+    attempts: int
+
+
+class Engine(Protocol):
+    """Runs jobs; a failed job never stops the others."""
+
+    def run(self, make_worker: MakeWorker, jobs: Sequence[Any]) -> Iterator[Outcome]:
+        """The outcomes, as the jobs end. Closing the iterator ends the workers.
+
+        An error of `make_worker` stops everything: it would be the same for every job.
+        """
+
+
+class WorkerBroken(Exception):
+    """Raised by a worker whose process is of no more use, for example after its GPU failed.
+
+    The engine replaces the process and tries its jobs again, as if it had died. Otherwise one broken device would fail
+    job after job and soon have taken them all.
+    """
+
+
+def attempt(worker: Worker, job: Any) -> tuple[Any | None, str | None]:
+    """The result of a job, or what is wrong with it.
+
+    A mistake of the user is told as it is; anything else is a bug and is told with the place where it happened.
+    """
+    try:
+        return worker(job), None
+    except WorkerBroken:
+        raise
+    except AsmilError as error:
+        return None, str(error)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, the other jobs go on
+        return None, describe_bug(error)
+
+
+def describe_bug(error: BaseException) -> str:
+    """An unexpected error in one line: type, message, and the innermost line of code."""
+    message = one_line(str(error))
+    told = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames:
+        return told
+    return f"{told} ({'/'.join(Path(frames[-1].filename).parts[-2:])}:{frames[-1].lineno})"
+
+
+def describe_broken(error: WorkerBroken) -> str:
+    """Why a worker is of no more use."""
+    return one_line(str(error)) or "a worker broke and did not say why"
+
+
+def one_line(text: str) -> str:
+    """A text without line breaks, cut where it gets long."""
+    text = " ".join(text.split())
+    return text if len(text) <= _LONGEST_MESSAGE else text[:_LONGEST_MESSAGE] + "..."
+
+
+def tell_stderr(sentence: str) -> None:
+    """The note of those who give none."""
+    print(sentence, file=sys.stderr, flush=True)

@@ -1,0 +1,81 @@
+"""Which worker has which jobs, and what becomes of the jobs of a worker that died."""
+
+from __future__ import annotations
+
+from collections import deque
+
+
+class Ledger:
+    """The state of all jobs, without the jobs.
+
+    Several jobs run in one worker at once, so a death does not tell which of them was the cause. They are suspects:
+    each is tried again alone in a worker, where a second death falls on the guilty one only.
+    """
+
+    def __init__(self, jobs: int, concurrency: int, retries: int) -> None:
+        self._fresh = deque(range(jobs))
+        self._suspects: deque[int] = deque()
+        self._attempts = [0] * jobs
+        self._held: dict[int, set[int]] = {}
+        self._with_suspect: set[int] = set()
+        self._open = jobs
+        self._concurrency = concurrency
+        self._retries = retries
+
+    @property
+    def finished(self) -> bool:
+        """Whether every job has ended or was given up."""
+        return self._open == 0
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether a job waits for a worker."""
+        return bool(self._fresh or self._suspects)
+
+    def attempts(self, job: int) -> int:
+        """How often a job was begun."""
+        return self._attempts[job]
+
+    def join(self, slot: int) -> None:
+        """A worker is ready for jobs."""
+        self._held[slot] = set()
+
+    def assign(self) -> list[tuple[int, int]]:
+        """(slot, job) of all jobs that can begin now; those with the fewest jobs get the next one."""
+        begun = []
+        for slot in [slot for slot, held in self._held.items() if not held]:
+            if self._suspects:
+                self._with_suspect.add(slot)
+                begun.append(self._begin(slot, self._suspects.popleft()))
+        while self._fresh:
+            takers = [slot for slot in self._held if self._has_room(slot)]
+            if not takers:
+                break
+            begun.append(self._begin(min(takers, key=lambda slot: len(self._held[slot])), self._fresh.popleft()))
+        return begun
+
+    def finish(self, slot: int, job: int) -> None:
+        """A job ended."""
+        self._held[slot].remove(job)
+        self._with_suspect.discard(slot)
+        self._open -= 1
+
+    def lose(self, slot: int) -> list[int]:
+        """A worker is gone; returns the jobs that have been tried often enough."""
+        self._with_suspect.discard(slot)
+        given_up = []
+        for job in sorted(self._held.pop(slot, ())):
+            if self._attempts[job] > self._retries:
+                given_up.append(job)
+            else:
+                self._suspects.append(job)
+        self._open -= len(given_up)
+        return given_up
+
+    def _has_room(self, slot: int) -> bool:
+        return slot not in self._with_suspect and len(self._held[slot]) < self._concurrency
+
+    def _begin(self, slot: int, job: int) -> tuple[int, int]:
+        self._held[slot].add(job)
+        self._attempts[job] += 1
+        return slot, job

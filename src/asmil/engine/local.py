@@ -1,0 +1,182 @@
+"""Jobs in processes of this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from typing import Any
+
+from asmil.engine.driving import drive
+from asmil.engine.fleet import Event, Lost, NotMade, Ready
+from asmil.engine.jobs import MakeWorker, Note, Outcome, Place, Report, ignore, tell_stderr
+from asmil.engine.process import serve
+
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OPENCV_FOR_THREADS_NUM")
+_PATIENCE_S = 2.0
+_WHY_NOT_READY = '; its own message is above; a script that starts workers needs `if __name__ == "__main__":`'
+
+
+@dataclass(frozen=True)
+class LocalEngine:
+    """Runs jobs in `workers` processes, `concurrency` at once in each.
+
+    retries: how often a job is tried again after its process died
+    threads_per_worker: threads of numerical libraries in a worker; None: the cores shared out among the workers, where
+        the environment does not say otherwise
+    devices: given to the workers in turn; None: all on the CPU
+    note, report: take sentences for the user, and what workers tell while they work
+
+    The processes start anew and import the main module, so a script that uses this needs the usual
+    `if __name__ == "__main__":`.
+    """
+
+    workers: int
+    concurrency: int = 2
+    retries: int = 1
+    threads_per_worker: int | None = None
+    devices: Sequence[str] | None = None
+    note: Note = tell_stderr
+    report: Report = ignore
+
+    def __post_init__(self) -> None:
+        if self.workers < 1 or self.concurrency < 1:
+            raise ValueError("LocalEngine needs at least one worker and one job at once in it")
+
+    def run(self, make_worker: MakeWorker, jobs: Sequence[Any]) -> Iterator[Outcome]:
+        """The outcomes, as the jobs end; closing the iterator ends the processes."""
+        fleet = _Processes(make_worker, self.devices or ["cpu"], self.concurrency, self._thread_settings())
+        return drive(fleet, jobs, self.workers, self.concurrency, self.retries, self.note, self.report)
+
+    def _thread_settings(self) -> dict[str, str]:
+        if self.threads_per_worker is not None:
+            return dict.fromkeys(THREAD_VARIABLES, str(self.threads_per_worker))
+        share = str(max(1, usable_cores() // self.workers))
+        return {name: os.environ.get(name, share) for name in THREAD_VARIABLES}
+
+
+def usable_cores() -> int:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@dataclass(frozen=True)
+class _Member:
+    process: SpawnProcess
+    pipe: Connection[Any, Any]
+
+
+class _Processes:
+    """A fleet of spawned processes, each with a pipe.
+
+    Nobody but this process holds the near end of a pipe: when it is gone, however it went, every worker reads the end
+    of its pipe and leaves.
+    """
+
+    def __init__(
+        self, make_worker: MakeWorker, devices: Sequence[str], concurrency: int, environment: dict[str, str]
+    ) -> None:
+        self._make_worker = make_worker
+        self._devices = devices
+        self._concurrency = concurrency
+        self._environment = environment
+        self._members: dict[int, _Member] = {}
+        self._ready: set[int] = set()
+
+    def start(self, slot: int) -> None:
+        context = get_context("spawn")
+        near, far = context.Pipe()
+        place = Place(slot, self._devices[slot % len(self._devices)])
+        process = context.Process(
+            target=serve,
+            args=(far, self._make_worker, place, self._concurrency),
+            name=f"asmil worker {slot}",
+            daemon=True,
+        )
+        with _environment(self._environment), _interrupts_held_back():
+            process.start()
+        far.close()
+        self._members[slot] = _Member(process, near)
+
+    def hand(self, slot: int, index: int, job: Any) -> None:
+        # A worker that has just died is reported by `wait`, with this job.
+        with suppress(BrokenPipeError, ConnectionResetError):
+            self._members[slot].pipe.send((index, job))
+
+    def wait(self) -> list[Event]:
+        slots = {member.pipe: slot for slot, member in self._members.items()}
+        return [self._receive(slots[pipe]) for pipe in wait(list(slots)) if isinstance(pipe, Connection)]
+
+    def close(self) -> None:
+        for member in self._members.values():
+            member.process.terminate()
+        for slot in list(self._members):
+            self._bury(slot)
+
+    def _receive(self, slot: int) -> Event:
+        try:
+            event: Event = self._members[slot].pipe.recv()
+        except (EOFError, OSError):
+            was_ready = slot in self._ready
+            return Lost(slot, _how_it_died(self._bury(slot), was_ready))
+        if isinstance(event, Ready):
+            self._ready.add(slot)
+        elif isinstance(event, Lost | NotMade):
+            self._bury(slot)
+        return event
+
+    def _bury(self, slot: int) -> int | None:
+        member = self._members.pop(slot)
+        self._ready.discard(slot)
+        member.pipe.close()
+        member.process.join(_PATIENCE_S)
+        if member.process.is_alive():
+            member.process.kill()
+            member.process.join()
+        code = member.process.exitcode
+        member.process.close()
+        return code
+
+
+def _how_it_died(code: int | None, was_ready: bool) -> str:
+    when = "" if was_ready else " before it was ready"
+    if code is not None and code < 0:
+        name = (signal.strsignal(-code) or "unknown").lower()
+        guess = "; out of memory?" if -code == signal.SIGKILL else ""
+        return f"a worker process died{when} (signal {-code}: {name}{guess})"
+    return f"a worker process ended{when} (code {code}{'' if was_ready else _WHY_NOT_READY})"
+
+
+@contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    """Variables that libraries read when they are imported, for a process that starts within."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """A process that starts within does not see Ctrl-C, not even before it can say that it ignores it."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

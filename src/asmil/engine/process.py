@@ -1,0 +1,82 @@
+"""The inside of a worker process: jobs come in through a pipe, outcomes go back through it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import traceback
+from contextlib import suppress
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
+from typing import Any, NoReturn
+
+from asmil.engine.fleet import Finished, Lost, NotMade, Ready, Reported
+from asmil.engine.jobs import MakeWorker, Place, Worker, WorkerBroken, attempt, describe_broken, describe_bug
+from asmil.errors import AsmilError
+
+_Job = tuple[int, Any]
+
+
+def serve(pipe: Connection[Any, Any], make_worker: MakeWorker, place: Place, concurrency: int) -> None:
+    """Make the worker and let it do jobs until the pipe closes, which it does whenever the other side is gone."""
+    # Ctrl-C in a terminal reaches all processes; the one that was started by the user ends the others.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    jobs: SimpleQueue[_Job] = SimpleQueue()
+    threading.Thread(target=_receive, args=(pipe, jobs), daemon=True).start()
+    slot, sending = place.index, threading.Lock()
+
+    def report(value: Any) -> None:
+        with sending, suppress(OSError):
+            pipe.send(Reported(slot, value))
+
+    try:
+        worker = make_worker(replace(place, report=report))
+    except AsmilError as error:
+        pipe.send(NotMade(slot, str(error), mistake=True))
+        return
+    except BaseException:  # noqa: BLE001 - the traceback is shown by the process that was asked to work
+        pipe.send(NotMade(slot, traceback.format_exc(), mistake=False))
+        return
+    pipe.send(Ready(slot))
+    for _ in range(concurrency - 1):
+        threading.Thread(target=_work, args=(pipe, sending, jobs, worker, slot), daemon=True).start()
+    _work(pipe, sending, jobs, worker, slot)
+
+
+def _receive(pipe: Connection[Any, Any], jobs: SimpleQueue[_Job]) -> None:
+    try:
+        while True:
+            jobs.put(pipe.recv())
+    except (EOFError, OSError):
+        _leave(0)
+
+
+def _work(
+    pipe: Connection[Any, Any], sending: threading.Lock, jobs: SimpleQueue[_Job], worker: Worker, slot: int
+) -> None:
+    while True:
+        index, job = jobs.get()
+        try:
+            result, error = attempt(worker, job)
+        except WorkerBroken as broken:
+            with sending:
+                pipe.send(Lost(slot, describe_broken(broken)))
+            _leave(1)
+        with sending:
+            try:
+                pipe.send(Finished(slot, index, result, error))
+            except OSError:
+                _leave(0)
+            except Exception as error:  # noqa: BLE001 - a result that cannot be pickled fails in any way it likes
+                pipe.send(Finished(slot, index, None, f"the result cannot be sent: {describe_bug(error)}"))
+
+
+def _leave(code: int) -> NoReturn:
+    """End the process at once, whatever its threads are doing; files are written whole or not at all."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)

@@ -1,0 +1,138 @@
+"""A fleet of Ray actors."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from asmil.engine.fleet import Event, Finished, Lost, NotMade, Ready
+from asmil.engine.jobs import MakeWorker, Note, Place, Worker, WorkerBroken, attempt, describe_broken, describe_bug
+from asmil.errors import AsmilError
+
+_NOTE_AFTER_S = 30.0
+
+
+class Remote:
+    """The inside of an actor."""
+
+    def __init__(self, make_worker: MakeWorker, slot: int) -> None:
+        self._make_worker = make_worker
+        self._slot = slot
+        self._worker: Worker | None = None
+
+    def prepare(self) -> Event:
+        """Make the worker; Ray has hidden all GPUs but those of this actor."""
+        import ray
+
+        util: Any = ray.util  # its functions are not typed
+        place = Place(self._slot, "cuda:0" if ray.get_gpu_ids() else "cpu")
+        try:
+            self._worker = self._make_worker(place)
+        except AsmilError as error:
+            return NotMade(self._slot, f"{error} (on {util.get_node_ip_address()})", mistake=True)
+        except Exception:  # noqa: BLE001 - the traceback is shown by the process that was asked to work
+            return NotMade(self._slot, traceback.format_exc(), mistake=False)
+        return Ready(self._slot)
+
+    def work(self, index: int, job: Any) -> Event:
+        """Do a job."""
+        assert self._worker is not None
+        try:
+            result, error = attempt(self._worker, job)
+        except WorkerBroken as broken:
+            return Lost(self._slot, describe_broken(broken))
+        return Finished(self._slot, index, result, error)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """slot, and the job that was given to its actor (None: the making of its worker)."""
+
+    slot: int
+    job: int | None
+
+
+class Actors:
+    """Actors in slots; one that cannot be placed yet waits in Ray until the cluster has room."""
+
+    def __init__(
+        self, ray: Any, make_worker: MakeWorker, cpus: float, gpus: float, concurrency: int, note: Note
+    ) -> None:
+        self._ray = ray
+        self._make_worker = make_worker
+        # One thread more than jobs, so that Ray's own calls find one free.
+        self._remote = ray.remote(Remote).options(
+            num_cpus=cpus, num_gpus=gpus, max_concurrency=concurrency + 1, max_restarts=0, max_task_retries=0
+        )
+        self._wants = f"{cpus:g} CPU and {gpus:g} GPU"
+        self._note = note
+        self._actors: dict[int, Any] = {}
+        self._calls: dict[Any, _Call] = {}
+
+    def start(self, slot: int) -> None:
+        actor = self._remote.remote(self._make_worker, slot)
+        self._actors[slot] = actor
+        self._calls[actor.prepare.remote()] = _Call(slot, None)
+
+    def hand(self, slot: int, index: int, job: Any) -> None:
+        self._calls[self._actors[slot].work.remote(index, job)] = _Call(slot, index)
+
+    def wait(self) -> list[Event]:
+        done, _ = self._ray.wait(list(self._calls), timeout=_NOTE_AFTER_S)
+        if not done:
+            self._note_if_nothing_runs()
+            return []
+        call = self._calls.pop(done[0])
+        event = self._result(done[0], call)
+        if isinstance(event, Lost | NotMade):
+            self._end(call.slot)
+        return [event]
+
+    def close(self) -> None:
+        for slot in list(self._actors):
+            self._end(slot)
+
+    def _result(self, reference: Any, call: _Call) -> Event:
+        errors = self._ray.exceptions
+        try:
+            event: Event = self._ray.get(reference)
+        except errors.RayTaskError as error:
+            # Raised outside of the worker's own code: the result could not be sent.
+            if call.job is None:
+                return NotMade(call.slot, str(error), mistake=False)
+            return Finished(call.slot, call.job, None, f"the result cannot be sent: {describe_bug(error.cause)}")
+        except errors.RayError as error:
+            return Lost(call.slot, f"a Ray worker was lost ({why_lost(error)})")
+        return event
+
+    def _end(self, slot: int) -> None:
+        self._ray.kill(self._actors.pop(slot))
+        self._calls = {reference: call for reference, call in self._calls.items() if call.slot != slot}
+
+    def _note_if_nothing_runs(self) -> None:
+        waiting = sum(call.job is None for call in self._calls.values())
+        if waiting == len(self._calls):
+            offered = _offered(self._ray.cluster_resources())
+            self._note(
+                f"all {waiting} workers wait for a place on the Ray cluster; each asks for {self._wants}, "
+                f"and the cluster has {offered} (`ray status` tells what is taken)"
+            )
+
+
+def _offered(resources: Mapping[str, float]) -> str:
+    return f"{resources.get('CPU', 0):g} CPU and {resources.get('GPU', 0):g} GPU"
+
+
+def why_lost(error: Exception) -> str:
+    """Ray's account of a lost worker in a few words: cause and node, without its list of possible reasons."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = next((line for line in lines if "because" in line), lines[0] if lines else type(error).__name__)
+    cause = told.split(". ")[0].split("because ")[-1].rstrip(".")
+    if "NODE_OUT_OF_MEMORY" in str(error):
+        cause = "its node ran out of memory"
+    if cause.startswith("The "):
+        cause = "t" + cause[1:]
+    node = next((line.removeprefix("ip: ") for line in lines if line.startswith("ip: ")), None)
+    return f"{cause}, on {node}" if node else cause

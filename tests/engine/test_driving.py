@@ -1,0 +1,184 @@
+"""The loop and its ledger with a fleet that is only played."""
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asmil.engine.driving import drive
+from asmil.engine.fleet import Event, Finished, Lost, NotMade, Ready
+from asmil.engine.ledger import Ledger
+from asmil.errors import AsmilError
+
+
+class PlayedFleet:
+    """Workers that die of every job in `poison`, and sometimes while they start."""
+
+    def __init__(self, poison: set[int], seed: int, stillborn: float = 0.0) -> None:
+        self.poison = poison
+        self.random = random.Random(seed)
+        self.stillborn = stillborn
+        self.held: dict[int, list[int] | None] = {}
+        self.crowds: dict[int, list[int]] = {}
+        self.alone: dict[int, list[bool]] = {}
+        self.closed = False
+
+    def start(self, slot: int) -> None:
+        assert slot not in self.held
+        self.held[slot] = None
+
+    def hand(self, slot: int, index: int, job: Any) -> None:
+        held = self.held[slot]
+        assert held is not None
+        held.append(index)
+        self.crowds.setdefault(slot, []).append(len(held))
+        self.alone.setdefault(index, []).append(len(held) == 1)
+
+    def wait(self) -> Sequence[Event]:
+        slot = self.random.choice([slot for slot, held in self.held.items() if held is None or held])
+        held = self.held[slot]
+        if held is None:
+            if self.random.random() < self.stillborn:
+                del self.held[slot]
+                return [Lost(slot, "stillborn")]
+            self.held[slot] = []
+            return [Ready(slot)]
+        job = self.random.choice(held)
+        if job in self.poison:
+            del self.held[slot]
+            return [Lost(slot, "died")]
+        held.remove(job)
+        return [Finished(slot, job, f"result {job}", None)]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@given(
+    jobs=st.integers(0, 30),
+    poison=st.sets(st.integers(0, 29), max_size=4),
+    workers=st.integers(1, 5),
+    concurrency=st.integers(1, 4),
+    retries=st.integers(1, 3),
+    seed=st.integers(0, 10**6),
+)
+def test_the_innocent_are_done_and_the_guilty_told(jobs, poison, workers, concurrency, retries, seed):
+    fleet = PlayedFleet(poison, seed)
+    names = [f"job {index}" for index in range(jobs)]
+    outcomes = list(drive(fleet, names, workers, concurrency, retries, note=lambda sentence: None))
+    assert sorted(outcome.job for outcome in outcomes) == sorted(names)
+    for outcome in outcomes:
+        index = names.index(outcome.job)
+        if index in poison:
+            assert (outcome.result, outcome.error, outcome.attempts) == (None, "died", retries + 1)
+        else:
+            assert (outcome.result, outcome.error) == (f"result {index}", None)
+            assert outcome.attempts <= 2
+        assert all(fleet.alone[index][1:])
+    assert all(crowd <= concurrency for crowds in fleet.crowds.values() for crowd in crowds)
+    assert fleet.closed or not jobs
+
+
+def test_a_suspect_has_its_worker_to_itself():
+    ledger = Ledger(jobs=6, concurrency=3, retries=1)
+    ledger.join(0)
+    assert ledger.assign() == [(0, 0), (0, 1), (0, 2)]
+    assert ledger.lose(0) == []
+    ledger.join(1)
+    assert ledger.assign() == [(1, 0)]
+    assert ledger.assign() == []
+    ledger.finish(1, 0)
+    assert ledger.assign() == [(1, 1)]
+    assert ledger.lose(1) == [1]
+    ledger.join(2)
+    assert ledger.assign() == [(2, 2)]
+    ledger.finish(2, 2)
+    assert ledger.assign() == [(2, 3), (2, 4), (2, 5)]
+    assert [ledger.attempts(job) for job in range(6)] == [2, 2, 2, 1, 1, 1]
+
+
+def test_few_jobs_are_spread_over_the_workers():
+    ledger = Ledger(jobs=5, concurrency=4, retries=0)
+    for slot in range(3):
+        ledger.join(slot)
+    assert sorted(slot for slot, _ in ledger.assign()) == [0, 0, 1, 1, 2]
+
+
+def test_slots_that_never_start_are_left_out_while_others_work():
+    class OneSlotIsBad(PlayedFleet):
+        def wait(self) -> Sequence[Event]:
+            if 1 in self.held:
+                del self.held[1]
+                return [Lost(1, "out of memory")]
+            return super().wait()
+
+    notes: list[str] = []
+    outcomes = list(drive(OneSlotIsBad(set(), 0), list(range(9)), 3, 2, retries=1, note=notes.append))
+    assert len(outcomes) == 9
+    assert notes == [
+        "out of memory; another is started",
+        "a worker could not be made, 2 go on without it: workers do not start: out of memory; try fewer workers",
+    ]
+
+
+def test_workers_that_never_start_end_the_run():
+    fleet = PlayedFleet(set(), 0, stillborn=1.0)
+    with pytest.raises(AsmilError, match="workers do not start: stillborn; try fewer workers"):
+        list(drive(fleet, list(range(9)), 2, 2, retries=1, note=lambda sentence: None))
+    assert fleet.closed
+
+
+def test_losing_every_worker_before_any_job_ends_is_not_the_jobs_fault():
+    fleet = PlayedFleet(set(range(1000)), 0)
+    with pytest.raises(AsmilError, match="one worker after the other is lost and no job has ended; the last: died"):
+        list(drive(fleet, list(range(1000)), 2, 2, retries=1, note=lambda sentence: None))
+    assert len(fleet.alone) < 40
+
+
+@pytest.mark.parametrize("jobs_before", [0, 1])
+def test_a_worker_that_cannot_be_made_stops_the_run_only_while_nothing_is_done(jobs_before: int):
+    """A machine that joins late, without the weights, must not end what others have done for hours."""
+
+    class LateSlot(PlayedFleet):
+        done = 0
+
+        def wait(self) -> Sequence[Event]:
+            if 1 in self.held and self.done == jobs_before:
+                del self.held[1]
+                return [NotMade(1, "no weights", mistake=True)]
+            late = self.held.pop(1, "no")
+            (event,) = super().wait()
+            if late != "no":
+                self.held[1] = None
+            self.done += isinstance(event, Finished)
+            return [event]
+
+    notes: list[str] = []
+    run = drive(LateSlot(set(), 0), list(range(5)), 2, 1, retries=1, note=notes.append)
+    if jobs_before == 0:
+        with pytest.raises(AsmilError, match="no weights"):
+            list(run)
+    else:
+        assert len(list(run)) == 5
+        assert notes == ["a worker could not be made, 1 go on without it: no weights"]
+
+
+def test_the_last_worker_that_cannot_be_made_again_ends_the_run():
+    class NotMadeTwice(PlayedFleet):
+        def wait(self) -> Sequence[Event]:
+            if 0 in self.held and self.alone:
+                del self.held[0]
+                return [NotMade(0, "Traceback:\nRuntimeError: gone", mistake=False)] if self.lost else self.lose()
+            return super().wait()
+
+        lost = False
+
+        def lose(self) -> list[Event]:
+            self.lost = True
+            return [Lost(0, "died")]
+
+    with pytest.raises(RuntimeError, match="gone"):
+        list(drive(NotMadeTwice(set(), 0), [1, 2], 1, 1, retries=1, note=lambda sentence: None))
