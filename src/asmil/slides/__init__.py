@@ -1,0 +1,1 @@
+"""Whole-slide images: reading, tissue, tiles, encoders, and slides that are made up."""

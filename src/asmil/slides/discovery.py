@@ -1,0 +1,102 @@
+"""Which slides there are: in a folder, in a table, or one file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from asmil.errors import AsmilError
+from asmil.slides.dicom_folder import dicom_files
+from asmil.slides.file_names import DICOM_SUFFIX, PICTURE_SUFFIXES, SLIDE_SUFFIXES, is_picture, is_slide, slide_name
+from asmil.slides.opening import refuse_absent
+from asmil.slides.slide_table import TABLE_SUFFIXES, read_slide_table
+
+MIRAX_SUFFIX = ".mrxs"
+SLIDES_FOLDER = "slides"
+
+
+@dataclass(frozen=True)
+class SlideFile:
+    """A slide to be opened. mpp: what the user says of its resolution."""
+
+    name: str
+    path: Path
+    mpp: float | None = None
+
+
+def find_slides(place: Path | str) -> list[SlideFile]:
+    """The slides of a folder and its subfolders, of a table (CSV or Parquet), or the one at a path.
+
+    A folder of DICOM files is one slide. A table has a column `slide` and, if it likes, `image` (a path, from the
+    table on) and `mpp`; slides without an image are looked for in the folder `slides` beside the table.
+    """
+    place = Path(place)
+    refuse_absent(place)
+    if place.is_dir():
+        return _in_order(_slides_in(place))
+    if place.suffix.lower() in TABLE_SUFFIXES:
+        return _slides_of_table(place)
+    return [SlideFile(slide_name(place), place)]
+
+
+def _slides_in(folder: Path) -> list[SlideFile]:
+    files = list(_files_in(folder))
+    slides = [path for path in files if not is_picture(path)]
+    # Pictures beside slides are thumbnails, or hold the pixels of a .vms; alone they are what the user has.
+    found = slides or [path for path in files if is_picture(path)]
+    if not found:
+        suffixes = ", ".join((*SLIDE_SUFFIXES, *PICTURE_SUFFIXES))
+        raise AsmilError(f"{folder}: there is no slide in the folder; looked for {suffixes}")
+    return [SlideFile(slide_name(path), path) for path in found]
+
+
+def _files_in(folder: Path) -> Iterator[Path]:
+    """Slides and pictures, and for DICOM the folder; hidden files and what belongs to another slide are left out."""
+    seen = set()
+    for place, subfolders, names in os.walk(folder, followlinks=True):
+        here = Path(place)
+        if here.resolve() in seen:
+            subfolders.clear()  # a link back to a folder above
+            continue
+        seen.add(here.resolve())
+        if dicom_files(here):
+            yield here
+        paths = sorted(here / name for name in names if not name.startswith("."))
+        of_mirax = {path.stem for path in paths if path.suffix.lower() == MIRAX_SUFFIX}
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith(".") and name not in of_mirax)
+        for path in paths:
+            if (is_slide(path) or is_picture(path)) and path.suffix.lower() != DICOM_SUFFIX:
+                yield path
+
+
+def _in_order(slides: list[SlideFile]) -> list[SlideFile]:
+    by_name: dict[str, SlideFile] = {}
+    for slide in slides:
+        other = by_name.setdefault(slide.name, slide)
+        if other is not slide:
+            raise AsmilError(
+                f"slide '{slide.name}': two files have this name, {other.path} and {slide.path}; rename one, or name "
+                "them in a table with columns slide and image"
+            )
+    return [by_name[name] for name in sorted(by_name)]
+
+
+def _slides_of_table(table: Path) -> list[SlideFile]:
+    rows = read_slide_table(table)
+    folder = table.parent / SLIDES_FOLDER
+    unplaced = [row for row in rows if row.image is None]
+    beside: dict[str, Path] = {}
+    if unplaced:
+        if not folder.is_dir():
+            raise AsmilError(
+                f"{table}: slide '{unplaced[0].name}' has no image, there is no folder {folder}; add a column 'image'"
+            )
+        beside = {slide.name: slide.path for slide in _in_order(_slides_in(folder))}
+    slides = []
+    for row in rows:
+        # one that is not there is told when it is opened, so that it does not stop the others
+        path = row.image or beside.get(row.name, folder / row.name)
+        slides.append(SlideFile(row.name, path, row.mpp))
+    return slides

@@ -1,0 +1,81 @@
+"""A whole-slide image, whatever file it comes from."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+Pixels = NDArray[np.uint8]
+"""Height x width x 3, RGB."""
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """Microns per level-0 pixel, and who says so.
+
+    source: "given", "openslide", "tiff", "ome", a vendor's key, or "objective power 20 (guess)"
+    """
+
+    mpp_x: float
+    mpp_y: float
+    source: str
+
+    @property
+    def mpp(self) -> float:
+        """The mean of both axes."""
+        return (self.mpp_x + self.mpp_y) / 2
+
+
+class SlideImage(ABC):
+    """An open slide. Positions are level-0 pixels, sizes are pixels of the level that is read.
+
+    name: the name of the slide (its file without the ending)
+    reader, vendor: what reads it, and what the file says of its maker (or None)
+    level_sizes: (width, height) of each level, the finest first
+    resolution: None where neither the file nor the user tells it
+
+    Reading is safe from several threads at once.
+    """
+
+    path: Path
+    name: str
+    reader: str
+    vendor: str | None
+    level_sizes: tuple[tuple[int, int], ...]
+    resolution: Resolution | None
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(width, height) of level 0."""
+        return self.level_sizes[0]
+
+    @property
+    def level_downsamples(self) -> tuple[tuple[float, float], ...]:
+        """(W0 / W, H0 / H) of each level, axis by axis."""
+        width, height = self.size
+        return tuple((width / w, height / h) for w, h in self.level_sizes)
+
+    @abstractmethod
+    def read(self, x: int, y: int, level: int, width: int, height: int, outside: int = 255) -> Pixels:
+        """A region of a level; (x, y) is its corner at level 0.
+
+        outside: the gray value of what is transparent or beyond the slide
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the file."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

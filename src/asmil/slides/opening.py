@@ -1,0 +1,142 @@
+"""Opening a slide, whatever it is: OpenSlide says what the file is, the fastest reader that gives the same reads it."""
+
+from __future__ import annotations
+
+import logging
+import math
+from contextlib import ExitStack
+from pathlib import Path
+
+import openslide
+import tifffile
+
+from asmil.errors import AsmilError, did_you_mean
+from asmil.slides.dicom_folder import any_dicom_file, dicom_files
+from asmil.slides.file_names import PICTURE_SUFFIXES, SLIDE_SUFFIXES, is_picture
+from asmil.slides.image import Resolution, SlideImage
+from asmil.slides.openslide_image import OpenSlideImage, one_line
+from asmil.slides.picture_image import PictureImage
+from asmil.slides.resolution import from_properties, given_resolution
+from asmil.slides.tiff_image import TiffImage
+from asmil.slides.tiff_pages import TIFF_TROUBLE, find_levels, pages_like, refuse_absurd_pages, tiff_resolution
+
+TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
+READ_HERE = ("aperio", "generic-tiff")
+"""Vendors whose levels are plain tiled pages: decoding those here gives the same pixels, several times faster."""
+COPY_AGAIN = "copy the file again from where it came"
+
+logging.getLogger("tifffile").addHandler(logging.NullHandler())  # damage is told in our own words
+
+
+def open_slide(path: Path | str, mpp: float | None = None) -> SlideImage:
+    """Open a slide file, a plain picture or a folder of DICOM files.
+
+    mpp: microns per level-0 pixel; wins over what the file says
+    """
+    path = Path(path)
+    given = None
+    if mpp is not None:
+        if not (math.isfinite(mpp) and mpp > 0):
+            raise AsmilError(f"{path}: mpp {mpp:g} is no resolution; give microns per pixel, such as 0.25")
+        given = given_resolution(mpp)
+    refuse_absent(path)
+    if path.is_dir():
+        path = _file_of_folder(path)
+    start = _first_bytes(path)
+    if is_picture(path):
+        return PictureImage(path, given)
+    is_tiff = start in TIFF_STARTS
+    if is_tiff:
+        refuse_absurd_pages(path)
+    try:
+        return _open_with_openslide(path, given)
+    except openslide.OpenSlideUnsupportedFormatError:
+        if is_tiff:
+            return _open_with_tifffile(path, given)
+        raise AsmilError(
+            f"{path}: this is no slide that can be read; known are {', '.join(SLIDE_SUFFIXES)}, and the pictures "
+            f"{', '.join(PICTURE_SUFFIXES)}"
+        ) from None
+    except openslide.OpenSlideError as error:
+        raise AsmilError(f"{path}: the slide is damaged ({one_line(error)}); {COPY_AGAIN}") from error
+
+
+def require_resolution(image: SlideImage) -> Resolution:
+    """The resolution of a slide, or an error that says how to give it."""
+    if image.resolution is None:
+        raise AsmilError(
+            f"{image.path}: slide '{image.name}' does not tell its resolution; give microns per level-0 pixel with "
+            "--mpp, in a column 'mpp' of the table of slides, or in the file itself (TIFF resolution or OME-XML)"
+        )
+    return image.resolution
+
+
+def refuse_absent(path: Path) -> None:
+    """Stop if there is nothing at a path, with the nearest names beside it."""
+    if path.exists():
+        return
+    folder = path.parent
+    if not folder.is_dir():
+        raise AsmilError(f"{path}: there is no folder {folder}; correct the path")
+    siblings = [sibling.name for sibling in folder.iterdir() if not sibling.name.startswith(".")]
+    raise AsmilError(f"{path}: it does not exist; {did_you_mean(path.name, siblings)}")
+
+
+def _open_with_openslide(path: Path, given: Resolution | None) -> SlideImage:
+    slide = openslide.OpenSlide(path)
+    if slide.properties.get("openslide.vendor") in READ_HERE:
+        try:
+            image = _same_tiff(path, slide, given)
+        except TIFF_TROUBLE:
+            image = None
+        if image is not None:
+            slide.close()
+            return image
+    return OpenSlideImage(path, slide, given or from_properties(slide.properties))
+
+
+def _same_tiff(path: Path, slide: openslide.OpenSlide, given: Resolution | None) -> SlideImage | None:
+    """A TIFF that OpenSlide knows, read by tifffile: where both see the same pixels, or tifffile more levels."""
+    vendor = slide.properties["openslide.vendor"]
+    with ExitStack() as stack:
+        tiff = stack.enter_context(tifffile.TiffFile(path))
+        pages = None
+        resolution = given or from_properties(slide.properties)
+        if vendor == "generic-tiff":
+            levels = find_levels(tiff, path)
+            if len(levels) > slide.level_count or tiff.is_ome:
+                pages, resolution = levels, given or tiff_resolution(tiff, levels[0])
+        pages = pages or pages_like(tiff, path, slide.level_dimensions)
+        if pages is None:
+            return None
+        stack.pop_all()
+        return TiffImage(path, tiff, pages, resolution, vendor)
+
+
+def _open_with_tifffile(path: Path, given: Resolution | None) -> SlideImage:
+    try:
+        with ExitStack() as stack:
+            tiff = stack.enter_context(tifffile.TiffFile(path))
+            levels = find_levels(tiff, path)
+            image = TiffImage(path, tiff, levels, given or tiff_resolution(tiff, levels[0]))
+            stack.pop_all()
+            return image
+    except TIFF_TROUBLE as error:
+        raise AsmilError(f"{path}: the TIFF is damaged ({one_line(error)}); {COPY_AGAIN}") from error
+
+
+def _first_bytes(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            start = file.read(4)
+    except OSError as error:
+        raise AsmilError(f"{path}: the file cannot be read ({error.strerror}); check the rights to it") from error
+    if not start:
+        raise AsmilError(f"{path}: the file is empty; {COPY_AGAIN}")
+    return start
+
+
+def _file_of_folder(folder: Path) -> Path:
+    if not dicom_files(folder):
+        raise AsmilError(f"{folder}: this is a folder, and not one of a DICOM slide; give a slide in it")
+    return any_dicom_file(folder)

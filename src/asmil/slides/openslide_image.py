@@ -1,0 +1,74 @@
+"""Slides that OpenSlide reads."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import openslide
+
+from asmil.errors import AsmilError
+from asmil.slides.file_names import slide_name
+from asmil.slides.image import Pixels, Resolution, SlideImage
+from asmil.slides.levels import true_downsamples
+from asmil.slides.pixel_regions import over_gray
+
+CACHE_BYTES = 32 << 20
+"""Of decoded tiles, for each open slide: enough for a group of neighboring tiles and its border."""
+
+
+class OpenSlideImage(SlideImage):
+    """A slide opened by OpenSlide."""
+
+    reader = "openslide"
+
+    def __init__(self, path: Path, slide: openslide.OpenSlide, resolution: Resolution | None) -> None:
+        self.path = path
+        self.name = slide_name(path)
+        self.vendor = slide.properties.get("openslide.vendor")
+        self.level_sizes = tuple(slide.level_dimensions)
+        self.resolution = resolution
+        self._slide = slide
+        self._slide.set_cache(openslide.OpenSlideCache(CACHE_BYTES))
+        self._downsamples = true_downsamples(self.level_sizes)
+
+    def read(self, x: int, y: int, level: int, width: int, height: int, outside: int = 255) -> Pixels:
+        """A region of a level; (x, y) is its corner at level 0."""
+        if x >= 0 and y >= 0:
+            return self._read_inside(x, y, level, width, height, outside)
+        # OpenSlide is up to a pixel off left of and above the slide.
+        downsample_x, downsample_y = self._downsamples[level]
+        left, top = (max(0, math.ceil(-at / by)) for at, by in ((x, downsample_x), (y, downsample_y)))
+        canvas = np.full((height, width, 3), outside, dtype=np.uint8)
+        if left < width and top < height:
+            x, y = round(x + left * downsample_x), round(y + top * downsample_y)
+            canvas[top:, left:] = self._read_inside(x, y, level, width - left, height - top, outside)
+        return canvas
+
+    def _read_inside(self, x: int, y: int, level: int, width: int, height: int, outside: int) -> Pixels:
+        # OpenSlide divides positions by its own mean of both axes.
+        theirs, (ours_x, ours_y) = self._slide.level_downsamples[level], self._downsamples[level]
+        position = round(x * theirs / ours_x), round(y * theirs / ours_y)
+        try:
+            region = self._slide.read_region(position, level, (width, height))
+        except openslide.OpenSlideError as error:
+            raise unreadable(self.path, x, y, level, error) from error
+        return over_gray(np.asarray(region), outside)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._slide.close()
+
+
+def unreadable(path: Path, x: int, y: int, level: int, reason: object) -> AsmilError:
+    """What to say of a region that cannot be decoded."""
+    return AsmilError(
+        f"{path}: the pixels at ({x}, {y}) of level {level} cannot be read ({one_line(reason)}); the file is damaged, "
+        "copy it again from where it came"
+    )
+
+
+def one_line(reason: object) -> str:
+    """The first line of what another library says."""
+    return next(iter(str(reason).strip().splitlines()), "") or type(reason).__name__

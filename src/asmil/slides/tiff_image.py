@@ -1,0 +1,110 @@
+"""Slides that are TIFF files: only the tiles or strips that a region meets are decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import cast
+
+import cv2
+import numpy as np
+import tifffile
+from numpy.typing import NDArray
+
+from asmil.slides.file_names import slide_name
+from asmil.slides.image import Pixels, Resolution, SlideImage
+from asmil.slides.levels import true_downsamples
+from asmil.slides.openslide_image import CACHE_BYTES, unreadable
+from asmil.slides.pixel_regions import over_gray, paste, read_between
+from asmil.slides.segment_cache import SegmentCache
+from asmil.slides.tiff_pages import PHOTOMETRIC
+from asmil.slides.tiff_segments import Page, is_stored_as_array, page_size, segments_meeting
+
+
+class TiffImage(SlideImage):
+    """A slide whose levels are pages of a TIFF file: 8 bits a channel, gray, RGB or RGBA."""
+
+    reader = "tifffile"
+
+    def __init__(
+        self,
+        path: Path,
+        tiff: tifffile.TiffFile,
+        pages: Sequence[Page],
+        resolution: Resolution | None,
+        vendor: str | None = None,
+    ) -> None:
+        self.path = path
+        self.name = slide_name(path)
+        self.vendor = vendor
+        self.level_sizes = tuple(page_size(page) for page in pages)
+        self.resolution = resolution
+        self._tiff = tiff
+        self._pages = tuple(pages)
+        self._downsamples = true_downsamples(self.level_sizes)
+        self._cache = SegmentCache(CACHE_BYTES)
+        self._file_lock = Lock()
+
+    def read(self, x: int, y: int, level: int, width: int, height: int, outside: int = 255) -> Pixels:
+        """A region of a level; (x, y) is its corner at level 0."""
+        downsample_x, downsample_y = self._downsamples[level]
+        fetch = partial(self._region, level, outside)
+        try:
+            return read_between(fetch, x / downsample_x, y / downsample_y, width, height)
+        except Exception as error:
+            # A damaged segment shows as whatever the decoder of its compression raises.
+            raise unreadable(self.path, x, y, level, error) from error
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._cache.clear()
+        self._tiff.close()
+
+    def _region(self, level: int, outside: int, column: int, row: int, width: int, height: int) -> Pixels:
+        page = self._pages[level]
+        channels = page.samplesperpixel
+        canvas = np.full((height, width, channels), 0 if channels == 4 else outside, dtype=np.uint8)
+        if is_stored_as_array(page):
+            shape = (page.imagelength, page.imagewidth, channels)
+            stored = np.memmap(self.path, np.uint8, "r", offset=page.dataoffsets[0], shape=shape)
+            paste(canvas, stored, -column, -row)
+        else:
+            for place in segments_meeting(page, column, row, width, height):
+                pixels = self._segment(level, place.number)
+                if pixels is not None:
+                    # The last tiles of a row or column are filled up beyond the image.
+                    pixels = pixels[: page.imagelength - place.y, : page.imagewidth - place.x]
+                    part = canvas if pixels.shape[2] == channels else canvas[..., place.sample, None]
+                    paste(part, pixels, place.x - column, place.y - row)
+        return _rgb(canvas, page.photometric, outside)
+
+    def _segment(self, level: int, number: int) -> NDArray[np.uint8] | None:
+        """A decoded tile or strip; None where the file leaves it out."""
+        cached = self._cache.get((level, number))
+        if cached is not None:
+            return cached
+        page = self._pages[level]
+        length = page.databytecounts[number]
+        if length == 0:
+            return None
+        with self._file_lock:
+            self._tiff.filehandle.seek(page.dataoffsets[number])
+            data = self._tiff.filehandle.read(length)
+        if len(data) < length:
+            raise EOFError("the file ends too early")
+        decoded, _, _ = page.decode(data, number, jpegtables=page.jpegtables)
+        pixels: NDArray[np.uint8] = decoded[0]
+        self._cache.put((level, number), pixels)
+        return pixels
+
+
+def _rgb(canvas: NDArray[np.uint8], photometric: int, outside: int) -> Pixels:
+    channels = canvas.shape[2]
+    if channels == 3:
+        return canvas
+    if channels == 4:
+        return over_gray(canvas, outside)
+    rgb = cast(Pixels, cv2.cvtColor(canvas, cv2.COLOR_GRAY2RGB))
+    return 255 - rgb if photometric == PHOTOMETRIC.MINISWHITE else rgb
