@@ -53,7 +53,7 @@ def check_file(path: Path) -> Verdict:
         if kind is None:
             return Verdict(path.name, "", None)
         method = kind.name
-        return _judge(path.name, method, check_sheet(kind, content))
+        return _judge(path.name, method, *check_sheet(kind, content, path.parent))
     except AsmilError as error:
         return _failed(path.name, method, str(error))
     except json.JSONDecodeError as error:
@@ -62,13 +62,13 @@ def check_file(path: Path) -> Verdict:
         return _failed(path.name, method, f"not compared: {type(error).__name__}: {error}")
 
 
-def _judge(file: str, method: str, comparisons: list[Comparison]) -> Verdict:
+def _judge(file: str, method: str, comparisons: list[Comparison], remark: str = "") -> Verdict:
     if not comparisons:
         return _failed(file, method, "the file holds no output to compare")
     absolute = max(comparison.error for comparison in comparisons)
     relative = max(comparison.relative for comparison in comparisons)
     wrong = [f"{comparison.output}: {comparison.reason}" for comparison in comparisons if not comparison.passed]
-    details = "; ".join(wrong) or f"{len(comparisons)} outputs"
+    details = "; ".join([*wrong, remark] if remark else wrong) or f"{len(comparisons)} outputs"
     return Verdict(file, method, not wrong, absolute, relative, details)
 
 

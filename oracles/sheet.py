@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,9 @@ class Kind:
     given: the keys of what its rows are given; all else is asked
     answer: from a sheet to the answers, nested alike
     allowance: of one official value (or list of values), by its key and the mapping it stands in
+    locate: what the answers need that lies in other files, found from the folder of the file and added to the sheet
+    judge: a comparison of its own for a path, official and our value; None where values are compared as always
+    report: a remark on a file and our answers, for the line that is printed
     """
 
     name: str
@@ -52,15 +56,22 @@ class Kind:
     given: Collection[str]
     answer: Callable[[Content], Mapping[str, Any]]
     allowance: Callable[[str, NDArray[np.float64], Content], Allowance]
+    locate: Callable[[Content, Path], Content] | None = None
+    judge: Callable[[str, Any, Any], Comparison | None] | None = None
+    report: Callable[[Content, Content], str] | None = None
 
 
-def check_sheet(kind: Kind, content: Content) -> list[Comparison]:
-    """Answer the sheet of a file and compare with the file."""
-    answers = kind.answer(withhold(content, kind.given))
-    return [
+def check_sheet(kind: Kind, content: Content, folder: Path) -> tuple[list[Comparison], str]:
+    """Answer the sheet of a file in a folder and compare with the file; the comparisons, and a remark."""
+    sheet = withhold(content, kind.given)
+    if kind.locate is not None:
+        sheet |= kind.locate(sheet, folder)
+    answers = kind.answer(sheet)
+    comparisons = [
         _compare(kind, path, official, ours, beside)
         for path, official, ours, beside in _paired(content, answers, kind.given)
     ]
+    return comparisons, kind.report(content, answers) if kind.report is not None else ""
 
 
 def withhold(content: Any, given: Collection[str]) -> Any:
@@ -92,7 +103,7 @@ def _paired(
         elif is_rows(value):
             for place, row in enumerate(value):
                 answered = answer[place] if isinstance(answer, list) and place < len(answer) else _MISSING
-                yield from _paired(row, answered, given, f"{here}[{row.get('name', place)}]")
+                yield from _paired(row, answered, given, f"{here}[{row.get('name', row.get('case', place))}]")
         else:
             yield here, value, answer, content
 
@@ -104,6 +115,9 @@ def _is_text(value: Any) -> bool:
 def _compare(kind: Kind, path: str, expected: Any, found: Any, beside: Content) -> Comparison:
     if found is _MISSING:
         return _differing(path, "not answered")
+    judged = kind.judge(path, expected, found) if kind.judge is not None else None
+    if judged is not None:
+        return judged
     if expected is None or found is None:
         same = found is expected or isinstance(found, OrNull)
         return Comparison(path, 0.0, 1.0, True) if same else _differing(path, f"{found} instead of {expected}")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from oracles.sheet import Kind
-from oracles.sheets import affine, normalizers
+from oracles.sheets import affine, normalizers, tiling
 
-KINDS = (normalizers.KIND, affine.KIND)
+KINDS = (normalizers.KIND, affine.KIND, tiling.KIND)
 
 
 def recognize(content: Any) -> Kind | None:

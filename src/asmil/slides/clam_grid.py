@@ -1,0 +1,77 @@
+"""CLAM's tiles: a grid from the corner of every outline's box, and the check of each tile against it."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asmil.slides.polygon_grid import Booleans, PointGrid, locate_points
+from asmil.slides.settings import ContourCheck
+from asmil.slides.tissue.regions import Polygon, Region, Tissue
+
+
+def clam_coordinates(
+    tissue: Tissue,
+    size: tuple[int, int],
+    side: tuple[int, int],
+    step: tuple[int, int],
+    check: ContourCheck = "four_pt",
+    padding: bool = True,
+) -> NDArray[np.int64]:
+    """The upper left corners of the tiles, N x 2, region by region, x outer and y inner.
+
+    size: of the slide; side and step: of the grid; all (x, y), in level-0 pixels
+    padding: tiles may stick out of the slide
+
+    Tiles of different regions may overlap. The points of a check are those of a square of side[0], as in CLAM.
+    """
+    found = [_tiles_of(region, size, side, step, check, padding) for region in tissue.regions]
+    return np.concatenate([np.zeros((0, 2), dtype=np.int64), *found])
+
+
+def _tiles_of(
+    region: Region,
+    size: tuple[int, int],
+    side: tuple[int, int],
+    step: tuple[int, int],
+    check: ContourCheck,
+    padding: bool,
+) -> NDArray[np.int64]:
+    corner = region.outline.min(axis=0).astype(np.int64)
+    stop = region.outline.max(axis=0).astype(np.int64) + 1
+    if not padding:
+        stop = np.minimum(stop, np.asarray(size) - side + 1)
+    columns, rows = (max(0, -int((corner[axis] - stop[axis]) // step[axis])) for axis in (0, 1))
+    grid = PointGrid(int(corner[0]), int(corner[1]), *step, columns, rows)
+    kept = _touches(region.outline, grid, side[0], check)
+    for hole in region.holes:
+        kept &= ~_center_inside(hole, grid, side[0])
+    return np.asarray(np.argwhere(kept) * step + corner, dtype=np.int64)
+
+
+def _touches(outline: Polygon, grid: PointGrid, side: int, check: ContourCheck) -> Booleans:
+    """Columns x rows: whether any (four_pt) or all of a tile's points are in the outline or on it."""
+    half = side // 2
+    reach = int(half * 0.5)
+    near, far = half - reach, half + reach
+    if check == "basic":
+        offsets = [(0, 0)]
+    elif check == "center" or reach == 0:
+        offsets = [(half, half)]
+    else:
+        offsets = [(near, near), (far, far), (far, near), (near, far)]
+    tests = []
+    for x, y in offsets:
+        points = PointGrid(grid.x0 + x, grid.y0 + y, grid.step_x, grid.step_y, grid.columns, grid.rows)
+        located = locate_points(outline, points)
+        tests.append(located.inside | located.boundary)
+    combine = np.logical_or if check == "four_pt" else np.logical_and
+    return np.asarray(combine.reduce(tests), dtype=np.bool_)
+
+
+def _center_inside(hole: Polygon, grid: PointGrid, side: int) -> Booleans:
+    """Columns x rows: whether a tile's center is strictly inside a hole; in half pixels, which odd sides need."""
+    doubled = PointGrid(
+        2 * grid.x0 + side, 2 * grid.y0 + side, 2 * grid.step_x, 2 * grid.step_y, grid.columns, grid.rows
+    )
+    return locate_points(2 * hole.astype(np.int64), doubled).inside

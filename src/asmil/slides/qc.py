@@ -1,0 +1,115 @@
+"""Pictures to check the tissue and the tiles of a slide at a glance."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from asmil.errors import AsmilError
+from asmil.files import replacing
+from asmil.slides.image import Pixels, SlideImage
+from asmil.slides.overview import read_overview
+from asmil.slides.tissue.regions import Mask, Polygon, Tissue
+
+TISSUE_COLOR = (0, 170, 60)
+HOLE_COLOR = (20, 90, 255)
+TILE_COLOR = (30, 60, 140)
+TILE_FILL = 0.13
+TILE_LINE = 0.45
+SMALLEST_GRID_PX = 5
+"""Lines around tiles smaller than this would hide the tissue."""
+JPEG_QUALITY = 88
+SUBPIXEL_BITS = 4
+
+
+def qc_picture(
+    image: SlideImage,
+    tissue: Tissue,
+    coords: NDArray[np.int64] | None,
+    tile_px_level0: int,
+    side_px: int = 1024,
+) -> Pixels:
+    """The slide, at most `side_px` wide and high, with its tissue (green), holes (blue) and tiles (a thin grid).
+
+    coords: upper left corners of tiles at level 0, or None
+    """
+    overview = read_overview(image, max_side=side_px)
+    return draw_tissue(overview.pixels, overview.downsample, tissue, coords, tile_px_level0)
+
+
+def draw_tissue(
+    pixels: Pixels,
+    downsample: tuple[float, float],
+    tissue: Tissue,
+    coords: NDArray[np.int64] | None,
+    tile_px_level0: int,
+) -> Pixels:
+    """A copy of an overview with tiles and outlines drawn on it.
+
+    downsample: level-0 pixels of an overview pixel, (x, y)
+    """
+    picture = pixels.copy()
+    if coords is not None and len(coords):
+        picture = _draw_tiles(picture, downsample, coords, tile_px_level0)
+    thickness = 1 if max(picture.shape) < 700 else 2
+    for color, polygons in (
+        (HOLE_COLOR, [hole for region in tissue.regions for hole in region.holes]),
+        (TISSUE_COLOR, [region.outline for region in tissue.regions]),
+    ):
+        drawn = [_to_picture(polygon, downsample) for polygon in polygons]
+        cv2.polylines(picture, drawn, True, color, thickness, cv2.LINE_AA, SUBPIXEL_BITS)
+    return picture
+
+
+def write_jpeg(path: Path | str, pixels: Pixels) -> None:
+    """Write an RGB picture as JPEG, whole or not at all."""
+    _write(Path(path), ".jpg", pixels[:, :, ::-1], [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
+
+
+def write_mask(path: Path | str, mask: Mask) -> None:
+    """Write a mask as a PNG of 0 and 255, whole or not at all."""
+    _write(Path(path), ".png", mask.astype(np.uint8) * 255, [])
+
+
+def read_picture(path: Path | str) -> Pixels:
+    """A picture as RGB."""
+    encoded = np.frombuffer(Path(path).read_bytes(), dtype=np.uint8)
+    picture = cv2.imdecode(encoded, cv2.IMREAD_COLOR) if encoded.size else None
+    if picture is None:
+        raise AsmilError(f"{path}: it is no picture; remove it and give the same command again")
+    return np.asarray(picture[:, :, ::-1], dtype=np.uint8)
+
+
+def _write(path: Path, ending: str, pixels: NDArray[np.uint8], options: list[int]) -> None:
+    done, encoded = cv2.imencode(ending, pixels, options)
+    if not done:
+        raise AsmilError(f"{path}: a picture of {pixels.shape[1]} x {pixels.shape[0]} pixels cannot be written")
+    with replacing(path) as partial:
+        partial.write_bytes(encoded.tobytes())
+
+
+def _draw_tiles(
+    picture: Pixels, downsample: tuple[float, float], coords: NDArray[np.int64], tile_px_level0: int
+) -> Pixels:
+    scale = np.asarray(downsample)
+    corners = np.rint(coords / scale).astype(int)
+    ends = np.rint((coords + tile_px_level0) / scale).astype(int) - 1
+    fill = np.zeros(picture.shape[:2], dtype=np.uint8)
+    lines = np.zeros_like(fill)
+    gridded = tile_px_level0 / float(scale.max()) >= SMALLEST_GRID_PX
+    for corner, end in zip(corners.tolist(), ends.tolist(), strict=True):
+        cv2.rectangle(fill, corner, end, 1, cv2.FILLED)
+        if gridded:
+            # One pixel further, so that neighbors share a line.
+            cv2.rectangle(lines, corner, (end[0] + 1, end[1] + 1), 1, 1)
+    weight = np.maximum(fill * TILE_FILL, lines * TILE_LINE)[..., None]
+    return np.asarray(np.rint(picture * (1 - weight) + np.asarray(TILE_COLOR) * weight), dtype=np.uint8)
+
+
+def _to_picture(polygon: Polygon, downsample: tuple[float, float]) -> NDArray[np.int32]:
+    # A point at level-0 position p lies in the overview at p / downsample, and the center of its first pixel at 0.5.
+    points = (polygon / np.asarray(downsample) - 0.5) * 2**SUBPIXEL_BITS
+    return np.asarray(np.rint(points), dtype=np.int32)

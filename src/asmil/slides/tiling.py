@@ -1,0 +1,111 @@
+"""From tissue to tiles: their side at level 0, their corners, and which of them are empty glass or black."""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from asmil.errors import AsmilError
+from asmil.slides.clam_grid import clam_coordinates
+from asmil.slides.image import Resolution, SlideImage
+from asmil.slides.settings import TilingConfig, TissueConfig
+from asmil.slides.tissue.regions import Mask, Tissue
+from asmil.slides.tissue.saturation import saturation
+
+ENLARGING_TOLERATED = 1.05
+"""Scanners call 0.46 to 0.52 um/px alike 20x; a tile enlarged by so little is as good as read."""
+ROUNDING = 1e-9
+
+
+def tile_side_level0(tiling: TilingConfig, resolution: Resolution, where: str) -> int:
+    """The side of a tile in level-0 pixels, round(tile_um / mpp).
+
+    where: the slide, for the message
+
+    A slide that is coarser than its tiles (by more than 5 %) is refused, unless `tiling.enlarge`.
+    """
+    if resolution.mpp > tiling.mpp * ENLARGING_TOLERATED and not tiling.enlarge:
+        raise AsmilError(
+            f"{where}: it has {resolution.mpp:.4g} um/px ({resolution.source}), which is coarser than the tiles "
+            f"({tiling.tile_um:g} um in {tiling.tile_px} px, {tiling.mpp:.4g} um/px); ask for coarser tiles "
+            f"(tiling.tile_um={resolution.mpp * tiling.tile_px:.4g}), or for enlarged ones (tiling.enlarge=true)"
+        )
+    return max(1, round(tiling.tile_um / resolution.mpp))
+
+
+def place_tiles(
+    image: SlideImage, tissue: Tissue, tissue_config: TissueConfig, tiling: TilingConfig, tile_px_level0: int
+) -> NDArray[np.int64]:
+    """The upper left corners of a slide's tiles at level 0, N x 2, by columns from the left, each from the top.
+
+    clam: a grid of its own for each region; else one grid from (0, 0), see `grid_tiles`.
+    """
+    step = max(1, round(tile_px_level0 * (1 - tiling.overlap)))
+    if tissue_config.method == "clam":
+        check, padding = tissue_config.clam.contour_check, tissue_config.clam.padding
+        return clam_coordinates(tissue, image.size, (tile_px_level0, tile_px_level0), (step, step), check, padding)
+    return grid_tiles(tissue.mask, tissue.downsample, image.size, tile_px_level0, step, tiling.min_tissue)
+
+
+def grid_tiles(
+    mask: Mask, downsample: tuple[float, float], size: tuple[int, int], side: int, step: int, min_tissue: float
+) -> NDArray[np.int64]:
+    """The tiles of one grid from (0, 0) of which a share of at least `min_tissue`, and more than none, is tissue.
+
+    A tile may stick out of the slide if its center is inside; what sticks out is not tissue. The first column and
+    row are always there, so that a slide smaller than half a tile has one.
+    """
+    x, y = (np.arange(max(1, -((side // 2 - length) // step))) * step for length in size)
+    share = tissue_share(mask, downsample, x, y, side)
+    kept = (share > ROUNDING) & (share >= min_tissue - ROUNDING)
+    columns, rows = np.nonzero(kept)
+    return np.stack([x[columns], y[rows]], axis=1).astype(np.int64)
+
+
+def tissue_share(
+    mask: Mask, downsample: tuple[float, float], x: NDArray[np.int64], y: NDArray[np.int64], side: int
+) -> NDArray[np.float64]:
+    """The share of tissue in the tile at every (x, y), columns x rows; parts of mask pixels count by their part."""
+    in_rows = _between(mask, y / downsample[1], (y + side) / downsample[1])
+    in_tiles = _between(in_rows.T, x / downsample[0], (x + side) / downsample[0])
+    return in_tiles * (downsample[0] * downsample[1] / side**2)
+
+
+def _between(
+    values: Mask | NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """The sums over the first axis between fractional positions; outside are zeros."""
+    kind = np.int32 if values.dtype == np.bool_ else np.float64
+    total = np.zeros((len(values) + 1, *values.shape[1:]), dtype=kind)
+    np.cumsum(values, axis=0, dtype=kind, out=total[1:])
+    return _interpolated(total, high) - _interpolated(total, low)
+
+
+def _interpolated(
+    total: NDArray[np.int32] | NDArray[np.float64], positions: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    last = len(total) - 1
+    inside = np.clip(positions, 0, last)
+    whole = inside.astype(np.int64)
+    part = (inside - whole)[:, None]
+    return total[whole] * (1 - part) + total[np.minimum(whole + 1, last)] * part
+
+
+def keep_tiles(tiles: NDArray[np.uint8], white: float | None, black: float | None) -> NDArray[np.bool_]:
+    """Which tiles (N x height x width x 3) have a mean saturation of at least `white` and are not black.
+
+    black: a tile whose three channel means are all below is dropped. None: not asked.
+    """
+    kept = np.ones(len(tiles), dtype=np.bool_)
+    if white is not None:
+        kept &= np.array([_means(saturation(tile))[0] >= white for tile in tiles], dtype=np.bool_)
+    if black is not None:
+        kept &= np.array([_means(tile).max() >= black for tile in tiles], dtype=np.bool_)
+    return kept
+
+
+def _means(pixels: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """Per channel; a quotient of whole numbers, where cv2.mean multiplies by a rounded one."""
+    sums: NDArray[np.float64] = np.array(cv2.sumElems(pixels), dtype=np.float64)
+    return sums / float(pixels.shape[0] * pixels.shape[1])

@@ -1,0 +1,1 @@
+"""Where a slide has tissue."""

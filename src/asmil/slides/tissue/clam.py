@@ -1,0 +1,139 @@
+"""Tissue as CLAM finds it: a threshold on the blurred saturation, closed, traced, and filtered by area."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from asmil.errors import AsmilError
+from asmil.slides.image import SlideImage
+from asmil.slides.overview import read_overview
+from asmil.slides.settings import ClamConfig
+from asmil.slides.tissue.clam_parameters import ClamParameters, resolve_clam
+from asmil.slides.tissue.contours import fill_regions, keep_regions, tissue_areas, to_level0, trace_regions
+from asmil.slides.tissue.regions import Region, Tissue
+from asmil.slides.tissue.saturation import Saturation, read_saturation, saturation
+
+SEARCH_DOWNSAMPLE = 64
+MOST_PIXELS = 10**8
+"""CLAM gives a slide up whose level has more."""
+SUSPICIOUS_SHARE = 0.98
+DEFAULT = ClamConfig()
+
+
+@dataclass(frozen=True)
+class Segmentation:
+    """The stages of a search on one level; masks hold 0 and 1, regions are in pixels of the level."""
+
+    blurred: Saturation
+    threshold: float
+    foreground: NDArray[np.uint8]
+    closed: NDArray[np.uint8]
+    regions: list[Region]
+
+
+def clam_tissue(image: SlideImage, config: ClamConfig = DEFAULT) -> Tissue:
+    """The tissue of a slide by CLAM's rules; it looks at no resolution, only at level-0 pixels."""
+    parameters = resolve_clam(config)
+    seen, downsample, notes = read_for_search(image, config.level)
+    return tissue_of(segment(seen, parameters), parameters, downsample, notes)
+
+
+def read_for_search(
+    image: SlideImage, level: int | None = None
+) -> tuple[Saturation, tuple[float, float], tuple[str, ...]]:
+    """The saturation to be searched, its downsample, and a note where CLAM would have given the slide up."""
+    if level is not None and level >= len(image.level_sizes):
+        raise AsmilError(
+            f"slide {image.name}: tissue.clam.level is {level}, but its levels are 0 to {len(image.level_sizes) - 1}; "
+            "give one of these, or leave the setting out"
+        )
+    level = search_level(image) if level is None else level
+    width, height = image.level_sizes[level]
+    if width * height <= MOST_PIXELS:
+        return read_saturation(image, level), image.level_downsamples[level], ()
+    overview = read_overview(image, max_side=math.ceil(max(image.size) / SEARCH_DOWNSAMPLE), outside=0)
+    note = (
+        f"level {level} has {width} x {height} pixels, too many to be searched (CLAM fails here): "
+        f"a picture reduced by {overview.downsample[0]:.4g} was searched instead"
+    )
+    return saturation(overview.pixels), overview.downsample, (note,)
+
+
+def search_level(image: SlideImage) -> int:
+    """The level that OpenSlide calls the best for downsample 64: the last one that is not coarser."""
+    best = 0
+    for level, (x, y) in enumerate(image.level_downsamples):
+        if (x + y) / 2 > SEARCH_DOWNSAMPLE:
+            break
+        best = level
+    return best
+
+
+def segment(seen: Saturation, parameters: ClamParameters) -> Segmentation:
+    """Median, threshold, closing and outlines of a saturation."""
+    blurred = cv2.medianBlur(seen, parameters.mthresh)
+    kind = cv2.THRESH_BINARY + (cv2.THRESH_OTSU if parameters.otsu else 0)
+    threshold, foreground = cv2.threshold(blurred, 0 if parameters.otsu else parameters.sthresh, 1, kind)
+    closed = foreground
+    if parameters.close > 0:
+        # CLAM's even windows move the mask by a pixel, as OpenCV does: the window must not be centered
+        window = np.ones((parameters.close, parameters.close), dtype=np.uint8)
+        closed = cv2.morphologyEx(foreground, cv2.MORPH_CLOSE, window)
+    blurred, foreground, closed = (np.asarray(stage, dtype=np.uint8) for stage in (blurred, foreground, closed))
+    return Segmentation(blurred, float(threshold), foreground, closed, trace_regions(closed))
+
+
+def tissue_of(
+    segmentation: Segmentation,
+    parameters: ClamParameters,
+    downsample: tuple[float, float],
+    notes: tuple[str, ...] = (),
+) -> Tissue:
+    """The regions that are large enough, in level-0 pixels, and what a user should look at."""
+    unit = parameters.reference_area(downsample)
+    kept = keep_regions(segmentation.regions, parameters.a_t * unit, parameters.a_h * unit, parameters.max_n_holes)
+    mask = fill_regions(kept, segmentation.closed.shape)
+    tissue = Tissue(tuple(to_level0(region, downsample) for region in kept), mask, downsample, segmentation.threshold)
+    return replace(tissue, notes=(*notes, *_remarks(segmentation, parameters, unit, kept, tissue.share)))
+
+
+def _remarks(
+    segmentation: Segmentation, parameters: ClamParameters, unit: int, kept: Sequence[Region], share: float
+) -> list[str]:
+    if not segmentation.regions:
+        return [
+            f"no pixel is more saturated than {segmentation.threshold:g} of 255: the slide is blank, "
+            "or so pale that sthresh must be lower"
+        ]
+    if not kept:
+        return [_all_too_small(tissue_areas(segmentation.regions), parameters, unit)]
+    if share > SUSPICIOUS_SHARE:
+        return [f"{share:.1%} of the slide is tissue: a fluorescence slide, or a cut-out without background?"]
+    return []
+
+
+def _all_too_small(areas: Sequence[float], parameters: ClamParameters, unit: int) -> str:
+    largest = max(areas) / max(unit, 1)
+    found = (
+        f"no piece of tissue exceeds a_t {parameters.a_t:g} (squares of {parameters.reference_px} level-0 pixels): "
+        f"the largest of {len(areas)} has {largest:.3g}"
+    )
+    if largest <= 0:
+        return f"{found}, mere lines of one pixel, which no a_t keeps"
+    return f"{found} and would be kept with a_t {_rounded_down(largest):g}"
+
+
+def _rounded_down(value: float) -> float:
+    """Two digits, and less than the value.
+
+    >>> _rounded_down(23.45), _rounded_down(2.0)
+    (23.0, 1.9)
+    """
+    step = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return float(f"{(math.ceil(value / step - 1e-9) - 1) * step:.3g}")

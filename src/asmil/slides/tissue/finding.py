@@ -1,0 +1,38 @@
+"""The tissue of a slide, by the method that the settings name."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from asmil.slides.image import SlideImage
+from asmil.slides.settings import TissueConfig
+from asmil.slides.tissue.auto import auto_tissue
+from asmil.slides.tissue.clam import clam_tissue
+from asmil.slides.tissue.regions import Region, Tissue
+
+WHOLE_SIDE_PX = 1024
+
+
+def find_tissue(image: SlideImage, config: TissueConfig) -> Tissue:
+    """The tissue of a slide; method `none` takes all of it, without reading a pixel."""
+    if config.method == "auto":
+        return auto_tissue(image, config)
+    if config.method == "clam":
+        return clam_tissue(image, config.clam)
+    return whole_slide(image)
+
+
+def whole_slide(image: SlideImage) -> Tissue:
+    """All of the slide as one piece of tissue."""
+    width, height = image.size
+    shrink = max(1.0, max(width, height) / WHOLE_SIDE_PX)
+    columns, rows = math.ceil(width / shrink), math.ceil(height / shrink)
+    corners = np.asarray([(0, 0), (width, 0), (width, height), (0, height)], dtype=np.int32)
+    return Tissue(
+        regions=(Region(corners),),
+        mask=np.ones((rows, columns), dtype=bool),
+        downsample=(width / columns, height / rows),
+        threshold=0.0,
+    )

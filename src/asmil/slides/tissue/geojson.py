@@ -1,0 +1,65 @@
+"""Tissue as GeoJSON, which QuPath opens: one annotation a piece, with its holes, in level-0 pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from shapely import make_valid
+from shapely.geometry import MultiPolygon, Polygon, mapping
+from shapely.geometry.base import BaseGeometry
+
+from asmil.slides.tissue.regions import Region, Tissue
+
+CLASS_NAME = "Tissue"
+CLASS_COLOR = [0, 170, 60]
+SMALLEST_RING = 3
+
+
+def tissue_geojson(tissue: Tissue) -> dict[str, Any]:
+    """A feature collection with one polygon (or several that touch) for each piece of tissue."""
+    features = [
+        {
+            "type": "Feature",
+            "geometry": _whole_numbers(mapping(shape)),
+            "properties": {
+                "objectType": "annotation",
+                "classification": {"name": CLASS_NAME, "color": CLASS_COLOR},
+            },
+        }
+        for region in tissue.regions
+        if (shape := region_shape(region)) is not None
+    ]
+    return {"type": "FeatureCollection", "features": features}
+
+
+def region_shape(region: Region) -> Polygon | MultiPolygon | None:
+    """The shape of a piece; None where its outline has no area.
+
+    Outlines of masks may touch themselves, which is no valid polygon: such a piece becomes several polygons.
+    """
+    if len(region.outline) < SMALLEST_RING:
+        return None
+    shape = make_valid(Polygon(region.outline, [hole for hole in region.holes if len(hole) >= SMALLEST_RING]))
+    parts = [part for part in _polygons(shape) if part.area > 0]
+    if not parts:
+        return None
+    return parts[0] if len(parts) == 1 else MultiPolygon(parts)
+
+
+def _polygons(shape: BaseGeometry) -> Iterator[Polygon]:
+    if isinstance(shape, Polygon):
+        yield shape
+    else:
+        for part in getattr(shape, "geoms", ()):
+            yield from _polygons(part)
+
+
+def _whole_numbers(geometry: dict[str, Any]) -> dict[str, Any]:
+    return {"type": geometry["type"], "coordinates": _rounded(geometry["coordinates"])}
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value) if value.is_integer() else round(value, 2)
+    return [_rounded(part) for part in value]

@@ -1,0 +1,42 @@
+"""What a search for tissue finds: outlines, a mask, and what a user should know about them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Polygon = NDArray[np.int32]
+"""Points x 2, (x, y) in level-0 pixels; closed, without repeating the first point."""
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Region:
+    """A piece of tissue: its outline and the holes in it."""
+
+    outline: Polygon
+    holes: tuple[Polygon, ...] = ()
+
+
+@dataclass(frozen=True)
+class Tissue:
+    """The tissue of a slide.
+
+    mask: rows x columns, tissue without its holes
+    downsample: level-0 pixels of a mask pixel, (x, y)
+    threshold: of the saturation (or whatever was thresholded), for the record
+    notes: what a user should look at, in words; empty when all is well
+    """
+
+    regions: tuple[Region, ...]
+    mask: Mask
+    downsample: tuple[float, float]
+    threshold: float
+    notes: tuple[str, ...] = ()
+
+    @property
+    def share(self) -> float:
+        """The share of the slide that is tissue."""
+        return float(self.mask.mean()) if self.mask.size else 0.0
