@@ -1,0 +1,80 @@
+"""`asmil encoders`: what makes features of tiles."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from asmil.slides.encoders.base import EncoderEntry
+
+
+def encoders(
+    name: Annotated[str | None, typer.Argument(help="One encoder, or your own as module:callable.")] = None,
+) -> None:
+    """List the encoders and whether their weights are here, or explain one."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from asmil.slides.encoders import registry
+
+    console = Console(highlight=False)
+    if name is None:
+        table = Table(
+            "encoder", "features", "tile", "licence", "weights", "needs", "what it is", box=None, pad_edge=False
+        )
+        for entry in registry.encoders().values():
+            cells = (f"{entry.tile_px} px at {entry.mpp:g}", entry.licence, *_weights(entry), entry.summary)
+            table.add_row(entry.name, str(entry.width), *map(escape, cells))
+        console.print(table)
+        console.print(f"default: {registry.DEFAULT_ENCODER}; `asmil encoders NAME` says more of one", markup=False)
+        return
+    for key, value in _details(registry.find_encoder(name)).items():
+        console.print(f"{key + ':':<11}{value}", markup=False, soft_wrap=True)
+
+
+def _weights(entry: EncoderEntry) -> tuple[str, str]:
+    """Whether the weights are here, and what they still need."""
+    from asmil.slides.encoders.weights import present_weights
+
+    path = present_weights(entry)
+    if path is not None:
+        return ("embedded" if entry.embedded is not None and path == entry.embedded() else f"present at {path}"), ""
+    if entry.hub is None:
+        return "missing", "a file"
+    return "missing", "terms and login" if entry.gated else "a download"
+
+
+def _details(entry: EncoderEntry) -> dict[str, str]:
+    from asmil.slides.encoders.own_callable import is_own
+    from asmil.slides.encoders.weights import how_to_get, present_weights
+
+    details = {
+        "encoder": f"{entry.name}: {entry.summary}",
+        "features": f"{entry.width} a tile",
+        "tile": f"{entry.tile_px} px at {entry.mpp:g} um/px is recommended",
+    }
+    if is_own(entry.name):
+        return details | {"transform": "values of 0 to 1; the rest is its own"}
+    found = present_weights(entry)
+    return details | {
+        "resizing": _resizing(entry),
+        "mean, std": f"{_numbers(entry.mean)}; {_numbers(entry.std)}",
+        "licence": entry.licence + (", gated" if entry.gated else ""),
+        "terms": entry.url,
+        "weights": f"missing; {how_to_get(entry)}" if found is None else f"at {found}",
+    }
+
+
+def _resizing(entry: EncoderEntry) -> str:
+    side_px = entry.transform.resize_px
+    if side_px is None:
+        return f"none; tiles of {entry.min_px} px or more are taken as they are"
+    crop = f", then the center of {entry.input_px} px" if entry.input_px != side_px else ""
+    return f"to {side_px} px ({entry.interpolation}){crop}"
+
+
+def _numbers(values: tuple[float, ...]) -> str:
+    return ", ".join(f"{value:g}" for value in values)

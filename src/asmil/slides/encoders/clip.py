@@ -1,0 +1,97 @@
+"""Image towers of models that were trained with captions: CONCH, PLIP and PathGen-CLIP-L."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+from torch import Tensor
+
+from asmil.slides.encoders.attention_pool import AttentionPooledTransformer
+from asmil.slides.encoders.base import EncoderEntry, State
+from asmil.slides.encoders.registry import register
+from asmil.slides.encoders.vit import VisionTransformer, VitShape
+from asmil.slides.encoders.vit_names import from_clip
+
+CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+
+CONCH_TRUNK = VitShape(patch_px=16, width=768, depth=12, heads=12, hidden=3072, image_px=448)
+CLIP_B32 = VitShape(
+    patch_px=32,
+    width=768,
+    depth=12,
+    heads=12,
+    hidden=3072,
+    norm_eps=1e-5,
+    activation="quick_gelu",
+    pre_norm=True,
+    projection=512,
+)
+CLIP_L14 = replace(
+    CLIP_B32, patch_px=14, width=1024, depth=24, heads=16, hidden=4096, image_px=336, activation="gelu", projection=768
+)
+
+
+def from_conch(published: Mapping[str, Tensor]) -> State:
+    """CONCH's image tower up to the contrastive projection; the text tower and the captions' pooler are left out."""
+    kept = ("visual.trunk.", "visual.attn_pool_contrast.", "visual.ln_contrast.")
+    return {name.removeprefix("visual."): tensor for name, tensor in published.items() if name.startswith(kept)}
+
+
+register(
+    EncoderEntry(
+        name="conch",
+        summary="ViT-B/16 by CoCa, features before the projection (Lu et al., 2024)",
+        width=512,
+        tile_px=512,
+        mpp=0.5,
+        licence="CC-BY-NC-ND-4.0",
+        url="https://huggingface.co/MahmoodLab/CONCH",
+        build=partial(AttentionPooledTransformer, CONCH_TRUNK, 512),
+        input_px=CONCH_TRUNK.image_px,
+        mean=CLIP_MEAN,
+        std=CLIP_STD,
+        hub="MahmoodLab/CONCH",
+        hub_file="pytorch_model.bin",
+        gated=True,
+        convert=from_conch,
+    )
+)
+register(
+    EncoderEntry(
+        name="plip",
+        summary="CLIP ViT-B/32, projected and not normalized (Huang et al., 2023)",
+        width=CLIP_B32.features,
+        tile_px=224,
+        mpp=0.5,
+        licence="none stated",
+        url="https://huggingface.co/vinid/plip",
+        build=partial(VisionTransformer, CLIP_B32),
+        input_px=CLIP_B32.image_px,
+        mean=CLIP_MEAN,
+        std=CLIP_STD,
+        hub="vinid/plip",
+        hub_file="pytorch_model.bin",
+        convert=from_clip,
+    )
+)
+register(
+    EncoderEntry(
+        name="pathgen_clip_l",
+        summary="CLIP ViT-L/14 at 336 px, projected and not normalized (Sun et al., 2024)",
+        width=CLIP_L14.features,
+        tile_px=336,
+        mpp=0.5,
+        licence="CC-BY-2.0",
+        url="https://huggingface.co/jamessyx/PathGen-CLIP-L",
+        build=partial(VisionTransformer, CLIP_L14),
+        input_px=CLIP_L14.image_px,
+        mean=CLIP_MEAN,
+        std=CLIP_STD,
+        hub="jamessyx/PathGen-CLIP-L",
+        hub_file="pathgen-clip-l.pt",
+        gated=True,
+        convert=from_clip,
+    )
+)

@@ -1,0 +1,125 @@
+"""An encoder of the user's own: `module:callable`.
+
+The callable is called without arguments and returns the encoder: a module of torch, or anything else that is
+called, which maps float32 n x 3 x p x p of values 0 to 1 to n x width. Normalizing and resizing are its own. Its
+attribute `tile_px` (256 if it has none) is the side of the tiles that it takes, `mpp` (0.5) their microns a pixel.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import sys
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from asmil.errors import AsmilError, did_you_mean
+from asmil.slides.encoders.base import Encoder, EncoderEntry
+from asmil.slides.encoders.state import state_hash
+from asmil.slides.encoders.transform import Transform
+from asmil.slides.settings import DEFAULT_MPP, DEFAULT_TILE_PX
+
+AS_THEY_ARE = Transform(None, None, "bilinear", (0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+
+
+class Function(nn.Module):
+    """A function in the place of a module."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+        self.tile_px = getattr(function, "tile_px", DEFAULT_TILE_PX)
+        self.mpp = getattr(function, "mpp", DEFAULT_MPP)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """What the function says."""
+        return self.function(x)
+
+
+def is_own(name: str) -> bool:
+    """Whether a name is written `module:callable`."""
+    return re.fullmatch(r"[\w.]+:[\w.]+", name) is not None
+
+
+def own_entry(name: str) -> EncoderEntry:
+    """What the registry would say of it; it is called to find out."""
+    network = _called(name)
+    return EncoderEntry(
+        name=name,
+        summary="an encoder of your own",
+        width=_width(name, network, torch.device("cpu")),
+        tile_px=_tile_px(network),
+        mpp=float(getattr(network, "mpp", DEFAULT_MPP)),
+        mean=AS_THEY_ARE.mean,
+        std=AS_THEY_ARE.std,
+        licence="yours",
+        url="",
+        build=lambda: _called(name),
+    )
+
+
+def load_own(name: str, device: torch.device, precision: Literal["float32", "bf16"]) -> Encoder:
+    """The encoder, ready to run."""
+    network = _called(name).to(device)
+    state = network.state_dict()
+    weights_hash = state_hash(state) if state else ""
+    width = _width(name, network, device)
+    return Encoder(name, network, width, weights_hash, AS_THEY_ARE, device, precision, cast=False)
+
+
+def _called(name: str) -> nn.Module:
+    module_name, _, attribute = name.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise AsmilError(
+            f"encoder {name}: there is no module {error.name!r} in this folder or the installation; check its name"
+        ) from None
+    except Exception as error:  # noqa: BLE001  whatever the user's module does wrong
+        raise AsmilError(f"encoder {name}: importing {module_name} fails with {_told(error)}; mend it") from None
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise AsmilError(f"encoder {name}: {module_name} has no {part!r}; {did_you_mean(part, vars(found))}")
+        found = getattr(found, part)
+    try:
+        network = found()
+    except Exception as error:  # noqa: BLE001
+        raise AsmilError(f"encoder {name}: calling it without arguments fails with {_told(error)}; mend it") from None
+    if not callable(network):
+        raise AsmilError(
+            f"encoder {name}: it returned a {type(network).__name__}; "
+            "return a torch module or a function that maps n x 3 x p x p to n x width"
+        )
+    return (network if isinstance(network, nn.Module) else Function(network)).eval()
+
+
+def _width(name: str, network: nn.Module, device: torch.device) -> int:
+    """Features of a tile, found by trying two blank ones."""
+    side_px = _tile_px(network)
+    try:
+        with torch.inference_mode():
+            features = network(torch.ones(2, 3, side_px, side_px, device=device))
+    except Exception as error:  # noqa: BLE001
+        raise AsmilError(
+            f"encoder {name}: two blank tiles of {side_px} px fail with {_told(error)}; mend it, "
+            "or set its attribute tile_px to the side that it takes"
+        ) from None
+    if not isinstance(features, Tensor) or features.dim() != 2 or len(features) != 2:
+        got = " x ".join(map(str, features.shape)) if isinstance(features, Tensor) else f"a {type(features).__name__}"
+        raise AsmilError(f"encoder {name}: two tiles gave {got}; return n x width, here 2 x width")
+    return features.shape[1]
+
+
+def _tile_px(network: nn.Module) -> int:
+    return int(getattr(network, "tile_px", DEFAULT_TILE_PX))
+
+
+def _told(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__

@@ -1,0 +1,111 @@
+"""The encoders by name, and loading one."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from asmil.errors import AsmilError, did_you_mean
+from asmil.slides.encoders.base import Encoder, EncoderEntry, Precision
+from asmil.slides.encoders.fused import fold_batch_norms
+from asmil.slides.encoders.own_callable import is_own, load_own, own_entry
+from asmil.slides.encoders.state import empty_network, fill, fitted, read_state, state_hash
+from asmil.slides.encoders.vit_blocks import fold_layer_scales
+from asmil.slides.encoders.weights import find_weights
+
+DEFAULT_ENCODER = "efficientnet_lite0"
+
+_ENTRIES: dict[str, EncoderEntry] = {}
+
+
+def register(entry: EncoderEntry) -> EncoderEntry:
+    """Make an encoder known under its name."""
+    _ENTRIES[entry.name] = entry
+    return entry
+
+
+def encoders() -> dict[str, EncoderEntry]:
+    """All registered encoders, by name: every module of `asmil.slides.encoders` may register some."""
+    package = importlib.import_module("asmil.slides.encoders")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"asmil.slides.encoders.{module.name}")
+    return dict(sorted(_ENTRIES.items()))
+
+
+def find_encoder(name: str) -> EncoderEntry:
+    """The encoder called `name`, or the user's own, `module:callable`; an unknown name is answered with the nearest."""
+    if is_own(name):
+        return own_entry(name)
+    known = encoders()
+    if name not in known:
+        raise AsmilError(
+            f"unknown encoder {name!r}: {did_you_mean(name, known)} (an encoder of your own is written module:callable)"
+        )
+    return known[name]
+
+
+def load_encoder(
+    name: str, weights: Path | None = None, device: str | torch.device = "cpu", precision: Precision = "auto"
+) -> Encoder:
+    """An encoder by its name, with its weights, ready to run.
+
+    weights: a file of weights; by default they are looked for as `asmil.slides.encoders.weights` says
+    precision: "auto" is bf16 on a GPU that has it, unless the entry says that it costs accuracy; float32 elsewhere
+    """
+    device = torch.device(device)
+    if is_own(name):
+        if weights is not None:
+            raise AsmilError(f"encoder {name}: --weights is not for encoders of your own; load {weights} inside it")
+        return load_own(name, device, chosen_precision(precision, device))
+    entry = find_encoder(name)
+    chosen = chosen_precision(precision, device, entry.exact_in_bf16)
+    return assemble(entry, find_weights(entry, weights), device, chosen)
+
+
+def assemble(
+    entry: EncoderEntry, weights: Path, device: torch.device, precision: Literal["float32", "bf16"]
+) -> Encoder:
+    """The encoder of an entry with the weights of a file."""
+    network = empty_network(entry)
+    published = read_state(weights)
+    state = fitted(entry, published, network)
+    if isinstance(state, str):
+        raise AsmilError(f"{weights}: does not fit encoder {entry.name}: it {state}; {_looks_like(entry, published)}")
+    network = fold_layer_scales(fold_batch_norms(fill(network, state)))
+    return Encoder(
+        entry.name, network, entry.width, state_hash(state), entry.transform, device, precision, entry.min_px
+    )
+
+
+def chosen_precision(
+    precision: Precision, device: torch.device, exact_in_bf16: bool = True
+) -> Literal["float32", "bf16"]:
+    """What "auto" is on a device, for a network that bf16 does or does not suit."""
+    if precision != "auto":
+        return precision
+    return "bf16" if exact_in_bf16 and device.type == "cuda" and torch.cuda.is_bf16_supported() else "float32"
+
+
+@cache
+def _example(entry: EncoderEntry) -> nn.Module:
+    return empty_network(entry)
+
+
+def _looks_like(entry: EncoderEntry, published: Mapping[str, Tensor]) -> str:
+    """Which other encoder the tensors are of, in words."""
+    fitting = [
+        other.name
+        for other in encoders().values()
+        if other.name != entry.name and not isinstance(fitted(other, published, _example(other)), str)
+    ]
+    if fitting:
+        return f"it is a file of {' or '.join(fitting)}, so choose that encoder or another file"
+    first = ", ".join(list(published)[:3])
+    return f"it fits no other encoder either (its names begin {first}), so choose another file"

@@ -1,0 +1,191 @@
+"""ResNet-18 and ResNet-50 (He et al., 2016) by torchvision's names.
+
+Entries: the whole networks with ImageNet weights, ResNet-50 cut after its third stage as CLAM uses it, and the
+ResNet-18 without learned normalization that DSMIL trains by SimCLR. Features are the last stage, averaged over the
+tile.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from asmil.slides.encoders.base import EncoderEntry, State
+from asmil.slides.encoders.fused import convolved
+from asmil.slides.encoders.registry import register
+
+Norm = Callable[[int], nn.Module]
+
+
+class BasicBlock(nn.Module):
+    """Two 3 x 3 convolutions beside a shortcut."""
+
+    growth = 1
+
+    def __init__(self, inputs: int, channels: int, stride: int, norm: Norm) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, channels, 3, stride, 1, bias=False)
+        self.bn1 = norm(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, 1, 1, bias=False)
+        self.bn2 = norm(channels)
+        self.downsample = _shortcut(inputs, channels, stride, norm)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """n x channels x h / stride x w / stride."""
+        out = convolved(x, self.conv1, self.bn1, "relu")
+        out = convolved(out, self.conv2, self.bn2)
+        return functional.relu(out.add_(self.downsample(x)), inplace=True)
+
+
+class Bottleneck(nn.Module):
+    """1 x 1, 3 x 3 and 1 x 1 convolutions beside a shortcut; the stride is at the 3 x 3, as in torchvision."""
+
+    growth = 4
+
+    def __init__(self, inputs: int, channels: int, stride: int, norm: Norm) -> None:
+        super().__init__()
+        outputs = self.growth * channels
+        self.conv1 = nn.Conv2d(inputs, channels, 1, bias=False)
+        self.bn1 = norm(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, stride, 1, bias=False)
+        self.bn2 = norm(channels)
+        self.conv3 = nn.Conv2d(channels, outputs, 1, bias=False)
+        self.bn3 = norm(outputs)
+        self.downsample = _shortcut(inputs, outputs, stride, norm)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """n x 4 channels x h / stride x w / stride."""
+        out = convolved(x, self.conv1, self.bn1, "relu")
+        out = convolved(out, self.conv2, self.bn2, "relu")
+        out = convolved(out, self.conv3, self.bn3)
+        return functional.relu(out.add_(self.downsample(x)), inplace=True)
+
+
+class ResNet(nn.Module):
+    """From normalized tiles, n x 3 x h x w, to the mean of the last stage, n x width.
+
+    depths: blocks of each stage; fewer than four stages cut the network
+    """
+
+    def __init__(
+        self, block: type[BasicBlock] | type[Bottleneck], depths: tuple[int, ...], norm: Norm = nn.BatchNorm2d
+    ) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
+        self.bn1 = norm(64)
+        self.stages = len(depths)
+        inputs = 64
+        for number, depth in enumerate(depths):
+            channels, stride = 64 * 2**number, 1 if number == 0 else 2
+            blocks = []
+            for position in range(depth):
+                blocks.append(block(inputs, channels, 1 if position else stride, norm))
+                inputs = channels * block.growth
+            self.add_module(f"layer{number + 1}", nn.Sequential(*blocks))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """n x width."""
+        x = convolved(x, self.conv1, self.bn1, "relu")
+        x = functional.max_pool2d(x, 3, 2, 1)
+        for number in range(self.stages):
+            x = self.get_submodule(f"layer{number + 1}")(x)
+        return x.mean((2, 3))
+
+
+def without_classifier(published: Mapping[str, Tensor]) -> State:
+    """torchvision's state dict without its classifier."""
+    return {name: tensor for name, tensor in published.items() if not name.startswith("fc.")}
+
+
+def without_classifier_and_last_stage(published: Mapping[str, Tensor]) -> State:
+    """torchvision's state dict up to the third stage."""
+    return {name: tensor for name, tensor in published.items() if not name.startswith(("fc.", "layer4."))}
+
+
+def from_simclr(published: Mapping[str, Tensor]) -> State:
+    """DSMIL's embedder: a sequence of stages or the inside of its classifier, without projection and classes."""
+    stages = {"0": "conv1", "1": "bn1"} | {str(number + 3): f"layer{number}" for number in range(1, 5)}
+    state = {}
+    for name, tensor in published.items():
+        if not re.match(r"(l1|l2|fc)\.", name):
+            place = re.sub(r"^features\.(\d+)\.", lambda found: f"{stages.get(found[1], found[1])}.", name)
+            state[place.removeprefix("feature_extractor.")] = tensor
+    return state
+
+
+def _shortcut(inputs: int, outputs: int, stride: int, norm: Norm) -> nn.Module:
+    if stride == 1 and inputs == outputs:
+        return nn.Identity()
+    return nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), norm(outputs))
+
+
+RESNET18, RESNET50 = (2, 2, 2, 2), (3, 4, 6, 3)
+
+register(
+    EncoderEntry(
+        name="resnet18",
+        summary="ResNet-18, ImageNet (torchvision's first weights)",
+        width=512,
+        tile_px=256,
+        mpp=0.5,
+        input_px=224,
+        interpolation="bilinear",
+        licence="BSD-3-Clause",
+        hub="timm/resnet18.tv_in1k",
+        url="https://huggingface.co/timm/resnet18.tv_in1k",
+        build=partial(ResNet, BasicBlock, RESNET18),
+        convert=without_classifier,
+    )
+)
+register(
+    EncoderEntry(
+        name="resnet50",
+        summary="ResNet-50, ImageNet (torchvision's first weights)",
+        width=2048,
+        tile_px=256,
+        mpp=0.5,
+        input_px=224,
+        interpolation="bilinear",
+        licence="BSD-3-Clause",
+        hub="timm/resnet50.tv_in1k",
+        url="https://huggingface.co/timm/resnet50.tv_in1k",
+        build=partial(ResNet, Bottleneck, RESNET50),
+        convert=without_classifier,
+    )
+)
+register(
+    EncoderEntry(
+        name="resnet50_trunc",
+        summary="ResNet-50 up to its third stage, ImageNet; CLAM's default",
+        width=1024,
+        tile_px=256,
+        mpp=0.5,
+        input_px=224,
+        interpolation="bilinear",
+        licence="BSD-3-Clause",
+        hub="timm/resnet50.tv_in1k",
+        url="https://huggingface.co/timm/resnet50.tv_in1k",
+        build=partial(ResNet, Bottleneck, RESNET50[:3]),
+        convert=without_classifier_and_last_stage,
+    )
+)
+register(
+    EncoderEntry(
+        name="resnet18_simclr",
+        summary="ResNet-18 with instance normalization, trained on tiles by SimCLR; DSMIL's embedder",
+        width=512,
+        tile_px=224,
+        mpp=0.5,
+        min_px=64,
+        mean=(0.0, 0.0, 0.0),
+        std=(1.0, 1.0, 1.0),
+        licence="MIT",
+        url="https://github.com/binli123/dsmil-wsi",
+        build=partial(ResNet, BasicBlock, RESNET18, nn.InstanceNorm2d),
+        convert=from_simclr,
+    )
+)

@@ -1,0 +1,130 @@
+"""The vision transformer of all pathology encoders, with timm's parameter names.
+
+x = [class, registers, patches W_p + b_p]                          n x t x width
+x = x + positions                                                  (of the patches only, if positions == "patches")
+x = norm_pre(x)                                                    CLIP only
+x = x + gamma_1 attn(norm1(x));  x = x + gamma_2 mlp(norm2(x))     depth times
+x = norm(x)
+features = x[class], or [x[class], mean of x[patches]], or head(x[class])
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from asmil.slides.encoders.vit_blocks import Activation, Block, Mlp, PatchEmbedding, SwiGlu
+
+
+@dataclass(frozen=True)
+class VitShape:
+    """What tells one vision transformer from another.
+
+    image_px: the side that the position embeddings are made for; images of other sides get interpolated ones
+    hidden: width of the MLP's first product; of both halves together, if swiglu
+    registers: tokens beside the class token that stand for no patch
+    positions: which tokens have a position embedding; "patches" leaves out the class token and the registers
+    pre_norm: a LayerNorm before the blocks, and patches without a bias (CLIP)
+    readout: what the features are; "class_and_mean" is twice as wide as the network
+    projection: width of a linear map at the end (CLIP); None: none
+    """
+
+    patch_px: int
+    width: int
+    depth: int
+    heads: int
+    hidden: int
+    image_px: int = 224
+    layer_scale: bool = False
+    swiglu: bool = False
+    registers: int = 0
+    positions: Literal["all", "patches"] = "all"
+    norm_eps: float = 1e-6
+    activation: Activation = "gelu"
+    pre_norm: bool = False
+    readout: Literal["class", "class_and_mean"] = "class"
+    projection: int | None = None
+
+    @property
+    def features(self) -> int:
+        """Width of the features."""
+        if self.projection is not None:
+            return self.projection
+        return self.width if self.readout == "class" else 2 * self.width
+
+
+class VisionTransformer(nn.Module):
+    """Maps images, n x 3 x h x w, to features, n x shape.features; h and w are multiples of the patch."""
+
+    def __init__(self, shape: VitShape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.prefix = 1 + shape.registers
+        patches = (shape.image_px // shape.patch_px) ** 2
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, shape.width))
+        self.reg_token = nn.Parameter(torch.zeros(1, shape.registers, shape.width)) if shape.registers else None
+        positions = patches + (self.prefix if shape.positions == "all" else 0)
+        self.pos_embed = nn.Parameter(torch.zeros(1, positions, shape.width))
+        self.patch_embed = PatchEmbedding(shape.patch_px, shape.width, bias=not shape.pre_norm)
+        self.norm_pre = nn.LayerNorm(shape.width, eps=shape.norm_eps) if shape.pre_norm else nn.Identity()
+        self.blocks = nn.Sequential(*(self._block() for _ in range(shape.depth)))
+        self.norm = nn.LayerNorm(shape.width, eps=shape.norm_eps)
+        self.head = nn.Identity() if shape.projection is None else nn.Linear(shape.width, shape.projection, bias=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """The features, n x shape.features."""
+        if self.shape.readout == "class":
+            return self._class_features(self._embedded(images))
+        tokens = self.tokens(images)
+        return torch.cat([tokens[:, 0], tokens[:, self.prefix :].mean(dim=1)], dim=1)
+
+    def tokens(self, images: Tensor) -> Tensor:
+        """All tokens after the last norm, n x t x width: class, registers, patches."""
+        tokens: Tensor = self.norm(self.blocks(self._embedded(images)))
+        return tokens
+
+    def _class_features(self, tokens: Tensor) -> Tensor:
+        *before, last = cast("list[Block]", list(self.blocks))
+        for block in before:
+            tokens = block(tokens)
+        features: Tensor = self.head(self.norm(last.first(tokens)[:, 0]))
+        return features
+
+    def _embedded(self, images: Tensor) -> Tensor:
+        patches = self.patch_embed(images)
+        n, rows, columns, _ = patches.shape
+        patches = patches.flatten(1, 2)
+        first = self.prefix if self.shape.positions == "all" else 0
+        positions = interpolated_positions(self.pos_embed, first, rows, columns)
+        if self.shape.positions == "patches":
+            patches = patches + positions
+        firsts = [self.cls_token] if self.reg_token is None else [self.cls_token, self.reg_token]
+        tokens = torch.cat([*(token.expand(n, -1, -1).to(patches.dtype) for token in firsts), patches], dim=1)
+        if self.shape.positions == "all":
+            tokens = tokens + positions
+        normed: Tensor = self.norm_pre(tokens)
+        return normed
+
+    def _block(self) -> Block:
+        shape = self.shape
+        mlp = SwiGlu(shape.width, shape.hidden) if shape.swiglu else Mlp(shape.width, shape.hidden, shape.activation)
+        return Block(shape.width, shape.heads, mlp, shape.layer_scale, shape.norm_eps)
+
+
+def interpolated_positions(embedding: Tensor, first: int, rows: int, columns: int) -> Tensor:
+    """Position embeddings, 1 x t x width, for a grid of patches, from those of a square grid.
+
+    The `first` embeddings belong to no patch and stay. Those of the square are interpolated (bicubic, antialiased, in
+    float32) unless the grid is the same.
+    """
+    side = math.isqrt(embedding.shape[1] - first)
+    if rows == columns == side:
+        return embedding
+    square = embedding[:, first:].float().unflatten(1, (side, side)).permute(0, 3, 1, 2)
+    grid = functional.interpolate(square, (rows, columns), mode="bicubic", antialias=True, align_corners=False)
+    return torch.cat([embedding[:, :first], grid.permute(0, 2, 3, 1).flatten(1, 2).to(embedding.dtype)], dim=1)

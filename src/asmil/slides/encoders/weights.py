@@ -1,0 +1,91 @@
+"""Where the weights of an encoder are: a file of the user's, the folder of weights, the installation, the hub.
+
+In this order: the file given; `$ASMIL_WEIGHTS/<encoder>.safetensors` (or `.pth`, `.pt`, `.bin`; the folder is
+`~/.cache/asmil/weights` unless the variable says otherwise); weights that come with the installation; the cache of
+Hugging Face; a download from there.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from asmil.errors import AsmilError
+from asmil.slides.encoders.base import EncoderEntry
+
+ENDINGS = (".safetensors", ".pth", ".pt", ".bin")
+
+
+def weights_folder() -> Path:
+    """Where files of weights are put by hand."""
+    return Path(os.environ.get("ASMIL_WEIGHTS") or "~/.cache/asmil/weights").expanduser()
+
+
+def present_weights(entry: EncoderEntry) -> Path | None:
+    """The file that would be taken without a download; None where there is none."""
+    for ending in ENDINGS:
+        path = weights_folder() / f"{entry.name}{ending}"
+        if path.is_file():
+            return path
+    if entry.embedded is not None:
+        return entry.embedded()
+    return _cached(entry)
+
+
+def find_weights(entry: EncoderEntry, given: Path | None = None) -> Path:
+    """The file of weights; downloaded from the hub where nothing else has it."""
+    path = given or present_weights(entry)
+    if path is not None:
+        return path
+    if entry.hub is None:
+        raise AsmilError(f"encoder {entry.name}: its weights are not here; {how_to_get(entry)}")
+    return _downloaded(entry, entry.hub)
+
+
+def how_to_get(entry: EncoderEntry) -> str:
+    """What to do so that the weights are found, in words."""
+    ending = Path(entry.hub_file).suffix if entry.hub else ".pth"
+    by_hand = f"put the file at {weights_folder() / entry.name}{ending} or give it with --weights"
+    if entry.hub is None:
+        return f"get them as {entry.url} says, and {by_hand}"
+    terms = f"accept the terms at {entry.url}, log in with `hf auth login`, and " if entry.gated else ""
+    return (
+        f"{terms}give the same command with a connection, or download {entry.hub_file} of "
+        f"https://huggingface.co/{entry.hub} by other means and {by_hand}"
+    )
+
+
+def _cached(entry: EncoderEntry) -> Path | None:
+    if entry.hub is None:
+        return None
+    try:
+        from huggingface_hub import try_to_load_from_cache
+    except ModuleNotFoundError:
+        return None
+    found = try_to_load_from_cache(entry.hub, entry.hub_file)
+    return Path(found) if isinstance(found, str) else None
+
+
+def _downloaded(entry: EncoderEntry, repository: str) -> Path:
+    try:
+        from huggingface_hub import hf_hub_download
+        from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError, RepositoryNotFoundError
+    except ModuleNotFoundError:
+        raise AsmilError(
+            f"encoder {entry.name}: downloading its weights needs huggingface_hub; "
+            f"`pip install 'asmil[hub]'`, then {how_to_get(entry)}"
+        ) from None
+    try:
+        return Path(hf_hub_download(repository, entry.hub_file))
+    except RepositoryNotFoundError:
+        # A gated repository answers so to whoever is not logged in or has not accepted its terms.
+        why = "is gated and did not let you in" if entry.gated else "is not there"
+    except LocalEntryNotFoundError:
+        why = "cannot be reached"
+    except EntryNotFoundError:
+        why = f"has no file {entry.hub_file}"
+    except OSError as error:
+        why = f"failed ({str(error).splitlines()[0]})"
+    raise AsmilError(
+        f"encoder {entry.name}: its weights are not here and huggingface.co/{repository} {why}; {how_to_get(entry)}"
+    )

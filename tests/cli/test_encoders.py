@@ -1,0 +1,53 @@
+"""`asmil encoders`."""
+
+import sys
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _no_weights(tmp_path, monkeypatch):
+    import huggingface_hub.constants
+
+    monkeypatch.setenv("ASMIL_WEIGHTS", str(tmp_path / "weights"))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+
+
+def row(text, name):
+    return next(line for line in text.splitlines() if line.startswith(f"{name} "))
+
+
+def test_the_table_says_whether_weights_are_here(asmil_here, tmp_path):
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights" / "resnet50.pth").touch()
+    done = asmil_here("encoders")
+    assert done.returncode == 0
+    assert "embedded" in row(done.stdout, "efficientnet_lite0")
+    assert "present at" in row(done.stdout, "resnet50")
+    assert "a file" in row(done.stdout, "resnet18_simclr")
+    assert "a download" in row(done.stdout, "resnet18")
+    assert "terms and login" in row(done.stdout, "uni")
+    assert "default: efficientnet_lite0" in done.stdout
+
+
+def test_one_encoder_with_what_to_do(asmil_here, tmp_path):
+    done = asmil_here("encoders", "resnet50_trunc")
+    assert "1024 a tile" in done.stdout
+    assert "to 224 px (bilinear)" in done.stdout
+    assert f"put the file at {tmp_path}/weights/resnet50_trunc.safetensors" in done.stdout
+    assert "none; tiles of 32 px or more" in asmil_here("encoders", "efficientnet_lite0").stdout
+
+
+def test_an_encoder_of_your_own(asmil_here, tmp_path, monkeypatch):
+    (tmp_path / "mine_for_the_table.py").write_text("def means():\n    return lambda x: x.mean((2, 3))\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    done = asmil_here("encoders", "mine_for_the_table:means")
+    assert done.returncode == 0, done.stderr
+    assert "3 a tile" in done.stdout
+
+
+def test_an_unknown_one(asmil_here):
+    done = asmil_here("encoders", "resnet5")
+    assert done.returncode == 1
+    assert "did you mean 'resnet50'" in done.stderr
