@@ -1,0 +1,74 @@
+"""The verb `synthetic-slides`: slides that look like H&E, with known tumor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def synthetic_slides(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the slides.")],
+    slides: Annotated[int, typer.Option(help="Slides in all, split 5:2:3 into train, val, test.")] = 40,
+    seed: Annotated[int, typer.Option(help="Seed; the same seed makes the same slides.")] = 0,
+    mpp: Annotated[float, typer.Option(help="Microns a pixel.")] = 0.5,
+    side_mm_min: Annotated[float, typer.Option(help="Shortest side of a slide, mm.")] = 1.8,
+    side_mm_max: Annotated[float, typer.Option(help="Longest side of a slide, mm.")] = 2.4,
+    tumor: Annotated[float, typer.Option(help="Share of the slides that hold tumor.")] = 0.5,
+    sites: Annotated[int, typer.Option(help="Sites; each stains in its own way.")] = 3,
+    pen: Annotated[float, typer.Option(help="Share of the slides with marks of a pen.")] = 0.2,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; default: as many as cores.")] = None,
+) -> None:
+    """Make slides that look like H&E: pyramidal TIFFs, annotations, cohort.csv and the truth.
+
+    The same command again makes what is missing; other settings are refused.
+    """
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from asmil.config import parse_settings
+    from asmil.slides.synthetic import SyntheticSlidesConfig, write_synthetic_slides
+
+    config = parse_settings(
+        SyntheticSlidesConfig,
+        {
+            "slides": slides,
+            "seed": seed,
+            "mpp": mpp,
+            "side_mm_min": side_mm_min,
+            "side_mm_max": side_mm_max,
+            "tumor": tumor,
+            "sites": sites,
+            "pen": pen,
+        },
+    )
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("slides", total=slides)
+        manifest = write_synthetic_slides(
+            folder, config, lambda done, total: progress.update(task, completed=done), workers
+        )
+    _print_summary(manifest)
+
+
+def _print_summary(manifest: Path) -> None:
+    import pandas as pd
+    from rich.console import Console
+    from rich.table import Table
+
+    cohort = pd.read_csv(manifest).merge(pd.read_csv(manifest.with_name("truth.csv")), on="slide")
+    table = Table(title="synthetic slides")
+    for name in ("part", "slides", "patients", "normal", "tumor", "tissue mm²", "tumor mm²", "foci"):
+        table.add_column(name, justify="left" if name == "part" else "right")
+    for part, rows in cohort.groupby("split", sort=False):
+        counts = [
+            len(rows),
+            rows["patient"].nunique(),
+            *((rows["label"] == label).sum() for label in ("normal", "tumor")),
+        ]
+        areas = [f"{rows[name].sum():.1f}" for name in ("tissue_mm2", "tumor_mm2")]
+        table.add_row(str(part), *map(str, counts), *areas, str(rows["foci"].sum()))
+    megabytes = sum(path.stat().st_size for path in (manifest.parent / "slides").glob("*.tif")) / 1e6
+    console = Console()
+    console.print(table)
+    console.print(f"manifest: {manifest} ({megabytes:.0f} MB of slides)", markup=False, soft_wrap=True)

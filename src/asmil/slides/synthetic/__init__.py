@@ -1,0 +1,15 @@
+"""Made-up slides that look enough like H&E for the whole way to be tried.
+
+A slide is drawn in three steps. The *layout* (`layout.py`) says on a coarse map where tissue, its compartments
+and tumor are; the *cells* (`cells.py`) place nuclei, glands, vacuoles and vessels in it; the *rendering*
+(`rendering.py`) turns both, block by block, into concentrations of hematoxylin and eosin and these into
+colors. Lengths are in microns until a block is rendered.
+"""
+
+from __future__ import annotations
+
+from asmil.slides.synthetic.folder import write_synthetic_slides
+from asmil.slides.synthetic.plan import SlidePlan, plan_slides
+from asmil.slides.synthetic.settings import SyntheticSlidesConfig
+
+__all__ = ["SlidePlan", "SyntheticSlidesConfig", "plan_slides", "write_synthetic_slides"]

@@ -1,0 +1,157 @@
+"""A cohort of synthetic slides on disk: slides, annotations, manifest, truth, and the settings behind them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import cv2
+import yaml
+
+from asmil.errors import AsmilError
+from asmil.files import write_text
+from asmil.slides.synthetic.drawing import make_slide, slide_files
+from asmil.slides.synthetic.plan import SlidePlan, plan_slides
+from asmil.slides.synthetic.settings import SyntheticSlidesConfig
+from asmil.slides.synthetic.truth import SlideTruth
+
+SETTINGS_FILE = "synthetic_slides.yaml"
+Progress = Callable[[int, int], None]
+
+
+def write_synthetic_slides(
+    folder: Path | str,
+    config: SyntheticSlidesConfig,
+    progress: Progress | None = None,
+    workers: int | None = None,
+) -> Path:
+    """Write the cohort into a folder and return the path of its manifest.
+
+    Written are `synthetic_slides.yaml` (the settings), `slides/<slide>.tif`, `annotations/<slide>.xml` and
+    `.geojson` (slides with tumor), `truth.csv` (slide, tumor_mm2, tissue_mm2, foci) and, last, `cohort.csv`
+    (slide, patient, label, split, site, image). A second call with the same settings makes what is missing;
+    other settings are refused.
+
+    progress: called with (slides done, slides in all) after every slide
+    workers: processes; default: as many as there are cores; with 1 the slides are made in this process
+    """
+    folder = Path(folder)
+    _claim(folder, config)
+    plans = plan_slides(config)
+    manifest, truth_table = folder / "cohort.csv", folder / "truth.csv"
+    if manifest.is_file() and truth_table.is_file() and all(_is_whole(folder, plan) for plan in plans):
+        return manifest
+    truths: dict[int, SlideTruth] = {}
+    for index, truth in _make_all(config, plans, folder, workers or os.cpu_count() or 1):
+        truths[index] = truth
+        if progress is not None:
+            progress(len(truths), len(plans))
+    write_text(truth_table, _truth_table(plans, truths))
+    write_text(manifest, _manifest(folder, plans))
+    return manifest
+
+
+def _is_whole(folder: Path, plan: SlidePlan) -> bool:
+    files = slide_files(folder, plan)
+    wanted = [files.image, *([files.asap, files.geojson] if plan.has_tumor else [])]
+    return all(path.is_file() for path in wanted)
+
+
+def _make_all(
+    config: SyntheticSlidesConfig, plans: list[SlidePlan], folder: Path, workers: int
+) -> Iterator[tuple[int, SlideTruth]]:
+    """The truth of every slide, as they are done."""
+    make = partial(make_slide, config, folder=folder)
+    if workers == 1 or len(plans) == 1:
+        for plan in plans:
+            yield plan.index, make(plan)
+        return
+    # One thread a process: the processes already use all cores. Spawned, since forking a process that may
+    # hold threads (of torch, of OpenCV) can hang.
+    pool = ProcessPoolExecutor(
+        min(workers, len(plans)), mp_context=get_context("spawn"), initializer=cv2.setNumThreads, initargs=(1,)
+    )
+    try:
+        pending = {pool.submit(make, plan): plan.index for plan in plans}
+        for done in as_completed(pending):
+            yield pending[done], done.result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _claim(folder: Path, config: SyntheticSlidesConfig) -> None:
+    """Write the settings into the folder, or refuse when it holds a cohort made otherwise."""
+    path = folder / SETTINGS_FILE
+    wanted = config.model_dump(mode="json")
+    if not path.is_file():
+        if (folder / "cohort.csv").exists():
+            raise AsmilError(
+                f"{folder} holds a cohort.csv but no {SETTINGS_FILE}, so it is not a cohort of synthetic slides; "
+                "choose an empty folder"
+            )
+        write_text(path, yaml.safe_dump(wanted, sort_keys=False))
+        return
+    found = _read_settings(path)
+    differences = [
+        f"{key}: there {found.get(key, 'not set')}, asked {wanted.get(key, 'not set')}"
+        for key in dict.fromkeys([*wanted, *found])
+        if found.get(key) != wanted.get(key)
+    ]
+    if differences:
+        raise AsmilError(
+            f"{folder} holds synthetic slides with other settings ({'; '.join(differences)}); "
+            "choose another folder or the settings of this one"
+        )
+
+
+def _read_settings(path: Path) -> dict[str, Any]:
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError):
+        found = None
+    if not isinstance(found, dict):
+        raise AsmilError(f"{path} cannot be read as settings; remove the folder or choose another one")
+    return found
+
+
+def _manifest(folder: Path, plans: list[SlidePlan]) -> str:
+    rows = [
+        (
+            plan.slide,
+            plan.patient,
+            plan.label,
+            plan.split,
+            plan.site_name,
+            slide_files(folder, plan).image.relative_to(folder).as_posix(),
+        )
+        for plan in plans
+    ]
+    return _csv(("slide", "patient", "label", "split", "site", "image"), rows)
+
+
+def _truth_table(plans: list[SlidePlan], truths: dict[int, SlideTruth]) -> str:
+    rows = [
+        (
+            plan.slide,
+            round(truths[plan.index].tumor_mm2, 4),
+            round(truths[plan.index].tissue_mm2, 4),
+            len(truths[plan.index].regions),
+        )
+        for plan in plans
+    ]
+    return _csv(("slide", "tumor_mm2", "tissue_mm2", "foci"), rows)
+
+
+def _csv(header: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    return text.getvalue()

@@ -1,0 +1,196 @@
+"""Where things are on a synthetic slide, on a map of about 4 microns a pixel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from asmil.slides.synthetic.map_grid import MapGrid, points_in, raise_blob
+from asmil.slides.synthetic.noise import Floats
+from asmil.slides.synthetic.plan import SlidePlan
+from asmil.slides.synthetic.settings import SyntheticSlidesConfig
+from asmil.slides.synthetic.streams import Stream, generator
+from asmil.slides.tissue.regions import Mask
+
+SIDE_MULTIPLE_PX = 16
+"""Sides are multiples of it, so that the levels of the pyramid lie exactly over each other."""
+SMALLEST_FOCUS_MM, LARGEST_FOCUS_MM = 0.15, 1.3
+MICRO_FOCUS_MM = 0.3
+MICRO_ONLY = 0.15
+"""Share of the tumor slides on which all foci are below MICRO_FOCUS_MM."""
+SMALLEST_FOCUS_UM2 = 2500.0
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The map of a slide.
+
+    fiber_along, fiber_across: coordinates in microns; the second is constant along a fiber of the stroma
+    nests: where in the tumor its cells lie; between them is stroma
+    """
+
+    grid: MapGrid
+    size_px: tuple[int, int]
+    mpp: float
+    tissue: Mask
+    glands: Mask
+    fat: Mask
+    lymphoid: Mask
+    tumor: Mask
+    nests: Mask
+    fiber_along: Floats
+    fiber_across: Floats
+
+    @property
+    def size_um(self) -> tuple[float, float]:
+        """(width, height) of the slide."""
+        return self.size_px[0] * self.mpp, self.size_px[1] * self.mpp
+
+    def at(self, field: NDArray[Any], points_um: NDArray[np.float64]) -> NDArray[Any]:
+        """Values of a map at points (N x 2, x and y in microns); beyond the slide those of its border."""
+        cells = (points_um / self.grid.um).astype(np.int64)
+        rows, columns = field.shape
+        return np.asarray(field[np.clip(cells[:, 1], 0, rows - 1), np.clip(cells[:, 0], 0, columns - 1)])
+
+
+def draw_layout(config: SyntheticSlidesConfig, plan: SlidePlan) -> Layout:
+    """The map of a slide; it depends on the seed, the slide's number, its label and the settings of its size."""
+    rng = generator(config.seed, Stream.LAYOUT, plan.index)
+    size_px = _size_px(rng, config)
+    grid = MapGrid.over(size_px, config.mpp)
+    tissue = _fragments(rng, grid)
+    tissue &= ~_holes_and_tears(rng, grid, tissue)
+    glands = _highest(grid.noise(rng, 350), tissue, rng.uniform(0.25, 0.65))
+    fat = _highest(grid.noise(rng, 400), tissue, rng.uniform(0.0, 0.25)) & ~glands
+    lymphoid = _lymphoid(rng, grid, tissue)
+    tumor = _tumor(rng, grid, tissue) if plan.has_tumor else np.zeros_like(tissue)
+    nests = _nests(rng, grid, tumor)
+    along, across = _fibers(rng, grid)
+    return Layout(
+        grid=grid,
+        size_px=size_px,
+        mpp=config.mpp,
+        tissue=tissue,
+        glands=glands & ~tumor & ~lymphoid,
+        fat=fat & ~tumor & ~lymphoid,
+        lymphoid=lymphoid & ~tumor,
+        tumor=tumor,
+        nests=nests,
+        fiber_along=along,
+        fiber_across=across,
+    )
+
+
+def _size_px(rng: np.random.Generator, config: SyntheticSlidesConfig) -> tuple[int, int]:
+    sides_mm = rng.uniform(config.side_mm_min, config.side_mm_max, 2)
+    step_um = SIDE_MULTIPLE_PX * config.mpp
+    width, height = (max(1, round(side * 1000 / step_um)) * SIDE_MULTIPLE_PX for side in sides_mm)
+    return width, height
+
+
+def _fragments(rng: np.random.Generator, grid: MapGrid) -> Mask:
+    """One to four pieces with uneven outlines, clear of the border."""
+    columns, rows = [(1, 1), (2, 1), (1, 2), (2, 2)][rng.choice(4, p=[0.45, 0.2, 0.2, 0.15])]
+    height, width = grid.shape[0] / rows, grid.shape[1] / columns
+    field = np.full(grid.shape, -1, dtype=np.float32)
+    left_out = int(rng.integers(4)) if rows * columns == 4 else -1
+    for number in range(rows * columns):
+        if number == left_out:
+            continue
+        row, column = divmod(number, columns)
+        center = ((column + rng.uniform(0.46, 0.54)) * width, (row + rng.uniform(0.46, 0.54)) * height)
+        smaller = min(height, width)
+        raise_blob(rng, field, center, (smaller * rng.uniform(0.48, 0.64), smaller * rng.uniform(0.44, 0.54)))
+    side_um = min(grid.shape) * grid.um
+    field += 0.16 * grid.noise(rng, side_um / 5) + 0.05 * grid.noise(rng, side_um / 18)
+    uneven = 0.03 * grid.noise(rng, side_um / 4) + 0.008 * grid.noise(rng, side_um / 25)
+    to_border = grid.to_border() / min(grid.shape)
+    return np.asarray((field > 0) & (to_border > np.maximum(0.05 + uneven, 0.01)))
+
+
+def _holes_and_tears(rng: np.random.Generator, grid: MapGrid, tissue: Mask) -> Mask:
+    """Places where tissue is missing: rounded holes and thin cracks."""
+    missing = np.zeros(grid.shape, dtype=np.uint8)
+    tissue_mm2 = grid.area_mm2(tissue)
+    for x, y in points_in(rng, tissue, rng.poisson(0.5 * tissue_mm2)):
+        axes = (int(grid.px(rng.uniform(25, 130))), int(grid.px(rng.uniform(20, 90))))
+        cv2.ellipse(missing, (x, y), axes, rng.uniform(0, 180), 0, 360, 1, -1)
+    for x, y in points_in(rng, tissue, rng.poisson(0.4 * tissue_mm2)):
+        heading = rng.normal(0, 0.35, 12).cumsum() + rng.uniform(0, 2 * np.pi)
+        step = grid.px(rng.uniform(15, 60))
+        path = np.array([x, y]) + np.cumsum(np.stack([np.cos(heading), np.sin(heading)], axis=1) * step, axis=0)
+        cv2.polylines(missing, [path.astype(np.int32)], False, 1, int(rng.integers(1, 6)))
+    ragged = cv2.GaussianBlur(missing.astype(np.float32), (0, 0), grid.px(8)) + 0.12 * grid.noise(rng, 24)
+    return np.asarray(ragged > 0.45)
+
+
+def _highest(field: Floats, tissue: Mask, share: float) -> Mask:
+    """The share of the tissue where the field is highest."""
+    values = field[tissue]
+    if not len(values):
+        return np.zeros_like(tissue)
+    return np.asarray(tissue & (field > np.quantile(values, 1 - share)))
+
+
+def _lymphoid(rng: np.random.Generator, grid: MapGrid, tissue: Mask) -> Mask:
+    """Aggregates of lymphocytes, more on some slides than on others."""
+    field = np.full(grid.shape, -1, dtype=np.float32)
+    for center in points_in(rng, tissue, rng.poisson(rng.uniform(0.3, 4.0) * grid.area_mm2(tissue))):
+        radius = grid.px(rng.uniform(40, 220))
+        raise_blob(rng, field, center, (radius, radius * rng.uniform(0.6, 1.0)))
+    return np.asarray(tissue & (field + 0.25 * grid.noise(rng, 60) > 0))
+
+
+def _tumor(rng: np.random.Generator, grid: MapGrid, tissue: Mask) -> Mask:
+    """Foci of several sizes, at least one; the larger, the deeper in the tissue."""
+    if rng.random() < MICRO_ONLY:
+        diameters_mm = rng.uniform(SMALLEST_FOCUS_MM, MICRO_FOCUS_MM, int(rng.integers(1, 4)))
+    else:
+        main = _log_uniform(rng, 0.4, LARGEST_FOCUS_MM, 1)
+        diameters_mm = np.append(main, _log_uniform(rng, SMALLEST_FOCUS_MM, 0.5, rng.poisson(1.5)))
+    depth = cv2.distanceTransform(tissue.astype(np.uint8), cv2.DIST_L2, 3)
+    field = np.full(grid.shape, -1, dtype=np.float32)
+    for diameter_mm in diameters_mm:
+        radius = grid.px(diameter_mm * 500)
+        deep_enough = depth >= min(0.6 * radius, 0.8 * float(depth.max()))
+        for center in points_in(rng, deep_enough, 1):
+            raise_blob(rng, field, center, (radius * rng.uniform(1.0, 1.3), radius * rng.uniform(0.75, 1.0)))
+    uneven = 0.18 * grid.noise(rng, 120) + 0.10 * grid.noise(rng, 35)
+    return _without_crumbs(grid, tissue & (field + np.where(field > -0.4, uneven, 0) > 0))
+
+
+def _nests(rng: np.random.Generator, grid: MapGrid, tumor: Mask) -> Mask:
+    """Where the cells of a tumor lie: in nests, but all over the foci that nests would leave half empty."""
+    nests = tumor & (grid.noise(rng, rng.uniform(40, 90)) > rng.uniform(-1.6, -0.3))
+    count, pieces = cv2.connectedComponents(tumor.astype(np.uint8))
+    filled = np.bincount(pieces[nests], minlength=count) / np.bincount(pieces.ravel(), minlength=count)
+    solid = filled < 0.5
+    solid[0] = False
+    return np.asarray(nests | solid[pieces])
+
+
+def _without_crumbs(grid: MapGrid, mask: Mask) -> Mask:
+    """The pieces that are not below the smallest size; the largest one stays in any case."""
+    _, pieces, stats, _ = cv2.connectedComponentsWithStats(mask.astype(np.uint8), connectivity=8)
+    areas_um2 = stats[:, cv2.CC_STAT_AREA] * grid.um**2
+    areas_um2[0] = 0
+    large = areas_um2 >= min(SMALLEST_FOCUS_UM2, areas_um2.max())
+    large[0] = False
+    return np.asarray(large[pieces])
+
+
+def _fibers(rng: np.random.Generator, grid: MapGrid) -> tuple[Floats, Floats]:
+    """Straight coordinates along and across, the second bent by noise."""
+    x, y = grid.coordinates()
+    angle = rng.uniform(0, np.pi)
+    cos, sin = np.float32(np.cos(angle) * grid.um), np.float32(np.sin(angle) * grid.um)
+    bend = 110 * grid.noise(rng, 450) + 25 * grid.noise(rng, 130)
+    return np.asarray(x * cos + y * sin), np.asarray(y * cos - x * sin + bend)
+
+
+def _log_uniform(rng: np.random.Generator, low: float, high: float, count: int) -> NDArray[np.float64]:
+    return np.asarray(np.exp(rng.uniform(np.log(low), np.log(high), count)))
