@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asmil.cohort.consistency import refuse_mixed
+from asmil.cohort.consistency import mixture_problems, refuse_mixed
 from asmil.cohort.features import FeatureInfo, FeatureSource
 from asmil.errors import AsmilError
 
@@ -50,3 +50,11 @@ def test_mixtures_name_an_example_of_each_kind(one, other, message):
 @given(st.floats(0.1, 4), st.lists(st.floats(0, 0.04), min_size=1, max_size=8))
 def test_scanners_of_one_magnification_are_one_kind(mpp, deviations):
     refuse_mixed([info(tile_um=256 * mpp * (1 + share), tile_px=256) for share in deviations])
+
+
+def test_tissue_found_in_two_ways_is_a_warning_that_stops_nothing():
+    one, other = (f'{{"settings": {{"tissue": "{method}"}}, "slide": {{}}}}' for method in ("auto", "clam"))
+    infos = [info("a", extraction=one), info("b", extraction=other), info("c")]
+    (problem,) = mixture_problems(infos)
+    assert (problem.severity, "settings of `asmil extract`" in str(problem)) == ("warning", True)
+    refuse_mixed(infos)

@@ -78,6 +78,17 @@ def test_low_resolution_tiles_come_along(tmp_path):
     assert torch.equal(low["features"], torch.from_numpy(tiles(1, 3)))
 
 
+def test_extraction_settings_and_low_resolution_tiles_are_written(tmp_path):
+    path = tmp_path / "a.h5"
+    low = np.arange(12 * 4 * 4 * 3, dtype=np.uint8).reshape(12, 4, 4, 3)
+    write_features(path, tiles(), grid(), Provenance(extraction='{"tile_um": 128}'), lowres=low)
+    assert inspect_features(FeatureSource(path)).extraction == '{"tile_um": 128}'
+    assert torch.equal(read_bag(FeatureSource(path), "a").extras["lowres"]["tiles"], torch.from_numpy(low))
+    for wrong in (low[:5], low.astype(np.float32), low[..., :2], low.reshape(12, -1)):
+        with pytest.raises(AsmilError, match=r"b.h5: low-magnification tiles are .* give uint8 of 12 x p x p x 3"):
+            write_features(tmp_path / "b.h5", tiles(), grid(), Provenance(), lowres=wrong)
+
+
 def test_trident(tmp_path):
     path = tmp_path / "slide.h5"
     write_trident(path, tiles(), grid())

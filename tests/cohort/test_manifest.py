@@ -122,6 +122,7 @@ def test_a_folder_is_a_cohort_for_prediction(tmp_path):
         ("slide,labels\na,0\n", "column 'label' is missing; rename column 'labels'"),
         ("slide,label,Patient\na,0,p\n", "column 'Patient' is not known; rename it to 'patient'"),
         ("slide,label,spilt\na,0,p\n", "column 'spilt' is not known; rename it to 'split'"),
+        ("slide,label,Image\na,0,p\n", "column 'Image' is not known; rename it to 'image'"),
         ("slide,diagnosis\na,0\n", "column 'label' is missing; add it"),
         ("slide;label\na;0\n", "commas instead of semicolons"),
         ("slide,label\n", "no rows"),

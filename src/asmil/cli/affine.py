@@ -18,7 +18,7 @@ TITLES = {"plain": "bag feature", "softmax": "its softmax"}
 
 def affine(
     cohort: Annotated[Path, typer.Argument(help="The manifest (CSV or Parquet); labels are not needed.")],
-    features: Annotated[Path | None, typer.Option(help="Folder (or cohort file) of the features.")] = None,
+    features: Annotated[Path | None, typer.Option(help="Folder, cohort file or pack of the features.")] = None,
     deduplicate: Annotated[
         bool, typer.Option("--deduplicate", help="Also count with the copies of tiles taken out; reads all features.")
     ] = False,

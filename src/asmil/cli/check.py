@@ -10,7 +10,7 @@ import typer
 
 def check(
     cohort: Annotated[Path, typer.Argument(help="The manifest (CSV or Parquet).")],
-    features: Annotated[Path | None, typer.Option(help="Folder (or cohort file) of the features.")] = None,
+    features: Annotated[Path | None, typer.Option(help="Folder, cohort file or pack of the features.")] = None,
     folds: Annotated[int | None, typer.Option(help="Check splits of this many folds.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Read only the headers of the feature files.")] = False,
 ) -> None:

@@ -36,7 +36,7 @@ def train(
     seed: Annotated[int, typer.Option(help="Seed of the (first) training and of generated splits.")] = 0,
     seeds: Annotated[int, typer.Option(help="Trainings a fold, with seeds SEED, SEED + 1, ...")] = 1,
     folds: Annotated[int, typer.Option(help="Folds of cross-validation; 1 is a single split.")] = 1,
-    features: Annotated[Path | None, typer.Option(help="Folder (or cohort file) of the features.")] = None,
+    features: Annotated[Path | None, typer.Option(help="Folder, cohort file or pack of the features.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
     """Train a method on a cohort: every fold and seed, one run folder.

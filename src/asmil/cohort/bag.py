@@ -12,8 +12,8 @@ from torch import Tensor
 
 from asmil.errors import AsmilError
 
-LOWRES = "lowres"
-"""The extras that a feature file holds itself: low-magnification tiles, one a tile and in the same order."""
+LOWRES, LOWRES_TILES = "lowres", "tiles"
+"""The extras that a feature file holds itself: its `tiles` are of low magnification, one a tile, in the same order."""
 
 
 @dataclass(slots=True)

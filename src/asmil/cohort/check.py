@@ -15,6 +15,7 @@ from asmil.cohort.manifest import Cohort, Slide, read_manifest
 from asmil.cohort.problems import Problem, listed, problems_of
 from asmil.cohort.source import FeatureInfo
 from asmil.cohort.splits import make_splits
+from asmil.cohort.stored import stored_bytes
 from asmil.errors import AsmilError
 
 __all__ = ["CheckReport", "CohortSummary", "Problem", "check_cohort"]
@@ -153,5 +154,5 @@ def _summary(cohort: Cohort, infos: Sequence[FeatureInfo]) -> CohortSummary:
         width=widths.pop() if len(widths) == 1 else None,
         encoder=encoders.pop() if len(encoders) == 1 else None,
         mpp=resolutions.pop() if len(resolutions) == 1 else None,
-        bytes_on_disk=sum(path.stat().st_size for path in paths),
+        bytes_on_disk=sum(map(stored_bytes, paths)),
     )

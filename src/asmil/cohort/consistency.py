@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from asmil.cohort.problems import Problem, raise_errors
 from asmil.cohort.source import FeatureInfo
@@ -29,13 +32,25 @@ def mixture_problems(infos: Sequence[FeatureInfo]) -> list[Problem]:
         ("tile sizes", _near(filled, lambda info: info.tile_side_um, "um")),
         ("tile sizes", _near(pixels_only, lambda info: info.tile_px, "px")),
     ]
-    return [_problem(what, groups) for what, groups in kinds if len(groups) > 1]
+    problems = [_problem(what, groups) for what, groups in kinds if len(groups) > 1]
+    extractions = _exact(filled, _extraction)
+    if len(extractions) > 1:
+        # Tissue that was found in two ways is a smaller matter: the tiles themselves are alike.
+        problems.append(replace(_problem("settings of `asmil extract`", extractions), severity="warning"))
+    return problems
 
 
 def _encoder(info: FeatureInfo) -> str | None:
     if info.encoder is None or info.weights_hash is None:
         return info.encoder
     return f"{info.encoder} (weights {info.weights_hash[:12]})"
+
+
+def _extraction(info: FeatureInfo) -> str | None:
+    if info.extraction is None:
+        return None
+    settings = json.dumps(json.loads(info.extraction).get("settings"), sort_keys=True)
+    return f"settings {hashlib.sha256(settings.encode()).hexdigest()[:8]}"
 
 
 def _exact(infos: Sequence[FeatureInfo], value: Callable[[FeatureInfo], str | None]) -> dict[str, list[FeatureInfo]]:

@@ -1,6 +1,7 @@
 """Feature files: writing ours, reading everyone's.
 
-Ours is one HDF5 file a slide: `features` (N x D), `coords` (N x 2, level-0 pixels), provenance as attributes.
+Ours is one HDF5 file a slide: `features` (N x D), `coords` (N x 2, level-0 pixels), provenance as attributes, and
+for methods that ask for them `lowres/tiles` (N x p x p x 3 bytes).
 """
 
 from __future__ import annotations
@@ -9,20 +10,19 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import h5py
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from asmil.cohort.bag import LOWRES, Bag
+from asmil.cohort.bag import LOWRES, LOWRES_TILES, Bag
 from asmil.cohort.fingerprint import content_hash, fingerprint
 from asmil.cohort.formats import FORMAT_KEY, FORMAT_VERSION, common_step
 from asmil.cohort.opened import OpenFeatures, as_tensor, open_features
 from asmil.cohort.problems import fail
 from asmil.cohort.source import FeatureInfo, FeatureSource, Provenance
 from asmil.errors import AsmilError
-from asmil.files import replacing
+from asmil.hdf5 import new_hdf5
 from asmil.version import __version__
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "fingerprint",
     "inspect_features",
     "read_bag",
+    "read_bag_and_info",
     "write_features",
 ]
 
@@ -43,8 +44,11 @@ def write_features(
     coords: NDArray[Any] | Tensor,
     provenance: Provenance,
     dtype: Literal["float16", "float32"] = "float16",
+    lowres: NDArray[np.uint8] | None = None,
 ) -> None:
     """Write a slide's feature file, whole or not at all.
+
+    lowres: the same tiles at a low magnification, N x p x p x 3
 
     The datasets are contiguous: a bag is always read whole, and chunks of a row make that many times slower.
     """
@@ -54,9 +58,14 @@ def write_features(
     if not bool(torch.isfinite(stored).all()):
         largest = float(bag.features.abs().max())
         fail(path, f"values up to {largest:g} are beyond the range of {dtype}", "write them as float32")
-    with replacing(path) as partial, h5py.File(partial, "w") as file:
+    if lowres is not None and (lowres.dtype != np.uint8 or lowres.ndim != 4 or lowres.shape[0::3] != (len(bag), 3)):
+        what = f"low-magnification tiles are {lowres.dtype} of shape {lowres.shape}"
+        fail(path, what, f"give uint8 of {len(bag)} x p x p x 3")
+    with new_hdf5(path) as file:
         file["features"] = stored.numpy()
         file["coords"] = np.rint(np.asarray(coords)).astype(np.int64)
+        if lowres is not None:
+            file[f"{LOWRES}/{LOWRES_TILES}"] = lowres
         file.attrs[FORMAT_KEY] = FORMAT_VERSION
         file.attrs["asmil_version"] = __version__
         file.attrs.update({name: value for name, value in asdict(provenance).items() if value is not None})
@@ -82,6 +91,11 @@ def read_bag(source: FeatureSource, id: str, mpp: float | None = None) -> Bag:
     mpp: microns per level-0 pixel; coordinates in microns need it to become pixels. Without it they are kept
     in `extras["coords_um"]`, and `coords` is None.
     """
+    return read_bag_and_info(source, id, mpp)[0]
+
+
+def read_bag_and_info(source: FeatureSource, id: str, mpp: float | None = None) -> tuple[Bag, FeatureInfo]:
+    """The bag of one slide, and what the header of its file says."""
     with open_features(source) as file:
         if file.info.n_tiles == 0:
             fail(f"slide {id}", f"{source} holds no tiles", "leave the slide out or extract it again")
@@ -89,8 +103,9 @@ def read_bag(source: FeatureSource, id: str, mpp: float | None = None) -> Bag:
         coords, extras = _coords(file, mpp)
         if file.lowres is not None:
             extras[LOWRES] = {name: as_tensor(values[()]) for name, values in file.lowres.items()}
+        info, validated = file.info, file.validated
     try:
-        return Bag(features, coords, id=id, extras=extras)
+        return Bag(features, coords, id=id, extras=extras, validated=validated), info
     except AsmilError as error:
         raise AsmilError(f"{error} (file {source})") from None
 

@@ -15,7 +15,9 @@ from torch import Tensor
 from asmil.cohort.bag import Bag
 from asmil.cohort.features import read_bag
 from asmil.cohort.manifest import Slide
-from asmil.cohort.pack import Pack, write_pack
+from asmil.cohort.pack import read_packed, write_pack
+from asmil.cohort.pack_reading import Pack
+from asmil.cohort.stored import stored_bytes
 from asmil.errors import AsmilError, did_you_mean
 
 CacheMode = Literal["auto", "none", "memory", "disk"]
@@ -115,7 +117,7 @@ class BagLoader:
 
     def _read(self, slide: Slide) -> Bag:
         if self._pack is not None:
-            return self._pack.bag(slide.slide)
+            return read_packed(self._pack, slide.slide)
         return read_bag(slide.source, slide.slide, slide.mpp)
 
 
@@ -132,5 +134,5 @@ def _arrived(waiting: Future[Bag] | Bag) -> Bag:
 def _fitting(slides: Sequence[Slide]) -> CacheMode:
     """Sizes of files stand for their features, which are nearly all that is in them: nothing is opened."""
     paths = {slide.source.path for slide in slides}
-    needed = sum(path.stat().st_size for path in paths if path.is_file())
+    needed = sum(stored_bytes(path) for path in paths if path.exists())
     return "memory" if needed <= SHARE_OF_RAM * psutil.virtual_memory().available else "none"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from asmil.cohort.formats import slide_groups
+from asmil.cohort.pack_index import is_pack
+from asmil.cohort.pack_reading import Pack
 from asmil.cohort.problems import fail
 from asmil.cohort.source import FeatureSource
 
@@ -13,9 +15,11 @@ PLACES = (("pt_files", ".pt"), ("h5_files", ".h5"), ("", ".pt"), ("", ".h5"))
 
 
 def find_features(place: Path) -> dict[str, FeatureSource]:
-    """All slides of a folder of feature files (or CLAM's two subfolders), or of one cohort file, by name."""
+    """All slides of a folder of feature files (or CLAM's two subfolders), of a cohort file or a pack, by name."""
     if place.is_file():
         return {name: FeatureSource(place, name) for name in _groups(place)}
+    if is_pack(place):
+        return {name: FeatureSource(place, name) for name in Pack.open(place).entries}
     if not place.is_dir():
         fail(place, "there is no such folder of features", "correct the path or extract the features first")
     found = {}

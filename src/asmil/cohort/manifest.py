@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal, cast
 
 from asmil.cohort.locate import find_features, holds_a_cohort
+from asmil.cohort.pack_index import is_pack
 from asmil.cohort.problems import Problem, fail, raise_errors
 from asmil.cohort.source import FeatureSource
 from asmil.cohort.table import SPLIT_NAMES, column_problems, positive, read_table, row_problems
@@ -78,7 +79,7 @@ class Cohort:
 def load_cohort(path: Path | str, features: Path | str | None = None, require_labels: bool = True) -> Cohort:
     """Read a manifest (CSV or Parquet) and find the features of its slides.
 
-    features: a folder of feature files or one cohort file, for rows without a `features` cell;
+    features: a folder of feature files, one cohort file or a pack, for rows without a `features` cell;
         default: the folder `features` beside the manifest
     """
     cohort, problems = read_manifest(path, features, require_labels)
@@ -87,14 +88,14 @@ def load_cohort(path: Path | str, features: Path | str | None = None, require_la
 
 
 def cohort_from_features(place: Path | str) -> Cohort:
-    """Slides without labels, for prediction: a folder of feature files, a file of one slide, or of a cohort.
+    """Slides without labels: a folder of feature files, a file of one slide, a cohort file, or a pack.
 
-    `file.h5::group` is one slide of a cohort file.
+    `file.h5::group` is one slide of a cohort file, `cohort.pack::slide` of a pack.
     """
     source = FeatureSource.parse(str(place))
     if not source.path.exists():
         fail(place, "it does not exist", "give a folder of feature files, one such file, or a manifest")
-    if source.path.is_file() and not (source.group is None and holds_a_cohort(source.path)):
+    if source.group is not None or (source.path.is_file() and not holds_a_cohort(source.path)):
         found = {source.group or source.path.stem: source}
     else:
         found = find_features(source.path)
@@ -152,7 +153,7 @@ class _Finder:
         if cell := row.get("features"):
             source = FeatureSource.parse(cell)
             source = FeatureSource(self.manifest.parent / source.path, source.group)
-            if source.path.is_file():
+            if source.path.is_file() or is_pack(source.path):
                 return source
             near = [path.name for path in source.path.parent.glob("*") if path.suffix == source.path.suffix]
             what = f"feature file {source.path} does not exist"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,7 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from asmil.cohort.bag import LOWRES_TILES
 from asmil.cohort.formats import Header, read_header
+from asmil.cohort.pack_index import info_of, is_pack
+from asmil.cohort.pack_reading import Pack
 from asmil.cohort.problems import fail
 from asmil.cohort.source import FeatureInfo, FeatureSource, Layout
 
@@ -29,13 +32,17 @@ DAMAGED_TORCH = (*DAMAGED_HDF5, EOFError, IndexError, AttributeError, AssertionE
 
 @dataclass(frozen=True)
 class OpenFeatures:
-    """A slide's features, ready to be read; valid as long as its file is open."""
+    """A slide's features, ready to be read; valid as long as its file is open.
+
+    validated: the values are known to be those of a valid bag, as all in a pack are
+    """
 
     info: FeatureInfo
     values: h5py.Dataset | Tensor
     coords: h5py.Dataset | NDArray[Any] | None = None
     um_per_unit: float = 1.0
-    lowres: h5py.Group | None = None
+    lowres: h5py.Group | Mapping[str, NDArray[Any]] | None = None
+    validated: bool = False
 
     def features(self, rows: NDArray[Any] | slice = slice(None)) -> Tensor:
         """The features of some tiles (ascending rows), in the type in which they are stored."""
@@ -54,8 +61,14 @@ class OpenFeatures:
 
 @contextmanager
 def open_features(source: FeatureSource, mmap: bool = False) -> Iterator[OpenFeatures]:
-    """Open a feature file read-only and without locking; `mmap` leaves a tensor file on disk until read."""
+    """Open a feature file, or a slide of a pack, read-only and without locking.
+
+    mmap: only a few values are needed, so a tensor file or a pack is left on disk until read
+    """
     with _explained(source):
+        if is_pack(source.path):
+            yield _open_pack(source, ahead=not mmap)
+            return
         with source.path.open("rb") as file:
             is_tensor = file.read(2).startswith(TORCH_MAGIC)
         if is_tensor:
@@ -117,6 +130,16 @@ def _open_tensor(source: FeatureSource, mmap: bool) -> OpenFeatures:
     return OpenFeatures(FeatureInfo(**info), values)
 
 
+def _open_pack(source: FeatureSource, ahead: bool) -> OpenFeatures:
+    pack = Pack.open(source.path)
+    entry = pack.entry(source.group)
+    info = info_of(source.path, pack.dtype, entry)
+    values = torch.from_numpy(pack.features(entry, ahead))
+    tiles = pack.lowres(entry, ahead)
+    lowres = None if tiles is None else {LOWRES_TILES: tiles}
+    return OpenFeatures(info, values, pack.coords(entry), lowres=lowres, validated=True)
+
+
 def _load_tensor(path: Path, mmap: bool) -> Tensor:
     try:
         with path.open("rb") as file:
@@ -174,12 +197,3 @@ def _tiles_and_width(shape: tuple[int, ...], source: FeatureSource) -> tuple[int
 
 def _first_line(error: Exception) -> str:
     return str(error).strip("'\"").splitlines()[0] if str(error) else type(error).__name__
-
-
-def source_state(path: Path) -> tuple[int, int]:
-    """Size and time of change; a file rewritten since has others."""
-    try:
-        stat = path.stat()
-    except FileNotFoundError:
-        fail(path, "the feature file does not exist", "correct its path or extract the slide")
-    return stat.st_size, stat.st_mtime_ns

@@ -38,6 +38,7 @@ class Provenance:
     tile_um, tile_px: side of a tile in microns, and in pixels as the encoder saw it
     tile_px_level0: side of a tile in level-0 pixels of the slide
     mpp, mpp_source: microns per level-0 pixel of the slide, and who says so
+    extraction: the settings of the extraction, as JSON text
     """
 
     encoder: str | None = None
@@ -49,6 +50,7 @@ class Provenance:
     mpp_source: str | None = None
     slide_width_px: int | None = None
     slide_height_px: int | None = None
+    extraction: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ import pyarrow
 from asmil.cohort.problems import Problem, fail, listed
 from asmil.errors import did_you_mean
 
-COLUMNS = ("slide", "patient", "label", "features", "split", "fold", "site", "mpp")
+COLUMNS = ("slide", "patient", "label", "features", "split", "fold", "site", "mpp", "image")
 SPLIT_NAMES = ("train", "val", "test")
 
 

@@ -1,0 +1,92 @@
+"""`asmil pack`: the features of a cohort in one folder that is read at the speed of the disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from asmil.cohort.manifest import Slide
+    from asmil.cohort.pack import PackReport
+    from asmil.cohort.problems import Problem
+
+TABLES = (".csv", ".parquet", ".pq")
+UNUSED_TOLD = 0.2
+
+
+def pack(
+    place: Annotated[
+        Path,
+        typer.Argument(metavar="FEATURES", help="A folder of feature files, a cohort file, a pack, or a manifest."),
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The pack, a folder; one begun there goes on.")],
+    features: Annotated[
+        Path | None, typer.Option(help="Folder (or cohort file, or pack) of the features, for a manifest.")
+    ] = None,
+    dtype: Annotated[
+        Literal["float16", "float32"] | None,
+        typer.Option(help="How the features are stored. Default: as the pack has them, float16 in a new one."),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
+) -> None:
+    """Copy the features of all slides into one pack, which stands for them wherever features are named.
+
+    The same command again packs what is missing or changed. The feature files are not needed afterwards.
+    """
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from asmil.cohort.pack import pack_features
+    from asmil.errors import AsmilError
+
+    slides, missing = _slides(place, features)
+    with Progress(console=Console(stderr=True, quiet=quiet), transient=True) as progress:
+        task = progress.add_task("packing", total=None)
+        report = pack_features(
+            slides, out, dtype, lambda done, total: progress.update(task, completed=done, total=total)
+        )
+    if report.pack is not None:
+        typer.echo(_told(report))
+        if report.pack.unused_share > UNUSED_TOLD:
+            what = f"{report.pack.unused_share:.0%} of the pack is unused, since slides were packed anew"
+            typer.echo(f"note: {what}; `asmil pack {out} --out NEW` copies it without", err=True)
+    if report.others:
+        what = f"slides of the pack that are not in {place} stay as they are: {len(report.others)}"
+        typer.echo(f"note: {what}", err=True)
+    problems = [*missing, *report.problems]
+    for problem in problems:
+        if problem.severity == "warning":
+            typer.echo(f"warning: {problem}", err=True)
+    errors = [problem for problem in problems if problem.severity == "error"]
+    if errors:
+        listed = "\n".join(f"  - {problem}" for problem in errors)
+        raise AsmilError(f"{out}: not everything could be packed, {len(errors)} to mend:\n{listed}")
+
+
+def _slides(place: Path, features: Path | None) -> tuple[list[Slide], list[Problem]]:
+    """The slides that have features, and what is wrong with other rows of a manifest."""
+    from asmil.cohort.manifest import cohort_from_features, read_manifest
+    from asmil.errors import AsmilError
+
+    if place.suffix.lower() in TABLES and not place.is_dir():
+        cohort, problems = read_manifest(place, features, require_labels=False)
+        return list(cohort.slides), problems
+    if features is not None:
+        raise AsmilError(f"--features {features}: it is for a manifest, and {place} is none; leave it out")
+    return list(cohort_from_features(place).slides), []
+
+
+def _told(report: PackReport) -> str:
+    from asmil.cohort.stored import stored_bytes
+
+    assert report.pack is not None
+    entries = report.pack.entries.values()
+    widths = " or ".join(map(str, sorted({entry.width for entry in entries})))
+    size = stored_bytes(report.pack.folder) / 1e6
+    return (
+        f"{len(report.added)} packed, {len(report.kept)} already there: {len(entries)} slides, "
+        f"{sum(entry.n for entry in entries):,} tiles of {widths} features as {report.pack.dtype}, "
+        f"{size:,.1f} MB: {report.pack.folder}"
+    )
