@@ -8,10 +8,10 @@ DIR ?= ../shared/oracles
 .PHONY: help install demo test lint oracles bench clean
 
 help:
-	@echo "make demo       synthetic cohort, ASMIL and ABMIL trained on it, a report, and how their attention moved"
+	@echo "make demo       the whole way: synthetic slides, their features, ASMIL trained on them, metrics and attention"
 	@echo "make test       everything: ruff, mypy, import-linter, pytest"
 	@echo "make oracles    every method beside its official implementation's numbers (DIR=folder of oracle files)"
-	@echo "make bench      speed: the folded ASMIL beside the plain form, what every method costs, and what the anchor adds"
+	@echo "make bench      speed: ASMIL beside its plain form, every method, the anchor, and the way from slides to features"
 	@echo "make clean      remove the environment, the demo and all caches"
 
 install: $(VENV)/installed
@@ -22,12 +22,12 @@ $(VENV)/installed: pyproject.toml src/asmil/version.py
 	touch $@
 
 demo: install
-	$(BIN)/asmil synthetic $(DEMO)/cohort --slides 160 --tiles-max 1000 --difficulty easy
-	$(BIN)/asmil train $(DEMO)/cohort/cohort.csv --method asmil --out $(DEMO)/runs/asmil-paper
-	$(BIN)/asmil train $(DEMO)/cohort/cohort.csv --method asmil --preset recommended --out $(DEMO)/runs/asmil-recommended
+	$(BIN)/asmil synthetic-slides $(DEMO)/cohort --slides 40
+	$(BIN)/asmil extract $(DEMO)/cohort/slides --out $(DEMO)/cohort/features
+	$(BIN)/asmil train $(DEMO)/cohort/cohort.csv --method asmil --preset recommended --out $(DEMO)/runs/asmil
 	$(BIN)/asmil train $(DEMO)/cohort/cohort.csv --method abmil --out $(DEMO)/runs/abmil
-	$(BIN)/asmil evaluate $(DEMO)/runs/asmil-paper $(DEMO)/runs/asmil-recommended $(DEMO)/runs/abmil --out $(DEMO)/report
-	$(BIN)/asmil stability $(DEMO)/runs/asmil-paper $(DEMO)/runs/asmil-recommended $(DEMO)/runs/abmil --out $(DEMO)/stability
+	$(BIN)/asmil evaluate $(DEMO)/runs/asmil $(DEMO)/runs/abmil --out $(DEMO)/report
+	$(BIN)/asmil stability $(DEMO)/runs/asmil $(DEMO)/runs/abmil --out $(DEMO)/stability
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
@@ -45,6 +45,10 @@ bench: install
 	$(BIN)/python benchmarks/asmil_speed.py
 	$(BIN)/python benchmarks/method_speed.py
 	$(BIN)/python benchmarks/anchor_cost.py
+	$(BIN)/python benchmarks/reading_speed.py
+	$(BIN)/python benchmarks/tissue_speed.py
+	$(BIN)/python benchmarks/encoding_speed.py
+	$(BIN)/python benchmarks/pack_speed.py
 
 clean:
 	rm -rf $(VENV) $(DEMO) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -50,12 +50,31 @@ def _examine() -> dict[str, str]:
         "disk here": f"{shutil.disk_usage('.').free / 2**30:.1f} GiB free",
         "torch": torch.__version__,
         "gpu": _gpu(),
-        "reads": f"asmil, TRIDENT, CLAM, STAMP (.h5; HDF5 {h5py.version.hdf5_version}), torch tensors (.pt)",
-        "tensorboard": "installed" if importlib.util.find_spec("tensorboard") else "no (pip install 'asmil[tracking]')",
+        "reads features": f"asmil, TRIDENT, CLAM, STAMP (.h5; HDF5 {h5py.version.hdf5_version}), torch tensors (.pt)",
+        "reads slides": f"{_openslide()}, tifffile {version('tifffile')}",
+        "encoders": f"{_encoders()} (`asmil encoders` lists them)",
     }
+    for extra, package in {"hub": "huggingface_hub", "ray": "ray", "tracking": "tensorboard"}.items():
+        findings[package] = "installed" if importlib.util.find_spec(package) else f"no (pip install 'asmil[{extra}]')"
     for package in ("numpy", "pandas", "scikit-learn", "safetensors", "pydantic"):
         findings[package] = version(package)
     return findings
+
+
+def _openslide() -> str:
+    try:
+        import openslide
+    except (ImportError, OSError) as error:
+        return f"no OpenSlide ({str(error).splitlines()[0]}; pip install openslide-bin)"
+    return f"OpenSlide {openslide.__library_version__}"
+
+
+def _encoders() -> str:
+    from asmil.slides.encoders.registry import encoders
+
+    known = encoders().values()
+    embedded = ", ".join(entry.name for entry in known if entry.embedded is not None)
+    return f"{len(known)}, of them with weights in the installation: {embedded}"
 
 
 def _gpu() -> str:

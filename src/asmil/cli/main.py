@@ -7,7 +7,22 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from asmil.cli import affine, check, doctor, evaluate, methods, predict, stability, synthetic, train
+from asmil.cli import (
+    affine,
+    check,
+    doctor,
+    encoders,
+    evaluate,
+    extract,
+    methods,
+    pack,
+    predict,
+    stability,
+    synthetic,
+    synthetic_slides,
+    tissue,
+    train,
+)
 from asmil.errors import AsmilError
 from asmil.files import is_disk_full
 from asmil.version import __version__
@@ -22,6 +37,10 @@ app = typer.Typer(
 )
 for verb in (
     synthetic.synthetic,
+    synthetic_slides.synthetic_slides,
+    tissue.tissue,
+    extract.extract,
+    pack.pack,
     check.check,
     train.train,
     evaluate.evaluate,
@@ -29,6 +48,7 @@ for verb in (
     predict.predict,
     affine.affine,
     methods.methods,
+    encoders.encoders,
     doctor.doctor,
 ):
     app.command()(verb)

@@ -1,33 +1,49 @@
-"""`asmil predict`: what a run says of new slides."""
+"""`asmil predict`: what a run says of new slides, from their features or from the slides themselves."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
     from asmil.cohort.manifest import Slide
+    from asmil.extraction.machine import Machine
+    from asmil.training.prediction import RunPredictor
+
+FEATURE_FILES = (".h5", ".hdf5", ".pt")
+TABLES = (".csv", ".parquet", ".pq")
 
 
 def predict(
     run: Annotated[Path, typer.Argument(help="A run folder of `asmil train`.")],
-    slides: Annotated[Path, typer.Argument(help="A folder of feature files, one feature file, or a manifest.")],
+    slides: Annotated[Path, typer.Argument(help="Slides or feature files: a folder, one file, or a table (manifest).")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The CSV file to write.")] = Path("predictions.csv"),
     attention: Annotated[
         bool, typer.Option("--attention", help="Also write the attention of every tile, to OUT_attention/SLIDE.h5.")
     ] = False,
     features: Annotated[Path | None, typer.Option(help="Folder of the features, for a manifest.")] = None,
+    mpp: Annotated[float | None, typer.Option(help="Slides: microns per level-0 pixel; wins over the files.")] = None,
+    weights: Annotated[Path | None, typer.Option(help="Slides: file of the encoder's weights.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=0, help="Slides: processes that extract. Default: one a GPU, or one a core.")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
-    """Predict slides with the models of a run, averaged over its folds and seeds. Labels are not needed."""
+    """Predict slides with the models of a run, averaged over its folds and seeds. Labels are not needed.
+
+    Slides are extracted first, as those of the training were; their features are kept in OUT_features/.
+    """
     import pandas as pd
     from rich.console import Console
     from rich.progress import track
 
+    from asmil.cohort.manifest import Slide
+    from asmil.cohort.source import FeatureSource
     from asmil.errors import AsmilError
+    from asmil.extraction.machine import Machine
     from asmil.files import replacing
     from asmil.memory import keep_freed_memory
     from asmil.training.prediction import RunPredictor, write_attention
@@ -35,9 +51,17 @@ def predict(
     console = Console(quiet=quiet, stderr=True)
     keep_freed_memory()
     predictor = RunPredictor(run, device)
-    cohort = _slides(slides, features)
+    rows: list[dict[str, Any]] = []
+    bad: list[str] = []
+    if features is None and _are_images(slides):
+        place = out.with_name(f"{out.stem}_features")
+        machine = Machine(device=device, workers=workers)
+        names, bad = _extract(predictor, run, slides, place, mpp, weights, machine, quiet)
+        cohort = [Slide(name, name, None, FeatureSource(place / f"{name}.h5")) for name in names]
+    else:
+        cohort = _slides(slides, features)
+    total = len(cohort) + len(bad)
     maps = out.with_name(f"{out.stem}_attention")
-    rows, bad = [], []
     try:
         results = predictor.predict_all(cohort, attention)
         for slide, result in track(results, "predicting", total=len(cohort), console=console):
@@ -63,7 +87,48 @@ def predict(
         typer.echo(f"note: {predictor.unfinished} trainings of the run have not ended and were left out", err=True)
     if bad:
         listed = "\n".join(f"  - {line}" for line in bad)
-        raise AsmilError(f"{len(bad)} of {len(cohort)} slides could not be predicted:\n{listed}")
+        raise AsmilError(f"{len(bad)} of {total} slides could not be predicted:\n{listed}")
+
+
+def _are_images(path: Path) -> bool:
+    """Whether slides are given rather than features; a table does so if it has a column 'image' and no features."""
+    from asmil.cohort.locate import find_features
+    from asmil.cohort.source import FeatureSource
+    from asmil.cohort.table import read_table
+
+    place = FeatureSource.parse(str(path)).path
+    if place.is_dir():
+        return not find_features(place)
+    if not place.is_file() or place.suffix.lower() in FEATURE_FILES:
+        return False
+    if place.suffix.lower() not in TABLES:
+        return True
+    columns = read_table(place).columns
+    return "image" in columns and "features" not in columns and not (place.parent / "features").is_dir()
+
+
+def _extract(
+    predictor: RunPredictor,
+    run: Path,
+    slides: Path,
+    out: Path,
+    mpp: float | None,
+    weights: Path | None,
+    machine: Machine,
+    quiet: bool,
+) -> tuple[list[str], list[str]]:
+    """Take slides to features: the names of those that are there, and what is wrong with the others."""
+    from asmil.cli.slide_progress import SlideProgress
+    from asmil.extraction.extract import extract, with_mpp
+    from asmil.slides.discovery import find_slides
+    from asmil.training.new_slides import extraction_plan
+
+    files = with_mpp(find_slides(slides), mpp)
+    progress = SlideProgress(len(files), quiet)
+    engine, readers = machine.prepare(len(files), progress.report)
+    plan = extraction_plan(predictor.description, run, weights, readers)
+    results = progress.follow(extract(files, out, plan, engine))
+    return [done.slide for done in results if done.error is None], [done.error for done in results if done.error]
 
 
 def _slides(path: Path, features: Path | None) -> list[Slide]:
@@ -71,6 +136,6 @@ def _slides(path: Path, features: Path | None) -> list[Slide]:
     from asmil.cohort.source import FeatureSource
 
     place = FeatureSource.parse(str(path)).path
-    if not place.is_file() or place.suffix.lower() in (".h5", ".hdf5", ".pt"):
+    if not place.is_file() or place.suffix.lower() in FEATURE_FILES:
         return list(cohort_from_features(path).slides)
     return list(load_cohort(path, features, require_labels=False).slides)

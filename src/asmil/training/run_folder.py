@@ -15,7 +15,9 @@ from asmil.cohort.consistency import TOLERANCE
 from asmil.cohort.fingerprint import fingerprint
 from asmil.cohort.manifest import Cohort
 from asmil.cohort.source import FeatureInfo
+from asmil.config import flat
 from asmil.errors import AsmilError
+from asmil.extraction.store import slide_settings
 from asmil.files import replacing, write_text
 from asmil.training.config import RunConfig, parse_run_config
 from asmil.training.layout import RunLayout
@@ -35,7 +37,8 @@ _FEATURE_KEYS = ("width", "encoder", "weights_hash", *_SIZES)
 class RunDescription:
     """All that `config.yaml` holds: the settings, the classes, and what the features were.
 
-    features: width, encoder, tile size of the training features, to refuse others at prediction
+    features: width, encoder, tile size of the training features, to refuse others at prediction; and how they were
+        extracted (None if that is not known), to do the same with new slides
     cohort: the manifest's path and hashes of its rows and features, to refuse going on with another cohort
     """
 
@@ -81,6 +84,7 @@ def describe(config: RunConfig, cohort: Cohort, infos: list[FeatureInfo]) -> Run
     features = {
         key: next((value for info in infos if (value := getattr(info, key)) is not None), None) for key in _FEATURE_KEYS
     }
+    features["extraction"] = next((made for info in infos if (made := slide_settings(info)) is not None), None)
     rows = [(s.slide, s.patient, s.label, s.site, s.split, s.fold) for s in cohort.slides]
     about = {
         "manifest": str(cohort.path),
@@ -116,7 +120,7 @@ class RunFolder(RunLayout):
                 raise AsmilError(f"{self.path} is a file; give --out a new folder")
             write_text(self.config, yaml.safe_dump(description.to_dict(), sort_keys=False, allow_unicode=True))
             return
-        before, now = _flat(self.read().to_dict()), _flat(description.to_dict())
+        before, now = flat(self.read().to_dict()), flat(description.to_dict())
         differing = sorted(
             key for key in before.keys() | now.keys() if key not in _FREE_TO_CHANGE and before.get(key) != now.get(key)
         )
@@ -132,13 +136,3 @@ class RunFolder(RunLayout):
         """Write a table of predictions whole or not at all."""
         with replacing(path) as partial:
             table.to_parquet(partial, index=False)
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat

@@ -1,0 +1,126 @@
+"""`asmil extract`: from slides to feature files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from asmil.extraction.extract import Done
+    from asmil.extraction.settings import ExtractionConfig
+
+
+def extract(
+    slides: Annotated[Path, typer.Argument(help="A folder of slides, one slide, or a table with their paths.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the feature files.")],
+    encoder: Annotated[str, typer.Option(help="One of `asmil encoders`, or module:callable.")] = "efficientnet_lite0",
+    weights: Annotated[Path | None, typer.Option(help="File of the encoder's weights.")] = None,
+    tile_um: Annotated[float | None, typer.Option(help="Side of a tile, microns. Default: the encoder's.")] = None,
+    tile_px: Annotated[int | None, typer.Option(help="Side of a tile, pixels. Default: the encoder's.")] = None,
+    magnification: Annotated[float | None, typer.Option(help="Instead of --tile-um: 20 is 0.5 um/px.")] = None,
+    overlap: Annotated[float | None, typer.Option(help="Share of a tile's side that the next covers again.")] = None,
+    min_tissue: Annotated[float | None, typer.Option(help="Smallest share of tissue in a tile.")] = None,
+    mpp: Annotated[float | None, typer.Option(help="Microns per level-0 pixel; wins over the files.")] = None,
+    tissue: Annotated[str | None, typer.Option(help="auto, clam, or none (the whole slide).")] = None,
+    preset: Annotated[str | None, typer.Option(help="CLAM's preset; means --tissue clam.")] = None,
+    lowres: Annotated[float | None, typer.Option(help="Also store tiles at this magnification, e.g. 1.25.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Any setting, e.g. tissue.min_area_um2=100000.")
+    ] = None,
+    engine: Annotated[str, typer.Option(help="local (processes of this machine) or ray.")] = "local",
+    address: Annotated[str | None, typer.Option(help="Of the Ray cluster; auto finds one.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=0, help="Processes. Default: one a GPU, or one a core; 0: this one.")
+    ] = None,
+    cpus: Annotated[float, typer.Option(min=0, help="Ray: cores of a worker.")] = 1,
+    gpus: Annotated[float, typer.Option(min=0, help="Ray: GPUs of a worker.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
+    precision: Annotated[str, typer.Option(help="auto (bf16 on a GPU), float32, or bf16.")] = "auto",
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Tiles at once. Default: 16, on a GPU 256.")] = None,
+    shard: Annotated[str | None, typer.Option(help="Only part i of n, for job arrays: 3/16.")] = None,
+    pictures: Annotated[bool, typer.Option("--qc/--no-qc", help="A picture of every slide, in OUT/qc.")] = True,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
+) -> None:
+    """Extract features: tissue, tiles, encoder; one HDF5 file a slide.
+
+    The same command again does only what is missing. A bad slide is listed at the end and the others are done.
+    """
+    from asmil.cli.slide_progress import SlideProgress
+    from asmil.errors import AsmilError
+    from asmil.extraction.extract import extract as extract_slides
+    from asmil.extraction.extract import identify, with_mpp
+    from asmil.extraction.extract import shard as part_of
+    from asmil.extraction.machine import Machine
+    from asmil.extraction.worker import WorkerPlan, parse_precision
+    from asmil.slides.discovery import find_slides
+
+    asked = {
+        "tile_um": tile_um,
+        "tile_px": tile_px,
+        "magnification": magnification,
+        "overlap": overlap,
+        "min_tissue": min_tissue,
+    }
+    config = _config(encoder, asked, tissue, preset, lowres, settings or [])
+    files = part_of(with_mpp(find_slides(slides), mpp), shard)
+    if not files:
+        raise AsmilError(f"--shard {shard}: there are fewer slides than parts; give fewer parts")
+    worker_precision = parse_precision(precision)
+    progress = SlideProgress(len(files), quiet)
+    machine = Machine(engine, address, workers, device, cpus, gpus)
+    runner, readers = machine.prepare(len(files), progress.report)
+    weights = None if weights is None else weights.absolute()
+    plan = WorkerPlan(config, identify(config.encoder, weights), weights, worker_precision, batch_size, readers)
+    _summarize(progress.follow(extract_slides(files, out, plan, runner, pictures)), out)
+
+
+def _config(
+    encoder: str,
+    tiling: dict[str, Any],
+    tissue: str | None,
+    preset: str | None,
+    lowres: float | None,
+    assignments: list[str],
+) -> ExtractionConfig:
+    """The settings of the options, and over them those of `--set`."""
+    from asmil.config import merge, nested, parse_assignments
+    from asmil.errors import AsmilError
+    from asmil.extraction.settings import parse_extraction, tile_size
+    from asmil.slides.encoders.registry import find_encoder
+
+    sizes = {key: tiling.pop(key) for key in ("tile_um", "tile_px", "magnification")}
+    if preset is not None and tissue not in (None, "clam"):
+        raise AsmilError(f"--preset {preset} is of CLAM's method; leave --tissue {tissue} out")
+    method = "clam" if preset is not None else tissue
+    values: dict[str, Any] = {
+        "encoder": encoder,
+        "lowres": lowres,
+        "tiling": {key: value for key, value in tiling.items() if value is not None},
+        "tissue": {} if method is None else {"method": method},
+    }
+    if preset is not None:
+        values = merge(values, nested("tissue.clam.preset", preset))
+    changes = parse_assignments(assignments)
+    entry = find_encoder(str(changes.get("encoder", encoder)))
+    values = merge(values, {"tiling": tile_size(entry, **sizes)})
+    return parse_extraction(merge(values, changes))
+
+
+def _summarize(results: list[Done], out: Path) -> None:
+    from asmil.errors import AsmilError
+
+    fresh = [done for done in results if done.report is not None]
+    before = sum(done.before for done in results)
+    failed = [done.error for done in results if done.error is not None]
+    tiles = sum(done.report.n_tiles for done in fresh if done.report is not None)
+    told = f"{len(fresh)} slide{'s' * (len(fresh) != 1)} extracted, {tiles:,} tiles: {out}"
+    typer.echo(told + (f" ({before} done before)" if before else ""))
+    for done in fresh:
+        if done.report is not None:
+            for note in done.report.notes:
+                typer.echo(f"note: {done.slide}: {note}", err=True)
+    if failed:
+        listed = "\n".join(f"  - {line}" for line in failed)
+        raise AsmilError(f"{len(failed)} of {len(results)} slides could not be extracted:\n{listed}")

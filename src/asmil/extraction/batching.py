@@ -1,0 +1,256 @@
+"""Tiles of several slides in common batches, so that the encoder never waits for the end of a slide."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from asmil.engine.jobs import WorkerBroken
+from asmil.errors import AsmilError
+
+Tiles = NDArray[np.uint8]
+Rows = NDArray[np.int64]
+Encode = Callable[[Tensor], Tensor]
+
+CPU_BATCH, GPU_BATCH = 16, 256
+QUEUED_BATCHES = 3
+BATCHES_AHEAD = 2
+
+
+class EncoderFailed(WorkerBroken):
+    """The encoder cannot go on (a GPU that failed, for example), nor can the process that has it."""
+
+
+class Feed:
+    """The tiles of one slide on their way through the encoder. Use it as a context; one thread fills it."""
+
+    def __init__(self, batcher: Batcher, n_tiles: int) -> None:
+        self._batcher = batcher
+        self._features: NDArray[np.float32] = np.empty((n_tiles, batcher.width), np.float32)
+        self._missing = 0
+
+    def add(self, tiles: Tiles, rows: Rows) -> None:
+        """Tiles (n x p x p x 3) and their places in the result; waits while the encoder has enough to do."""
+        self._batcher._add(self, tiles, rows)
+
+    def features(self) -> NDArray[np.float32]:
+        """All features, once every added tile is encoded; rows that were never added are undefined."""
+        self._batcher._wait_for(self)
+        return self._features
+
+    def __enter__(self) -> Self:
+        self._batcher._open(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._batcher._close(self)
+
+
+@dataclass(frozen=True)
+class _Part:
+    feed: Feed
+    tiles: Tiles
+    rows: Rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def split(self, size: int) -> tuple[_Part, _Part]:
+        return (
+            _Part(self.feed, self.tiles[:size], self.rows[:size]),
+            _Part(self.feed, self.tiles[size:], self.rows[size:]),
+        )
+
+
+class Batcher:
+    """One encoder, fed by several slides at once.
+
+    A batch is encoded when it is full, or when no slide will add another tile to it. The thread that feeds the
+    encoder is its only user. An error in the encoder reaches every slide that is waiting for it.
+
+    on_encoded: is told how many tiles were encoded, batch by batch
+    """
+
+    def __init__(
+        self,
+        encode: Encode,
+        width: int,
+        device: torch.device,
+        batch_size: int,
+        on_encoded: Callable[[int], None] = lambda n_tiles: None,
+    ) -> None:
+        self.width = width
+        self._on_encoded = on_encoded
+        self._encode = encode
+        self._batch_size = batch_size
+        self._lane = _CudaLane(device, batch_size) if device.type == "cuda" else _PlainLane()
+        self._parts: deque[_Part] = deque()
+        self._waiting_tiles = 0
+        self._filling: set[Feed] = set()
+        self._changed = threading.Condition()
+        self._error: BaseException | None = None
+        self._closed = False
+        self._thread = threading.Thread(target=self._work, name="asmil-encoder", daemon=True)
+        self._thread.start()
+
+    def feed(self, n_tiles: int) -> Feed:
+        """A place for the tiles of one more slide."""
+        return Feed(self, n_tiles)
+
+    def close(self) -> None:
+        """End the thread; what is not encoded by then is lost."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _open(self, feed: Feed) -> None:
+        with self._changed:
+            self._filling.add(feed)
+
+    def _close(self, feed: Feed) -> None:
+        """A slide that gave up takes its tiles with it."""
+        with self._changed:
+            self._filling.discard(feed)
+            kept = [part for part in self._parts if part.feed is not feed]
+            self._waiting_tiles -= sum(map(len, self._parts)) - sum(map(len, kept))
+            self._parts = deque(kept)
+            self._changed.notify_all()
+
+    def _add(self, feed: Feed, tiles: Tiles, rows: Rows) -> None:
+        with self._changed:
+            self._changed.wait_for(self._has_room)
+            self._raise_error()
+            feed._missing += len(rows)
+            self._parts.append(_Part(feed, tiles, rows))
+            self._waiting_tiles += len(rows)
+            self._changed.notify_all()
+
+    def _wait_for(self, feed: Feed) -> None:
+        with self._changed:
+            self._filling.discard(feed)
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._error is not None or feed._missing == 0)
+            self._raise_error()
+
+    def _has_room(self) -> bool:
+        return self._error is not None or self._waiting_tiles < QUEUED_BATCHES * self._batch_size
+
+    def _raise_error(self) -> None:
+        if isinstance(self._error, AsmilError):
+            raise AsmilError(str(self._error))
+        if self._error is not None:
+            raise EncoderFailed(f"the encoder failed ({type(self._error).__name__}: {self._error})") from self._error
+
+    def _work(self) -> None:
+        running: deque[tuple[list[_Part], Callable[[], NDArray[np.float32]]]] = deque()
+        try:
+            while True:
+                batch = self._next_batch(block=not running)
+                if batch:
+                    running.append((batch, self._lane.start(self._encode, [part.tiles for part in batch])))
+                if running and (not batch or len(running) >= BATCHES_AHEAD):
+                    self._deliver(*running.popleft())
+                elif not batch:
+                    return
+        except BaseException as error:  # noqa: BLE001 - told to every slide that waits, whatever it is
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
+
+    def _next_batch(self, block: bool) -> list[_Part]:
+        """Parts of at most a batch; empty when there is nothing to start now or, if waited for, ever again."""
+        with self._changed:
+            if block:
+                self._changed.wait_for(lambda: self._closed or self._is_ready())
+            if self._closed or not self._is_ready():
+                return []
+            batch, room = [], self._batch_size
+            while self._parts and room:
+                part = self._parts.popleft()
+                if len(part) > room:
+                    part, rest = part.split(room)
+                    self._parts.appendleft(rest)
+                batch.append(part)
+                room -= len(part)
+            self._waiting_tiles -= self._batch_size - room
+            self._changed.notify_all()
+            return batch
+
+    def _is_ready(self) -> bool:
+        return self._waiting_tiles >= self._batch_size or (self._waiting_tiles > 0 and not self._filling)
+
+    def _deliver(self, batch: list[_Part], result: Callable[[], NDArray[np.float32]]) -> None:
+        features = result()
+        done = 0
+        for part in batch:
+            part.feed._features[part.rows] = features[done : done + len(part)]
+            done += len(part)
+        with self._changed:
+            for part in batch:
+                part.feed._missing -= len(part)
+            self._changed.notify_all()
+        self._on_encoded(done)
+
+
+class _PlainLane:
+    """Encodes at once, on the CPU."""
+
+    def start(self, encode: Encode, parts: list[Tiles]) -> Callable[[], NDArray[np.float32]]:
+        tiles = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        features: NDArray[np.float32] = encode(torch.from_numpy(np.ascontiguousarray(tiles))).numpy()
+        return lambda: features
+
+
+class _CudaLane:
+    """Hands tiles to a GPU and goes on; they travel from pinned memory while the batch before is encoded."""
+
+    def __init__(self, device: torch.device, batch_size: int) -> None:
+        self._device = device
+        self._batch_size = batch_size
+        self._staging: list[Tensor | None] = [None] * (BATCHES_AHEAD + 1)
+        self._turn = 0
+
+    def start(self, encode: Encode, parts: list[Tiles]) -> Callable[[], NDArray[np.float32]]:
+        self._turn = (self._turn + 1) % len(self._staging)
+        n_tiles, shape = sum(map(len, parts)), parts[0].shape[1:]
+        staged = self._staging[self._turn]
+        if staged is None or staged.shape[1:] != shape:
+            staged = torch.empty((self._batch_size, *shape), dtype=torch.uint8, pin_memory=True)
+            self._staging[self._turn] = staged
+        np.concatenate(parts, out=staged.numpy()[:n_tiles])
+        with torch.cuda.device(self._device):
+            features = _encode_in_memory(encode, staged[:n_tiles].to(self._device, non_blocking=True))
+            arrived = torch.empty(features.shape, dtype=torch.float32, pin_memory=True)
+            arrived.copy_(features, non_blocking=True)
+            done = torch.cuda.Event()
+            done.record()
+
+        def result() -> NDArray[np.float32]:
+            done.synchronize()
+            return arrived.numpy()
+
+        return result
+
+
+def _encode_in_memory(encode: Encode, tiles: Tensor) -> Tensor:
+    """In halves, and halves of halves, where the GPU has too little memory for all at once."""
+    try:
+        return encode(tiles)
+    except torch.cuda.OutOfMemoryError:
+        if len(tiles) == 1:
+            raise
+    torch.cuda.empty_cache()
+    half = len(tiles) // 2
+    return torch.cat([_encode_in_memory(encode, tiles[:half]), _encode_in_memory(encode, tiles[half:])])

@@ -1,0 +1,87 @@
+"""Extraction of many slides into one folder, on whatever engine; what is done is never done again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from asmil.engine.jobs import Engine, Outcome
+from asmil.errors import AsmilError
+from asmil.extraction.jobs import SlideJob, SlideReport
+from asmil.extraction.store import EncoderIdentity, FeatureFolder
+from asmil.extraction.worker import WorkerPlan
+from asmil.slides.discovery import SlideFile
+from asmil.slides.encoders.registry import load_encoder
+
+
+@dataclass(frozen=True)
+class Done:
+    """A slide that is through: its report, or why it has none. before: it was done by an earlier command."""
+
+    slide: str
+    report: SlideReport | None = None
+    error: str | None = None
+    before: bool = False
+
+
+def identify(encoder: str, weights: Path | None) -> EncoderIdentity:
+    """Which network an encoder is, by the hash of its weights; a missing weight is told before any slide is opened."""
+    loaded = load_encoder(encoder, weights)
+    return EncoderIdentity(loaded.name, loaded.weights_hash)
+
+
+def extract(
+    slides: Sequence[SlideFile], out: Path, plan: WorkerPlan, engine: Engine, pictures: bool = True
+) -> Iterator[Done]:
+    """Extract every slide that is not done yet; a slide that fails is told and the others go on."""
+    # workers may have another working folder, or be on another machine
+    folder = FeatureFolder(out.absolute())
+    folder.begin(plan.config, plan.encoder)
+    folder.remove_abandoned()
+    jobs = []
+    for slide in slides:
+        try:
+            done = folder.is_done(slide, plan.config, plan.encoder)
+        except AsmilError as error:
+            yield Done(slide.name, error=str(error))
+            continue
+        if done:
+            yield Done(slide.name, before=True)
+            continue
+        picture = folder.picture(slide.name) if pictures else None
+        jobs.append(SlideJob(slide.name, slide.path.absolute(), slide.mpp, folder.features(slide.name), picture))
+    if jobs:
+        yield from map(_done, engine.run(plan, jobs))
+
+
+def _done(outcome: Outcome) -> Done:
+    done = Done(outcome.job.name, outcome.result)
+    if outcome.error is None:
+        return done
+    name = outcome.job.name
+    return replace(done, error=outcome.error if name in outcome.error else f"{name}: {outcome.error}")
+
+
+def with_mpp(slides: Sequence[SlideFile], mpp: float | None) -> list[SlideFile]:
+    """The slides with the user's resolution, for those whose table does not give one of their own."""
+    if mpp is None:
+        return list(slides)
+    if not (math.isfinite(mpp) and mpp > 0):
+        raise AsmilError(f"--mpp {mpp:g} is not a positive number; give microns per level-0 pixel, e.g. 0.25")
+    return [replace(slide, mpp=mpp) if slide.mpp is None else slide for slide in slides]
+
+
+def shard(slides: Sequence[SlideFile], text: str | None) -> list[SlideFile]:
+    """The i-th of n parts, written i/n and counted from 1; every slide is in exactly one part.
+
+    >>> [slide.name for slide in shard([SlideFile(name, Path(name)) for name in "abcde"], "2/2")]
+    ['b', 'd']
+    """
+    if text is None:
+        return list(slides)
+    number, _, total = text.partition("/")
+    if not (number.isdecimal() and total.isdecimal() and 1 <= int(number) <= int(total)):
+        raise AsmilError(f"--shard {text}: write it as part/parts, e.g. 3/16 for the third of sixteen parts")
+    return list(slides)[int(number) - 1 :: int(total)]

@@ -1,0 +1,73 @@
+"""Which engine does the work, with how many workers and reading threads, from what the user asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from asmil.engine.inline import InlineEngine
+from asmil.engine.jobs import Engine, Report, ignore
+from asmil.engine.local import LocalEngine, usable_cores
+from asmil.engine.ray_engine import RayEngine
+from asmil.errors import AsmilError, did_you_mean
+
+SLIDES_AT_ONCE = 2
+MOST_READERS = 16
+ENGINES = ("local", "ray")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where an extraction runs.
+
+    workers: processes; None: one a GPU, or one a core; 0: this process
+    device: auto, cpu, cuda (all of them), or one such as cuda:1
+    cpus, gpus: what Ray sets aside for a worker
+    """
+
+    engine: str = "local"
+    address: str | None = None
+    workers: int | None = None
+    device: str = "auto"
+    cpus: float = 1.0
+    gpus: float = 0.0
+
+    def prepare(self, n_slides: int, report: Report = ignore) -> tuple[Engine, int]:
+        """The engine, and the threads that read tiles in each worker.
+
+        report: is told how many tiles were encoded since, where the engine can
+        """
+        if self.engine not in ENGINES:
+            raise AsmilError(f"--engine {self.engine}: {did_you_mean(self.engine, ENGINES)}")
+        if self.engine == "ray":
+            if self.workers == 0:
+                raise AsmilError("--workers 0 is this process alone; give --engine ray at least one worker, or none")
+            readers = max(1, min(MOST_READERS, int(self.cpus)))
+            return RayEngine(self.address, self.workers, self.cpus, self.gpus, SLIDES_AT_ONCE), readers
+        if self.address is not None:
+            raise AsmilError("--address is of a Ray cluster; give --engine ray with it")
+        devices, cores = self._devices(), usable_cores()
+        if self.workers == 0:
+            return InlineEngine(SLIDES_AT_ONCE, devices[0], report), min(MOST_READERS, cores)
+        on_gpu = devices != ["cpu"]
+        workers = max(1, min(self.workers or (len(devices) if on_gpu else cores), n_slides))
+        threads = max(1, cores // workers)
+        engine = LocalEngine(workers, SLIDES_AT_ONCE, threads_per_worker=threads, devices=devices, report=report)
+        return engine, min(MOST_READERS, threads)
+
+    def _devices(self) -> list[str]:
+        if self.device == "cpu":
+            return ["cpu"]
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if self.device in ("auto", "cuda") and count:
+            return [f"cuda:{index}" for index in range(count)]
+        if self.device == "auto":
+            return ["cpu"]
+        try:
+            torch.empty(0, device=self.device)
+        except (RuntimeError, AssertionError):
+            raise AsmilError(
+                f"the device {self.device!r} is not available here; `asmil doctor` lists what is, or choose auto"
+            ) from None
+        return [self.device]

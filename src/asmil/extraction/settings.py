@@ -1,0 +1,80 @@
+"""What makes features what they are: all of it is stored with them, and two folders of one kind have the same."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
+from asmil.config import Settings, merge, parse_settings
+from asmil.errors import AsmilError
+from asmil.slides.encoders.base import EncoderEntry
+from asmil.slides.encoders.registry import DEFAULT_ENCODER
+from asmil.slides.settings import NOMINAL_MPP, TilingConfig, TissueConfig
+
+EXACT = 1e-6
+
+
+class ExtractionConfig(Settings):
+    """From a slide to its feature file. Where and how fast the work runs is not part of it."""
+
+    encoder: str = Field(DEFAULT_ENCODER, description="name of the encoder (`asmil encoders`), or module:callable")
+    tissue: TissueConfig = Field(TissueConfig(), description="where the tissue is")
+    tiling: TilingConfig = Field(TilingConfig(), description="which tiles it is cut into")
+    lowres: float | None = Field(None, gt=0, description="also store tiles at this magnification, e.g. 1.25")
+    dtype: Literal["float16", "float32"] = Field("float16", description="type in which features are stored")
+
+    @field_validator("encoder")
+    @classmethod
+    def _named(cls, name: str) -> str:
+        if not name.strip():
+            raise ValueError("name an encoder; `asmil encoders` lists them")
+        return name
+
+    @property
+    def lowres_px(self) -> int | None:
+        """Side of a low-magnification tile, pixels."""
+        if self.lowres is None:
+            return None
+        return max(1, round(self.tiling.tile_um * self.lowres / NOMINAL_MPP))
+
+
+def parse_extraction(values: dict[str, Any], entry: EncoderEntry | None = None) -> ExtractionConfig:
+    """Validate settings; a tile that is not given is the one that the encoder was made for."""
+    tiling = values.get("tiling") or {}
+    if entry is not None and isinstance(tiling, dict):
+        values = merge(values, {"tiling": tile_size(entry, **{key: tiling.get(key) for key in ("tile_um", "tile_px")})})
+    config = parse_settings(ExtractionConfig, values)
+    if config.lowres_px is not None and config.lowres_px >= config.tiling.tile_px:
+        raise AsmilError(
+            f"setting 'lowres' = {config.lowres:g}: tiles of {config.lowres_px} px are not smaller than the tiles "
+            f"themselves ({config.tiling.tile_px} px); give a lower magnification, e.g. 1.25"
+        )
+    return config
+
+
+def tile_size(
+    entry: EncoderEntry,
+    tile_um: float | None = None,
+    tile_px: int | None = None,
+    magnification: float | None = None,
+) -> dict[str, float | int]:
+    """Side of a tile in microns and pixels, from what is given; the rest is as the encoder was made for.
+
+    A magnification (20 means 0.5 um/px) and one of the two sides give the other.
+    """
+    if magnification is None:
+        px = tile_px or entry.tile_px
+        return {"tile_um": tile_um or px * entry.mpp, "tile_px": px}
+    if magnification <= 0:
+        raise AsmilError(f"magnification {magnification:g} is not positive; give 20, 10, 5, ...")
+    mpp = NOMINAL_MPP / magnification
+    if tile_um is None:
+        px = tile_px or entry.tile_px
+        return {"tile_um": px * mpp, "tile_px": px}
+    if tile_px is not None and abs(tile_px * mpp - tile_um) > EXACT * tile_um:
+        raise AsmilError(
+            f"a tile of {tile_um:g} um in {tile_px} px is {tile_um / tile_px:g} um/px, but magnification "
+            f"{magnification:g} is {mpp:g}; give two of the three"
+        )
+    return {"tile_um": tile_um, "tile_px": tile_px or round(tile_um / mpp)}

@@ -1,0 +1,139 @@
+"""A folder of feature files: which slides are done in it, and that all of them were made in one way."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from asmil.cohort.features import Provenance, inspect_features
+from asmil.cohort.source import FeatureInfo, FeatureSource
+from asmil.config import flat
+from asmil.errors import AsmilError
+from asmil.extraction.settings import ExtractionConfig
+from asmil.files import write_text
+from asmil.slides.discovery import SlideFile
+
+SETTINGS = "extraction.yaml"
+PICTURES = "qc"
+ABANDONED_SECONDS = 3600.0
+SAME_MPP = 1e-6
+
+
+@dataclass(frozen=True)
+class EncoderIdentity:
+    """Which network made the features: a name and the hash of its weights."""
+
+    name: str
+    weights_hash: str
+
+
+@dataclass(frozen=True)
+class FeatureFolder:
+    """Where the features of one extraction lie: `<slide>.h5`, the settings in `extraction.yaml`, pictures in `qc/`."""
+
+    path: Path
+
+    def features(self, slide: str) -> Path:
+        """The feature file of a slide."""
+        return self.path / f"{slide}.h5"
+
+    def picture(self, slide: str) -> Path:
+        """The quality-control picture of a slide."""
+        return self.path / PICTURES / f"{slide}.jpg"
+
+    def begin(self, config: ExtractionConfig, encoder: EncoderIdentity) -> None:
+        """Note the settings, or refuse to mix with what was extracted here in another way."""
+        now = flat({**config.model_dump(mode="json"), "encoder": asdict(encoder)})
+        place = self.path / SETTINGS
+        if self.path.exists() and not self.path.is_dir():
+            raise AsmilError(f"{self.path} is a file; give --out a folder")
+        if not place.exists():
+            settings = {**config.model_dump(mode="json"), "encoder": asdict(encoder)}
+            write_text(place, yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
+            return
+        before = flat(_read_settings(place))
+        differing = [
+            f"{key}: there {before.get(key)!r}, now {now.get(key)!r}"
+            for key in sorted(before.keys() | now.keys())
+            if before.get(key) != now.get(key)
+        ]
+        if differing:
+            shown = "; ".join(differing[:4]) + (f"; and {len(differing) - 4} more" if len(differing) > 4 else "")
+            raise AsmilError(
+                f"{self.path} holds features that were made in another way ({shown}); "
+                "give another --out, or the settings of this one"
+            )
+
+    def is_done(self, slide: SlideFile, config: ExtractionConfig, encoder: EncoderIdentity) -> bool:
+        """Whether the slide's features are whole and of this slide; a file made in another way is an error."""
+        path = self.features(slide.name)
+        if not path.exists():
+            return False
+        try:
+            info = inspect_features(FeatureSource(path))
+        except AsmilError:
+            return False
+        about = read_about(info)
+        if about is None:
+            raise AsmilError(
+                f"{slide.name}: {path} was not written by asmil extract; move it away or give another --out"
+            )
+        made = (info.encoder, info.weights_hash, about["settings"])
+        if made != (encoder.name, encoder.weights_hash, config.model_dump(mode="json")):
+            raise AsmilError(
+                f"{slide.name}: {path} was extracted with other settings; move it away or give another --out"
+            )
+        if slide.path.exists() and about["slide"]["bytes"] != slide_bytes(slide.path):
+            return False
+        return slide.mpp is None or (info.mpp is not None and abs(info.mpp - slide.mpp) <= SAME_MPP * slide.mpp)
+
+    def remove_abandoned(self) -> None:
+        """Remove what killed writers left behind; younger files may belong to another process at work."""
+        for folder in (self.path, self.path / PICTURES):
+            for path in folder.glob(".*.partial"):
+                try:
+                    if time.time() - path.stat().st_mtime > ABANDONED_SECONDS:
+                        path.unlink()
+                except FileNotFoundError:
+                    continue
+
+
+def about_text(config: ExtractionConfig, slide: Mapping[str, Any], tissue: Mapping[str, Any], precision: str) -> str:
+    """The record of an extraction that a feature file carries, beside the sizes that have attributes of their own."""
+    record = {"settings": config.model_dump(mode="json"), "slide": slide, "tissue": tissue, "precision": precision}
+    return json.dumps(record, ensure_ascii=False)
+
+
+def read_about(info: Provenance) -> dict[str, Any] | None:
+    """The record in a feature file; None if `asmil extract` did not write it."""
+    if info.extraction is None:
+        return None
+    record: dict[str, Any] = json.loads(info.extraction)
+    return record
+
+
+def slide_settings(info: FeatureInfo) -> dict[str, Any] | None:
+    """The settings with which a feature file was extracted, None if they are not known."""
+    record = read_about(info)
+    return None if record is None else dict(record["settings"])
+
+
+def slide_bytes(path: Path) -> int:
+    """The size of a slide: of its file, or of all files of a folder (DICOM)."""
+    if path.is_dir():
+        return sum(part.stat().st_size for part in path.rglob("*") if part.is_file())
+    return path.stat().st_size
+
+
+def _read_settings(place: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(place.read_text(encoding="utf-8"))
+        return dict(values)
+    except (yaml.YAMLError, TypeError, ValueError):
+        raise AsmilError(f"{place} cannot be read; restore it, or give another --out") from None

@@ -1,0 +1,213 @@
+"""The work on one slide: tissue, tiles, features, file. One worker does several slides at once with one encoder."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast, get_args
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from asmil.cohort.features import Provenance, write_features
+from asmil.engine.jobs import Place, Report, ignore
+from asmil.errors import AsmilError, did_you_mean
+from asmil.extraction.batching import CPU_BATCH, GPU_BATCH, Batcher, Rows, Tiles
+from asmil.extraction.jobs import SlideJob, SlideReport
+from asmil.extraction.settings import ExtractionConfig
+from asmil.extraction.store import EncoderIdentity, about_text, slide_bytes
+from asmil.memory import keep_freed_memory
+from asmil.slides.encoders.base import Encoder, Precision
+from asmil.slides.encoders.registry import load_encoder
+from asmil.slides.image import Resolution, SlideImage
+from asmil.slides.opening import open_slide, require_resolution
+from asmil.slides.qc import qc_picture, write_jpeg
+from asmil.slides.resolution import resolution_notes
+from asmil.slides.tile_reader import TileReader
+from asmil.slides.tiling import keep_tiles, place_tiles, tile_side_level0
+from asmil.slides.tissue.finding import find_tissue
+from asmil.slides.tissue.regions import Tissue
+
+GROUPS_AHEAD = 2
+REPORT_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class WorkerPlan:
+    """All that is needed to make a worker, wherever that happens.
+
+    encoder: what the weights must be; a machine that has others is refused
+    readers: threads that read tiles
+    """
+
+    config: ExtractionConfig
+    encoder: EncoderIdentity
+    weights: Path | None = None
+    precision: Precision = "auto"
+    batch_size: int | None = None
+    readers: int = 1
+
+    def __call__(self, place: Place) -> SlideWorker:
+        """Load the encoder and be ready for slides; a process of its own is taken for granted."""
+        keep_freed_memory()
+        cv2.setNumThreads(1)  # tiles are read by several threads already
+        encoder = load_encoder(self.config.encoder, self.weights, place.device, self.precision)
+        if encoder.weights_hash != self.encoder.weights_hash:
+            raise AsmilError(
+                f"encoder {encoder.name}: the weights found here (SHA-256 {encoder.weights_hash[:12]}) are not those "
+                f"of this extraction ({self.encoder.weights_hash[:12]}); put the same file on every machine"
+            )
+        return SlideWorker(self.config, encoder, self.batch_size, self.readers, now_and_then(place.report))
+
+
+class SlideWorker:
+    """Called with a slide, it writes the slide's feature file and its picture. Safe from several threads."""
+
+    def __init__(
+        self,
+        config: ExtractionConfig,
+        encoder: Encoder,
+        batch_size: int | None = None,
+        readers: int = 1,
+        on_encoded: Callable[[int], None] = ignore,
+    ) -> None:
+        self.config = config
+        self._encoder = encoder
+        default = GPU_BATCH if encoder.device.type == "cuda" else CPU_BATCH
+        self._batcher = Batcher(encoder, encoder.width, encoder.device, batch_size or default, on_encoded)
+        self._n_readers = readers
+        self._readers = ThreadPoolExecutor(readers, thread_name_prefix="asmil-tiles")
+
+    def close(self) -> None:
+        """End the threads."""
+        self._readers.shutdown(cancel_futures=True)
+        self._batcher.close()
+
+    def __call__(self, job: SlideJob) -> SlideReport:
+        started = time.perf_counter()
+        tiling = self.config.tiling
+        with open_slide(job.path, job.mpp) as image:
+            resolution = require_resolution(image)
+            side = tile_side_level0(tiling, resolution, job.name)
+            tissue = find_tissue(image, self.config.tissue)
+            coords = place_tiles(image, tissue, self.config.tissue, tiling, side)
+            if job.picture is not None:
+                write_jpeg(job.picture, qc_picture(image, tissue, coords, side))
+            if not len(coords):
+                raise AsmilError(_nothing_to_do(job.name, tissue, "no tile has enough tissue"))
+            features, kept, lowres = self._features(TileReader(image, side, tiling.tile_px), coords)
+            if not kept.any():
+                raise AsmilError(_nothing_to_do(job.name, tissue, "every tile was filtered as white or black"))
+            write_features(
+                job.features,
+                features[kept],
+                coords[kept],
+                self._provenance(job, image, resolution, side, tissue),
+                self.config.dtype,
+                lowres=None if lowres is None else lowres[kept],
+            )
+        notes = (*resolution_notes(resolution), *tissue.notes)
+        return SlideReport(int(kept.sum()), tissue.share, time.perf_counter() - started, notes)
+
+    def _features(
+        self, reader: TileReader, coords: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float32], NDArray[np.bool_], NDArray[np.uint8] | None]:
+        tiling, lowres_px = self.config.tiling, self.config.lowres_px
+        kept = np.ones(len(coords), np.bool_)
+        lowres = None if lowres_px is None else np.empty((len(coords), lowres_px, lowres_px, 3), np.uint8)
+        with self._batcher.feed(len(coords)) as feed:
+            for rows, tiles in self._read(reader, coords):
+                if tiling.white is not None or tiling.black is not None:
+                    kept[rows] = keep_tiles(tiles, tiling.white, tiling.black)
+                    rows, tiles = rows[kept[rows]], tiles[kept[rows]]
+                if lowres is not None:
+                    lowres[rows] = shrunk(tiles, lowres.shape[1])
+                if len(rows):
+                    feed.add(tiles, rows)
+            return feed.features(), kept, lowres
+
+    def _read(self, reader: TileReader, coords: NDArray[np.int64]) -> Iterator[tuple[Rows, Tiles]]:
+        """Groups of neighboring tiles, read ahead by the threads."""
+        waiting: deque[tuple[Rows, Future[Tiles]]] = deque()
+        try:
+            for rows in reader.groups(coords):
+                waiting.append((rows, self._readers.submit(reader.read, coords[rows])))
+                if len(waiting) > self._n_readers + GROUPS_AHEAD:
+                    read, tiles = waiting.popleft()
+                    yield read, tiles.result()
+            while waiting:
+                read, tiles = waiting.popleft()
+                yield read, tiles.result()
+        finally:
+            # the image is closed next: nothing may read from it any more
+            for _, tiles in waiting:
+                if not tiles.cancel():
+                    tiles.exception()
+
+    def _provenance(
+        self, job: SlideJob, image: SlideImage, resolution: Resolution, side: int, tissue: Tissue
+    ) -> Provenance:
+        tiling = self.config.tiling
+        slide = {
+            "file": job.path.name,
+            "bytes": slide_bytes(job.path),
+            "reader": image.reader,
+            "vendor": image.vendor,
+            "levels": [list(size) for size in image.level_sizes],
+            "mpp_x": resolution.mpp_x,
+            "mpp_y": resolution.mpp_y,
+        }
+        found = {"share": tissue.share, "threshold": tissue.threshold, "notes": list(tissue.notes)}
+        return Provenance(
+            encoder=self._encoder.name,
+            weights_hash=self._encoder.weights_hash,
+            tile_um=tiling.tile_um,
+            tile_px=tiling.tile_px,
+            tile_px_level0=side,
+            mpp=resolution.mpp,
+            mpp_source=resolution.source,
+            slide_width_px=image.size[0],
+            slide_height_px=image.size[1],
+            extraction=about_text(self.config, slide, found, self._encoder.precision),
+        )
+
+
+def now_and_then(report: Report) -> Callable[[int], None]:
+    """Counts tiles and reports them, but not more than twice a second."""
+    waiting, last = 0, time.monotonic()
+
+    def count(n_tiles: int) -> None:
+        nonlocal waiting, last
+        waiting += n_tiles
+        if time.monotonic() - last > REPORT_SECONDS:
+            report(waiting)
+            waiting, last = 0, time.monotonic()
+
+    return count
+
+
+def parse_precision(text: str) -> Precision:
+    """A precision by its name."""
+    known = get_args(Precision)
+    if text not in known:
+        raise AsmilError(f"--precision {text}: {did_you_mean(text, known)}")
+    return cast(Precision, text)
+
+
+def shrunk(tiles: Tiles, side_px: int) -> NDArray[np.uint8]:
+    """Tiles at a lower magnification: every pixel is the mean of those that it covers."""
+    small = [cv2.resize(tile, (side_px, side_px), interpolation=cv2.INTER_AREA) for tile in tiles]
+    return np.stack(small) if small else np.empty((0, side_px, side_px, 3), np.uint8)
+
+
+def _nothing_to_do(name: str, tissue: Tissue, reason: str) -> str:
+    notes = f" ({'; '.join(tissue.notes)})" if tissue.notes else ""
+    return (
+        f"{name}: {reason}{notes}; look at its picture with `asmil tissue`, then change the settings of tissue and "
+        "tiling, or leave the slide out"
+    )
