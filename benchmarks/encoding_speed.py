@@ -22,7 +22,7 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,12 +34,13 @@ from numpy.typing import NDArray
 from asmil.errors import AsmilError
 from asmil.extraction.batching import CPU_BATCH, GPU_BATCH, Batcher
 from asmil.files import write_json
+from asmil.memory import keep_freed_memory
 from asmil.slides.encoders.base import Encoder
 from asmil.slides.encoders.registry import DEFAULT_ENCODER, find_encoder, load_encoder
 from markdown_table import markdown_table
 from measuring import about, synchronize
 
-ROUNDS = 3
+ROUNDS = 5
 SLIDES = 2
 MPP = 0.5
 
@@ -139,6 +140,7 @@ _state: dict[str, Any] = {}
 
 
 def _start(encoder: str, tile_px: int) -> None:
+    keep_freed_memory()
     torch.set_num_threads(1)
     _state["encoder"] = make_encoder(encoder, torch.device("cpu"))
     _state["tile_px"] = tile_px
@@ -181,6 +183,12 @@ def make_slides(folder: Path, count: int) -> list[Path]:
     return sorted((folder / "slides").glob("*.tif"))[:count]
 
 
+def table(rates: Sequence[Mapping[str, Any]]) -> str:
+    headers = ["", "tiles a second", "bare network", "share of it"]
+    cells = [[row["way"], f"{row['tiles']:,.0f}", f"{row['bare']:,.0f}", f"{row['share']:.0%}"] for row in rates]
+    return markdown_table(headers, cells)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
@@ -189,6 +197,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, help="batches of a round")
     parser.add_argument("--out", type=Path, help="JSON file")
     options = parser.parse_args()
+    keep_freed_memory()
     device = torch.device(options.device)
     on_gpu = device.type == "cuda"
     tile_px = find_encoder(options.encoder).tile_px
@@ -199,11 +208,9 @@ def main() -> None:
         rows += [measure_from_slides(options.encoder, tile_px, workers) for workers in (1, 2)]
     machine = about(device)
     print(f"{options.encoder}, {encoder.precision}, tiles of {tile_px} px, batches of {batch_size}, {machine}\n")
-    headers = ["", "tiles a second", "bare network", "share of it"]
-    cells = [[row.way, f"{row.tiles:,.0f}", f"{row.bare:,.0f}", f"{row.share:.0%}"] for row in rows]
-    print(markdown_table(headers, cells))
+    rates = [vars(row) for row in rows]
+    print(table(rates))
     if options.out:
-        rates = [vars(row) for row in rows]
         about_run = {**machine, "encoder": options.encoder, "precision": encoder.precision, "batch_size": batch_size}
         write_json(options.out, {"about": about_run, "rates": rates})
 

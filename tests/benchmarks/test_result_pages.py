@@ -8,7 +8,11 @@ import pytest
 import anchor_cost
 import anchor_study
 import anchor_study_report
+import encoding_speed
+import pack_speed
+import reading_speed
 import recording_cost
+import tissue_speed
 from shared_data import REPOSITORY
 
 DOCS = REPOSITORY / "docs"
@@ -46,3 +50,19 @@ def test_the_cost_of_the_anchor(device, sizes):
 def test_the_cost_of_recording():
     found = json.loads((DOCS / "results" / "recording_cost_cpu.json").read_text())
     assert_page_has("stability.md", recording_cost.table(found["results"]))
+
+
+def stored(name: str) -> dict:
+    return json.loads((DOCS / "results" / f"{name}.json").read_text())
+
+
+def test_the_way_from_slides_to_features():
+    assert_page_has("slides.md", reading_speed.table(stored("reading_speed_cpu")["tiles_per_second"]))
+    packs = stored("pack_speed_cpu")
+    assert_page_has(
+        "extraction_speed.md",
+        tissue_speed.table(stored("tissue_speed_cpu")["results"]),
+        encoding_speed.table(stored("encoding_speed_cpu")["rates"]),
+        encoding_speed.table(stored("encoding_speed_h200")["rates"]),
+        pack_speed.table(packs["results"], packs),
+    )
