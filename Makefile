@@ -24,8 +24,8 @@ $(VENV)/installed: pyproject.toml src/asmil/version.py
 demo: install
 	$(BIN)/asmil synthetic-slides $(DEMO)/cohort --slides 40
 	$(BIN)/asmil extract $(DEMO)/cohort/slides --out $(DEMO)/cohort/features
-	$(BIN)/asmil train $(DEMO)/cohort/cohort.csv --method asmil --preset recommended --out $(DEMO)/runs/asmil
-	$(BIN)/asmil train $(DEMO)/cohort/cohort.csv --method abmil --out $(DEMO)/runs/abmil
+	$(BIN)/asmil train $(DEMO)/cohort/cohort.csv --method asmil --preset recommended --set training.epochs=30 --out $(DEMO)/runs/asmil
+	$(BIN)/asmil train $(DEMO)/cohort/cohort.csv --method abmil --set training.epochs=30 --out $(DEMO)/runs/abmil
 	$(BIN)/asmil evaluate $(DEMO)/runs/asmil $(DEMO)/runs/abmil --out $(DEMO)/report
 	$(BIN)/asmil stability $(DEMO)/runs/asmil $(DEMO)/runs/abmil --out $(DEMO)/stability
 

@@ -38,7 +38,7 @@ def test_help_and_version_and_methods(asmil_here):
 
 def test_doctor(asmil_here):
     findings = json.loads(asmil_here("doctor", "--json").stdout)
-    assert {"asmil", "python", "torch", "gpu", "memory", "reads features", "reads slides", "encoders"} <= findings.keys()
+    assert {"asmil", "python", "torch", "gpu", "memory", "reads features", "reads slides"} <= findings.keys()
     assert "torch" in asmil_here("doctor").stdout
 
 
