@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -15,6 +16,10 @@ from hypothesis import settings
 # Two workers on two cores: more threads would only wait for each other.
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# In the background of a shell Ctrl-C is ignored, and children inherit that; tests that interrupt them need it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples every time: a submission must not fail by chance.
 settings.register_profile("repeatable", derandomize=True, deadline=None)

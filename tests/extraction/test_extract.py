@@ -103,7 +103,9 @@ def test_settings_never_mix(tmp_path):
     write_slide(tmp_path / "slides" / "a.tif")
     run(tmp_path / "slides", tmp_path / "features")
     other = plan_for(tiling={**TILING, "overlap": 0.5})
-    with pytest.raises(AsmilError, match=r"made in another way \(tiling.overlap: there 0.0, now 0.5\)"):
+    with pytest.raises(
+        AsmilError, match=r"holds features with other settings \(tiling.overlap: there 0.0, asked 0.5\)"
+    ):
         run(tmp_path / "slides", tmp_path / "features", other)
     (tmp_path / "features" / "extraction.yaml").unlink()
     told = run(tmp_path / "slides", tmp_path / "features", other)["a"].error
@@ -210,6 +212,15 @@ def test_white_and_black_tiles_are_dropped_when_asked(tmp_path):
     assert 60 < len(some) < 160
     told = run(tmp_path / "slides", tmp_path / "none", plan_for(tissue=everything, tiling={**TILING, "black": 255.0}))
     assert "filtered as white or black" in told["a"].error
+
+
+def test_features_beyond_float16_are_refused_and_kept_as_float32(tmp_path):
+    write_slide(tmp_path / "slides" / "a.tif", side_px=640)
+    large = "tiny_encoder:Large"
+    told = run(tmp_path / "slides", tmp_path / "half", plan_for(large))["a"].error
+    assert "not finite in float16; try --set dtype=float32" in told
+    assert run(tmp_path / "slides", tmp_path / "whole", plan_for(large, dtype="float32"))["a"].error is None
+    assert float(stored(tmp_path / "whole" / "a.h5").features.max()) > 1e5
 
 
 def test_one_tile_is_a_bag(tmp_path):

@@ -28,6 +28,13 @@ class Weighted(ColorMoments):
         return self.weight * super().forward(pixels)
 
 
+class Large(ColorMoments):
+    """Features beyond what float16 holds."""
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        return 1e6 * super().forward(pixels)
+
+
 class Slow(ColorMoments):
     """Takes its time, so that a test can interrupt it."""
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from asmil.errors import AsmilError
 Tiles = NDArray[np.uint8]
 Rows = NDArray[np.int64]
 Encode = Callable[[Tensor], Tensor]
+FeatureType = Literal["float16", "float32"]
 
 CPU_BATCH, GPU_BATCH = 16, 256
 QUEUED_BATCHES = 3
@@ -33,16 +34,16 @@ class EncoderFailed(WorkerBroken):
 class Feed:
     """The tiles of one slide on their way through the encoder. Use it as a context; one thread fills it."""
 
-    def __init__(self, batcher: Batcher, n_tiles: int) -> None:
+    def __init__(self, batcher: Batcher, n_tiles: int, dtype: FeatureType) -> None:
         self._batcher = batcher
-        self._features: NDArray[np.float32] = np.empty((n_tiles, batcher.width), np.float32)
+        self._features: NDArray[np.floating] = np.empty((n_tiles, batcher.width), dtype)
         self._missing = 0
 
     def add(self, tiles: Tiles, rows: Rows) -> None:
         """Tiles (n x p x p x 3) and their places in the result; waits while the encoder has enough to do."""
         self._batcher._add(self, tiles, rows)
 
-    def features(self) -> NDArray[np.float32]:
+    def features(self) -> NDArray[np.floating]:
         """All features, once every added tile is encoded; rows that were never added are undefined."""
         self._batcher._wait_for(self)
         return self._features
@@ -104,9 +105,9 @@ class Batcher:
         self._thread = threading.Thread(target=self._work, name="asmil-encoder", daemon=True)
         self._thread.start()
 
-    def feed(self, n_tiles: int) -> Feed:
-        """A place for the tiles of one more slide."""
-        return Feed(self, n_tiles)
+    def feed(self, n_tiles: int, dtype: FeatureType = "float32") -> Feed:
+        """A place for the tiles of one more slide, whose features are kept in this type."""
+        return Feed(self, n_tiles, dtype)
 
     def close(self) -> None:
         """End the thread; what is not encoded by then is lost."""
@@ -194,9 +195,10 @@ class Batcher:
     def _deliver(self, batch: list[_Part], result: Callable[[], NDArray[np.float32]]) -> None:
         features = result()
         done = 0
-        for part in batch:
-            part.feed._features[part.rows] = features[done : done + len(part)]
-            done += len(part)
+        with np.errstate(over="ignore"):  # what is too large for float16 is told when the file is written
+            for part in batch:
+                part.feed._features[part.rows] = features[done : done + len(part)]
+                done += len(part)
         with self._changed:
             for part in batch:
                 part.feed._missing -= len(part)

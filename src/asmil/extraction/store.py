@@ -9,14 +9,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from asmil.cohort.features import Provenance, inspect_features
 from asmil.cohort.source import FeatureInfo, FeatureSource
-from asmil.config import flat
 from asmil.errors import AsmilError
 from asmil.extraction.settings import ExtractionConfig
-from asmil.files import write_text
+from asmil.folder_settings import claim_folder
 from asmil.slides.discovery import SlideFile
 
 SETTINGS = "extraction.yaml"
@@ -49,26 +46,8 @@ class FeatureFolder:
 
     def begin(self, config: ExtractionConfig, encoder: EncoderIdentity) -> None:
         """Note the settings, or refuse to mix with what was extracted here in another way."""
-        now = flat({**config.model_dump(mode="json"), "encoder": asdict(encoder)})
-        place = self.path / SETTINGS
-        if self.path.exists() and not self.path.is_dir():
-            raise AsmilError(f"{self.path} is a file; give --out a folder")
-        if not place.exists():
-            settings = {**config.model_dump(mode="json"), "encoder": asdict(encoder)}
-            write_text(place, yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
-            return
-        before = flat(_read_settings(place))
-        differing = [
-            f"{key}: there {before.get(key)!r}, now {now.get(key)!r}"
-            for key in sorted(before.keys() | now.keys())
-            if before.get(key) != now.get(key)
-        ]
-        if differing:
-            shown = "; ".join(differing[:4]) + (f"; and {len(differing) - 4} more" if len(differing) > 4 else "")
-            raise AsmilError(
-                f"{self.path} holds features that were made in another way ({shown}); "
-                "give another --out, or the settings of this one"
-            )
+        settings = {**config.model_dump(mode="json"), "encoder": asdict(encoder)}
+        claim_folder(self.path / SETTINGS, settings, "features")
 
     def is_done(self, slide: SlideFile, config: ExtractionConfig, encoder: EncoderIdentity) -> bool:
         """Whether the slide's features are whole and of this slide; a file made in another way is an error."""
@@ -129,11 +108,3 @@ def slide_bytes(path: Path) -> int:
     if path.is_dir():
         return sum(part.stat().st_size for part in path.rglob("*") if part.is_file())
     return path.stat().st_size
-
-
-def _read_settings(place: Path) -> dict[str, Any]:
-    try:
-        values = yaml.safe_load(place.read_text(encoding="utf-8"))
-        return dict(values)
-    except (yaml.YAMLError, TypeError, ValueError):
-        raise AsmilError(f"{place} cannot be read; restore it, or give another --out") from None

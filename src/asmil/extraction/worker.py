@@ -100,27 +100,33 @@ class SlideWorker:
                 write_jpeg(job.picture, qc_picture(image, tissue, coords, side))
             if not len(coords):
                 raise AsmilError(_nothing_to_do(job.name, tissue, "no tile has enough tissue"))
-            features, kept, lowres = self._features(TileReader(image, side, tiling.tile_px), coords)
-            if not kept.any():
+            features, coords, lowres = self._encode(TileReader(image, side, tiling.tile_px), coords)
+            if not len(coords):
                 raise AsmilError(_nothing_to_do(job.name, tissue, "every tile was filtered as white or black"))
+            if not np.isfinite(features.sum(dtype=np.float64)):
+                raise AsmilError(
+                    f"{job.name}: the encoder gave features that are not finite in {self.config.dtype}; try "
+                    "--set dtype=float32 into another folder, and --precision float32 on a GPU"
+                )
             write_features(
                 job.features,
-                features[kept],
-                coords[kept],
+                features,
+                coords,
                 self._provenance(job, image, resolution, side, tissue),
                 self.config.dtype,
-                lowres=None if lowres is None else lowres[kept],
+                lowres=lowres,
             )
         notes = (*resolution_notes(resolution), *tissue.notes)
-        return SlideReport(int(kept.sum()), tissue.share, time.perf_counter() - started, notes)
+        return SlideReport(len(coords), tissue.share, time.perf_counter() - started, notes)
 
-    def _features(
+    def _encode(
         self, reader: TileReader, coords: NDArray[np.int64]
-    ) -> tuple[NDArray[np.float32], NDArray[np.bool_], NDArray[np.uint8] | None]:
+    ) -> tuple[NDArray[np.floating], NDArray[np.int64], NDArray[np.uint8] | None]:
+        """Features, places and low-magnification tiles of the tiles that are kept."""
         tiling, lowres_px = self.config.tiling, self.config.lowres_px
         kept = np.ones(len(coords), np.bool_)
         lowres = None if lowres_px is None else np.empty((len(coords), lowres_px, lowres_px, 3), np.uint8)
-        with self._batcher.feed(len(coords)) as feed:
+        with self._batcher.feed(len(coords), self.config.dtype) as feed:
             for rows, tiles in self._read(reader, coords):
                 if tiling.white is not None or tiling.black is not None:
                     kept[rows] = keep_tiles(tiles, tiling.white, tiling.black)
@@ -129,7 +135,10 @@ class SlideWorker:
                     lowres[rows] = shrunk(tiles, lowres.shape[1])
                 if len(rows):
                     feed.add(tiles, rows)
-            return feed.features(), kept, lowres
+            features = feed.features()
+        if kept.all():
+            return features, coords, lowres
+        return features[kept], coords[kept], None if lowres is None else lowres[kept]
 
     def _read(self, reader: TileReader, coords: NDArray[np.int64]) -> Iterator[tuple[Rows, Tiles]]:
         """Groups of neighboring tiles, read ahead by the threads."""

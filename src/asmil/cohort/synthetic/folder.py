@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
-import yaml
 
 from asmil.cohort.features import Provenance, write_features
 from asmil.cohort.synthetic.plan import SlidePlan, plan_slides
@@ -16,6 +14,7 @@ from asmil.cohort.synthetic.slides import TILE_PX, SlideLayout, draw_features, d
 from asmil.cohort.synthetic.world import build_world
 from asmil.errors import AsmilError
 from asmil.files import replacing, write_text
+from asmil.folder_settings import claim_folder
 
 MPP = 0.5
 Progress = Callable[[int, int], None]
@@ -55,41 +54,13 @@ def write_synthetic(folder: Path | str, config: SyntheticConfig, progress: Progr
 
 def _claim(folder: Path, config: SyntheticConfig) -> None:
     """Write the settings into the folder, or refuse when it holds a cohort made otherwise."""
-    path = folder / "synthetic.yaml"
-    wanted = config.model_dump(mode="json")
-    if not path.is_file():
-        if (folder / "cohort.csv").exists():
-            raise AsmilError(
-                f"{folder} holds a cohort.csv but no synthetic.yaml, so it is not a synthetic cohort; "
-                "choose an empty folder"
-            )
-        write_text(path, yaml.safe_dump(wanted, sort_keys=False))
-        return
-    differences = _differences(_read_settings(path), wanted)
-    if differences:
+    note = folder / "synthetic.yaml"
+    if not note.is_file() and (folder / "cohort.csv").exists():
         raise AsmilError(
-            f"{folder} holds a synthetic cohort with other settings ({'; '.join(differences)}); "
-            "choose another folder or the settings of this one"
+            f"{folder} holds a cohort.csv but no synthetic.yaml, so it is not a synthetic cohort; "
+            "choose an empty folder"
         )
-
-
-def _read_settings(path: Path) -> dict[str, Any]:
-    try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError):
-        found = None
-    if not isinstance(found, dict):
-        raise AsmilError(f"{path} cannot be read as settings; remove the folder or choose another one")
-    return found
-
-
-def _differences(found: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
-    missing = "not set"
-    return [
-        f"{key}: there {found.get(key, missing)}, asked {wanted.get(key, missing)}"
-        for key in dict.fromkeys([*wanted, *found])
-        if found.get(key, missing) != wanted.get(key, missing)
-    ]
+    claim_folder(note, config.model_dump(mode="json"), "a synthetic cohort")
 
 
 def _provenance(config: SyntheticConfig, layout: SlideLayout) -> Provenance:

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import yaml
-
-from asmil.config import flat
 from asmil.errors import AsmilError
-from asmil.files import write_text
+from asmil.folder_settings import claim_folder
 from asmil.slides.survey.settings import SurveyConfig
 
 
@@ -63,38 +59,9 @@ class SurveyFolder:
 
     def claim(self, config: SurveyConfig) -> None:
         """Write the settings into the folder, or refuse when it holds a survey made otherwise."""
-        wanted = config.model_dump(mode="json")
-        if not self.settings.is_file():
-            if self.table.exists():
-                raise AsmilError(
-                    f"{self.path} holds a tissue.csv but no tissue.yaml, so its settings are not known; "
-                    "choose another folder"
-                )
-            write_text(self.settings, yaml.safe_dump(wanted, sort_keys=False))
-            return
-        differences = _differences(_read_settings(self.settings), wanted)
-        if differences:
+        if not self.settings.is_file() and self.table.exists():
             raise AsmilError(
-                f"{self.path} was made with other settings ({'; '.join(differences)}); "
-                "choose another folder or the settings of this one"
+                f"{self.path} holds a tissue.csv but no tissue.yaml, so its settings are not known; "
+                "choose another folder"
             )
-
-
-def _read_settings(path: Path) -> dict[str, Any]:
-    try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError):
-        found = None
-    if not isinstance(found, dict):
-        raise AsmilError(f"{path} cannot be read as settings; remove the folder or choose another one")
-    return found
-
-
-def _differences(found: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
-    missing = "not set"
-    there, asked = flat(found), flat(wanted)
-    return [
-        f"{name}: there {there.get(name, missing)}, asked {asked.get(name, missing)}"
-        for name in dict.fromkeys([*asked, *there])
-        if there.get(name, missing) != asked.get(name, missing)
-    ]
+        claim_folder(self.settings, config.model_dump(mode="json"), "a survey")

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import cv2
-import yaml
 
 from asmil.errors import AsmilError
 from asmil.files import write_text
+from asmil.folder_settings import claim_folder
 from asmil.slides.synthetic.drawing import make_slide, slide_files
 from asmil.slides.synthetic.plan import SlidePlan, plan_slides
 from asmil.slides.synthetic.settings import SyntheticSlidesConfig
@@ -87,38 +87,14 @@ def _make_all(
 
 
 def _claim(folder: Path, config: SyntheticSlidesConfig) -> None:
-    """Write the settings into the folder, or refuse when it holds a cohort made otherwise."""
-    path = folder / SETTINGS_FILE
-    wanted = config.model_dump(mode="json")
-    if not path.is_file():
-        if (folder / "cohort.csv").exists():
-            raise AsmilError(
-                f"{folder} holds a cohort.csv but no {SETTINGS_FILE}, so it is not a cohort of synthetic slides; "
-                "choose an empty folder"
-            )
-        write_text(path, yaml.safe_dump(wanted, sort_keys=False))
-        return
-    found = _read_settings(path)
-    differences = [
-        f"{key}: there {found.get(key, 'not set')}, asked {wanted.get(key, 'not set')}"
-        for key in dict.fromkeys([*wanted, *found])
-        if found.get(key) != wanted.get(key)
-    ]
-    if differences:
+    """Write the settings into the folder, or refuse when it holds slides made otherwise."""
+    note = folder / SETTINGS_FILE
+    if not note.is_file() and (folder / "cohort.csv").exists():
         raise AsmilError(
-            f"{folder} holds synthetic slides with other settings ({'; '.join(differences)}); "
-            "choose another folder or the settings of this one"
+            f"{folder} holds a cohort.csv but no {SETTINGS_FILE}, so it is not a cohort of synthetic slides; "
+            "choose an empty folder"
         )
-
-
-def _read_settings(path: Path) -> dict[str, Any]:
-    try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError):
-        found = None
-    if not isinstance(found, dict):
-        raise AsmilError(f"{path} cannot be read as settings; remove the folder or choose another one")
-    return found
+    claim_folder(note, config.model_dump(mode="json"), "synthetic slides")
 
 
 def _manifest(folder: Path, plans: list[SlidePlan]) -> str:

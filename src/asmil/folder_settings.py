@@ -1,0 +1,51 @@
+"""A folder whose files were all made with one set of settings, which it notes: settings never mix."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from asmil.config import flat
+from asmil.errors import AsmilError
+from asmil.files import write_text
+
+SHOWN = 4
+NOT_SET = "not set"
+
+
+def claim_folder(note: Path, wanted: Mapping[str, Any], holds: str) -> None:
+    """Note the settings in the folder, or refuse when it holds what was made with others.
+
+    note: the YAML file of the settings, in the folder
+    holds: what is in the folder, for the message: "features", "a synthetic cohort"
+    """
+    folder = note.parent
+    if folder.exists() and not folder.is_dir():
+        raise AsmilError(f"{folder} is a file; choose another folder")
+    if not note.is_file():
+        write_text(note, yaml.safe_dump(dict(wanted), sort_keys=False, allow_unicode=True))
+        return
+    there, asked = flat(_read(note)), flat(wanted)
+    differing = [
+        f"{name}: there {there.get(name, NOT_SET)}, asked {asked.get(name, NOT_SET)}"
+        for name in dict.fromkeys([*asked, *there])
+        if there.get(name, NOT_SET) != asked.get(name, NOT_SET)
+    ]
+    if differing:
+        shown = "; ".join(differing[:SHOWN]) + (f"; and {len(differing) - SHOWN} more" if differing[SHOWN:] else "")
+        raise AsmilError(
+            f"{folder} holds {holds} with other settings ({shown}); choose another folder or the settings of this one"
+        )
+
+
+def _read(note: Path) -> dict[str, Any]:
+    try:
+        found = yaml.safe_load(note.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError):
+        found = None
+    if not isinstance(found, dict):
+        raise AsmilError(f"{note} cannot be read as settings; restore it, or choose another folder")
+    return found
