@@ -9,6 +9,9 @@ import typer
 if TYPE_CHECKING:
     from asmil.slides.encoders.base import EncoderEntry
 
+WIDE = 110
+"""From so many columns on there is room for what each encoder is."""
+
 
 def encoders(
     name: Annotated[str | None, typer.Argument(help="One encoder, or your own as module:callable.")] = None,
@@ -22,12 +25,16 @@ def encoders(
 
     console = Console(highlight=False)
     if name is None:
-        table = Table(
-            "encoder", "features", "tile", "licence", "weights", "needs", "what it is", box=None, pad_edge=False
-        )
+        table = Table(box=None, pad_edge=False)
+        for heading in ("encoder", "features", "tile"):
+            table.add_column(heading, no_wrap=True)
+        # in a narrow window words are broken, never cut off
+        for heading in ("licence", "weights", "needs", "what it is")[: 4 if console.width >= WIDE else 3]:
+            table.add_column(heading, overflow="fold")
         for entry in registry.encoders().values():
             cells = (f"{entry.tile_px} px at {entry.mpp:g}", entry.licence, *_weights(entry), entry.summary)
-            table.add_row(entry.name, str(entry.width), *map(escape, cells))
+            shown = map(escape, cells[: len(table.columns) - 2])
+            table.add_row(entry.name, str(entry.width), *shown)
         console.print(table)
         console.print(f"default: {registry.DEFAULT_ENCODER}; `asmil encoders NAME` says more of one", markup=False)
         return

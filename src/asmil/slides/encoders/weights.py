@@ -7,6 +7,7 @@ Hugging Face; a download from there.
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 
@@ -75,6 +76,8 @@ def _downloaded(entry: EncoderEntry, repository: str) -> Path:
             f"encoder {entry.name}: downloading its weights needs huggingface_hub; "
             f"`pip install 'asmil[hub]'`, then {how_to_get(entry)}"
         ) from None
+    # It would tell of every attempt; the outcome is told below.
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     try:
         return Path(hf_hub_download(repository, entry.hub_file))
     except RepositoryNotFoundError:
