@@ -4,7 +4,7 @@ import pytest
 
 from asmil.config import merge, parse_assignments
 from asmil.errors import AsmilError, did_you_mean
-from asmil.files import replacing, write_json, write_text
+from asmil.files import discard_partials, replacing, write_json, write_text
 
 
 def test_the_nearest_names_or_a_few_of_all():
@@ -37,3 +37,13 @@ def test_assignments_make_a_tree():
     with pytest.raises(AsmilError, match="cannot be read"):
         parse_assignments(["a=[1"])
     assert merge({"a": 1}, {"a": {"b": 2}}) == {"a": {"b": 2}}
+
+
+def test_a_process_that_ends_at_once_can_take_its_half_written_files_with_it(tmp_path):
+    with replacing(tmp_path / "a.txt") as partial:
+        partial.write_text("half")
+        discard_partials()
+        assert not partial.exists()
+        partial.write_text("whole")
+    assert (tmp_path / "a.txt").read_text() == "whole"
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]

@@ -13,6 +13,8 @@ from typing import Any
 
 from asmil.errors import AsmilError
 
+_being_written: set[Path] = set()
+
 
 @contextmanager
 def replacing(path: Path | str) -> Iterator[Path]:
@@ -24,6 +26,7 @@ def replacing(path: Path | str) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     # not the process number: machines that share a disk have the same ones
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+    _being_written.add(partial)
     try:
         yield partial
         with partial.open("rb") as written:
@@ -37,6 +40,13 @@ def replacing(path: Path | str) -> Iterator[Path]:
             ) from error
         raise
     finally:
+        partial.unlink(missing_ok=True)
+        _being_written.discard(partial)
+
+
+def discard_partials() -> None:
+    """Remove what is being written, for a process that ends at once, in the middle of it."""
+    for partial in list(_being_written):
         partial.unlink(missing_ok=True)
 
 

@@ -65,6 +65,7 @@ def test_a_killed_command_goes_on_where_it_stopped(tmp_path):
     process.wait(20)
     _, alive = psutil.wait_procs(workers, timeout=20)
     assert not alive, "workers outlive the command"
+    assert not list(out.glob(".*.partial"))
     before = {path: path.stat().st_mtime_ns for path in finished(out)}
     assert 2 <= len(before) < 6
     again = start(tmp_path / "slides", out)
@@ -98,6 +99,7 @@ def test_an_interrupted_command_ends_at_once_and_keeps_what_is_done(tmp_path):
     assert "give the same command again" in errors
     assert "Traceback" not in errors
     assert_whole(out, len(finished(out)))
+    assert not list(out.glob(".*.partial"))
 
 
 def limit_files() -> None:

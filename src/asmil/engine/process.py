@@ -11,11 +11,13 @@ from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
+from types import FrameType
 from typing import Any, NoReturn
 
 from asmil.engine.fleet import Finished, Lost, NotMade, Ready, Reported
 from asmil.engine.jobs import MakeWorker, Place, Worker, WorkerBroken, attempt, describe_broken, describe_bug
 from asmil.errors import AsmilError
+from asmil.files import discard_partials
 
 _Job = tuple[int, Any]
 
@@ -24,6 +26,7 @@ def serve(pipe: Connection[Any, Any], make_worker: MakeWorker, place: Place, con
     """Make the worker and let it do jobs until the pipe closes, which it does whenever the other side is gone."""
     # Ctrl-C in a terminal reaches all processes; the one that was started by the user ends the others.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _end)
     jobs: SimpleQueue[_Job] = SimpleQueue()
     threading.Thread(target=_receive, args=(pipe, jobs), daemon=True).start()
     slot, sending = place.index, threading.Lock()
@@ -79,4 +82,12 @@ def _leave(code: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
+    discard_partials()
     os._exit(code)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """Die of the signal as if it had not been caught, but leave no half-written file behind."""
+    discard_partials()
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
