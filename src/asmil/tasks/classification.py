@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,7 @@ from torch.nn import functional
 
 from asmil.errors import AsmilError
 from asmil.tasks import metrics
+from asmil.tasks.base import Columns, TaskKind
 
 
 class Classification:
@@ -20,7 +22,9 @@ class Classification:
     class_weights: K factors of the loss of a slide, by its class (None: all 1)
     """
 
+    kind: TaskKind = "classification"
     loss_name = "ce"
+    joint = False
 
     def __init__(
         self,
@@ -73,8 +77,9 @@ class Classification:
             return torch.stack([1 - positive, positive], dim=1)
         return torch.softmax(logits, dim=-1)
 
-    def measure(self, targets: npt.NDArray[np.int64], probabilities: npt.NDArray[np.float64]) -> dict[str, float]:
+    def measure(self, targets: npt.NDArray[Any], logits: Tensor) -> dict[str, float]:
         """The metrics that are watched while training."""
+        probabilities = self.probabilities(logits).numpy()
         predicted = metrics.predicted_classes(probabilities)
         return {
             "loss": metrics.cross_entropy(targets, probabilities),
@@ -82,6 +87,19 @@ class Classification:
             "macro_auc": metrics.macro_auc(targets, probabilities),
             "accuracy": metrics.accuracy(targets, predicted),
         }
+
+    def selection_score(self, measures: Mapping[str, float | None]) -> float:
+        """Macro-F1 + macro-AUC."""
+        return (measures["macro_f1"] or 0.0) + (measures["macro_auc"] or 0.0)
+
+    def columns(self, logits: Tensor) -> Columns:
+        """`prob_<class>` for every class."""
+        probabilities = self.probabilities(logits).numpy()
+        return {f"prob_{name}": probabilities[:, i] for i, name in enumerate(self.classes)}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The classes."""
+        return {"kind": self.kind, "classes": list(self.classes)}
 
 
 def balanced_weights(targets: Sequence[int], n_classes: int) -> list[float]:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from asmil.tasks import weighted
+from asmil.tasks.checked_arrays import classes_of, probabilities_of, same_length
 
 Floats = npt.NDArray[np.floating]
 Integers = npt.NDArray[np.integer]
@@ -31,6 +32,16 @@ class ClassMetrics:
     support: int
 
 
+@dataclass(frozen=True, slots=True)
+class OneVsRestF1:
+    """F1 with a threshold a class; how many slides got no class, and how many more than one."""
+
+    per_class: npt.NDArray[np.float64]
+    macro: float
+    slides_without_class: int
+    slides_with_several: int
+
+
 def predicted_classes(probabilities: Floats) -> npt.NDArray[np.intp]:
     """Argmax of every row; at a tie the first class."""
     return np.asarray(np.argmax(probabilities, axis=1))
@@ -42,6 +53,7 @@ def accuracy(target: Integers, predicted: Integers) -> float:
     >>> accuracy(np.array([0, 1, 1]), np.array([0, 1, 0]))
     0.6666666666666666
     """
+    same_length(target=len(target), predicted=len(predicted))
     return float(np.mean(np.asarray(target) == np.asarray(predicted)))
 
 
@@ -54,6 +66,35 @@ def macro_f1(target: Integers, predicted: Integers, n_classes: int) -> float:
     return float(weighted.f1_scores(_confusion(target, predicted, n_classes)).mean())
 
 
+def f1_per_class(target: Integers, predicted: Integers, n_classes: int) -> npt.NDArray[np.float64]:
+    """K values of 2 TP / (2 TP + FP + FN), 0 where the denominator is 0."""
+    return weighted.f1_scores(_confusion(target, predicted, n_classes))
+
+
+def micro_f1(target: Integers, predicted: Integers) -> float:
+    """F1 of all classes' counts together; with one called class a slide it is the accuracy, not macro-F1."""
+    return accuracy(target, predicted)
+
+
+def weighted_f1(target: Integers, predicted: Integers, n_classes: int) -> float:
+    """Mean F1 in which a class counts as often as it occurs in `target`."""
+    return float(np.average(f1_per_class(target, predicted, n_classes), weights=_supports(target, n_classes)))
+
+
+def one_vs_rest_f1(target: Integers, probabilities: Floats, threshold: float = 0.5) -> OneVsRestF1:
+    """F1 where every class is called on its own, at p >= threshold: a slide may get no class, or two.
+
+    This is not the argmax rule of all other functions here; for K > 2 the slides without a class lower recall.
+    """
+    truth, scores = probabilities_of(target, probabilities)
+    called = scores >= threshold
+    of_class = np.eye(called.shape[1], dtype=np.bool_)[truth]
+    size = called.sum(axis=0) + of_class.sum(axis=0)
+    f1 = 2 * (called & of_class).sum(axis=0) / np.maximum(size, 1)
+    n_called = called.sum(axis=1)
+    return OneVsRestF1(f1, float(f1.mean()), int((n_called == 0).sum()), int((n_called > 1).sum()))
+
+
 def balanced_accuracy(target: Integers, predicted: Integers, n_classes: int) -> float:
     """Mean recall over the classes that occur in `target`."""
     return float(weighted.balanced_accuracies(_confusion(target, predicted, n_classes)))
@@ -61,8 +102,8 @@ def balanced_accuracy(target: Integers, predicted: Integers, n_classes: int) -> 
 
 def auc_per_class(target: Integers, probabilities: Floats) -> npt.NDArray[np.float64]:
     """K areas under the one-vs-rest ROC curves, ties by midranks; nan where a class or its rest is absent."""
-    scores = np.asarray(probabilities, dtype=np.float64)
-    return np.asarray(weighted.weighted_auc(target, scores, np.ones((1, len(target))))[0])
+    truth, scores = probabilities_of(target, probabilities)
+    return np.asarray(weighted.weighted_auc(truth, scores, np.ones((1, len(truth))))[0])
 
 
 def macro_auc(target: Integers, probabilities: Floats) -> float:
@@ -71,6 +112,32 @@ def macro_auc(target: Integers, probabilities: Floats) -> float:
     For two classes whose probabilities sum to 1 this is the AUC of class 1.
     """
     return float(weighted.mean_defined(auc_per_class(target, probabilities)))
+
+
+def weighted_mean_auc(target: Integers, probabilities: Floats) -> float:
+    """Mean one-vs-rest AUC in which a class counts as often as it occurs; over the classes for which it is defined."""
+    aucs = auc_per_class(target, probabilities)
+    supports = _supports(target, len(aucs))
+    defined = ~np.isnan(aucs)
+    return float(np.average(aucs[defined], weights=supports[defined])) if defined.any() else float("nan")
+
+
+def one_vs_one_auc(target: Integers, probabilities: Floats) -> float:
+    """Hand and Till's mean over pairs of classes: among the slides of both, the AUCs of either, averaged.
+
+    Pairs of which a class is absent are left out; nan if there is no other. Not the number that `macro_auc` gives.
+    """
+    truth, scores = probabilities_of(target, probabilities)
+    pairs = []
+    for first in range(scores.shape[1]):
+        for second in range(first + 1, scores.shape[1]):
+            both = (truth == first) | (truth == second)
+            if not both.any():
+                continue
+            one = np.ones((1, int(both.sum())))
+            aucs = [weighted.binary_auc(truth[both] == c, scores[both, c], one)[0] for c in (first, second)]
+            pairs.append(np.mean(aucs))
+    return float(weighted.mean_defined(np.array(pairs, dtype=np.float64)))
 
 
 def confusion_matrix(target: Integers, predicted: Integers, n_classes: int) -> npt.NDArray[np.int64]:
@@ -108,4 +175,10 @@ def cross_entropy(target: Integers, probabilities: Floats) -> float:
 
 
 def _confusion(target: Integers, predicted: Integers, n_classes: int) -> npt.NDArray[np.float64]:
-    return np.asarray(weighted.weighted_confusion(target, predicted, n_classes, np.ones((1, len(target))))[0])
+    truth, called = classes_of("target", target, n_classes), classes_of("predicted", predicted, n_classes)
+    same_length(target=len(truth), predicted=len(called))
+    return np.asarray(weighted.weighted_confusion(truth, called, n_classes, np.ones((1, len(truth))))[0])
+
+
+def _supports(target: Integers, n_classes: int) -> npt.NDArray[np.intp]:
+    return np.bincount(np.asarray(target), minlength=n_classes)

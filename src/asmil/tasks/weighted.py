@@ -38,10 +38,52 @@ def weighted_auc(target: Integers, probabilities: Floats, weights: Floats) -> Fl
     target: n class indices; probabilities: n x K; weights: R x n.
     """
     target = np.asarray(target)
+    columns = [binary_auc(target == label, probabilities[:, label], weights) for label in range(probabilities.shape[1])]
+    return np.stack(columns, axis=1)
+
+
+def binary_auc(positive: npt.NDArray[np.bool_], score: Floats, weights: Floats) -> Floats:
+    """R areas under the ROC curve of one score (n values) for one class against the rest; nan where undefined."""
+    order = np.argsort(score, kind="stable")
+    ordered_score, ordered_positive = score[order], positive[order]
+    group_starts = np.flatnonzero(np.r_[True, ordered_score[1:] != ordered_score[:-1]])
+    ordered_weights = weights[:, order]
+    positives = np.add.reduceat(ordered_weights * ordered_positive, group_starts, axis=1)
+    negatives = np.add.reduceat(ordered_weights * ~ordered_positive, group_starts, axis=1)
+    negatives_up_to = np.cumsum(negatives, axis=1)
+    wins = (positives * (negatives_up_to - negatives / 2)).sum(axis=1)
+    pairs = positives.sum(axis=1) * negatives_up_to[:, -1]
+    return np.asarray(np.where(pairs > 0, wins / np.where(pairs > 0, pairs, 1.0), np.nan))
+
+
+def weighted_average_precision(target: Integers, probabilities: Floats, weights: Floats) -> Floats:
+    """R x K average precisions of one class against the rest; nan for a class without weight.
+
+    target: n class indices; probabilities: n x K; weights: R x n.
+    """
+    target = np.asarray(target)
     columns = [
-        _auc_of_one_class(target == label, probabilities[:, label], weights) for label in range(probabilities.shape[1])
+        binary_average_precision(target == label, probabilities[:, label], weights)
+        for label in range(probabilities.shape[1])
     ]
     return np.stack(columns, axis=1)
+
+
+def binary_average_precision(positive: npt.NDArray[np.bool_], score: Floats, weights: Floats) -> Floats:
+    """R average precisions: the sum over distinct scores, highest first, of (recall - recall before) * precision.
+
+    nan without a positive slide. positive, score: n; weights: R x n.
+    """
+    order = np.argsort(-score, kind="stable")
+    ordered_score = score[order]
+    group_starts = np.flatnonzero(np.r_[True, ordered_score[1:] != ordered_score[:-1]])
+    ordered_weights = weights[:, order]
+    positives = np.add.reduceat(ordered_weights * positive[order], group_starts, axis=1)
+    called = np.cumsum(np.add.reduceat(ordered_weights, group_starts, axis=1), axis=1)
+    precision = _ratio(np.cumsum(positives, axis=1), called)
+    total = positives.sum(axis=1)
+    found = (positives * precision).sum(axis=1)
+    return np.asarray(np.where(total > 0, found / np.where(total > 0, total, 1.0), np.nan))
 
 
 def f1_scores(confusion: Floats) -> Floats:
@@ -84,19 +126,6 @@ def mean_defined(values: Floats) -> Floats:
     count = defined.sum(-1)
     total = np.where(defined, values, 0.0).sum(-1)
     return np.asarray(np.where(count > 0, total / np.maximum(count, 1), np.nan))
-
-
-def _auc_of_one_class(positive: npt.NDArray[np.bool_], score: Floats, weights: Floats) -> Floats:
-    order = np.argsort(score, kind="stable")
-    ordered_score, ordered_positive = score[order], positive[order]
-    group_starts = np.flatnonzero(np.r_[True, ordered_score[1:] != ordered_score[:-1]])
-    ordered_weights = weights[:, order]
-    positives = np.add.reduceat(ordered_weights * ordered_positive, group_starts, axis=1)
-    negatives = np.add.reduceat(ordered_weights * ~ordered_positive, group_starts, axis=1)
-    negatives_up_to = np.cumsum(negatives, axis=1)
-    wins = (positives * (negatives_up_to - negatives / 2)).sum(axis=1)
-    pairs = positives.sum(axis=1) * negatives_up_to[:, -1]
-    return np.asarray(np.where(pairs > 0, wins / np.where(pairs > 0, pairs, 1.0), np.nan))
 
 
 def _diagonal(confusion: Floats) -> Floats:

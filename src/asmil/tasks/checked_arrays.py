@@ -1,0 +1,67 @@
+"""Arrays of a user, checked at the border: what is no class, no number or not of the same slides is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from asmil.errors import AsmilError
+
+Floats = npt.NDArray[np.float64]
+Classes = npt.NDArray[np.intp]
+
+
+def floats_of(name: str, values: npt.ArrayLike) -> Floats:
+    """Values as float64; missing ones (None, nan) are nan."""
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise AsmilError(f"{name}: these are no numbers in rows of one length; give a plain array") from error
+
+
+def numbers_of(name: str, values: npt.ArrayLike) -> Floats:
+    """Values as float64; a missing one is refused."""
+    given = floats_of(name, values)
+    if np.isnan(given).any():
+        place = ", ".join(str(index) for index in np.argwhere(np.isnan(given))[0])
+        raise AsmilError(f"{name}: the value at place {place} is missing (nan); leave out what has no value")
+    return given
+
+
+def classes_of(name: str, values: npt.ArrayLike, n_classes: int) -> Classes:
+    """n class indices 0 .. K - 1, or a refusal that names the first value that is none."""
+    if not isinstance(n_classes, int | np.integer) or n_classes < 1:
+        raise AsmilError(f"n_classes is {n_classes!r}; give the number of classes of the task, a whole number")
+    try:
+        given = np.asarray(values)
+    except ValueError as error:
+        raise AsmilError(f"{name}: give one class index a slide, not rows of different lengths") from error
+    if given.ndim != 1 or given.size == 0:
+        raise AsmilError(f"{name}: give one class index a slide, for at least one slide; the shape is {given.shape}")
+    if given.dtype.kind not in "biuf":
+        raise AsmilError(f"{name}: give class indices 0 to {n_classes - 1}, not {given.dtype} values")
+    wrong = (given != np.floor(given)) | (given < 0) | (given >= n_classes)
+    if wrong.any():
+        place = int(np.argmax(wrong))
+        raise AsmilError(
+            f"{name}: {given[place]} at place {place} is no class index; with {n_classes} classes give 0 to "
+            f"{n_classes - 1}"
+        )
+    return given.astype(np.intp)
+
+
+def probabilities_of(target: npt.ArrayLike, probabilities: npt.ArrayLike) -> tuple[Classes, Floats]:
+    """n class indices and n x K probabilities (or other scores) of the same slides."""
+    scores = numbers_of("probabilities", probabilities)
+    if scores.ndim != 2:
+        raise AsmilError(f"probabilities: give a row a slide and a column a class; the shape is {scores.shape}")
+    truth = classes_of("target", target, scores.shape[1])
+    same_length(target=len(truth), probabilities=len(scores))
+    return truth, scores
+
+
+def same_length(**lengths: int) -> None:
+    """Refuse arrays that are not of the same slides."""
+    if len(set(lengths.values())) > 1:
+        told = ", ".join(f"{name} has {length}" for name, length in lengths.items())
+        raise AsmilError(f"the arrays are not of the same slides: {told}; give one value a slide in each")

@@ -1,0 +1,43 @@
+"""What several trained models say together of one bag."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from asmil.tasks.base import Columns, Task
+from asmil.tasks.survival_curves import mean_curve
+
+
+def average(tasks: Sequence[Task], logits: Sequence[Tensor]) -> dict[str, Any]:
+    """The prediction columns of one bag, averaged over models: a task and C logits each.
+
+    Numbers are averaged as they are. Survival curves, whose time bins may differ from fold to fold, are averaged as
+    step curves. The sums and times that rank the patients of one model depend on its bins, so the common risk is
+    minus the mean survival until the last time of all: the area under the mean curve over its length.
+    """
+    found = [task.columns(one.unsqueeze(0)) for task, one in zip(tasks, logits, strict=True)]
+    if len(found) == 1:
+        return {name: values[0] for name, values in found[0].items()}
+    joined: dict[str, Any] = {
+        name: float(np.mean([float(one[name][0]) for one in found]))
+        for name in found[0]
+        if name not in ("survival", "survival_times")
+    }
+    if all("survival" in one for one in found):
+        joined |= _mean_survival(found)
+    return joined
+
+
+def _mean_survival(found: Sequence[Columns]) -> dict[str, Any]:
+    times, survival = mean_curve([one["survival_times"][0] for one in found], [one["survival"][0] for one in found])
+    length = np.diff(times, prepend=0.0)
+    before = np.concatenate([[1.0], survival[:-1]])
+    return {
+        "risk": -float((before * length).sum() / times[-1]),
+        "survival_times": times.tolist(),
+        "survival": survival.tolist(),
+    }

@@ -1,0 +1,99 @@
+"""Regression: one number a slide."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy import stats
+from torch import Tensor
+from torch.nn import functional
+
+from asmil.errors import AsmilError
+from asmil.tasks.base import Columns, TaskKind
+
+Floats = npt.NDArray[np.float64]
+
+
+class Regression:
+    """A model gives the value in units of the training values: (value - mean) / sd.
+
+    mean, sd: of the training values (see `of_training`)
+    loss: `squared`, or `huber`: quadratic below one standard deviation and linear above
+    """
+
+    kind: TaskKind = "regression"
+    joint = False
+
+    def __init__(self, mean: float = 0.0, sd: float = 1.0, loss: Literal["squared", "huber"] = "squared") -> None:
+        self.mean = mean
+        self.sd = sd
+        self.loss_kind = loss
+        self.loss_name: str = loss
+
+    @staticmethod
+    def of_training(values: Floats, loss: Literal["squared", "huber"] = "squared") -> Regression:
+        """The task with the mean and standard deviation of the training values."""
+        sd = float(np.std(values))
+        if sd == 0:
+            raise AsmilError(f"all training values are {float(values[0]):g}; a regression needs values that differ")
+        return Regression(float(np.mean(values)), sd, loss)
+
+    @property
+    def n_outputs(self) -> int:
+        """One."""
+        return 1
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """The mean (squared or Huber) error, in units of the standard deviation of the training values."""
+        logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+        wanted = ((targets.double() - self.mean) / self.sd).to(logits.dtype)
+        measure = functional.mse_loss if self.loss_kind == "squared" else functional.huber_loss
+        return measure(logits[:, 0], wanted)
+
+    def class_index(self, targets: Tensor) -> None:
+        """There are no classes."""
+
+    def values(self, logits: Tensor) -> Floats:
+        """The predicted values, B."""
+        return np.asarray((logits[:, 0].double() * self.sd + self.mean).numpy())
+
+    def measure(self, targets: npt.NDArray[Any], logits: Tensor) -> dict[str, float]:
+        """Loss, mean absolute error, R2 and Spearman's rank correlation."""
+        values = self.values(logits)
+        return {
+            "loss": float(self.loss(logits.double(), torch.as_tensor(targets))),
+            "mae": float(np.abs(targets - values).mean()),
+            "r2": r_squared(targets, values),
+            "spearman": spearman(targets, values),
+        }
+
+    def selection_score(self, measures: Mapping[str, float | None]) -> float:
+        """R2; where it is undefined, minus the mean absolute error."""
+        r2 = measures["r2"]
+        return -(measures["mae"] or 0.0) if r2 is None else r2
+
+    def columns(self, logits: Tensor) -> Columns:
+        """`value`."""
+        return {"value": self.values(logits)}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Mean, standard deviation and loss."""
+        return {"kind": self.kind, "mean": self.mean, "sd": self.sd, "loss": self.loss_kind}
+
+
+def r_squared(target: Floats, value: Floats) -> float:
+    """`1 - sum (y - v)^2 / sum (y - mean y)^2`; nan where all targets are equal."""
+    spread = float(((target - target.mean()) ** 2).sum())
+    return 1 - float(((target - value) ** 2).sum()) / spread if spread > 0 else math.nan
+
+
+def spearman(target: Floats, value: Floats) -> float:
+    """Spearman's rank correlation, midranks for ties; nan where either is constant or there are fewer than 2."""
+    if len(target) < 2 or np.ptp(target) == 0 or np.ptp(value) == 0:
+        return math.nan
+    return float(stats.spearmanr(target, value).statistic)

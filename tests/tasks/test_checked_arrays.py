@@ -1,0 +1,76 @@
+"""What a user gives to the measures: lists are fine, and a mistake is told in a sentence that names the array."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from asmil.errors import AsmilError
+from asmil.evaluation import (
+    balanced_accuracy,
+    choose_threshold,
+    concordance,
+    expected_calibration_error,
+    fit_bins,
+    fit_temperature,
+    macro_auc,
+    macro_f1,
+    mean_survival_time,
+    reliability,
+    scale_probabilities,
+)
+from asmil.tasks.metrics import accuracy, one_vs_one_auc, one_vs_rest_f1, weighted_mean_auc
+
+NAN = float("nan")
+ROWS = [[0.7, 0.3], [0.4, 0.6], [0.2, 0.8]]
+
+MISTAKES = [
+    (macro_f1, ([0, 1], [0], 2), "target has 2, predicted has 1"),
+    (macro_f1, ([0, 1], [0, -1], 2), "predicted: -1 at place 1 is no class index"),
+    (macro_f1, ([0, 2], [0, 1], 2), "target: 2 at place 1"),
+    (macro_f1, (["a", "b"], [0, 1], 2), "target: give class indices 0 to 1"),
+    (macro_f1, ([], [], 2), "for at least one slide"),
+    (macro_f1, ([0, 1], [0, 1], 2.5), "n_classes is 2.5"),
+    (macro_f1, ([[0], [1, 1]], [0, 1], 2), "target: .*different lengths"),
+    (accuracy, ([0, 1], [0]), "target has 2, predicted has 1"),
+    (balanced_accuracy, ([0, 5], [0, 1], 2), "target: 5 at place 1"),
+    (macro_auc, ([0, 1, 1, 0], ROWS), "target has 4, probabilities has 3"),
+    (macro_auc, ([0, 1, 4], ROWS), "target: 4 at place 2"),
+    (macro_auc, ([0, 1], [0.1, 0.9]), "a row a slide and a column a class"),
+    (macro_auc, ([0, 1], [[0.1, NAN], [0.5, 0.5]]), "probabilities: the value at place 0, 1 is missing"),
+    (macro_auc, ([0, 1], [["low", "high"], [0.5, 0.5]]), "probabilities: these are no numbers"),
+    (concordance, ([1, "late"], [1, 0], [1, 2]), "time: these are no numbers"),
+    (concordance, ([1, 2], ["dead", "alive"], [1, 2]), "event: these are no numbers"),
+    (fit_bins, ([1, 2], [1, 1], 2.5), "2.5 time bins"),
+    (fit_bins, ([1, 2], [1, 1], "quantile"), "'quantile' time bins"),
+    (mean_survival_time, ([[0.5, NAN]], [0, 1, 2]), "survival: the value at place 0, 1 is missing"),
+    (mean_survival_time, ([[0.5, 0.2]], [5, 1, 9]), "edges .* increase"),
+    (reliability, ([0, 1], ROWS), "target has 2, probabilities has 3"),
+    (reliability, ([0, 1, 1], np.array(ROWS) * 3), "not from 0 to 1"),
+    (reliability, ([0, 1, 1], ROWS, 0), "0 bins"),
+    (fit_temperature, ([0, 7, 1], ROWS), "target: 7 at place 1"),
+    (scale_probabilities, (ROWS, 0.0), "a temperature above 0"),
+    (choose_threshold, ([1, 0], [0.2]), "positive has 2, score has 1"),
+    (choose_threshold, ([1, 0], [0.2, NAN]), "score: the value at place 1 is missing"),
+]
+
+
+@pytest.mark.parametrize(("function", "arguments", "told"), MISTAKES, ids=lambda value: getattr(value, "__name__", ""))
+def test_mistakes_are_told_in_a_sentence(function, arguments, told):
+    with pytest.raises(AsmilError, match=told) as error:
+        function(*arguments)
+    assert "\n" not in str(error.value)
+
+
+def test_lists_are_as_good_as_arrays():
+    target, rows = [0, 1, 1], np.array(ROWS)
+    for measure in (macro_auc, weighted_mean_auc, one_vs_one_auc, expected_calibration_error, fit_temperature):
+        assert measure(target, ROWS) == measure(np.array(target), rows)
+    assert one_vs_rest_f1(target, ROWS).macro == 1
+    assert macro_f1([0.0, 1.0], [False, True], 2) == 1
+    np.testing.assert_array_equal(scale_probabilities(ROWS, 2.0), scale_probabilities(rows, 2.0))
+
+
+def test_a_threshold_is_the_same_for_booleans_and_numbers():
+    score = [0.2, 0.3, 0.7]
+    assert choose_threshold([0, 1, 1], score) == choose_threshold(np.array([False, True, True]), score) == 0.25

@@ -1,0 +1,66 @@
+"""Several labels a slide, against scikit-learn."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn import metrics as sk
+
+from asmil.errors import AsmilError
+from asmil.tasks.multilabel import MultiLabel, label_auc, label_f1
+from asmil.training.task_setup import task_from_dict
+
+
+@settings(max_examples=30)
+@given(st.integers(1, 25), st.integers(1, 4), st.integers(0, 99))
+def test_measures_equal_those_of_scikit_learn(n, k, seed):
+    draw = np.random.default_rng(seed)
+    targets = np.concatenate([np.zeros((1, k)), np.ones((1, k)), draw.integers(0, 2, (n, k))]).astype(int)
+    logits = torch.from_numpy(draw.integers(-3, 4, (n + 2, k)) / 2.0)
+    task = MultiLabel([f"label {i}" for i in range(k)])
+    probabilities = task.probabilities(logits)
+    measures = task.measure(targets, logits)
+    assert label_f1(targets, probabilities) == pytest.approx(
+        sk.f1_score(targets, probabilities >= 0.5, average=None if k > 1 else "binary", zero_division=0)
+    )
+    each = [sk.roc_auc_score(targets[:, i], probabilities[:, i]) for i in range(k)]
+    assert label_auc(targets, probabilities) == pytest.approx(each)
+    assert measures["macro_auc"] == pytest.approx(np.mean(each))
+    losses = [sk.log_loss(targets[:, i], probabilities[:, i]) for i in range(k)]
+    assert measures["loss"] == pytest.approx(np.mean(losses))
+    assert task.selection_score(measures) == pytest.approx(measures["macro_f1"] + measures["macro_auc"])
+
+
+def test_labels_that_all_or_none_have_count_only_where_they_can():
+    targets = np.array([[1, 0, 1], [1, 0, 0]])
+    logits = torch.tensor([[2.0, -2.0, 1.0], [1.0, -1.0, -1.0]])
+    task = MultiLabel(["always", "never", "sometimes"])
+    probabilities = task.probabilities(logits)
+    assert np.isnan(label_auc(targets, probabilities)).tolist() == [True, True, False]
+    assert label_f1(targets, probabilities).tolist() == [1, 0, 1]
+    measures = task.measure(targets, logits)
+    assert measures["macro_auc"] == 1
+    assert task.selection_score({"macro_f1": 0.5, "macro_auc": None}) == 0.5
+
+
+def test_columns_are_probabilities_that_need_not_sum_to_one():
+    columns = MultiLabel(["a", "b"]).columns(torch.tensor([[0.0, 3.0]]))
+    assert list(columns) == ["prob_a", "prob_b"]
+    assert columns["prob_a"][0] == 0.5
+    assert columns["prob_a"][0] + columns["prob_b"][0] > 1
+
+
+def test_a_task_is_made_again_from_plain_values():
+    task = MultiLabel(["a", "b"])
+    again = task_from_dict(task.to_dict())
+    assert isinstance(again, MultiLabel)
+    assert again.labels == task.labels
+    assert again.n_outputs == 2
+    assert again.class_index(torch.zeros(1, 2)) is None
+    with pytest.raises(AsmilError, match="no slide has a label"):
+        MultiLabel([])
+    with pytest.raises(AsmilError, match="'ranking' is not known to this version"):
+        task_from_dict({"kind": "ranking"})
