@@ -6,7 +6,7 @@ from typing import Any
 
 from asmil import MILModel
 from asmil.models.patch_gcn import PatchGCN
-from asmil.tasks.hazards import hazards, risk, survival_from_hazards
+from asmil.tasks.survival_curves import hazards, risk, survival_from_hazards
 from oracles.answers.common import Answers, common
 from oracles.problem import Problem
 

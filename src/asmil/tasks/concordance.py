@@ -1,0 +1,144 @@
+"""The C-index: how often, of two patients, the one with the higher risk has the event first.
+
+A pair (i, j) is comparable if i has an event and t_i < t_j, or t_i = t_j and only i has an event. It is concordant if
+risk_i > risk_j; risks within 1e-8 of each other are tied. Two events at the same time are not comparable.
+With C concordant, D discordant, R pairs of tied risk, and T comparable pairs at equal times:
+
+    harrell, risk   (C + R/2) / (C + D + R)          the default; scikit-survival's number
+    none            C / (C + D)
+    time            (C + T/2) / (C + D + T)
+    all             (C + (R + T)/2) / (C + D + R + T)     VLSA's; T pairs count twice
+    strict          share of pairs with t_i < t_j and risk_i > risk_j; a tied risk counts 0, as ASMIL prints it
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from asmil.errors import AsmilError, did_you_mean
+from asmil.tasks.checked_arrays import floats_of
+from asmil.tasks.dominance import Floats, weight_before_and_below
+from asmil.tasks.survival_outcomes import checked_outcomes
+
+Ties = Literal["harrell", "strict", "none", "time", "risk", "all"]
+
+TIED_RISK = 1e-8
+NUMBERS_AT_ONCE = 4_000_000
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Numbers of comparable pairs, or sums of weights: one value for each set of weights.
+
+    strict_concordant, strict_comparable: of the pairs with t_i < t_j, those with risk_i > risk_j, and all
+    """
+
+    concordant: Floats
+    discordant: Floats
+    tied_risk: Floats
+    tied_time: Floats
+    strict_concordant: Floats
+    strict_comparable: Floats
+
+    @property
+    def comparable(self) -> Floats:
+        """All comparable pairs."""
+        return self.concordant + self.discordant + self.tied_risk
+
+
+def concordance(time: npt.ArrayLike, event: npt.ArrayLike, risk: npt.ArrayLike, ties: Ties = "harrell") -> float:
+    """The C-index of n patients; nan if the rule leaves no pair to count although some are comparable.
+
+    time: n times; event: n, 1 observed, 0 censored; risk: n, higher is worse, infinite allowed
+    """
+    pairs = concordance_pairs(time, event, risk)
+    comparable = pairs.strict_comparable if ties == "strict" else pairs.comparable
+    if not comparable[0] > 0:
+        raise AsmilError(
+            f"no two of the {np.size(risk)} patients can be compared, so there is no C-index: an event before the "
+            "time of another patient is needed"
+        )
+    return float(_index(pairs, ties)[0])
+
+
+def concordance_pairs(time: npt.ArrayLike, event: npt.ArrayLike, risk: npt.ArrayLike) -> Pairs:
+    """The numbers of pairs behind the C-index, each as an array of one value."""
+    return _count(time, event, risk, np.ones((1, np.size(risk))))
+
+
+def weighted_concordance(
+    time: npt.ArrayLike, event: npt.ArrayLike, risk: npt.ArrayLike, weights: npt.ArrayLike, ties: Ties = "harrell"
+) -> Floats:
+    """R values of the C-index of n patients under R x n weights; nan where no pair can be compared.
+
+    A bootstrap resample is a row of weights: how often each patient was drawn.
+    """
+    rows = np.atleast_2d(np.asarray(weights, dtype=np.float64))
+    step = max(1, NUMBERS_AT_ONCE // max(1, rows.shape[1]))
+    parts = [rows[first : first + step] for first in range(0, len(rows), step)]
+    return np.concatenate([_index(_count(time, event, risk, part), ties) for part in parts])
+
+
+def _index(pairs: Pairs, ties: Ties) -> Floats:
+    c, d, r, t = pairs.concordant, pairs.discordant, pairs.tied_risk, pairs.tied_time
+    fractions = {
+        "harrell": (c + r / 2, c + d + r),
+        "risk": (c + r / 2, c + d + r),
+        "none": (c, c + d),
+        "time": (c + t / 2, c + d + t),
+        "all": (c + (r + t) / 2, c + d + r + t),
+        "strict": (pairs.strict_concordant, pairs.strict_comparable),
+    }
+    if ties not in fractions:
+        raise AsmilError(f"the ties of a C-index cannot be {ties!r}: {did_you_mean(ties, get_args(Ties))}")
+    top, bottom = fractions[ties]
+    return np.asarray(np.divide(top, bottom, out=np.full_like(top, np.nan), where=bottom > 0))
+
+
+def _count(time: npt.ArrayLike, event: npt.ArrayLike, risk: npt.ArrayLike, weights: Floats) -> Pairs:
+    times, events = checked_outcomes(time, event)
+    risks = floats_of("risk", risk)
+    if risks.shape != times.shape or weights.shape[1:] != times.shape:
+        raise AsmilError(
+            f"there are {len(times)} times, {risks.size} risks and {weights.shape[1]} weights; "
+            "give one of each a patient"
+        )
+    if np.isnan(risks).any():
+        place = int(np.isnan(risks).argmax())
+        raise AsmilError(f"the risk of patient {place} (counted from 0) is nan; a C-index needs a number for everyone")
+    # latest first, at equal times the censored before the events: those comparable to an event come before it
+    order = np.lexsort((events, -times))
+    times, events, risks, weights = times[order], events[order], risks[order], weights[:, order]
+    sorted_risks = np.sort(risks)
+    rank = np.argsort(np.argsort(risks, kind="stable"), kind="stable")
+
+    later = np.searchsorted(-times, -times[events], side="left")
+    n_censored_until = np.concatenate([[0], np.cumsum(~events)])
+    same_time_end = np.searchsorted(-times, -times[events], side="right")
+    comparable_end = later + n_censored_until[same_time_end] - n_censored_until[later]
+    of_events = risks[events]
+    limits = (
+        (comparable_end, np.searchsorted(sorted_risks, of_events - TIED_RISK, side="left")),
+        (comparable_end, np.searchsorted(sorted_risks, of_events + TIED_RISK, side="right")),
+        (later, np.searchsorted(sorted_risks, of_events, side="left")),
+    )
+    before, below = (np.concatenate(parts) for parts in zip(*limits, strict=True))
+    lower, lower_or_tied, strictly_lower = np.split(weight_before_and_below(rank, weights, before, below), 3, axis=1)
+    reached = np.concatenate([np.zeros((len(weights), 1)), np.cumsum(weights, axis=1)], axis=1)
+    own = weights[:, events]
+
+    def summed(partners: Floats) -> Floats:
+        return np.asarray((own * partners).sum(axis=1))
+
+    return Pairs(
+        concordant=summed(lower),
+        discordant=summed(reached[:, comparable_end] - lower_or_tied),
+        tied_risk=summed(lower_or_tied - lower),
+        tied_time=summed(reached[:, comparable_end] - reached[:, later]),
+        strict_concordant=summed(strictly_lower),
+        strict_comparable=summed(reached[:, later]),
+    )

@@ -1,0 +1,221 @@
+"""Survival: how long a patient lives without the event, from times of which some are censored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from asmil.errors import AsmilError
+from asmil.tasks.base import Columns, TaskKind
+from asmil.tasks.concordance import concordance, concordance_pairs
+from asmil.tasks.survival_curves import (
+    mean_survival_time,
+    risk,
+    survival_from_hazards,
+    survival_from_incidence,
+)
+from asmil.tasks.survival_losses import cox_nll, hazard_nll, incidence_nll
+from asmil.tasks.survival_outcomes import Floats, checked_outcomes
+
+SurvivalLoss = Literal["incidence", "hazard", "cox"]
+RiskKind = Literal["survival_sum", "mean_time", "log_risk"]
+
+MOST_BASELINE_TIMES = 50
+LARGEST_EXPONENT = 500.0
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The cumulative hazard of a patient of log-risk `center`, a step function: `hazard_k` from `times_k` on."""
+
+    times: tuple[float, ...]
+    hazard: tuple[float, ...]
+    center: float
+
+
+class Survival:
+    """Discrete time (incidences or hazards in C bins) or Cox; a target is (time, event), event 1 observed, 0 censored.
+
+    edges: C + 1 edges of the time bins (`fit_bins` of the training patients); None for Cox
+    alpha: how much less censored patients count in training, 0 to 1
+    risk: what ranks patients: `survival_sum` (default), `mean_time` (VLSA's), or `log_risk` (Cox, its only one)
+    baseline: of a Cox model, from `fit_baseline`; without one it gives risks but no curves
+    """
+
+    kind: TaskKind = "survival"
+
+    def __init__(
+        self,
+        edges: Sequence[float] | npt.NDArray[np.floating] | None,
+        loss: SurvivalLoss = "incidence",
+        alpha: float = 0.0,
+        risk: RiskKind | None = None,
+        baseline: Baseline | None = None,
+    ) -> None:
+        self.loss_kind = loss
+        self.risk_kind: RiskKind = risk or ("log_risk" if loss == "cox" else "survival_sum")
+        self.alpha = alpha
+        self.baseline = baseline
+        self.edges = None if edges is None else np.asarray(edges, dtype=np.float64)
+        self.joint = loss == "cox"
+        self.loss_name = "cox" if loss == "cox" else "nll"
+        self._refuse_misfits()
+
+    @property
+    def n_outputs(self) -> int:
+        """C, the number of time bins; 1 for Cox."""
+        return 1 if self.edges is None else len(self.edges) - 1
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """The mean loss of B patients; logits B x C, targets B x 2 (time, event)."""
+        return self._loss(logits, targets, self.alpha)
+
+    def class_index(self, targets: Tensor) -> None:
+        """None: times are no classes."""
+
+    def survival(self, logits: Tensor) -> Floats | None:
+        """B x m survival at `survival_times`; None for Cox without a baseline."""
+        logits = logits.detach().double().cpu()
+        if self.edges is not None:
+            of_bins = survival_from_incidence if self.loss_kind == "incidence" else survival_from_hazards
+            return of_bins(logits).numpy()
+        if self.baseline is None:
+            return None
+        relative = _relative(logits[:, 0].numpy(), self.baseline.center)
+        return np.asarray(np.exp(-np.outer(relative, self.baseline.hazard)))
+
+    @property
+    def survival_times(self) -> Floats | None:
+        """m times at which the survival is told: the right ends of the bins, or the times of the baseline."""
+        if self.edges is not None:
+            return self.edges[1:]
+        return None if self.baseline is None else np.array(self.baseline.times)
+
+    def risks(self, logits: Tensor) -> Floats:
+        """B risks, higher is worse; minus infinity where the mean survival time is infinite."""
+        if self.edges is None:
+            return logits.detach().double().cpu()[:, 0].numpy()
+        survival = self.survival(logits)
+        assert survival is not None
+        if self.risk_kind == "mean_time":
+            return -mean_survival_time(survival, self.edges)
+        return risk(torch.from_numpy(survival)).numpy()
+
+    def measure(self, targets: npt.NDArray[Any], logits: Tensor) -> dict[str, float]:
+        """The loss (alpha = 0) and the C-index (Harrell's ties); nan where no two patients can be compared."""
+        targets = np.asarray(targets, dtype=np.float64)
+        time, event = targets[:, 0], targets[:, 1]
+        loss = self._loss(logits.detach().double().cpu(), torch.from_numpy(targets), alpha=0.0)
+        risks = self.risks(logits)
+        defined = concordance_pairs(time, event, risks).comparable[0] > 0
+        return {"loss": float(loss), "c_index": concordance(time, event, risks) if defined else float("nan")}
+
+    def selection_score(self, measures: Mapping[str, float | None]) -> float:
+        """The C-index; an undefined one counts 0."""
+        found = measures.get("c_index")
+        return 0.0 if found is None or np.isnan(found) else float(found)
+
+    def columns(self, logits: Tensor) -> Columns:
+        """`risk`, and where there are curves `survival_times` and `survival`, a list each a patient."""
+        columns: Columns = {"risk": self.risks(logits)}
+        survival, times = self.survival(logits), self.survival_times
+        if survival is not None and times is not None:
+            columns["survival_times"] = [times.tolist()] * len(survival)
+            columns["survival"] = survival.tolist()
+        return columns
+
+    def fit_baseline(self, log_risk: npt.ArrayLike, time: npt.ArrayLike, event: npt.ArrayLike) -> Survival:
+        """The Cox task with a baseline by Breslow, from the log-risks of the training patients.
+
+        H(t) = sum over event times t_k <= t of d_k / sum_{t_j >= t_k} exp(r_j - mean r), at 50 event times at most.
+        """
+        if self.edges is not None:
+            raise AsmilError("only a Cox model has a baseline; the time bins of this one give its curves")
+        times, events = checked_outcomes(time, event)
+        if not events.any():
+            raise AsmilError("no patient has an event, so no baseline can be fitted; add patients with an event")
+        log_risks = np.asarray(log_risk, dtype=np.float64)
+        if log_risks.shape != times.shape or not np.isfinite(log_risks).all():
+            raise AsmilError(
+                f"a baseline needs a finite log-risk for each of the {len(times)} patients; "
+                f"{int(np.isfinite(log_risks).sum())} are given"
+            )
+        center = float(log_risks.mean())
+        relative = _relative(log_risks, center)
+        event_times, deaths = np.unique(times[events], return_counts=True)
+        order = np.argsort(times, kind="stable")
+        at_risk_from = np.cumsum(relative[order][::-1])[::-1]
+        hazard = np.cumsum(deaths / at_risk_from[np.searchsorted(times[order], event_times, side="left")])
+        count = min(len(event_times), MOST_BASELINE_TIMES)
+        kept = np.unique(np.linspace(0, len(event_times) - 1, count).round().astype(np.int64))
+        baseline = Baseline(tuple(event_times[kept].tolist()), tuple(hazard[kept].tolist()), center)
+        return Survival(None, "cox", self.alpha, self.risk_kind, baseline)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for `from_dict`."""
+        baseline = None
+        if self.baseline is not None:
+            times, hazard = list(self.baseline.times), list(self.baseline.hazard)
+            baseline = {"times": times, "hazard": hazard, "center": self.baseline.center}
+        return {
+            "kind": self.kind,
+            "loss": self.loss_kind,
+            "alpha": self.alpha,
+            "risk": self.risk_kind,
+            "edges": None if self.edges is None else self.edges.tolist(),
+            "baseline": baseline,
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Survival:
+        """The task that `to_dict` described."""
+        found = values.get("baseline")
+        baseline = None if found is None else Baseline(tuple(found["times"]), tuple(found["hazard"]), found["center"])
+        return cls(values["edges"], values["loss"], values["alpha"], values["risk"], baseline)
+
+    def _loss(self, logits: Tensor, targets: Tensor, alpha: float) -> Tensor:
+        time, event = targets[:, 0], targets[:, 1]
+        if self.edges is None:
+            return cox_nll(logits[:, 0], time, event, largest=None)
+        # edges of the type of the times: a time on an edge stays on it when both are rounded
+        inner = torch.as_tensor(self.edges[1:-1], dtype=time.dtype, device=time.device)
+        bins = torch.bucketize(time.contiguous(), inner, right=True)
+        negative_log_likelihood = incidence_nll if self.loss_kind == "incidence" else hazard_nll
+        return negative_log_likelihood(logits, bins, event, alpha)
+
+    def _refuse_misfits(self) -> None:
+        if self.loss_kind not in ("incidence", "hazard", "cox"):
+            raise AsmilError(f"the loss of a survival task is {self.loss_kind!r}; it can be incidence, hazard or cox")
+        if not 0 <= self.alpha <= 1:
+            raise AsmilError(f"alpha of a survival task is {self.alpha}; it must lie between 0 and 1")
+        if self.loss_kind == "cox":
+            if self.edges is not None:
+                raise AsmilError("a Cox model has no time bins; leave the edges out, or choose another loss")
+            if self.risk_kind != "log_risk":
+                raise AsmilError(f"the risk of a Cox model is 'log_risk', not {self.risk_kind!r}; leave it out")
+            return
+        if self.baseline is not None:
+            raise AsmilError("only a Cox model has a baseline; leave it out, or choose the loss 'cox'")
+        if self.risk_kind not in ("survival_sum", "mean_time"):
+            raise AsmilError(
+                f"the risk of a model with time bins is {self.risk_kind!r}; it can be survival_sum or mean_time"
+            )
+        if self.edges is None or self.edges.ndim != 1 or not (np.diff(self.edges) > 0).all():
+            raise AsmilError(f"the loss {self.loss_kind!r} needs increasing edges of time bins; fit them with fit_bins")
+        fewest = 2 if self.loss_kind == "incidence" or self.risk_kind == "mean_time" else 1
+        if len(self.edges) - 1 < fewest:
+            raise AsmilError(
+                f"there is {len(self.edges) - 1} time bin, and {fewest} are needed; give more bins, or train with more "
+                "patients that have an event"
+            )
+
+
+def _relative(log_risk: Floats, center: float) -> Floats:
+    """How many times the baseline hazard a patient has, kept finite."""
+    return np.asarray(np.exp(np.clip(log_risk - center, -LARGEST_EXPONENT, LARGEST_EXPONENT)))

@@ -1,0 +1,30 @@
+"""Times and events of patients: checked once, at the border."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from asmil.errors import AsmilError
+from asmil.tasks.checked_arrays import floats_of
+
+Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+
+
+def checked_outcomes(time: npt.ArrayLike, event: npt.ArrayLike) -> tuple[Floats, Flags]:
+    """n times and n events (1: observed, 0: censored) as arrays; times are finite and not negative, events 0 or 1."""
+    times, observed = floats_of("time", time), floats_of("event", event)
+    if times.ndim != 1 or times.shape != observed.shape:
+        raise AsmilError(
+            f"times have the shape {times.shape} and events {observed.shape}; give one time and one event a patient"
+        )
+    _refuse(~np.isfinite(times) | (times < 0), times, "time", "give a finite time that is not negative")
+    _refuse((observed != 0) & (observed != 1), observed, "event", "give 1 for an event and 0 for a censored patient")
+    return times, observed == 1
+
+
+def _refuse(wrong: Flags, values: Floats, field: str, remedy: str) -> None:
+    if wrong.any():
+        place = int(wrong.argmax())
+        raise AsmilError(f"the {field} of patient {place} (counted from 0) is {values[place]:g}; {remedy}")
