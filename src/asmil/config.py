@@ -44,8 +44,10 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
     return merged
 
 
-def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
+def parse_assignments(assignments: Iterable[str], option: str = "--set") -> dict[str, Any]:
     """The tree that `--set section.key=value` words describe; values are read as YAML.
+
+    option: by which the words were given, for the errors
 
     >>> parse_assignments(["training.lr=3e-4", "model.tokens=4"])
     {'training': {'lr': '3e-4'}, 'model': {'tokens': 4}}
@@ -54,12 +56,12 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         if not equals or not all(name.strip().split(".")):
-            raise AsmilError(f"--set {assignment}: write it as section.key=value, e.g. training.lr=3e-4")
+            raise AsmilError(f"{option} {assignment}: write it as section.key=value, e.g. training.lr=3e-4")
         try:
             value = yaml.safe_load(text)
         except yaml.YAMLError:
             raise AsmilError(
-                f"--set {assignment}: the value {text!r} cannot be read; quote it or simplify it"
+                f"{option} {assignment}: the value {text!r} cannot be read; quote it or simplify it"
             ) from None
         tree = merge(tree, nested(name.strip(), value))
     return tree
@@ -104,7 +106,9 @@ def _explain(kind: type[BaseModel], error: ValidationError, section: str) -> str
             sentences.append(f"setting '{name}' is missing; give it a value")
         else:
             message = problem["msg"].removeprefix("Value error, ")
-            sentences.append(f"setting '{name}' = {problem['input']!r}: {message[0].lower()}{message[1:]}")
+            message = f"{message[0].lower()}{message[1:]}"
+            # what is wrong with all settings together names those that it is about
+            sentences.append(f"setting '{name}' = {problem['input']!r}: {message}" if name else message)
     return "; ".join(sentences)
 
 

@@ -98,7 +98,7 @@ def test_one_file_may_hold_the_whole_cohort(tmp_path):
 
 def test_labels_are_optional_for_prediction(tmp_path):
     touch_features(tmp_path / "features", "ab")
-    cohort = load_cohort(write_csv(tmp_path, "slide\na\nb\n"), require_labels=False)
+    cohort = load_cohort(write_csv(tmp_path, "slide\na\nb\n"), kind=None)
     assert cohort.classes == ()
     with pytest.raises(AsmilError, match=r"slide 'a'.*no label"):
         cohort.target("a")

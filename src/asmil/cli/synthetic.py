@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def synthetic(
@@ -20,6 +23,10 @@ def synthetic(
     witness_min: Annotated[float, typer.Option(help="Smallest share of lesion tiles.")] = 0.005,
     witness_max: Annotated[float, typer.Option(help="Largest share of lesion tiles.")] = 0.20,
     sites: Annotated[int, typer.Option(help="Sites of training and validation; test has one more.")] = 4,
+    task: Annotated[
+        str, typer.Option(help="classification, survival, regression (share of lesion tiles) or multilabel.")
+    ] = "classification",
+    censored: Annotated[float, typer.Option(help="survival: expected share of censored patients.")] = 0.5,
 ) -> None:
     """Make a synthetic cohort: feature files, cohort.csv, and the truth of every tile.
 
@@ -28,8 +35,13 @@ def synthetic(
     from rich.console import Console
     from rich.progress import Progress
 
-    from asmil.cohort.synthetic import SyntheticConfig, write_synthetic
+    from asmil.cohort.synthetic import SurvivalConfig, SyntheticConfig, write_synthetic
+    from asmil.cohort.synthetic.outcomes import SyntheticTask
     from asmil.config import parse_settings
+    from asmil.errors import AsmilError, did_you_mean
+
+    if task not in get_args(SyntheticTask):
+        raise AsmilError(f"--task {task}: {did_you_mean(task, get_args(SyntheticTask))}")
 
     config = parse_settings(
         SyntheticConfig,
@@ -46,11 +58,18 @@ def synthetic(
             "sites": sites,
         },
     )
+    survival = parse_settings(SurvivalConfig, {"censored": censored})
     console = Console(stderr=True)
     with Progress(console=console, transient=True) as progress:
-        task = progress.add_task("slides", total=slides)
-        manifest = write_synthetic(folder, config, lambda done, total: progress.update(task, completed=done))
-    _print_summary(manifest)
+        bar = progress.add_task("slides", total=slides)
+        manifest = write_synthetic(
+            folder,
+            config,
+            lambda done, total: progress.update(bar, completed=done),
+            cast(SyntheticTask, task),
+            survival,
+        )
+    _print_summary(manifest, task)
 
 
 def _number_or_word(text: str) -> float | str:
@@ -60,20 +79,43 @@ def _number_or_word(text: str) -> float | str:
         return text
 
 
-def _print_summary(manifest: Path) -> None:
+def _print_summary(manifest: Path, task: str) -> None:
     import pandas as pd
     from rich.console import Console
     from rich.table import Table
 
     cohort = pd.read_csv(manifest)
-    labels = list(dict.fromkeys(sorted(cohort["label"])))
+    names = _outcome_names(cohort, task)
     table = Table(title="synthetic cohort")
-    for name in ("part", "slides", "patients", *labels, "sites"):
+    for name in ("part", "slides", "patients", *names, "sites"):
         table.add_column(name, justify="left" if name in ("part", "sites") else "right")
     for part, rows in cohort.groupby("split", sort=False):
-        counts = [str(int((rows["label"] == label).sum())) for label in labels]
         sites = ", ".join(sorted(set(rows["site"])))
-        table.add_row(str(part), str(len(rows)), str(rows["patient"].nunique()), *counts, sites)
+        table.add_row(
+            str(part), str(len(rows)), str(rows["patient"].nunique()), *_outcome_cells(rows, task, names), sites
+        )
     console = Console()
     console.print(table)
     console.print(f"manifest: {manifest}", markup=False, soft_wrap=True)
+
+
+def _outcome_names(cohort: pd.DataFrame, task: str) -> list[str]:
+    if task == "survival":
+        return ["events", "censored", "median months"]
+    if task == "regression":
+        return ["mean share"]
+    if task == "multilabel":
+        return sorted({label for cell in cohort["label"] for label in cell.split(";")})
+    return sorted(set(cohort["label"]))
+
+
+def _outcome_cells(rows: pd.DataFrame, task: str, names: list[str]) -> list[str]:
+    """Counts of patients (survival) or slides, or the mean, of one part."""
+    if task == "survival":
+        patients = rows.drop_duplicates("patient")
+        events = int(patients["event"].sum())
+        return [str(events), str(len(patients) - events), f"{patients['time'].median():.1f}"]
+    if task == "regression":
+        return [f"{rows['label'].mean():.4f}"]
+    told = [cell.split(";") for cell in rows["label"]]
+    return [str(sum(name in labels for labels in told)) for name in names]

@@ -193,7 +193,7 @@ def cohort_dependence(
     deduplicate: also judge the distinct tiles of every slide, for which all features are read
     progress: called with the slides looked at and the number of all
     """
-    cohort, problems = read_manifest(manifest, features, require_labels=False)
+    cohort, problems = read_manifest(manifest, features, kind=None)
     judged = []
     for done, slide in enumerate(cohort.slides, start=1):
         try:

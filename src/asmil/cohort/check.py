@@ -12,11 +12,15 @@ from asmil.cohort.consistency import mixture_problems
 from asmil.cohort.features import fingerprint, inspect_features, read_bag
 from asmil.cohort.leakage import duplicate_problems, patient_problems
 from asmil.cohort.manifest import Cohort, Slide, read_manifest
+from asmil.cohort.outcomes import contradictions, label_names
 from asmil.cohort.problems import Problem, listed, problems_of
 from asmil.cohort.source import FeatureInfo
 from asmil.cohort.splits import make_splits
 from asmil.cohort.stored import stored_bytes
+from asmil.cohort.table import OUTCOME_COLUMNS, number
+from asmil.cohort.units import units_of
 from asmil.errors import AsmilError
+from asmil.tasks.base import TaskKind
 
 __all__ = ["CheckReport", "CohortSummary", "Problem", "check_cohort"]
 
@@ -25,7 +29,8 @@ __all__ = ["CheckReport", "CohortSummary", "Problem", "check_cohort"]
 class CohortSummary:
     """A cohort in numbers, over the slides whose files could be read; None where files differ or do not say.
 
-    classes: slides of each class; mpp: microns per pixel of the tiles, as the encoder saw them
+    classes: slides of each class, or of each group of outcomes (events, censored)
+    mpp: microns per pixel of the tiles, as the encoder saw them
     """
 
     slides: int
@@ -64,15 +69,17 @@ def check_cohort(
     folds: int | None = None,
     deep: bool = True,
     progress: Callable[[int, int], None] | None = None,
+    kind: TaskKind = "classification",
 ) -> CheckReport:
     """Collect every problem of a manifest, its files and its splits.
 
     folds: of the splits to try (default: one split, or what the manifest says)
     deep: read every bag as well, which finds NaN and damage inside the files
     progress: called with the slides looked at and the number of all
+    kind: the task whose outcomes the manifest must hold
     """
     try:
-        cohort, problems = read_manifest(manifest_path, features)
+        cohort, problems = read_manifest(manifest_path, features, kind)
     except AsmilError as error:
         return CheckReport(problems_of(error, manifest_path), None)
     infos: dict[str, FeatureInfo] = {}
@@ -86,10 +93,10 @@ def check_cohort(
     readable = [slide for slide in cohort.slides if slide.slide in infos]
     problems += mixture_problems(list(infos.values()))
     problems += duplicate_problems(readable)
-    problems += _split_problems(cohort, folds)
+    problems += _split_problems(cohort, folds, kind)
     problems += _coords_problems(readable, infos)
     ordered = sorted(problems, key=lambda problem: problem.severity)
-    return CheckReport(tuple(ordered), _summary(cohort, list(infos.values())))
+    return CheckReport(tuple(ordered), _summary(cohort, list(infos.values()), kind))
 
 
 def _inspect(slide: Slide, deep: bool) -> FeatureInfo:
@@ -101,8 +108,8 @@ def _inspect(slide: Slide, deep: bool) -> FeatureInfo:
     return info
 
 
-def _split_problems(cohort: Cohort, folds: int | None) -> list[Problem]:
-    # slides without a label, or without the split or fold that others have, are reported already
+def _split_problems(cohort: Cohort, folds: int | None, kind: TaskKind) -> list[Problem]:
+    # slides without an outcome, or without the split or fold that others have, are reported already
     has_split = any(slide.split for slide in cohort.slides)
     has_fold = any(slide.fold is not None for slide in cohort.slides)
     placed = Cohort(
@@ -110,18 +117,21 @@ def _split_problems(cohort: Cohort, folds: int | None) -> list[Problem]:
         tuple(
             slide
             for slide in cohort.slides
-            if slide.label is not None
+            if all(getattr(slide, column) is not None for column in OUTCOME_COLUMNS[kind])
+            and (kind != "regression" or number(slide.label or "") is not None)
             and (slide.split is not None or not has_split)
             and (slide.fold is not None or not has_fold)
         ),
     )
     if not placed.slides:
         return []
+    # only survival joins the slides of a patient unless it is asked to
+    problems = contradictions(placed, units_of(placed.slides, "patient"), kind) if kind == "survival" else []
     try:
-        splits = make_splits(placed, folds or 1)
+        splits = make_splits(placed, folds or 1, kind=kind)
     except AsmilError as error:
-        return list(problems_of(error, cohort.path))
-    return patient_problems(placed, splits)
+        return [*problems, *problems_of(error, cohort.path)]
+    return [*problems, *patient_problems(placed, splits)]
 
 
 def _coords_problems(slides: Sequence[Slide], infos: dict[str, FeatureInfo]) -> list[Problem]:
@@ -137,9 +147,8 @@ def _coords_problems(slides: Sequence[Slide], infos: dict[str, FeatureInfo]) -> 
     return found
 
 
-def _summary(cohort: Cohort, infos: Sequence[FeatureInfo]) -> CohortSummary:
+def _summary(cohort: Cohort, infos: Sequence[FeatureInfo], kind: TaskKind) -> CohortSummary:
     tiles = [info.n_tiles for info in infos] or [0]
-    counts = Counter(slide.label for slide in cohort.slides)
     widths = {info.width for info in infos}
     encoders = {info.encoder for info in infos}
     resolutions = {round(info.tile_mpp, 4) for info in infos if info.tile_mpp is not None}
@@ -147,7 +156,7 @@ def _summary(cohort: Cohort, infos: Sequence[FeatureInfo]) -> CohortSummary:
     return CohortSummary(
         slides=len(cohort),
         patients=len({slide.patient for slide in cohort.slides}),
-        classes={name: counts[name] for name in cohort.classes},
+        classes=_group_sizes(cohort, kind),
         tiles_min=min(tiles),
         tiles_median=median(tiles),
         tiles_max=max(tiles),
@@ -156,3 +165,15 @@ def _summary(cohort: Cohort, infos: Sequence[FeatureInfo]) -> CohortSummary:
         mpp=resolutions.pop() if len(resolutions) == 1 else None,
         bytes_on_disk=sum(map(stored_bytes, paths)),
     )
+
+
+def _group_sizes(cohort: Cohort, kind: TaskKind) -> dict[str, int]:
+    """Slides of each class or label, with and without an event; values are not counted."""
+    if kind == "survival":
+        events = [slide.event for slide in cohort.slides]
+        return {"with an event": events.count(True), "censored": events.count(False)}
+    if kind == "regression":
+        return {}
+    told = [label_names(slide.label or "") if kind == "multilabel" else {slide.label} for slide in cohort.slides]
+    counts = Counter(name for names in told for name in names)
+    return {name: counts[name] for name in (cohort.classes if kind == "classification" else sorted(map(str, counts)))}

@@ -16,13 +16,18 @@ FINEST_SHARE = 10
 
 @dataclass(frozen=True)
 class Subjects:
-    """Slides in order of their names, as arrays, so that the order of the manifest's rows does not matter."""
+    """Slides in order of their names, as arrays, so that the order of the manifest's rows does not matter.
+
+    targets: the class of each slide, or the group of outcomes it falls into
+    needed: the classes that every part must hold, or nothing could be trained or measured
+    """
 
     where: str
     names: NDArray[Any]
     patients: NDArray[Any]
     targets: NDArray[np.int64]
     classes: tuple[str, ...]
+    needed: tuple[int, ...]
 
     def patients_of(self, part: NDArray[np.int64], target: int) -> int:
         """How many patients of a part have a slide of a class."""
@@ -70,35 +75,43 @@ def hold_out(subjects: Subjects, part: NDArray[np.int64], share: float, seed: in
     """About `share` of a part: a few folds of a division as fine as the rarest class allows."""
     if share <= 0:
         return part[:0]
-    counts = {target: subjects.patients_of(part, target) for target in set(subjects.targets[part])}
-    rarest = min(counts, key=lambda target: counts[target])
-    if counts[rarest] < 2:
-        fail(
-            subjects.where,
-            f"class '{subjects.classes[rarest]}' has only {counts[rarest]} patient where a part must be held "
-            "out and a part trained on",
-            "add patients of this class or leave the class out (train, val and test need one each)",
-        )
-    finest = min(FINEST_SHARE, counts[rarest])
+    finest = min(FINEST_SHARE, _rarest_count(subjects, part))
     fraction = Fraction(share).limit_denominator(finest)
     count = max(fraction.denominator, 2) if fraction.numerator else finest
     taken = min(max(round(share * count), 1), count - 1)
     return np.concatenate(stratified_folds(subjects, part, count, seed)[:taken])
 
 
+def _rarest_count(subjects: Subjects, part: NDArray[np.int64]) -> int:
+    """The patients of the rarest class that every part must hold; where none must, all patients."""
+    counts = {target: subjects.patients_of(part, target) for target in set(subjects.targets[part])}
+    needed = {target: count for target, count in counts.items() if target in subjects.needed}
+    if not needed:
+        needed = {int(subjects.targets[part][0]): len(set(subjects.patients[part]))}
+    rarest = min(needed, key=lambda target: needed[target])
+    if needed[rarest] < 2:
+        fail(
+            subjects.where,
+            f"class '{subjects.classes[rarest]}' has only {needed[rarest]} patient where a part must be held "
+            "out and a part trained on",
+            "add patients of this class or leave the class out (train, val and test need one each)",
+        )
+    return needed[rarest]
+
+
 def refuse_rare(subjects: Subjects, folds: int) -> None:
     """Stop if a class has fewer patients than there are folds."""
     everything = np.arange(len(subjects.names))
-    counts = [subjects.patients_of(everything, target) for target in range(len(subjects.classes))]
+    counts = {target: subjects.patients_of(everything, target) for target in subjects.needed}
     raise_errors(
         [
             Problem(
                 "error",
                 subjects.where,
-                f"class '{name}' has {count} patients, fewer than the {folds} folds",
+                f"class '{subjects.classes[target]}' has {count} patients, fewer than the {folds} folds",
                 f"use at most {count} folds, add patients or leave the class out",
             )
-            for name, count in zip(subjects.classes, counts, strict=True)
+            for target, count in counts.items()
             if count < folds
         ]
     )
@@ -113,7 +126,7 @@ def refuse_absent(subjects: Subjects, roles: list[NDArray[Any]], own_split: bool
             members = part == role
             if role == "test" and not members.any():
                 continue
-            absent = set(range(len(subjects.classes))) - set(subjects.targets[members])
+            absent = set(subjects.needed) - set(subjects.targets[members])
             names = [subjects.classes[target] for target in sorted(absent)]
             if names:
                 what = f"no {role} slide of fold {fold} is of class {listed(names)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -18,6 +19,7 @@ from asmil.cohort.manifest import Slide
 from asmil.cohort.pack import read_packed, write_pack
 from asmil.cohort.pack_reading import Pack
 from asmil.cohort.stored import stored_bytes
+from asmil.cohort.units import Unit, join_bags
 from asmil.errors import AsmilError, did_you_mean
 
 CacheMode = Literal["auto", "none", "memory", "disk"]
@@ -28,8 +30,9 @@ EXTRAS_SHARE_OF_RAM = 0.1
 
 
 class BagLoader:
-    """Reads the bags of slides, prepares them, and keeps them where `cache` says.
+    """Reads the bags of slides or patients, prepares them, and keeps them where `cache` says.
 
+    units: slides, or units that may join several (a patient's)
     cache: "none" reads the file each time; "memory" keeps prepared bags; "disk" packs the features as float16
         in `cache_folder`; "auto" is "memory" if the files fit in a quarter of the free RAM, else "none"
     prepare: parameter-free work on a bag (neighbors, clusters); what it adds to the extras is kept, room allowing
@@ -38,7 +41,7 @@ class BagLoader:
 
     def __init__(
         self,
-        slides: Sequence[Slide],
+        units: Sequence[Slide | Unit],
         cache: CacheMode = "auto",
         cache_folder: Path | str | None = None,
         prepare: Callable[[Bag], Bag] | None = None,
@@ -47,8 +50,10 @@ class BagLoader:
     ) -> None:
         if cache not in get_args(CacheMode):
             raise AsmilError(f"cache '{cache}' is not known; {did_you_mean(cache, get_args(CacheMode))}")
-        self.slides = tuple(slides)
-        self.cache = _fitting(self.slides) if cache == "auto" else cache
+        self.units = tuple(unit if isinstance(unit, Unit) else Unit.of_slide(unit) for unit in units)
+        slides = [slide for unit in self.units for slide in unit.slides]
+        self.cache = _fitting(slides) if cache == "auto" else cache
+        self._cache_folder = cache_folder
         self._prepare = prepare
         self._prefetch = prefetch
         self._workers = workers
@@ -56,28 +61,23 @@ class BagLoader:
         self._added: dict[int, dict[str, Any]] = {}
         self._room_for_extras = int(EXTRAS_SHARE_OF_RAM * psutil.virtual_memory().available)
         self._pack: Pack | None = None
-        if self.cache == "disk" and self.slides:
+        if self.cache == "disk" and slides:
             if cache_folder is None:
                 raise AsmilError("cache 'disk' needs a folder; give cache_folder")
-            self._pack = write_pack(self.slides, Path(cache_folder) / PACK_NAME)
+            self._pack = write_pack(slides, Path(cache_folder) / PACK_NAME)
 
     def __len__(self) -> int:
-        return len(self.slides)
+        return len(self.units)
+
+    def preparing(self, prepare: Callable[[Bag], Bag]) -> BagLoader:
+        """A loader of the same bags that prepares them in another way; what this one keeps is not shared."""
+        return BagLoader(self.units, self.cache, self._cache_folder, prepare, self._prefetch, self._workers)
 
     def bag(self, index: int) -> Bag:
-        """The prepared bag of one slide."""
+        """The prepared bag of one slide or patient."""
         if index in self._kept:
             return self._kept[index]
-        slide = self.slides[index]
-        try:
-            bag = self._prepared(index, self._read(slide))
-        except AsmilError as error:
-            if slide.slide in str(error):
-                raise
-            raise AsmilError(f"slide '{slide.slide}': {error}") from error
-        except Exception as error:
-            error.add_note(f"while reading slide '{slide.slide}' ({slide.source})")
-            raise
+        bag = self._prepared(index, self._joined(self.units[index]))
         if self.cache == "memory":
             self._kept[index] = bag
         return bag
@@ -105,9 +105,10 @@ class BagLoader:
         """The bag with what `prepare` adds; neighbors and clusters are not searched for again in every epoch."""
         if self._prepare is None:
             return bag
-        if index in self._added:
-            return self._prepare(replace(bag, extras={**bag.extras, **self._added[index]}))
-        prepared = self._prepare(bag)
+        with _naming(self.units[index].name, self.units[index].slides[0]):
+            if index in self._added:
+                return self._prepare(replace(bag, extras={**bag.extras, **self._added[index]}))
+            prepared = self._prepare(bag)
         added = {name: value for name, value in prepared.extras.items() if name not in bag.extras}
         size = _bytes(added)
         if added and self.cache != "memory" and size <= self._room_for_extras:
@@ -115,10 +116,32 @@ class BagLoader:
             self._room_for_extras -= size
         return prepared
 
+    def _joined(self, unit: Unit) -> Bag:
+        bags = [self._read(slide) for slide in unit.slides]
+        if len(bags) == 1:
+            return replace(bags[0], id=unit.name)
+        with _naming(unit.name, unit.slides[0]):
+            return join_bags(bags, unit.name)
+
     def _read(self, slide: Slide) -> Bag:
-        if self._pack is not None:
-            return read_packed(self._pack, slide.slide)
-        return read_bag(slide.source, slide.slide, slide.mpp)
+        with _naming(slide.slide, slide):
+            if self._pack is not None:
+                return read_packed(self._pack, slide.slide)
+            return read_bag(slide.source, slide.slide, slide.mpp)
+
+
+@contextmanager
+def _naming(name: str, slide: Slide) -> Iterator[None]:
+    """Errors inside name the slide or patient."""
+    try:
+        yield
+    except AsmilError as error:
+        if name in str(error):
+            raise
+        raise AsmilError(f"slide '{name}': {error}") from error
+    except Exception as error:
+        error.add_note(f"while reading slide '{slide.slide}' ({slide.source})")
+        raise
 
 
 def _bytes(value: Any) -> int:

@@ -13,13 +13,27 @@ from asmil.cohort.locate import find_features, holds_a_cohort
 from asmil.cohort.pack_index import is_pack
 from asmil.cohort.problems import Problem, fail, raise_errors
 from asmil.cohort.source import FeatureSource
-from asmil.cohort.table import SPLIT_NAMES, column_problems, positive, read_table, row_problems
+from asmil.cohort.table import (
+    EVENTS,
+    OUTCOME_COLUMNS,
+    SPLIT_NAMES,
+    column_problems,
+    number,
+    positive,
+    read_table,
+    row_problems,
+)
 from asmil.errors import AsmilError, did_you_mean
+from asmil.tasks.base import TaskKind
 
 
 @dataclass(frozen=True)
 class Slide:
-    """One row of the manifest. mpp: microns per level-0 pixel, for feature files that do not say."""
+    """One row of the manifest.
+
+    time, event: of a survival cohort: the follow-up time, and whether the event was observed at its end
+    mpp: microns per level-0 pixel, for feature files that do not say
+    """
 
     slide: str
     patient: str
@@ -29,6 +43,8 @@ class Slide:
     mpp: float | None = None
     split: Literal["train", "val", "test"] | None = None
     fold: int | None = None
+    time: float | None = None
+    event: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -76,13 +92,16 @@ class Cohort:
         return self.classes.index(slide.label)
 
 
-def load_cohort(path: Path | str, features: Path | str | None = None, require_labels: bool = True) -> Cohort:
+def load_cohort(
+    path: Path | str, features: Path | str | None = None, kind: TaskKind | None = "classification"
+) -> Cohort:
     """Read a manifest (CSV or Parquet) and find the features of its slides.
 
     features: a folder of feature files, one cohort file or a pack, for rows without a `features` cell;
         default: the folder `features` beside the manifest
+    kind: the task whose outcomes the manifest must hold; None: none are needed
     """
-    cohort, problems = read_manifest(path, features, require_labels)
+    cohort, problems = read_manifest(path, features, kind)
     raise_errors(problems)
     return cohort
 
@@ -106,17 +125,17 @@ def cohort_from_features(place: Path | str) -> Cohort:
 
 
 def read_manifest(
-    path: Path | str, features: Path | str | None = None, require_labels: bool = True
+    path: Path | str, features: Path | str | None = None, kind: TaskKind | None = "classification"
 ) -> tuple[Cohort, list[Problem]]:
     """The cohort of all rows that can be used, and the problems of the others."""
     path = Path(path)
     table = read_table(path)
-    required = ["slide", "label"] if require_labels else ["slide"]
+    required = ["slide", *(OUTCOME_COLUMNS[kind] if kind is not None else ())]
     problems = column_problems(path, list(table.columns), required)
     if "slide" not in table.columns:
         raise_errors(problems)
     rows = cast(list[dict[str, str]], table.to_dict("records"))
-    problems += row_problems(path, rows, require_labels and "label" in table.columns)
+    problems += row_problems(path, rows, kind)
     finder = _Finder(path, Path(features) if features is not None else None)
     slides = {}
     for row in rows:
@@ -186,4 +205,6 @@ def _slide(row: Mapping[str, str], source: FeatureSource) -> Slide:
         mpp=positive(row.get("mpp", "")),
         split=cast(Literal["train", "val", "test"], split) if split in SPLIT_NAMES else None,
         fold=int(fold) if fold.isdecimal() else None,
+        time=number(row.get("time", "")),
+        event=EVENTS.get(row.get("event", "").lower()),
     )

@@ -1,8 +1,9 @@
-"""Training, validation and test parts: grouped by patient, stratified by label, reproducible."""
+"""Training, validation and test parts: grouped by patient, stratified by outcome, reproducible."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,11 +13,14 @@ from numpy.typing import NDArray
 
 from asmil.cohort.holdout import Subjects, hold_out, refuse_absent, refuse_rare, stratified_folds
 from asmil.cohort.leakage import refuse_leakage
-from asmil.cohort.manifest import Cohort
+from asmil.cohort.manifest import Cohort, Slide
+from asmil.cohort.outcomes import outcomes_of
 from asmil.cohort.problems import fail, listed
+from asmil.cohort.units import Unit
 from asmil.files import replacing
+from asmil.tasks.base import TaskKind
 
-__all__ = ["ROLES", "Roles", "Splits", "make_splits", "refuse_leakage"]
+__all__ = ["ROLES", "Roles", "Splits", "inner_splits", "make_splits", "refuse_leakage"]
 
 Roles = Literal["train", "val", "test"]
 ROLES: tuple[Roles, ...] = ("train", "val", "test")
@@ -63,7 +67,13 @@ class Splits:
 
 
 def make_splits(
-    cohort: Cohort, folds: int = 1, seed: int = 0, val_share: float = 0.15, test_share: float = 0.25
+    cohort: Cohort,
+    folds: int = 1,
+    seed: int = 0,
+    val_share: float = 0.15,
+    test_share: float = 0.25,
+    kind: TaskKind = "classification",
+    by_site: bool = False,
 ) -> Splits:
     """The manifest's own split or folds if it has them, else generated ones.
 
@@ -72,21 +82,18 @@ def make_splits(
     folds: 1 for one split, 2 or more for cross-validation (every patient is tested exactly once)
     test_share: of the cohort, for one generated split; cross-validation tests 1 / folds of it
     val_share: of what is not tested, where the manifest names no validation slides
+    kind: of the task, whose outcomes the parts share out evenly
+    by_site: every fold tests the slides of one site, and no other fold does
     Shares are met as nearly as whole patients of the rarest class allow.
     """
     _refuse_request(cohort, folds, val_share, test_share)
-    slides = sorted(cohort.slides, key=lambda slide: slide.slide)
-    subjects = Subjects(
-        str(cohort.path),
-        np.array([slide.slide for slide in slides], dtype=object),
-        np.array([slide.patient for slide in slides], dtype=object),
-        np.array([cohort.target(slide) for slide in slides], dtype=np.int64),
-        cohort.classes,
-    )
+    subjects, slides = subjects_of(cohort, kind)
     everything = np.arange(len(slides))
     given = [slide.split for slide in slides if slide.split is not None and folds == 1]
     own = np.array([slide.fold for slide in slides if slide.fold is not None])
-    if given:
+    if by_site:
+        roles = [_with_test(everything, test) for test in _sites(cohort, slides, folds)]
+    elif given:
         roles = [np.array(given, dtype=object)]
     elif len(own):
         roles = [_with_test(everything, np.flatnonzero(own == fold)) for fold in range(own.max() + 1)]
@@ -99,7 +106,40 @@ def make_splits(
         train = np.flatnonzero(part == "train")
         if len(train) and "val" not in part:
             part[hold_out(subjects, train, val_share, seed + 1 + fold)] = "val"
-    refuse_absent(subjects, roles, own_split=bool(given) or len(own) > 0)
+    refuse_absent(subjects, roles, own_split=by_site or bool(given) or len(own) > 0)
+    return _table(subjects, roles)
+
+
+def inner_splits(cohort: Cohort, splits: Splits, fold: int, count: int, seed: int, kind: TaskKind) -> Splits:
+    """What is not tested in a fold, divided again into `count` folds whose held-out parts are validation parts.
+
+    The inner loop of nested cross-validation: no test slide of the outer fold is among its slides.
+    """
+    known = set(splits.slides(fold, "train")) | set(splits.slides(fold, "val"))
+    part = Cohort(cohort.path, tuple(slide for slide in cohort.slides if slide.slide in known), cohort.classes)
+    subjects, slides = subjects_of(part, kind)
+    refuse_rare(replace(subjects, where=f"{cohort.path}, inner folds of fold {fold}"), count)
+    everything = np.arange(len(slides))
+    held_out = stratified_folds(subjects, everything, count, seed)
+    return _table(subjects, [np.where(np.isin(everything, val), "val", "train") for val in held_out])
+
+
+def subjects_of(cohort: Cohort, kind: TaskKind) -> tuple[Subjects, list[Slide]]:
+    """The slides of a cohort in the order of their names, and as arrays."""
+    slides = sorted(cohort.slides, key=lambda slide: slide.slide)
+    outcomes = outcomes_of(cohort, [Unit.of_slide(slide) for slide in slides], kind)
+    subjects = Subjects(
+        str(cohort.path),
+        np.array([slide.slide for slide in slides], dtype=object),
+        np.array([slide.patient for slide in slides], dtype=object),
+        outcomes.strata,
+        outcomes.stratum_names,
+        outcomes.needed,
+    )
+    return subjects, slides
+
+
+def _table(subjects: Subjects, roles: Sequence[NDArray[Any]]) -> Splits:
     tables = [
         pd.DataFrame({"slide": subjects.names, "patient": subjects.patients, "fold": fold, "role": part})
         for fold, part in enumerate(roles)
@@ -109,6 +149,28 @@ def make_splits(
 
 def _with_test(everything: NDArray[np.int64], test: NDArray[np.int64]) -> NDArray[Any]:
     return np.where(np.isin(everything, test), "test", "train").astype(object)
+
+
+def _sites(cohort: Cohort, slides: Sequence[Slide], folds: int) -> list[NDArray[np.int64]]:
+    """The slides of every site, in the order of the sites' names."""
+    without = [slide.slide for slide in slides if slide.site is None]
+    if without:
+        what = f"{len(without)} slides have no site ({listed(without)})"
+        fail(cohort.path, what, "fill column 'site', or leave out --leave-one-site-out")
+    sites = np.array([slide.site for slide in slides], dtype=object)
+    names = sorted(set(sites))
+    if len(names) < 2:
+        fail(cohort.path, f"all slides are of site '{names[0]}'", "leaving one site out needs two or more")
+    if folds not in (1, len(names)):
+        fail(cohort.path, f"there are {len(names)} sites, not {folds}", "leave --folds out: every site is a fold")
+    of_patient: dict[str, set[str]] = {}
+    for slide, site in zip(slides, sites, strict=True):
+        of_patient.setdefault(slide.patient, set()).add(site)
+    for patient, several in of_patient.items():
+        if len(several) > 1:
+            what = f"patient '{patient}' has slides of the sites {listed(sorted(several))}"
+            fail(cohort.path, what, "name one site a patient, who would be trained on and tested otherwise")
+    return [np.flatnonzero(sites == name) for name in names]
 
 
 def _refuse_request(cohort: Cohort, folds: int, val_share: float, test_share: float) -> None:
@@ -123,6 +185,3 @@ def _refuse_request(cohort: Cohort, folds: int, val_share: float, test_share: fl
     if own_folds and folds not in (1, len(own_folds)):
         what = f"the manifest's column 'fold' makes {len(own_folds)} folds, not {folds}"
         fail(cohort.path, what, "remove the column or ask for its number of folds")
-    if len(cohort.classes) < 2:
-        what = f"there is only one class ('{cohort.classes[0]}')" if cohort.classes else "there are no labels"
-        fail(cohort.path, what, "a classifier needs slides of two classes or more")

@@ -12,8 +12,18 @@ import pyarrow
 
 from asmil.cohort.problems import Problem, fail, listed
 from asmil.errors import did_you_mean
+from asmil.tasks.base import TaskKind
 
-COLUMNS = ("slide", "patient", "label", "features", "split", "fold", "site", "mpp", "image")
+COLUMNS = ("slide", "patient", "label", "time", "event", "features", "split", "fold", "site", "mpp", "image")
+OUTCOME_COLUMNS: dict[TaskKind, tuple[str, ...]] = {
+    "classification": ("label",),
+    "survival": ("time", "event"),
+    "regression": ("label",),
+    "multilabel": ("label",),
+}
+"""Where the manifest says what is to be predicted."""
+EVENTS = {"1": True, "0": False, "1.0": True, "0.0": False, "true": True, "false": False}
+"""A column of numbers with a gap in it is written with decimals."""
 SPLIT_NAMES = ("train", "val", "test")
 
 
@@ -58,8 +68,8 @@ def column_problems(path: Path, columns: list[str], required: list[str]) -> list
     return problems
 
 
-def row_problems(path: Path, rows: list[dict[str, str]], require_labels: bool) -> list[Problem]:
-    """Cells that cannot be used: empty or repeated names, empty labels, splits, folds and mpp."""
+def row_problems(path: Path, rows: list[dict[str, str]], kind: TaskKind | None) -> list[Problem]:
+    """Cells that cannot be used: empty or repeated names, outcomes of a task (None: not asked for), splits, mpp."""
     problems = []
     lines: dict[str, list[int]] = {}
     for line, row in enumerate(rows, start=2):
@@ -82,8 +92,8 @@ def row_problems(path: Path, rows: list[dict[str, str]], require_labels: bool) -
         problems.append(Problem("error", str(path), "columns 'split' and 'fold' are both filled", todo))
     for row in rows:
         name, split, fold = row["slide"], row.get("split", ""), row.get("fold", "")
-        if require_labels and not row["label"]:
-            report(name, "the label is empty", "fill it or leave the slide out")
+        for what, todo in _outcome_problems(row, kind):
+            report(name, what, todo)
         if has_split and split not in SPLIT_NAMES:
             report(name, f"split '{split}' is not train, val or test", did_you_mean(split.lower(), SPLIT_NAMES))
         if has_fold and not fold.isdecimal():
@@ -97,13 +107,37 @@ def row_problems(path: Path, rows: list[dict[str, str]], require_labels: bool) -
     return problems
 
 
-def positive(text: str) -> float | None:
-    """The positive number that a cell holds, None if it holds anything else."""
+def _outcome_problems(row: dict[str, str], kind: TaskKind | None) -> list[tuple[str, str]]:
+    """What is wrong with the outcome of a row, and what to do."""
+    for column in () if kind is None else OUTCOME_COLUMNS[kind]:
+        if column in row and not row[column]:
+            return [(f"the {column} is empty", "fill it or leave the slide out")]
+    if kind == "regression" and "label" in row and number(row["label"]) is None:
+        return [(f"the label '{row['label']}' is not a number", "a regression needs numbers")]
+    if kind != "survival":
+        return []
+    found = []
+    time = number(row.get("time", "0"))
+    if time is None or time < 0:
+        found.append((f"the time '{row['time']}' is not a number from 0 on", "give the follow-up time, e.g. in months"))
+    if row.get("event", "0").lower() not in EVENTS:
+        found.append((f"the event '{row['event']}' is neither 1 nor 0", "write 1 for an event, 0 for censored"))
+    return found
+
+
+def number(text: str) -> float | None:
+    """The finite number that a cell holds, None if it holds anything else."""
     try:
         value = float(text)
     except ValueError:
         return None
-    return value if math.isfinite(value) and value > 0 else None
+    return value if math.isfinite(value) else None
+
+
+def positive(text: str) -> float | None:
+    """The positive number that a cell holds, None if it holds anything else."""
+    value = number(text)
+    return value if value is not None and value > 0 else None
 
 
 def _read(path: Path) -> pd.DataFrame:

@@ -10,18 +10,21 @@ must be known. What they hold, and why:
   patient's slides, and a shift of every site, correlated with the label in the training part only. The
   test part comes from a site that training never saw.
 
+The same slides can tell classes, survival times with known hazards, a value, or several labels (`outcomes`).
 Nothing here is tuned to a method.
 """
 
 from __future__ import annotations
 
 from asmil.cohort.synthetic.folder import write_synthetic
+from asmil.cohort.synthetic.outcomes import SurvivalConfig
 from asmil.cohort.synthetic.plan import SlidePlan, plan_slides
 from asmil.cohort.synthetic.settings import SyntheticConfig
 from asmil.cohort.synthetic.slides import SyntheticSlide, make_synthetic
 
 __all__ = [
     "SlidePlan",
+    "SurvivalConfig",
     "SyntheticConfig",
     "SyntheticSlide",
     "make_synthetic",

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from asmil.cohort.features import Provenance, write_features
+from asmil.cohort.synthetic.outcomes import (
+    SurvivalConfig,
+    SyntheticTask,
+    lesion_shares,
+    morphology_labels,
+    patient_times,
+)
 from asmil.cohort.synthetic.plan import SlidePlan, plan_slides
 from asmil.cohort.synthetic.settings import SyntheticConfig
 from asmil.cohort.synthetic.slides import TILE_PX, SlideLayout, draw_features, draw_layout
@@ -17,25 +25,36 @@ from asmil.files import replacing, write_text
 from asmil.folder_settings import claim_folder
 
 MPP = 0.5
+PATIENT_TRUTH = "patient_truth.parquet"
 Progress = Callable[[int, int], None]
 
 
-def write_synthetic(folder: Path | str, config: SyntheticConfig, progress: Progress | None = None) -> Path:
+def write_synthetic(
+    folder: Path | str,
+    config: SyntheticConfig,
+    progress: Progress | None = None,
+    task: SyntheticTask = "classification",
+    survival: SurvivalConfig | None = None,
+) -> Path:
     """Write the cohort into a folder and return the path of its manifest.
 
     Written are `synthetic.yaml` (the settings), `features/<slide>.h5` (float16), `tile_truth.parquet`
     (slide, tile, x, y, tumor, morphology, tissue, focus) and, last, `cohort.csv` (slide, patient, label,
-    split, site).
+    split, site; for survival time and event in place of the label, and `patient_truth.parquet` with the true risks).
     A second call with the same settings makes what is missing; other settings are refused.
 
     progress: called with (slides done, slides in all) after every slide.
+    task: what the manifest tells; the slides are the same for every task
+    survival: how long patients live, for that task
     """
     folder = Path(folder)
-    _claim(folder, config)
+    times = survival or SurvivalConfig()
+    _claim(folder, _noted(config, task, times))
     plans = plan_slides(config)
     paths = [folder / "features" / f"{plan.slide}.h5" for plan in plans]
-    manifest, truth = folder / "cohort.csv", folder / "tile_truth.parquet"
-    if manifest.is_file() and truth.is_file() and all(path.is_file() for path in paths):
+    manifest, truth, patients = (folder / name for name in ("cohort.csv", "tile_truth.parquet", PATIENT_TRUTH))
+    wanted = [manifest, truth, *paths, *([patients] if task == "survival" else [])]
+    if all(path.is_file() for path in wanted):
         return manifest
     world = build_world(config)
     tables = []
@@ -46,13 +65,39 @@ def write_synthetic(folder: Path | str, config: SyntheticConfig, progress: Progr
         tables.append(_tile_truth(plan, layout))
         if progress is not None:
             progress(done, len(plans))
-    with replacing(truth) as partial:
-        pd.concat(tables, ignore_index=True).to_parquet(partial, index=False)
-    write_text(manifest, _manifest(plans).to_csv(index=False))
+    tiles = pd.concat(tables, ignore_index=True)
+    _write_parquet(truth, tiles)
+    if task == "survival":
+        told = patient_times(config, times, plans, tiles)
+        _write_parquet(patients, told)
+        by_patient = told.set_index("patient").loc[[plan.patient for plan in plans]]
+        outcome = {name: by_patient[name].to_list() for name in ("time", "event")}
+    elif task == "regression":
+        outcome = {"label": lesion_shares(plans, tiles)}
+    elif task == "multilabel":
+        outcome = {"label": morphology_labels(plans, tiles)}
+    else:
+        outcome = {"label": [plan.class_name for plan in plans]}
+    write_text(manifest, _manifest(plans, outcome).to_csv(index=False))
     return manifest
 
 
-def _claim(folder: Path, config: SyntheticConfig) -> None:
+def _noted(config: SyntheticConfig, task: SyntheticTask, survival: SurvivalConfig) -> dict[str, Any]:
+    """The settings of the cohort; those of classes are noted as they were before there were other tasks."""
+    noted = config.model_dump(mode="json")
+    if task != "classification":
+        noted["task"] = task
+    if task == "survival":
+        noted["survival"] = survival.model_dump(mode="json")
+    return noted
+
+
+def _write_parquet(path: Path, table: pd.DataFrame) -> None:
+    with replacing(path) as partial:
+        table.to_parquet(partial, index=False)
+
+
+def _claim(folder: Path, settings: dict[str, Any]) -> None:
     """Write the settings into the folder, or refuse when it holds a cohort made otherwise."""
     note = folder / "synthetic.yaml"
     if not note.is_file() and (folder / "cohort.csv").exists():
@@ -60,7 +105,7 @@ def _claim(folder: Path, config: SyntheticConfig) -> None:
             f"{folder} holds a cohort.csv but no synthetic.yaml, so it is not a synthetic cohort; "
             "choose an empty folder"
         )
-    claim_folder(note, config.model_dump(mode="json"), "a synthetic cohort")
+    claim_folder(note, settings, "a synthetic cohort")
 
 
 def _provenance(config: SyntheticConfig, layout: SlideLayout) -> Provenance:
@@ -92,12 +137,12 @@ def _tile_truth(plan: SlidePlan, layout: SlideLayout) -> pd.DataFrame:
     )
 
 
-def _manifest(plans: list[SlidePlan]) -> pd.DataFrame:
+def _manifest(plans: list[SlidePlan], outcome: dict[str, list[Any]]) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "slide": [plan.slide for plan in plans],
             "patient": [plan.patient for plan in plans],
-            "label": [plan.class_name for plan in plans],
+            **outcome,
             "split": [plan.split for plan in plans],
             "site": [plan.site_name for plan in plans],
         }

@@ -26,6 +26,7 @@ class Stream(IntEnum):
     PATIENT = 6
     SLIDE_LAYOUT = 7
     SLIDE_FEATURES = 8
+    OUTCOME = 9
 
 
 def generator(seed: int, stream: Stream, *address: int) -> np.random.Generator:

@@ -1,0 +1,138 @@
+"""What is to be predicted of slides and patients, as numbers, and the strata that splits keep alike."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asmil.cohort.manifest import Cohort, Slide
+from asmil.cohort.problems import Problem, fail, raise_errors
+from asmil.cohort.table import OUTCOME_COLUMNS, number
+from asmil.cohort.units import Unit
+from asmil.tasks.base import TaskKind
+
+LABEL_SEPARATOR, NO_LABEL = ";", "none"
+"""In a multi-label manifest: `a;c` for two labels, `none` for none."""
+VALUE_STRATA = 4
+FEWEST_IN_STRATUM = 10
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """The outcomes of n units.
+
+    names: the classes or labels that a target is a place in; none for values and times
+    targets: n class indices, n values, n x K labels of 0 and 1, or n x 2 times and events
+    strata: n, the group of each unit that every part of a split should hold its share of
+    stratum_names: of these groups
+    needed: the groups without which nothing can be trained or measured
+    """
+
+    kind: TaskKind
+    names: tuple[str, ...]
+    targets: NDArray[Any]
+    strata: NDArray[np.int64]
+    stratum_names: tuple[str, ...]
+    needed: tuple[int, ...]
+
+    def among(self, places: Sequence[int]) -> Outcomes:
+        """The outcomes of some of the units; groups that follow from the outcomes of many follow from theirs alone."""
+        targets, strata, names = self.targets[list(places)], self.strata[list(places)], self.stratum_names
+        if self.kind == "regression":
+            strata, names = _value_strata(targets)
+        elif self.kind == "multilabel":
+            strata, names = _label_strata(targets, self.names)
+        return replace(self, targets=targets, strata=strata, stratum_names=names)
+
+
+def outcomes_of(cohort: Cohort, units: Sequence[Unit], kind: TaskKind) -> Outcomes:
+    """The outcomes of units of a cohort; slides of a unit that tell different ones are refused."""
+    raise_errors(contradictions(cohort, units, kind))
+    slides = [unit.slides[0] for unit in units]
+    return {
+        "classification": _classes,
+        "survival": _times,
+        "regression": _values,
+        "multilabel": _labels,
+    }[kind](cohort, slides)
+
+
+def label_names(cell: str) -> set[str]:
+    """The labels that a cell of a multi-label manifest names."""
+    names = {name.strip() for name in cell.split(LABEL_SEPARATOR)}
+    return names - {"", NO_LABEL}
+
+
+def contradictions(cohort: Cohort, units: Sequence[Unit], kind: TaskKind) -> list[Problem]:
+    """Units whose slides tell different outcomes."""
+    problems = []
+    columns = OUTCOME_COLUMNS[kind]
+    for unit in units:
+        if len({_told(slide, kind) for slide in unit.slides}) > 1:
+            what = f"the slides of patient '{unit.patient}' differ in {' or '.join(columns)}"
+            todo = "give all slides of a patient the same, or predict slide by slide (data.unit=slide)"
+            problems.append(Problem("error", str(cohort.path), what, todo))
+    return problems
+
+
+def _told(slide: Slide, kind: TaskKind) -> Hashable:
+    """What a row says of its slide; `a;b` and `b;a` are the same labels, 1 and 1.0 the same value."""
+    if kind == "survival":
+        return slide.time, slide.event
+    if kind == "multilabel":
+        return frozenset(label_names(slide.label or ""))
+    return number(slide.label or "") if kind == "regression" else slide.label
+
+
+def _classes(cohort: Cohort, slides: Sequence[Slide]) -> Outcomes:
+    if len(cohort.classes) < 2:
+        what = f"there is only one class ('{cohort.classes[0]}')" if cohort.classes else "there are no labels"
+        fail(cohort.path, what, "a classifier needs slides of two classes or more")
+    targets = np.array([cohort.target(slide) for slide in slides], dtype=np.int64)
+    everyone = tuple(range(len(cohort.classes)))
+    return Outcomes("classification", cohort.classes, targets, targets, cohort.classes, everyone)
+
+
+def _times(cohort: Cohort, slides: Sequence[Slide]) -> Outcomes:
+    targets = np.array([(slide.time, slide.event) for slide in slides], dtype=np.float64)
+    if not targets[:, 1].any():
+        fail(cohort.path, "no patient has an event", "a survival model needs patients whose event was observed")
+    strata = targets[:, 1].astype(np.int64)
+    return Outcomes("survival", (), targets, strata, ("censored", "event"), (1,))
+
+
+def _values(cohort: Cohort, slides: Sequence[Slide]) -> Outcomes:
+    targets = np.array([number(slide.label or "") for slide in slides], dtype=np.float64)
+    if np.ptp(targets) == 0:
+        fail(cohort.path, f"all values are {targets[0]:g}", "a regression needs values that differ")
+    return Outcomes("regression", (), targets, *_value_strata(targets), ())
+
+
+def _value_strata(values: NDArray[Any]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    ranks = np.argsort(np.argsort(values, kind="stable"), kind="stable")
+    names = tuple(f"quarter {k + 1} of the values" for k in range(VALUE_STRATA))
+    return ranks * VALUE_STRATA // max(len(values), 1), names
+
+
+def _labels(cohort: Cohort, slides: Sequence[Slide]) -> Outcomes:
+    told = [label_names(slide.label or "") for slide in slides]
+    names = tuple(sorted(set[str]().union(*told)))
+    if not names:
+        fail(cohort.path, "no slide has a label", f"name labels in column 'label', separated by {LABEL_SEPARATOR!r}")
+    targets = np.array([[name in one for name in names] for one in told], dtype=np.int64)
+    return Outcomes("multilabel", names, targets, *_label_strata(targets, names), ())
+
+
+def _label_strata(targets: NDArray[Any], names: Sequence[str]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """A slide is in the group of the rarest of its frequent labels."""
+    counts = targets.sum(axis=0)
+    frequent = [k for k in range(len(names)) if counts[k] >= FEWEST_IN_STRATUM]
+    rarest_first = sorted(frequent, key=lambda k: counts[k])
+    strata = np.full(len(targets), len(rarest_first), dtype=np.int64)
+    for stratum, k in reversed(list(enumerate(rarest_first))):
+        strata[targets[:, k] == 1] = stratum
+    return strata, (*(names[k] for k in rarest_first), "without a frequent label")

@@ -1,0 +1,62 @@
+"""What a model predicts: a slide, or a patient with all slides joined into one bag."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from asmil.cohort.bag import LOWRES, LOWRES_TILES, Bag
+from asmil.cohort.manifest import Slide
+from asmil.errors import AsmilError
+
+UnitKind = Literal["slide", "patient"]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One bag of a cohort: named after its slide, or after the patient whose slides it joins."""
+
+    name: str
+    patient: str
+    slides: tuple[Slide, ...]
+
+    @staticmethod
+    def of_slide(slide: Slide) -> Unit:
+        """A slide by itself."""
+        return Unit(slide.slide, slide.patient, (slide,))
+
+
+def units_of(slides: Sequence[Slide], kind: UnitKind) -> tuple[Unit, ...]:
+    """The slides one by one, or by patient, in the order in which the manifest first names them."""
+    if kind == "slide":
+        return tuple(map(Unit.of_slide, slides))
+    by_patient: dict[str, list[Slide]] = {}
+    for slide in slides:
+        by_patient.setdefault(slide.patient, []).append(slide)
+    return tuple(Unit(patient, patient, tuple(group)) for patient, group in by_patient.items())
+
+
+def join_bags(bags: Sequence[Bag], name: str) -> Bag:
+    """The tiles of several slides as one bag; `slide_index` says which slide a tile is of.
+
+    Coordinates stay those of each slide. They are left out if a slide has none; low-magnification tiles likewise.
+    """
+    widths = {bag.width for bag in bags}
+    if len(widths) > 1:
+        raise AsmilError(
+            f"{name}: its slides have {' and '.join(map(str, sorted(widths)))} features a tile; use one encoder"
+        )
+    sizes = torch.tensor([len(bag) for bag in bags])
+    coords = [bag.coords for bag in bags if bag.coords is not None]
+    lowres = [bag.extras[LOWRES][LOWRES_TILES] for bag in bags if LOWRES_TILES in bag.extras.get(LOWRES, {})]
+    return Bag(
+        torch.cat([bag.features for bag in bags]),
+        torch.cat(coords) if len(coords) == len(bags) else None,
+        name,
+        torch.repeat_interleave(torch.arange(len(bags)), sizes),
+        {LOWRES: {LOWRES_TILES: torch.cat(lowres)}} if len(lowres) == len(bags) else {},
+        validated=True,
+    )
