@@ -10,7 +10,6 @@ from asmil.tasks.classification import Classification
 from asmil.training.config import resolve
 from asmil.training.labeled_bags import LabeledBags
 from asmil.training.loop import Trainer
-from asmil.training.progress import selection_score
 from asmil.training.setup import build_model
 
 
@@ -139,7 +138,7 @@ def test_the_epoch_is_chosen_on_validation_data(tmp_path):
     from asmil.training.epoch_log import read_epochs
 
     records = read_epochs(tmp_path / "metrics.jsonl")
-    scores = [selection_score(record["val"], "f1_auc") for record in records]
+    scores = [one.task.selection_score(record["val"]) for record in records]
     assert chosen == scores.index(max(scores)) + 1
     assert one.validate(labeled(seed=1))["loss"] == pytest.approx(records[chosen - 1]["val"]["loss"])
     assert [record["epoch"] for record in records] == list(range(1, 9))

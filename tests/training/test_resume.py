@@ -20,10 +20,10 @@ SETTINGS = ["--set", "training.epochs=6", "--set", "training.checkpoint_seconds=
 def start(cohort: Path, out: Path, *more: str) -> subprocess.Popen[str]:
     # Every step is slowed down a little, so that there is a time at which to kill.
     script = (
-        "import time, asmil.training.loop as loop\n"
-        "original = loop.Trainer._backward\n"
+        "import time, asmil.training.gradients as gradients\n"
+        "original = gradients.StepGradients.of_one\n"
         "def slow(self, *a):\n    time.sleep(0.02)\n    return original(self, *a)\n"
-        "loop.Trainer._backward = slow\n"
+        "gradients.StepGradients.of_one = slow\n"
         "from asmil.cli.main import main\nmain()"
     )
     command = [sys.executable, "-c", script, "train", str(cohort), "--out", str(out), *SETTINGS, *more]

@@ -78,11 +78,7 @@ def test_prediction_averages_the_models_and_needs_no_labels(folds_run, small_coh
     slide = load_cohort(small_cohort).slides[0]
     result = predictor.predict(slide, attention=True)
     bag = read_bag(slide.source, slide.slide)
-    singles = []
-    for model in predictor.models:
-        predictor.models, kept = [model], predictor.models
-        singles.append(predictor.predict_bag(bag).probabilities)
-        predictor.models = kept
+    singles = [predictor.predict_bag(bag, trained=[one]).probabilities for one in predictor.trained]
     np.testing.assert_allclose(result.probabilities, np.mean(singles, axis=0))
     assert result.heatmap.shape == (len(bag),)
     assert result.heatmap.sum() == pytest.approx(1, abs=1e-5)

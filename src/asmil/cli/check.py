@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -12,6 +12,9 @@ def check(
     cohort: Annotated[Path, typer.Argument(help="The manifest (CSV or Parquet).")],
     features: Annotated[Path | None, typer.Option(help="Folder, cohort file or pack of the features.")] = None,
     folds: Annotated[int | None, typer.Option(help="Check splits of this many folds.")] = None,
+    task: Annotated[
+        Literal["classification", "survival", "regression", "multilabel"], typer.Option(help="What is predicted.")
+    ] = "classification",
     quick: Annotated[bool, typer.Option("--quick", help="Read only the headers of the feature files.")] = False,
 ) -> None:
     """Explain every problem in a manifest, its feature files and its splits."""
@@ -22,19 +25,20 @@ def check(
     from asmil.cohort.check import check_cohort
 
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("reading slides", total=None)
+        reading = progress.add_task("reading slides", total=None)
         report = check_cohort(
             cohort,
             features,
             folds,
             deep=not quick,
-            progress=lambda done, total: progress.update(task, completed=done, total=total),
+            progress=lambda done, total: progress.update(reading, completed=done, total=total),
+            kind=task,
         )
     console = Console(highlight=False, soft_wrap=True)
     if report.summary is not None:
         s = report.summary
         classes = ", ".join(f"{name}: {count}" for name, count in s.classes.items())
-        console.print(f"{s.slides} slides of {s.patients} patients ({escape(classes)})")
+        console.print(f"{s.slides} slides of {s.patients} patients" + (f" ({escape(classes)})" if classes else ""))
         made = [
             f"{s.width} features a tile" if s.width else None,
             f"encoder {s.encoder}" if s.encoder else None,

@@ -71,7 +71,7 @@ def _slides(place: Path, features: Path | None) -> tuple[list[Slide], list[Probl
     from asmil.errors import AsmilError
 
     if place.suffix.lower() in TABLES and not place.is_dir():
-        cohort, problems = read_manifest(place, features, require_labels=False)
+        cohort, problems = read_manifest(place, features, kind=None)
         return list(cohort.slides), problems
     if features is not None:
         raise AsmilError(f"--features {features}: it is for a manifest, and {place} is none; leave it out")

@@ -34,6 +34,8 @@ def predict(
 ) -> None:
     """Predict slides with the models of a run, averaged over its folds and seeds. Labels are not needed.
 
+    A run that joined the slides of a patient (survival) joins them here, too, by the table's column `patient`.
+
     Slides are extracted first, as those of the training were; their features are kept in OUT_features/.
     """
     import pandas as pd
@@ -42,6 +44,7 @@ def predict(
 
     from asmil.cohort.manifest import Slide
     from asmil.cohort.source import FeatureSource
+    from asmil.cohort.units import units_of
     from asmil.errors import AsmilError
     from asmil.extraction.machine import Machine
     from asmil.files import replacing
@@ -57,19 +60,23 @@ def predict(
         place = out.with_name(f"{out.stem}_features")
         machine = Machine(device=device, workers=workers)
         names, bad = _extract(predictor, run, slides, place, mpp, weights, machine, quiet)
-        cohort = [Slide(name, name, None, FeatureSource(place / f"{name}.h5")) for name in names]
+        patients = _patients(slides)
+        cohort = [Slide(name, patients.get(name, name), None, FeatureSource(place / f"{name}.h5")) for name in names]
     else:
         cohort = _slides(slides, features)
-    total = len(cohort) + len(bad)
+    units = units_of(cohort, predictor.unit)
+    if predictor.unit == "patient" and all(unit.name == unit.slides[0].slide for unit in units):
+        typer.echo("note: no patients are named, so every slide counts as a patient; name them in a table", err=True)
+    total = len(units) + len(bad)
     maps = out.with_name(f"{out.stem}_attention")
     try:
-        results = predictor.predict_all(cohort, attention)
-        for slide, result in track(results, "predicting", total=len(cohort), console=console):
+        results = predictor.predict_all(units, attention)
+        for unit, result in track(results, "predicting", total=len(units), console=console):
             if isinstance(result, AsmilError):
-                bad.append(str(result) if slide.slide in str(result) else f"{slide.slide}: {result}")
+                bad.append(str(result) if unit.name in str(result) else f"{unit.name}: {result}")
                 continue
             if attention:
-                write_attention(maps / f"{slide.slide}.h5", result)
+                write_attention(maps / f"{unit.name}.h5", result, [slide.slide for slide in unit.slides])
             rows.append(predictor.row(result))
     finally:
         # What was predicted before an interruption is written, too.
@@ -80,14 +87,14 @@ def predict(
     averaged = f", each the mean of {n_models} models (folds and seeds of the run)" if n_models > 1 else ""
     if rows:
         typer.echo(
-            f"{len(rows)} slide{'s' * (len(rows) != 1)} predicted{averaged}: {out}"
+            f"{len(rows)} {predictor.unit}{'s' * (len(rows) != 1)} predicted{averaged}: {out}"
             + (f", attention in {maps}" if attention else "")
         )
     if predictor.unfinished:
         typer.echo(f"note: {predictor.unfinished} trainings of the run have not ended and were left out", err=True)
     if bad:
         listed = "\n".join(f"  - {line}" for line in bad)
-        raise AsmilError(f"{len(bad)} of {total} slides could not be predicted:\n{listed}")
+        raise AsmilError(f"{len(bad)} of {total} {predictor.unit}s could not be predicted:\n{listed}")
 
 
 def _are_images(path: Path) -> bool:
@@ -105,6 +112,16 @@ def _are_images(path: Path) -> bool:
         return True
     columns = read_table(place).columns
     return "image" in columns and "features" not in columns and not (place.parent / "features").is_dir()
+
+
+def _patients(slides: Path) -> dict[str, str]:
+    """Whose the slides of a table are, where it says so."""
+    from asmil.cohort.table import read_table
+
+    if slides.suffix.lower() not in TABLES or not slides.is_file():
+        return {}
+    table = read_table(slides)
+    return {row["slide"]: row["patient"] for row in table.to_dict("records") if row.get("patient")}
 
 
 def _extract(
@@ -138,4 +155,4 @@ def _slides(path: Path, features: Path | None) -> list[Slide]:
     place = FeatureSource.parse(str(path)).path
     if not place.is_file() or place.suffix.lower() in FEATURE_FILES:
         return list(cohort_from_features(path).slides)
-    return list(load_cohort(path, features, require_labels=False).slides)
+    return list(load_cohort(path, features, kind=None).slides)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -14,12 +14,18 @@ if TYPE_CHECKING:
 
     from asmil.training.run import RunObserver
 
+WATCHED = {"macro_f1": "F1", "macro_auc": "AUC", "c_index": "C-index", "r2": "R2"}
+"""What the progress shows of the validation part, where the task measures it."""
+
 
 def train(
     cohort: Annotated[
-        Path, typer.Argument(help="The manifest: CSV or Parquet with slide, label and, if any, patient, split.")
+        Path, typer.Argument(help="The manifest: CSV or Parquet with slide, label (or time, event), patient, split.")
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The run folder; a run begun there goes on.")],
+    task: Annotated[
+        Literal["classification", "survival", "regression", "multilabel"], typer.Option(help="What is predicted.")
+    ] = "classification",
     method: Annotated[str, typer.Option("--method", "-m", help="See `asmil methods`.")] = "asmil",
     preset: Annotated[str, typer.Option(help="paper, recommended, or one of the method's own.")] = "paper",
     anchor: Annotated[
@@ -36,6 +42,16 @@ def train(
     seed: Annotated[int, typer.Option(help="Seed of the (first) training and of generated splits.")] = 0,
     seeds: Annotated[int, typer.Option(help="Trainings a fold, with seeds SEED, SEED + 1, ...")] = 1,
     folds: Annotated[int, typer.Option(help="Folds of cross-validation; 1 is a single split.")] = 1,
+    leave_one_site_out: Annotated[
+        bool, typer.Option("--leave-one-site-out", help="A fold a site: it is tested, the others are trained on.")
+    ] = False,
+    inner_folds: Annotated[
+        int, typer.Option(help="Nested cross-validation: every fold chooses from --grid by so many inner folds.")
+    ] = 0,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=[V, ...]", help="Values to choose from, e.g. training.lr=[1e-4,3e-4]; repeatable."),
+    ] = None,
     features: Annotated[Path | None, typer.Option(help="Folder, cohort file or pack of the features.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
@@ -49,6 +65,7 @@ def train(
     from asmil.cli.evaluate import evaluate
     from asmil.cohort.splits import Splits
     from asmil.config import merge, parse_assignments
+    from asmil.errors import AsmilError
     from asmil.memory import keep_freed_memory
     from asmil.training.config import resolve
     from asmil.training.interruption import Interrupted
@@ -56,7 +73,11 @@ def train(
 
     console = Console(quiet=quiet, stderr=True)
     keep_freed_memory()
-    asked: dict[str, Any] = {"folds": folds, "seeds": seeds, "training": {"seed": seed}}
+    asked: dict[str, Any] = {"folds": folds, "seeds": seeds, "training": {"seed": seed}, "task": {"kind": task}}
+    if leave_one_site_out:
+        asked["data"] = {"leave_out": "site"}
+    if inner_folds or grid:
+        asked["nested"] = {"folds": inner_folds, "grid": _grid(grid or [])}
     if anchor is not None:
         asked["anchor"] = {"normalizer": anchor}
     asked["stabilizers"] = _weights(stabilizers or [])
@@ -76,8 +97,23 @@ def train(
         typer.echo(
             "note: the splits have no test slides; these are numbers on validation slides, which chose the epoch"
         )
-    evaluate([folder.path], role="test" if tested else "val")
+    try:
+        evaluate([folder.path], role="test" if tested else "val")
+    except AsmilError as error:
+        typer.echo(f"note: the training has ended and is kept, but its numbers cannot be taken: {error}")
     _print_alarms(folder.path)
+
+
+def _grid(words: list[str]) -> dict[str, list[Any]]:
+    """The values of settings that `--grid KEY=[V, ...]` words stand for."""
+    from asmil.config import flat, parse_assignments
+    from asmil.errors import AsmilError
+
+    found = flat(parse_assignments(words, "--grid"))
+    for name, values in found.items():
+        if not isinstance(values, list):
+            raise AsmilError(f"--grid {name}={values}: give a list of values to choose from, e.g. {name}=[1, 2]")
+    return found
 
 
 def _print_alarms(run: Path) -> None:
@@ -160,7 +196,7 @@ def _observer(console: Console) -> Iterator[RunObserver]:
         def epoch(self, fold: int, seed: int, record: Mapping[str, Any]) -> None:
             news = f"{record['stage']}  " if "stage" in record else ""
             news += f"loss {record['train']['loss']:.3f}"
-            for name, short in (("macro_f1", "F1"), ("macro_auc", "AUC")):
+            for name, short in WATCHED.items():
                 value = (record["val"] or {}).get(name)
                 news += "" if value is None else f"  val {short} {value:.3f}"
             progress.update(self.task, completed=record["epoch"], news=news)

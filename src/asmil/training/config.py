@@ -8,14 +8,23 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
 
 from asmil.attention.normalizers import NORMALIZERS, Normalizer, build_normalizer
-from asmil.config import Settings, merge, parse_settings
+from asmil.cohort.units import UnitKind
+from asmil.config import Settings, merge, nested, parse_settings
 from asmil.errors import AsmilError, did_you_mean
+from asmil.models import survival_study
 from asmil.models.base import ModelConfig
 from asmil.models.registry import Method, find_method
+from asmil.tasks.base import TaskKind
 
 COMMON_PRESETS = ("paper", "recommended")
 """Presets that every method has. `paper` is the common setting of the ASMIL study; `recommended` is ours where there is
 evidence for one, and otherwise equals it."""
+
+
+TASK_DEFAULTS: dict[str, dict[str, Any]] = {
+    "survival": {"training": survival_study.TRAINING, "data": {"val_share": 0.0}},
+}
+"""How a task is trained where it differs: survival as in the study whose set-up the ASMIL paper took over."""
 
 
 class TrainingConfig(Settings):
@@ -36,7 +45,9 @@ class TrainingConfig(Settings):
     clip_norm: float | None = Field(None, gt=0, description="largest norm of the gradient of a step")
     class_weights: Literal["none", "balanced"] = "none"
     sampling: Literal["shuffle", "balanced"] = "shuffle"
-    select: Literal["f1_auc", "loss", "last"] = Field("f1_auc", description="which epoch is kept, by validation data")
+    select: Literal["f1_auc", "loss", "last"] = Field(
+        "f1_auc", description="which epoch is kept, by validation data; f1_auc: C-index for survival, R2 for regression"
+    )
     early_stopping: int | None = Field(None, ge=1, description="stop after so many epochs without improvement")
     early_stopping_from: int = Field(0, ge=0, description="never stop before so many epochs of a stage are done")
     seed: int = Field(0, ge=0)
@@ -176,6 +187,50 @@ class RecordConfig(Settings):
     role: Literal["train", "val", "both"] = Field("train", description="the part that the slides are of")
 
 
+class TaskConfig(Settings):
+    """What is predicted; the options from `bins` on are of survival."""
+
+    kind: TaskKind = "classification"
+    loss: Literal["own", "incidence", "hazard", "cox", "squared", "huber"] = Field(
+        "own", description="own: incidence for survival, squared for regression"
+    )
+    bins: int | None = Field(None, ge=2, description="of time; unset: the root of the number of training events")
+    binning: Literal["interval", "quantile"] = "interval"
+    last_edge: Literal["train", "all"] = Field(
+        "train", description="all: the last bin reaches to the last time of all patients, as in the official code"
+    )
+    alpha: float = Field(0.0, ge=0, le=1, description="how much less censored patients count")
+    risk: Literal["survival_sum", "mean_time"] = Field("survival_sum", description="how curves are ranked")
+
+    @model_validator(mode="after")
+    def _loss_is_of_the_kind(self) -> TaskConfig:
+        known = {"survival": ("incidence", "hazard", "cox"), "regression": ("squared", "huber")}.get(self.kind, ())
+        if self.loss != "own" and self.loss not in known:
+            raise ValueError(f"loss = {self.loss} is no loss of a {self.kind} task: {', '.join(('own', *known))}")
+        return self
+
+    @property
+    def chosen_loss(self) -> str:
+        """The loss by its name."""
+        own = {"survival": "incidence", "regression": "squared"}
+        return own.get(self.kind, "own") if self.loss == "own" else self.loss
+
+
+class NestedConfig(Settings):
+    """Settings that every fold chooses for itself, by cross-validation among its own training patients."""
+
+    folds: int = Field(0, ge=0, description="inner folds; 0: nothing is chosen")
+    grid: dict[str, list[Any]] = Field({}, description="the values to choose from, by the names of settings")
+
+    @model_validator(mode="after")
+    def _has_something_to_choose(self) -> NestedConfig:
+        if self.folds == 1:
+            raise ValueError("folds = 1: choosing needs two inner folds or more")
+        if bool(self.folds) != bool(self.grid):
+            raise ValueError("nested.folds and nested.grid belong together: inner folds, and values to choose from")
+        return self
+
+
 class DataConfig(Settings):
     """How bags reach the model."""
 
@@ -183,6 +238,10 @@ class DataConfig(Settings):
     cache: Literal["auto", "none", "memory", "disk"] = "auto"
     val_share: float = Field(0.15, ge=0, lt=1, description="of what is not tested, where the manifest does not say")
     test_share: float = Field(0.25, ge=0, lt=1, description="of the slides, where the manifest does not say")
+    unit: Literal["auto", "slide", "patient"] = Field(
+        "auto", description="what is predicted; patient: the slides of a patient joined (auto: for survival)"
+    )
+    leave_out: Literal["patients", "site"] = Field("patients", description="what a test fold holds; site: one site")
 
 
 class RunConfig(Settings):
@@ -192,6 +251,8 @@ class RunConfig(Settings):
     preset: str = "paper"
     folds: int = Field(1, ge=1)
     seeds: int = Field(1, ge=1, description="trainings a fold, with seeds seed, seed + 1, ...")
+    task: TaskConfig = TaskConfig()
+    nested: NestedConfig = NestedConfig()
     model: SerializeAsAny[ModelConfig]
     training: TrainingConfig = TrainingConfig()
     attention: AttentionConfig = AttentionConfig()
@@ -200,9 +261,22 @@ class RunConfig(Settings):
     data: DataConfig = DataConfig()
     record: RecordConfig = RecordConfig()
 
+    @property
+    def unit(self) -> UnitKind:
+        """What one prediction is of."""
+        if self.data.unit == "auto":
+            return "patient" if self.task.kind == "survival" else "slide"
+        return self.data.unit
+
+    @model_validator(mode="after")
+    def _comparisons_need_company(self) -> RunConfig:
+        if self.task.chosen_loss == "cox" and self.training.accumulate < 2:
+            raise ValueError("task.loss = cox compares patients of a step; set training.accumulate to 2 or more")
+        return self
+
 
 def resolve(method: str, preset: str = "paper", changes: Mapping[str, Any] | None = None) -> RunConfig:
-    """The settings of a run: common defaults, then the method's own, then the preset, then `changes`."""
+    """The settings of a run: common defaults, the task's, the method's own, the preset's, then `changes`."""
     entry = find_method(method)
     known = preset_names(entry)
     if preset not in known:
@@ -210,9 +284,19 @@ def resolve(method: str, preset: str = "paper", changes: Mapping[str, Any] | Non
     for key in ("method", "preset"):
         if key in (changes or {}):
             raise AsmilError(f"'{key}' is no setting that can be changed afterwards; choose it with --{key}")
-    tree = merge(entry.defaults, entry.presets.get(preset, {}))
-    tree = merge(tree, changes or {})
+    task = (changes or {}).get("task") or {}
+    tree = TASK_DEFAULTS.get(task.get("kind", ""), {}) if isinstance(task, Mapping) else {}
+    for layer in (entry.defaults, entry.presets.get(preset, {}), changes or {}):
+        tree = merge(tree, layer)
     return parse_run_config({**tree, "method": method, "preset": preset})
+
+
+def with_settings(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
+    """The same settings but for some, by their dotted names."""
+    tree = config.model_dump(mode="json")
+    for name, value in settings.items():
+        tree = merge(tree, nested(name, value))
+    return parse_run_config(tree)
 
 
 def preset_names(method: Method) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,14 +24,31 @@ class BagSource(Protocol):
 
 @dataclass(frozen=True)
 class LabeledBags:
-    """Bags with their targets (class indices)."""
+    """Bags with their targets, as the task has them.
+
+    strata: a group a bag (its class, whether it has an event, ...), to draw and to record evenly; unless given, the
+        targets, which then are class indices
+    stratum_names: of these groups
+    """
 
     bags: BagSource
-    targets: npt.NDArray[np.int64]
+    targets: npt.NDArray[Any]
+    strata: npt.NDArray[np.int64] | None = None
+    stratum_names: tuple[str, ...] = ()
+
+    @property
+    def groups(self) -> npt.NDArray[np.int64]:
+        """The stratum of every bag."""
+        return self.targets if self.strata is None else self.strata
+
+    @property
+    def group_names(self) -> tuple[str, ...]:
+        """The names of the strata; their numbers where they have none."""
+        return self.stratum_names or tuple(str(k) for k in range(int(self.groups.max(initial=0)) + 1))
 
     def order(self, draw: np.random.Generator, balanced: bool) -> list[int]:
-        """The bags of an epoch: all once, or as many drawn with replacement, every class equally likely."""
+        """The bags of an epoch: all once, or as many drawn with replacement, every stratum equally likely."""
         if balanced:
-            share = 1 / np.bincount(self.targets)[self.targets]
-            return [int(i) for i in draw.choice(len(self.targets), size=len(self.targets), p=share / share.sum())]
-        return [int(i) for i in draw.permutation(len(self.targets))]
+            share = 1 / np.bincount(self.groups)[self.groups]
+            return [int(i) for i in draw.choice(len(self.groups), size=len(self.groups), p=share / share.sum())]
+        return [int(i) for i in draw.permutation(len(self.groups))]

@@ -10,6 +10,11 @@ import yaml
 
 from asmil.errors import AsmilError
 
+TASK_FILE = "task.json"
+"""In the folder of a training: what its task learned of the training part (time bins, scales)."""
+CHOICE_FILE = "choice.json"
+"""In the folder of a fold: the settings that nested cross-validation chose, and all that it tried."""
+
 
 class RunLayout:
     """The paths of a run folder."""
@@ -20,9 +25,13 @@ class RunLayout:
         self.splits = self.path / "splits.csv"
         self.predictions = self.path / "predictions.parquet"
 
+    def fold(self, fold: int) -> Path:
+        """The folder of one fold."""
+        return self.path / f"fold-{fold}"
+
     def training(self, fold: int, seed: int) -> Path:
         """The folder of one training."""
-        return self.path / f"fold-{fold}" / f"seed-{seed}"
+        return self.fold(fold) / f"seed-{seed}"
 
     def trainings(self) -> Iterator[tuple[int, int, Path]]:
         """Fold, seed and folder of every training begun, in order."""

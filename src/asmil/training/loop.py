@@ -14,25 +14,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from asmil.attention.normalizers import Mixture
-from asmil.attention.stabilizer import Attended
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.base import MILModel, Output
 from asmil.models.inference import infer
-from asmil.tasks.classification import Classification
+from asmil.tasks.base import Task
 from asmil.training import checkpoint
 from asmil.training.config import RunConfig
 from asmil.training.epoch_log import EpochLog, without_nan
+from asmil.training.gradients import Parts, StepGradients
 from asmil.training.interruption import Interrupted, stop_requests
 from asmil.training.keeper import Keeper
 from asmil.training.labeled_bags import BagSource, LabeledBags
 from asmil.training.optimization import build_optimizer, clip_gradients, lr_factor, set_lr
-from asmil.training.progress import Progress, selection_score
+from asmil.training.progress import Progress
 from asmil.training.recording import AttentionRecorder
 from asmil.training.setup import build_stabilizers, build_stages, uses_bf16
 
@@ -53,7 +52,7 @@ class Trainer:
     def __init__(
         self,
         model: MILModel,
-        task: Classification,
+        task: Task,
         config: RunConfig,
         *,
         seed: int,
@@ -88,6 +87,8 @@ class Trainer:
         self.stabilizers = build_stabilizers(self.config, self.model, self.seed)
         for stabilizer in self.stabilizers.values():
             stabilizer.to(self.device)
+        kept_rows = self.config.anchor.rows == "kept"
+        self.gradients = StepGradients(self.model, self.task, self.stabilizers, kept_rows, self.autocast)
 
     def fit(self, train: LabeledBags, val: LabeledBags | None) -> int:
         """Train to the end; returns the epoch (1-based) whose weights the model then has.
@@ -171,10 +172,7 @@ class Trainer:
                 set_lr(self.optimizer, lr_factor(progress.step, total_steps, steps_an_epoch, self.settings))
                 self.optimizer.zero_grad(set_to_none=True)
                 self.model.before_step(progress.step, total_steps)
-                for index in order[first : first + size]:
-                    bag = self._training_bag(next(bags), index)
-                    target = torch.tensor([train.targets[index]], device=self.device)
-                    output = self._backward(bag, target, size)
+                bag, target, output = self._add_gradients(bags, order[first : first + size], train)
                 clip_gradients(self.optimizer, self.settings.clip_norm)
                 self.optimizer.step()
                 for stabilizer in self.stabilizers.values():
@@ -189,6 +187,21 @@ class Trainer:
                         raise Interrupted
         self._refuse_divergence(order, train)
 
+    def _add_gradients(self, bags: Iterator[Bag], group: list[int], train: LabeledBags) -> tuple[Bag, Tensor, Output]:
+        """Add the gradients of the bags of a step; the last bag, its target and what the model says of it."""
+        targets = torch.as_tensor(train.targets[group], device=self.device)
+        if self.task.joint:
+            together = [self._training_bag(next(bags), index) for index in group]
+            output, noted = self.gradients.of_all(together, targets)
+            for parts in noted:
+                self._note(parts)
+            return together[-1], targets[-1:], output
+        for place, index in enumerate(group):
+            bag = self._training_bag(next(bags), index)
+            output, parts = self.gradients.of_one(bag, targets[place : place + 1], len(group))
+            self._note(parts)
+        return bag, targets[-1:], output
+
     def _training_bag(self, bag: Bag, index: int) -> Bag:
         """The bag as the model trains on it: at most `data.max_tiles` tiles (in their order), on the device."""
         cap = self.config.data.max_tiles
@@ -198,36 +211,11 @@ class Trainer:
             bag = self.model.prepare(bag.subset(torch.from_numpy(chosen)))
         return bag.to(self.device, dtype=None if self.autocast else torch.float32)
 
-    def _backward(self, bag: Bag, target: Tensor, group: int) -> Output:
-        """Add the gradient of one bag's loss, over the number of bags of the step, and note the loss's parts."""
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.autocast):
-            for stabilizer in self.stabilizers.values():
-                stabilizer.look(bag)
-            output: Output = self.model(bag)
-            loss = self.model.loss([output], target, self.task)
-            total, parts = loss.total, dict(loss.parts)
-            if self.stabilizers:
-                attended = self._attended(bag, output)
-                for name, stabilizer in self.stabilizers.items():
-                    parts[name] = stabilizer.penalty(attended)
-                    total = total + parts[name]
-        (total / group).backward()
-        self._note(total, parts)
-        return output
-
-    def _attended(self, bag: Bag, output: Output) -> Attended:
-        # a method that masks tiles in training gives no scores of the whole bag: they are asked for here
-        scores = self.model.attend(bag) if output.scores is None else output.scores
-        rows = output.extras.get("kept_rows") if self.config.anchor.rows == "kept" else None
-        return Attended(bag, scores, output.embedding, self.model.normalizer, rows)
-
-    def _note(self, total: Tensor, parts: Mapping[str, Tensor]) -> None:
-        names = ["loss", *parts]
+    def _note(self, parts: Parts) -> None:
         if self.losses.shape[1] == 0:
-            self.progress.part_names = names
-            self.losses = self.losses.new_zeros(self.losses.shape[0], len(names))
-        values = [value.detach().double() for value in (total, *parts.values())]
-        self.losses[self.progress.position] = torch.stack(values)
+            self.progress.part_names = list(parts)
+            self.losses = self.losses.new_zeros(self.losses.shape[0], len(parts))
+        self.losses[self.progress.position] = torch.stack([value.detach().double() for value in parts.values()])
         self.progress.position += 1
 
     def _refuse_divergence(self, order: list[int], train: LabeledBags) -> None:
@@ -260,7 +248,8 @@ class Trainer:
         progress.seconds = 0.0
         self._record_if_due(epoch_ended=True)
         if selects:
-            score = selection_score(record["val"], self.settings.select)
+            by_loss = self.settings.select == "loss"
+            score = -(record["val"]["loss"] or 0.0) if by_loss else self.task.selection_score(record["val"])
             if progress.best["score"] is None or score > progress.best["score"]:
                 progress.best = {"epoch": progress.epoch, "score": score}
                 self.keeper.keep_best(self.model, progress.best)
@@ -277,22 +266,22 @@ class Trainer:
         """The task's metrics on bags with known targets, in eval mode."""
         return self.task.measure(labeled.targets, self.predict(labeled.bags, on_output))
 
-    def predict(self, bags: BagSource, on_output: OutputObserver | None = None) -> npt.NDArray[np.float64]:
-        """Class probabilities, n x K; `on_output` is called with every bag and what the model says of it."""
+    def predict(self, bags: BagSource, on_output: OutputObserver | None = None) -> Tensor:
+        """Logits, n x C; `on_output` is called with every bag and what the model says of it."""
         logits = []
         for bag in bags.stream(range(len(bags))):
             output = infer(self.model, bag, self.device)
             logits.append(output.logits)
             if on_output is not None:
                 on_output(self.model, bag, output)
-        return np.asarray(self.task.probabilities(torch.stack(logits)).numpy())
+        return torch.stack(logits)
 
     # Attention
 
     def _build_recorder(self, train: LabeledBags, val: LabeledBags | None) -> AttentionRecorder | None:
         if self.folder is None or not self.stages[-1].model.score_axes:
             return None
-        recorder = AttentionRecorder(self.config.record, self.folder, self.task.classes, train, val, self.device)
+        recorder = AttentionRecorder(self.config.record, self.folder, train, val, self.device)
         return recorder if recorder else None
 
     def _recorder_if_due(self, *, epoch_ended: bool) -> AttentionRecorder | None:

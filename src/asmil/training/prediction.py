@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,108 +13,177 @@ import numpy.typing as npt
 import torch
 
 from asmil.cohort.bag import Bag
-from asmil.cohort.features import inspect_features, read_bag
+from asmil.cohort.features import inspect_features
+from asmil.cohort.loader import BagLoader
 from asmil.cohort.manifest import Slide
+from asmil.cohort.units import Unit, UnitKind
 from asmil.errors import AsmilError
 from asmil.hdf5 import new_hdf5
 from asmil.models.base import MILModel
 from asmil.models.inference import infer
+from asmil.tasks.base import Task
 from asmil.tasks.classification import Classification
+from asmil.tasks.ensemble import average
 from asmil.training import checkpoint
+from asmil.training.layout import TASK_FILE
+from asmil.training.operating_point import read_operating_point
 from asmil.training.run_folder import RunFolder
 from asmil.training.setup import build_model, choose_device
+from asmil.training.task_setup import task_from_dict
 
 
 @dataclass(frozen=True)
 class SlidePrediction:
-    """What a run says of one slide.
+    """What a run says of one slide, or of one patient whose slides were joined.
 
-    probabilities: K, the mean over the run's models
+    values: the predictions by the names of their columns, the mean over the run's models
     heatmap: N, the mean of their heat maps, if asked for
     heatmap_kind: what the map shows: "attention", or for a method without attention the kind that it has
+    slide_index: N, which slide a tile is of, where several were joined
     """
 
     slide: str
     n_tiles: int
-    probabilities: npt.NDArray[np.float64]
+    values: Mapping[str, Any]
     heatmap: npt.NDArray[np.float32] | None
     heatmap_kind: str
     coords: npt.NDArray[np.int64] | None
+    slide_index: npt.NDArray[np.int64] | None = None
+
+    @property
+    def probabilities(self) -> npt.NDArray[np.float64]:
+        """The probabilities among the values, in the order of the classes; none for a task without."""
+        return np.array([value for name, value in self.values.items() if name.startswith("prob_")])
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """The model of one training of a run, with what its outputs mean."""
+
+    fold: int
+    seed: int
+    model: MILModel
+    task: Task
 
 
 class RunPredictor:
     """The trained models of a run, ready to predict."""
 
     def __init__(self, run: Path | str, device: str = "auto") -> None:
-        folder = RunFolder(run)
-        self.description = folder.read()
-        self.task = Classification(self.description.classes)
+        self.folder = RunFolder(run)
+        self.description = self.folder.read()
         self.device = choose_device(device)
-        self.models = [self._load(path, seed) for _, seed, path in folder.trainings() if _is_finished(path)]
-        if not self.models:
-            raise AsmilError(f"{folder.path}: no training of this run has ended; finish it with `asmil train`")
-        self.unfinished = sum(not _is_finished(path) for _, _, path in folder.trainings())
+        trainings = list(self.folder.trainings())
+        self.trained = [self._load(fold, seed, path) for fold, seed, path in trainings if _is_finished(path)]
+        if not self.trained:
+            raise AsmilError(f"{self.folder.path}: no training of this run has ended; finish it with `asmil train`")
+        self.unfinished = len(trainings) - len(self.trained)
+        self.operating_point = read_operating_point(self.folder.path)
 
-    def _load(self, training: Path, seed: int) -> MILModel:
+    @property
+    def models(self) -> list[MILModel]:
+        """The models of all trainings that have ended."""
+        return [one.model for one in self.trained]
+
+    @property
+    def unit(self) -> UnitKind:
+        """What one prediction is of."""
+        return self.description.config.unit
+
+    def _load(self, fold: int, seed: int, training: Path) -> TrainedModel:
         path = training / "checkpoints" / "best.safetensors"
         tensors, state = checkpoint.load_checkpoint(path)
-        method = self.description.config.method
-        if state.get("method") != method:
+        config = self.folder.config_of(self.description, fold)
+        if state.get("method") != config.method:
             raise AsmilError(
-                f"{path}: a checkpoint of {state.get('method')}, but the run is of {method}; restore the run"
+                f"{path}: a checkpoint of {state.get('method')}, but the run is of {config.method}; restore the run"
             )
-        model = build_model(self.description.config, self.description.in_features, self.task.n_outputs, seed)
+        task = self._task(training)
+        model = build_model(config, self.description.in_features, task.n_outputs, seed)
         checkpoint.restore_model(model, tensors, path)
-        return model.to(self.device).eval()
+        return TrainedModel(fold, seed, model.to(self.device).eval(), task)
 
-    def predict(self, slide: Slide, attention: bool = False) -> SlidePrediction:
-        """Read a slide's features and predict; features made in another way than the run's are refused."""
-        self.description.refuse_other_features(inspect_features(slide.source))
-        return self.predict_bag(read_bag(slide.source, slide.slide, slide.mpp), attention)
+    def _task(self, training: Path) -> Task:
+        note = training / TASK_FILE
+        if not note.exists():  # runs of versions that knew only one task
+            return Classification(self.description.classes)
+        try:
+            return task_from_dict(json.loads(note.read_text(encoding="utf-8")))
+        except (ValueError, KeyError, TypeError) as error:
+            raise AsmilError(f"{note} cannot be read ({error}); restore it or train again") from None
 
-    def predict_bag(self, bag: Bag, attention: bool = False) -> SlidePrediction:
-        """Predict one bag with every model, and average."""
-        outputs = [infer(model, model.prepare(bag), self.device) for model in self.models]
-        probabilities = self.task.probabilities(torch.stack([output.logits for output in outputs])).mean(dim=0)
+    def predict(self, unit: Slide | Unit, attention: bool = False) -> SlidePrediction:
+        """Read the features of a slide or patient and predict; features made otherwise than the run's are refused."""
+        unit = unit if isinstance(unit, Unit) else Unit.of_slide(unit)
+        for slide in unit.slides:
+            self.description.refuse_other_features(inspect_features(slide.source))
+        return self.predict_bag(BagLoader([unit], "none", prefetch=0).bag(0), attention)
+
+    def predict_bag(
+        self, bag: Bag, attention: bool = False, trained: Sequence[TrainedModel] | None = None
+    ) -> SlidePrediction:
+        """Predict one bag with every model (or those given), and average."""
+        asked = self.trained if trained is None else trained
+        outputs = [infer(one.model, one.model.prepare(bag), self.device) for one in asked]
+        values = average([one.task for one in asked], [output.logits for output in outputs])
         heat = None
         if attention:
-            maps = [model.heatmap(output) for model, output in zip(self.models, outputs, strict=True)]
+            maps = [one.model.heatmap(output) for one, output in zip(asked, outputs, strict=True)]
             heat = torch.stack(maps).mean(dim=0).float().numpy()
         coords = None if bag.coords is None else bag.coords.numpy()
-        kind = self.models[0].heatmap_kinds[0]
-        return SlidePrediction(bag.id, len(bag), probabilities.numpy(), heat, kind, coords)
+        of_slide = None if bag.slide_index is None else bag.slide_index.numpy()
+        kind = asked[0].model.heatmap_kinds[0]
+        return SlidePrediction(bag.id, len(bag), values, heat, kind, coords, of_slide)
 
     def predict_all(
-        self, slides: Sequence[Slide], attention: bool = False
-    ) -> Iterator[tuple[Slide, SlidePrediction | AsmilError]]:
-        """Every slide with its prediction or, for one that cannot be used, the reason."""
-        for slide in slides:
+        self, units: Sequence[Unit], attention: bool = False
+    ) -> Iterator[tuple[Unit, SlidePrediction | AsmilError]]:
+        """Every slide or patient with its prediction or, for one that cannot be used, the reason."""
+        for unit in units:
             try:
-                yield slide, self.predict(slide, attention)
+                yield unit, self.predict(unit, attention)
             except AsmilError as error:
-                yield slide, error
+                yield unit, error
 
     def row(self, prediction: SlidePrediction) -> dict[str, Any]:
-        """A prediction as a row of a table."""
-        classes = self.description.classes
+        """A prediction as a row of a table; lists (survival curves) are written as JSON.
+
+        `predicted` is the most probable class; `called` goes by the threshold that was chosen on validation slides.
+        """
+        values = {
+            name: json.dumps(value) if isinstance(value, list) else value for name, value in prediction.values.items()
+        }
+        predicted = {}
+        if self.description.config.task.kind == "classification":
+            predicted = {"predicted": self.description.classes[int(np.argmax(prediction.probabilities))]}
+        if self.operating_point is not None:
+            point = self.operating_point
+            (other,) = (name for name in self.description.classes if name != point.positive)
+            positive = prediction.values[f"prob_{point.positive}"] >= point.threshold
+            predicted["called"] = point.positive if positive else other
         return {
             "slide": prediction.slide,
-            "predicted": classes[int(np.argmax(prediction.probabilities))],
-            **{f"prob_{name}": float(p) for name, p in zip(classes, prediction.probabilities, strict=True)},
+            **predicted,
+            **values,
             "n_tiles": prediction.n_tiles,
-            "n_models": len(self.models),
+            "n_models": len(self.trained),
         }
 
 
-def write_attention(path: Path, prediction: SlidePrediction) -> None:
+def write_attention(path: Path, prediction: SlidePrediction, slides: Sequence[str] = ()) -> None:
     """One HDF5 file: `attention` (N, sums to 1) and, where known, `coords` (N x 2, level-0 pixels).
 
     A method without attention has its own map in place of it, under its own name (pooling: `probability`).
+
+    slides: the names of the slides that were joined, to which `slide_index` (N) points
     """
     with new_hdf5(path) as file:
         file[prediction.heatmap_kind] = prediction.heatmap
         if prediction.coords is not None:
             file["coords"] = prediction.coords
+        if prediction.slide_index is not None:
+            file["slide_index"] = prediction.slide_index
+            file.attrs["slides"] = list(slides)
         file.attrs["slide"] = prediction.slide
 
 

@@ -42,10 +42,3 @@ class Progress:
     def from_json(state: Mapping[str, Any]) -> Progress:
         """From a checkpoint, whose state holds other things as well."""
         return Progress(**{name: state[name] for name in Progress.__dataclass_fields__})
-
-
-def selection_score(metrics: Mapping[str, float | None], select: str) -> float:
-    """What is to be largest on validation data: macro-F1 + macro-AUC, or minus the loss. Undefined counts as 0."""
-    if select == "loss":
-        return -(metrics["loss"] or 0.0)
-    return (metrics["macro_f1"] or 0.0) + (metrics["macro_auc"] or 0.0)

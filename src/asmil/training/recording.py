@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -30,7 +30,6 @@ class AttentionRecorder:
         self,
         settings: RecordConfig,
         folder: Path,
-        classes: Sequence[str],
         train: LabeledBags,
         val: LabeledBags | None,
         device: torch.device,
@@ -41,7 +40,7 @@ class AttentionRecorder:
             _Chosen(role, labeled, place)
             for role, labeled in (("train", train), ("val", val))
             if labeled is not None and settings.role in (role, "both")
-            for place in choose_slides(labeled.targets, settings.attention)
+            for place in choose_slides(labeled.groups, settings.attention)
         ]
         targets = [one.target for one in self._chosen]
         names, sizes, coords = [], [], {}
@@ -52,7 +51,7 @@ class AttentionRecorder:
                 coords[i] = bag.coords.numpy()
         slides = RecordedSlides(
             every="epoch" if settings.every == "epoch" else f"{settings.every} steps",
-            classes=tuple(classes),
+            classes=train.group_names,
             slides=tuple(names),
             targets=np.array(targets, dtype=np.int64),
             roles=tuple(one.role for one in self._chosen),
@@ -115,8 +114,8 @@ class _Chosen:
 
     @property
     def target(self) -> int:
-        """Its class."""
-        return int(self.labeled.targets[self.place])
+        """Its class, or its group of outcomes."""
+        return int(self.labeled.groups[self.place])
 
 
 @dataclass(frozen=True)

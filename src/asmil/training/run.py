@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from asmil.cohort.bag import Bag
 from asmil.cohort.consistency import refuse_mixed
 from asmil.cohort.features import FeatureInfo, fingerprint, inspect_features
 from asmil.cohort.leakage import refuse_leakage
 from asmil.cohort.loader import PACK_NAME, BagLoader
 from asmil.cohort.manifest import Cohort, load_cohort
+from asmil.cohort.outcomes import Outcomes, outcomes_of
 from asmil.cohort.pack import write_pack
-from asmil.cohort.splits import Roles, Splits, make_splits
-from asmil.errors import AsmilError
-from asmil.tasks.classification import Classification, balanced_weights
-from asmil.training.config import RunConfig
-from asmil.training.labeled_bags import LabeledBags
-from asmil.training.loop import Trainer
+from asmil.cohort.splits import Splits, make_splits
+from asmil.cohort.units import Unit, units_of
+from asmil.models.base import MILModel
+from asmil.training.config import RunConfig, with_settings
+from asmil.training.nested import InnerSearch, candidates, inner_parts, own_material
+from asmil.training.one_training import Material, OneTraining
 from asmil.training.run_folder import RunDescription, RunFolder, describe
 from asmil.training.setup import build_model, build_stabilizers, choose_device, total_epochs
+from asmil.training.task_setup import build_task
 
 
 class RunObserver:
@@ -60,38 +59,44 @@ def train_run(
     """
     observer = observer or RunObserver()
     folder = RunFolder(out)
-    cohort = load_cohort(manifest, features)
+    kind = config.task.kind
+    candidates(config)  # a wrong grid is told before thousands of slides are looked at
+    cohort = load_cohort(manifest, features, kind)
     infos = _inspect(cohort, observer)
     refuse_mixed(infos)
-    description = describe(config, cohort, infos)
+    units = units_of(cohort.slides, config.unit)
+    outcomes = outcomes_of(cohort, units, kind)
+    description = describe(config, cohort, outcomes.names, infos)
     device = choose_device(config.training.device)
     splits = Splits.load(folder.splits) if folder.splits.exists() else _make_splits(cohort, config)
     refuse_leakage(cohort, splits)
-    model = build_model(config, description.in_features, len(cohort.classes), config.training.seed)
-    build_stabilizers(config, model, config.training.seed)  # settings that cannot be built leave no folder behind
+    model = _trial_model(config, units, outcomes, splits, description.in_features)
+    if config.nested.folds:
+        for fold in range(splits.n_folds):
+            inner_parts(cohort, config, splits, fold)
     folder.begin(description)
     if not folder.splits.exists():
         splits.save(folder.splits)
     observer.began(description, splits)
-    if config.folds > 1 and any(slide.split for slide in cohort.slides):
-        observer.note(f"the manifest's column 'split' is not used, since {config.folds} folds were asked for")
-    if config.data.max_tiles is not None:
-        observer.note(f"training bags are capped at {config.data.max_tiles} tiles, drawn anew every epoch")
+    for note in _notes(config, cohort, units):
+        observer.note(note)
 
     cache = folder.path / "cache"
+    slides = [slide for unit in units for slide in unit.slides]
     if config.data.cache == "disk":
-        write_pack(cohort.slides, cache / PACK_NAME, partial(observer.preparing, "packing features"))
-    loader = BagLoader(cohort.slides, config.data.cache, cache, model.prepare)
-    epochs = total_epochs(model, config)
+        write_pack(slides, cache / PACK_NAME, partial(observer.preparing, "packing features"))
+    loader = BagLoader(units, config.data.cache, cache, model.prepare)
+    material = Material(units, outcomes, loader, description.in_features, device)
     tables = []
     for fold in range(splits.n_folds):
+        chosen = _chosen(material, cohort, config, splits, fold, folder, observer)
+        own = own_material(material, chosen, material.places(splits, fold, "train"))
         for seed in range(config.training.seed, config.training.seed + config.seeds):
             path = folder.training(fold, seed) / "predictions.parquet"
-            observer.training(fold, seed, epochs, path.exists())
+            observer.training(fold, seed, total_epochs(model, chosen), path.exists())
             if not path.exists():
-                job = _Training(folder, description, cohort, splits, loader, fold, seed)
-                table = job.train(device, observer)
-                folder.write_predictions(path, table)
+                job = OneTraining(own, chosen, splits, fold, seed, folder.training(fold, seed))
+                folder.write_predictions(path, job.run(partial(observer.epoch, fold, seed)))
             tables.append(pd.read_parquet(path))
     folder.write_predictions(folder.predictions, pd.concat(tables, ignore_index=True))
     return folder
@@ -108,81 +113,57 @@ def _inspect(cohort: Cohort, observer: RunObserver) -> list[FeatureInfo]:
 
 
 def _make_splits(cohort: Cohort, config: RunConfig) -> Splits:
-    return make_splits(cohort, config.folds, config.training.seed, config.data.val_share, config.data.test_share)
+    data = config.data
+    return make_splits(
+        cohort,
+        config.folds,
+        config.training.seed,
+        data.val_share,
+        data.test_share,
+        config.task.kind,
+        by_site=data.leave_out == "site",
+    )
 
 
-@dataclass(frozen=True)
-class _Part:
-    """Some slides of a loader, as a source of bags."""
+def _trial_model(
+    config: RunConfig, units: Sequence[Unit], outcomes: Outcomes, splits: Splits, in_features: int
+) -> MILModel:
+    """A model as the last fold trains it. What cannot be built for any fold is refused before there is a folder."""
+    for settings in candidates(config):
+        chosen = with_settings(config, settings)
+        for fold in range(splits.n_folds):
+            trained = set(splits.slides(fold, "train"))
+            train = [i for i, unit in enumerate(units) if unit.slides[0].slide in trained]
+            task = build_task(chosen, outcomes, train)
+        model = build_model(chosen, in_features, task.n_outputs, config.training.seed)
+        build_stabilizers(chosen, model, config.training.seed)
+    return model
 
-    loader: BagLoader
-    places: Sequence[int]
 
-    def __len__(self) -> int:
-        return len(self.places)
+def _notes(config: RunConfig, cohort: Cohort, units: Sequence[Unit]) -> Iterator[str]:
+    if config.folds > 1 and any(slide.split for slide in cohort.slides):
+        yield f"the manifest's column 'split' is not used, since {config.folds} folds were asked for"
+    if config.data.leave_out == "site" and any(slide.split or slide.fold is not None for slide in cohort.slides):
+        yield "the manifest's column 'split' or 'fold' is not used, since every site is a fold"
+    if config.data.max_tiles is not None:
+        yield f"training bags are capped at {config.data.max_tiles} tiles, drawn anew every epoch"
+    if len(units) < len(cohort.slides):
+        yield f"the slides of a patient are joined: {len(cohort.slides)} slides, {len(units)} bags"
 
-    def stream(self, order: Sequence[int]) -> Iterator[Bag]:
-        return self.loader.stream([self.places[i] for i in order])
 
-
-@dataclass(frozen=True)
-class _Training:
-    """One fold and seed of a run."""
-
-    folder: RunFolder
-    description: RunDescription
-    cohort: Cohort
-    splits: Splits
-    loader: BagLoader
-    fold: int
-    seed: int
-
-    def train(self, device: Any, observer: RunObserver) -> pd.DataFrame:
-        """Train, then predict the validation and test slides."""
-        config = self.description.config
-        train, val = self._part("train"), self._part("val")
-        if len(train.bags) == 0:
-            raise AsmilError(f"fold {self.fold} has no training slides; check the splits in {self.folder.splits}")
-        weights = None
-        if config.training.class_weights == "balanced":
-            weights = balanced_weights(train.targets.tolist(), len(self.cohort.classes))
-        task = Classification(self.cohort.classes, weights)
-        model = build_model(config, self.description.in_features, task.n_outputs, self.seed)
-        trainer = Trainer(
-            model,
-            task,
-            config,
-            seed=self.seed,
-            fold=self.fold,
-            device=device,
-            folder=self.folder.training(self.fold, self.seed),
-            on_epoch=lambda record: observer.epoch(self.fold, self.seed, record),
-        )
-        trainer.fit(train, val if len(val.bags) else None)
-        tables = [self._predict(trainer, role) for role in ("val", "test")]
-        return pd.concat([table for table in tables if len(table)] or tables, ignore_index=True)
-
-    def _places(self, role: Roles) -> list[int]:
-        place = {slide.slide: i for i, slide in enumerate(self.cohort.slides)}
-        return [place[name] for name in self.splits.slides(self.fold, role)]
-
-    def _part(self, role: Roles) -> LabeledBags:
-        places = self._places(role)
-        targets = [self.cohort.target(self.cohort.slides[i]) for i in places]
-        return LabeledBags(_Part(self.loader, places), np.array(targets, dtype=np.int64))
-
-    def _predict(self, trainer: Trainer, role: Roles) -> pd.DataFrame:
-        part = self._part(role)
-        slides = [self.cohort.slides[i] for i in self._places(role)]
-        columns: dict[str, Any] = {
-            "slide": [slide.slide for slide in slides],
-            "patient": [slide.patient for slide in slides],
-            "fold": self.fold,
-            "seed": self.seed,
-            "role": role,
-            "target": [slide.label for slide in slides],
-        }
-        probabilities = trainer.predict(part.bags) if slides else np.zeros((0, len(self.cohort.classes)))
-        for index, name in enumerate(self.cohort.classes):
-            columns[f"prob_{name}"] = probabilities[:, index]
-        return pd.DataFrame(columns)
+def _chosen(
+    material: Material,
+    cohort: Cohort,
+    config: RunConfig,
+    splits: Splits,
+    fold: int,
+    folder: RunFolder,
+    observer: RunObserver,
+) -> RunConfig:
+    """The settings of a fold: those of the run, or with nested cross-validation those that it chooses."""
+    if not config.nested.folds:
+        return config
+    search = InnerSearch(material, cohort, config, splits, fold, folder.fold(fold))
+    settings = search.choose(lambda done, total: observer.preparing(f"fold {fold}: choosing settings", done, total))
+    observer.note(f"fold {fold} chose {', '.join(f'{name} = {value}' for name, value in settings.items())}")
+    return with_settings(config, settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,14 +20,14 @@ from asmil.config import flat
 from asmil.errors import AsmilError
 from asmil.extraction.store import slide_settings
 from asmil.files import replacing, write_text
-from asmil.training.config import RunConfig, parse_run_config
-from asmil.training.layout import RunLayout
+from asmil.training.config import RunConfig, parse_run_config, with_settings
+from asmil.training.layout import CHOICE_FILE, RunLayout
 from asmil.version import __version__
 
 _FREE_TO_CHANGE = {"training.device", "training.checkpoint_seconds", "cohort.manifest", "asmil"}
 """Settings that may differ when a run goes on: they do not change what it computes."""
 
-_ADDED = ("attention", "stabilizers", "record")
+_ADDED = ("attention", "stabilizers", "record", "nested")
 """Sections that runs of earlier versions do not have; their defaults train what those versions trained."""
 
 _SIZES = ("tile_um", "tile_px", "magnification")
@@ -54,10 +55,11 @@ class RunDescription:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as they are written."""
+        settings = self.config.model_dump(mode="json")
         return {
             "asmil": __version__,
-            **self.config.model_dump(mode="json"),
-            "task": {"kind": "classification", "classes": list(self.classes)},
+            **settings,
+            "task": {**settings["task"], "classes": list(self.classes)},
             "features": dict(self.features),
             "cohort": dict(self.cohort),
         }
@@ -79,20 +81,24 @@ class RunDescription:
             )
 
 
-def describe(config: RunConfig, cohort: Cohort, infos: list[FeatureInfo]) -> RunDescription:
+def describe(config: RunConfig, cohort: Cohort, classes: tuple[str, ...], infos: list[FeatureInfo]) -> RunDescription:
     """The description of a run on a cohort; of each property of the features the first file that states it counts."""
     features = {
         key: next((value for info in infos if (value := getattr(info, key)) is not None), None) for key in _FEATURE_KEYS
     }
     features["extraction"] = next((made for info in infos if (made := slide_settings(info)) is not None), None)
-    rows = [(s.slide, s.patient, s.label, s.site, s.split, s.fold) for s in cohort.slides]
+    survives = config.task.kind == "survival"
+    rows = [
+        (s.slide, s.patient, s.label, s.site, s.split, s.fold, *((s.time, s.event) if survives else ()))
+        for s in cohort.slides
+    ]
     about = {
         "manifest": str(cohort.path),
         "slides": len(cohort),
         "rows_sha256": _sha256(rows),
         "features_sha256": _sha256([fingerprint(slide.source) for slide in cohort.slides]),
     }
-    return RunDescription(config, cohort.classes, features, about)
+    return RunDescription(config, classes, features, about)
 
 
 def _sha256(values: list[Any]) -> str:
@@ -109,9 +115,20 @@ class RunFolder(RunLayout):
             classes = tuple(map(str, values["task"]["classes"]))
             features, cohort = dict(values["features"]), dict(values["cohort"])
             settings = {key: values[key] for key in RunConfig.model_fields if key not in _ADDED or key in values}
+            settings["task"] = {key: value for key, value in values["task"].items() if key != "classes"}
         except (KeyError, TypeError) as error:
             raise AsmilError(f"{self.config} lacks {error}; it was not written by asmil train") from None
         return RunDescription(parse_run_config(settings), classes, features, cohort)
+
+    def config_of(self, description: RunDescription, fold: int) -> RunConfig:
+        """The settings of a fold: those of the run, with what nested cross-validation chose for it."""
+        note = self.fold(fold) / CHOICE_FILE
+        if not note.exists():
+            return description.config
+        try:
+            return with_settings(description.config, json.loads(note.read_text(encoding="utf-8"))["settings"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise AsmilError(f"{note} cannot be read ({error}); restore it or train again") from None
 
     def begin(self, description: RunDescription) -> None:
         """Write the description, or, where a run was begun before, make sure that it is the same."""

@@ -1,0 +1,126 @@
+"""How much faster small trainings are side by side than one after another.
+
+    python benchmarks/lockstep_speed.py [--methods abmil asmil ...] [--bags 24] [--rounds 3] [--out FILE]
+
+Bags as in the classic MIL benchmarks (2 to 13 instances of 230 features, made up), models 32 wide, one bag a step, 20
+replicas: 10 folds, each with all of its training bags and with 8 of 9. Both ways train the same replicas for one epoch
+and predict all bags, taking turns, on one thread; the time of the processor is counted, so that other work on the
+machine matters little. The ratio is taken in each round, and medians are printed. A step is one bag of the common
+order, seen by all replicas. Setting up is not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from asmil.files import write_json
+from asmil.training.config import RunConfig, resolve
+from asmil.training.lockstep import Replica
+from asmil.training.lockstep.one_at_a_time import train_one_at_a_time
+from asmil.training.lockstep.replicas import SharedBags, share_bags
+from asmil.training.lockstep.side_by_side import SideBySide
+from asmil.training.lockstep.train import build_trainers
+from markdown_table import markdown_table
+from measuring import about, milliseconds
+
+FEATURES, FOLDS = 230, 10
+STEPS_A_SEED = 752 * 40
+"""Steps of one seed on the five classic sets and UCSB: all bags, 40 epochs."""
+MODELS: dict[str, dict[str, Any]] = {
+    "abmil": {"inner": 32, "attention": 32},
+    "asmil": {"inner": 32, "heads": 4},
+    "demil": {"inner": 32},
+    "dsmil": {"query_width": 32},
+    "max_pooling": {"inner": 32},
+    "mean_pooling": {"inner": 32},
+    "psmil": {"inner": 32, "embedding_layers": 2},
+    "rgmil": {"inner": 32},
+    "transmil": {"inner": 32, "heads": 4},
+}
+
+
+def make_bags(count: int) -> SharedBags:
+    draw = np.random.default_rng(0)
+    bags = [
+        torch.from_numpy(draw.normal(size=(draw.integers(2, 14), FEATURES)).astype(np.float32)) for _ in range(count)
+    ]
+    return share_bags(bags, np.arange(count) % 2, 2, order_seed=0)
+
+
+def make_replicas(count: int) -> list[Replica]:
+    bags = np.arange(count)
+    zeros, ones = np.zeros(FEATURES, np.float32), np.ones(FEATURES, np.float32)
+    parts = [bags[bags % FOLDS != fold] for fold in range(FOLDS)]
+    parts += [part[np.arange(len(part)) % 9 != fold % 9] for fold, part in enumerate(parts)]
+    return [Replica(part, zeros, ones, seed=number) for number, part in enumerate(parts)]
+
+
+def measure(config: RunConfig, bags: SharedBags, rounds: int) -> dict[str, float]:
+    """Seconds a step of both ways, and their ratio."""
+    replicas = make_replicas(len(bags))
+    seconds = [one_round(config, bags, replicas) for _ in range(rounds + 1)][1:]  # the first one loads code
+    return {
+        "together": statistics.median(together for together, _ in seconds) / len(bags),
+        "alone": statistics.median(alone for _, alone in seconds) / len(bags),
+        "ratio": statistics.median(alone / together for together, alone in seconds),
+    }
+
+
+def one_round(config: RunConfig, bags: SharedBags, replicas: list[Replica]) -> tuple[float, float]:
+    side_by_side = SideBySide(build_trainers(config, bags, replicas), bags, replicas)
+    trainers = build_trainers(config, bags, replicas)
+    started = time.process_time()
+    side_by_side.train(every_epoch=True)
+    between = time.process_time()
+    train_one_at_a_time(trainers, bags, replicas, every_epoch=True)
+    return between - started, time.process_time() - between
+
+
+def table(results: list[dict[str, Any]]) -> str:
+    """Markdown."""
+    headers = ["method", "side by side, ms a step", "one at a time", "ratio", "minutes a seed"]
+    rows = [
+        [
+            one["method"],
+            milliseconds(one["together"]),
+            milliseconds(one["alone"]),
+            f"{one['ratio']:.1f}",
+            f"{one['together'] * STEPS_A_SEED / 60:.0f}",
+        ]
+        for one in results
+    ]
+    return markdown_table(headers, rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--methods", nargs="+", default=sorted(MODELS), choices=sorted(MODELS))
+    parser.add_argument("--bags", type=int, default=24)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--out", type=Path, help="where the numbers go, as JSON")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    machine = {**about(torch.device("cpu")), "bags": options.bags, "rounds": options.rounds}
+    print(json.dumps(machine), flush=True)
+    bags = make_bags(options.bags)
+    results = []
+    for method in options.methods:
+        training = {"epochs": 1, "lr": 5e-4, "device": "cpu"}
+        config = resolve(method, changes={"model": MODELS[method], "training": training})
+        results.append({"method": method, **measure(config, bags, options.rounds)})
+        print(results[-1], flush=True)
+    print(table(results))
+    if options.out:
+        write_json(options.out, {**machine, "results": results})
+
+
+if __name__ == "__main__":
+    main()

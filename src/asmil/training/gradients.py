@@ -1,0 +1,67 @@
+"""The gradients of one step: the method's loss of its bags, and the penalties that steady attention."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from asmil.attention.stabilizer import Attended, Stabilizer
+from asmil.cohort.bag import Bag
+from asmil.models.base import MILModel, Output
+from asmil.tasks.base import Task
+
+Parts = dict[str, Tensor]
+"""What a loss is made of, its total first, under the name `loss`."""
+
+
+@dataclass(frozen=True)
+class StepGradients:
+    """Adds the gradients of bags to the parameters of a model.
+
+    kept_rows: whether only the rows of scores that a method kept in this pass are held steady
+    autocast: whether products run in bf16
+    """
+
+    model: MILModel
+    task: Task
+    stabilizers: Mapping[str, Stabilizer]
+    kept_rows: bool
+    autocast: bool
+
+    def of_one(self, bag: Bag, target: Tensor, size: int) -> tuple[Output, Parts]:
+        """Add the gradient of one bag of a step of `size` bags, and free what it needed at once."""
+        with self._autocast(bag):
+            output, penalties = self._forward(bag)
+            loss = self.model.loss([output], target, self.task)
+            total = sum(penalties.values(), loss.total)
+        (total / size).backward()
+        return output, {"loss": total, **loss.parts, **penalties}
+
+    def of_all(self, bags: Sequence[Bag], targets: Tensor) -> tuple[Output, list[Parts]]:
+        """Add the gradient of a step whose loss compares its bags; the last bag's output, and the parts of each."""
+        with self._autocast(bags[0]):
+            outputs, penalties = zip(*(self._forward(bag) for bag in bags), strict=True)
+            loss = self.model.loss(list(outputs), targets, self.task)
+            extra = [penalty for one in penalties for penalty in one.values()]
+            total = loss.total + torch.stack(extra).sum() / len(bags) if extra else loss.total
+        if total.requires_grad:
+            total.backward()
+        return outputs[-1], [{"loss": total, **loss.parts, **one} for one in penalties]
+
+    def _forward(self, bag: Bag) -> tuple[Output, Parts]:
+        for stabilizer in self.stabilizers.values():
+            stabilizer.look(bag)
+        output: Output = self.model(bag)
+        if not self.stabilizers:
+            return output, {}
+        # a method that masks tiles in training gives no scores of the whole bag: they are asked for here
+        scores = self.model.attend(bag) if output.scores is None else output.scores
+        rows = output.extras.get("kept_rows") if self.kept_rows else None
+        attended = Attended(bag, scores, output.embedding, self.model.normalizer, rows)
+        return output, {name: stabilizer.penalty(attended) for name, stabilizer in self.stabilizers.items()}
+
+    def _autocast(self, bag: Bag) -> torch.autocast:
+        return torch.autocast(bag.features.device.type, dtype=torch.bfloat16, enabled=self.autocast)

@@ -1,0 +1,80 @@
+"""Plain forms of operations that `torch.vmap` cannot batch.
+
+It derives the batched form of an operation from the operations it is made of, and cannot do so where a backward pass
+was written by hand (for large bags, which these trainings do not have), nor for the fused attention of the CPU. Within
+`plain_forms()` such operations are what their documentation says they equal.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from asmil.attention import divergences
+from asmil.attention.normalizers import Normalizer
+from asmil.models.blocks import folded, landmark_attention, nystrom, pseudo_inverse
+
+
+def _kl_to_softmax(target_scores: Tensor, normalizer: Normalizer, scores: Tensor) -> Tensor:
+    return divergences.kl(normalizer.log(target_scores).detach(), torch.log_softmax(scores, dim=-1))
+
+
+def _embed_and_attend(features: Tensor, embedding: Tensor, vectors: Tensor, constants: Tensor) -> tuple[Tensor, Tensor]:
+    embedded = functional.relu(features @ embedding.t())
+    scores = torch.addmm(constants, vectors, embedded.t())
+    return scores, torch.softmax(scores, dim=-1) @ embedded
+
+
+def _gather(queries: Tensor, keys: Tensor, values: Tensor, run: int, block: int) -> Tensor:
+    del run, block
+    return torch.softmax(queries @ keys.mT, dim=-1) @ values
+
+
+def _iterate(kernel: Tensor, start: Tensor, iterations: int) -> Tensor:
+    inverse = start
+    for _ in range(iterations):
+        product = kernel @ inverse
+        inner = torch.baddbmm(product, product, product, beta=7, alpha=-1)
+        outer = torch.baddbmm(product, product, inner, beta=15, alpha=-1)
+        inverse = torch.baddbmm(inverse, inverse, outer, beta=3.25, alpha=-0.25)
+    return inverse
+
+
+def _convolve(module: nystrom.TokenConvolution, values: Tensor) -> Tensor:
+    # As one convolution: batched, it is several times faster than the banded products, unlike for one large bag.
+    grid = functional.conv2d(values.unsqueeze(0), module.weight, padding=(module.reach, 0), groups=len(values))
+    return grid.squeeze(0)
+
+
+PLAIN: list[tuple[type, str, Any]] = [
+    (divergences._KLToSoftmax, "apply", staticmethod(_kl_to_softmax)),
+    (folded._EmbedAndAttend, "apply", staticmethod(_embed_and_attend)),
+    (landmark_attention._Gather, "apply", staticmethod(_gather)),
+    (pseudo_inverse._Iterate, "apply", staticmethod(_iterate)),
+    (nystrom.TokenConvolution, "forward", _convolve),
+]
+"""The class of an operation, the name under which it is called, and its plain form."""
+
+
+@contextmanager
+def plain_forms() -> Iterator[None]:
+    """A block in which these operations are done, and differentiated, step by step."""
+    with ExitStack() as undo:
+        for owner, name, plain in PLAIN:
+            if name in vars(owner):
+                undo.callback(setattr, owner, name, vars(owner)[name])
+            else:
+                undo.callback(delattr, owner, name)
+            setattr(owner, name, plain)
+        undo.enter_context(sdpa_kernel(SDPBackend.MATH))
+        undo.enter_context(warnings.catch_warnings())
+        # Of a few small operations torch makes a loop over the replicas, and says so.
+        warnings.filterwarnings("ignore", message="There is a performance drop because we have not yet implemented")
+        yield

@@ -1,0 +1,103 @@
+"""A first step of every replica by itself, on copies: it shows what a model does that its code does not tell.
+
+Which parameters the loss reaches, whether the first bag sets a model up (PSMIL's prototypes), and what the loss of that
+bag has to be when all replicas run at once.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from asmil.models.base import MILModel
+from asmil.training.lockstep.bag_loss import BagLoss
+from asmil.training.loop import Trainer
+
+
+class NotSideBySide(Exception):
+    """These trainings cannot run side by side; the message says why."""
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What the first steps showed.
+
+    form: a module like that of every replica, after its first bag
+    reached: names of the parameters that the loss reaches
+    started: name -> R x ..., buffers as the first bag of each replica leaves them; empty if it leaves them alone
+    losses: R, of the first bag of each
+    """
+
+    form: BagLoss
+    reached: frozenset[str]
+    started: dict[str, Tensor]
+    losses: Tensor
+
+
+def refuse_settings(trainer: Trainer) -> None:
+    """Raise where the settings or the method need more than one optimizer step after another."""
+    settings, model = trainer.settings, trainer.model
+    obstacles = {
+        "the method has several stages": len(trainer.stages) > 1,
+        "the method prepares its bags": type(model).prepare is not MILModel.prepare,
+        "the method changes from step to step": type(model).before_step is not MILModel.before_step,
+        "training.accumulate takes several bags a step": settings.accumulate > 1,
+        "training.sampling draws bags": settings.sampling != "shuffle",
+        "training.class_weights differ between replicas": settings.class_weights != "none",
+        "data.max_tiles draws tiles": trainer.config.data.max_tiles is not None,
+        "stabilizers.temporal remembers every bag": "temporal" in trainer.stabilizers,
+    }
+    for obstacle, stands in obstacles.items():
+        if stands:
+            raise NotSideBySide(obstacle)
+
+
+def rehearse(trainers: Sequence[Trainer], first_bags: Sequence[Tensor], first_targets: Sequence[Tensor]) -> Rehearsal:
+    """The first step of every replica on copies of its model; generators end as they began."""
+    forms: list[BagLoss] = []
+    losses = []
+    for trainer, features, target in zip(trainers, first_bags, first_targets, strict=True):
+        form = copy.deepcopy(BagLoss(trainer)).train()
+        form.model.use_generator(trainer.generator)
+        state = trainer.generator.get_state()
+        losses.append(form(features, target)[0].detach())
+        _refuse_unsteady_buffers(form, features, target)
+        if not forms:
+            reached = _reached(form, features, trainer.task.n_outputs)
+        trainer.generator.set_state(state)
+        forms.append(form)
+    started = _stacked_buffers(forms)
+    before = _stacked_buffers([BagLoss(trainer) for trainer in trainers])
+    changed = any(not torch.equal(value, before[name]) for name, value in started.items())
+    return Rehearsal(forms[0], reached, started if changed else {}, torch.stack(losses))
+
+
+def _reached(form: BagLoss, features: Tensor, n_classes: int) -> frozenset[str]:
+    """The parameters that get a gradient; an optimizer leaves out the others, even their decay."""
+    reached = []
+    for number in range(n_classes):
+        form.zero_grad(set_to_none=True)
+        form(features, torch.tensor([number], device=features.device))[0].backward()
+        reached.append(frozenset(name for name, parameter in form.named_parameters() if parameter.grad is not None))
+    form.zero_grad(set_to_none=True)
+    if len(set(reached)) > 1:
+        raise NotSideBySide("the method trains other parameters for bags of other classes")
+    return reached[0]
+
+
+def _stacked_buffers(forms: Sequence[BagLoss]) -> dict[str, Tensor]:
+    """The models' own buffers, R x ... each."""
+    owned = [dict(form.model.named_buffers()) for form in forms]
+    return {f"model.{name}": torch.stack([buffers[name] for buffers in owned]) for name in owned[0]}
+
+
+@torch.no_grad()
+def _refuse_unsteady_buffers(form: BagLoss, features: Tensor, target: Tensor) -> None:
+    before = {name: buffer.clone() for name, buffer in form.named_buffers()}
+    form(features, target)
+    if any(not torch.equal(buffer, before[name]) for name, buffer in form.named_buffers()):
+        raise NotSideBySide("the method changes its state with every bag it reads")

@@ -1,0 +1,193 @@
+"""The fast way: every step is one bag, seen by all replicas at once.
+
+All replicas follow one order of all bags. A replica for which the bag of a step is not a training bag does nothing in
+that step: its weights, moments, moving copies, buffers and its generator stay as they are. The gradient of the sum of
+the replicas' losses holds the gradient of each, since none depends on the weights of another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from asmil.errors import AsmilError
+from asmil.training.lockstep.bag_loss import AfterStep, plain_bag
+from asmil.training.lockstep.draws import StackedDraws
+from asmil.training.lockstep.plain_forms import plain_forms
+from asmil.training.lockstep.rehearsal import NotSideBySide, refuse_settings, rehearse
+from asmil.training.lockstep.replicas import Replica, SharedBags, scaled
+from asmil.training.lockstep.stack import Stack
+from asmil.training.loop import Trainer
+from asmil.training.optimization import lr_factor
+
+VALUES_AT_ONCE = 1 << 22
+"""Of scaled features, while predicting: as many bags of one length as that allows go through the models together."""
+
+
+class SideBySide:
+    """R trainings in step; raises `NotSideBySide` where that is not possible."""
+
+    def __init__(self, trainers: Sequence[Trainer], bags: SharedBags, replicas: Sequence[Replica]) -> None:
+        refuse_settings(trainers[0])
+        self.settings = trainers[0].settings
+        self.replicas = replicas
+        self.device = trainers[0].device
+        self.features = [features.to(self.device) for features in bags.features]
+        self.targets = torch.as_tensor(bags.targets).to(self.device)
+        self.bags = bags
+        self.centers, self.scales = (
+            torch.stack([torch.as_tensor(values, dtype=torch.float32) for values in column]).to(self.device)
+            for column in zip(*((replica.center, replica.scale) for replica in replicas), strict=True)
+        )
+        members = [set(replica.train.tolist()) for replica in replicas]
+        self.active = [[r for r, own in enumerate(members) if bag in own] for bag in range(len(bags))]
+        self.steps = [0] * len(replicas)
+        order = bags.order(0)
+        firsts = [next(bag for bag in order if bag in own) for own in members]
+        self.rehearsal = rehearse(
+            trainers,
+            [scaled(self.features[bag], self.centers[r], self.scales[r]) for r, bag in enumerate(firsts)],
+            [self.targets[bag : bag + 1] for bag in firsts],
+        )
+        self.form = self.rehearsal.form
+        self.after_step = AfterStep(self.form.model)
+        self.stack = Stack(trainers, self.rehearsal)
+        self.draws = StackedDraws([trainer.generator for trainer in trainers])
+        self.draws.install(self.form)
+        self.places = torch.arange(len(replicas), device=self.device)
+        self._check(firsts)
+
+    def train(self, every_epoch: bool) -> npt.NDArray[np.float64]:
+        """Probabilities E x R x B x K, as `train_side_by_side` gives them."""
+        course = []
+        with plain_forms():
+            for epoch in range(self.settings.epochs):
+                self._train_epoch(epoch)
+                if every_epoch or epoch == self.settings.epochs - 1:
+                    course.append(self._predict())
+        return np.stack(course)
+
+    def _train_epoch(self, epoch: int) -> None:
+        self.form.train()
+        diverged = torch.zeros(len(self.replicas), dtype=torch.bool, device=self.device)
+        for bag in self.bags.order(epoch):
+            if self.active[bag]:
+                diverged |= self._step(bag)
+        self.stack.move_copies("epoch", torch.ones_like(diverged))
+        if bool(diverged.any()):
+            raise AsmilError(
+                f"the loss of replica {int(diverged.int().argmax())} is no longer finite (epoch {epoch + 1}); "
+                "lower training.lr or set training.clip_norm=1"
+            )
+
+    def _step(self, bag: int) -> Tensor:
+        """Train on one bag; which replicas found a loss that is not finite."""
+        active = self.active[bag]
+        mask = torch.zeros(len(self.replicas), dtype=torch.bool)
+        mask[active] = True
+        mask = mask.to(self.device)
+        losses, output = self._losses(bag)
+        gradients = torch.autograd.grad(losses.sum(), self.stack.rows)
+        self._start(mask)
+        self.stack.optimizer.step(gradients, {r: self._lr_factor(r) for r in active}, self.settings.clip_norm)
+        self.stack.move_copies("step", mask)
+        if self.form.has_after_step:
+            self._after_step(bag, output, mask)
+        for replica in active:
+            self.steps[replica] += 1
+        return ~torch.isfinite(losses.detach()) & mask
+
+    def _losses(self, bag: int) -> tuple[Tensor, dict[str, Any]]:
+        """The losses of the replicas (R) for a bag, and what came out besides (R x ... each)."""
+        self.draws.active = self.active[bag]
+        features, target = self.features[bag], self.targets[bag : bag + 1]
+
+        def one(place: Tensor, center: Tensor, scale: Tensor, tensors: dict[str, Tensor]) -> Any:
+            self.draws.place = place
+            return functional_call(self.form, tensors, (scaled(features, center, scale), target))
+
+        found: tuple[Tensor, dict[str, Any]] = torch.vmap(one, randomness="same")(
+            self.places, self.centers, self.scales, self.stack.tensors()
+        )
+        return found
+
+    def _start(self, mask: Tensor) -> None:
+        """Give the replicas that make their first step what their first bag set up."""
+        if self.rehearsal.started and min(self.steps) == 0:
+            first = torch.tensor([step == 0 for step in self.steps], device=self.device) & mask
+            self.stack.set_buffers(self.rehearsal.started, first)
+
+    def _after_step(self, bag: int, output: dict[str, Any], mask: Tensor) -> None:
+        features, target = self.features[bag], self.targets[bag : bag + 1]
+        tensors = {name: value for name, value in self.stack.tensors().items() if name.startswith("model.")}
+        changed = {name: self.stack.fixed[name].clone() for name in self.stack.buffers if name in tensors}
+
+        def one(center: Tensor, scale: Tensor, tensors: dict[str, Tensor], output: dict[str, Any]) -> Tensor:
+            functional_call(self.after_step, tensors, (scaled(features, center, scale), output, target))
+            return center
+
+        torch.vmap(one, randomness="same")(self.centers, self.scales, tensors | changed, output)
+        self.stack.set_buffers(changed, mask)
+
+    def _lr_factor(self, replica: int) -> float:
+        steps = len(self.replicas[replica].train)
+        return lr_factor(self.steps[replica], steps * self.settings.epochs, steps, self.settings)
+
+    @torch.no_grad()
+    def _predict(self) -> npt.NDArray[np.float64]:
+        """R x B x K: what every replica says of every bag."""
+        self.form.eval()
+        tensors = {
+            name.removeprefix("model."): value
+            for name, value in self.stack.tensors().items()
+            if name.startswith("model.")
+        }
+
+        def one(center: Tensor, scale: Tensor, tensors: dict[str, Tensor], together: Tensor) -> Tensor:
+            def logits(features: Tensor) -> Tensor:
+                output = functional_call(self.form.model, tensors, (plain_bag(scaled(features, center, scale)),))
+                found: Tensor = output.logits
+                return found
+
+            return torch.vmap(logits)(together)
+
+        found = np.empty((len(self.replicas), len(self.bags), self.bags.n_classes))
+        for numbers in self._equally_long():
+            together = torch.stack([self.features[number] for number in numbers])
+            every = torch.vmap(one, in_dims=(0, 0, 0, None))(self.centers, self.scales, tensors, together)
+            found[:, numbers] = torch.softmax(every.double(), dim=-1).cpu().numpy()
+        return found
+
+    def _equally_long(self) -> list[list[int]]:
+        """The bags in lists of one length each, small enough to be predicted together."""
+        by_length: dict[int, list[int]] = {}
+        for number, features in enumerate(self.features):
+            by_length.setdefault(len(features), []).append(number)
+        lists = []
+        for length, numbers in by_length.items():
+            size = max(1, VALUES_AT_ONCE // (length * self.bags.width * len(self.replicas)))
+            lists += [numbers[first : first + size] for first in range(0, len(numbers), size)]
+        return lists
+
+    def _check(self, firsts: Sequence[int]) -> None:
+        """Raise unless all replicas at once find the losses that each found for its first bag alone."""
+        rewind = self.draws.rewound()
+        try:
+            with plain_forms():
+                for bag in sorted(set(firsts)):
+                    own = [r for r, first in enumerate(firsts) if first == bag]
+                    found = self._losses(bag)[0].detach()[own]
+                    rewind()
+                    if not torch.allclose(found, self.rehearsal.losses[own], rtol=1e-3, atol=1e-4, equal_nan=True):
+                        raise NotSideBySide("all replicas at once gave other losses than each alone")
+                self._predict()
+        except RuntimeError as error:
+            raise NotSideBySide(f"torch cannot batch it: {error}") from error
+        finally:
+            rewind()

@@ -1,0 +1,123 @@
+"""Nested cross-validation: every fold chooses settings among its own training patients, never by its test patients."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from asmil.cohort.manifest import Cohort
+from asmil.cohort.splits import Splits, inner_splits
+from asmil.config import flat
+from asmil.errors import AsmilError, did_you_mean
+from asmil.files import write_json
+from asmil.training.config import RunConfig, with_settings
+from asmil.training.layout import CHOICE_FILE
+from asmil.training.one_training import Material
+
+CHOOSABLE = ("model", "training", "attention", "anchor", "stabilizers", "task")
+"""Sections whose settings a fold may choose for itself."""
+OF_THE_RUN = ("task.kind", "task.last_edge", "training.seed", "training.device", "training.checkpoint_seconds")
+"""Settings of these sections that belong to the run as a whole."""
+
+Chosen = dict[str, Any]
+
+
+def candidates(config: RunConfig) -> list[Chosen]:
+    """Every combination of the values in `nested.grid`; each is checked, so that none fails after hours."""
+    grid = config.nested.grid
+    for name, values in grid.items():
+        section = name.partition(".")[0]
+        if name in OF_THE_RUN:
+            raise AsmilError(f"nested.grid: {name} is one for the whole run and cannot be chosen by a fold; --set it")
+        if section not in CHOOSABLE and name != "data.max_tiles":
+            raise AsmilError(f"nested.grid: {name} cannot be chosen by a fold: {did_you_mean(section, CHOOSABLE)}")
+        if not values:
+            raise AsmilError(f"nested.grid: {name} has no values to choose from; give it a list")
+    return [_checked(config, dict(zip(grid, values, strict=True))) for values in product(*grid.values())]
+
+
+def _checked(config: RunConfig, settings: Chosen) -> Chosen:
+    """The settings as they are understood: `3e-4`, which YAML takes for text, becomes a number."""
+    understood = flat(with_settings(config, settings).model_dump(mode="json"))
+    return {name: understood.get(name, value) for name, value in settings.items()}
+
+
+def inner_parts(cohort: Cohort, config: RunConfig, splits: Splits, fold: int) -> Splits:
+    """The inner folds of a fold; a class with too few training patients for them is refused."""
+    return inner_splits(cohort, splits, fold, config.nested.folds, config.training.seed + fold, kind=config.task.kind)
+
+
+@dataclass(frozen=True)
+class InnerSearch:
+    """The inner loop of one fold. Every candidate is trained on all inner folds but one and judged on that one."""
+
+    material: Material
+    cohort: Cohort
+    config: RunConfig
+    splits: Splits
+    fold: int
+    folder: Path
+
+    def choose(self, report: Callable[[int, int], None]) -> Chosen:
+        """The candidate with the highest mean score over the inner folds; the first of equals.
+
+        report: called with the inner trainings done and the number of all
+        """
+        note = self.folder / CHOICE_FILE
+        if note.exists():
+            return dict(json.loads(note.read_text(encoding="utf-8"))["settings"])
+        tried = candidates(self.config)
+        folds = self.config.nested.folds
+        inner = inner_parts(self.cohort, self.config, self.splits, self.fold)
+        scores: list[list[float]] = []
+        for number, one in enumerate(tried):
+            scores.append([])
+            for inner_fold in range(folds):
+                report(number * folds + inner_fold, len(tried) * folds)
+                scores[-1].append(self._score(one, number, inner, inner_fold))
+        means = [fmean(found) for found in scores]
+        best = means.index(max(means))
+        found = [
+            {"settings": one, "scores": score, "mean": mean}
+            for one, score, mean in zip(tried, scores, means, strict=True)
+        ]
+        write_json(note, {"settings": tried[best], "inner_folds": folds, "candidates": found})
+        return tried[best]
+
+    def _score(self, settings: Chosen, number: int, inner: Splits, inner_fold: int) -> float:
+        """The task's selection score on the part held out, at the epoch that is kept; noted when it is known.
+
+        Where the fold has validation patients, which will choose its epoch, the part held out chooses it here; else it
+        is the last epoch in both.
+        """
+        folder = self.folder / "inner" / f"candidate-{number}" / f"fold-{inner_fold}"
+        note = folder / "score.json"
+        if note.exists():
+            return float(json.loads(note.read_text(encoding="utf-8"))["score"])
+        config = with_settings(self.config, {**settings, "record.attention": "none"})
+        train, held_out = (self.material.places(inner, inner_fold, role) for role in ("train", "val"))
+        material = own_material(self.material, config, train)
+        trainer = material.trainer(config, train, inner_fold, config.training.seed, folder)
+        val = material.labeled(held_out)
+        epoch = trainer.fit(material.labeled(train), val if self.splits.slides(self.fold, "val") else None)
+        measures = trainer.validate(val)
+        score = trainer.task.selection_score(_defined(measures))
+        write_json(note, {"score": score, "epoch": epoch, "settings": settings, **_defined(measures)})
+        shutil.rmtree(folder / "checkpoints")  # of many models that nobody will use
+        return score
+
+
+def own_material(material: Material, config: RunConfig, train: list[int]) -> Material:
+    """The material with bags prepared for these settings, where the folds may choose settings of the model."""
+    chooses_model = any(name.startswith("model.") for name in config.nested.grid)
+    return material.prepared_for(config, train) if chooses_model else material
+
+
+def _defined(measures: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: value if value == value else None for name, value in measures.items()}

@@ -1,0 +1,143 @@
+"""One training of a run: a fold with a seed, from its bags to its predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+import torch
+
+from asmil.cohort.bag import Bag
+from asmil.cohort.loader import BagLoader
+from asmil.cohort.outcomes import Outcomes
+from asmil.cohort.splits import Roles, Splits
+from asmil.cohort.units import Unit
+from asmil.files import write_json
+from asmil.tasks.base import Columns, Task
+from asmil.tasks.survival import Survival
+from asmil.training.config import RunConfig
+from asmil.training.labeled_bags import LabeledBags
+from asmil.training.layout import TASK_FILE
+from asmil.training.loop import EpochObserver, Trainer
+from asmil.training.setup import build_model
+from asmil.training.task_setup import build_task
+
+
+@dataclass(frozen=True)
+class Material:
+    """What the trainings of a run have in common: the units of the cohort, their outcomes and their bags."""
+
+    units: Sequence[Unit]
+    outcomes: Outcomes
+    loader: BagLoader
+    in_features: int
+    device: torch.device
+
+    def places(self, splits: Splits, fold: int, role: Roles) -> list[int]:
+        """Where the units with a role in a fold stand; a patient's slides have one role."""
+        members = set(splits.slides(fold, role))
+        return [i for i, unit in enumerate(self.units) if unit.slides[0].slide in members]
+
+    def labeled(self, places: Sequence[int]) -> LabeledBags:
+        """Units with their targets."""
+        chosen = self.outcomes.among(places)
+        return LabeledBags(_Part(self.loader, list(places)), chosen.targets, chosen.strata, chosen.stratum_names)
+
+    def prepared_for(self, config: RunConfig, train: Sequence[int]) -> Material:
+        """The same, with bags as a model of these settings wants them: its neighbors, its clusters."""
+        n_outputs = build_task(config, self.outcomes, train).n_outputs
+        model = build_model(config, self.in_features, n_outputs, config.training.seed)
+        return replace(self, loader=self.loader.preparing(model.prepare))
+
+    def trainer(
+        self,
+        config: RunConfig,
+        train: Sequence[int],
+        fold: int,
+        seed: int,
+        folder: Path,
+        on_epoch: EpochObserver | None = None,
+    ) -> Trainer:
+        """A training on the units `train` that is about to begin, or to go on."""
+        task = build_task(config, self.outcomes, train)
+        model = build_model(config, self.in_features, task.n_outputs, seed)
+        return Trainer(model, task, config, seed=seed, fold=fold, device=self.device, folder=folder, on_epoch=on_epoch)
+
+
+@dataclass(frozen=True)
+class OneTraining:
+    """A fold and a seed."""
+
+    material: Material
+    config: RunConfig
+    splits: Splits
+    fold: int
+    seed: int
+    folder: Path
+
+    def run(self, on_epoch: Callable[[Mapping[str, Any]], None]) -> pd.DataFrame:
+        """Train, then predict the validation and test units, whose bags are read only now."""
+        train = self.material.places(self.splits, self.fold, "train")
+        trainer = self.material.trainer(self.config, train, self.fold, self.seed, self.folder, on_epoch)
+        labeled = self.material.labeled(train)
+        val = self.material.labeled(self.material.places(self.splits, self.fold, "val"))
+        trainer.fit(labeled, val if len(val.bags) else None)
+        task = _completed(trainer, labeled)
+        write_json(self.folder / TASK_FILE, task.to_dict())
+        tables = [self._predict(trainer, task, role) for role in ("val", "test")]
+        return pd.concat([table for table in tables if len(table)] or tables, ignore_index=True)
+
+    def _predict(self, trainer: Trainer, task: Task, role: Roles) -> pd.DataFrame:
+        places = self.material.places(self.splits, self.fold, role)
+        units = [self.material.units[i] for i in places]
+        bags = self.material.labeled(places).bags
+        logits = trainer.predict(bags) if units else torch.zeros(0, task.n_outputs)
+        columns: Columns = {
+            "slide": [unit.name for unit in units],
+            "patient": [unit.patient for unit in units],
+            "fold": [self.fold] * len(units),
+            "seed": [self.seed] * len(units),
+            "role": [role] * len(units),
+            **target_columns(self.material.outcomes, places),
+            **task.columns(logits),
+        }
+        return pd.DataFrame(columns)
+
+
+def target_columns(outcomes: Outcomes, places: Sequence[int]) -> Columns:
+    """The true outcomes of units, as columns of a table."""
+    targets = outcomes.targets[list(places)]
+    if outcomes.kind == "classification":
+        return {"target": [outcomes.names[target] for target in targets]}
+    if outcomes.kind == "survival":
+        return {"time": targets[:, 0], "event": targets[:, 1].astype(np.int64)}
+    if outcomes.kind == "multilabel":
+        return {f"target_{name}": targets[:, k] for k, name in enumerate(outcomes.names)}
+    return {"target": targets}
+
+
+def _completed(trainer: Trainer, train: LabeledBags) -> Task:
+    """The task with what only a trained model can tell: a Cox model's survival of an average patient."""
+    task = trainer.task
+    if not task.joint:
+        return task
+    log_risk = trainer.predict(train.bags)[:, 0]
+    return cast(Survival, task).fit_baseline(log_risk.numpy(), train.targets[:, 0], train.targets[:, 1])
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Some units of a loader, as a source of bags."""
+
+    loader: BagLoader
+    places: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def stream(self, order: Sequence[int]) -> Iterator[Bag]:
+        return self.loader.stream([self.places[i] for i in order])

@@ -1,0 +1,58 @@
+"""The threshold from which on a slide is called positive: a small file of a run, chosen on validation slides."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from asmil.errors import AsmilError
+from asmil.files import write_json
+
+FILE = "operating_point.json"
+
+
+@dataclass(frozen=True)
+class OperatingPoint:
+    """Thresholds on the probability of the positive class, one a training (fold, seed)."""
+
+    rule: str
+    positive: str
+    thresholds: Mapping[tuple[int, int], float]
+
+    @property
+    def threshold(self) -> float:
+        """For the mean prediction of all models: the mean of their thresholds."""
+        return fmean(self.thresholds.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as they are written."""
+        return {
+            "rule": self.rule,
+            "chosen_on": "validation slides",
+            "positive": self.positive,
+            "threshold": self.threshold,
+            "trainings": [
+                {"fold": fold, "seed": seed, "threshold": value} for (fold, seed), value in self.thresholds.items()
+            ],
+        }
+
+    def save(self, run: Path) -> None:
+        """Write the file into a run folder."""
+        write_json(run / FILE, self.to_dict())
+
+
+def read_operating_point(run: Path) -> OperatingPoint | None:
+    """The operating point of a run; None where none was chosen."""
+    path = run / FILE
+    if not path.exists():
+        return None
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        thresholds = {(int(one["fold"]), int(one["seed"])): float(one["threshold"]) for one in found["trainings"]}
+        return OperatingPoint(str(found["rule"]), str(found["positive"]), thresholds)
+    except (ValueError, KeyError, TypeError) as error:
+        raise AsmilError(f"{path} cannot be read ({error}); remove it and evaluate the run again") from None

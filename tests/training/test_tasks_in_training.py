@@ -1,0 +1,387 @@
+"""Survival, regression and multi-label runs: trained, predicted, gone on with, and blind to their test part."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import asmil.cohort.loader as loader
+from asmil import AsmilError, Bag, methods
+from asmil.cohort.manifest import load_cohort
+from asmil.cohort.units import units_of
+from asmil.tasks.classification import Classification
+from asmil.training.config import resolve
+from asmil.training.gradients import StepGradients
+from asmil.training.prediction import RunPredictor
+from asmil.training.run import RunObserver, train_run
+from asmil.training.setup import build_model, build_stabilizers
+from small_task_cohorts import write_cohort
+
+LOSSES = [
+    ("survival", "incidence"),
+    ("survival", "hazard"),
+    ("survival", "cox"),
+    ("regression", "huber"),
+    ("multilabel", "own"),
+]
+KINDS = ("survival", "regression", "multilabel")
+
+
+def config(kind, method="abmil", loss="own", **sections):
+    training = {"epochs": 2, "accumulate": 3, "lr": 1e-3, **sections.pop("training", {})}
+    task = {"kind": kind, "loss": loss, **sections.pop("task", {})}
+    return resolve(method, changes={"training": training, "task": task, **sections})
+
+
+@pytest.fixture(scope="module")
+def cohorts(tmp_path_factory):
+    return {kind: write_cohort(tmp_path_factory.mktemp(kind), kind) for kind in (*KINDS, "classification")}
+
+
+def weights(run, fold=0, name="best"):
+    return load_file(run.training(fold, 0) / "checkpoints" / f"{name}.safetensors")
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize(("kind", "loss"), LOSSES)
+def test_a_run_trains_and_its_model_predicts_the_same_again(cohorts, tmp_path, kind, loss):
+    settings = config(kind, loss=loss)
+    run = train_run(cohorts[kind], tmp_path / "run", settings)
+    table = pd.read_parquet(run.predictions)
+    cohort = load_cohort(cohorts[kind], kind=kind)
+    units = {unit.name: unit for unit in units_of(cohort.slides, settings.unit)}
+    assert sorted(table["slide"]) == sorted(name for name, unit in units.items() if unit.slides[0].split != "train")
+    records = [json.loads(line) for line in (run.training(0, 0) / "metrics.jsonl").read_text().splitlines()]
+    assert len(records) == 2
+    assert all(np.isfinite(value) for record in records for value in record["train"].values())
+    assert {"loss", *{"survival": ["c_index"], "regression": ["r2"]}.get(kind, [])} <= records[0]["val"].keys()
+    predictor = RunPredictor(run.path)
+    for _, row in table.iterrows():
+        values = predictor.predict(units[row["slide"]]).values
+        for name, value in values.items():
+            np.testing.assert_allclose(np.array(value), np.array(row[name]), rtol=1e-6)
+        assert np.isfinite(next(iter(values.values())))
+    expected = {
+        "survival": ["time", "event", "risk", "survival_times", "survival"],
+        "regression": ["target", "value"],
+        "multilabel": ["target_a", "target_b", "prob_a", "prob_b"],
+    }[kind]
+    assert list(table.columns) == ["slide", "patient", "fold", "seed", "role", *expected]
+
+
+def test_truths_are_those_of_the_manifest(cohorts, tmp_path):
+    manifest = pd.read_csv(cohorts["survival"]).drop_duplicates("patient").set_index("patient")
+    table = pd.read_parquet(train_run(cohorts["survival"], tmp_path / "s", config("survival")).predictions)
+    assert (table["time"].to_numpy() == manifest["time"][table["patient"]].to_numpy()).all()
+    assert (table["event"].to_numpy() == manifest["event"][table["patient"]].to_numpy()).all()
+    for survival in table["survival"]:
+        assert (np.diff([1, *survival]) <= 0).all()
+    manifest = pd.read_csv(cohorts["multilabel"]).set_index("slide")["label"]
+    table = pd.read_parquet(train_run(cohorts["multilabel"], tmp_path / "m", config("multilabel")).predictions)
+    for label in "ab":
+        assert (table[f"target_{label}"] == [int(label in manifest[name].split(";")) for name in table["slide"]]).all()
+
+
+# Blind to the test part
+
+
+def test_test_patients_are_not_read_before_training_has_ended(cohorts, tmp_path, monkeypatch):
+    read_after: dict[str, int] = {}
+    epochs: list[int] = []
+    original = loader.read_bag
+
+    def spy(source, id, mpp=None):
+        read_after.setdefault(id, len(epochs))
+        return original(source, id, mpp)
+
+    class Count(RunObserver):
+        def epoch(self, fold, seed, record):
+            epochs.append(record["epoch"])
+
+    monkeypatch.setattr(loader, "read_bag", spy)
+    train_run(cohorts["survival"], tmp_path / "run", config("survival"), observer=Count())
+    manifest = pd.read_csv(cohorts["survival"])
+    for split, moment in (("test", 2), ("train", 0)):
+        assert {read_after[name] for name in manifest.loc[manifest["split"] == split, "slide"]} == {moment}
+
+
+def with_other_test_outcomes(manifest, kind):
+    table = pd.read_csv(manifest, dtype=str)
+    tested = table["split"] == "test"
+    if kind == "survival":
+        table.loc[tested, "time"] = "500"
+        table.loc[tested, "event"] = "1"
+    else:
+        table.loc[tested, "label"] = {"regression": "-77", "multilabel": "b"}[kind]
+    other = manifest.with_name("other.csv")
+    table.to_csv(other, index=False)
+    return other
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_outcomes_of_test_patients_do_not_change_what_is_trained(cohorts, tmp_path, kind):
+    other = with_other_test_outcomes(cohorts[kind], kind)
+    settings = config(kind, training={"sampling": "balanced"})
+    runs = [train_run(path, tmp_path / path.stem, settings) for path in (cohorts[kind], other)]
+    assert same(*map(weights, runs))
+    notes = [(run.training(0, 0) / "task.json").read_text() for run in runs]
+    assert notes[0] == notes[1]
+    predictions = [pd.read_parquet(run.predictions) for run in runs]
+    predicted = [name for name in predictions[0] if name.startswith(("risk", "value", "prob_"))]
+    pd.testing.assert_frame_equal(*(table[predicted] for table in predictions))
+
+
+def test_the_official_last_edge_looks_at_all_patients(cohorts, tmp_path):
+    other = with_other_test_outcomes(cohorts["survival"], "survival")
+    edges = {}
+    for last_edge in ("train", "all"):
+        run = train_run(other, tmp_path / last_edge, config("survival", task={"last_edge": last_edge}))
+        edges[last_edge] = json.loads((run.training(0, 0) / "task.json").read_text())["edges"]
+    assert edges["train"][:-1] == edges["all"][:-1]
+    assert edges["train"][-1] < 100
+    assert edges["all"][-1] == pytest.approx(500, abs=1e-4)
+
+
+# Which epoch is kept
+
+
+def test_survival_keeps_the_last_epoch_unless_told_otherwise(cohorts, tmp_path):
+    settings = resolve("abmil", changes={"task": {"kind": "survival"}, "training": {"epochs": 3}})
+    assert (settings.training.select, settings.training.accumulate, settings.data.val_share) == ("last", 32, 0)
+    run = train_run(cohorts["survival"], tmp_path / "last", settings)
+    assert json.loads((run.training(0, 0) / "checkpoints" / "best.json").read_text())["epoch"] == 3
+    chosen = config("survival", training={"select": "f1_auc", "epochs": 4, "lr": 0.03})
+    run = train_run(cohorts["survival"], tmp_path / "chosen", chosen)
+    records = [json.loads(line) for line in (run.training(0, 0) / "metrics.jsonl").read_text().splitlines()]
+    found = [record["val"]["c_index"] for record in records]
+    best = json.loads((run.training(0, 0) / "checkpoints" / "best.json").read_text())
+    assert best["score"] == max(found)
+    assert best["epoch"] == 1 + found.index(max(found))
+
+
+def test_without_validation_patients_nothing_is_predicted_for_them(tmp_path):
+    manifest = write_cohort(tmp_path, "survival", split=False)
+    run = train_run(manifest, tmp_path / "run", config("survival", folds=2))
+    assert set(pd.read_parquet(run.predictions)["role"]) == {"test"}
+    assert sorted(pd.read_parquet(run.predictions)["slide"]) == [f"p{i:02d}" for i in range(16)]
+
+
+# Killed and given again
+
+
+class Killed(BaseException):
+    """Stands for the end of the process: nobody is told."""
+
+
+def test_a_run_that_ended_in_the_middle_ends_with_the_same_bits(cohorts, tmp_path, monkeypatch):
+    settings = config("survival", loss="hazard", training={"epochs": 4, "checkpoint_seconds": 0, "accumulate": 3})
+    whole = train_run(cohorts["survival"], tmp_path / "whole", settings)
+    left = [7]
+
+    original = StepGradients.of_one
+
+    def mortal(self, *arguments):
+        left[0] -= 1
+        if left[0] < 0:
+            raise Killed
+        return original(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StepGradients, "of_one", mortal)
+        with pytest.raises(Killed):
+            train_run(cohorts["survival"], tmp_path / "run", settings)
+    run = train_run(cohorts["survival"], tmp_path / "run", settings)
+    assert same(weights(run), weights(whole))
+    assert same(weights(run, name="last"), weights(whole, name="last"))
+    pd.testing.assert_frame_equal(pd.read_parquet(run.predictions), pd.read_parquet(whole.predictions))
+
+
+def test_killed_by_the_system_a_cox_run_ends_with_the_same_bits(cohorts, tmp_path):
+    changes = {
+        "task": {"kind": "survival", "loss": "cox"},
+        "training": {"epochs": 8, "accumulate": 4, "checkpoint_seconds": 0},
+    }
+    script = (
+        "import sys, time, torch\n"
+        "torch.set_num_threads(1)\n"
+        "import asmil.training.gradients as gradients\n"
+        "original = gradients.StepGradients.of_all\n"
+        "def slow(self, *a):\n    time.sleep(0.2)\n    return original(self, *a)\n"
+        "gradients.StepGradients.of_all = slow\n"
+        "from asmil.training.config import resolve\n"
+        "from asmil.training.run import train_run\n"
+        f"train_run(sys.argv[1], sys.argv[2], resolve('abmil', changes={changes!r}))\n"
+    )
+    settings = resolve("abmil", changes=changes)
+    whole = train_run(cohorts["survival"], tmp_path / "whole", settings)
+    out = tmp_path / "run"
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, str(cohorts["survival"]), str(out)], env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    state = out / "fold-0" / "seed-0" / "checkpoints" / "last.json"
+    deadline = time.monotonic() + 60
+    while not (state.exists() and json.loads(state.read_text())["step"] >= 5):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait(timeout=30) == -signal.SIGKILL
+    run = train_run(cohorts["survival"], out, settings)
+    assert same(weights(run), weights(whole))
+    assert (run.training(0, 0) / "task.json").read_text() == (whole.training(0, 0) / "task.json").read_text()
+    pd.testing.assert_frame_equal(pd.read_parquet(run.predictions), pd.read_parquet(whole.predictions))
+
+
+# A loss that compares the bags of a step
+
+
+def test_one_pass_for_all_bags_adds_the_gradients_of_one_by_one():
+    task = Classification(["a", "b"])
+    settings = resolve("asmil")
+    model = build_model(settings, 24, 2, 0).eval()
+    stabilizers = build_stabilizers(settings, model, 1)
+    steps = StepGradients(model, task, stabilizers, kept_rows=False, autocast=False)
+    draw = np.random.default_rng(0)
+    bags = [Bag(draw.normal(size=(n, 24)).astype(np.float32)) for n in (5, 9, 7)]
+    targets = torch.tensor([0, 1, 1])
+    _, noted = steps.of_all(bags, targets)
+    together = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+    model.zero_grad(set_to_none=True)
+    alone = [steps.of_one(bag, targets[i : i + 1], 3)[1] for i, bag in enumerate(bags)]
+    assert together
+    for name, parameter in model.named_parameters():
+        if name in together:
+            torch.testing.assert_close(parameter.grad, together[name], rtol=1e-4, atol=1e-7)
+    losses, anchors = ([parts[name].item() for parts in alone] for name in ("loss", "anchor"))
+    assert noted[0]["loss"].item() == pytest.approx(np.mean(losses), rel=1e-5)
+    assert [parts["anchor"].item() for parts in noted] == pytest.approx(anchors)
+
+
+def test_cox_trains_with_an_anchor(cohorts, tmp_path):
+    run = train_run(cohorts["survival"], tmp_path / "run", config("survival", "asmil", "cox"))
+    records = [json.loads(line) for line in (run.training(0, 0) / "metrics.jsonl").read_text().splitlines()]
+    assert all({"loss", "cox", "anchor"} <= record["train"].keys() for record in records)
+
+
+# Every method
+
+
+NEEDS_TWO_OUTPUTS = ("clam_mb", "clam_sb", "dtfd", "hdmil")
+"""Methods that tell classes apart by their outputs: regression and Cox, with one output, are refused."""
+
+
+@pytest.fixture(scope="module")
+def few_patients(tmp_path_factory):
+    return {kind: write_cohort(tmp_path_factory.mktemp(kind), kind, n_patients=8) for kind in KINDS}
+
+
+@pytest.mark.parametrize("method", sorted(methods()))
+@pytest.mark.parametrize("kind", ["survival", "regression"])
+def test_every_method_trains(few_patients, tmp_path, method, kind):
+    few = {"training": {"epochs": 1}, "record": {"attention": "none"}, "data": {"unit": "patient"}}
+    settings = config(kind, method, **few)
+    if kind == "regression" and method in NEEDS_TWO_OUTPUTS:
+        with pytest.raises(AsmilError, match=r"at least two|one output a class"):
+            train_run(few_patients[kind], tmp_path / "run", settings)
+        assert not (tmp_path / "run").exists()
+        return
+    run = train_run(few_patients[kind], tmp_path / "run", settings)
+    table = pd.read_parquet(run.predictions)
+    assert np.isfinite(table["risk" if kind == "survival" else "value"]).all()
+    assert len(table) == 4
+
+
+# Settings that do not fit
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"task": {"kind": "survival", "loss": "cox"}, "training": {"accumulate": 1}}, "set training.accumulate to 2"),
+        ({"task": {"kind": "survival", "loss": "squared"}}, "squared is no loss of a survival task"),
+        ({"task": {"kind": "classification", "loss": "cox"}}, "cox is no loss of a classification task"),
+        ({"task": {"kind": "suvival"}}, "task.kind"),
+        ({"task": {"kind": "survival", "bins": 1}}, "task.bins"),
+    ],
+)
+def test_settings_of_another_task_are_refused_in_a_sentence(changes, message):
+    with pytest.raises(AsmilError, match=message) as told:
+        resolve("abmil", changes=changes)
+    assert len(str(told.value)) < 250
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_class_weights_need_classes(cohorts, tmp_path, kind):
+    with pytest.raises(AsmilError, match=f"a {kind} task has no classes"):
+        train_run(cohorts[kind], tmp_path / "run", config(kind, training={"class_weights": "balanced"}))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_fold_that_cannot_be_trained_is_refused_before_there_is_a_folder(tmp_path):
+    manifest = write_cohort(tmp_path, "regression", split=False)
+    table = pd.read_csv(manifest)
+    table["fold"] = (table["label"] != 0).astype(int)
+    table.loc[table["label"] == 0, "label"] = 1
+    table.loc[table["fold"] == 1, "label"] = 5
+    table.to_csv(manifest, index=False)
+    with pytest.raises(AsmilError, match="all training values are"):
+        train_run(manifest, tmp_path / "run", config("regression", data={"val_share": 0}))
+    assert not (tmp_path / "run").exists()
+
+
+# Runs of earlier versions
+
+
+def test_a_run_of_an_earlier_version_is_read_predicts_and_goes_on(cohorts, tmp_path):
+    import yaml
+
+    settings = resolve("abmil", changes={"training": {"epochs": 2}, "seeds": 2})
+    manifest = tmp_path / "cohort.csv"
+    table = pd.read_csv(cohorts["classification"])
+    table["features"] = [str(cohorts["classification"].parent / "features" / f"{slide}.h5") for slide in table["slide"]]
+    table.assign(time=1.0, event="alive").to_csv(manifest, index=False)
+    run = train_run(manifest, tmp_path / "run", settings)
+    before = pd.read_parquet(run.predictions)
+    values = yaml.safe_load(run.config.read_text())
+    del values["nested"], values["data"]["unit"], values["data"]["leave_out"]
+    values["task"] = {key: values["task"][key] for key in ("kind", "classes")}
+    values["asmil"] = "0.1.0"
+    run.config.write_text(yaml.safe_dump(values, sort_keys=False))
+    for _, _, training in run.trainings():
+        (training / "task.json").unlink()
+    assert run.read().config == settings
+    assert len(RunPredictor(run.path).trained) == 2
+    (run.training(0, 1) / "predictions.parquet").unlink()
+    run.predictions.unlink()
+    again = train_run(manifest, tmp_path / "run", settings)
+    pd.testing.assert_frame_equal(pd.read_parquet(again.predictions), before)
+
+
+def test_rows_of_a_classification_are_fingerprinted_without_times(cohorts, tmp_path):
+    """So that a run on a manifest that also tells times, begun before these were read, goes on."""
+    import hashlib
+
+    from asmil.training.run_folder import describe
+
+    cohort = load_cohort(with_times(cohorts["classification"], tmp_path), cohorts["classification"].parent / "features")
+    rows = [(s.slide, s.patient, s.label, s.site, s.split, s.fold) for s in cohort.slides]
+    found = describe(resolve("abmil"), cohort, cohort.classes, []).cohort["rows_sha256"]
+    assert found == hashlib.sha256(repr(rows).encode()).hexdigest()
+
+
+def with_times(manifest, folder):
+    pd.read_csv(manifest).assign(time=1.0, event=1).to_csv(folder / "times.csv", index=False)
+    return folder / "times.csv"
