@@ -1,0 +1,88 @@
+"""One p-value from those of several seeds.
+
+The seeds of a run are tested on the same slides, so their p-values depend on each other. `combine_p` has the
+rules that allow for that; the functions with `if_independent` in their name do not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import chdtrc, ndtr, ndtri
+
+from asmil.errors import AsmilError, did_you_mean
+from asmil.evaluation.statistics.checks import p_values_of
+from asmil.tasks.checked_arrays import Floats
+
+CombinationRule = Literal["bonferroni", "twice_mean", "twice_median", "cauchy", "harmonic_mean"]
+
+
+def combine_p(p: npt.ArrayLike, rule: CombinationRule) -> float:
+    """One p-value from k that may depend on each other.
+
+    | rule | value | valid |
+    | --- | --- | --- |
+    | bonferroni | min(1, k min p) | under any dependence |
+    | twice_mean | min(1, 2 mean p) | under any dependence |
+    | twice_median | min(1, 2 median p) | under any dependence |
+    | cauchy | 1/2 - arctan(mean tan((1/2 - p) pi)) / pi | for small values, asymptotically |
+    | harmonic_mean | k / sum 1/p, raw | for small values, asymptotically |
+
+    >>> combine_p([0.01, 0.2, 0.03], "twice_median")
+    0.06
+    """
+    if rule not in _RULES:
+        raise AsmilError(f"the rule {rule!r} to combine p-values is unknown: {did_you_mean(str(rule), _RULES)}")
+    return _RULES[rule](_some(p))
+
+
+def fisher_if_independent(p: npt.ArrayLike) -> float:
+    """Fisher's combination, the upper tail of chi-square at -2 sum ln p with 2k degrees of freedom.
+
+    Only for p-values of independent data, such as different patients; never for seeds on one test set.
+    """
+    given = _some(p)
+    with np.errstate(divide="ignore"):
+        statistic = -2 * float(np.log(given).sum())
+    return float(chdtrc(2 * len(given), statistic))
+
+
+def stouffer_if_independent(p: npt.ArrayLike) -> float:
+    """Stouffer's combination of one-sided p-values, the upper tail at sum z / sqrt k.
+
+    Only for p-values of independent data, such as different patients; never for seeds on one test set.
+    """
+    given = _some(p)
+    if given.min() == 0 and given.max() == 1:
+        raise AsmilError("p: 0 and 1 together have no combination by Stouffer's rule; use another rule")
+    return float(ndtr(ndtri(given).sum() / math.sqrt(len(given))))
+
+
+def _some(p: npt.ArrayLike) -> Floats:
+    given = p_values_of(p)
+    if len(given) == 0:
+        raise AsmilError("p: there is no p-value to combine; give at least one")
+    return given
+
+
+def _cauchy(p: Floats) -> float:
+    return 0.5 - math.atan(float(np.tan((0.5 - p) * math.pi).mean())) / math.pi
+
+
+def _harmonic_mean(p: Floats) -> float:
+    smallest = float(p.min())
+    # relative to the smallest, since 1/p of the very small is beyond the largest number
+    return 0.0 if smallest == 0 else len(p) * smallest / float((smallest / p).sum())
+
+
+_RULES: Mapping[str, Callable[[Floats], float]] = {
+    "bonferroni": lambda p: min(1.0, len(p) * float(p.min())),
+    "twice_mean": lambda p: min(1.0, 2 * float(p.mean())),
+    "twice_median": lambda p: min(1.0, 2 * float(np.median(p))),
+    "cauchy": _cauchy,
+    "harmonic_mean": _harmonic_mean,
+}

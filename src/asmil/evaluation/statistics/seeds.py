@@ -1,0 +1,158 @@
+"""Is a procedure better on new patients? A bootstrap of two levels: seeds and patients.
+
+A procedure is trained S times and judged on one test set. Its number is the mean over seeds, and it could have
+been another one in two ways: by other seeds and by other patients. A resample draws both: seeds for each model
+on its own, patients once for both (each with all its slides), since both were judged on the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from asmil.errors import AsmilError, did_you_mean
+from asmil.evaluation.bootstrap import Interval, has_two_classes, percentile_interval
+from asmil.evaluation.statistics.checks import generator_of, units_of
+from asmil.tasks import weighted
+from asmil.tasks.checked_arrays import Classes, Floats, classes_of, numbers_of, same_length
+
+SeedMetric = Literal["auc", "macro_auc", "macro_f1"]
+CELLS_AT_ONCE = 1 << 21
+
+
+@dataclass(frozen=True)
+class SeedBootstrap:
+    """The difference a - b of seed means, its 95 % percentile interval and its standard deviation.
+
+    resamples: how many were drawn; skipped: those of them without a value, such as draws of a single class.
+    """
+
+    difference: float
+    interval: Interval
+    sd: float
+    resamples: int
+    skipped: int
+
+
+@dataclass(frozen=True)
+class Draws:
+    """R resamples as counts: how often each seed of a (R x S_a), of b (R x S_b) and each patient (R x P) was drawn."""
+
+    seeds_a: npt.NDArray[np.int64]
+    seeds_b: npt.NDArray[np.int64]
+    patients: npt.NDArray[np.int64]
+
+
+def bootstrap_seeds_and_patients(
+    metric: SeedMetric,
+    target: npt.ArrayLike,
+    predictions_a: npt.ArrayLike,
+    predictions_b: npt.ArrayLike,
+    patients: Sequence[Hashable] | npt.NDArray[np.generic] | None = None,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> SeedBootstrap:
+    """The interval of the difference of two seed-mean metrics, seeds and patients both drawn.
+
+    target: n class indices. predictions: S x n scores of class 1 (two classes; for macro_f1 probabilities, of which
+    those above 0.5 are called 1), or S x n x K probabilities; the two models may have different numbers of seeds.
+    patients: n names; without them every slide is drawn on its own. Resamples with a single class are skipped.
+    """
+    if metric not in get_args(SeedMetric):
+        raise AsmilError(f"the metric {metric!r} is unknown: {did_you_mean(str(metric), get_args(SeedMetric))}")
+    a, b = _predictions("predictions_a", predictions_a, metric), _predictions("predictions_b", predictions_b, metric)
+    if a.shape[2] != b.shape[2]:
+        raise AsmilError(
+            f"predictions_a and predictions_b have {a.shape[2]} and {b.shape[2]} classes; compare models of one task"
+        )
+    truth = classes_of("target", target, a.shape[2])
+    same_length(target=len(truth), predictions_a=a.shape[1], predictions_b=b.shape[1])
+    if len(np.unique(truth)) < 2:
+        raise AsmilError("target: all slides are of one class, so there is nothing to compare; add slides of another")
+    if resamples < 1:
+        raise AsmilError(f"{resamples} resamples are too few; give at least 1, better 2000")
+
+    units = units_of(patients, len(truth))
+    draws = draw_seeds_and_patients(len(a), len(b), int(units.max()) + 1, resamples, seed)
+    values_a, values_b = (_in_blocks(metric, truth, values, draws.patients, units) for values in (a, b))
+    one = np.ones((1, len(truth)))
+    difference = float(_values(metric, truth, a, one).mean() - _values(metric, truth, b, one).mean())
+    return summarize_seed_bootstrap(difference, values_a, values_b, draws)
+
+
+def draw_seeds_and_patients(n_seeds_a: int, n_seeds_b: int, n_patients: int, resamples: int, seed: int) -> Draws:
+    """Draw R resamples: in each first the seeds of a, then those of b, then the patients, all with replacement."""
+    generator = generator_of(seed)
+    sizes = (n_seeds_a, n_seeds_b, n_patients)
+    counts = tuple(np.zeros((resamples, size), dtype=np.int64) for size in sizes)
+    for resample in range(resamples):
+        for of, size in zip(counts, sizes, strict=True):
+            of[resample] = np.bincount(generator.integers(0, size, size), minlength=size)
+    return Draws(*counts)
+
+
+def summarize_seed_bootstrap(difference: float, values_a: Floats, values_b: Floats, draws: Draws) -> SeedBootstrap:
+    """From the values of every seed under every draw of patients (R x S_a, R x S_b) to the interval.
+
+    Resamples in which a drawn seed has no value (nan) are skipped and counted.
+    """
+    samples = _mean_over_drawn(values_a, draws.seeds_a) - _mean_over_drawn(values_b, draws.seeds_b)
+    kept = samples[~np.isnan(samples)]
+    return SeedBootstrap(
+        difference=difference,
+        interval=percentile_interval(kept),
+        sd=float(kept.std(ddof=1)) if len(kept) > 1 else float("nan"),
+        resamples=len(samples),
+        skipped=len(samples) - len(kept),
+    )
+
+
+def _mean_over_drawn(values: Floats, seeds: npt.NDArray[np.int64]) -> Floats:
+    weighted_values = np.where(seeds > 0, values, 0.0) * seeds
+    return np.asarray(weighted_values.sum(axis=1) / seeds.sum(axis=1))
+
+
+def _predictions(name: str, values: npt.ArrayLike, metric: SeedMetric) -> Floats:
+    """S x n x K; scores of class 1 become two columns."""
+    given = numbers_of(name, values)
+    if given.ndim == 2 and given.size:
+        if metric == "macro_f1" and (given.min() < 0 or given.max() > 1):
+            raise AsmilError(f"{name}: for macro_f1 give probabilities from 0 to 1, not other scores")
+        # for an AUC the negative score: unlike 1 - score it is exact, so that ties stay as they are
+        return np.stack([1 - given if metric == "macro_f1" else -given, given], axis=2)
+    if given.ndim != 3 or given.shape[2] < 2 or not given.size:
+        raise AsmilError(f"{name}: give S x n scores or S x n x K probabilities; the shape is {given.shape}")
+    if metric == "auc" and given.shape[2] > 2:
+        raise AsmilError(f"{name}: auc is of two classes and these are {given.shape[2]}; use macro_auc")
+    return given
+
+
+def _in_blocks(
+    metric: SeedMetric, truth: Classes, predictions: Floats, drawn: npt.NDArray[np.int64], units: Classes
+) -> Floats:
+    """R x S values under the draws of patients, nan for draws of a single class; some resamples at a time."""
+    step = max(1, CELLS_AT_ONCE // len(truth))
+    blocks = []
+    for start in range(0, len(drawn), step):
+        weights = drawn[start : start + step][:, units].astype(np.float64)
+        kept = has_two_classes(truth, predictions.shape[2], weights)
+        blocks.append(np.where(kept[:, None], _values(metric, truth, predictions, weights), np.nan))
+    return np.concatenate(blocks)
+
+
+def _values(metric: SeedMetric, truth: Classes, predictions: Floats, weights: Floats) -> Floats:
+    n_classes = predictions.shape[2]
+    columns = []
+    for of_seed in predictions:
+        if metric == "macro_f1":
+            confusion = weighted.weighted_confusion(truth, of_seed.argmax(axis=1), n_classes, weights)
+            columns.append(weighted.f1_scores(confusion).mean(axis=1))
+        elif metric == "auc":
+            columns.append(weighted.binary_auc(truth == 1, of_seed[:, 1], weights))
+        else:
+            columns.append(weighted.mean_defined(weighted.weighted_auc(truth, of_seed, weights)))
+    return np.stack(columns, axis=1)
