@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from oracles.sheet import Kind
-from oracles.sheets import affine, normalizers, tiling
+from oracles.sheets import affine, froc, normalizers, statistics, survival, tiling
 
-KINDS = (normalizers.KIND, affine.KIND, tiling.KIND)
+KINDS = (normalizers.KIND, affine.KIND, tiling.KIND, survival.KIND, statistics.KIND, froc.KIND)
 
 
 def recognize(content: Any) -> Kind | None:

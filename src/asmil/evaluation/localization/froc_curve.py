@@ -1,0 +1,230 @@
+"""FROC: sensitivity for lesions against false positives a slide, under four conventions that are all in use.
+
+The same detections get different scores under different conventions, so a result carries the name of its own. Presets:
+`challenge2016` is the challenge's code (with the interpolation of NCRF and MONAI, since it had no score), `release`
+the script that ships with the public data, `asmil_text` what papers describe: false positives of normal slides only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from asmil.errors import AsmilError, did_you_mean
+from asmil.evaluation.localization.detections import FrocSlide, Index, SlideHits, judge_detections
+
+Floats = npt.NDArray[np.float64]
+Thresholds = Literal["drop_lowest", "positive"]
+FpSlides = Literal["all", "normal"]
+Rule = Literal["linear", "up", "down"]
+
+FP_TARGETS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+CHOICES: dict[str, tuple[str, ...]] = {
+    "index": get_args(Index),
+    "thresholds": get_args(Thresholds),
+    "fp_slides": get_args(FpSlides),
+    "rule": get_args(Rule),
+}
+
+
+@dataclass(frozen=True)
+class FrocOptions:
+    """A convention.
+
+    index: how level-0 pixels become rows and columns of the mask
+    thresholds: all distinct scores except the smallest, or all that are above 0
+    fp_slides: false positives are counted on, and averaged over, all slides or normal ones
+    rule: sensitivity at a number of false positives that no threshold reaches exactly: `linear` interpolates, `up`
+        takes the first point with at least as many, `down` the best with at most as many (never more than was measured)
+    fp_targets: the numbers of false positives a slide at which sensitivities are averaged
+    """
+
+    index: Index = "round"
+    thresholds: Thresholds = "positive"
+    fp_slides: FpSlides = "all"
+    rule: Rule = "up"
+    fp_targets: tuple[float, ...] = FP_TARGETS
+
+    def __post_init__(self) -> None:
+        for name, words in CHOICES.items():
+            word = getattr(self, name)
+            if word not in words:
+                raise AsmilError(f"the FROC option {name} cannot be {word!r}: {did_you_mean(str(word), words)}")
+        if not self.fp_targets or not all(target >= 0 for target in self.fp_targets):
+            raise AsmilError(f"fp_targets: give numbers of false positives a slide, at least 0, not {self.fp_targets}")
+
+
+PRESETS: dict[str, FrocOptions] = {
+    "challenge2016": FrocOptions("floor", "drop_lowest", "all", "linear"),
+    "release": FrocOptions("round", "positive", "all", "up"),
+    "asmil_text": FrocOptions("round", "positive", "normal", "down"),
+}
+
+
+@dataclass(frozen=True)
+class Froc:
+    """A FROC curve and its score, the mean of the sensitivities at the targets.
+
+    average_fp, sensitivity: the curve, from the lowest threshold to the highest, then (0, 0)
+    thresholds: the score from which on detections count at a point of the curve; infinity at the last
+    reason: why the score is nan; empty otherwise
+    """
+
+    score: float
+    sensitivities: Floats
+    fp_targets: tuple[float, ...]
+    average_fp: Floats
+    sensitivity: Floats
+    thresholds: Floats
+    n_lesions: int
+    n_slides: int
+    n_normal: int
+    preset: str
+    options: FrocOptions
+    reason: str = ""
+
+
+def froc(slides: Sequence[FrocSlide], preset: str = "release", options: FrocOptions | None = None) -> Froc:
+    """The FROC of slides under a preset, or under options of one's own.
+
+    sensitivity(t) = lesions with a score >= t over all lesions of all slides, isolated tumor cells left out;
+    average_fp(t) = false positives with a score >= t over the number of slides (all, or normal ones).
+    """
+    options = froc_options(preset) if options is None else options
+    return froc_of_hits([judge_detections(slide, options.index) for slide in slides], options)
+
+
+def froc_options(preset: str) -> FrocOptions:
+    """The options of a preset."""
+    if preset not in PRESETS:
+        raise AsmilError(f"there is no FROC preset {preset!r}; {did_you_mean(preset, PRESETS)}")
+    return PRESETS[preset]
+
+
+def froc_of_hits(hits: Sequence[SlideHits], options: FrocOptions) -> Froc:
+    """The FROC of slides whose detections are judged already, with the index of these options."""
+    pool = HitPool(hits, options)
+    curve = pool.curve(np.ones(len(hits)))
+    reason = pool.reason()
+    sensitivities = np.full(len(options.fp_targets), np.nan)
+    if not reason:
+        sensitivities = sensitivity_at(options.fp_targets, curve.average_fp, curve.sensitivity, options.rule)
+    return Froc(
+        score=float(sensitivities.mean()),
+        sensitivities=sensitivities,
+        fp_targets=options.fp_targets,
+        average_fp=curve.average_fp,
+        sensitivity=curve.sensitivity,
+        thresholds=curve.thresholds,
+        n_lesions=sum(slide.n_lesions for slide in hits),
+        n_slides=len(hits),
+        n_normal=sum(slide.is_normal for slide in hits),
+        preset=next((name for name, known in PRESETS.items() if known == options), "own options"),
+        options=options,
+        reason=reason,
+    )
+
+
+def resampled_froc(hits: Sequence[SlideHits], options: FrocOptions, counts: npt.ArrayLike) -> Floats:
+    """R scores of R x S counts: how often each of the S slides is in a resample; nan where a score is undefined."""
+    pool = HitPool(hits, options)
+    return np.array([pool.score(row) for row in np.atleast_2d(np.asarray(counts, dtype=np.float64))])
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Points of a FROC curve, from the lowest threshold to the highest, then (0, 0) at infinity."""
+
+    thresholds: Floats
+    average_fp: Floats
+    sensitivity: Floats
+
+
+class HitPool:
+    """The hits of many slides, sorted once, so that the curve of every resample of slides is cheap."""
+
+    def __init__(self, hits: Sequence[SlideHits], options: FrocOptions) -> None:
+        self.options = options
+        self.is_normal = np.array([slide.is_normal for slide in hits], dtype=bool)
+        self.n_lesions = np.array([slide.n_lesions for slide in hits], dtype=np.float64)
+        counted = [slide.is_normal or options.fp_slides == "all" for slide in hits]
+        false_positives = [
+            slide.false_positives if with_fp else np.zeros(0) for slide, with_fp in zip(hits, counted, strict=True)
+        ]
+        lesions = [slide.lesion_scores for slide in hits]
+        fp_score, self._fp_slide = _join(false_positives)
+        lesion_score, self._lesion_slide = _join(lesions)
+        self.thresholds, place = np.unique(np.concatenate([fp_score, lesion_score]), return_inverse=True)
+        self._fp_place, self._lesion_place = place[: len(fp_score)], place[len(fp_score) :]
+        # Under `floor` lesions have float32 scores, and a threshold reaches them if it does so in float32.
+        reached = self.thresholds.astype(np.float32) if options.index == "floor" else self.thresholds
+        self._lesion_reach = np.searchsorted(reached, lesion_score, side="right") - 1
+        is_target = np.concatenate([np.zeros(0, dtype=bool), *(slide.is_target for slide in hits)])
+        self._is_target = is_target.astype(np.float64)
+
+    def reason(self) -> str:
+        """Why these slides have no score; empty if they have one."""
+        if self.n_lesions.sum() == 0:
+            return "no slide has a lesion that is larger than isolated tumor cells"
+        if self.options.fp_slides == "normal" and not self.is_normal.any():
+            return "false positives are averaged over normal slides, and there is none"
+        return ""
+
+    def curve(self, counts: Floats) -> Curve:
+        """The curve when slide s is there counts[s] times; nan where a number would be divided by 0."""
+        n = len(self.thresholds)
+        of_fp, of_lesion = counts[self._fp_slide], counts[self._lesion_slide]
+        false = _counts_from(self._fp_place, of_fp, n)
+        found = _counts_from(self._lesion_reach, of_lesion * self._is_target, n)
+        present = np.bincount(self._fp_place, of_fp, n) + np.bincount(self._lesion_place, of_lesion, n) > 0
+        if self.options.thresholds == "positive":
+            kept = present & (self.thresholds > 0)
+        else:
+            kept = present.copy()
+            kept[np.flatnonzero(present)[:1]] = False
+        slides = counts[self.is_normal].sum() if self.options.fp_slides == "normal" else counts.sum()
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return Curve(
+                np.append(self.thresholds[kept], np.inf),
+                np.append(false[kept], 0.0) / slides,
+                np.append(found[kept], 0.0) / (counts @ self.n_lesions),
+            )
+
+    def score(self, counts: Floats) -> float:
+        """The score when slide s is there counts[s] times; nan without lesions or without slides to average over."""
+        averaged_over = self.is_normal if self.options.fp_slides == "normal" else np.ones(len(counts), dtype=bool)
+        if counts @ self.n_lesions == 0 or not counts[averaged_over].any():
+            return float("nan")
+        curve = self.curve(counts)
+        at_targets = sensitivity_at(self.options.fp_targets, curve.average_fp, curve.sensitivity, self.options.rule)
+        return float(at_targets.mean())
+
+
+def sensitivity_at(fp_targets: Sequence[float], average_fp: Floats, sensitivity: Floats, rule: Rule) -> Floats:
+    """The sensitivity of a curve (lowest threshold first) at every target.
+
+    At equal numbers of false positives `up` takes the lowest sensitivity and `down` the highest; `linear` the highest
+    at the number itself and the lowest when it comes from below. Beyond the last point all stay at its sensitivity.
+    """
+    rising_fp, rising_sensitivity = average_fp[::-1], sensitivity[::-1]
+    if rule == "linear":
+        return np.asarray(np.interp(fp_targets, rising_fp, rising_sensitivity))
+    if rule == "up":
+        place = np.searchsorted(rising_fp, fp_targets, side="left")
+        return rising_sensitivity[np.minimum(place, len(rising_fp) - 1)]
+    return rising_sensitivity[np.searchsorted(rising_fp, fp_targets, side="right") - 1]
+
+
+def _join(parts: Sequence[Floats]) -> tuple[Floats, npt.NDArray[np.intp]]:
+    """All values, and of which part each one is."""
+    of_part = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    return np.concatenate([np.zeros(0), *parts]), of_part
+
+
+def _counts_from(place: npt.NDArray[np.intp], weights: Floats, n: int) -> Floats:
+    """n sums: the weight of all that are placed at k or later."""
+    return np.asarray(np.bincount(place, weights, n)[::-1].cumsum()[::-1])

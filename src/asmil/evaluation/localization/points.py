@@ -1,0 +1,88 @@
+"""From scores of tiles to detections. No paper on bags of tiles fixes this, and it decides the FROC.
+
+`nms` takes the best tile and silences its neighborhood, again and again; `components` makes one point of a group of
+neighboring tiles; `tiles` makes one of every tile, so that a broad wrong region costs hundreds of false positives.
+FROC values of different conversions do not compare.
+
+Neighbors are told on a grid: column round((x - smallest x) / step), rows alike, half up. Tiles that lie between
+the places of the grid go to the nearest one; where several tiles come to one place, the best stands for them.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from scipy import ndimage
+
+from asmil.errors import AsmilError, did_you_mean
+from asmil.evaluation.localization.checks import corners_of, one_a_tile
+from asmil.evaluation.localization.lesions import EIGHT_CONNECTED
+from asmil.tasks.checked_arrays import numbers_of
+
+Floats = npt.NDArray[np.float64]
+Places = npt.NDArray[np.intp]
+Conversion = Literal["nms", "tiles", "components"]
+CONVERSIONS: tuple[Conversion, ...] = ("nms", "tiles", "components")
+
+
+def points_from_tiles(
+    coords: npt.ArrayLike,
+    scores: npt.ArrayLike,
+    tile_px_level0: float,
+    conversion: Conversion = "nms",
+    threshold: float = 0.5,
+    radius: int = 3,
+    step_px_level0: float | None = None,
+) -> Floats:
+    """n x 3 detections (score, x, y) at the centers of tiles whose upper left corners are `coords`, N x 2.
+
+    nms: tiles with a score above `threshold`, the highest first (of equal ones the first in x, then in y); each one
+        silences the places [x - radius, x + radius) by [y - radius, y + radius) of the grid. Highest score first.
+    components: the best tile of every 8-connected group of tiles with a score of at least `threshold`, highest first.
+    tiles: every tile with a score of at least `threshold`, in the order of the tiles.
+    A score of 0 or less is never a point. `step_px_level0` is the step of the grid where tiles overlap or lie apart;
+    it is the side of a tile otherwise.
+    """
+    coords, scores = corners_of(coords), numbers_of("scores", scores).reshape(-1)
+    one_a_tile(coords, scores, "scores")
+    step = tile_px_level0 if step_px_level0 is None else step_px_level0
+    if not (tile_px_level0 > 0 and step > 0):
+        raise AsmilError(f"the side and the step of tiles must be above 0 px, not {tile_px_level0:g} and {step:g}")
+    if conversion not in CONVERSIONS:
+        raise AsmilError(f"there is no conversion {conversion!r}; {did_you_mean(conversion, CONVERSIONS)}")
+    if conversion == "nms" and radius < 1:
+        raise AsmilError(f"the radius of nms must be at least 1 tile, not {radius}")
+    kept = np.flatnonzero((scores > threshold if conversion == "nms" else scores >= threshold) & (scores > 0))
+    if conversion != "tiles" and kept.size:
+        place = _places(coords, step)[kept]
+        order = np.lexsort((place[:, 1], place[:, 0], -scores[kept]))
+        place = place[order] - place.min(axis=0)
+        chosen = _unsilenced(place, int(radius)) if conversion == "nms" else _first_of_groups(place)
+        kept = kept[order[chosen]]
+    return np.column_stack([scores[kept], coords[kept] + tile_px_level0 / 2])
+
+
+def _places(coords: Floats, step: float) -> Places:
+    return np.asarray(np.floor((coords - coords.min(axis=0)) / step + 0.5), dtype=np.intp)
+
+
+def _unsilenced(place: Places, radius: int) -> Places:
+    """Which places, gone through in order, are not in the window of one that was taken before."""
+    silent = np.zeros(place.max(axis=0) + 1, dtype=bool)
+    chosen = []
+    for number, (x, y) in enumerate(place.tolist()):
+        if not silent[x, y]:
+            chosen.append(number)
+            silent[max(x - radius, 0) : x + radius, max(y - radius, 0) : y + radius] = True
+    return np.array(chosen, dtype=np.intp)
+
+
+def _first_of_groups(place: Places) -> Places:
+    """The first place of every 8-connected group, in order."""
+    grid = np.zeros(place.max(axis=0) + 1, dtype=bool)
+    grid[place[:, 0], place[:, 1]] = True
+    groups = np.zeros(grid.shape, dtype=np.int32)
+    ndimage.label(grid, structure=EIGHT_CONNECTED, output=groups)
+    return np.sort(np.unique(groups[place[:, 0], place[:, 1]], return_index=True)[1])

@@ -1,0 +1,132 @@
+"""Heat maps of slides by models that were not trained on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import torch
+
+from asmil.cohort.features import inspect_features, read_bag
+from asmil.cohort.manifest import Slide
+from asmil.cohort.splits import Roles, Splits
+from asmil.errors import AsmilError, did_you_mean
+from asmil.evaluation.localization.frame import Frame, frame_of
+from asmil.models.base import MILModel
+from asmil.models.inference import infer
+from asmil.tasks.classification import Classification
+from asmil.training.prediction import RunPredictor
+
+
+@dataclass(frozen=True)
+class SlideMap:
+    """What the models of a run that may judge a slide say of it, averaged over them.
+
+    coords: N x 2, upper left corners of the tiles in level-0 pixels
+    heat: N values of the method's heat map
+    probabilities: K, of the classes
+    """
+
+    slide: Slide
+    coords: npt.NDArray[np.int64]
+    heat: npt.NDArray[np.float64]
+    probabilities: npt.NDArray[np.float64]
+    n_models: int
+    frame: Frame
+
+
+class RunMaps:
+    """The models of a run, asked only for slides that they may judge.
+
+    A slide of the run is judged by the folds in which it has the asked-for role. A slide that the run has not seen, nor
+    another slide of its patient, is judged by all models, and counts as a test slide.
+    """
+
+    def __init__(self, run: Path | str, role: Roles = "test", heatmap: str | None = None, device: str = "auto") -> None:
+        self._predictor = RunPredictor(run, device)
+        self.path = self._predictor.folder.path
+        self.role = role
+        self.description = self._predictor.description
+        kind = self.description.config.task.kind
+        if kind != "classification":
+            raise AsmilError(f"{run}: the task is {kind}; localization needs classes, to tell normal from tumor slides")
+        self._task = Classification(self.description.classes)
+        splits = Splits.load(self._predictor.folder.splits).table
+        self._roles_of_slide = _roles_by(splits, "slide")
+        self._roles_of_patient = _roles_by(splits, "patient")
+        kinds = self._predictor.models[0].heatmap_kinds
+        self.kind = heatmap or kinds[0]
+        if self.kind not in kinds:
+            raise AsmilError(f"{run}: its method has no heat map '{self.kind}'; {did_you_mean(self.kind, kinds)}")
+
+    @property
+    def unfinished(self) -> int:
+        """How many trainings have not ended; their models are not used."""
+        return self._predictor.unfinished
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds over which maps are averaged."""
+        return sorted({one.seed for one in self._predictor.trained})
+
+    @property
+    def joins_slides(self) -> bool:
+        """Whether the models were trained on bags that join the slides of a patient."""
+        return self._predictor.unit == "patient"
+
+    def slides_of_role(self) -> set[str]:
+        """The names of the run's slides that have the role in a fold."""
+        return {slide for slide, roles in self._roles_of_slide.items() if self.role in roles}
+
+    def may_judge(self, slide: Slide) -> bool:
+        """Whether a slide has the role, or is new."""
+        roles = self._roles(slide)
+        return self.role in roles if roles else self.role == "test"
+
+    def read(self, slide: Slide) -> SlideMap:
+        """The map of a slide; its features must be those of the training, with coordinates."""
+        info = inspect_features(slide.source)
+        self.description.refuse_other_features(info)
+        bag = read_bag(slide.source, slide.slide, slide.mpp or info.mpp)
+        if bag.coords is None:
+            raise AsmilError(f"{slide.slide}: its features have no coordinates ({slide.source}); extract them again")
+        models = self._models(slide)
+        heat, probabilities = [], []
+        for model in models:
+            output = infer(model, model.prepare(bag), self._predictor.device)
+            heat.append(model.heatmap(output, self.kind).double())
+            probabilities.append(self._task.probabilities(output.logits[None])[0])
+        coords = bag.coords.numpy().astype(np.int64)
+        frame = frame_of(slide.slide, info, coords, slide.mpp)
+        return SlideMap(slide, coords, _mean(heat), _mean(probabilities), len(models), frame)
+
+    def _roles(self, slide: Slide) -> dict[str, set[int]]:
+        """The folds of every role that a slide has, or that the other slides of its patient have."""
+        return self._roles_of_slide.get(slide.slide) or self._roles_of_patient.get(slide.patient, {})
+
+    def _models(self, slide: Slide) -> list[MILModel]:
+        roles = self._roles(slide)
+        folds = roles.get(self.role, set())
+        found = [one.model for one in self._predictor.trained if not roles or one.fold in folds]
+        if not found:
+            raise AsmilError(
+                f"{slide.slide}: no training of the fold in which its role is {self.role} has ended; finish the run "
+                "with `asmil train`"
+            )
+        return found
+
+
+def _roles_by(splits: pd.DataFrame, column: str) -> dict[str, dict[str, set[int]]]:
+    """For every slide or patient the folds of each of its roles."""
+    found: dict[str, dict[str, set[int]]] = {}
+    for name, role, fold in zip(splits[column], splits["role"], splits["fold"], strict=True):
+        found.setdefault(str(name), {}).setdefault(str(role), set()).add(int(fold))
+    return found
+
+
+def _mean(values: Sequence[torch.Tensor]) -> npt.NDArray[np.float64]:
+    return np.asarray(torch.stack(list(values)).mean(dim=0).numpy(), dtype=np.float64)

@@ -1,0 +1,116 @@
+"""Maps of positive tiles beside the annotation: Dice, specificity, missed regions, the share of tumor in a tile.
+
+A tile at (x, y) with side t covers the rows floor(y / d) .. floor((y + t) / d) - 1 of a mask with d level-0 pixels to
+a mask pixel, and columns alike, as far as the mask goes. The truth is the annotation itself, without a margin.
+"""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from asmil.errors import AsmilError
+from asmil.evaluation.localization.checks import corners_of, flags_of, mask_of, one_a_tile
+from asmil.evaluation.localization.lesions import MASK_DOWNSAMPLE, label_regions
+from asmil.tasks.checked_arrays import numbers_of
+
+Booleans = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.intp]
+
+
+def tile_mask(
+    coords: npt.ArrayLike,
+    positive: npt.ArrayLike,
+    tile_px_level0: float,
+    shape: tuple[int, int],
+    downsample: float = MASK_DOWNSAMPLE,
+) -> Booleans:
+    """H x W: the union of the rectangles of the positive tiles; `coords` are N x 2 upper left corners (x, y)."""
+    corners, is_positive = corners_of(coords), flags_of("positive", positive)
+    one_a_tile(corners, is_positive, "values of positive")
+    mask = np.zeros(shape, dtype=bool)
+    chosen = corners[is_positive]
+    for top, bottom, left, right in np.stack(_rectangles(chosen, tile_px_level0, shape, downsample), axis=1).tolist():
+        mask[top:bottom, left:right] = True
+    return mask
+
+
+def tile_overlap(
+    truth: npt.ArrayLike, coords: npt.ArrayLike, tile_px_level0: float, downsample: float = MASK_DOWNSAMPLE
+) -> Floats:
+    """N shares: how much of the mask pixels of every tile is tumor; 0 for a tile outside of the mask."""
+    tumor_mask = mask_of("tumor mask", truth)
+    top, bottom, left, right = _rectangles(corners_of(coords), tile_px_level0, tumor_mask.shape, downsample)
+    sums = cv2.integral(tumor_mask.astype(np.uint8), sdepth=cv2.CV_32S)
+    tumor = sums[bottom, right] - sums[top, right] - sums[bottom, left] + sums[top, left]
+    return np.asarray(tumor / np.maximum((bottom - top) * (right - left), 1))
+
+
+def dice(predicted: npt.ArrayLike, truth: npt.ArrayLike) -> float:
+    """2 |P and T| / (|P| + |T|) of two masks, or of two lists of tiles; 1 if both are empty.
+
+    >>> dice([True, True, False], [True, False, False])
+    0.6666666666666666
+    """
+    found, there = (flags_of(name, mask) for name, mask in (("predicted", predicted), ("truth", truth)))
+    if found.shape != there.shape:
+        raise AsmilError(f"Dice compares masks of one shape, not {found.shape} with {there.shape}")
+    total = int(found.sum()) + int(there.sum())
+    return 2 * int((found & there).sum()) / total if total else 1.0
+
+
+def specificity(scores: npt.ArrayLike, threshold: float = 0.5, threshold_is_positive: bool = True) -> float:
+    """The share of negative tiles on a normal slide, where every tile should be; nan without tiles.
+
+    Tiles with a score of exactly the threshold are positive; MS-CLAM has them negative (threshold_is_positive=False).
+    """
+    values = numbers_of("scores", scores)
+    negative = values < threshold if threshold_is_positive else values <= threshold
+    return float(negative.mean()) if values.size else float("nan")
+
+
+def highest_specificity(n_tiles: int) -> float:
+    """What specificity can be at most under min-max scaling, which puts a tile at 1 on every slide: 1 - 1/N."""
+    return 1 - 1 / n_tiles
+
+
+def regions_found(truth: npt.ArrayLike, predicted: npt.ArrayLike) -> Booleans:
+    """One a region of the truth (8-connected, numbered row by row): whether a predicted pixel is in it."""
+    there, found = mask_of("tumor mask", truth), mask_of("predicted mask", predicted)
+    if there.shape != found.shape:
+        raise AsmilError(f"regions are looked for in masks of one shape, not {there.shape} and {found.shape}")
+    labels, count = label_regions(there)
+    hit = np.bincount(labels[found], minlength=count + 1)
+    return np.asarray(hit[1:] > 0)
+
+
+def all_tumor_tiles_positive(overlap: npt.ArrayLike, positive: npt.ArrayLike) -> bool:
+    """Whether every tile that has tumor in it is positive: the strict reading of "no region is missed"."""
+    return bool(np.asarray(positive, dtype=bool)[np.asarray(overlap) > 0].all())
+
+
+def without_last_tiles(mask: Booleans, tile_px_level0: float, downsample: float = MASK_DOWNSAMPLE) -> Booleans:
+    """The mask as MS-CLAM takes it for Dice: empty in the last tile's width of rows and columns."""
+    side = int(tile_px_level0 // downsample)
+    cleared = np.zeros_like(mask)
+    height, width = max(mask.shape[0] - side, 0), max(mask.shape[1] - side, 0)
+    cleared[:height, :width] = mask[:height, :width]
+    return cleared
+
+
+def _rectangles(
+    corners: Floats, tile_px_level0: float, shape: tuple[int, ...], downsample: float
+) -> tuple[Integers, Integers, Integers, Integers]:
+    """First row, row after the last, first column, column after the last of every tile, within the mask."""
+    if not downsample > 0:
+        raise AsmilError(f"downsample, the level-0 pixels to the side of a mask pixel, is {downsample:g}; give more")
+    if not tile_px_level0 >= downsample:
+        raise AsmilError(
+            f"tiles of {tile_px_level0:g} px are smaller than a mask pixel of {downsample:g} px; draw the mask at a "
+            "smaller downsample"
+        )
+    ends = np.stack([corners, corners + tile_px_level0]) // downsample
+    (left, top), (right, bottom) = np.clip(ends, 0, [shape[1], shape[0]]).astype(np.intp).transpose(0, 2, 1)
+    return top, bottom, left, right

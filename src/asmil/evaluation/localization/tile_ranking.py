@@ -1,0 +1,90 @@
+"""How well scores order tiles, without any threshold: AUC and average precision (AP)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from asmil.errors import AsmilError
+from asmil.tasks.checked_arrays import floats_of
+
+Floats = npt.NDArray[np.float64]
+Booleans = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Both measures: nan where there is no tumor tile; AUC also where there is nothing else."""
+
+    auc: float
+    ap: float
+
+
+@dataclass(frozen=True)
+class TileRanking:
+    """Of all tiles of all slides together, of every slide, and the means over slides where they are defined."""
+
+    pooled: Ranking
+    mean: Ranking
+    per_slide: list[Ranking]
+    tumor_share: float
+
+
+class RankedTiles:
+    """The tiles of many slides, sorted once, so that the pooled measures of every resample of slides are cheap."""
+
+    def __init__(self, tumor: Sequence[npt.ArrayLike], scores: Sequence[npt.ArrayLike]) -> None:
+        truths = [np.asarray(part, dtype=bool).reshape(-1) for part in tumor]
+        values = [floats_of("scores", part).reshape(-1) for part in scores]
+        if [len(part) for part in truths] != [len(part) for part in values]:
+            raise AsmilError("every slide needs one score a tile, and one truth a tile")
+        joined = np.concatenate([np.zeros(0), *values])
+        if np.isnan(joined).any():
+            raise AsmilError(f"{int(np.isnan(joined).sum())} of {len(joined)} tile scores are not numbers")
+        order = np.argsort(-joined, kind="stable")
+        falling = joined[order]
+        self._tumor = np.concatenate([np.zeros(0, dtype=bool), *truths])[order]
+        self._slide = np.repeat(np.arange(len(values)), [len(part) for part in values])[order]
+        # Equal scores are passed together: a threshold cannot part them.
+        self._ends = np.flatnonzero(np.append(np.diff(falling) != 0, True)) if len(falling) else np.zeros(0, np.intp)
+
+    def measure(self, counts: npt.ArrayLike) -> Ranking:
+        """AUC and AP when slide s is there counts[s] times.
+
+        AUC: the chance that a tumor tile has a higher score than another tile, ties counted half.
+        AP: the mean precision at the tumor tiles, sum over thresholds of (recall gained) x precision.
+        """
+        weights = np.asarray(counts, dtype=np.float64)[self._slide]
+        true = np.cumsum(weights * self._tumor)[self._ends]
+        false = np.cumsum(weights * ~self._tumor)[self._ends]
+        if not len(true) or true[-1] == 0:
+            return Ranking(float("nan"), float("nan"))
+        gained = np.diff(true, prepend=0.0)
+        # A resample may not hold the first tiles: nothing is gained there.
+        ap = float((gained * true / np.maximum(true + false, 1e-300)).sum() / true[-1])
+        if false[-1] == 0:
+            return Ranking(float("nan"), ap)
+        not_above = false[-1] - false + np.diff(false, prepend=0.0) / 2
+        return Ranking(float((gained * not_above).sum() / (true[-1] * false[-1])), ap)
+
+
+def rank_tiles(tumor: Sequence[npt.ArrayLike], scores: Sequence[npt.ArrayLike]) -> TileRanking:
+    """AUC and AP of the tiles of S slides: `tumor` and `scores` hold one array of N_s values a slide.
+
+    The pooled measures need scores that are comparable between slides; those of a slide are the same under every
+    scaling that keeps the order of its tiles.
+    """
+    pooled = RankedTiles(tumor, scores).measure(np.ones(len(scores)))
+    ones = np.ones(1)
+    per_slide = [RankedTiles([truth], [values]).measure(ones) for truth, values in zip(tumor, scores, strict=True)]
+    mean = Ranking(_mean([one.auc for one in per_slide]), _mean([one.ap for one in per_slide]))
+    truth = np.concatenate([np.zeros(0), *(np.asarray(part, dtype=np.float64).reshape(-1) for part in tumor)])
+    return TileRanking(pooled, mean, per_slide, float(truth.mean()) if truth.size else float("nan"))
+
+
+def _mean(values: Sequence[float]) -> float:
+    defined = [value for value in values if not np.isnan(value)]
+    return float(np.mean(defined)) if defined else float("nan")

@@ -1,0 +1,159 @@
+"""Where the tumor of a slide is: from annotations, or from a table of tiles whose truth is known."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from asmil.errors import AsmilError
+from asmil.evaluation.localization.frame import Frame
+from asmil.evaluation.localization.tile_maps import tile_mask
+from asmil.slides.annotations import (
+    MASK_SUFFIXES,
+    AnnotationFiles,
+    ClassNames,
+    TumorArea,
+    rasterize,
+    read_annotations,
+    read_mask,
+    tumor_area,
+)
+
+Mask = npt.NDArray[np.bool_]
+TRUTH_COLUMNS = ("slide", "x", "y", "tumor")
+MOST_NAMED = 5
+
+
+class Truth(Protocol):
+    """What is known of the tumor of slides."""
+
+    def tumor(self, slide: str, frame: Frame) -> Mask | None:
+        """The mask of a slide's tumor; None where nothing is known of the slide."""
+
+    def notes(self) -> Iterator[str]:
+        """What a reader must know of how the truth was read."""
+
+
+class AnnotationTruth:
+    """Tumor as pathologists drew it."""
+
+    def __init__(self, files: AnnotationFiles, names: ClassNames, mask_value: int | None = None) -> None:
+        self._files = files
+        self._names = names
+        self._mask_value = mask_value
+        self._areas: dict[str, TumorArea] = {}
+        self._file_notes: list[str] = []
+
+    def tumor(self, slide: str, frame: Frame) -> Mask | None:
+        """The mask of a slide's tumor, without what is cut out of it."""
+        if slide in self._files.clashing:
+            paths = " and ".join(map(str, self._files.clashing[slide]))
+            raise AsmilError(f"{slide}: it has several annotation files of one kind, {paths}; keep one of them")
+        path = self._files.by_slide.get(slide)
+        if path is None:
+            return None
+        if path.suffix.lower() in MASK_SUFFIXES:
+            size_px = frame.size_px if frame.size_is_stated else None
+            return read_mask(path, size_px, frame.shape, frame.downsample, self._mask_value)
+        annotations = read_annotations(path)
+        self._file_notes += [f"{path.name}: {note}" for note in annotations.notes]
+        area = tumor_area(annotations, self._names)
+        self._areas[slide] = area
+        shape = _fitting_shape(area, frame)
+        mask = rasterize(area.shape, shape, frame.downsample)
+        if not area.shape.is_empty and not mask.any():
+            width, height = frame.size_px
+            raise AsmilError(
+                f"{slide}: no region of {path} covers the center of a mask pixel; they lie outside of the slide "
+                f"({width} x {height} px) or are too small: check that the file is of this slide, in level-0 pixels"
+            )
+        return mask
+
+    def notes(self) -> Iterator[str]:
+        """Which classes were used and which not, and files that were not."""
+        for title, counts in self._classes().items():
+            if counts:
+                yield f"{title}: {', '.join(f'{name} ({count})' for name, count in counts.most_common())}"
+        if self._files.beside:
+            slide, (other, *_) = next(iter(self._files.beside.items()))
+            used = self._files.by_slide[slide].name
+            yield (
+                f"{len(self._files.beside)} slides have several annotation files; GeoJSON is taken before JSON, XML "
+                f"and masks (for {slide}: {used}, not {other.name})"
+            )
+        if self._files.without_slide:
+            named = _named([path.name for path in self._files.without_slide])
+            yield f"{len(self._files.without_slide)} annotation files belong to no slide of the cohort: {named}"
+        if self._file_notes:
+            yield _named(self._file_notes, "; ")
+
+    def _classes(self) -> Mapping[str, Counter[str]]:
+        areas = self._areas.values()
+        return {
+            "regions taken as tumor": sum((area.tumor for area in areas), Counter()),
+            "regions cut out of it": sum((area.cut_out for area in areas), Counter()),
+            "regions of other classes, not used (name them with --tumor or --exclude)": sum(
+                (area.unknown for area in areas), Counter()
+            ),
+        }
+
+
+class TileTruth:
+    """Tumor as the tiles of which a table says so; `asmil synthetic` writes such a table."""
+
+    def __init__(self, path: Path | str) -> None:
+        self._path = Path(path)
+        table = _read_table(self._path)
+        self._by_slide = {str(slide): rows for slide, rows in table.groupby("slide")}
+
+    def tumor(self, slide: str, frame: Frame) -> Mask | None:
+        """The union of the tiles with tumor."""
+        rows = self._by_slide.get(slide)
+        if rows is None:
+            return None
+        coords = rows[["x", "y"]].to_numpy(dtype=np.float64)
+        return tile_mask(coords, rows["tumor"].to_numpy(dtype=bool), frame.tile_px, frame.shape, frame.downsample)
+
+    def notes(self) -> Iterator[str]:
+        """How the truth was known."""
+        yield f"the truth is that of whole tiles ({self._path.name}), not of outlines"
+
+
+def _fitting_shape(area: TumorArea, frame: Frame) -> tuple[int, int]:
+    """The mask of the slide; where only the extent of its tiles is known, also of what was drawn beyond them."""
+    if frame.size_is_stated or area.shape.is_empty:
+        return frame.shape
+    _, _, right, bottom = area.shape.bounds
+    width, height = frame.size_px
+    return replace(frame, size_px=(max(width, math.ceil(right)), max(height, math.ceil(bottom)))).shape
+
+
+def _read_table(path: Path) -> pd.DataFrame:
+    try:
+        table = pd.read_csv(path, dtype={"slide": str}) if path.suffix.lower() == ".csv" else pd.read_parquet(path)
+    except FileNotFoundError:
+        raise AsmilError(f"{path}: there is no such table of tiles; correct the path") from None
+    except (OSError, ValueError) as error:
+        raise AsmilError(f"{path}: the table of tiles cannot be read ({error}); give CSV or Parquet") from None
+    missing = [name for name in TRUTH_COLUMNS if name not in table.columns]
+    if missing:
+        raise AsmilError(
+            f"{path}: the table of tiles lacks the columns {', '.join(missing)}; it needs {', '.join(TRUTH_COLUMNS)}"
+        )
+    table = table[list(TRUTH_COLUMNS)]
+    if table[["x", "y", "tumor"]].dtypes.map(lambda kind: kind.kind not in "buif").any() or table.isna().any(axis=None):
+        raise AsmilError(f"{path}: x, y and tumor (0 or 1) must be numbers, without gaps; correct the table")
+    return table
+
+
+def _named(names: list[str], between: str = ", ") -> str:
+    more = f"{between}and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return between.join(names[:MOST_NAMED]) + more

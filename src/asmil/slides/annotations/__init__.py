@@ -1,0 +1,24 @@
+"""Annotations of pathologists: read from the files of several tools, matched to slides, turned into masks of tumor."""
+
+from __future__ import annotations
+
+from asmil.slides.annotations.mask_tiff import read_mask
+from asmil.slides.annotations.matching import AnnotationFiles, find_annotations
+from asmil.slides.annotations.raster import rasterize
+from asmil.slides.annotations.reading import MASK_SUFFIXES, read_annotations
+from asmil.slides.annotations.regions import AnnotatedRegion, Annotations
+from asmil.slides.annotations.tumor import ClassNames, TumorArea, tumor_area
+
+__all__ = [
+    "MASK_SUFFIXES",
+    "AnnotatedRegion",
+    "AnnotationFiles",
+    "Annotations",
+    "ClassNames",
+    "TumorArea",
+    "find_annotations",
+    "rasterize",
+    "read_annotations",
+    "read_mask",
+    "tumor_area",
+]

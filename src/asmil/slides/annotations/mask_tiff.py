@@ -1,0 +1,108 @@
+"""Masks as TIFF files: plain or pyramidal, of any size that is in proportion to the slide's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import tifffile
+from numpy.typing import NDArray
+
+from asmil.errors import AsmilError
+from asmil.slides.levels import LEVEL_TOLERANCE, Size, choose_level, true_downsamples
+from asmil.slides.tiff_pages import TIFF_TROUBLE
+from asmil.slides.tiff_segments import Page, is_stored_as_array, page_size
+
+Mask = NDArray[np.bool_]
+Values = NDArray[np.integer]
+MOST_VALUES_SHOWN = 6
+
+
+def read_mask(
+    path: Path | str,
+    slide_size_px: Size | None,
+    mask_shape: tuple[int, int],
+    downsample: float,
+    value: int | None = None,
+) -> Mask:
+    """Where a mask file says tumor, on a mask of `mask_shape` (rows x columns) whose pixels are `downsample` wide.
+
+    slide_size_px: width and height of the slide at level 0, which tell how much coarser the file is; None: it is
+        taken to be of the slide's own size
+    value: that of tumor; by default all that is not 0, in a file that has one other value only
+
+    Each pixel takes the value of the file at its center, read from the coarsest level that is fine enough; tiles are
+    decoded one after another, so that memory does not grow with the file.
+    """
+    path = Path(path)
+    try:
+        with tifffile.TiffFile(path) as tiff:
+            pages: list[Page] = [level.keyframe for level in tiff.series[0].levels]
+            _refuse_strange(path, pages[0], len(tiff.series[0].pages))
+            scales = [_scale(path, page_size(page), slide_size_px or page_size(pages[0])) for page in pages]
+            level = choose_level(scales, downsample)
+            values = _sample(path, pages[level], scales[level], mask_shape, downsample)
+    except TIFF_TROUBLE as error:
+        raise AsmilError(f"{path}: the mask cannot be read ({error}); copy the file again") from None
+    return _chosen(path, values, value)
+
+
+def _refuse_strange(path: Path, page: Page, planes: int) -> None:
+    if page.samplesperpixel != 1 or planes != 1 or page.dtype is None or page.dtype.kind not in "bui":
+        what = f"{max(page.samplesperpixel, planes)} channels of {page.dtype}"
+        raise AsmilError(f"{path}: it has {what}, a mask has one of whole numbers; save it as a gray TIFF")
+
+
+def _scale(path: Path, size: Size, slide_size_px: Size) -> tuple[float, float]:
+    x, y = true_downsamples([slide_size_px, size])[1]
+    if abs(x - y) > LEVEL_TOLERANCE * max(x, y) + max(x, y) / min(size):
+        raise AsmilError(
+            f"{path}: a mask of {size[0]} x {size[1]} pixels does not fit a slide of {slide_size_px[0]} x "
+            f"{slide_size_px[1]}; give the mask of this slide, in the same proportions"
+        )
+    return x, y
+
+
+def _sample(
+    path: Path, page: Page, scale: tuple[float, float], mask_shape: tuple[int, int], downsample: float
+) -> Values:
+    """The values of the page at the centers of the mask's pixels; 0 beyond the page."""
+    width, height = page_size(page)
+    rows = _sources(mask_shape[0], downsample / scale[1])
+    columns = _sources(mask_shape[1], downsample / scale[0])
+    values: Values = np.zeros(mask_shape, dtype=page.dtype)
+    if is_stored_as_array(page):
+        stored = np.memmap(
+            path, page.dtype.newbyteorder(page.parent.byteorder), "r", page.dataoffsets[0], (height, width)
+        )
+        inside = np.ix_(rows[rows < height], columns[columns < width])
+        values[: len(inside[0]), : inside[1].size] = stored[inside]
+        return values
+    for segment, (_, _, top, left, _), (_, tall, wide, _) in page.segments(maxworkers=1):
+        if segment is not None:
+            first, last = np.searchsorted(rows, (top, min(top + tall, height)))
+            begin, end = np.searchsorted(columns, (left, min(left + wide, width)))
+            values[first:last, begin:end] = segment[0, ..., 0][
+                np.ix_(rows[first:last] - top, columns[begin:end] - left)
+            ]
+    return values
+
+
+def _sources(length: int, ratio: float) -> NDArray[np.int64]:
+    places: NDArray[np.int64] = np.floor((np.arange(length) + 0.5) * ratio).astype(np.int64)
+    return places
+
+
+def _chosen(path: Path, values: Values, value: int | None) -> Mask:
+    if value is not None:
+        return np.asarray(values == value)
+    found = np.unique(values)
+    if np.count_nonzero(found) > 1:
+        shown = ", ".join(str(int(one)) for one in found[:MOST_VALUES_SHOWN]) + (
+            ", ..." * (len(found) > MOST_VALUES_SHOWN)
+        )
+        raise AsmilError(
+            f"{path}: the mask has the values {shown}, and which of them is tumor is not known; name it with "
+            "--mask-value (masks of the CAMELYON data release: 2)"
+        )
+    return np.asarray(values != 0)

@@ -1,0 +1,118 @@
+"""Which annotation file belongs to which slide, by their names."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from asmil.errors import AsmilError
+from asmil.slides.annotations.reading import ANNOTATION_SUFFIXES
+from asmil.slides.file_names import SLIDE_SUFFIXES
+
+_ADDED = re.compile(r"[ ._-]+(?:annotations?|masks?)$")
+_KIND = re.compile(r"[ ._-]+(?:evaluation|tumou?r)$")
+"""What is written behind the name of a slide, `a_mask.tif`, `a.svs - annotations.geojson`, and between the two,
+`a_evaluation_mask.tif`."""
+
+
+@dataclass(frozen=True)
+class AnnotationFiles:
+    """The files of a folder by slide.
+
+    without_slide: files that belong to none of the slides
+    beside: files that were left aside, since their slide has one that is preferred
+    clashing: slides with several files of the same kind, none of which was taken
+    """
+
+    by_slide: dict[str, Path]
+    without_slide: tuple[Path, ...]
+    beside: dict[str, tuple[Path, ...]]
+    clashing: dict[str, tuple[Path, ...]]
+
+
+def find_annotations(place: Path | str, slides: Iterable[str]) -> AnnotationFiles:
+    """Match the annotation files of a folder and its subfolders (or one file) to slides by name.
+
+    A file is called like its slide, whatever the case, with or without the slide's own ending (`a.svs.geojson`),
+    and may end in `_mask` or `_annotations`. Where a slide has several, GeoJSON wins over JSON, then XML, then masks.
+    """
+    files = _files(Path(place))
+    alike: dict[str, set[str]] = defaultdict(set)
+    for slide in slides:
+        alike[_without_ending(slide.lower())].add(slide)
+    candidates: dict[str, list[Path]] = defaultdict(list)
+    without_slide: list[Path] = []
+    for path in files:
+        owner = _owner(path.stem, alike)
+        if owner is None:
+            without_slide.append(path)
+        else:
+            candidates[owner].append(path)
+    by_slide, beside, clashing = {}, {}, {}
+    for slide, paths in candidates.items():
+        ranks = [ANNOTATION_SUFFIXES.index(path.suffix.lower()) for path in paths]
+        best = [path for path, rank in zip(paths, ranks, strict=True) if rank == min(ranks)]
+        if len(best) > 1:
+            clashing[slide] = tuple(paths)
+            continue
+        by_slide[slide] = best[0]
+        if len(paths) > 1:
+            beside[slide] = tuple(path for path in paths if path != best[0])
+    return AnnotationFiles(by_slide, tuple(without_slide), beside, clashing)
+
+
+def _files(place: Path) -> list[Path]:
+    if place.is_file():
+        return [place]
+    if not place.is_dir():
+        raise AsmilError(f"{place}: there is no such folder of annotations; correct the path")
+    found = [
+        Path(folder) / name
+        for folder, _, names in os.walk(place, followlinks=True)
+        for name in names
+        if not name.startswith(".") and Path(name).suffix.lower() in ANNOTATION_SUFFIXES
+    ]
+    if not found:
+        raise AsmilError(f"{place}: there is no annotation in the folder; looked for {', '.join(ANNOTATION_SUFFIXES)}")
+    return sorted(found)
+
+
+def _owner(stem: str, alike: Mapping[str, set[str]]) -> str | None:
+    """The slide that a file is called like; None where there is none, or more than one."""
+    for reading in _readings(stem.lower()):
+        slides = alike.get(reading, set())
+        if stem in slides:
+            return stem
+        if slides:
+            return next(iter(slides)) if len(slides) == 1 else None
+    return None
+
+
+def _readings(name: str) -> Iterator[str]:
+    """A name with less and less of what tools add to it.
+
+    >>> list(_readings("a.svs - annotations"))
+    ['a.svs - annotations', 'a.svs', 'a']
+    """
+    added = _ADDED.search(_without_ending(name)) is not None
+    before = None
+    while name != before:
+        yield name
+        before, name = name, _shortened(name, added)
+
+
+def _shortened(name: str, added: bool) -> str:
+    for shorter in (_without_ending(name), _ADDED.sub("", name), _KIND.sub("", name) if added else name):
+        if shorter != name:
+            return shorter
+    return name
+
+
+def _without_ending(name: str) -> str:
+    for suffix in SLIDE_SUFFIXES:
+        name = name.removesuffix(suffix)
+    return name.removesuffix(".ome")

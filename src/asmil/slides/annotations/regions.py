@@ -1,0 +1,91 @@
+"""What an annotation file holds: regions with a class, as shapes in level-0 pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from shapely import make_valid
+from shapely.geometry import MultiPolygon, Polygon
+from shapely.geometry.base import BaseGeometry
+
+Kind = Literal["asap", "aperio", "geojson", "ncrf"]
+Ring = NDArray[np.float64]
+SMALLEST_RING = 3
+
+
+@dataclass(frozen=True)
+class AnnotatedRegion:
+    """One region that somebody drew.
+
+    group: its class (ASAP: group, QuPath: classification, Aperio: layer); None where it has none
+    cut_out: whether the tool itself says that it is a hole in the others
+    """
+
+    group: str | None
+    shape: MultiPolygon
+    cut_out: bool = False
+
+
+@dataclass(frozen=True)
+class Annotations:
+    """The regions of a file, and in words what of it was left out or mended."""
+
+    path: Path
+    kind: Kind
+    regions: tuple[AnnotatedRegion, ...]
+    notes: tuple[str, ...] = ()
+
+
+class Collector:
+    """Gathers the regions of a file while it is read, and what had to be left out or mended."""
+
+    def __init__(self) -> None:
+        self.regions: list[AnnotatedRegion] = []
+        self._left_out: dict[str, int] = {}
+        self._mended = 0
+
+    def add(self, rings: Sequence[Ring], group: str | None, cut_out: bool = False) -> None:
+        """Take a region: its outline first, holes after it."""
+        if not rings or len(rings[0]) < SMALLEST_RING:
+            return self.leave_out("with fewer than three points")
+        drawn = Polygon(rings[0], [ring for ring in rings[1:] if len(ring) >= SMALLEST_RING])
+        self._mended += not drawn.is_valid
+        shape = area_of(drawn)
+        if shape.is_empty:
+            return self.leave_out("without area")
+        self.regions.append(AnnotatedRegion(group, shape, cut_out))
+        return None
+
+    def leave_out(self, why: str) -> None:
+        """Count something that is no region."""
+        self._left_out[why] = self._left_out.get(why, 0) + 1
+
+    def finish(self, path: Path, kind: Kind) -> Annotations:
+        """All that was gathered."""
+        notes = [f"{_annotations(count)} {why} left out" for why, count in self._left_out.items()]
+        if self._mended:
+            notes.append(f"{_annotations(self._mended)} with an outline that crosses itself mended")
+        return Annotations(path, kind, tuple(self.regions), tuple(notes))
+
+
+def area_of(shape: BaseGeometry) -> MultiPolygon:
+    """The parts of a shape that have an area, with outlines that do not cross themselves; empty if there are none."""
+    valid = shape if shape.is_valid else make_valid(shape)
+    return MultiPolygon([part for part in _polygons(valid) if part.area > 0])
+
+
+def _polygons(shape: BaseGeometry) -> Iterator[Polygon]:
+    if isinstance(shape, Polygon):
+        yield shape
+    else:
+        for part in getattr(shape, "geoms", ()):
+            yield from _polygons(part)
+
+
+def _annotations(count: int) -> str:
+    return f"{count} annotation{'s' * (count != 1)}"

@@ -1,0 +1,120 @@
+"""Every slide is judged by models that were not trained on it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from asmil.cohort.features import read_bag
+from asmil.cohort.manifest import load_cohort
+from asmil.cohort.splits import Splits
+from asmil.errors import AsmilError
+from asmil.evaluation.localization.run import localize_run
+from asmil.evaluation.localization.run_maps import RunMaps
+from asmil.evaluation.localization.settings import LocalizeSettings
+from asmil.models.inference import infer
+from asmil.training.config import resolve
+from asmil.training.prediction import RunPredictor
+from asmil.training.run import train_run
+
+
+@pytest.fixture(scope="module")
+def cross_validated(small_cohort, tmp_path_factory):
+    """A run of two folds with two seeds, and its cohort."""
+    place = tmp_path_factory.mktemp("folds")
+    table = pd.read_csv(small_cohort).drop(columns="split")
+    table["features"] = [str(small_cohort.parent / "features" / f"{slide}.h5") for slide in table["slide"]]
+    table.to_csv(place / "cohort.csv", index=False)
+    train_run(
+        place / "cohort.csv",
+        place / "run",
+        resolve("abmil", changes={"training": {"epochs": 1}, "folds": 2, "seeds": 2}),
+    )
+    return place / "run", load_cohort(place / "cohort.csv"), small_cohort.parent / "tile_truth.parquet"
+
+
+def maps_by_hand(run, slide, folds):
+    predictor = RunPredictor(run, "cpu")
+    bag = read_bag(slide.source, slide.slide)
+    models = [one.model for one in predictor.trained if one.fold in folds]
+    return np.mean([one.heatmap(infer(one, bag)).numpy() for one in models], axis=0)
+
+
+@pytest.mark.parametrize("role", ["test", "val"])
+def test_the_folds_of_the_role_judge_a_slide_averaged_over_seeds(cross_validated, role):
+    run, cohort, _ = cross_validated
+    maps = RunMaps(run, role, device="cpu")
+    table = Splits.load(run / "splits.csv").table
+    for slide in list(cohort.slides)[:6]:
+        folds = set(table.loc[(table["slide"] == slide.slide) & (table["role"] == role), "fold"])
+        assert maps.may_judge(slide) == bool(folds)
+        if folds:
+            one = maps.read(slide)
+            assert one.n_models == 2 * len(folds)
+            np.testing.assert_allclose(one.heat, maps_by_hand(run, slide, folds), rtol=1e-5)
+            assert one.heat.sum() == pytest.approx(1)
+            assert one.probabilities.sum() == pytest.approx(1)
+
+
+def test_new_slides_are_judged_by_all_models_unless_their_patient_is_known(cross_validated):
+    run, cohort, _ = cross_validated
+    maps = RunMaps(run, device="cpu")
+    new = replace(cohort.slides[0], slide="new", patient="nobody")
+    assert maps.read(new).n_models == 4
+    assert not RunMaps(run, "train", device="cpu").may_judge(new)
+    relative = replace(cohort.slides[0], slide="new")
+    assert maps.read(relative).n_models == 2
+    np.testing.assert_array_equal(maps.read(relative).heat, maps.read(cohort.slides[0]).heat)
+
+
+def test_slides_that_were_trained_on_are_left_out_unless_asked_for(small_cohort, tmp_path):
+    train_run(small_cohort, tmp_path / "run", resolve("abmil", changes={"training": {"epochs": 1}}))
+    truth = small_cohort.parent / "tile_truth.parquet"
+    parts = pd.read_csv(small_cohort).groupby("split")["slide"].apply(set)
+    settings = LocalizeSettings(truth=truth, resamples=20, device="cpu")
+    found = localize_run(tmp_path / "run", settings)
+    assert {one.name for one in found.slides} == parts["test"]
+    assert not found.problems
+    trained = localize_run(tmp_path / "run", replace(settings, role="train"))
+    assert {one.name for one in trained.slides} == parts["train"]
+    assert any("optimistic" in note for note in trained.notes)
+    other = localize_run(tmp_path / "run", replace(settings, cohort=small_cohort))
+    assert {one.name for one in other.slides} == parts["test"]
+    assert any("were trained on, or are of such patients, and are left out" in note for note in other.notes)
+
+
+def test_a_cross_validated_run_is_judged_on_all_its_slides(cross_validated):
+    run, cohort, truth = cross_validated
+    found = localize_run(run, LocalizeSettings(truth=truth, resamples=20, device="cpu"), n_masks=1)
+    assert {one.name for one in found.slides} == {slide.slide for slide in cohort.slides}
+    assert found.n_seeds == 2
+    assert len(found.masks) == 1
+    assert any("2 seeds are averaged" in note for note in found.notes)
+    table = pd.read_parquet(truth)
+    for one in found.slides:
+        tumor = table.loc[table["slide"] == one.name, "tumor"].to_numpy()
+        np.testing.assert_array_equal(one.tumor, tumor)
+        assert one.is_normal == (not tumor.any())
+
+
+def test_what_cannot_be_asked_for(cross_validated, tmp_path):
+    run, _, truth = cross_validated
+    with pytest.raises(AsmilError, match="has no heat map 'scores'; known are: attention"):
+        RunMaps(run, heatmap="scores", device="cpu")
+    with pytest.raises(AsmilError, match="give either --annotations"):
+        localize_run(run, LocalizeSettings())
+    with pytest.raises(AsmilError, match="there is no FROC preset"):
+        localize_run(run, LocalizeSettings(truth=truth, preset="camelyon"))
+    nothing = tmp_path / "truth.csv"
+    nothing.write_text("slide,x,y,tumor\nother,0,0,1\n")
+    with pytest.raises(AsmilError, match=r"slide-.*there is no annotation of it, and its label is tumor"):
+        localize_run(run, LocalizeSettings(truth=nothing, normal=("normal",), skip_list=_all_normal(run, tmp_path)))
+
+
+def _all_normal(run, folder):
+    table = pd.read_parquet(run / "predictions.parquet")
+    (folder / "skip.txt").write_text("\n".join(sorted(set(table.loc[table["target"] == "normal", "slide"]))))
+    return folder / "skip.txt"

@@ -1,0 +1,108 @@
+"""The truth of slides: from outlines, masks and tables of tiles, with what must be told about it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import tifffile
+
+from asmil.errors import AsmilError
+from asmil.evaluation.localization.frame import Frame
+from asmil.evaluation.localization.truth import AnnotationTruth, TileTruth
+from asmil.slides.annotations import ClassNames, find_annotations
+
+FRAME = Frame(256, (1024, 768), True, 0.25, 32)
+
+
+def feature(name: str, left: float, top: float, side: float) -> dict[str, object]:
+    ring = [[left, top], [left + side, top], [left + side, top + side], [left, top + side], [left, top]]
+    geometry = {"type": "Polygon", "coordinates": [ring]}
+    return {"type": "Feature", "geometry": geometry, "properties": {"classification": {"name": name}}}
+
+
+def truth_of(folder: Path, slides: list[str], **options: object) -> AnnotationTruth:
+    return AnnotationTruth(find_annotations(folder, slides), ClassNames(), **options)
+
+
+def test_outlines_and_masks_agree(tmp_path):
+    (tmp_path / "a.geojson").write_text(json.dumps([feature("Tumor", 256, 256, 256)]))
+    full = np.zeros((768, 1024), np.uint8)
+    full[256:512, 256:512] = 2
+    full[:100] = 1
+    tifffile.imwrite(tmp_path / "b_mask.tif", full, compression="zlib")
+    truth = truth_of(tmp_path, ["a", "b", "c"], mask_value=2)
+    outlines, mask = truth.tumor("a", FRAME), truth.tumor("b", FRAME)
+    assert outlines.shape == (24, 32)
+    assert outlines.sum() == 64
+    np.testing.assert_array_equal(outlines, mask)
+    assert truth.tumor("c", FRAME) is None
+
+
+def test_what_was_read_is_told(tmp_path):
+    regions = [feature("Tumor", 0, 0, 100), feature("Fat", 0, 0, 50), feature("exclusion", 10, 10, 20)]
+    (tmp_path / "a.geojson").write_text(json.dumps(regions))
+    (tmp_path / "a.xml").write_text("<ASAP_Annotations/>")
+    (tmp_path / "lost.xml").write_text("<ASAP_Annotations/>")
+    truth = truth_of(tmp_path, ["a"])
+    truth.tumor("a", FRAME)
+    notes = "\n".join(truth.notes())
+    assert "regions taken as tumor: Tumor (1)" in notes
+    assert "regions cut out of it: exclusion (1)" in notes
+    assert "not used (name them with --tumor or --exclude): Fat (1)" in notes
+    assert "for a: a.geojson, not a.xml" in notes
+    assert "1 annotation files belong to no slide of the cohort: lost.xml" in notes
+
+
+def test_regions_outside_of_the_slide_and_clashing_files(tmp_path):
+    (tmp_path / "a.geojson").write_text(json.dumps([feature("Tumor", 90_000, 0, 100)]))
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "b.xml").write_text("<ASAP_Annotations/>")
+    truth = truth_of(tmp_path, ["a", "b"])
+    with pytest.raises(
+        AsmilError, match=r"a: no region of .*a\.geojson covers .*outside of the slide \(1024 x 768 px\)"
+    ):
+        truth.tumor("a", FRAME)
+    with pytest.raises(AsmilError, match="b: it has several annotation files of one kind"):
+        truth.tumor("b", FRAME)
+
+
+def test_where_only_tiles_tell_the_size_regions_beyond_them_stay(tmp_path):
+    (tmp_path / "a.geojson").write_text(json.dumps([feature("Tumor", 1000, 700, 640)]))
+    extent = Frame(256, (1024, 768), False, 0.25, 32)
+    truth = truth_of(tmp_path, ["a"])
+    assert truth.tumor("a", extent).shape == (42, 52)
+    assert truth.tumor("a", FRAME).sum() < truth.tumor("a", extent).sum() == 400
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_table_of_tiles(tmp_path, suffix):
+    table = pd.DataFrame(
+        {"slide": "001", "x": [0, 256, 512], "y": [0, 0, 256], "tumor": [True, False, True], "focus": 1}
+    )
+    path = tmp_path / f"truth.{suffix}"
+    table.to_csv(path, index=False) if suffix == "csv" else table.to_parquet(path)
+    truth = TileTruth(path)
+    mask = truth.tumor("001", FRAME)
+    assert mask[:8, :8].all()
+    assert mask[8:16, 16:24].all()
+    assert mask.sum() == 128
+    assert truth.tumor("002", FRAME) is None
+
+
+def test_tables_that_cannot_be_used(tmp_path):
+    for name, text, told in (
+        ("a.csv", "slide,x,y\ns,1,2\n", "lacks the columns tumor"),
+        ("b.csv", "slide,x,y,tumor\ns,1,2,yes\n", "must be numbers"),
+        ("c.csv", "slide,x,y,tumor\ns,1,,1\n", "without gaps"),
+        ("d.parquet", "no parquet", "cannot be read"),
+    ):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(AsmilError, match=told):
+            TileTruth(tmp_path / name)
+    with pytest.raises(AsmilError, match="no such table"):
+        TileTruth(tmp_path / "none.csv")
