@@ -66,7 +66,10 @@ def test_predict_a_folder_without_labels(asmil_here, run, small_cohort, tmp_path
     assert done.returncode == 0, done.stderr
     assert "24 slides predicted, each the mean of 2 models" in done.stdout
     table = pd.read_csv(out)
-    assert list(table.columns) == ["slide", "predicted", "prob_normal", "prob_tumor", "n_tiles", "n_models"]
+    columns = ["slide", "predicted", "called", "prob_normal", "prob_tumor", "n_tiles", "n_models"]
+    assert list(table.columns) == columns
+    threshold = json.loads((run / "operating_point.json").read_text())["threshold"]
+    assert (table["called"] == np.where(table["prob_tumor"] >= threshold, "tumor", "normal")).all()
     for row in table.itertuples():
         with h5py.File(maps / f"{row.slide}.h5") as file:
             assert file["attention"].shape == (row.n_tiles,)

@@ -11,6 +11,7 @@ from sklearn import metrics as sk
 
 from asmil.errors import AsmilError
 from asmil.evaluation import evaluate_run
+from asmil.evaluation.summary import CLASS_METRICS
 from asmil.evaluation.tables import metrics_frame
 from fake_run_folder import write_run
 
@@ -147,7 +148,7 @@ def test_json_and_csv_hold_the_same_numbers(tmp_path: Path) -> None:
     row = frame[(frame["metric"] == "macro_f1")].iloc[0]
     assert row["value"] == written["metrics"]["macro_f1"]["value"]
     assert row["trainings"] == written["trainings"] == 2
-    assert len(frame) == 4 + 3 * 5
+    assert len(frame) == 4 + 3 * len(CLASS_METRICS)
     assert written["metrics"]["macro_f1"]["sd_seeds"] is not None
 
 
@@ -193,7 +194,7 @@ def _rename_a_target(path: Path) -> None:
     [
         (lambda path: (path / "config.yaml").unlink(), "not a run folder"),
         (lambda path: (path / "config.yaml").write_text("[1]"), "cannot be read as settings"),
-        (lambda path: (path / "config.yaml").write_text("task: {kind: survival}"), "only classification"),
+        (lambda path: (path / "config.yaml").write_text("task: {kind: survival}"), "a classification task is needed"),
         (lambda path: (path / "predictions.parquet").unlink(), "unfinished.*`asmil train`"),
         (lambda path: (path / "predictions.parquet").write_text("no table"), "cannot be read"),
         (_drop_column, "lacks the columns prob_tumor"),

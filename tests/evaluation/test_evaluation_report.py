@@ -34,7 +34,7 @@ def test_a_report_of_two_runs(tmp_path: Path) -> None:
         "metrics.json",
     }
     parsed = Page(page.read_text())
-    assert parsed.tags.count("img") == 4
+    assert parsed.tags.count("img") == 2 * 4
     assert all(address.startswith("data:image/svg+xml;base64,") for address in parsed.addresses)
     text = " ".join(parsed.words)
     for wanted in ("4 (2 folds × 2 seeds)", "not evaluated on the same slides", "no validation slides"):
@@ -93,7 +93,7 @@ def test_one_class_has_no_roc_curve_and_still_a_page(tmp_path: Path) -> None:
     write_run(tmp_path, target=np.zeros(40, int))
     text = render_page([evaluate_run(tmp_path, resamples=20)])
     assert "the AUC is undefined" in text
-    assert Page(text).tags.count("img") == 1
+    assert Page(text).tags.count("img") == 2  # reliability and learning curves
 
 
 def test_nothing_to_report(tmp_path: Path) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from asmil.evaluation.run_sentences import cap_sentence, selection_sentence
 from asmil.evaluation.summary import Evaluation
-
-SELECTION_RULES = {"f1_auc": "the highest macro-F1 + macro-AUC", "loss": "the lowest loss"}
 
 
 def caveats_of(evaluations: Sequence[Evaluation]) -> list[str]:
@@ -28,34 +27,13 @@ def caveats_of(evaluations: Sequence[Evaluation]) -> list[str]:
         )
     for evaluation in evaluations:
         prefix = f"{evaluation.name}: " if len(evaluations) > 1 else ""
-        sentences += [prefix + text for text in (_selection(evaluation), _cap(evaluation))]
+        config = evaluation.run.config
+        has_validation = bool((evaluation.run.predictions["role"] == "val").any())
+        chosen = selection_sentence(config, evaluation.role, has_validation)
+        sentences += [prefix + text for text in (chosen, cap_sentence(config))]
         sentences += [prefix + text for text in evaluation.warnings]
     return sentences
 
 
 def _slides(evaluation: Evaluation) -> frozenset[str]:
     return frozenset(slide for part in evaluation.replicates for slide in part.slides)
-
-
-def _selection(evaluation: Evaluation) -> str:
-    rule = evaluation.run.setting("training", "select")
-    if rule is None:
-        return "The run does not say which epoch was kept (training.select is not set)."
-    if rule == "last":
-        return "The last epoch was kept; no data chose it (training.select: last)."
-    if not (evaluation.run.predictions["role"] == "val").any():
-        return "The run had no validation slides, so the last epoch was kept."
-    chosen = f"The epoch was chosen on the validation part, by {SELECTION_RULES.get(rule, rule)}"
-    if evaluation.role == "val":
-        return f"{chosen}, the same part these numbers are of: they are optimistic."
-    return f"{chosen}; the test part was not looked at."
-
-
-def _cap(evaluation: Evaluation) -> str:
-    cap = evaluation.run.setting("data", "max_tiles")
-    if cap is None:
-        return "Training and prediction used all tiles of every slide (data.max_tiles is not set)."
-    return (
-        f"Training saw at most {cap} tiles of a slide, drawn anew every epoch (data.max_tiles); "
-        "prediction used all tiles."
-    )

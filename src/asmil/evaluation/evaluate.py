@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from asmil.cohort.units import UnitKind
 from asmil.errors import AsmilError, did_you_mean
 from asmil.evaluation.bootstrap import (
     draw_patients,
@@ -16,6 +17,17 @@ from asmil.evaluation.bootstrap import (
     number_patients,
     percentile_interval,
 )
+from asmil.evaluation.chosen_on_validation import (
+    CalibrationNumbers,
+    CalibrationSummary,
+    OperatingSummary,
+    calibration_numbers,
+    called_rows,
+    choose_operating_point,
+    fit_temperatures,
+    scaled_rows,
+)
+from asmil.evaluation.patients import join_patients
 from asmil.evaluation.run import Run, read_run
 from asmil.evaluation.summary import (
     CLASS_METRICS,
@@ -31,29 +43,45 @@ from asmil.tasks.metrics import confusion_matrix, predicted_classes
 
 Floats = npt.NDArray[np.float64]
 CELLS_AT_ONCE = 2_000_000
+OPERATING_METRICS = (
+    ("sensitivity", "recall", 1),
+    ("specificity", "specificity", 1),
+    ("precision", "precision", 1),
+    ("macro_f1", "macro_f1", None),
+    ("accuracy", "accuracy", None),
+)
+"""What is told of the operating point: its name there, the metric, and the class that it is of."""
 
 
-def evaluate_run(run: Path | str, role: Role = "test", resamples: int = 2000, seed: int = 0) -> Evaluation:
+def evaluate_run(
+    run: Path | str,
+    role: Role = "test",
+    resamples: int = 2000,
+    seed: int = 0,
+    unit: UnitKind = "slide",
+    threshold_rule: str = "youden",
+) -> Evaluation:
     """Evaluate the predictions that a run made for one part of its cohort.
 
     Every metric is taken over all slides of the part, the folds of a seed joined, and averaged over seeds.
     Where folds share slides (repeated splits), each training is judged on its own and all are averaged.
     The interval is the 2.5 and 97.5 percentile of that average over `resamples` draws of patients.
+
+    unit: `patient` averages the probabilities of a patient's slides first
+    threshold_rule: how the operating threshold of two classes is chosen on the validation part (`choose_threshold`)
     """
     if role not in ("test", "val"):
         raise AsmilError(f"role {role!r} is unknown: {did_you_mean(role, ('test', 'val'))}")
     if resamples < 1:
         raise AsmilError(f"{resamples} resamples are too few; give at least 1, better 2000")
     opened = read_run(run)
-    rows = _rows_of(opened, role)
+    rows = _rows_of(opened, role, unit)
     trainings = [_replicate(opened, part) for _, part in rows.groupby(["fold", "seed"], sort=True)]
     folds_joined = not rows.duplicated(["slide", "seed"]).any()
-    replicates = trainings
-    if folds_joined:
-        replicates = [_replicate(opened, part) for _, part in rows.groupby("seed", sort=True)]
-
-    found = _average([_metrics(part, np.ones((1, len(part.target)))) for part in replicates])
+    replicates = _replicates(opened, rows, folds_joined)
+    found = _found(replicates)
     samples, kept = _bootstrap(replicates, rows, len(opened.classes), resamples, seed)
+    operating = _operating(opened, rows, role, unit, threshold_rule, folds_joined, resamples, seed)
     slide_targets = rows.drop_duplicates("slide")["target"].value_counts()
     return Evaluation(
         run=opened,
@@ -78,6 +106,9 @@ def evaluate_run(run: Path | str, role: Role = "test", resamples: int = 2000, se
             )
             for label, class_name in enumerate(opened.classes)
         ),
+        calibration=_calibration(opened, rows, role, unit, folds_joined),
+        operating=operating if isinstance(operating, OperatingSummary) else None,
+        unit=unit,
         confusion=np.sum([_confusion(part) for part in trainings], axis=0),
         replicates=tuple(replicates),
         folds_joined=folds_joined,
@@ -89,12 +120,76 @@ def evaluate_run(run: Path | str, role: Role = "test", resamples: int = 2000, se
         resamples=resamples,
         skipped_resamples=int((~kept).sum()),
         bootstrap_seed=seed,
-        warnings=tuple(_warnings(opened, replicates, folds_joined, kept)),
+        warnings=(
+            *_warnings(opened, replicates, folds_joined, kept),
+            *([operating] if isinstance(operating, str) else []),
+        ),
     )
 
 
-def _rows_of(run: Run, role: Role) -> pd.DataFrame:
+def _operating(
+    run: Run,
+    rows: pd.DataFrame,
+    role: Role,
+    unit: UnitKind,
+    rule: str,
+    folds_joined: bool,
+    resamples: int,
+    seed: int,
+) -> OperatingSummary | str | None:
+    """The part at the thresholds chosen on validation slides, or why there are none; None for these slides themselves.
+
+    A called class is a probability of 1, so that the metrics and their intervals are found as for probabilities.
+    """
+    if role == "val":
+        return None
+    point = choose_operating_point(run, _part_of(run, "val", unit), _trainings_of(rows), rule)
+    if isinstance(point, str):
+        return point if len(run.classes) == 2 else None
+    replicates = _replicates(run, called_rows(run, rows, point), folds_joined)
+    found = _found(replicates)
+    samples, kept = _bootstrap(replicates, rows, len(run.classes), resamples, seed)
+    metrics = {}
+    for title, name, label in OPERATING_METRICS:
+        values = found[name][0] if label is None else found[name][0, label]
+        drawn = samples[name][kept] if label is None else samples[name][kept, label]
+        metrics[title] = (float(values), percentile_interval(drawn))
+    return OperatingSummary(point, metrics)
+
+
+def _calibration(run: Run, rows: pd.DataFrame, role: Role, unit: UnitKind, folds_joined: bool) -> CalibrationSummary:
+    def numbers(table: pd.DataFrame) -> CalibrationNumbers:
+        parts = _replicates(run, table, folds_joined)
+        return calibration_numbers([(part.target, part.probabilities) for part in parts])
+
+    fitted: dict[tuple[int, int], float] = {}
+    if role == "test":
+        fitted = fit_temperatures(run, _part_of(run, "val", unit), _trainings_of(rows))
+    return CalibrationSummary(numbers(rows), numbers(scaled_rows(run, rows, fitted)) if fitted else None, fitted)
+
+
+def _trainings_of(rows: pd.DataFrame) -> list[tuple[int, int]]:
+    pairs = rows[["fold", "seed"]].drop_duplicates().sort_values(["fold", "seed"])
+    return [(int(fold), int(seed)) for fold, seed in pairs.itertuples(index=False)]
+
+
+def _replicates(run: Run, rows: pd.DataFrame, folds_joined: bool) -> list[Replicate]:
+    """What is judged together: the folds of a seed, or where they share slides every training."""
+    keys = ["seed"] if folds_joined else ["fold", "seed"]
+    return [_replicate(run, part) for _, part in rows.groupby(keys, sort=True)]
+
+
+def _found(replicates: list[Replicate]) -> dict[str, Floats]:
+    return _average([_metrics(part, np.ones((1, len(part.target)))) for part in replicates])
+
+
+def _part_of(run: Run, role: Role, unit: UnitKind) -> pd.DataFrame:
     rows = run.predictions[run.predictions["role"] == role]
+    return join_patients(run, rows) if unit == "patient" else rows
+
+
+def _rows_of(run: Run, role: Role, unit: UnitKind) -> pd.DataFrame:
+    rows = _part_of(run, role, unit)
     if rows.empty:
         others = sorted(set(run.predictions["role"].astype(str)))
         hint = "; `--role val` evaluates the validation part" if role == "test" and "val" in others else ""
@@ -132,6 +227,7 @@ def _metrics(part: Replicate, weights: Floats) -> dict[str, Floats]:
         "specificity": weighted.specificities(confusion),
         "f1": f1,
         "auc": auc,
+        "ap": weighted.weighted_average_precision(part.target, part.probabilities, weights),
     }
 
 

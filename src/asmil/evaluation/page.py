@@ -6,14 +6,14 @@ Every text that comes from outside (names of runs, classes, settings) passes `ht
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 
-from asmil.errors import AsmilError
 from asmil.evaluation.caveats import caveats_of
-from asmil.evaluation.figures import learning_figure, roc_figure, stage_starts
+from asmil.evaluation.figures import roc_figure
 from asmil.evaluation.page_parts import caveat_section, html_table, image, settings_block, tag, whole_page
-from asmil.evaluation.run import Training, read_training
+from asmil.evaluation.probability_figures import precision_recall_figure, reliability_figure
+from asmil.evaluation.run_sections import learning_section, metric_cell
 from asmil.evaluation.summary import CLASS_METRICS, METRIC_TITLES, METRICS, Evaluation, MetricSummary
 from asmil.evaluation.tables import format_interval, format_number, format_sizes, format_trainings
 
@@ -52,66 +52,24 @@ def _summary(evaluations: Sequence[Evaluation]) -> str:
 
 
 def _metric(metric: MetricSummary) -> str:
-    spread = "" if math.isnan(metric.sd_seeds) else f"<small>sd {format_number(metric.sd_seeds)}</small>"
-    return (
-        f"<b>{format_number(metric.value)}</b>{_interval_bar(metric)}"
-        f"<small>{format_interval(metric.interval)}</small>{spread}"
-    )
-
-
-def _interval_bar(metric: MetricSummary) -> str:
-    """A bar from 0 to 1 with the interval and the value marked."""
-    low, high = metric.interval
-    if math.isnan(low) or math.isnan(metric.value):
-        return ""
-    width = max(0.8, 100 * (high - low))
-    return (
-        '<svg class="bar" viewBox="0 0 100 8" role="img" aria-label="interval on a scale from 0 to 1">'
-        '<rect x="0" y="3" width="100" height="2" class="scale"/>'
-        f'<rect x="{100 * low:.1f}" y="1" width="{width:.1f}" height="6" class="range"/>'
-        f'<rect x="{100 * metric.value - 0.6:.1f}" y="0" width="1.2" height="8" class="value"/></svg>'
-    )
+    spread = "" if math.isnan(metric.sd_seeds) else f"sd {format_number(metric.sd_seeds)}"
+    return metric_cell(metric.value, metric.interval, spread)
 
 
 def _run(evaluation: Evaluation) -> str:
-    trainings, problems = _trainings(evaluation)
     blocks = [
         f"<h2>{escape(evaluation.name)}</h2>",
         _classes(evaluation),
-        f'<div class="side">{_confusion(evaluation)}{image(roc_figure(evaluation), "ROC curves")}</div>',
-        "<h3>Learning curves</h3>",
-        _learning(trainings, problems),
+        _confusion(evaluation),
+        f'<div class="side">{image(roc_figure(evaluation), "ROC curves")}'
+        f"{image(precision_recall_figure(evaluation), 'Precision-recall curves')}</div>",
+        f'<div class="side">{_calibration(evaluation)}{image(reliability_figure(evaluation), "Reliability")}</div>',
+        _operating(evaluation),
+        learning_section(evaluation.run.path, evaluation.metrics[METRICS[0]].per_training),
         _spread(evaluation),
         settings_block(evaluation.run.config),
     ]
     return f"<section>{''.join(blocks)}</section>"
-
-
-def _trainings(evaluation: Evaluation) -> tuple[list[Training], list[str]]:
-    found, problems = [], []
-    for fold, seed in evaluation.metrics[METRICS[0]].per_training:
-        try:
-            training = read_training(evaluation.run.path, fold, seed)
-        except AsmilError as error:
-            problems.append(str(error))
-        else:
-            if training is not None:
-                found.append(training)
-    return found, problems
-
-
-def _learning(trainings: Sequence[Training], problems: Iterable[str]) -> str:
-    notes = "".join(f'<p class="note">{escape(problem)}</p>' for problem in problems)
-    figure = learning_figure(trainings) if trainings else None
-    if figure is None:
-        return notes + '<p class="note">The course of the trainings was not recorded.</p>'
-    if len(trainings) > 1:
-        caption = "Thin lines are single trainings, thick ones their mean. Rings mark the epochs that were kept."
-    else:
-        caption = "The dashed line marks the epoch that was kept."
-    if stage_starts(trainings[0]):
-        caption += " At the dotted line a new stage of the training begins, with a model of its own."
-    return f"{notes}<p>{caption}</p>{image(figure, 'Learning curves')}"
 
 
 def _classes(evaluation: Evaluation) -> str:
@@ -146,6 +104,52 @@ def _confusion(evaluation: Evaluation) -> str:
     )
     table = html_table(["true \\ predicted", *names], rows, css="confusion")
     return f"<div><h3>Confusion matrix</h3><p>{note}</p>{table}</div>"
+
+
+def _calibration(evaluation: Evaluation) -> str:
+    found = evaluation.calibration
+    columns = [("as predicted", found.as_predicted)]
+    if found.scaled is not None:
+        columns.append(("temperature-scaled", found.scaled))
+        temperatures = list(found.temperatures.values())
+        low, high = (format_number(value, 2) for value in (min(temperatures), max(temperatures)))
+        told = low if low == high else f"{low} to {high}"
+        note = (
+            f"Temperatures ({told}) were fitted on the validation part of each training; they never change the class "
+            "that is called."
+        )
+    else:
+        note = "No temperature was fitted: that needs a validation part beside the one shown."
+    rows = [
+        tag("th", title, scope="row")
+        + "".join(tag("td", format_number(getattr(numbers, name))) for _, numbers in columns)
+        for title, name in (
+            ("expected calibration error", "ece"),
+            ("negative log-likelihood", "nll"),
+            ("Brier score", "brier"),
+        )
+    ]
+    table = html_table(["", *(title for title, _ in columns)], rows)
+    return f"<div><h3>Calibration</h3><p>{note} Means over seeds; smaller is better.</p>{table}</div>"
+
+
+def _operating(evaluation: Evaluation) -> str:
+    found = evaluation.operating
+    if found is None:
+        return ""
+    thresholds = sorted(found.point.thresholds.values())
+    told = " to ".join(dict.fromkeys(format_number(value) for value in (thresholds[0], thresholds[-1])))
+    note = (
+        f"{found.point.positive} is called from a probability of {told} on (rule {found.point.rule}), chosen on the "
+        "validation part of each training before the test part was looked at."
+    )
+    cells = "".join(
+        tag("td", f"{format_number(value)}<small>{format_interval(interval)}</small>")
+        for value, interval in found.metrics.values()
+    )
+    row = tag("th", escape(found.point.positive), scope="row") + cells
+    table = html_table(["class", *(METRIC_TITLES[name] for name in found.metrics)], [row])
+    return f"<h3>At the operating threshold</h3><p>{escape(note)}</p>{table}"
 
 
 def _spread(evaluation: Evaluation) -> str:

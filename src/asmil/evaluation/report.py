@@ -27,10 +27,14 @@ def write_report(evaluations: Sequence[Evaluation], folder: Path | str) -> Path:
 def write_run_report(evaluation: Evaluation) -> Path:
     """Write `report.html` and `evaluation.json` into the run's own folder; return the path of the page.
 
-    Numbers of the validation part go to `report-val.html` and `evaluation-val.json`, beside those of the test part.
+    Numbers of the validation part go to `report-val.html` and `evaluation-val.json`, those by patient likewise to
+    `report-patient.html`, beside those of the test part. Thresholds are kept in `operating_point.json`.
     """
     folder = evaluation.run.path
     suffix = "" if evaluation.role == "test" else f"-{evaluation.role}"
+    suffix += "" if evaluation.unit == "slide" else f"-{evaluation.unit}"
+    if evaluation.operating is not None and not suffix:
+        evaluation.operating.point.save(folder)
     write_json(folder / f"evaluation{suffix}.json", evaluation.to_dict())
     return _write_page([evaluation], folder / f"report{suffix}.html")
 

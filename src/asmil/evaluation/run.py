@@ -6,17 +6,18 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from asmil.errors import AsmilError
+from asmil.tasks.base import TaskKind
 from asmil.training.epoch_log import read_epochs
 from asmil.training.layout import RunLayout
 
-KEY_COLUMNS = ("slide", "patient", "fold", "seed", "role", "target")
+KEY_COLUMNS = ("slide", "patient", "fold", "seed", "role")
 
 
 @dataclass(frozen=True)
@@ -27,11 +28,22 @@ class Run:
     config: Mapping[str, Any]
     classes: tuple[str, ...]
     predictions: pd.DataFrame
+    kind: TaskKind = "classification"
 
     @property
     def name(self) -> str:
         """Name of the folder."""
         return self.path.resolve().name
+
+    @property
+    def truth_columns(self) -> tuple[str, ...]:
+        """The columns of the predictions that tell what is true."""
+        return columns_of(self.kind, self.classes)[0]
+
+    @property
+    def prediction_columns(self) -> tuple[str, ...]:
+        """The columns of the predictions that are numbers a model gave."""
+        return columns_of(self.kind, self.classes)[1]
 
     def setting(self, *keys: str) -> Any:
         """A value of the settings by its path, or None."""
@@ -64,20 +76,23 @@ def setting(config: Mapping[str, Any], *keys: str) -> Any:
     return value
 
 
-def read_run(path: Path | str) -> Run:
-    """Read and check a run folder; what is wrong with it is told in one sentence."""
+def read_run(path: Path | str, kind: TaskKind | None = "classification") -> Run:
+    """Read and check a run folder; what is wrong with it is told in one sentence.
+
+    kind: the task that is expected; None takes any
+    """
     folder = RunLayout(path)
     path, config = folder.path, folder.read_values()
     task = config.get("task") or {}
-    kind = task.get("kind")
-    if kind != "classification":
-        raise AsmilError(f"{path}: the task is {kind!r}; only classification runs can be evaluated")
+    found: Any = task.get("kind")
+    if found not in get_args(TaskKind) or (kind is not None and found != kind):
+        raise AsmilError(f"{path}: the task of this run is {found!r}, where a {kind or 'known'} task is needed")
     classes = tuple(str(name) for name in task.get("classes") or ())
-    if len(classes) < 2:
+    if found == "classification" and len(classes) < 2:
         raise AsmilError(f"{folder.config}: task.classes must name at least two classes")
     table = _read_predictions(folder)
-    _refuse_invalid(folder.predictions, table, classes)
-    return Run(path, config, classes, table)
+    _refuse_invalid(folder.predictions, table, found, classes)
+    return Run(path, config, classes, table, found)
 
 
 def read_training(path: Path, fold: int, seed: int) -> Training | None:
@@ -111,19 +126,34 @@ def _read_predictions(folder: RunLayout) -> pd.DataFrame:
         raise AsmilError(f"{file} cannot be read ({error}); train again") from None
 
 
-def _refuse_invalid(file: Path, table: pd.DataFrame, classes: tuple[str, ...]) -> None:
-    probability_columns = [f"prob_{name}" for name in classes]
-    missing = [name for name in (*KEY_COLUMNS, *probability_columns) if name not in table]
+def _refuse_invalid(file: Path, table: pd.DataFrame, kind: TaskKind, classes: tuple[str, ...]) -> None:
+    truth, predicted = columns_of(kind, classes)
+    missing = [name for name in (*KEY_COLUMNS, *truth, *predicted) if name not in table]
     if missing:
         raise AsmilError(f"{file} lacks the columns {', '.join(missing)}; it has {', '.join(table.columns)}")
-    unknown = sorted(set(table["target"].astype(str)) - set(classes))
+    unknown = sorted(set(table["target"].astype(str)) - set(classes)) if kind == "classification" else []
     if unknown:
         raise AsmilError(f"{file}: the targets {', '.join(unknown)} are not among the classes {', '.join(classes)}")
     repeated = table.duplicated(["slide", "fold", "seed", "role"])
     if repeated.any():
         slide = table.loc[repeated, "slide"].iloc[0]
         raise AsmilError(f"{file}: slide {slide} is predicted twice by the same training")
-    finite = np.isfinite(table[probability_columns].to_numpy(dtype=np.float64)).all(axis=1)
+    values = table[list(predicted)].to_numpy(dtype=np.float64)
+    # a survival curve that never falls has an infinite mean time, and ranks below all others
+    finite = (~np.isnan(values) if kind == "survival" else np.isfinite(values)).all(axis=1)
     if not finite.all():
         slide = table.loc[~finite, "slide"].iloc[0]
-        raise AsmilError(f"{file}: the probabilities of slide {slide} are not finite; train again")
+        what = "probabilities" if kind in ("classification", "multilabel") else "predictions"
+        raise AsmilError(f"{file}: the {what} of slide {slide} are not finite; train again")
+
+
+def columns_of(kind: TaskKind, classes: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The columns of the truth, and of what was predicted."""
+    if kind == "survival":
+        return ("time", "event"), ("risk",)
+    if kind == "regression":
+        return ("target",), ("value",)
+    probabilities = tuple(f"prob_{name}" for name in classes)
+    if kind == "multilabel":
+        return tuple(f"target_{name}" for name in classes), probabilities
+    return ("target",), probabilities

@@ -10,11 +10,14 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from asmil.cohort.units import UnitKind
 from asmil.evaluation.bootstrap import Interval
+from asmil.evaluation.chosen_on_validation import CalibrationSummary, OperatingSummary
+from asmil.evaluation.plain_values import number_or_none, value_to_dict
 from asmil.evaluation.run import Run
 
 METRICS = ("macro_f1", "macro_auc", "balanced_accuracy", "accuracy")
-CLASS_METRICS = ("precision", "recall", "specificity", "f1", "auc")
+CLASS_METRICS = ("precision", "recall", "specificity", "f1", "auc", "ap")
 METRIC_TITLES = {
     "macro_f1": "macro-F1",
     "macro_auc": "macro-AUC",
@@ -25,6 +28,8 @@ METRIC_TITLES = {
     "specificity": "specificity",
     "f1": "F1",
     "auc": "AUC",
+    "ap": "AP",
+    "sensitivity": "sensitivity",
 }
 
 Role = Literal["test", "val"]
@@ -81,6 +86,8 @@ class Evaluation:
 
     confusion: K x K counts, rows true, columns predicted, summed over all trainings
     folds_joined: whether a seed's folds were joined (their slides do not overlap) or judged one by one
+    operating: the part at thresholds that validation slides chose; None where there are none
+    unit: whether slides were judged, or patients by the mean of their slides
     """
 
     run: Run
@@ -98,6 +105,9 @@ class Evaluation:
     resamples: int
     skipped_resamples: int
     bootstrap_seed: int
+    calibration: CalibrationSummary
+    operating: OperatingSummary | None
+    unit: UnitKind
     warnings: tuple[str, ...] = ()
 
     @property
@@ -137,7 +147,7 @@ class Evaluation:
                 "seed": self.bootstrap_seed,
                 "level": 0.95,
             },
-            "metrics": {name: _metric_to_dict(metric) for name, metric in self.metrics.items()},
+            "metrics": {name: metric_to_dict(metric) for name, metric in self.metrics.items()},
             "per_class": [_class_to_dict(row) for row in self.classes],
             "confusion": {
                 "rows": "true class",
@@ -145,36 +155,31 @@ class Evaluation:
                 "summed_over": "all trainings",
                 "counts": self.confusion.tolist(),
             },
+            "unit": self.unit,
+            "calibration": self.calibration.to_dict(),
+            "operating_point": None if self.operating is None else self.operating.to_dict(),
             "selection": self.run.setting("training", "select"),
             "max_tiles": self.run.setting("data", "max_tiles"),
             "warnings": list(self.warnings),
         }
 
 
-def _metric_to_dict(metric: MetricSummary) -> dict[str, Any]:
-    return {
-        "value": _number(metric.value),
-        "low": _number(metric.interval.low),
-        "high": _number(metric.interval.high),
-        "sd_seeds": _number(metric.sd_seeds),
-        "sd_trainings": _number(metric.sd_trainings),
-        "per_seed": {str(seed): _number(value) for seed, value in metric.per_seed.items()},
+def metric_to_dict(metric: MetricSummary) -> dict[str, Any]:
+    """A metric with its interval, spread and single values, ready for JSON."""
+    return value_to_dict(metric.value, metric.interval) | {
+        "sd_seeds": number_or_none(metric.sd_seeds),
+        "sd_trainings": number_or_none(metric.sd_trainings),
+        "per_seed": {str(seed): number_or_none(value) for seed, value in metric.per_seed.items()},
         "per_training": [
-            {"fold": fold, "seed": seed, "value": _number(value)} for (fold, seed), value in metric.per_training.items()
+            {"fold": fold, "seed": seed, "value": number_or_none(value)}
+            for (fold, seed), value in metric.per_training.items()
         ],
     }
 
 
 def _class_to_dict(row: ClassSummary) -> dict[str, Any]:
-    values = {
-        name: {"value": _number(value), "low": _number(interval.low), "high": _number(interval.high)}
-        for name, (value, interval) in row.metrics.items()
-    }
+    values = {name: value_to_dict(value, interval) for name, (value, interval) in row.metrics.items()}
     return {"class": row.name, "support": row.support, **values}
-
-
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) else float(value)
 
 
 def _sd(values: list[float]) -> float:

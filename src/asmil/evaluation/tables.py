@@ -32,8 +32,13 @@ def format_trainings(evaluation: Evaluation) -> str:
 
 def format_sizes(evaluations: Iterable[Evaluation]) -> str:
     """How many slides and patients were judged; several answers where the runs differ."""
-    sizes = dict.fromkeys((evaluation.n_slides, evaluation.n_patients) for evaluation in evaluations)
-    return " or ".join(f"{slides} slides of {patients} patients" for slides, patients in sizes)
+    sizes = dict.fromkeys(
+        f"{evaluation.n_patients} patients, each by the mean of its slides"
+        if evaluation.unit == "patient"
+        else f"{evaluation.n_slides} slides of {evaluation.n_patients} patients"
+        for evaluation in evaluations
+    )
+    return " or ".join(sizes)
 
 
 def metrics_frame(evaluations: Iterable[Evaluation]) -> pd.DataFrame:
@@ -71,10 +76,10 @@ def markdown_report(evaluations: Sequence[Evaluation], caveats: Sequence[str]) -
     """The tables and caveats as Markdown."""
     parts = ["# Evaluation", "", _markdown_summary(evaluations), ""]
     for evaluation in evaluations:
-        parts += [f"## {_cell(evaluation.name)}", "", _markdown_classes(evaluation), ""]
+        parts += [f"## {markdown_cell(evaluation.name)}", "", _markdown_classes(evaluation), ""]
         parts += ["Confusion matrix, summed over all trainings (rows: true, columns: predicted):", ""]
         parts += [_markdown_confusion(evaluation), ""]
-    parts += ["## How to read these numbers", "", *[f"- {_cell(caveat)}" for caveat in caveats]]
+    parts += ["## How to read these numbers", "", *[f"- {markdown_cell(caveat)}" for caveat in caveats]]
     return "\n".join(parts) + "\n"
 
 
@@ -92,7 +97,7 @@ def _markdown_summary(evaluations: Sequence[Evaluation]) -> str:
         names = [evaluation.name, evaluation.method, evaluation.preset, evaluation.role]
         sizes = [format_trainings(evaluation), str(evaluation.n_slides), str(evaluation.n_patients)]
         rows.append([*names, *values, *sizes])
-    return _markdown_table(header, rows)
+    return markdown_table(header, rows)
 
 
 def _markdown_classes(evaluation: Evaluation) -> str:
@@ -108,22 +113,23 @@ def _markdown_classes(evaluation: Evaluation) -> str:
         ]
         for row in evaluation.classes
     ]
-    return _markdown_table(header, rows)
+    return markdown_table(header, rows)
 
 
 def _markdown_confusion(evaluation: Evaluation) -> str:
     names = list(evaluation.run.classes)
     rows = [[name, *map(str, counts)] for name, counts in zip(names, evaluation.confusion, strict=True)]
-    return _markdown_table(["", *names], rows)
+    return markdown_table(["", *names], rows)
 
 
-def _markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(map(_cell, header)) + " |", "|" + " --- |" * len(header)]
-    lines += ["| " + " | ".join(map(_cell, row)) + " |" for row in rows]
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of cells, which are escaped."""
+    lines = ["| " + " | ".join(map(markdown_cell, header)) + " |", "|" + " --- |" * len(header)]
+    lines += ["| " + " | ".join(map(markdown_cell, row)) + " |" for row in rows]
     return "\n".join(lines)
 
 
-def _cell(text: str) -> str:
+def markdown_cell(text: str) -> str:
     """Text that can neither end a table cell nor start HTML."""
     escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return escaped.replace("|", "\\|").replace("\n", " ")

@@ -63,6 +63,7 @@ def read_stability(run: Path | str) -> RunStability:
     """Measure the attention that a run recorded, slide by slide; trainings that have not ended count too."""
     layout = RunLayout(run)
     config = layout.read_values()
+    classifies = setting(config, "task", "kind") in (None, "classification")
     trainings, courses, slides = [], [], []
     for fold, seed, folder in layout.trainings():
         record = read_attention(folder)
@@ -72,7 +73,7 @@ def read_stability(run: Path | str) -> RunStability:
         trainings.append(training)
         finished = (folder / "predictions.parquet").is_file()
         for place in range(len(record.slides)):
-            course = _course(training, place)
+            course = _course(training, place, classifies)
             courses.append(course)
             slides.append(_slide_row(course, training.kept, finished))
     if not trainings:
@@ -124,8 +125,8 @@ def late_recordings(n_recordings: int) -> int:
     return LATE_RECORDINGS if n_recordings >= 2 * LATE_RECORDINGS else max(1, n_recordings // 2)
 
 
-def _course(training: TrainingStability, place: int) -> pd.DataFrame:
-    """One slide of a training: a row a recording."""
+def _course(training: TrainingStability, place: int, classifies: bool) -> pd.DataFrame:
+    """One slide of a training: a row a recording; the cross-entropy exists only for a target that is a class."""
     record = training.record
     attention = record.attention(place)
     n_recordings, n_tiles = attention.shape
@@ -145,7 +146,7 @@ def _course(training: TrainingStability, place: int) -> pd.DataFrame:
         "step": record.steps,
         "jsd_previous": jsd_previous,
         "jsd_final": in_blocks(measures.jsd, attention, np.broadcast_to(attention[-1], attention.shape)),
-        "ce": measures.cross_entropy(record.logits[:, place], target),
+        "ce": measures.cross_entropy(record.logits[:, place], target) if classifies else np.nan,
         "entropy": entropy,
         "effective_tiles": effective_tiles,
         "effective_share": effective_tiles / n_tiles,
