@@ -1,0 +1,108 @@
+"""One set, one method, one seed: all folds, trained side by side."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from asmil.classic.bag_set import BagSet, Integers
+from asmil.classic.baselines import BASELINES
+from asmil.classic.folds import Fold, make_folds, scaling
+from asmil.classic.rules import RuleResult, joined_result, read_rules
+from asmil.classic.settings import Contender
+from asmil.engine.jobs import Place, Worker
+from asmil.files import write_json
+from asmil.training.config import RunConfig
+from asmil.training.lockstep import Replica, train_side_by_side
+from asmil.version import __version__
+
+N_CLASSES = 2
+
+
+@dataclass(frozen=True)
+class Job:
+    """set_name: the set; file: where the result is kept, if anywhere."""
+
+    set_name: str
+    contender: Contender
+    seed: int
+    n_folds: int
+    file: Path | None = None
+
+    def made_from(self, bag_set: BagSet) -> dict[str, Any]:
+        """All that decides the result."""
+        return {"data": bag_set.fingerprint(), "folds": self.n_folds, "settings": self.contender.settings()}
+
+
+def run_job(job: Job, bag_set: BagSet) -> dict[str, Any]:
+    """The result of a job as JSON: accuracy of every fold by every rule."""
+    began = time.perf_counter()
+    folds = make_folds(bag_set, job.n_folds, job.seed)
+    config = job.contender.config
+    if config is None:
+        rules = {"last": _predict_baseline(job.contender.method, bag_set, folds, job.seed)}
+    else:
+        rules = read_rules(_train(config, bag_set, folds, job.seed), bag_set.label, folds)
+    return {
+        "set": job.set_name,
+        "method": job.contender.method,
+        "preset": job.contender.preset,
+        "name": job.contender.name,
+        "seed": job.seed,
+        "rules": {rule: asdict(result) for rule, result in rules.items()},
+        "seconds": round(time.perf_counter() - began, 2),
+        "made_from": job.made_from(bag_set),
+        "asmil": __version__,
+    }
+
+
+@dataclass(frozen=True)
+class JobRunner:
+    """What every worker process gets: the sets. Results are written as soon as they are there."""
+
+    sets: Mapping[str, BagSet]
+
+    def __call__(self, place: Place) -> Worker:
+        """A worker; one thread, since every core has a worker of its own."""
+        del place
+        torch.set_num_threads(1)
+        return self._work
+
+    def _work(self, job: Job) -> dict[str, Any]:
+        # Gradients of a loss that is nearly 0 are denormal numbers, with which a CPU is a hundred times slower.
+        torch.set_flush_denormal(True)
+        try:
+            result = run_job(job, self.sets[job.set_name])
+        finally:
+            torch.set_flush_denormal(False)
+        if job.file is not None:
+            write_json(job.file, result)
+        return result
+
+
+def _train(config: RunConfig, bag_set: BagSet, folds: list[Fold], seed: int) -> NDArray[np.float64]:
+    """Probabilities E x 2F x B x K: a training on all training bags of a fold, and one on its `fit` part."""
+    parts = [fold.train for fold in folds] + [fold.fit for fold in folds]
+    replicas = [_replica(bag_set, part, seed, number) for number, part in enumerate(parts)]
+    bags = [torch.from_numpy(bag) for bag in bag_set.bags()]
+    return train_side_by_side(config, bags, bag_set.label, N_CLASSES, replicas, order_seed=seed, every_epoch=True)
+
+
+def _replica(bag_set: BagSet, train: Integers, seed: int, number: int) -> Replica:
+    center, scale = scaling(bag_set, train)
+    own_seed = int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
+    return Replica(train, center, scale, own_seed)
+
+
+def _predict_baseline(method: str, bag_set: BagSet, folds: list[Fold], seed: int) -> RuleResult:
+    scores = np.zeros((bag_set.n_bags, N_CLASSES))
+    for fold in folds:
+        scores[fold.test] = BASELINES[method].predict(bag_set, fold.train, fold.test, seed)
+    return joined_result(scores, bag_set.label, folds, [])

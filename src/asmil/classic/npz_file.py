@@ -1,0 +1,43 @@
+"""Benchmark sets from NumPy archives."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from asmil.classic.bag_set import BagSet, make_bag_set
+from asmil.errors import AsmilError
+
+
+def read_npz(path: Path) -> BagSet:
+    """An archive with `features` (N x D), `bag` (N) and `label` (one a bag, or one an instance)."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in ("features", "bag", "label") if name in archive.files}
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise AsmilError(f"{path}: it cannot be read as .npz ({error}); write it anew with numpy.savez") from None
+    missing = {"features", "bag", "label"} - arrays.keys()
+    if missing:
+        raise AsmilError(
+            f"{path}: it has no {' and no '.join(sorted(missing))}; an .npz needs features (instances x features), "
+            "bag (the bag of every instance) and label (one a bag)"
+        )
+    return from_arrays(path, arrays)
+
+
+def from_arrays(path: Path, arrays: Mapping[str, Any]) -> BagSet:
+    """A set from `features`, `bag` and `label`; labels of bags are told from labels of instances by their number."""
+    bag, label = np.asarray(arrays["bag"]).reshape(-1), np.asarray(arrays["label"]).reshape(-1)
+    if len(label) != len(bag):
+        names = np.unique(bag)
+        if len(names) != len(label) or names.dtype.kind not in "iu" or names[0] != 0 or names[-1] != len(label) - 1:
+            raise AsmilError(
+                f"{path}: {len(label)} labels fit neither {len(bag)} instances nor {len(names)} bags numbered from 0; "
+                "give one label a bag, in the order of the numbers in bag"
+            )
+        label = label[bag]
+    return make_bag_set(path, arrays["features"], bag, label)

@@ -1,0 +1,128 @@
+"""The report as Markdown and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from asmil.classic.rules import RULES
+
+Report = Mapping[str, Any]
+NONE = "–"
+
+
+def accuracy_table(report: Report, rule: str) -> str:
+    """Mean accuracy ± spread over folds, methods x sets."""
+    return _methods_by_sets(report, rule, lambda entry: f"{entry['mean']:.3f} ± {entry['sd_folds']:.3f}")
+
+
+def seed_table(report: Report, rule: str) -> str:
+    """The least and the largest mean of a seed, methods x sets."""
+    return _methods_by_sets(report, rule, lambda entry: f"{min(entry['per_seed']):.3f}–{max(entry['per_seed']):.3f}")
+
+
+def auc_table(report: Report, rule: str) -> str:
+    """AUC over the joined folds of a seed, mean over seeds, methods x sets."""
+    return _methods_by_sets(report, rule, lambda entry: f"{entry['auc']:.3f}")
+
+
+def paper_table(report: Report) -> str:
+    """The figures that the paper prints, methods x sets."""
+    figures = report["paper"]["accuracy"]
+    names = list(next(iter(figures.values())))
+    rows = [[method, *(f"{of[name][0]:.3f} ± {of[name][1]:.3f}" for name in names)] for method, of in figures.items()]
+    return markdown(["method", *names], rows)
+
+
+def set_table(report: Report) -> str:
+    """The sizes of the sets, and how well their best single column predicts the label."""
+    header = [
+        "set",
+        "bags (positive)",
+        "instances",
+        "features",
+        "instances a bag",
+        "best column: per instance, per bag",
+    ]
+    rows = []
+    for one in report["sets"]:
+        least, median, most = one["bag_sizes"]
+        best = one["best_column"]
+        rows.append(
+            [
+                one["name"],
+                f"{one['bags']} ({one['positive']})",
+                str(one["instances"]),
+                str(one["features"]),
+                f"{least} / {median:g} / {most}",
+                f"{best['per_instance']:.3f}, {best['per_bag']:.3f}",
+            ]
+        )
+    return markdown(header, rows)
+
+
+def results_section(report: Report) -> str:
+    """All tables with their headings, as they stand in `classic.md`."""
+    parts = ["## The sets", set_table(report)]
+    for rule in rules_of(report):
+        parts += [f"## `{rule}`: {RULES[rule]}", accuracy_table(report, rule)]
+    parts += [
+        "## `last`, seed by seed: the least and the largest mean of a seed",
+        seed_table(report, "last"),
+        "## `last`: AUC over the joined folds of a seed, mean over seeds",
+        auc_table(report, "last"),
+        "## What the paper prints, and why it cannot be compared",
+        paper_table(report),
+        "\n".join(f"- {reason}" for reason in report["paper"]["why_not_comparable"]),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def markdown_report(report: Report) -> str:
+    """The page `classic.md`."""
+    protocol = report["protocol"]
+    seeds = f"{len(protocol['seeds'])} seed{'s' * (len(protocol['seeds']) > 1)}"
+    about = (
+        f"Stratified {protocol['folds']}-fold, shuffled, {seeds}; scaling fitted on training bags; accuracy, mean ± "
+        f"standard deviation over folds; asmil {report['asmil']}."
+    )
+    return f"# Classic benchmarks\n\n```bash\n{protocol['command']}\n```\n\n{about}\n\n{results_section(report)}"
+
+
+def csv_table(report: Report) -> str:
+    """One line a set, method and rule."""
+    columns = ["set", "method", "rule", "mean", "sd_folds", "n_folds", "sd_seeds", "per_seed", "auc", "seconds"]
+    written = io.StringIO()
+    writer = csv.writer(written, lineterminator="\n")
+    writer.writerow(columns)
+    for entry in report["results"]:
+        spread = "" if entry["sd_seeds"] is None else f"{entry['sd_seeds']:.6f}"
+        per_seed = " ".join(f"{value:.6f}" for value in entry["per_seed"])
+        numbers = [f"{entry['mean']:.6f}", f"{entry['sd_folds']:.6f}", entry["n_folds"], spread, per_seed]
+        writer.writerow([entry["set"], entry["name"], entry["rule"], *numbers, f"{entry['auc']:.6f}", entry["seconds"]])
+    return written.getvalue()
+
+
+def rules_of(report: Report) -> list[str]:
+    """The rules that a report has results of, the main one first."""
+    there = {entry["rule"] for entry in report["results"]}
+    return [rule for rule in RULES if rule in there]
+
+
+def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _methods_by_sets(report: Report, rule: str, cell: Callable[[Mapping[str, Any]], str]) -> str:
+    found = {(entry["name"], entry["set"]): entry for entry in report["results"] if entry["rule"] == rule}
+    names = [one["name"] for one in report["sets"]]
+    rows = [
+        [method, *(cell(found[method, name]) if (method, name) in found else NONE for name in names)]
+        for method in (row["name"] for row in report["methods"])
+        if any((method, name) in found for name in names)
+    ]
+    return markdown(["method", *names], rows)
