@@ -10,7 +10,7 @@ DIR ?= ../shared/oracles
 help:
 	@echo "make demo       the whole way: synthetic slides, their features, ASMIL trained on them, metrics and attention"
 	@echo "make test       everything: ruff, mypy, import-linter, pytest"
-	@echo "make oracles    every method beside its official implementation's numbers (DIR=folder of oracle files)"
+	@echo "make oracles    every method, measure and test beside official numbers (DIR=folder of oracle files)"
 	@echo "make bench      speed: ASMIL beside its plain form, every method, the anchor, and the way from slides to features"
 	@echo "make clean      remove the environment, the demo and all caches"
 
