@@ -8,7 +8,7 @@ DIR ?= ../shared/oracles
 .PHONY: help install demo test lint oracles bench clean
 
 help:
-	@echo "make demo       the whole way: synthetic slides, their features, ASMIL trained on them, metrics and attention"
+	@echo "make demo       the whole way: synthetic slides, their features, ASMIL trained on them, metrics, tests, maps against annotations"
 	@echo "make test       everything: ruff, mypy, import-linter, pytest"
 	@echo "make oracles    every method, measure and test beside official numbers (DIR=folder of oracle files)"
 	@echo "make bench      speed: ASMIL beside its plain form, every method, the anchor, and the way from slides to features"
@@ -27,6 +27,8 @@ demo: install
 	$(BIN)/asmil train $(DEMO)/cohort/cohort.csv --method asmil --preset recommended --set training.epochs=30 --out $(DEMO)/runs/asmil
 	$(BIN)/asmil train $(DEMO)/cohort/cohort.csv --method abmil --set training.epochs=30 --out $(DEMO)/runs/abmil
 	$(BIN)/asmil evaluate $(DEMO)/runs/asmil $(DEMO)/runs/abmil --out $(DEMO)/report
+	$(BIN)/asmil compare $(DEMO)/runs/asmil $(DEMO)/runs/abmil --out $(DEMO)/comparison
+	$(BIN)/asmil localize $(DEMO)/runs/abmil --annotations $(DEMO)/cohort/annotations
 	$(BIN)/asmil stability $(DEMO)/runs/asmil $(DEMO)/runs/abmil --out $(DEMO)/stability
 
 test: lint

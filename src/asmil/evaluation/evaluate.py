@@ -29,15 +29,8 @@ from asmil.evaluation.chosen_on_validation import (
 )
 from asmil.evaluation.patients import join_patients
 from asmil.evaluation.run import Run, read_run
-from asmil.evaluation.summary import (
-    CLASS_METRICS,
-    METRICS,
-    ClassSummary,
-    Evaluation,
-    MetricSummary,
-    Replicate,
-    Role,
-)
+from asmil.evaluation.run_evaluation import Role
+from asmil.evaluation.summary import CLASS_METRICS, METRICS, ClassSummary, Evaluation, MetricSummary, Replicate
 from asmil.tasks import weighted
 from asmil.tasks.metrics import confusion_matrix, predicted_classes
 

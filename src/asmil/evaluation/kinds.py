@@ -5,30 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from asmil.cohort.units import UnitKind
 from asmil.errors import AsmilError
 from asmil.evaluation.run import read_run
-from asmil.evaluation.summary import Role
+from asmil.evaluation.run_evaluation import Role
 from asmil.tasks.base import TaskKind
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-
-class AnyEvaluation(Protocol):
-    """What all evaluations can tell of themselves."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def warnings(self) -> tuple[str, ...]: ...
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything found, ready for JSON."""
-        ...
 
 
 @dataclass(frozen=True)

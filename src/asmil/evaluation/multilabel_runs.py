@@ -10,8 +10,8 @@ import pandas as pd
 
 from asmil.errors import AsmilError
 from asmil.evaluation.run import read_run
+from asmil.evaluation.run_evaluation import Role
 from asmil.evaluation.slide_evaluation import SlideEvaluation, evaluate_slides
-from asmil.evaluation.summary import Role
 from asmil.tasks.multilabel import THRESHOLD
 from asmil.tasks.weighted import binary_auc, binary_average_precision, mean_defined
 

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from asmil.errors import AsmilError
 from asmil.evaluation.figures import COLORS, STYLE, svg_text
 from asmil.evaluation.run import read_run
+from asmil.evaluation.run_evaluation import Role
 from asmil.evaluation.slide_evaluation import SlideEvaluation, evaluate_slides
-from asmil.evaluation.summary import Role
 
 Floats = npt.NDArray[np.float64]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from asmil.evaluation.run import setting
-from asmil.evaluation.summary import Role
+from asmil.evaluation.run_evaluation import Role
 
 SCORES = {
     "classification": "macro-F1 + macro-AUC",

@@ -19,7 +19,8 @@ from asmil.errors import AsmilError, did_you_mean
 from asmil.evaluation.bootstrap import Interval, draw_patients, number_patients, percentile_interval
 from asmil.evaluation.plain_values import value_to_dict
 from asmil.evaluation.run import Run
-from asmil.evaluation.summary import MetricSummary, Role, metric_to_dict
+from asmil.evaluation.run_evaluation import Role, RunEvaluation
+from asmil.evaluation.summary import MetricSummary, metric_to_dict
 from asmil.tasks.weighted import mean_defined
 
 Floats = npt.NDArray[np.float64]
@@ -28,70 +29,33 @@ Measure = Callable[[pd.DataFrame, Floats], dict[str, Floats]]
 """From n rows of predictions and R x n weights to metrics: R values, or R x K for K labels."""
 
 
-@dataclass(frozen=True)
-class SlideEvaluation:
-    """How good a run is on one part of its cohort.
+@dataclass(frozen=True, kw_only=True)
+class SlideEvaluation(RunEvaluation):
+    """The evaluation of a regression or multi-label run.
 
     labels: label -> metric -> (mean over seeds, interval), of multi-label runs; support: slides with the label
     rows: the predictions that were judged
     """
 
-    run: Run
-    role: Role
     metrics: Mapping[str, MetricSummary]
     labels: Mapping[str, Mapping[str, tuple[float, Interval]]]
     support: Mapping[str, int]
     rows: pd.DataFrame = field(repr=False)
     folds_joined: bool
-    n_folds: int
-    n_seeds: int
-    n_trainings: int
     n_slides: int
-    n_patients: int
-    resamples: int
-    bootstrap_seed: int
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """Name of the run folder."""
-        return self.run.name
-
-    @property
-    def method(self) -> str:
-        """Name of the trained method."""
-        return str(self.run.setting("method") or "unknown")
-
-    @property
-    def preset(self) -> str:
-        """Name of the training preset."""
-        return str(self.run.setting("preset") or "none")
 
     def to_dict(self) -> dict[str, Any]:
         """Everything found, ready for JSON: undefined numbers are None."""
         return {
-            "run": str(self.run.path),
-            "name": self.name,
-            "method": self.method,
-            "preset": self.preset,
-            "task": self.run.kind,
-            "role": self.role,
-            "trainings": self.n_trainings,
-            "folds": self.n_folds,
-            "seeds": self.n_seeds,
+            **super().to_dict(),
             "folds_joined": self.folds_joined,
             "slides": self.n_slides,
-            "patients": self.n_patients,
-            "bootstrap": {"unit": "patient", "resamples": self.resamples, "seed": self.bootstrap_seed, "level": 0.95},
             "metrics": {name: metric_to_dict(metric) for name, metric in self.metrics.items()},
             "per_label": [
                 {"label": label, "support": self.support[label]}
                 | {name: value_to_dict(value, interval) for name, (value, interval) in found.items()}
                 for label, found in self.labels.items()
             ],
-            "selection": self.run.setting("training", "select"),
-            "max_tiles": self.run.setting("data", "max_tiles"),
-            "warnings": list(self.warnings),
         }
 
 

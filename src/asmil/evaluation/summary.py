@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ from asmil.cohort.units import UnitKind
 from asmil.evaluation.bootstrap import Interval
 from asmil.evaluation.chosen_on_validation import CalibrationSummary, OperatingSummary
 from asmil.evaluation.plain_values import number_or_none, value_to_dict
-from asmil.evaluation.run import Run
+from asmil.evaluation.run_evaluation import RunEvaluation
 
 METRICS = ("macro_f1", "macro_auc", "balanced_accuracy", "accuracy")
 CLASS_METRICS = ("precision", "recall", "specificity", "f1", "auc", "ap")
@@ -31,8 +31,6 @@ METRIC_TITLES = {
     "ap": "AP",
     "sensitivity": "sensitivity",
 }
-
-Role = Literal["test", "val"]
 
 
 @dataclass(frozen=True)
@@ -80,9 +78,9 @@ class Replicate:
     probabilities: npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """How good a run is on one part of its cohort.
+@dataclass(frozen=True, kw_only=True)
+class Evaluation(RunEvaluation):
+    """The evaluation of a classification run.
 
     confusion: K x K counts, rows true, columns predicted, summed over all trainings
     folds_joined: whether a seed's folds were joined (their slides do not overlap) or judged one by one
@@ -90,63 +88,26 @@ class Evaluation:
     unit: whether slides were judged, or patients by the mean of their slides
     """
 
-    run: Run
-    role: Role
     metrics: Mapping[str, MetricSummary]
     classes: tuple[ClassSummary, ...]
     confusion: npt.NDArray[np.int64]
     replicates: tuple[Replicate, ...] = field(repr=False)
     folds_joined: bool
-    n_folds: int
-    n_seeds: int
-    n_trainings: int
     n_slides: int
-    n_patients: int
-    resamples: int
     skipped_resamples: int
-    bootstrap_seed: int
     calibration: CalibrationSummary
     operating: OperatingSummary | None
     unit: UnitKind
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """Name of the run folder."""
-        return self.run.name
-
-    @property
-    def method(self) -> str:
-        """Name of the trained method."""
-        return str(self.run.setting("method") or "unknown")
-
-    @property
-    def preset(self) -> str:
-        """Name of the training preset."""
-        return str(self.run.setting("preset") or "none")
 
     def to_dict(self) -> dict[str, Any]:
         """Everything found, ready for JSON: undefined numbers are None."""
+        shared = super().to_dict()
         return {
-            "run": str(self.run.path),
-            "name": self.name,
-            "method": self.method,
-            "preset": self.preset,
-            "role": self.role,
+            **shared,
+            "bootstrap": {**shared["bootstrap"], "skipped": self.skipped_resamples},
             "classes": list(self.run.classes),
-            "trainings": self.n_trainings,
-            "folds": self.n_folds,
-            "seeds": self.n_seeds,
             "folds_joined": self.folds_joined,
             "slides": self.n_slides,
-            "patients": self.n_patients,
-            "bootstrap": {
-                "unit": "patient",
-                "resamples": self.resamples,
-                "skipped": self.skipped_resamples,
-                "seed": self.bootstrap_seed,
-                "level": 0.95,
-            },
             "metrics": {name: metric_to_dict(metric) for name, metric in self.metrics.items()},
             "per_class": [_class_to_dict(row) for row in self.classes],
             "confusion": {
@@ -158,9 +119,6 @@ class Evaluation:
             "unit": self.unit,
             "calibration": self.calibration.to_dict(),
             "operating_point": None if self.operating is None else self.operating.to_dict(),
-            "selection": self.run.setting("training", "select"),
-            "max_tiles": self.run.setting("data", "max_tiles"),
-            "warnings": list(self.warnings),
         }
 
 

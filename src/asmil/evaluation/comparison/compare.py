@@ -18,8 +18,8 @@ from asmil.evaluation.comparison.opening import names_of, open_runs, pairs_of, r
 from asmil.evaluation.comparison.pair_tests import auc_test, f1_test, fold_test, part_sizes, seed_tests
 from asmil.evaluation.comparison.pairing import Entrant, Unit, pair_runs
 from asmil.evaluation.comparison.resampling import Arena, make_arena
+from asmil.evaluation.run_evaluation import Role
 from asmil.evaluation.statistics import Draws, draw_seeds_and_patients, holm, summarize_seed_bootstrap
-from asmil.evaluation.summary import Role
 
 
 def compare_runs(

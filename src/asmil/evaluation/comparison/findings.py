@@ -11,7 +11,7 @@ import numpy as np
 from asmil.evaluation.bootstrap import Interval
 from asmil.evaluation.comparison.measures import Measure
 from asmil.evaluation.comparison.pairing import Unit
-from asmil.evaluation.summary import Role
+from asmil.evaluation.run_evaluation import Role
 
 
 @dataclass(frozen=True)

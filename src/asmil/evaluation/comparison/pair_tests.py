@@ -14,8 +14,8 @@ from asmil.errors import AsmilError
 from asmil.evaluation.comparison.findings import ClassAuc, EnsembleTest, FoldTest, SeedTests
 from asmil.evaluation.comparison.measures import Floats
 from asmil.evaluation.comparison.pairing import Rows, Unit, by_slide
+from asmil.evaluation.run_evaluation import Role
 from asmil.evaluation.statistics import CombinationRule, combine_p, corrected_resampled_t, delong, holm, permutation_f1
-from asmil.evaluation.summary import Role
 from asmil.tasks.metrics import macro_auc, macro_f1, predicted_classes
 from asmil.training.layout import RunLayout
 

@@ -19,7 +19,7 @@ from asmil.evaluation.comparison.same_cohort import (
 )
 from asmil.evaluation.patients import join_patients
 from asmil.evaluation.run import Run, columns_of
-from asmil.evaluation.summary import Role
+from asmil.evaluation.run_evaluation import Role
 
 Unit = Literal["slide", "patient"]
 KEYS = ["fold", "slide"]

@@ -53,7 +53,7 @@ def course_picture(stabilities: Sequence[RunStability]) -> Picture:
     )
     caption = (
         f"{lines} Rings mark the recordings that belong to the weights that were kept. Read the first panel beside the "
-        "third: an attention that is flat (a share near 1) hardly moves, and is stable and useless. "
+        "last: an attention that is flat (a share near 1) hardly moves, and is stable and useless. "
         f"{told}"
     )
     return Picture("course", "Course of the attention", _draw(stabilities, names), caption)
@@ -80,8 +80,11 @@ def _draw(stabilities: Sequence[RunStability], names: Sequence[str]) -> str:
     looks = [_look(number) for number in range(len(stabilities))]
     with rc_context(STYLE):
         figure = Figure(figsize=(11.2, 3.2 + 0.22 * -(-len(stabilities) // LEGEND_COLUMNS)), layout="constrained")
-        for place, (column, (title, label)) in enumerate(PANELS.items(), 1):
-            axes = figure.add_subplot(1, len(PANELS), place)
+        # there is no cross-entropy of times and values
+        classifies = any(stability.times["ce"].notna().any() for stability in stabilities)
+        panels = {column: words for column, words in PANELS.items() if column != "ce" or classifies}
+        for place, (column, (title, label)) in enumerate(panels.items(), 1):
+            axes = figure.add_subplot(1, len(panels), place)
             drawn = [_draw_run(axes, run, column, *look) for run, look in zip(stabilities, looks, strict=True)]
             axes.set(title=title, xlabel="epoch", ylabel=label)
             _scale(axes, np.concatenate(drawn), share=column == "effective_share")

@@ -26,9 +26,8 @@ def write_tables(stabilities: Sequence[RunStability], folder: Path | str) -> Non
     }
     names = run_names(stabilities)
     for part, tables in parts.items():
-        joined = pd.concat(
-            [table.assign(run=name)[["run", *table.columns]] for name, table in zip(names, tables, strict=True)]
-        )
+        named = [table.assign(run=name)[["run", *table.columns]] for name, table in zip(names, tables, strict=True)]
+        joined = pd.concat([table for table in named if len(table)] or named[:1])
         write_text(folder / f"stability_{part}.csv", joined.to_csv(index=False))
     write_json(folder / "stability.json", [summary_of(stability) for stability in stabilities])
 

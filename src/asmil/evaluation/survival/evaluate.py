@@ -16,7 +16,7 @@ import pandas as pd
 from asmil.errors import AsmilError, did_you_mean
 from asmil.evaluation.bootstrap import draw_patients, percentile_interval
 from asmil.evaluation.run import Run
-from asmil.evaluation.summary import Role
+from asmil.evaluation.run_evaluation import Role
 from asmil.evaluation.survival.caveats import warnings_of
 from asmil.evaluation.survival.measures import CURVES, Cohort, Measures, measure_trainings
 from asmil.evaluation.survival.predictions import TestedPart, read_survival_run, tested_parts

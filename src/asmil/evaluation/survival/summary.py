@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from asmil.evaluation.bootstrap import Interval
 from asmil.evaluation.plain_values import number_or_none
-from asmil.evaluation.run import Run
-from asmil.evaluation.summary import MetricSummary, Role, metric_to_dict
+from asmil.evaluation.run_evaluation import RunEvaluation
+from asmil.evaluation.summary import MetricSummary, metric_to_dict
 from asmil.evaluation.survival.risk_groups import RiskGroup, RiskGroups
 
 Floats = npt.NDArray[np.float64]
@@ -63,67 +63,28 @@ class TimeCurve:
     per_training: Mapping[tuple[int, int], Floats]
 
 
-@dataclass(frozen=True)
-class SurvivalEvaluation:
-    """How good a survival run is on one part of its cohort.
+@dataclass(frozen=True, kw_only=True)
+class SurvivalEvaluation(RunEvaluation):
+    """The evaluation of a survival run.
 
     auc_at, brier_at: time in months -> the metric there; window: the months over which means are taken
     curves: `auc`, `brier` and `reference` (Brier of Kaplan-Meier) over the window; undefined ones are not there
     """
 
-    run: Run
-    role: Role
     metrics: Mapping[str, FoldMetric]
     auc_at: Mapping[float, FoldMetric]
     brier_at: Mapping[float, FoldMetric]
     window: Interval
     curves: Mapping[str, TimeCurve] = field(repr=False)
     risk_groups: RiskGroups
-    n_folds: int
-    n_seeds: int
-    n_trainings: int
-    n_patients: int
     n_events: int
     patients: frozenset[str] = field(repr=False)
-    resamples: int
-    bootstrap_seed: int
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """Name of the run folder."""
-        return self.run.name
-
-    @property
-    def method(self) -> str:
-        """Name of the trained method."""
-        return str(self.run.setting("method") or "unknown")
-
-    @property
-    def preset(self) -> str:
-        """Name of the training preset."""
-        return str(self.run.setting("preset") or "none")
 
     def to_dict(self) -> dict[str, Any]:
         """Everything found, ready for JSON: undefined numbers are None."""
         return {
-            "run": str(self.run.path),
-            "name": self.name,
-            "method": self.method,
-            "preset": self.preset,
-            "task": "survival",
-            "role": self.role,
-            "trainings": self.n_trainings,
-            "folds": self.n_folds,
-            "seeds": self.n_seeds,
-            "patients": self.n_patients,
+            **super().to_dict(),
             "events": self.n_events,
-            "bootstrap": {
-                "unit": "patient",
-                "resamples": self.resamples,
-                "seed": self.bootstrap_seed,
-                "level": 0.95,
-            },
             "metrics": {name: _metric_to_dict(metric) for name, metric in self.metrics.items()},
             "auc_at": [{"months": t, **_metric_to_dict(metric)} for t, metric in self.auc_at.items()],
             "brier_at": [{"months": t, **_metric_to_dict(metric)} for t, metric in self.brier_at.items()],
@@ -137,9 +98,6 @@ class SurvivalEvaluation:
                 },
                 "groups": [_group_to_dict(group) for group in self.risk_groups.groups],
             },
-            "selection": self.run.setting("training", "select"),
-            "max_tiles": self.run.setting("data", "max_tiles"),
-            "warnings": list(self.warnings),
         }
 
 
