@@ -12,6 +12,7 @@ import encoding_speed
 import pack_speed
 import reading_speed
 import recording_cost
+import survival_recovery
 import tissue_speed
 from shared_data import REPOSITORY
 
@@ -66,3 +67,7 @@ def test_the_way_from_slides_to_features():
         encoding_speed.table(stored("encoding_speed_h200")["rates"]),
         pack_speed.table(packs["results"], packs),
     )
+
+
+def test_the_recovered_risk():
+    assert_page_has("survival.md", survival_recovery.markdown(stored("survival_recovery")))
