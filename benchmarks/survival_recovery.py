@@ -100,8 +100,7 @@ def summarize(out: Path) -> dict[str, Any]:
 
 
 def _c_index(table: pd.DataFrame, column: str) -> float:
-    values = (table[name].to_numpy() for name in ("time", "event", column))
-    return round(concordance(*values), 4)
+    return round(concordance(table["time"], table["event"], table[column]), 4)
 
 
 def markdown(summary: dict[str, Any]) -> str:
