@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from asmil.evaluation.run_sentences import cap_sentence, selection_sentence
+from asmil.evaluation.run_sentences import sentences_of_runs
 from asmil.evaluation.summary import Evaluation
 
 
@@ -25,14 +25,7 @@ def caveats_of(evaluations: Sequence[Evaluation]) -> list[str]:
             "Overlapping intervals of two runs are no test of their difference: both were measured on the "
             "same patients."
         )
-    for evaluation in evaluations:
-        prefix = f"{evaluation.name}: " if len(evaluations) > 1 else ""
-        config = evaluation.run.config
-        has_validation = bool((evaluation.run.predictions["role"] == "val").any())
-        chosen = selection_sentence(config, evaluation.role, has_validation)
-        sentences += [prefix + text for text in (chosen, cap_sentence(config))]
-        sentences += [prefix + text for text in evaluation.warnings]
-    return sentences
+    return sentences + sentences_of_runs(evaluations)
 
 
 def _slides(evaluation: Evaluation) -> frozenset[str]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from asmil.evaluation.run import setting
-from asmil.evaluation.run_evaluation import Role
+from asmil.evaluation.run_evaluation import Role, RunEvaluation
 
 SCORES = {
     "classification": "macro-F1 + macro-AUC",
@@ -14,6 +14,17 @@ SCORES = {
     "survival": "C-index",
     "regression": "R2",
 }
+
+
+def sentences_of_runs(evaluations: Sequence[RunEvaluation]) -> list[str]:
+    """What must be known of each run: its epoch, its tiles, its warnings; named where there are several."""
+    sentences = []
+    for evaluation in evaluations:
+        prefix = f"{evaluation.name}: " if len(evaluations) > 1 else ""
+        has_validation = bool((evaluation.run.predictions["role"] == "val").any())
+        chosen = selection_sentence(evaluation.run.config, evaluation.role, has_validation)
+        sentences += [prefix + text for text in (chosen, cap_sentence(evaluation.run.config), *evaluation.warnings)]
+    return sentences
 
 
 def selection_sentence(config: Mapping[str, Any], role: Role, has_validation: bool) -> str:

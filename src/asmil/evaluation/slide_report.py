@@ -12,7 +12,7 @@ from asmil.errors import AsmilError
 from asmil.evaluation.page_parts import caveat_section, html_table, image, settings_block, tag, whole_page
 from asmil.evaluation.regression_runs import scatter_figure
 from asmil.evaluation.run_sections import learning_section, metric_cell
-from asmil.evaluation.run_sentences import cap_sentence, selection_sentence
+from asmil.evaluation.run_sentences import sentences_of_runs
 from asmil.evaluation.slide_evaluation import SlideEvaluation
 from asmil.evaluation.summary import MetricSummary
 from asmil.evaluation.tables import format_interval, format_number
@@ -94,12 +94,7 @@ def slide_caveats(evaluations: Sequence[SlideEvaluation]) -> list[str]:
     ]
     if len({frozenset(evaluation.rows["slide"]) for evaluation in evaluations}) > 1:
         sentences.append("The runs were not evaluated on the same slides; their numbers do not compare.")
-    for evaluation in evaluations:
-        prefix = f"{evaluation.name}: " if len(evaluations) > 1 else ""
-        has_validation = bool((evaluation.run.predictions["role"] == "val").any())
-        chosen = selection_sentence(evaluation.run.config, evaluation.role, has_validation)
-        sentences += [prefix + text for text in (chosen, cap_sentence(evaluation.run.config), *evaluation.warnings)]
-    return sentences
+    return sentences + sentences_of_runs(evaluations)
 
 
 def slide_summary_table(evaluations: Sequence[SlideEvaluation]) -> Table:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from asmil.evaluation.bootstrap import Interval
-from asmil.evaluation.run_sentences import cap_sentence, selection_sentence
+from asmil.evaluation.run_sentences import sentences_of_runs
 from asmil.evaluation.survival.predictions import TestedPart
 from asmil.evaluation.survival.risk_groups import RiskGroups
 from asmil.evaluation.survival.summary import METRIC_TITLES, FoldMetric, SurvivalEvaluation
@@ -82,9 +82,4 @@ def survival_caveats(evaluations: Sequence[SurvivalEvaluation]) -> list[str]:
             "Overlapping intervals of two runs are no test of their difference: both were measured on the same "
             "patients."
         )
-    for evaluation in evaluations:
-        prefix = f"{evaluation.name}: " if len(evaluations) > 1 else ""
-        has_validation = bool((evaluation.run.predictions["role"] == "val").any())
-        chosen = selection_sentence(evaluation.run.config, evaluation.role, has_validation)
-        sentences += [prefix + text for text in (chosen, cap_sentence(evaluation.run.config), *evaluation.warnings)]
-    return sentences
+    return sentences + sentences_of_runs(evaluations)
