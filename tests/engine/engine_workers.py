@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from asmil.engine import Place, Worker, WorkerBroken
+from asmil.engine.progress import made_progress
 from asmil.errors import AsmilError
 
 
@@ -103,6 +105,18 @@ class Tasks:
         """Leaves the number of its process as the name of a file, and takes long."""
         Path(folder, str(os.getpid())).touch()
         time.sleep(120)
+
+    def hang(self, value: object) -> None:
+        """Never ends, and holds on to the interpreter, as a library can."""
+        re.match(r"(a+)+b", "a" * 60)
+
+    def steps(self, value: tuple[int, float]) -> int:
+        """Takes some steps of some seconds each, and tells of each."""
+        number, seconds = value
+        for _ in range(number):
+            time.sleep(seconds)
+            made_progress()
+        return number
 
     def once_long(self, marker: str) -> int:
         """Takes long, but only at its first attempt."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from asmil.engine.driving import drive
 from asmil.engine.fleet import Event, Finished, Lost, NotMade, Ready
 from asmil.engine.ledger import Ledger
+from asmil.engine.watching import Watch, checked_timeout
 from asmil.errors import AsmilError
 
 
@@ -37,7 +38,7 @@ class PlayedFleet:
         self.crowds.setdefault(slot, []).append(len(held))
         self.alone.setdefault(index, []).append(len(held) == 1)
 
-    def wait(self) -> Sequence[Event]:
+    def wait(self, timeout_s: float | None = None) -> Sequence[Event]:
         slot = self.random.choice([slot for slot, held in self.held.items() if held is None or held])
         held = self.held[slot]
         if held is None:
@@ -52,6 +53,9 @@ class PlayedFleet:
             return [Lost(slot, "died")]
         held.remove(job)
         return [Finished(slot, job, f"result {job}", None)]
+
+    def stop(self, slot: int) -> None:
+        del self.held[slot]
 
     def close(self) -> None:
         self.closed = True
@@ -109,7 +113,7 @@ def test_few_jobs_are_spread_over_the_workers():
 
 def test_slots_that_never_start_are_left_out_while_others_work():
     class OneSlotIsBad(PlayedFleet):
-        def wait(self) -> Sequence[Event]:
+        def wait(self, timeout_s: float | None = None) -> Sequence[Event]:
             if 1 in self.held:
                 del self.held[1]
                 return [Lost(1, "out of memory")]
@@ -145,7 +149,7 @@ def test_a_worker_that_cannot_be_made_stops_the_run_only_while_nothing_is_done(j
     class LateSlot(PlayedFleet):
         done = 0
 
-        def wait(self) -> Sequence[Event]:
+        def wait(self, timeout_s: float | None = None) -> Sequence[Event]:
             if 1 in self.held and self.done == jobs_before:
                 del self.held[1]
                 return [NotMade(1, "no weights", mistake=True)]
@@ -168,7 +172,7 @@ def test_a_worker_that_cannot_be_made_stops_the_run_only_while_nothing_is_done(j
 
 def test_the_last_worker_that_cannot_be_made_again_ends_the_run():
     class NotMadeTwice(PlayedFleet):
-        def wait(self) -> Sequence[Event]:
+        def wait(self, timeout_s: float | None = None) -> Sequence[Event]:
             if 0 in self.held and self.alone:
                 del self.held[0]
                 return [NotMade(0, "Traceback:\nRuntimeError: gone", mistake=False)] if self.lost else self.lose()
@@ -182,3 +186,86 @@ def test_the_last_worker_that_cannot_be_made_again_ends_the_run():
 
     with pytest.raises(RuntimeError, match="gone"):
         list(drive(NotMadeTwice(set(), 0), [1, 2], 1, 1, retries=1, note=lambda sentence: None))
+
+
+class HangingFleet(PlayedFleet):
+    """Jobs in `hanging` never end; time passes only while nothing happens."""
+
+    def __init__(self, hanging: set[int], seed: int) -> None:
+        super().__init__(set(), seed)
+        self.hanging = hanging
+        self.now = 0.0
+
+    def wait(self, timeout_s: float | None = None) -> Sequence[Event]:
+        able = [slot for slot, held in self.held.items() if held is None or set(held) - self.hanging]
+        if not able:
+            assert timeout_s is not None
+            self.now += timeout_s
+            return []
+        slot = self.random.choice(able)
+        held = self.held[slot]
+        if held is None:
+            self.held[slot] = []
+            return [Ready(slot)]
+        job = self.random.choice([job for job in held if job not in self.hanging])
+        held.remove(job)
+        return [Finished(slot, job, f"result {job}", None)]
+
+
+@given(
+    jobs=st.integers(1, 12),
+    hanging=st.sets(st.integers(0, 11), max_size=3),
+    workers=st.integers(1, 3),
+    concurrency=st.integers(1, 3),
+    retries=st.integers(0, 2),
+    seed=st.integers(0, 10**6),
+)
+def test_jobs_without_progress_are_given_up_and_the_others_done(jobs, hanging, workers, concurrency, retries, seed):
+    fleet = HangingFleet(hanging, seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("asmil.engine.driving.Watch", lambda seconds: Watch(seconds, clock=lambda: fleet.now))
+        run = drive(fleet, list(range(jobs)), workers, concurrency, retries, lambda _: None, item_timeout_s=1e3)
+        outcomes = {outcome.job: outcome for outcome in run}
+    assert outcomes.keys() == set(range(jobs))
+    for job, outcome in outcomes.items():
+        assert (outcome.error is not None) == (job in hanging)
+        assert outcome.attempts <= 1 + len(hanging) + 1
+        assert outcome.error is None or "--item-timeout" in outcome.error
+
+
+def test_a_watch_counts_from_the_last_progress():
+    now = 0.0
+    watch = Watch(10.0, clock=lambda: now)
+    assert watch.patience_s() is None
+    watch.begin(0, 7)
+    watch.begin(1, 8)
+    now = 6.0
+    assert watch.patience_s() == 4.0
+    watch.progressed(0, 7, silent_s=1.0)
+    watch.progressed(0, 99, silent_s=0.0)
+    now = 12.0
+    assert watch.overdue() == {1: {8}}
+    watch.forgive(5.0)
+    assert watch.overdue() == {}
+    now = 16.0
+    assert watch.overdue() == {1: {8}}
+    watch.forget(1)
+    now = 20.0
+    assert watch.overdue() == {0: {7}}
+    watch.end(0, 7)
+    assert watch.overdue() == {}
+
+
+def test_a_watch_without_a_limit_says_nothing():
+    watch = Watch(None)
+    watch.begin(0, 1)
+    assert (watch.patience_s(), watch.overdue()) == (None, {})
+
+
+def test_the_time_of_an_item_in_words():
+    assert checked_timeout(None, 60.0) == 60.0
+    assert checked_timeout(0, 60.0) is None
+    assert checked_timeout(5, 60.0) == 5
+    for wrong in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(AsmilError, match="--item-timeout"):
+            checked_timeout(wrong, 60.0)

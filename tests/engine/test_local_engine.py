@@ -59,6 +59,24 @@ def test_a_job_that_kills_its_workers_is_told_and_takes_no_other_with_it():
     assert max(outcome.attempts for outcome in outcomes.values()) == 2
 
 
+def test_a_job_that_hangs_is_named_its_process_ended_and_the_others_done(tmp_path: Path):
+    notes: list[str] = []
+    jobs = [("hang", "a.svs"), *[("double", n) for n in range(4)]]
+    engine = LocalEngine(1, concurrency=2, note=notes.append, item_timeout_s=3.0)
+    outcomes = {outcome.job: outcome for outcome in engine.run(make_worker, jobs)}
+    hung = outcomes.pop(("hang", "a.svs"))
+    assert hung.result is None
+    assert "--item-timeout" in str(hung.error)
+    assert [outcomes["double", n].result for n in range(4)] == [0, 2, 4, 6]
+    assert len(notes) >= 1
+
+
+def test_a_long_job_that_makes_progress_is_left_alone():
+    jobs = [("steps", (25, 0.2))]
+    (outcome,) = LocalEngine(1, concurrency=1, item_timeout_s=3.0).run(make_worker, jobs)
+    assert (outcome.result, outcome.attempts) == (25, 1)
+
+
 def test_a_broken_worker_is_replaced(tmp_path: Path):
     notes: list[str] = []
     engine = LocalEngine(1, note=notes.append)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from asmil.engine.fleet import Event, Finished, Fleet, Lost, NotMade, Ready, Reported
+from asmil.engine.fleet import Event, Finished, Fleet, Lost, NotMade, Progressed, Ready, Reported
 from asmil.engine.jobs import Note, Outcome, Report, ignore
 from asmil.engine.ledger import Ledger
+from asmil.engine.watching import Watch, no_progress
 from asmil.errors import AsmilError
 
 _LOSSES_IN_VAIN = 10
@@ -23,35 +25,52 @@ def drive(
     retries: int,
     note: Note,
     report: Report = ignore,
+    item_timeout_s: float | None = None,
 ) -> Iterator[Outcome]:
     """The outcomes of the jobs, as they end; the fleet is closed afterwards.
 
     Few jobs are spread over the workers rather than given to the first that is ready.
+
+    item_timeout_s: a job without progress for so long is given up, and its worker ended. If the worker had other jobs,
+        any of them may have kept it, so that all are tried again first, each alone in a worker.
     """
     if not jobs:
         return
     workers = min(workers, len(jobs))
     ledger = Ledger(len(jobs), min(concurrency, math.ceil(len(jobs) / workers)), retries)
+    watch = Watch(item_timeout_s)
     try:
         crew = _Crew(fleet, workers, retries, note)
         outcomes: list[Outcome] = []
         while True:
             for slot, index in ledger.assign():
                 fleet.hand(slot, index, jobs[index])
+                watch.begin(slot, index)
             # Only now, so that workers do not wait for what the caller does with the outcomes.
+            left_at = time.monotonic()
             yield from outcomes
+            watch.forgive(time.monotonic() - left_at)
             if ledger.finished:
                 return
-            outcomes = [
-                Outcome(jobs[index], result, error, ledger.attempts(index))
-                for event in fleet.wait()
-                for index, result, error in _note_event(event, ledger, crew, report)
+            ended = [
+                end
+                for event in fleet.wait(watch.patience_s())
+                for end in _note_event(event, ledger, crew, watch, report)
             ]
+            for slot, late in watch.overdue().items():
+                fleet.stop(slot)
+                watch.forget(slot)
+                reason = no_progress(item_timeout_s)
+                ended += [(index, None, reason) for index in ledger.stop(slot, late)]
+                crew.is_stopped(slot, reason, needed=ledger.has_waiting)
+            outcomes = [Outcome(jobs[index], result, error, ledger.attempts(index)) for index, result, error in ended]
     finally:
         fleet.close()
 
 
-def _note_event(event: Event, ledger: Ledger, crew: _Crew, report: Report) -> list[tuple[int, Any | None, str | None]]:
+def _note_event(
+    event: Event, ledger: Ledger, crew: _Crew, watch: Watch, report: Report
+) -> list[tuple[int, Any | None, str | None]]:
     """Enter an event; returns (job, result, error) of the jobs that it ends."""
     match event:
         case Ready(slot):
@@ -59,16 +78,20 @@ def _note_event(event: Event, ledger: Ledger, crew: _Crew, report: Report) -> li
             ledger.join(slot)
         case Finished(slot, index, result, error):
             ledger.finish(slot, index)
+            watch.end(slot, index)
             crew.is_working()
             return [(index, result, error)]
         case Lost(slot, reason):
             given_up = ledger.lose(slot)
+            watch.forget(slot)
             crew.is_lost(slot, reason, needed=ledger.has_waiting)
             return [(index, None, reason) for index in given_up]
         case NotMade(slot, message, mistake):
             crew.is_not_made(slot, message, mistake)
         case Reported(_, value):
             report(value)
+        case Progressed(slot, index, silent_s):
+            watch.progressed(slot, index, silent_s)
     return []
 
 
@@ -101,14 +124,15 @@ class _Crew:
         self._losses_left -= 1
         if self._losses_left < 0 and not self._working:
             raise AsmilError(f"one worker after the other is lost and no job has ended; the last: {reason}")
-        if not needed:
-            self._used.discard(slot)
-        elif self._failed_starts[slot] > self._retries:
+        if needed and self._failed_starts[slot] > self._retries:
             self.is_not_made(slot, f"workers do not start: {reason}; try fewer workers", mistake=True)
         else:
-            self._note(f"{reason}; another is started")
-            self._refilled.add(slot)
-            self._fleet.start(slot)
+            self._replace(slot, reason, needed)
+
+    def is_stopped(self, slot: int, reason: str, needed: bool) -> None:
+        """A worker was ended by us; unlike a lost one it says nothing of the machine."""
+        self._ready.discard(slot)
+        self._replace(slot, reason, needed)
 
     def is_not_made(self, slot: int, message: str, mistake: bool) -> None:
         """At first, a worker that cannot be made stands for all; without a later one, the others go on."""
@@ -120,3 +144,11 @@ class _Crew:
             raise AsmilError(message)
         else:
             raise RuntimeError(f"a worker could not be made:\n{message}")
+
+    def _replace(self, slot: int, reason: str, needed: bool) -> None:
+        if not needed:
+            self._used.discard(slot)
+            return
+        self._note(f"{reason}; another is started")
+        self._refilled.add(slot)
+        self._fleet.start(slot)

@@ -52,7 +52,16 @@ class Reported:
     value: Any
 
 
-Event = Ready | NotMade | Finished | Lost | Reported
+@dataclass(frozen=True)
+class Progressed:
+    """A job made progress, so many seconds ago."""
+
+    slot: int
+    job: int
+    silent_s: float = 0.0
+
+
+Event = Ready | NotMade | Finished | Lost | Reported | Progressed
 
 
 class Fleet(Protocol):
@@ -64,8 +73,11 @@ class Fleet(Protocol):
     def hand(self, slot: int, index: int, job: Any) -> None:
         """Give a job to a worker; `Finished` or `Lost` follows."""
 
-    def wait(self) -> Sequence[Event]:
-        """What happened, waiting for it; nothing if it takes long."""
+    def wait(self, timeout_s: float | None = None) -> Sequence[Event]:
+        """What happened, waiting for it; nothing if it takes long, or longer than this."""
+
+    def stop(self, slot: int) -> None:
+        """End the worker of a slot now, whatever it is doing; the slot is empty, and no event tells of it."""
 
     def close(self) -> None:
         """End all workers now."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 
 
 class Ledger:
@@ -71,6 +72,19 @@ class Ledger:
                 self._suspects.append(job)
         self._open -= len(given_up)
         return given_up
+
+    def stop(self, slot: int, late: Collection[int]) -> list[int]:
+        """A worker was ended for the sake of late jobs; returns the job that had it to itself, and is given up.
+
+        Among several jobs, the one that kept the others is not known, so that each is tried again alone.
+        """
+        self._with_suspect.discard(slot)
+        held = sorted(self._held.pop(slot))
+        if len(held) == 1 and held[0] in late:
+            self._open -= 1
+            return held
+        self._suspects.extend(held)
+        return []
 
     def _has_room(self, slot: int) -> bool:
         return slot not in self._with_suspect and len(self._held[slot]) < self._concurrency

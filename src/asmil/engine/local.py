@@ -30,6 +30,7 @@ class LocalEngine:
     threads_per_worker: threads of numerical libraries in a worker; None: the cores shared out among the workers, where
         the environment does not say otherwise
     devices: given to the workers in turn; None: all on the CPU
+    item_timeout_s: how long a job may make no progress before its process is ended; None: as long as it likes
     note, report: take sentences for the user, and what workers tell while they work
 
     The processes start anew and import the main module, so a script that uses this needs the usual
@@ -43,6 +44,7 @@ class LocalEngine:
     devices: Sequence[str] | None = None
     note: Note = tell_stderr
     report: Report = ignore
+    item_timeout_s: float | None = None
 
     def __post_init__(self) -> None:
         if self.workers < 1 or self.concurrency < 1:
@@ -51,7 +53,9 @@ class LocalEngine:
     def run(self, make_worker: MakeWorker, jobs: Sequence[Any]) -> Iterator[Outcome]:
         """The outcomes, as the jobs end; closing the iterator ends the processes."""
         fleet = _Processes(make_worker, self.devices or ["cpu"], self.concurrency, self._thread_settings())
-        return drive(fleet, jobs, self.workers, self.concurrency, self.retries, self.note, self.report)
+        return drive(
+            fleet, jobs, self.workers, self.concurrency, self.retries, self.note, self.report, self.item_timeout_s
+        )
 
     def _thread_settings(self) -> dict[str, str]:
         if self.threads_per_worker is not None:
@@ -110,9 +114,12 @@ class _Processes:
         with suppress(BrokenPipeError, ConnectionResetError):
             self._members[slot].pipe.send((index, job))
 
-    def wait(self) -> list[Event]:
+    def wait(self, timeout_s: float | None = None) -> list[Event]:
         slots = {member.pipe: slot for slot, member in self._members.items()}
-        return [self._receive(slots[pipe]) for pipe in wait(list(slots)) if isinstance(pipe, Connection)]
+        return [self._receive(slots[pipe]) for pipe in wait(list(slots), timeout_s) if isinstance(pipe, Connection)]
+
+    def stop(self, slot: int) -> None:
+        self._bury(slot)
 
     def close(self) -> None:
         for member in self._members.values():
@@ -139,9 +146,11 @@ class _Processes:
         member.process.join(_PATIENCE_S)
         if member.process.is_alive():
             member.process.kill()
-            member.process.join()
+            # Not for ever: a process that waits for a dead disk inside the system cannot be killed.
+            member.process.join(_PATIENCE_S)
         code = member.process.exitcode
-        member.process.close()
+        if code is not None:
+            member.process.close()
         return code
 
 

@@ -6,7 +6,9 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -14,12 +16,14 @@ from queue import SimpleQueue
 from types import FrameType
 from typing import Any, NoReturn
 
-from asmil.engine.fleet import Finished, Lost, NotMade, Ready, Reported
+from asmil.engine.fleet import Finished, Lost, NotMade, Progressed, Ready, Reported
 from asmil.engine.jobs import MakeWorker, Place, Worker, WorkerBroken, attempt, describe_broken, describe_bug
+from asmil.engine.progress import progress_told_to
 from asmil.errors import AsmilError
 from asmil.files import discard_partials
 
 _Job = tuple[int, Any]
+_TELL_EVERY_S = 0.2
 
 
 def serve(pipe: Connection[Any, Any], make_worker: MakeWorker, place: Place, concurrency: int) -> None:
@@ -63,7 +67,8 @@ def _work(
     while True:
         index, job = jobs.get()
         try:
-            result, error = attempt(worker, job)
+            with progress_told_to(_progress_teller(pipe, sending, Progressed(slot, index))):
+                result, error = attempt(worker, job)
         except WorkerBroken as broken:
             with sending:
                 pipe.send(Lost(slot, describe_broken(broken)))
@@ -75,6 +80,20 @@ def _work(
                 _leave(0)
             except Exception as error:  # noqa: BLE001 - a result that cannot be pickled fails in any way it likes
                 pipe.send(Finished(slot, index, None, f"the result cannot be sent: {describe_bug(error)}"))
+
+
+def _progress_teller(pipe: Connection[Any, Any], sending: threading.Lock, event: Progressed) -> Callable[[], None]:
+    """Sends that a job made progress, but not more than a few times a second."""
+    last = time.monotonic()
+
+    def tell() -> None:
+        nonlocal last
+        if time.monotonic() - last >= _TELL_EVERY_S:
+            last = time.monotonic()
+            with sending, suppress(OSError):
+                pipe.send(event)
+
+    return tell
 
 
 def _leave(code: int) -> NoReturn:

@@ -21,6 +21,7 @@ class RayEngine:
     workers: how many actors; None: as many as the nodes offer now
     cpus, gpus: what an actor asks for; fractions share a GPU
     retries: how often a job is tried again after its actor or node died
+    item_timeout_s: how long a job may make no progress before its actor is ended; None: as long as it likes
 
     A Ray session that is already open in this process is used as it is. asmil is installed on all nodes.
     """
@@ -32,6 +33,7 @@ class RayEngine:
     concurrency: int = 2
     retries: int = 3
     note: Note = tell_stderr
+    item_timeout_s: float | None = None
 
     def __post_init__(self) -> None:
         if (self.workers is not None and self.workers < 1) or self.concurrency < 1:
@@ -43,8 +45,10 @@ class RayEngine:
             return
         with connected(self.address) as ray:
             workers = self.workers or self._as_many_as_fit(ray.nodes())
-            fleet = Actors(ray, make_worker, self.cpus, self.gpus, self.concurrency, self.note)
-            yield from drive(fleet, jobs, workers, self.concurrency, self.retries, self.note)
+            fleet = Actors(ray, make_worker, self.cpus, self.gpus, self.concurrency, self.note, self.item_timeout_s)
+            yield from drive(
+                fleet, jobs, workers, self.concurrency, self.retries, self.note, item_timeout_s=self.item_timeout_s
+            )
 
     def _as_many_as_fit(self, nodes: Sequence[Mapping[str, Any]]) -> int:
         offers = [node["Resources"] for node in nodes if node["Alive"]]

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from asmil.engine.fleet import Event, Finished, Lost, NotMade, Ready
+from asmil.engine.fleet import Event, Finished, Lost, NotMade, Progressed, Ready
 from asmil.engine.jobs import MakeWorker, Note, Place, Worker, WorkerBroken, attempt, describe_broken, describe_bug
+from asmil.engine.progress import progress_told_to
 from asmil.errors import AsmilError
 
 _NOTE_AFTER_S = 30.0
+_ASKED_IN_A_TIMEOUT = 10
+"""How often an actor is asked for the progress of its jobs until one without any has had its time."""
 
 
 class Remote:
@@ -21,6 +25,7 @@ class Remote:
         self._make_worker = make_worker
         self._slot = slot
         self._worker: Worker | None = None
+        self._last_progress: dict[int, float] = {}
 
     def prepare(self) -> Event:
         """Make the worker; Ray has hidden all GPUs but those of this actor."""
@@ -39,30 +44,50 @@ class Remote:
     def work(self, index: int, job: Any) -> Event:
         """Do a job."""
         assert self._worker is not None
+
+        def note_progress() -> None:
+            self._last_progress[index] = time.monotonic()
+
         try:
-            result, error = attempt(self._worker, job)
+            with progress_told_to(note_progress):
+                result, error = attempt(self._worker, job)
         except WorkerBroken as broken:
             return Lost(self._slot, describe_broken(broken))
+        finally:
+            self._last_progress.pop(index, None)
         return Finished(self._slot, index, result, error)
+
+    def progress(self) -> list[Event]:
+        """When the jobs at work made progress last, where they tell."""
+        now = time.monotonic()
+        return [Progressed(self._slot, job, now - last) for job, last in list(self._last_progress.items())]
 
 
 @dataclass(frozen=True)
 class _Call:
-    """slot, and the job that was given to its actor (None: the making of its worker)."""
+    """slot, and the job that was given to its actor (None: the making of its worker, or the question for progress)."""
 
     slot: int
     job: int | None
+    asks_progress: bool = False
 
 
 class Actors:
     """Actors in slots; one that cannot be placed yet waits in Ray until the cluster has room."""
 
     def __init__(
-        self, ray: Any, make_worker: MakeWorker, cpus: float, gpus: float, concurrency: int, note: Note
+        self,
+        ray: Any,
+        make_worker: MakeWorker,
+        cpus: float,
+        gpus: float,
+        concurrency: int,
+        note: Note,
+        item_timeout_s: float | None = None,
     ) -> None:
         self._ray = ray
         self._make_worker = make_worker
-        # One thread more than jobs, so that Ray's own calls find one free.
+        # One thread more than jobs, so that Ray's own calls and questions for progress find one free.
         self._remote = ray.remote(Remote).options(
             num_cpus=cpus, num_gpus=gpus, max_concurrency=concurrency + 1, max_restarts=0, max_task_retries=0
         )
@@ -70,6 +95,8 @@ class Actors:
         self._note = note
         self._actors: dict[int, Any] = {}
         self._calls: dict[Any, _Call] = {}
+        self._ask_every_s = None if item_timeout_s is None else item_timeout_s / _ASKED_IN_A_TIMEOUT
+        self._asked_at = self._heard_at = time.monotonic()
 
     def start(self, slot: int) -> None:
         actor = self._remote.remote(self._make_worker, slot)
@@ -79,20 +106,46 @@ class Actors:
     def hand(self, slot: int, index: int, job: Any) -> None:
         self._calls[self._actors[slot].work.remote(index, job)] = _Call(slot, index)
 
-    def wait(self) -> list[Event]:
-        done, _ = self._ray.wait(list(self._calls), timeout=_NOTE_AFTER_S)
+    def wait(self, timeout_s: float | None = None) -> list[Event]:
+        self._ask_for_progress()
+        limits = [_NOTE_AFTER_S, timeout_s, self._ask_every_s]
+        patience_s = min(limit for limit in limits if limit is not None)
+        done, _ = self._ray.wait(list(self._calls), timeout=patience_s)
         if not done:
-            self._note_if_nothing_runs()
+            if time.monotonic() - self._heard_at >= _NOTE_AFTER_S:
+                self._heard_at = time.monotonic()
+                self._note_if_nothing_runs()
             return []
+        self._heard_at = time.monotonic()
         call = self._calls.pop(done[0])
+        if call.asks_progress:
+            return self._progress(done[0])
         event = self._result(done[0], call)
         if isinstance(event, Lost | NotMade):
             self._end(call.slot)
         return [event]
 
+    def stop(self, slot: int) -> None:
+        self._end(slot)
+
     def close(self) -> None:
         for slot in list(self._actors):
             self._end(slot)
+
+    def _ask_for_progress(self) -> None:
+        if self._ask_every_s is None or time.monotonic() - self._asked_at < self._ask_every_s:
+            return
+        self._asked_at = time.monotonic()
+        asked = {call.slot for call in self._calls.values() if call.asks_progress}
+        for slot in {call.slot for call in self._calls.values() if call.job is not None} - asked:
+            self._calls[self._actors[slot].progress.remote()] = _Call(slot, None, asks_progress=True)
+
+    def _progress(self, reference: Any) -> list[Event]:
+        try:
+            events: list[Event] = self._ray.get(reference)
+        except self._ray.exceptions.RayError:
+            return []  # the actor is gone, which the calls of its jobs tell
+        return events
 
     def _result(self, reference: Any, call: _Call) -> Event:
         errors = self._ray.exceptions
@@ -112,7 +165,7 @@ class Actors:
         self._calls = {reference: call for reference, call in self._calls.items() if call.slot != slot}
 
     def _note_if_nothing_runs(self) -> None:
-        waiting = sum(call.job is None for call in self._calls.values())
+        waiting = sum(call.job is None and not call.asks_progress for call in self._calls.values())
         if waiting == len(self._calls):
             offered = _offered(self._ray.cluster_resources())
             self._note(

@@ -1,0 +1,77 @@
+"""How long jobs have made no progress, and which of them have had their time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from asmil.errors import AsmilError
+
+
+class Watch:
+    """The time of the last progress of every job at work.
+
+    timeout_s: how long a job may make none; None: as long as it likes
+    """
+
+    def __init__(self, timeout_s: float | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._last: dict[int, dict[int, float]] = {}
+
+    def begin(self, slot: int, job: int) -> None:
+        """A job was given to a worker."""
+        if self._timeout_s is not None:
+            self._last.setdefault(slot, {})[job] = self._clock()
+
+    def progressed(self, slot: int, job: int, silent_s: float) -> None:
+        """The last progress of a job was so many seconds ago."""
+        jobs = self._last.get(slot, {})
+        if job in jobs:
+            jobs[job] = max(jobs[job], self._clock() - silent_s)
+
+    def end(self, slot: int, job: int) -> None:
+        """A job ended."""
+        self._last.get(slot, {}).pop(job, None)
+
+    def forget(self, slot: int) -> None:
+        """A worker is gone, and its jobs with it."""
+        self._last.pop(slot, None)
+
+    def forgive(self, seconds: float) -> None:
+        """Time in which nobody listened to the workers counts for no job."""
+        for jobs in self._last.values():
+            for job in jobs:
+                jobs[job] += seconds
+
+    def patience_s(self) -> float | None:
+        """Until the next job may have had its time; None: for ever."""
+        if self._timeout_s is None:
+            return None
+        oldest = min((last for jobs in self._last.values() for last in jobs.values()), default=None)
+        return None if oldest is None else max(0.0, oldest + self._timeout_s - self._clock())
+
+    def overdue(self) -> dict[int, set[int]]:
+        """The jobs that have had their time, by slot."""
+        if self._timeout_s is None:
+            return {}
+        latest = self._clock() - self._timeout_s
+        late = {slot: {job for job, last in jobs.items() if last <= latest} for slot, jobs in self._last.items()}
+        return {slot: jobs for slot, jobs in late.items() if jobs}
+
+
+def no_progress(timeout_s: float | None) -> str:
+    """Why a job was given up."""
+    return (
+        f"no progress for {timeout_s or 0:g} seconds, so its worker was ended; the file may be damaged or its storage "
+        "not answer: copy it again, or allow more with --item-timeout"
+    )
+
+
+def checked_timeout(seconds: float | None, default: float) -> float | None:
+    """What `--item-timeout` means: None: the default; 0: no limit, which is None."""
+    if seconds is None:
+        return default
+    if not 0 <= seconds < float("inf"):
+        raise AsmilError(f"--item-timeout {seconds:g}: give seconds, or 0 for no limit")
+    return seconds or None
