@@ -12,6 +12,7 @@ from urllib.parse import unquote
 import pytest
 
 from array_slide import ellipse, glass
+from asmil.engine import InlineEngine
 from asmil.slides.discovery import find_slides
 from asmil.slides.qc import read_picture
 from asmil.slides.survey import SurveyConfig, SurveyFolder, survey_slides
@@ -173,10 +174,10 @@ def test_an_interruption_keeps_what_is_done(slides: Path, tmp_path: Path) -> Non
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        survey_slides(find_slides(slides), folder, SurveyConfig(), workers=1, progress=interrupt)
+        survey_slides(find_slides(slides), folder, SurveyConfig(), InlineEngine(), progress=interrupt)
     kept = table(folder.path)
     assert 1 <= len(kept) <= 2
     assert all(folder.has_files(name) for name in kept)
-    result = survey_slides(find_slides(slides), folder, SurveyConfig(), workers=1)
+    result = survey_slides(find_slides(slides), folder, SurveyConfig(), InlineEngine())
     assert result.already_done == len(kept)
     assert len(result.rows) == 3

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from asmil.cli.item_timeout import ITEM_TIMEOUT_HELP
+
 
 def check(
     cohort: Annotated[Path, typer.Argument(help="The manifest (CSV or Parquet).")],
@@ -16,6 +18,7 @@ def check(
         Literal["classification", "survival", "regression", "multilabel"], typer.Option(help="What is predicted.")
     ] = "classification",
     quick: Annotated[bool, typer.Option("--quick", help="Read only the headers of the feature files.")] = False,
+    item_timeout: Annotated[float | None, typer.Option(min=0, help=ITEM_TIMEOUT_HELP)] = None,
 ) -> None:
     """Explain every problem in a manifest, its feature files and its splits."""
     from rich.console import Console
@@ -33,6 +36,7 @@ def check(
             deep=not quick,
             progress=lambda done, total: progress.update(reading, completed=done, total=total),
             kind=task,
+            item_timeout_s=item_timeout,
         )
     console = Console(highlight=False, soft_wrap=True)
     if report.summary is not None:

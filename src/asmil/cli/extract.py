@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from asmil.cli.item_timeout import SLIDE_TIMEOUT_HELP
+
 if TYPE_CHECKING:
     from asmil.extraction.extract import Done
     from asmil.extraction.settings import ExtractionConfig
@@ -41,6 +43,7 @@ def extract(
     batch_size: Annotated[int | None, typer.Option(min=1, help="Tiles at once. Default: 16, on a GPU 256.")] = None,
     shard: Annotated[str | None, typer.Option(help="Only part i of n, for job arrays: 3/16.")] = None,
     pictures: Annotated[bool, typer.Option("--qc/--no-qc", help="A picture of every slide, in OUT/qc.")] = True,
+    item_timeout: Annotated[float | None, typer.Option(min=0, help=SLIDE_TIMEOUT_HELP)] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
     """Extract features: tissue, tiles, encoder; one HDF5 file a slide.
@@ -69,7 +72,7 @@ def extract(
         raise AsmilError(f"--shard {shard}: there are fewer slides than parts; give fewer parts")
     worker_precision = parse_precision(precision)
     progress = SlideProgress(len(files), quiet)
-    machine = Machine(engine, address, workers, device, cpus, gpus)
+    machine = Machine(engine, address, workers, device, cpus, gpus, item_timeout)
     runner, readers = machine.prepare(len(files), progress.report)
     weights = None if weights is None else weights.absolute()
     plan = WorkerPlan(config, identify(config.encoder, weights), weights, worker_precision, batch_size, readers)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from asmil.cli.item_timeout import ITEM_TIMEOUT_HELP
+
 if TYPE_CHECKING:
     from asmil.cohort.manifest import Slide
     from asmil.cohort.pack import PackReport
@@ -29,6 +31,7 @@ def pack(
         Literal["float16", "float32"] | None,
         typer.Option(help="How the features are stored. Default: as the pack has them, float16 in a new one."),
     ] = None,
+    item_timeout: Annotated[float | None, typer.Option(min=0, help=ITEM_TIMEOUT_HELP)] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
     """Copy the features of all slides into one pack, which stands for them wherever features are named.
@@ -45,7 +48,7 @@ def pack(
     with Progress(console=Console(stderr=True, quiet=quiet), transient=True) as progress:
         task = progress.add_task("packing", total=None)
         report = pack_features(
-            slides, out, dtype, lambda done, total: progress.update(task, completed=done, total=total)
+            slides, out, dtype, lambda done, total: progress.update(task, completed=done, total=total), item_timeout
         )
     if report.pack is not None:
         typer.echo(_told(report))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,6 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from asmil.cohort.manifest import Slide
+    from asmil.cohort.units import Unit
     from asmil.extraction.machine import Machine
     from asmil.training.prediction import RunPredictor
 
@@ -30,6 +32,9 @@ def predict(
         int | None, typer.Option(min=0, help="Slides: processes that extract. Default: one a GPU, or one a core.")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    item_timeout: Annotated[
+        float | None, typer.Option(min=0, help="Slides and feature files: as in `asmil extract` and `asmil check`.")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
     """Predict slides with the models of a run, averaged over its folds and seeds. Labels are not needed.
@@ -58,7 +63,7 @@ def predict(
     bad: list[str] = []
     if features is None and _are_images(slides):
         place = out.with_name(f"{out.stem}_features")
-        machine = Machine(device=device, workers=workers)
+        machine = Machine(device=device, workers=workers, item_timeout=item_timeout)
         names, bad = _extract(predictor, run, slides, place, mpp, weights, machine, quiet)
         patients = _patients(slides)
         cohort = [Slide(name, patients.get(name, name), None, FeatureSource(place / f"{name}.h5")) for name in names]
@@ -68,10 +73,12 @@ def predict(
     if predictor.unit == "patient" and all(unit.name == unit.slides[0].slide for unit in units):
         typer.echo("note: no patients are named, so every slide counts as a patient; name them in a table", err=True)
     total = len(units) + len(bad)
+    readable, unreadable = _readable(units, item_timeout)
+    bad += unreadable
     maps = out.with_name(f"{out.stem}_attention")
     try:
-        results = predictor.predict_all(units, attention)
-        for unit, result in track(results, "predicting", total=len(units), console=console):
+        results = predictor.predict_all(readable, attention)
+        for unit, result in track(results, "predicting", total=len(readable), console=console):
             if isinstance(result, AsmilError):
                 bad.append(str(result) if unit.name in str(result) else f"{unit.name}: {result}")
                 continue
@@ -146,6 +153,24 @@ def _extract(
     plan = extraction_plan(predictor.description, run, weights, readers)
     results = progress.follow(extract(files, out, plan, engine))
     return [done.slide for done in results if done.error is None], [done.error for done in results if done.error]
+
+
+def _readable(units: Sequence[Unit], item_timeout: float | None) -> tuple[list[Unit], list[str]]:
+    """The slides (or patients) all of whose feature files can be read, and what is wrong with the others."""
+    from asmil.cohort.inspection import inspect_slides
+    from asmil.errors import AsmilError
+
+    slides = [slide for unit in units for slide in unit.slides]
+    found = inspect_slides(slides, item_timeout_s=item_timeout)
+    wrong = {slide.slide: str(info) for slide, info in found if isinstance(info, AsmilError)}
+    good, bad = [], []
+    for unit in units:
+        reason = next((wrong[slide.slide] for slide in unit.slides if slide.slide in wrong), None)
+        if reason is None:
+            good.append(unit)
+        else:
+            bad.append(reason if unit.name in reason else f"{unit.name}: {reason}")
+    return good, bad
 
 
 def _slides(path: Path, features: Path | None) -> list[Slide]:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from asmil.cli.item_timeout import SLIDE_TIMEOUT_HELP
+
 if TYPE_CHECKING:
     from asmil.slides.survey import SurveyConfig, SurveyResult
 
@@ -30,6 +32,7 @@ def tissue(
         typer.Option("--set", metavar="KEY=VALUE", help="Any setting, e.g. tissue.min_area_um2=10000."),
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Slides at once; default: up to 4.")] = None,
+    item_timeout: Annotated[float | None, typer.Option(min=0, help=SLIDE_TIMEOUT_HELP)] = None,
 ) -> None:
     """Find the tissue of every slide: masks, contours for QuPath, overlays, a table and a contact sheet.
 
@@ -41,7 +44,7 @@ def tissue(
     from rich.progress import Progress
 
     from asmil.slides.discovery import find_slides
-    from asmil.slides.survey import SurveyFolder, survey_slides
+    from asmil.slides.survey import SurveyFolder, survey_engine, survey_slides
 
     config = _config(mpp, method, preset, tile_um, tile_px, assignments or [])
     files = find_slides(slides)
@@ -51,7 +54,7 @@ def tissue(
             files,
             SurveyFolder(out),
             config,
-            workers or min(4, os.cpu_count() or 1),
+            survey_engine(workers or min(4, os.cpu_count() or 1), item_timeout),
             lambda done, total: progress.update(task, completed=done, total=total),
         )
     _print_result(result, out)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from asmil.cli.item_timeout import ITEM_TIMEOUT_HELP
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -53,6 +55,7 @@ def train(
         typer.Option(metavar="KEY=[V, ...]", help="Values to choose from, e.g. training.lr=[1e-4,3e-4]; repeatable."),
     ] = None,
     features: Annotated[Path | None, typer.Option(help="Folder, cohort file or pack of the features.")] = None,
+    item_timeout: Annotated[float | None, typer.Option(min=0, help=ITEM_TIMEOUT_HELP)] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
     """Train a method on a cohort: every fold and seed, one run folder.
@@ -86,7 +89,7 @@ def train(
     torch.set_flush_denormal(True)
     try:
         with _observer(console) as observer:
-            folder = train_run(cohort, out, config, features, observer)
+            folder = train_run(cohort, out, config, features, observer, item_timeout)
     except Interrupted:
         typer.echo(f"stopped; all that was done is in {out}; give the same command again to go on", err=True)
         raise typer.Exit(130) from None

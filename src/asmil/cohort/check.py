@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 
 from asmil.cohort.consistency import mixture_problems
-from asmil.cohort.features import fingerprint, inspect_features, read_bag
+from asmil.cohort.inspection import inspect_slides
 from asmil.cohort.leakage import duplicate_problems, patient_problems
 from asmil.cohort.manifest import Cohort, Slide, read_manifest
 from asmil.cohort.outcomes import contradictions, label_names
@@ -70,6 +70,7 @@ def check_cohort(
     deep: bool = True,
     progress: Callable[[int, int], None] | None = None,
     kind: TaskKind = "classification",
+    item_timeout_s: float | None = 0.0,
 ) -> CheckReport:
     """Collect every problem of a manifest, its files and its splits.
 
@@ -77,17 +78,18 @@ def check_cohort(
     deep: read every bag as well, which finds NaN and damage inside the files
     progress: called with the slides looked at and the number of all
     kind: the task whose outcomes the manifest must hold
+    item_timeout_s: for one feature file, see `inspect_slides`
     """
     try:
         cohort, problems = read_manifest(manifest_path, features, kind)
     except AsmilError as error:
         return CheckReport(problems_of(error, manifest_path), None)
     infos: dict[str, FeatureInfo] = {}
-    for done, slide in enumerate(cohort.slides, start=1):
-        try:
-            infos[slide.slide] = _inspect(slide, deep)
-        except AsmilError as error:
-            problems += problems_of(error, f"slide '{slide.slide}'")
+    for done, (slide, found) in enumerate(inspect_slides(cohort.slides, deep, item_timeout_s), start=1):
+        if isinstance(found, AsmilError):
+            problems += problems_of(found, f"slide '{slide.slide}'")
+        else:
+            infos[slide.slide] = found
         if progress is not None:
             progress(done, len(cohort))
     readable = [slide for slide in cohort.slides if slide.slide in infos]
@@ -97,15 +99,6 @@ def check_cohort(
     problems += _coords_problems(readable, infos)
     ordered = sorted(problems, key=lambda problem: problem.severity)
     return CheckReport(tuple(ordered), _summary(cohort, list(infos.values()), kind))
-
-
-def _inspect(slide: Slide, deep: bool) -> FeatureInfo:
-    info = inspect_features(slide.source)
-    if deep or info.n_tiles == 0:
-        read_bag(slide.source, slide.slide, slide.mpp)
-    else:
-        fingerprint(slide.source)
-    return info
 
 
 def _split_problems(cohort: Cohort, folds: int | None, kind: TaskKind) -> list[Problem]:

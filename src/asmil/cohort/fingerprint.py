@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from functools import lru_cache
 
 import numpy as np
 import torch
@@ -15,16 +14,25 @@ from asmil.cohort.stored import source_state
 
 SAMPLED_ROWS = 8
 ROWS_AT_ONCE = 4096
+_known: dict[tuple[FeatureSource, tuple[int, int]], str] = {}
+"""Kept as long as a file is the same, since several checks of one run ask for it; without a bound, since they go
+through all files in order, of which the last few would be of no use."""
 
 
 def fingerprint(source: FeatureSource) -> str:
     """A cheap hash: the shape and a few rows, spread over the slide. Equal files have equal fingerprints."""
-    return _fingerprint(source, source_state(source.path))
+    key = (source, source_state(source.path))
+    if key not in _known:
+        _known[key] = _fingerprint(source)
+    return _known[key]
 
 
-@lru_cache(maxsize=65_536)
-def _fingerprint(source: FeatureSource, state: tuple[int, int]) -> str:
-    """Kept as long as the file is the same, since several checks of one run ask for it."""
+def remember_fingerprint(source: FeatureSource, value: str) -> None:
+    """Note what another process found."""
+    _known[source, source_state(source.path)] = value
+
+
+def _fingerprint(source: FeatureSource) -> str:
     with open_features(source, mmap=True) as file:
         digest = _started(file)
         if file.info.n_tiles:

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from asmil.cohort.bag import Bag
 from asmil.cohort.consistency import mixture_problems
-from asmil.cohort.features import inspect_features, read_bag
+from asmil.cohort.features import read_bag
+from asmil.cohort.inspection import inspect_slides
 from asmil.cohort.manifest import Slide
 from asmil.cohort.pack_index import PackDtype, info_of
 from asmil.cohort.pack_reading import Pack
@@ -42,7 +43,11 @@ class PackReport:
 
 
 def pack_features(
-    slides: Sequence[Slide], folder: Path | str, dtype: PackDtype | None = None, progress: Progress | None = None
+    slides: Sequence[Slide],
+    folder: Path | str,
+    dtype: PackDtype | None = None,
+    progress: Progress | None = None,
+    item_timeout_s: float | None = 0.0,
 ) -> PackReport:
     """Pack the slides that are missing or changed; those that cannot be used are reported, the others packed.
 
@@ -51,13 +56,14 @@ def pack_features(
 
     dtype: of the features; default: that of the pack, float16 for a new one
     progress: called with (slides done, slides in all)
+    item_timeout_s: for the header of one feature file, see `inspect_slides`
     """
     folder = Path(folder)
     _refuse_itself(slides, folder)
     added: list[str] = []
     with writing(folder, dtype) as writer:
         missing = writer.missing(slides)
-        fitting, problems = _fitting(missing, writer)
+        fitting, problems = _fitting(missing, writer, item_timeout_s)
         already = len(slides) - len(missing)
         for done, slide in enumerate(fitting, start=already + 1):
             try:
@@ -109,15 +115,17 @@ def _refuse_itself(slides: Sequence[Slide], folder: Path) -> None:
         fail(folder, "a pack cannot be packed into itself", "give another folder for the new pack")
 
 
-def _fitting(slides: Sequence[Slide], writer: PackWriter) -> tuple[list[Slide], list[Problem]]:
+def _fitting(
+    slides: Sequence[Slide], writer: PackWriter, item_timeout_s: float | None
+) -> tuple[list[Slide], list[Problem]]:
     """The slides whose headers can be read and agree with each other and the pack; what is wrong with the others."""
     infos: dict[str, FeatureInfo] = {}
     problems: list[Problem] = []
-    for slide in slides:
-        try:
-            infos[slide.slide] = inspect_features(slide.source)
-        except AsmilError as error:
-            problems += problems_of(error, f"slide '{slide.slide}'")
+    for slide, found in inspect_slides(slides, item_timeout_s=item_timeout_s):
+        if isinstance(found, AsmilError):
+            problems += problems_of(found, f"slide '{slide.slide}'")
+        else:
+            infos[slide.slide] = found
     index = writer.index
     packed = [info_of(writer.folder, index.dtype, one) for one in index.entries.values() if one.slide not in infos]
     width = _common_width(packed or list(infos.values()))

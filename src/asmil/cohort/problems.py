@@ -31,6 +31,9 @@ class CohortError(AsmilError):
         self.problems = tuple(problems)
         super().__init__(_message(self.problems))
 
+    def __reduce__(self) -> tuple[type[CohortError], tuple[tuple[Problem, ...]]]:
+        return type(self), (self.problems,)
+
 
 def fail(where: object, what: str, todo: str) -> NoReturn:
     """Stop with one problem."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 from asmil.engine.fleet import Event, Finished, Fleet, Lost, NotMade, Progressed, Ready, Reported
@@ -26,7 +26,7 @@ def drive(
     note: Note,
     report: Report = ignore,
     item_timeout_s: float | None = None,
-) -> Iterator[Outcome]:
+) -> Generator[Outcome, None, None]:
     """The outcomes of the jobs, as they end; the fleet is closed afterwards.
 
     Few jobs are spread over the workers rather than given to the first that is ready.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
@@ -24,7 +24,7 @@ class InlineEngine:
     device: str = "cpu"
     report: Report = ignore
 
-    def run(self, make_worker: MakeWorker, jobs: Sequence[Any]) -> Iterator[Outcome]:
+    def run(self, make_worker: MakeWorker, jobs: Sequence[Any]) -> Generator[Outcome, None, None]:
         """The outcomes, as the jobs end."""
         if not jobs:
             return
@@ -35,7 +35,7 @@ class InlineEngine:
             yield from _threaded(worker, jobs, self.concurrency)
 
 
-def _threaded(worker: Worker, jobs: Sequence[Any], concurrency: int) -> Iterator[Outcome]:
+def _threaded(worker: Worker, jobs: Sequence[Any], concurrency: int) -> Generator[Outcome, None, None]:
     waiting: SimpleQueue[Any] = SimpleQueue()
     ended: SimpleQueue[Outcome] = SimpleQueue()
 

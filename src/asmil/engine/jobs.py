@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -60,7 +60,7 @@ class Outcome:
 class Engine(Protocol):
     """Runs jobs; a failed job never stops the others."""
 
-    def run(self, make_worker: MakeWorker, jobs: Sequence[Any]) -> Iterator[Outcome]:
+    def run(self, make_worker: MakeWorker, jobs: Sequence[Any]) -> Generator[Outcome, None, None]:
         """The outcomes, as the jobs end. Closing the iterator ends the workers.
 
         An error of `make_worker` stops everything: it would be the same for every job.

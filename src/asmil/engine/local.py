@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -50,7 +50,7 @@ class LocalEngine:
         if self.workers < 1 or self.concurrency < 1:
             raise ValueError("LocalEngine needs at least one worker and one job at once in it")
 
-    def run(self, make_worker: MakeWorker, jobs: Sequence[Any]) -> Iterator[Outcome]:
+    def run(self, make_worker: MakeWorker, jobs: Sequence[Any]) -> Generator[Outcome, None, None]:
         """The outcomes, as the jobs end; closing the iterator ends the processes."""
         fleet = _Processes(make_worker, self.devices or ["cpu"], self.concurrency, self._thread_settings())
         return drive(
@@ -104,7 +104,7 @@ class _Processes:
             name=f"asmil worker {slot}",
             daemon=True,
         )
-        with _environment(self._environment), _interrupts_held_back():
+        with _environment(self._environment), interrupts_held_back():
             process.start()
         far.close()
         self._members[slot] = _Member(process, near)
@@ -132,7 +132,7 @@ class _Processes:
             event: Event = self._members[slot].pipe.recv()
         except (EOFError, OSError):
             was_ready = slot in self._ready
-            return Lost(slot, _how_it_died(self._bury(slot), was_ready))
+            return Lost(slot, how_it_died(self._bury(slot), was_ready))
         if isinstance(event, Ready):
             self._ready.add(slot)
         elif isinstance(event, Lost | NotMade):
@@ -154,7 +154,8 @@ class _Processes:
         return code
 
 
-def _how_it_died(code: int | None, was_ready: bool) -> str:
+def how_it_died(code: int | None, was_ready: bool) -> str:
+    """What the exit code of a worker process says."""
     when = "" if was_ready else " before it was ready"
     if code is not None and code < 0:
         name = (signal.strsignal(-code) or "unknown").lower()
@@ -179,7 +180,7 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def _interrupts_held_back() -> Iterator[None]:
+def interrupts_held_back() -> Iterator[None]:
     """A process that starts within does not see Ctrl-C, not even before it can say that it ignores it."""
     if not hasattr(signal, "pthread_sigmask"):
         yield

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +39,7 @@ class RayEngine:
         if (self.workers is not None and self.workers < 1) or self.concurrency < 1:
             raise ValueError("RayEngine needs at least one worker and one job at once in it")
 
-    def run(self, make_worker: MakeWorker, jobs: Sequence[Any]) -> Iterator[Outcome]:
+    def run(self, make_worker: MakeWorker, jobs: Sequence[Any]) -> Generator[Outcome, None, None]:
         """The outcomes, as the jobs end; closing the iterator ends the actors."""
         if not jobs:
             return

@@ -10,7 +10,9 @@ from asmil.engine.inline import InlineEngine
 from asmil.engine.jobs import Engine, Report, ignore
 from asmil.engine.local import LocalEngine, usable_cores
 from asmil.engine.ray_engine import RayEngine
+from asmil.engine.watching import checked_timeout
 from asmil.errors import AsmilError, did_you_mean
+from asmil.slides.settings import SLIDE_TIMEOUT_S
 
 SLIDES_AT_ONCE = 2
 MOST_READERS = 16
@@ -24,6 +26,8 @@ class Machine:
     workers: processes; None: one a GPU, or one a core; 0: this process
     device: auto, cpu, cuda (all of them), or one such as cuda:1
     cpus, gpus: what Ray sets aside for a worker
+    item_timeout: seconds without progress on a slide after which it is given up; 0: no limit; None:
+        `SLIDE_TIMEOUT_S`, but for work in this process, which nobody can end
     """
 
     engine: str = "local"
@@ -32,6 +36,7 @@ class Machine:
     device: str = "auto"
     cpus: float = 1.0
     gpus: float = 0.0
+    item_timeout: float | None = None
 
     def prepare(self, n_slides: int, report: Report = ignore) -> tuple[Engine, int]:
         """The engine, and the threads that read tiles in each worker.
@@ -40,21 +45,36 @@ class Machine:
         """
         if self.engine not in ENGINES:
             raise AsmilError(f"--engine {self.engine}: {did_you_mean(self.engine, ENGINES)}")
+        item_timeout_s = checked_timeout(self.item_timeout, SLIDE_TIMEOUT_S)
         if self.engine == "ray":
             if self.workers == 0:
                 raise AsmilError("--workers 0 is this process alone; give --engine ray at least one worker, or none")
             readers = max(1, min(MOST_READERS, int(self.cpus)))
-            return RayEngine(self.address, self.workers, self.cpus, self.gpus, SLIDES_AT_ONCE), readers
+            engine = RayEngine(
+                self.address, self.workers, self.cpus, self.gpus, SLIDES_AT_ONCE, item_timeout_s=item_timeout_s
+            )
+            return engine, readers
         if self.address is not None:
             raise AsmilError("--address is of a Ray cluster; give --engine ray with it")
         devices, cores = self._devices(), usable_cores()
         if self.workers == 0:
+            if self.item_timeout:
+                raise AsmilError(
+                    "--workers 0 works in this process, which --item-timeout cannot end; give at least one worker"
+                )
             return InlineEngine(SLIDES_AT_ONCE, devices[0], report), min(MOST_READERS, cores)
         on_gpu = devices != ["cpu"]
         workers = max(1, min(self.workers or (len(devices) if on_gpu else cores), n_slides))
         threads = max(1, cores // workers)
-        engine = LocalEngine(workers, SLIDES_AT_ONCE, threads_per_worker=threads, devices=devices, report=report)
-        return engine, min(MOST_READERS, threads)
+        local = LocalEngine(
+            workers,
+            SLIDES_AT_ONCE,
+            threads_per_worker=threads,
+            devices=devices,
+            report=report,
+            item_timeout_s=item_timeout_s,
+        )
+        return local, min(MOST_READERS, threads)
 
     def _devices(self) -> list[str]:
         if self.device == "cpu":

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from asmil.cohort.features import Provenance, write_features
 from asmil.engine.jobs import Place, Report, ignore
+from asmil.engine.progress import made_progress
 from asmil.errors import AsmilError, did_you_mean
 from asmil.extraction.batching import CPU_BATCH, GPU_BATCH, Batcher, Rows, Tiles
 from asmil.extraction.jobs import SlideJob, SlideReport
@@ -94,10 +95,13 @@ class SlideWorker:
         with open_slide(job.path, job.mpp) as image:
             resolution = require_resolution(image)
             side = tile_side_level0(tiling, resolution, job.name)
+            made_progress()
             tissue = find_tissue(image, self.config.tissue)
+            made_progress()
             coords = place_tiles(image, tissue, self.config.tissue, tiling, side)
             if job.picture is not None:
                 write_jpeg(job.picture, qc_picture(image, tissue, coords, side))
+            made_progress()
             if not len(coords):
                 raise AsmilError(_nothing_to_do(job.name, tissue, "no tile has enough tissue"))
             features, coords, lowres = self._encode(TileReader(image, side, tiling.tile_px), coords)
@@ -135,7 +139,9 @@ class SlideWorker:
                     lowres[rows] = shrunk(tiles, lowres.shape[1])
                 if len(rows):
                     feed.add(tiles, rows)
+                made_progress()
             features = feed.features()
+            made_progress()
         if kept.all():
             return features, coords, lowres
         return features[kept], coords[kept], None if lowres is None else lowres[kept]

@@ -10,7 +10,8 @@ from typing import Any
 import pandas as pd
 
 from asmil.cohort.consistency import refuse_mixed
-from asmil.cohort.features import FeatureInfo, fingerprint, inspect_features
+from asmil.cohort.features import FeatureInfo
+from asmil.cohort.inspection import inspect_slides
 from asmil.cohort.leakage import refuse_leakage
 from asmil.cohort.loader import PACK_NAME, BagLoader
 from asmil.cohort.manifest import Cohort, load_cohort
@@ -18,6 +19,7 @@ from asmil.cohort.outcomes import Outcomes, outcomes_of
 from asmil.cohort.pack import write_pack
 from asmil.cohort.splits import Splits, make_splits
 from asmil.cohort.units import Unit, units_of
+from asmil.errors import AsmilError
 from asmil.models.base import MILModel
 from asmil.training.config import RunConfig, with_settings
 from asmil.training.nested import InnerSearch, candidates, inner_parts, own_material
@@ -52,17 +54,20 @@ def train_run(
     config: RunConfig,
     features: Path | str | None = None,
     observer: RunObserver | None = None,
+    item_timeout_s: float | None = 0.0,
 ) -> RunFolder:
     """Train every fold and seed of a run; one that was begun before goes on where it stopped.
 
     The slides of a test fold are read only after the training of that fold has ended.
+
+    item_timeout_s: for the header of one feature file, see `inspect_slides`
     """
     observer = observer or RunObserver()
     folder = RunFolder(out)
     kind = config.task.kind
     candidates(config)  # a wrong grid is told before thousands of slides are looked at
     cohort = load_cohort(manifest, features, kind)
-    infos = _inspect(cohort, observer)
+    infos = _inspect(cohort, observer, item_timeout_s)
     refuse_mixed(infos)
     units = units_of(cohort.slides, config.unit)
     outcomes = outcomes_of(cohort, units, kind)
@@ -102,12 +107,12 @@ def train_run(
     return folder
 
 
-def _inspect(cohort: Cohort, observer: RunObserver) -> list[FeatureInfo]:
-    """The headers of all feature files; their fingerprints, which the checks ask for, are taken on the way."""
+def _inspect(cohort: Cohort, observer: RunObserver, item_timeout_s: float | None) -> list[FeatureInfo]:
     infos = []
-    for done, slide in enumerate(cohort.slides, start=1):
-        infos.append(inspect_features(slide.source))
-        fingerprint(slide.source)
+    for done, (_, found) in enumerate(inspect_slides(cohort.slides, item_timeout_s=item_timeout_s), start=1):
+        if isinstance(found, AsmilError):
+            raise found
+        infos.append(found)
         observer.preparing("reading headers", done, len(cohort))
     return infos
 

@@ -1,17 +1,22 @@
-"""Many slides surveyed at once, in threads: reading and image work let each other run."""
+"""Many slides surveyed at once, in processes or in threads: reading and image work let each other run."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import cv2
 
+from asmil.engine.inline import InlineEngine
+from asmil.engine.jobs import Engine, Outcome, Place
+from asmil.engine.local import LocalEngine
+from asmil.engine.watching import checked_timeout
 from asmil.errors import AsmilError
 from asmil.files import write_text
 from asmil.slides.discovery import SlideFile
+from asmil.slides.settings import SLIDE_TIMEOUT_S
 from asmil.slides.survey.folder import SurveyFolder
 from asmil.slides.survey.page import contact_page
 from asmil.slides.survey.row import Failure, SurveyRow, read_rows, rows_to_csv
@@ -40,12 +45,12 @@ def survey_slides(
     files: Sequence[SlideFile],
     folder: SurveyFolder,
     config: SurveyConfig,
-    workers: int,
+    engine: Engine,
     progress: Progress | None = None,
 ) -> SurveyResult:
     """Survey slides into a folder; a slide done before with the same settings is not done again.
 
-    A slide that fails does not stop the others. When interrupted, the slides under way are ended and kept.
+    A slide that fails does not stop the others. When interrupted, what is done is kept.
 
     progress: called with (slides done, slides in all) after every slide.
     """
@@ -55,23 +60,23 @@ def survey_slides(
     for file in to_do:
         rows.pop(file.name, None)
     already_done = len(files) - len(to_do)
-    pool = ThreadPoolExecutor(max_workers=workers)
-    futures = [pool.submit(_attempt, file, config, folder) for file in to_do]
+    failures: list[Failure] = []
     saved_at = time.monotonic()
     try:
-        for done, future in enumerate(as_completed(futures), start=already_done + 1):
-            _add(rows, [future.result()])
-            if time.monotonic() - saved_at > SAVE_EVERY_S:
-                write_text(folder.table, rows_to_csv(rows.values()))
-                saved_at = time.monotonic()
-            if progress is not None:
-                progress(done, len(files))
+        with closing(engine.run(_Surveyor(config, folder), to_do)) as outcomes:
+            for done, outcome in enumerate(outcomes, start=already_done + 1):
+                if outcome.result is not None:
+                    rows[outcome.job.name] = outcome.result
+                else:
+                    failures.append(_failure(outcome))
+                if time.monotonic() - saved_at > SAVE_EVERY_S:
+                    write_text(folder.table, rows_to_csv(rows.values()))
+                    saved_at = time.monotonic()
+                if progress is not None:
+                    progress(done, len(files))
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-        ended = [future.result() for future in futures if _ended_well(future)]
-        _add(rows, ended)
         write_text(folder.table, rows_to_csv(rows.values()))
-    failures = sorted((item for item in ended if isinstance(item, Failure)), key=lambda failure: failure.slide)
+    failures.sort(key=lambda failure: failure.slide)
     in_order = sorted(rows.values(), key=lambda row: row.slide)
     write_text(folder.page, contact_page(in_order, failures, config.tissue.method))
     write_sheet(folder, in_order)
@@ -79,16 +84,34 @@ def survey_slides(
     return SurveyResult(tuple(row for row in in_order if row.slide in asked), tuple(failures), already_done)
 
 
-def _attempt(file: SlideFile, config: SurveyConfig, folder: SurveyFolder) -> SurveyRow | Failure:
-    try:
-        return survey_slide(file, config, folder)
-    except (AsmilError, OSError, MemoryError, cv2.error) as error:
-        return Failure(file.name, " ".join(str(error).split()) or type(error).__name__)
+def survey_engine(workers: int, item_timeout: float | None) -> Engine:
+    """So many processes, in which a slide without progress is given up; threads where no limit is asked for.
+
+    item_timeout: seconds; 0: no limit; None: `SLIDE_TIMEOUT_S`
+    """
+    limit = checked_timeout(item_timeout, SLIDE_TIMEOUT_S)
+    if limit is None:
+        return InlineEngine(workers)
+    return LocalEngine(workers, concurrency=1, item_timeout_s=limit)
 
 
-def _ended_well(future: Future[SurveyRow | Failure]) -> bool:
-    return not future.cancelled() and future.exception() is None
+@dataclass(frozen=True)
+class _Surveyor:
+    """Surveys one slide after another, wherever that happens."""
+
+    config: SurveyConfig
+    folder: SurveyFolder
+
+    def __call__(self, place: Place) -> Callable[[SlideFile], SurveyRow]:
+        return self._survey
+
+    def _survey(self, file: SlideFile) -> SurveyRow:
+        try:
+            return survey_slide(file, self.config, self.folder)
+        except (OSError, MemoryError, cv2.error) as error:
+            raise AsmilError(" ".join(str(error).split()) or type(error).__name__) from error
 
 
-def _add(rows: dict[str, SurveyRow], items: Iterable[SurveyRow | Failure]) -> None:
-    rows.update({item.slide: item for item in items if isinstance(item, SurveyRow)})
+def _failure(outcome: Outcome) -> Failure:
+    name, reason = outcome.job.name, " ".join(str(outcome.error).split())
+    return Failure(name, reason if name in reason else f"{name}: {reason}")

@@ -7,6 +7,7 @@ import json
 import numpy as np
 from numpy.typing import NDArray
 
+from asmil.engine.progress import made_progress
 from asmil.errors import AsmilError
 from asmil.files import write_text
 from asmil.slides.discovery import SlideFile
@@ -28,7 +29,9 @@ PICTURE_SIDE_PX = 1024
 def survey_slide(file: SlideFile, config: SurveyConfig, folder: SurveyFolder) -> SurveyRow:
     """Find the tissue and the tiles of a slide and write its mask, contours, thumbnail and overlay."""
     with open_slide(file.path, file.mpp or config.mpp) as image:
+        made_progress()
         tissue = find_tissue(image, config.tissue)
+        made_progress()
         coords, side, tile_notes = _tiles(image, tissue, config)
         overview = read_overview(image, max_side=PICTURE_SIDE_PX)
         row = _row(file.name, image, tissue, config, coords, tile_notes)

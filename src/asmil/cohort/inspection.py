@@ -1,0 +1,57 @@
+"""Looking into the feature files of many slides, without being held up by one that cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from asmil.cohort.features import inspect_features, read_bag
+from asmil.cohort.fingerprint import fingerprint, remember_fingerprint
+from asmil.cohort.manifest import Slide
+from asmil.cohort.source import FeatureInfo
+from asmil.engine.guarded import guard_limit, guarded
+from asmil.errors import AsmilError
+
+ITEM_TIMEOUT_S = 600.0
+"""For one feature file, unless the user says otherwise: many gigabytes from a slow disk take less."""
+
+
+@dataclass(frozen=True)
+class _Inspected:
+    info: FeatureInfo
+    fingerprint: str
+
+
+def inspect_slides(
+    slides: Sequence[Slide], deep: bool = False, item_timeout_s: float | None = 0.0
+) -> Iterator[tuple[Slide, FeatureInfo | AsmilError]]:
+    """Every slide with what its feature file holds, or with the error that says why it cannot be used.
+
+    deep: read the bags as well, which finds damage inside the files
+    item_timeout_s: a file that takes longer is given up; 0: no limit, which needs no other process; None:
+        `ITEM_TIMEOUT_S` where there are enough files for it. A script that gives a limit needs the usual
+        `if __name__ == "__main__":`.
+
+    Fingerprints, which the checks of a cohort ask for next, are taken on the way.
+    """
+    limit = guard_limit(item_timeout_s, len(slides), ITEM_TIMEOUT_S)
+    for slide, found in zip(slides, guarded(partial(_inspect, deep), slides, limit), strict=True):
+        if isinstance(found, AsmilError):
+            yield slide, _naming(slide, found)
+        else:
+            remember_fingerprint(slide.source, found.fingerprint)
+            yield slide, found.info
+
+
+def _inspect(deep: bool, slide: Slide) -> _Inspected:
+    info = inspect_features(slide.source)
+    if deep or info.n_tiles == 0:
+        read_bag(slide.source, slide.slide, slide.mpp)
+    return _Inspected(info, fingerprint(slide.source))
+
+
+def _naming(slide: Slide, error: AsmilError) -> AsmilError:
+    """The error of a reader names the file; one of the process that read it does not."""
+    path = str(slide.source.path)
+    return error if path in str(error) or slide.slide in str(error) else AsmilError(f"{slide.source}: {error}")
