@@ -55,6 +55,13 @@ def is_disk_full(error: OSError) -> bool:
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or "no space left" in str(error).lower()
 
 
+def refuse_special_file(path: Path | str) -> None:
+    """Stop at a named pipe, a socket or a device: opening one may wait for ever. What is not there passes."""
+    path = Path(path)
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise AsmilError(f"{path}: this is neither a file nor a folder (a named pipe, socket or device); remove it")
+
+
 def write_text(path: Path | str, text: str) -> None:
     """Write a text file whole or not at all."""
     with replacing(path) as partial:

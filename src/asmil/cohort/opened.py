@@ -23,6 +23,7 @@ from asmil.cohort.pack_index import info_of, is_pack
 from asmil.cohort.pack_reading import Pack
 from asmil.cohort.problems import fail
 from asmil.cohort.source import FeatureInfo, FeatureSource, Layout
+from asmil.files import refuse_special_file
 
 TORCH_MAGIC = (b"PK", b"\x80")
 # what h5py and torch raise on files with missing or altered bytes, as tried out on many
@@ -65,6 +66,7 @@ def open_features(source: FeatureSource, mmap: bool = False) -> Iterator[OpenFea
 
     mmap: only a few values are needed, so a tensor file or a pack is left on disk until read
     """
+    refuse_special_file(source.path)
     with _explained(source):
         if is_pack(source.path):
             yield _open_pack(source, ahead=not mmap)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from asmil.errors import AsmilError
 from asmil.slides.dicom_folder import dicom_files
 from asmil.slides.file_names import DICOM_SUFFIX, PICTURE_SUFFIXES, SLIDE_SUFFIXES, is_picture, is_slide, slide_name
+from asmil.slides.folder_walk import walk_once
 from asmil.slides.opening import refuse_absent
 from asmil.slides.slide_table import TABLE_SUFFIXES, read_slide_table
 
@@ -54,13 +54,7 @@ def _slides_in(folder: Path) -> list[SlideFile]:
 
 def _files_in(folder: Path) -> Iterator[Path]:
     """Slides and pictures, and for DICOM the folder; hidden files and what belongs to another slide are left out."""
-    seen = set()
-    for place, subfolders, names in os.walk(folder, followlinks=True):
-        here = Path(place)
-        if here.resolve() in seen:
-            subfolders.clear()  # a link back to a folder above
-            continue
-        seen.add(here.resolve())
+    for here, subfolders, names in walk_once(folder):
         if dicom_files(here):
             yield here
         paths = sorted(here / name for name in names if not name.startswith("."))

@@ -11,6 +11,7 @@ import openslide
 import tifffile
 
 from asmil.errors import AsmilError, did_you_mean
+from asmil.files import refuse_special_file
 from asmil.slides.dicom_folder import any_dicom_file, dicom_files
 from asmil.slides.file_names import PICTURE_SUFFIXES, SLIDE_SUFFIXES, is_picture
 from asmil.slides.image import Resolution, SlideImage
@@ -18,6 +19,7 @@ from asmil.slides.openslide_image import OpenSlideImage, one_line
 from asmil.slides.picture_image import PictureImage
 from asmil.slides.resolution import from_properties, given_resolution
 from asmil.slides.tiff_image import TiffImage
+from asmil.slides.tiff_loops import refuse_looping_pages
 from asmil.slides.tiff_pages import TIFF_TROUBLE, find_levels, pages_like, refuse_absurd_pages, tiff_resolution
 
 TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
@@ -47,6 +49,7 @@ def open_slide(path: Path | str, mpp: float | None = None) -> SlideImage:
         return PictureImage(path, given)
     is_tiff = start in TIFF_STARTS
     if is_tiff:
+        refuse_looping_pages(path)
         refuse_absurd_pages(path)
     try:
         return _open_with_openslide(path, given)
@@ -72,8 +75,9 @@ def require_resolution(image: SlideImage) -> Resolution:
 
 
 def refuse_absent(path: Path) -> None:
-    """Stop if there is nothing at a path, with the nearest names beside it."""
+    """Stop if there is nothing at a path, with the nearest names beside it, or nothing that can be read."""
     if path.exists():
+        refuse_special_file(path)
         return
     folder = path.parent
     if not folder.is_dir():

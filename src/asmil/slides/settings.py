@@ -13,8 +13,8 @@ DEFAULT_TILE_PX = 256
 NOMINAL_MPP = 10.0
 """Microns per pixel at magnification 1: 20x is 0.5, 40x is 0.25."""
 SLIDE_TIMEOUT_S = 1800.0
-"""How long work on a slide may make no progress: the slowest step, finding the tissue of a slide without levels on a slow
-disk, takes less."""
+"""How long work on a slide may make no progress: the slowest step, finding the tissue of a slide without levels on a
+slow disk, takes less."""
 
 ClamPreset = Literal["default", "bwh_biopsy", "bwh_resection", "tcga"]
 ContourCheck = Literal["four_pt", "four_pt_hard", "center", "basic"]

@@ -20,7 +20,7 @@ def read_json(path: Path) -> Annotations:
     """Read a GeoJSON file (a collection, an array or one feature), or one of NCRF."""
     try:
         value = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, endless numbers, brackets without end
         raise AsmilError(
             f"{path}: the JSON is broken ({error}); copy the file again, or save it again in the tool that drew it"
         ) from None
@@ -28,7 +28,7 @@ def read_json(path: Path) -> Annotations:
         if isinstance(value, Mapping) and NCRF_TUMOR in value:
             return _read_ncrf(path, value)
         return _read_features(path, _features(value))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise AsmilError(
             f"{path}: it is neither GeoJSON features nor lists of vertices ({type(error).__name__}: {error}); "
             "export the annotations from QuPath as GeoJSON"
@@ -49,7 +49,7 @@ def _features(value: Any) -> Iterable[Mapping[str, Any]]:
 
 
 def _read_features(path: Path, features: Iterable[Mapping[str, Any]]) -> Annotations:
-    found = Collector()
+    found = Collector(path, "geojson")
     for feature in features:
         properties = feature.get("properties") or {}
         object_type = str(properties.get("objectType") or ANNOTATION)
@@ -63,15 +63,15 @@ def _read_features(path: Path, features: Iterable[Mapping[str, Any]]) -> Annotat
                 found.add(_rings(polygon), _class_name(properties))
         else:
             found.leave_out(f"of type {geometry['type']}, which has no area,")
-    return found.finish(path, "geojson")
+    return found.finish()
 
 
 def _read_ncrf(path: Path, value: Mapping[str, Any]) -> Annotations:
-    found = Collector()
+    found = Collector(path, "ncrf")
     for group in (NCRF_TUMOR, NCRF_HOLE):
         for outline in value.get(group, []):
             found.add(_rings([outline["vertices"]]), group, cut_out=group == NCRF_HOLE)
-    return found.finish(path, "ncrf")
+    return found.finish()
 
 
 def _class_name(properties: Mapping[str, Any]) -> str | None:
@@ -85,8 +85,6 @@ def _rings(rings: Iterable[Any]) -> list[Ring]:
     found = []
     for ring in rings:
         points = np.asarray(ring, dtype=np.float64)
-        points = points.reshape(0, 2) if points.size == 0 else points[:, :2]
-        if not np.isfinite(points).all():
-            raise ValueError("a coordinate is not finite")
-        found.append(points)
+        # a third coordinate, where there is one, is a height
+        found.append(points.reshape(0, 2) if points.size == 0 else points[..., :2])
     return found

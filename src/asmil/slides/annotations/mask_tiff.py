@@ -9,7 +9,9 @@ import tifffile
 from numpy.typing import NDArray
 
 from asmil.errors import AsmilError
+from asmil.files import refuse_special_file
 from asmil.slides.levels import LEVEL_TOLERANCE, Size, choose_level, true_downsamples
+from asmil.slides.tiff_loops import refuse_looping_pages
 from asmil.slides.tiff_pages import TIFF_TROUBLE
 from asmil.slides.tiff_segments import Page, is_stored_as_array, page_size
 
@@ -35,7 +37,9 @@ def read_mask(
     decoded one after another, so that memory does not grow with the file.
     """
     path = Path(path)
+    refuse_special_file(path)
     try:
+        refuse_looping_pages(path)
         with tifffile.TiffFile(path) as tiff:
             pages: list[Page] = [level.keyframe for level in tiff.series[0].levels]
             _refuse_strange(path, pages[0], len(tiff.series[0].pages))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,6 +11,7 @@ from pathlib import Path
 from asmil.errors import AsmilError
 from asmil.slides.annotations.reading import ANNOTATION_SUFFIXES
 from asmil.slides.file_names import SLIDE_SUFFIXES
+from asmil.slides.folder_walk import walk_once
 
 _ADDED = re.compile(r"[ ._-]+(?:annotations?|masks?)$")
 _KIND = re.compile(r"[ ._-]+(?:evaluation|tumou?r)$")
@@ -71,8 +71,8 @@ def _files(place: Path) -> list[Path]:
     if not place.is_dir():
         raise AsmilError(f"{place}: there is no such folder of annotations; correct the path")
     found = [
-        Path(folder) / name
-        for folder, _, names in os.walk(place, followlinks=True)
+        folder / name
+        for folder, _, names in walk_once(place)
         for name in names
         if not name.startswith(".") and Path(name).suffix.lower() in ANNOTATION_SUFFIXES
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from asmil.errors import AsmilError
+from asmil.files import refuse_special_file
 from asmil.slides.annotations.json_files import read_json
 from asmil.slides.annotations.regions import Annotations
 from asmil.slides.annotations.xml_files import read_xml
@@ -23,6 +24,7 @@ def read_annotations(path: Path | str) -> Annotations:
     pictures, not outlines: `asmil.slides.annotations.read_mask` reads them.
     """
     path = Path(path)
+    refuse_special_file(path)
     if not path.is_file():
         raise AsmilError(f"{path}: there is no such annotation file; correct the path")
     if path.stat().st_size == 0:

@@ -13,9 +13,13 @@ from shapely import make_valid
 from shapely.geometry import MultiPolygon, Polygon
 from shapely.geometry.base import BaseGeometry
 
+from asmil.errors import AsmilError
+
 Kind = Literal["asap", "aperio", "geojson", "ncrf"]
 Ring = NDArray[np.float64]
 SMALLEST_RING = 3
+MOST_PIXELS = 1e8
+"""No slide is as wide; coordinates far beyond are damage, and shapes of them cannot be joined."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +48,17 @@ class Annotations:
 class Collector:
     """Gathers the regions of a file while it is read, and what had to be left out or mended."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: Path, kind: Kind) -> None:
+        self._path = path
+        self._kind: Kind = kind
         self.regions: list[AnnotatedRegion] = []
         self._left_out: dict[str, int] = {}
         self._mended = 0
 
     def add(self, rings: Sequence[Ring], group: str | None, cut_out: bool = False) -> None:
-        """Take a region: its outline first, holes after it."""
+        """Take a region: its outline first, holes after it, each N x 2."""
+        for ring in rings:
+            self._refuse_strange(ring)
         if not rings or len(rings[0]) < SMALLEST_RING:
             return self.leave_out("with fewer than three points")
         drawn = Polygon(rings[0], [ring for ring in rings[1:] if len(ring) >= SMALLEST_RING])
@@ -61,16 +69,25 @@ class Collector:
         self.regions.append(AnnotatedRegion(group, shape, cut_out))
         return None
 
+    def _refuse_strange(self, ring: Ring) -> None:
+        if ring.ndim != 2 or ring.shape[1] != 2:
+            raise AsmilError(f"{self._path}: an outline is no list of points (x, y); export the annotations again")
+        if not (np.abs(ring) <= MOST_PIXELS).all():  # nor is nan
+            raise AsmilError(
+                f"{self._path}: a coordinate is no pixel of a slide (not finite, or beyond {MOST_PIXELS:g}); export "
+                "the annotations again"
+            )
+
     def leave_out(self, why: str) -> None:
         """Count something that is no region."""
         self._left_out[why] = self._left_out.get(why, 0) + 1
 
-    def finish(self, path: Path, kind: Kind) -> Annotations:
+    def finish(self) -> Annotations:
         """All that was gathered."""
         notes = [f"{_annotations(count)} {why} left out" for why, count in self._left_out.items()]
         if self._mended:
             notes.append(f"{_annotations(self._mended)} with an outline that crosses itself mended")
-        return Annotations(path, kind, tuple(self.regions), tuple(notes))
+        return Annotations(self._path, self._kind, tuple(self.regions), tuple(notes))
 
 
 def area_of(shape: BaseGeometry) -> MultiPolygon:

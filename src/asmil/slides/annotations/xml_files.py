@@ -22,7 +22,7 @@ def read_xml(path: Path) -> Annotations:
     """Read an XML file of ASAP or of Aperio, told apart by their first element."""
     try:
         root = ElementTree.parse(path).getroot()
-    except ElementTree.ParseError as error:
+    except (ElementTree.ParseError, ValueError, LookupError) as error:  # broken, or in an encoding that is none
         raise AsmilError(
             f"{path}: the XML is broken ({error}); copy the file again, or save it again in the tool that drew it"
         ) from None
@@ -37,7 +37,7 @@ def read_xml(path: Path) -> Annotations:
 
 
 def _read_asap(path: Path, root: Element) -> Annotations:
-    found = Collector()
+    found = Collector(path, "asap")
     for annotation in root.iter("Annotation"):
         kind = annotation.get("Type", "Polygon")
         if kind.lower() not in ASAP_AREAS:
@@ -45,16 +45,16 @@ def _read_asap(path: Path, root: Element) -> Annotations:
             continue
         points = sorted(annotation.iter("Coordinate"), key=lambda point: _number(path, point, "Order"))
         found.add([_ring(path, points)], _name(annotation.get("PartOfGroup")))
-    return found.finish(path, "asap")
+    return found.finish()
 
 
 def _read_aperio(path: Path, root: Element) -> Annotations:
-    found = Collector()
+    found = Collector(path, "aperio")
     for layer in root.iter("Annotation"):
         group = _layer_name(layer)
         for region in layer.iter("Region"):
             found.add([_ring(path, region.iter("Vertex"))], group, region.get("NegativeROA", "0").strip() == "1")
-    return found.finish(path, "aperio")
+    return found.finish()
 
 
 def _layer_name(layer: Element) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,20 +15,28 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from asmil.errors import AsmilError
+from asmil.files import refuse_special_file
 from asmil.slides.encoders.base import EncoderEntry, State
 
 WRAPPERS = ("state_dict", "model_state_dict", "model", "teacher")
 PREFIXES = ("module.", "backbone.")
 COUNTER = "num_batches_tracked"
 """Batch normalization counts its batches; files leave the count out, and it changes nothing."""
+DAMAGED = (
+    *(SafetensorError, RuntimeError, EOFError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError),
+    *(AssertionError, MemoryError, OSError, struct.error),
+)
+"""What torch and safetensors raise on files with missing or altered bytes: any part of a pickle may be anything."""
 
 
 def read_state(path: Path) -> State:
     """The tensors of a file, safetensors or torch, without what wraps them."""
+    refuse_special_file(path)
     try:
         if is_safetensors(path):
-            return unwrapped(load_file(path))
-        return unwrapped(torch.load(path, map_location="cpu", weights_only=True))
+            state = unwrapped(load_file(path))
+        else:
+            state = unwrapped(torch.load(path, map_location="cpu", weights_only=True))
     except FileNotFoundError:
         raise AsmilError(f"{path}: there is no such file of weights; check the path") from None
     except IsADirectoryError:
@@ -37,9 +46,13 @@ def read_state(path: Path) -> State:
             f"{path}: the file holds more than tensors, which could run code when opened, and is refused; "
             "save its state dict alone (torch.save(model.state_dict(), ...)) or as safetensors"
         ) from None
-    except (SafetensorError, RuntimeError, EOFError, ValueError, KeyError) as error:
+    except DAMAGED as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise AsmilError(f"{path}: the weights cannot be read ({reason}); get the file again") from None
+    for name, tensor in state.items():
+        if tensor.is_floating_point() and bool(torch.isnan(tensor).any()):
+            raise AsmilError(f"{path}: the weights are damaged, {name} holds NaN; get the file again")
+    return state
 
 
 def is_safetensors(path: Path) -> bool:
