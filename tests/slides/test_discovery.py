@@ -6,6 +6,7 @@ import pytest
 from asmil.errors import AsmilError
 from asmil.slides.discovery import SlideFile, find_slides
 from asmil.slides.opening import open_slide
+from asmil.slides.slide_table import read_slide_table
 from shared_data import SHARED_DATA, shared_file
 
 
@@ -136,3 +137,10 @@ def test_real_slides():
     found = {slide.name: slide.path for slide in find_slides(SHARED_DATA / "slides")}
     assert {"CMU-1-Small-Region", "CMU-1-Small-Region_dicom", "kidney-48-5", "test3-DAPI-2-387"} <= set(found)
     assert found["CMU-1-Small-Region_dicom"].is_dir()
+
+
+def test_a_damaged_note_of_pandas_in_a_parquet_table_does_not_matter(tmp_path):
+    pd.DataFrame({"slide": ["a", "b"], "mpp": [0.5, None]}).to_parquet(tmp_path / "t.parquet")
+    content = (tmp_path / "t.parquet").read_bytes()
+    (tmp_path / "t.parquet").write_bytes(content.replace(b'"numpy_type": "object"', b'"numpy_type": "o`ject"'))
+    assert [row.mpp for row in read_slide_table(tmp_path / "t.parquet")] == [0.5, None]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import subprocess
 import sys
 import threading
@@ -306,3 +307,36 @@ def test_weights_come_from_the_hub_once(hub, state, tmp_path):
     assert "huggingface.co/someone/gated is gated and did not let you in; accept the terms at" in told["gated"]
     assert "huggingface.co/someone/open has no file other.bin" in told["no_file"]
     assert "huggingface.co/nobody/nothing is not there" in told["no_repository"]
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+@pytest.mark.parametrize("kind", ["zip", "legacy", "safetensors"])
+def test_damaged_files_of_weights_are_told(tmp_path, state, kind: str):
+    """Whatever bytes are missing or altered, the file is read as it was or told in a sentence."""
+    path = tmp_path / "weights.bin"
+    if kind == "safetensors":
+        save_file(state, path)
+    else:
+        torch.save(state, path, _use_new_zipfile_serialization=kind == "zip")
+    content = path.read_bytes()
+    draw = random.Random(0)
+    told = []
+    for _ in range(150):
+        damaged = bytearray(content)
+        for _ in range(draw.choice([1, 4, 30])):
+            damaged[draw.randrange(len(damaged))] = draw.randrange(256)
+        path.write_bytes(damaged[: draw.choice([len(damaged), draw.randrange(len(damaged))])])
+        try:
+            read_state(path)
+        except AsmilError as error:
+            told.append(str(error))
+    assert len(told) > 20
+    assert all("weights.bin" in sentence for sentence in told)
+
+
+def test_weights_that_are_no_numbers_are_refused(tmp_path, state):
+    name = next(name for name, tensor in state.items() if tensor.is_floating_point())
+    state[name].view(-1)[0] = float("nan")
+    save_file(state, tmp_path / "nan.safetensors")
+    with pytest.raises(AsmilError, match=name):
+        read_state(tmp_path / "nan.safetensors")

@@ -9,6 +9,7 @@ from functools import partial
 from asmil.cohort.features import inspect_features, read_bag
 from asmil.cohort.fingerprint import fingerprint, remember_fingerprint
 from asmil.cohort.manifest import Slide
+from asmil.cohort.problems import CohortError
 from asmil.cohort.source import FeatureInfo
 from asmil.engine.guarded import guard_limit, guarded
 from asmil.errors import AsmilError
@@ -53,5 +54,6 @@ def _inspect(deep: bool, slide: Slide) -> _Inspected:
 
 def _naming(slide: Slide, error: AsmilError) -> AsmilError:
     """The error of a reader names the file; one of the process that read it does not."""
-    path = str(slide.source.path)
-    return error if path in str(error) or slide.slide in str(error) else AsmilError(f"{slide.source}: {error}")
+    if isinstance(error, CohortError) or str(slide.source.path) in str(error):
+        return error
+    return AsmilError(f"{slide.source}: {error}")

@@ -60,8 +60,9 @@ def _done(outcome: Outcome) -> Done:
     done = Done(outcome.job.name, outcome.result)
     if outcome.error is None:
         return done
-    name = outcome.job.name
-    return replace(done, error=outcome.error if name in outcome.error else f"{name}: {outcome.error}")
+    name, path = outcome.job.name, str(outcome.job.path)
+    is_named = outcome.error.startswith(name) or path in outcome.error
+    return replace(done, error=outcome.error if is_named else f"{name}: {outcome.error}")
 
 
 def with_mpp(slides: Sequence[SlideFile], mpp: float | None) -> list[SlideFile]:

@@ -13,6 +13,10 @@ from asmil.slides.file_names import slide_name
 from asmil.slides.image import Pixels, Resolution, SlideImage
 from asmil.slides.pixel_regions import paste
 
+PNG_START = b"\x89PNG\r\n\x1a\n"
+PNG_PART_BYTES = 12
+"""Length, kind and checksum around the data of a part."""
+
 
 class PictureImage(SlideImage):
     """A picture that is held in memory whole."""
@@ -38,9 +42,22 @@ class PictureImage(SlideImage):
         self._pixels = np.empty((0, 0, 3), dtype=np.uint8)
 
 
+def _is_torn_png(content: Pixels) -> bool:
+    """Whether a part of a PNG is longer than the file; OpenCV would take that much memory before it looks."""
+    if content[: len(PNG_START)].tobytes() != PNG_START:
+        return False
+    at = len(PNG_START)
+    while at + 8 <= len(content):
+        at += PNG_PART_BYTES + int.from_bytes(content[at : at + 4].tobytes(), "big")
+    return at > len(content)
+
+
 def _decode(path: Path) -> Pixels:
+    content = np.fromfile(path, dtype=np.uint8)
+    if _is_torn_png(content):
+        raise AsmilError(f"{path}: the picture is damaged, or its end is missing; copy the file again")
     try:
-        decoded = cv2.imdecode(np.fromfile(path, dtype=np.uint8), cv2.IMREAD_COLOR_RGB)
+        decoded = cv2.imdecode(content, cv2.IMREAD_COLOR_RGB)
     except cv2.error as error:
         raise AsmilError(f"{path}: the picture cannot be decoded ({error.err}); save it again as PNG") from error
     if decoded is None:

@@ -58,10 +58,12 @@ def _read_text_columns(path: Path) -> dict[str, list[str]]:
     """All cells as text, so that slide 007 keeps its zeros."""
     import pandas as pd
     import pyarrow
+    from pyarrow import parquet
 
     try:
         if path.suffix.lower() == ".parquet":
-            table = pd.read_parquet(path)
+            # Without what pandas notes of its own types, which says nothing of text and may be damaged.
+            table = parquet.read_table(path).to_pandas(ignore_metadata=True)
         else:
             table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig", skipinitialspace=True)
     except (OSError, ValueError, pyarrow.ArrowException) as error:

@@ -24,7 +24,8 @@ DECODED_ALIKE = (
     COMPRESSION.DEFLATE,
     COMPRESSION.APERIO_JP2000_RGB,
 )
-"""Compressions whose pixels are those that OpenSlide gives, bit by bit."""
+"""Compressions whose pixels are those that OpenSlide gives, bit by bit (JPEG 2000: but for rounding, where the two
+libraries were built for different CPUs)."""
 ALPHA = (1, 2)
 IMAGEJ_MICRONS = ("micron", "microns", "um", "µm", "\\u00B5m")
 MOST_TILE_PIXELS = 1 << 28

@@ -211,3 +211,35 @@ def test_real_files_have_the_areas_that_their_tools_noted():
     assert len(read_annotations(shared_file(folder / "asap-polygon.xml")).regions) == 1
     (holed,) = read_annotations(shared_file(folder / "holed.geojson")).regions[0].shape.geoms
     assert len(holed.interiors) == 1
+
+
+@pytest.mark.parametrize(
+    "ring",
+    ["[1, 2, 3]", "[[1], [2], [3]]", "[[[0, 0], [1, 1]]]", "[[0, 0], [1e300, 0], [5, 5]]", "[[0, 0], [NaN, 1], [2, 2]]",
+     "[[0, 0], [1" + "0" * 400 + ", 0], [5, 5]]", "3", "[null, 1]"],
+)  # fmt: skip
+def test_outlines_that_are_none_are_refused(tmp_path, ring: str):
+    path = tmp_path / "odd.geojson"
+    path.write_text(f'{{"type": "Polygon", "coordinates": [{ring}]}}')
+    with pytest.raises(AsmilError, match=r"odd\.geojson"):
+        read_annotations(path)
+    path = tmp_path / "odd.json"
+    path.write_text(f'{{"positive": [{{"vertices": {ring}}}]}}')
+    with pytest.raises(AsmilError, match=r"odd\.json"):
+        read_annotations(path)
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, '{"a":' * 50_000, '{"type": ' + "1" * 5000 + "}", "3", '"x"'])
+def test_json_that_no_tool_wrote_is_refused(tmp_path, content: str):
+    path = tmp_path / "odd.json"
+    path.write_text(content)
+    with pytest.raises(AsmilError, match=r"odd\.json"):
+        read_annotations(path)
+
+
+@pytest.mark.parametrize("encoding", ["utf-32", "no-such-thing", "idna"])
+def test_xml_in_an_encoding_that_is_none_is_refused(tmp_path, encoding: str):
+    path = tmp_path / "odd.xml"
+    path.write_bytes(f'<?xml version="1.0" encoding="{encoding}"?><ASAP_Annotations/>'.encode())
+    with pytest.raises(AsmilError, match=r"odd\.xml"):
+        read_annotations(path)

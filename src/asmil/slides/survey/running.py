@@ -114,4 +114,5 @@ class _Surveyor:
 
 def _failure(outcome: Outcome) -> Failure:
     name, reason = outcome.job.name, " ".join(str(outcome.error).split())
-    return Failure(name, reason if name in reason else f"{name}: {reason}")
+    is_named = reason.startswith(name) or str(outcome.job.path) in reason
+    return Failure(name, reason if is_named else f"{name}: {reason}")
