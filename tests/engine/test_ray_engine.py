@@ -82,6 +82,15 @@ def test_a_job_that_kills_its_workers_is_told(cluster):
     assert str(outcomes["die", None].error).startswith("a Ray worker was lost (its worker process has died, on ")
 
 
+def test_a_job_that_hangs_is_named_and_one_that_makes_progress_is_not(cluster):
+    jobs = [("hang", "a.svs"), ("double", 1), ("steps", (16, 0.5))]
+    engine = RayEngine(workers=1, concurrency=2, item_timeout_s=5.0, note=lambda sentence: None)
+    outcomes = {outcome.job: outcome for outcome in engine.run(make_worker, jobs)}
+    assert "--item-timeout" in str(outcomes["hang", "a.svs"].error)
+    assert outcomes["double", 1].result == 2
+    assert outcomes["steps", (16, 0.5)].result == 16
+
+
 def test_workers_that_ask_for_gpus_are_where_gpus_are(cluster):
     pid = raylet(second_node(cluster))
     jobs = [("where", 0), ("environment", "CUDA_VISIBLE_DEVICES"), ("parent", 0), ("parent", 1)]
