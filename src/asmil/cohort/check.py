@@ -14,7 +14,7 @@ from asmil.cohort.leakage import duplicate_problems, patient_problems
 from asmil.cohort.manifest import Cohort, Slide, read_manifest
 from asmil.cohort.outcomes import contradictions
 from asmil.cohort.problems import Problem, listed, problems_of
-from asmil.cohort.source import FeatureInfo
+from asmil.cohort.source import FeatureInfo, FeatureSource
 from asmil.cohort.splits import make_splits
 from asmil.cohort.stored import stored_bytes
 from asmil.cohort.table import OUTCOME_COLUMNS, label_names, number
@@ -83,11 +83,20 @@ def check_cohort(
     except AsmilError as error:
         return CheckReport(problems_of(error, manifest_path), None)
     infos: dict[str, FeatureInfo] = {}
+    # rows may share a file, which is an error of its own and no reason to read it again
+    inspected: dict[tuple[FeatureSource, float | None], FeatureInfo | AsmilError] = {}
     for done, slide in enumerate(cohort.slides, start=1):
-        try:
-            infos[slide.slide] = _inspect(slide, deep)
-        except AsmilError as error:
-            problems += problems_of(error, f"slide '{slide.slide}'")
+        key = slide.source, slide.mpp
+        if key not in inspected:
+            try:
+                inspected[key] = _inspect(slide, deep)
+            except AsmilError as error:
+                inspected[key] = error
+        found = inspected[key]
+        if isinstance(found, AsmilError):
+            problems += problems_of(found, f"slide '{slide.slide}'")
+        else:
+            infos[slide.slide] = found
         if progress is not None:
             progress(done, len(cohort))
     readable = [slide for slide in cohort.slides if slide.slide in infos]

@@ -9,7 +9,7 @@ from pathlib import Path
 from asmil.cohort.locate import find_features, find_nested_features
 from asmil.cohort.pack_index import is_pack
 from asmil.cohort.problems import SHOWN, Problem, listed
-from asmil.cohort.source import FeatureSource
+from asmil.cohort.source import GROUP_MARK, FeatureSource
 from asmil.errors import AsmilError, did_you_mean
 from asmil.names import without_extension
 
@@ -25,14 +25,14 @@ class FeatureSearch:
         self._of_place: list[Problem] = []
         self._of_slides: list[Problem] = []
         self._in_several: dict[tuple[str, ...], list[str]] = {}
-        # many rows may name one file
-        self._path_problem = cache(_path_problem)
+        # many rows may name one file, a cohort file or a pack
+        self._named_path = cache(self._look_at)
 
     def find(self, row: Mapping[str, str]) -> FeatureSource | None:
         """The features of a row; None if there are none, which `problems` tells."""
         slide = row["slide"]
         if cell := row.get("features"):
-            return self._named(slide, FeatureSource.parse(cell))
+            return self._named(slide, cell)
         for name in (slide, without_extension(slide)):
             if name in self._found:
                 return self._found[name]
@@ -88,13 +88,23 @@ class FeatureSearch:
         exact = [one for one in candidates if one.path.with_suffix("") == self.place / wanted]
         return exact or [one for one in candidates if one.path.with_suffix("").as_posix().endswith(f"/{wanted}")]
 
-    def _named(self, slide: str, source: FeatureSource) -> FeatureSource | None:
-        path = self.manifest.parent / source.path
-        if found := self._path_problem(path):
-            near = [one.name for one in path.parent.glob("*") if one.suffix == path.suffix and one.is_file()]
-            self._report(slide, found, near, path.name, NO_ZARR if path.suffix == ".zarr" else None)
-            return None
-        return FeatureSource(path, source.group)
+    def _named(self, slide: str, cell: str) -> FeatureSource | None:
+        named, _, group = cell.partition(GROUP_MARK)
+        path, problem = self._named_path(named)
+        if problem is None:
+            return FeatureSource(path, group or None)
+        near = [one.name for one in path.parent.glob("*") if one.suffix == path.suffix and one.is_file()]
+        self._report(slide, problem, near, path.name, NO_ZARR if path.suffix == ".zarr" else None)
+        return None
+
+    def _look_at(self, named: str) -> tuple[Path, str | None]:
+        """A path from the manifest on, and why it cannot hold features."""
+        path = self.manifest.parent / named
+        if path.is_file() or is_pack(path):
+            return path, None
+        if path.is_dir():
+            return path, f"{path} is a folder, not a feature file"
+        return path, f"{path} is not a file" if path.exists() else f"feature file {path} does not exist"
 
     def _report(self, slide: str, what: str, near: Iterable[str], name: str = "", todo: str | None = None) -> None:
         # the nearest of many names takes long to find, and nobody reads a long list of problems to its end
@@ -102,12 +112,3 @@ class FeatureSearch:
             todo = did_you_mean(name or slide, known)
         where = f"{self.manifest}, slide '{slide}'"
         self._of_slides.append(Problem("error", where, what, todo or "correct the name or extract the slide"))
-
-
-def _path_problem(path: Path) -> str | None:
-    """Why a path cannot hold features, None if it may."""
-    if path.is_file() or is_pack(path):
-        return None
-    if path.is_dir():
-        return f"{path} is a folder, not a feature file"
-    return f"{path} is not a file" if path.exists() else f"feature file {path} does not exist"

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from asmil.cohort.opened import OpenFeatures, open_features
@@ -15,6 +16,8 @@ from asmil.cohort.stored import source_state
 
 SAMPLED_ROWS = 8
 ROWS_AT_ONCE = 4096
+# more than a cohort has slides: a second look at all of them would find none of the first otherwise
+KEPT = 1_000_000
 
 
 def fingerprint(source: FeatureSource) -> str:
@@ -22,15 +25,19 @@ def fingerprint(source: FeatureSource) -> str:
     return _fingerprint(source, source_state(source.path))
 
 
-@lru_cache(maxsize=65_536)
+@lru_cache(maxsize=KEPT)
 def _fingerprint(source: FeatureSource, state: tuple[int, int]) -> str:
     """Kept as long as the file is the same, since several checks of one run ask for it."""
     with open_features(source, mmap=True) as file:
         digest = _started(file)
         if file.info.n_tiles:
-            rows = np.unique(np.linspace(0, file.info.n_tiles - 1, SAMPLED_ROWS).astype(np.int64))
-            digest.update(_half_bytes(file.features(rows)))
+            digest.update(_half_bytes(file.features(_sampled_rows(file.info.n_tiles))))
     return digest.hexdigest()
+
+
+@lru_cache(maxsize=4096)
+def _sampled_rows(n_tiles: int) -> NDArray[np.int64]:
+    return np.unique(np.linspace(0, n_tiles - 1, SAMPLED_ROWS).astype(np.int64))
 
 
 def content_hash(source: FeatureSource) -> str:

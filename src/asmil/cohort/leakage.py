@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asmil.cohort.fingerprint import content_hash, fingerprint
@@ -34,7 +36,9 @@ def patient_problems(cohort: Cohort, splits: Splits) -> list[Problem]:
 def duplicate_problems(slides: Sequence[Slide]) -> list[Problem]:
     """Slides that are the same file, or whose files hold the same features."""
     problems = []
-    files = _groups(slides, lambda slide: (slide.source.path.resolve(), slide.source.group))
+    # slides of a pack share a path, which takes long to follow
+    resolved = cache(Path.resolve)
+    files = _groups(slides, lambda slide: (resolved(slide.source.path), slide.source.group))
     for same in files:
         if len(same) > 1:
             names = listed([slide.slide for slide in same])
