@@ -24,9 +24,8 @@ def refuse_leakage(cohort: Cohort, splits: Splits) -> None:
 def patient_problems(cohort: Cohort, splits: Splits) -> list[Problem]:
     """Patients with two roles in one fold."""
     problems = []
-    roles = splits.table.groupby(["fold", "patient"], sort=True)["role"].nunique()
-    for fold, patient in roles[roles > 1].index:
-        rows = splits.table[(splits.table["fold"] == fold) & (splits.table["patient"] == patient)]
+    several = splits.table.groupby(["fold", "patient"])["role"].transform("nunique") > 1
+    for (fold, patient), rows in splits.table[several].groupby(["fold", "patient"], sort=True):
         parts = [f"{role} ({listed(list(slides))})" for role, slides in rows.groupby("role")["slide"]]
         what = f"patient '{patient}' is in {' and in '.join(parts)} of fold {fold}"
         problems.append(Problem("error", str(cohort.path), what, "give all slides of a patient the same role"))

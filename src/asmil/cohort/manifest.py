@@ -70,6 +70,10 @@ class Cohort:
     def _by_name(self) -> dict[str, Slide]:
         return {slide.slide: slide for slide in self.slides}
 
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {name: place for place, name in enumerate(self.classes)}
+
     def __getitem__(self, name: str) -> Slide:
         if name not in self._by_name:
             raise AsmilError(f"{self.path}: there is no slide '{name}'; {did_you_mean(name, self._by_name)}")
@@ -89,10 +93,10 @@ class Cohort:
         slide = self[slide] if isinstance(slide, str) else slide
         if slide.label is None:
             raise AsmilError(f"{self.path}: slide '{slide.slide}' has no label; fill its cell in column 'label'")
-        if slide.label not in self.classes:
+        if slide.label not in self._places:
             hint = did_you_mean(slide.label, self.classes)
             raise AsmilError(f"{self.path}: label '{slide.label}' of slide '{slide.slide}' is no class; {hint}")
-        return self.classes.index(slide.label)
+        return self._places[slide.label]
 
 
 def load_cohort(
@@ -139,6 +143,9 @@ def read_manifest(
     if "slide" not in table.cells:
         raise_errors(problems)
     rows = table.rows
+    problems += [
+        Problem("warning", str(path), f"column '{given}' is read as '{name}'") for name, given in table.read_as.items()
+    ]
     problems += [*row_problems(path, rows, kind), *naming_problems(path, table.cells, kind)]
     if kind is not None:
         problems += patient_column_problems(table)
