@@ -1,10 +1,13 @@
 import errno
 
 import pytest
+import yaml
 
-from asmil.config import merge, parse_assignments
+from asmil.config import merge, parse_assignments, read_yaml
 from asmil.errors import AsmilError, did_you_mean
 from asmil.files import discard_partials, replacing, write_json, write_text
+from asmil.folder_settings import claim_folder
+from asmil.training.layout import RunLayout
 
 
 def test_the_nearest_names_or_a_few_of_all():
@@ -47,3 +50,34 @@ def test_a_process_that_ends_at_once_can_take_its_half_written_files_with_it(tmp
         partial.write_text("whole")
     assert (tmp_path / "a.txt").read_text() == "whole"
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 10)
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [BOMB, "&a [*a]", "[" * 5000, "- " * 5000, "a: 2024-99-99", "1" * 5000, "!!timestamp x", '"\\e[2J"', "x" * 600_000],
+)
+def test_settings_that_are_a_trap_are_refused_at_once(tmp_path, text):
+    with pytest.raises(yaml.YAMLError):
+        read_yaml(text)
+    with pytest.raises(AsmilError, match="--set"):
+        parse_assignments([f"a={text}"])
+
+
+def test_plain_settings_may_repeat_a_list(tmp_path):
+    shared = [1, "two"]
+    tree = {"a": shared, "b": {"c": shared}, "text": "line\nline"}
+    assert read_yaml(yaml.safe_dump(tree)) == tree
+    assert read_yaml("") is None
+
+
+def test_traps_in_the_files_of_a_folder_are_one_sentence(tmp_path):
+    (tmp_path / "config.yaml").write_text(BOMB)
+    with pytest.raises(AsmilError, match=r"config\.yaml"):
+        RunLayout(tmp_path).read_values()
+    with pytest.raises(AsmilError, match=r"config\.yaml"):
+        claim_folder(tmp_path / "config.yaml", {"a": 1}, "features")

@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
+
+HIDDEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Characters that change what a terminal shows instead of being shown: controls, line separators, writing directions,
+and bytes of file names that are no text."""
 
 
 class AsmilError(Exception):
     """A mistake in the input: its message names what is wrong, where, and what to do.
 
-    The command prints the message and exits with a code other than zero; no traceback is shown.
+    The command prints the message and exits with a code other than zero; no traceback is shown. Names in the message
+    come from files, so characters that would change the terminal are shown as escapes.
     """
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
+
+
+def printable(text: str) -> str:
+    r"""A text with characters that would change the terminal as escapes; line ends and tabs stay.
+
+    >>> printable("slide \x1b[2J")
+    'slide \\x1b[2J'
+    """
+    return HIDDEN.sub(lambda found: found[0] if found[0] in "\n\t" else _escape(found[0]), text)
+
+
+def _escape(letter: str) -> str:
+    return letter.encode("unicode_escape").decode("ascii")
 
 
 def did_you_mean(word: str, options: Iterable[str]) -> str:
     """A hint that names the nearest options, or lists a few when none is near.
 
-    >>> did_you_mean("asml", ["asmil", "abmil"])
+    >>> did_you_mean("asml", ["asmil", "clam_sb"])
     "did you mean 'asmil'?"
     """
     known = sorted(map(str, options))

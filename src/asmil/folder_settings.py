@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from asmil.config import flat
+from asmil.config import flat, read_yaml
 from asmil.errors import AsmilError
 from asmil.files import write_text
 
@@ -43,7 +43,7 @@ def claim_folder(note: Path, wanted: Mapping[str, Any], holds: str) -> None:
 
 def _read(note: Path) -> dict[str, Any]:
     try:
-        found = yaml.safe_load(note.read_text(encoding="utf-8"))
+        found = read_yaml(note.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError):
         found = None
     if not isinstance(found, dict):

@@ -49,6 +49,19 @@ def test_check_of_a_good_cohort(asmil_here, small_cohort):
     assert "ready to train" in done.stdout
 
 
+def test_names_never_change_the_terminal(asmil_here, small_cohort, tmp_path):
+    table = pd.read_csv(small_cohort, dtype=str)
+    table.loc[0, "label"], table.loc[1, "features"] = "\x1b[2Jtumor", "\x1b]0;x\x07.h5"
+    table.to_csv(tmp_path / "cohort.csv", index=False)
+    for verb, *options in (["check"], ["train", "--out", tmp_path / "run"]):
+        done = asmil_here(verb, tmp_path / "cohort.csv", "--features", small_cohort.parent / "features", *options)
+        assert done.returncode == 1
+        shown = done.stdout + done.stderr
+        assert "\\x1b[2Jtumor" in shown
+        assert "\x1b[2J" not in shown
+        assert "\x07" not in shown
+
+
 def test_evaluate_prints_and_writes_a_report(asmil_here, run):
     done = asmil_here("evaluate", run)
     assert done.returncode == 0
@@ -58,6 +71,21 @@ def test_evaluate_prints_and_writes_a_report(asmil_here, run):
     assert values == json.loads(asmil_here("evaluate", run, "--json").stdout)
     low, high = values["metrics"]["macro_auc"]["low"], values["metrics"]["macro_auc"]["high"]
     assert low <= values["metrics"]["macro_auc"]["value"] <= high
+
+
+def test_no_name_of_a_manifest_writes_outside_the_folder(asmil_here, run, small_cohort, tmp_path):
+    feature_file = next((small_cohort.parent / "features").glob("*.h5"))
+    for name in ("../../escaped", str(tmp_path / "escaped"), "x/../../../escaped"):
+        pd.DataFrame([{"slide": name, "features": feature_file}]).to_csv(tmp_path / "table.csv", index=False)
+        before = sorted(tmp_path.rglob("*"))
+        done = asmil_here("predict", run, tmp_path / "table.csv", "-o", tmp_path / "a" / "b" / "p.csv", "--attention")
+        assert done.returncode == 1
+        assert "escaped" in done.stderr
+        assert sorted(tmp_path.rglob("*")) == before
+    pd.DataFrame([{"slide": "site/a b", "features": feature_file}]).to_csv(tmp_path / "table.csv", index=False)
+    done = asmil_here("predict", run, tmp_path / "table.csv", "-o", tmp_path / "p.csv", "--attention")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "p_attention" / "site" / "a b.h5").is_file()
 
 
 def test_predict_a_folder_without_labels(asmil_here, run, small_cohort, tmp_path):

@@ -58,3 +58,10 @@ def test_tissue_found_in_two_ways_is_a_warning_that_stops_nothing():
     (problem,) = mixture_problems(infos)
     assert (problem.severity, "settings of `asmil extract`" in str(problem)) == ("warning", True)
     refuse_mixed(infos)
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '"x"', '{"settings": 3}', "[" * 100_000])
+def test_a_damaged_record_of_an_extraction_names_its_file(text):
+    whole = info("whole", extraction='{"settings": {"a": 1}}')
+    (problem,) = mixture_problems([whole, info("torn", extraction=text)])
+    assert (problem.severity, "torn.h5" in str(problem)) == ("error", True)

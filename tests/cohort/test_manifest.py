@@ -118,11 +118,8 @@ def test_a_folder_is_a_cohort_for_prediction(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("slide_id,label\na,0\n", "column 'slide' is missing; rename column 'slide_id'"),
         ("slide,labels\na,0\n", "column 'label' is missing; rename column 'labels'"),
-        ("slide,label,Patient\na,0,p\n", "column 'Patient' is not known; rename it to 'patient'"),
         ("slide,label,spilt\na,0,p\n", "column 'spilt' is not known; rename it to 'split'"),
-        ("slide,label,Image\na,0,p\n", "column 'Image' is not known; rename it to 'image'"),
         ("slide,diagnosis\na,0\n", "column 'label' is missing; add it"),
         ("slide;label\na;0\n", "commas instead of semicolons"),
         ("slide,label\n", "no rows"),
@@ -192,3 +189,118 @@ def test_round_trip_of_a_written_cohort(tmp_path):
     slides = make_slides(tmp_path, 4)
     cohort = load_cohort(write_manifest(tmp_path, slides))
     assert list(cohort) == slides
+
+
+@pytest.mark.parametrize("column", ["slide", "patient"])
+@pytest.mark.parametrize("name", ["../../x", "/x", "a\\b", "=1", "a\x1b[2Jb"])
+def test_names_that_leave_their_folder_are_refused(tmp_path, column, name):
+    touch_features(tmp_path / "features", ["a"])
+    row = {"slide": "a", "patient": "p", "label": "0", "features": "features/a.h5"} | {column: name}
+    pd.DataFrame([row]).to_csv(tmp_path / "cohort.csv", index=False)
+    for kind in ("classification", None):
+        with pytest.raises(AsmilError) as caught:
+            load_cohort(tmp_path / "cohort.csv", kind=kind)
+        assert column in str(caught.value)
+        assert "\x1b" not in str(caught.value)
+
+
+def test_groups_and_files_with_such_names_are_refused(tmp_path):
+    touch_features(tmp_path / "features", ["=a"])
+    with pytest.raises(AsmilError, match="=a"):
+        cohort_from_features(tmp_path / "features")
+    with h5py.File(tmp_path / "cohort.h5", "w") as file:
+        file.create_group("..").create_dataset("feat", data=tiles())
+    with pytest.raises(AsmilError, match=r"\.\."):
+        cohort_from_features(tmp_path / "cohort.h5")
+
+
+@pytest.mark.parametrize(
+    ("column", "first", "second"),
+    [
+        ("patient", "p1", "P1"),
+        ("patient", "M\u00fcller", "Mu\u0308ller"),
+        ("patient", "p1", "p1\u200b"),
+        ("label", "tumor", "Tumor"),
+        ("slide", "a", "A"),
+        ("site", "x y", "x\u00a0y"),
+    ],
+)
+def test_two_spellings_of_one_name_are_refused(tmp_path, column, first, second):
+    touch_features(tmp_path / "features", "abA")
+    rows = [{"slide": "a", "label": "0", "patient": "p"}, {"slide": "b", "label": "1", "patient": "q"}]
+    rows = [row | {column: name} for row, name in zip(rows, (first, second), strict=True)]
+    pd.DataFrame(rows).to_csv(tmp_path / "cohort.csv", index=False)
+    with pytest.raises(AsmilError) as caught:
+        load_cohort(tmp_path / "cohort.csv")
+    assert column in str(caught.value)
+    assert all(name in str(caught.value) or ascii(name) in str(caught.value) for name in (first, second))
+
+
+def test_labels_of_a_multi_label_cell_are_names_of_their_own(tmp_path):
+    touch_features(tmp_path / "features", "ab")
+    path = write_csv(tmp_path, "slide,label\na,x;y\nb,Y\n")
+    with pytest.raises(AsmilError, match="'Y' and 'y'"):
+        load_cohort(path, kind="multilabel")
+    path = write_csv(tmp_path, "slide,label\na,1e5\nb,1E5\n")
+    assert len(load_cohort(path, kind="regression")) == 2
+
+
+def test_numbers_of_any_length_end_in_one_sentence(tmp_path):
+    touch_features(tmp_path / "features", "ab")
+    many = "9" * 5000
+    with pytest.raises(AsmilError, match="fold"):
+        load_cohort(write_csv(tmp_path, f"slide,label,fold\na,0,{many}\nb,1,1\n"))
+    assert load_cohort(write_csv(tmp_path, f"slide,label\na,{many}\nb,1\n")).classes == ("1", many)
+    with pytest.raises(AsmilError, match="1_0"):
+        load_cohort(write_csv(tmp_path, "slide,label\na,1_0\nb,1\n"), kind="regression")
+
+
+def found_in(tmp_path, cohort):
+    return [slide.source.path.relative_to(tmp_path).as_posix() for slide in cohort]
+
+
+def test_names_with_the_ending_of_a_file_find_their_features(tmp_path):
+    touch_features(tmp_path / "features", ["a", "b.svs", "b"])
+    cohort = load_cohort(write_csv(tmp_path, "slide,label\na.svs,0\nb.svs,1\n"))
+    assert [slide.slide for slide in cohort] == ["a.svs", "b.svs"]
+    assert found_in(tmp_path, cohort) == ["features/a.h5", "features/b.svs.h5"]
+
+
+def test_the_job_folder_of_trident_is_searched(tmp_path):
+    job = tmp_path / "job" / "20x_256px_0px_overlap"
+    touch_features(job / "features_uni_v1", "ab")
+    touch_features(job / "slide_features_titan", "ab")
+    touch_features(job / "patches", ["a_patches", "a", "b"])
+    path = write_csv(tmp_path, "slide,label\na,0\nb.svs,1\n")
+    inside = "job/20x_256px_0px_overlap/features_uni_v1/"
+    assert found_in(tmp_path, load_cohort(path, tmp_path / "job")) == [f"{inside}a.h5", f"{inside}b.h5"]
+    touch_features(job / "features_conch", "ab")
+    with pytest.raises(AsmilError) as caught:
+        load_cohort(path, tmp_path / "job")
+    assert all(word in str(caught.value) for word in ("features_uni_v1", "features_conch", "'a'", "--features"))
+
+
+def test_the_nested_folders_of_stamp_are_searched(tmp_path):
+    place = tmp_path / "features" / "uni-abc123"
+    touch_features(place / "x", ["a", "c"])
+    touch_features(place / "y", ["a", "b"])
+    (place / "y" / "loop").symlink_to(place)
+    path = write_csv(tmp_path, "FILENAME,label\nx/a.h5,0\ny/a.h5,1\nb.h5,0\nc.h5,1\n")
+    cohort = load_cohort(path)
+    assert [slide.slide for slide in cohort] == ["x/a", "y/a", "b", "c"]
+    assert [name.removeprefix("features/uni-abc123/") for name in found_in(tmp_path, cohort)] == [
+        *("x/a.h5", "y/a.h5", "y/b.h5", "x/c.h5")
+    ]
+    with pytest.raises(AsmilError, match=r"'a'.*/x.*/y"):
+        load_cohort(write_csv(tmp_path, "slide,label\na,0\nb,1\n"))
+
+
+def test_a_zarr_folder_is_told_to_be_one(tmp_path):
+    (tmp_path / "a.zarr").mkdir()
+    path = write_csv(tmp_path, "slide,label,features\na,0,a.zarr\n")
+    with pytest.raises(AsmilError, match=r"a\.zarr is a folder") as caught:
+        load_cohort(path)
+    assert "did you mean" not in str(caught.value)
+    (tmp_path / "features" / "a.zarr").mkdir(parents=True)
+    with pytest.raises(AsmilError, match="zarr"):
+        load_cohort(write_csv(tmp_path, "slide,label\na,0\n"))

@@ -8,7 +8,8 @@ import pytest
 
 from asmil.cohort.check import check_cohort
 from asmil.cohort.manifest import load_cohort
-from asmil.cohort.outcomes import label_names, outcomes_of
+from asmil.cohort.outcomes import outcomes_of
+from asmil.cohort.table import label_names
 from asmil.cohort.units import units_of
 from asmil.errors import AsmilError
 from feature_writers import make_slides

@@ -118,6 +118,22 @@ def test_splits_survive_saving(tmp_path):
         Splits.load(tmp_path / "bad.csv")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "slide,patient,fold,role\n", "slide,fold,role\na,0,test\n", "slide,patient,fold,role\na,a,0,test,x\n"),
+        *(
+            f"slide,patient,fold,role\na,a,{fold},test\n"
+            for fold in ("9" * 30, "9" * 5000, "1", "\u0663", "-1", "x", "")
+        ),
+    ],
+)
+def test_damaged_splits_name_their_file(tmp_path, text):
+    (tmp_path / "bad.csv").write_text(text, encoding="utf-8")
+    with pytest.raises(AsmilError, match=r"bad\.csv"):
+        Splits.load(tmp_path / "bad.csv")
+
+
 def test_the_manifests_split_is_used_as_it_is():
     given_roles = ["train", "train", "train", "train", "val", "val", "test", "test"]
     cohort = cohort_of([["a"], ["b"]] * 4, split=given_roles)

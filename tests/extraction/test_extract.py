@@ -18,11 +18,13 @@ from asmil.engine.inline import InlineEngine
 from asmil.errors import AsmilError
 from asmil.extraction.extract import extract, identify
 from asmil.extraction.settings import parse_extraction
+from asmil.extraction.store import FeatureFolder
 from asmil.extraction.worker import WorkerPlan
 from asmil.slides.discovery import find_slides
 from asmil.slides.encoders.registry import load_encoder
 from asmil.slides.opening import open_slide
 from asmil.slides.pyramid_tiff import write_pyramid
+from asmil.slides.survey.folder import SurveyFolder
 from asmil.slides.tile_reader import TileReader
 from small_slides import WHITE, tissue_pixels, write_slide, write_slides
 
@@ -191,6 +193,23 @@ def test_bad_slides_are_named_and_the_others_done(tmp_path, asmil_here, monkeypa
     assert "1 slide extracted" in again.stdout
     assert f"({len(before)} done before)" in again.stdout
     assert {name: (out / name).stat().st_mtime_ns for name in before} == before
+
+
+def test_no_name_of_a_table_writes_outside_the_folder(tmp_path, asmil_here, monkeypatch):
+    monkeypatch.chdir(Path(__file__).parent)
+    write_slide(tmp_path / "a.tif", side_px=700)
+    for name in ("../../escaped", str(tmp_path / "escaped")):
+        (tmp_path / "table.csv").write_text(f"slide,image\n{name},a.tif\n")
+        before = sorted(tmp_path.rglob("*"))
+        for verb, *options in (["extract", "--encoder", ENCODER, "--workers", 0], ["tissue"]):
+            done = asmil_here(verb, tmp_path / "table.csv", "--out", tmp_path / "x" / "y", *options)
+            assert done.returncode == 1
+            assert "escaped" in done.stderr
+        assert sorted(tmp_path.rglob("*")) == before
+    with pytest.raises(AsmilError, match="escaped"):
+        FeatureFolder(tmp_path).features("../escaped")
+    with pytest.raises(AsmilError, match="escaped"):
+        SurveyFolder(tmp_path).mask("../escaped")
 
 
 def test_tiles_of_low_magnification_are_means_of_the_tiles(tmp_path):

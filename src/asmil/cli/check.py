@@ -26,6 +26,7 @@ def check(
     from rich.progress import Progress
 
     from asmil.cohort.check import check_cohort
+    from asmil.errors import printable
 
     with Progress(console=Console(stderr=True), transient=True) as progress:
         reading = progress.add_task("reading slides", total=None)
@@ -41,7 +42,7 @@ def check(
     console = Console(highlight=False, soft_wrap=True)
     if report.summary is not None:
         s = report.summary
-        classes = ", ".join(f"{name}: {count}" for name, count in s.classes.items())
+        classes = printable(", ".join(f"{name}: {count}" for name, count in s.classes.items()))
         console.print(f"{s.slides} slides of {s.patients} patients" + (f" ({escape(classes)})" if classes else ""))
         made = [
             f"{s.width} features a tile" if s.width else None,
@@ -50,7 +51,8 @@ def check(
             f"{s.bytes_on_disk / 1e6:.1f} MB",
         ]
         console.print(f"tiles a slide: {s.tiles_min} to {s.tiles_max}, median {s.tiles_median:g}")
-        console.print(escape(", ".join(part for part in made if part)))
+        # the encoder's name comes from a file
+        console.print(escape(printable(", ".join(part for part in made if part))))
     for problem in report.problems:
         color = "red" if problem.severity == "error" else "yellow"
         console.print(f"[{color}]{problem.severity}[/{color}] {escape(str(problem))}")

@@ -26,7 +26,7 @@ from asmil.cli import (
     tissue,
     train,
 )
-from asmil.errors import AsmilError
+from asmil.errors import AsmilError, printable
 from asmil.files import is_disk_full
 from asmil.version import __version__
 
@@ -94,5 +94,5 @@ def main() -> NoReturn:
 
 def _fail(message: str, code: int) -> NoReturn:
     typer.secho("error: ", fg=typer.colors.RED, bold=True, err=True, nl=False)
-    typer.echo(message, err=True)
+    typer.echo(printable(message), err=True)
     sys.exit(code)

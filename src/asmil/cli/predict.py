@@ -54,6 +54,7 @@ def predict(
     from asmil.extraction.machine import Machine
     from asmil.files import replacing
     from asmil.memory import keep_freed_memory
+    from asmil.names import file_in
     from asmil.training.prediction import RunPredictor, write_attention
 
     console = Console(quiet=quiet, stderr=True)
@@ -83,7 +84,7 @@ def predict(
                 bad.append(str(result) if unit.name in str(result) else f"{unit.name}: {result}")
                 continue
             if attention:
-                write_attention(maps / f"{unit.name}.h5", result, [slide.slide for slide in unit.slides])
+                write_attention(file_in(maps, unit.name, ".h5"), result, [slide.slide for slide in unit.slides])
             rows.append(predictor.row(result))
     finally:
         # What was predicted before an interruption is written, too.
@@ -117,7 +118,7 @@ def _are_images(path: Path) -> bool:
         return False
     if place.suffix.lower() not in TABLES:
         return True
-    columns = read_table(place).columns
+    columns = read_table(place).cells
     return "image" in columns and "features" not in columns and not (place.parent / "features").is_dir()
 
 
@@ -127,8 +128,7 @@ def _patients(slides: Path) -> dict[str, str]:
 
     if slides.suffix.lower() not in TABLES or not slides.is_file():
         return {}
-    table = read_table(slides)
-    return {row["slide"]: row["patient"] for row in table.to_dict("records") if row.get("patient")}
+    return {row["slide"]: row["patient"] for row in read_table(slides).rows if row.get("patient")}
 
 
 def _extract(

@@ -8,8 +8,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from asmil.cohort.problems import Problem, raise_errors
+from asmil.cohort.extraction_record import extraction_record
+from asmil.cohort.problems import Problem, problems_of, raise_errors
 from asmil.cohort.source import FeatureInfo
+from asmil.errors import AsmilError
 
 # scanners of one nominal magnification differ by 2 to 3 %, neighboring magnifications by far more
 TOLERANCE = 0.05
@@ -33,7 +35,8 @@ def mixture_problems(infos: Sequence[FeatureInfo]) -> list[Problem]:
         ("tile sizes", _near(pixels_only, lambda info: info.tile_px, "px")),
     ]
     problems = [_problem(what, groups) for what, groups in kinds if len(groups) > 1]
-    extractions = _exact(filled, _extraction)
+    extractions, unreadable = _by_extraction(filled)
+    problems += unreadable
     if len(extractions) > 1:
         # Tissue that was found in two ways is a smaller matter: the tiles themselves are alike.
         problems.append(replace(_problem("settings of `asmil extract`", extractions), severity="warning"))
@@ -47,10 +50,24 @@ def _encoder(info: FeatureInfo) -> str | None:
 
 
 def _extraction(info: FeatureInfo) -> str | None:
-    if info.extraction is None:
+    record = extraction_record(info)
+    if record is None:
         return None
-    settings = json.dumps(json.loads(info.extraction).get("settings"), sort_keys=True)
+    settings = json.dumps(record.get("settings"), sort_keys=True)
     return f"settings {hashlib.sha256(settings.encode()).hexdigest()[:8]}"
+
+
+def _by_extraction(infos: Sequence[FeatureInfo]) -> tuple[dict[str, list[FeatureInfo]], list[Problem]]:
+    """The files by the settings of their extraction, and those that do not say them in a readable way."""
+    groups: dict[str, list[FeatureInfo]] = defaultdict(list)
+    problems: list[Problem] = []
+    for info in infos:
+        try:
+            if (name := _extraction(info)) is not None:
+                groups[name].append(info)
+        except AsmilError as error:
+            problems += problems_of(error, info.source)
+    return groups, problems
 
 
 def _exact(infos: Sequence[FeatureInfo], value: Callable[[FeatureInfo], str | None]) -> dict[str, list[FeatureInfo]]:

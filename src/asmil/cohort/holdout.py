@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -29,9 +30,9 @@ class Subjects:
     classes: tuple[str, ...]
     needed: tuple[int, ...]
 
-    def patients_of(self, part: NDArray[np.int64], target: int) -> int:
-        """How many patients of a part have a slide of a class."""
-        return len(set(self.patients[part][self.targets[part] == target]))
+    def patients_per_class(self, part: NDArray[np.int64]) -> Counter[int]:
+        """How many patients of a part have a slide of each class."""
+        return Counter(target for _, target in set(zip(self.patients[part], self.targets[part].tolist(), strict=True)))
 
 
 def stratified_folds(subjects: Subjects, part: NDArray[np.int64], count: int, seed: int) -> list[NDArray[np.int64]]:
@@ -84,8 +85,9 @@ def hold_out(subjects: Subjects, part: NDArray[np.int64], share: float, seed: in
 
 def _rarest_count(subjects: Subjects, part: NDArray[np.int64]) -> int:
     """The patients of the rarest class that every part must hold; where none must, all patients."""
-    counts = {target: subjects.patients_of(part, target) for target in set(subjects.targets[part])}
-    needed = {target: count for target, count in counts.items() if target in subjects.needed}
+    counts = subjects.patients_per_class(part)
+    # in the order of the classes, so that the same one is named whichever patient comes first
+    needed = {target: counts[target] for target in sorted(set(counts) & set(subjects.needed))}
     if not needed:
         needed = {int(subjects.targets[part][0]): len(set(subjects.patients[part]))}
     rarest = min(needed, key=lambda target: needed[target])
@@ -102,7 +104,7 @@ def _rarest_count(subjects: Subjects, part: NDArray[np.int64]) -> int:
 def refuse_rare(subjects: Subjects, folds: int) -> None:
     """Stop if a class has fewer patients than there are folds."""
     everything = np.arange(len(subjects.names))
-    counts = {target: subjects.patients_of(everything, target) for target in subjects.needed}
+    counts = subjects.patients_per_class(everything)
     raise_errors(
         [
             Problem(
@@ -111,8 +113,8 @@ def refuse_rare(subjects: Subjects, folds: int) -> None:
                 f"class '{subjects.classes[target]}' has {count} patients, fewer than the {folds} folds",
                 f"use at most {count} folds, add patients or leave the class out",
             )
-            for target, count in counts.items()
-            if count < folds
+            for target in subjects.needed
+            if (count := counts[target]) < folds
         ]
     )
 

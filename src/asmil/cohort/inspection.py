@@ -10,7 +10,7 @@ from asmil.cohort.features import inspect_features, read_bag
 from asmil.cohort.fingerprint import fingerprint, remember_fingerprint
 from asmil.cohort.manifest import Slide
 from asmil.cohort.problems import CohortError
-from asmil.cohort.source import FeatureInfo
+from asmil.cohort.source import FeatureInfo, FeatureSource
 from asmil.engine.guarded import guard_limit, guarded
 from asmil.errors import AsmilError
 
@@ -36,8 +36,16 @@ def inspect_slides(
 
     Fingerprints, which the checks of a cohort ask for next, are taken on the way.
     """
-    limit = guard_limit(item_timeout_s, len(slides), ITEM_TIMEOUT_S)
-    for slide, found in zip(slides, guarded(partial(_inspect, deep), slides, limit), strict=True):
+    # rows may share a file, which is an error of its own and no reason to read it again
+    firsts = {(slide.source, slide.mpp): slide for slide in reversed(slides)}
+    different = [slide for slide in slides if firsts[slide.source, slide.mpp] is slide]
+    answers = guarded(partial(_inspect, deep), different, guard_limit(item_timeout_s, len(different), ITEM_TIMEOUT_S))
+    known: dict[tuple[FeatureSource, float | None], _Inspected | AsmilError] = {}
+    for slide in slides:
+        key = slide.source, slide.mpp
+        if key not in known:
+            known[key] = next(answers)
+        found = known[key]
         if isinstance(found, AsmilError):
             yield slide, _naming(slide, found)
         else:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asmil.cohort.fingerprint import content_hash, fingerprint
@@ -22,9 +24,8 @@ def refuse_leakage(cohort: Cohort, splits: Splits) -> None:
 def patient_problems(cohort: Cohort, splits: Splits) -> list[Problem]:
     """Patients with two roles in one fold."""
     problems = []
-    roles = splits.table.groupby(["fold", "patient"], sort=True)["role"].nunique()
-    for fold, patient in roles[roles > 1].index:
-        rows = splits.table[(splits.table["fold"] == fold) & (splits.table["patient"] == patient)]
+    several = splits.table.groupby(["fold", "patient"])["role"].transform("nunique") > 1
+    for (fold, patient), rows in splits.table[several].groupby(["fold", "patient"], sort=True):
         parts = [f"{role} ({listed(list(slides))})" for role, slides in rows.groupby("role")["slide"]]
         what = f"patient '{patient}' is in {' and in '.join(parts)} of fold {fold}"
         problems.append(Problem("error", str(cohort.path), what, "give all slides of a patient the same role"))
@@ -34,7 +35,9 @@ def patient_problems(cohort: Cohort, splits: Splits) -> list[Problem]:
 def duplicate_problems(slides: Sequence[Slide]) -> list[Problem]:
     """Slides that are the same file, or whose files hold the same features."""
     problems = []
-    files = _groups(slides, lambda slide: (slide.source.path.resolve(), slide.source.group))
+    # slides of a pack share a path, which takes long to follow
+    resolved = cache(Path.resolve)
+    files = _groups(slides, lambda slide: (resolved(slide.source.path), slide.source.group))
     for same in files:
         if len(same) > 1:
             names = listed([slide.slide for slide in same])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from asmil.cohort.formats import slide_groups
@@ -12,6 +13,8 @@ from asmil.cohort.source import FeatureSource
 
 # the last found wins: the folder itself before CLAM's subfolders, HDF5 (which has coordinates) before tensors
 PLACES = (("pt_files", ".pt"), ("h5_files", ".h5"), ("", ".pt"), ("", ".h5"))
+# subfolders that belong to the folder above, or hold coordinates only (CLAM, TRIDENT)
+NOT_SEARCHED = ("pt_files", "h5_files", "patches")
 
 
 def find_features(place: Path) -> dict[str, FeatureSource]:
@@ -22,10 +25,41 @@ def find_features(place: Path) -> dict[str, FeatureSource]:
         return {name: FeatureSource(place, name) for name in Pack.open(place).entries}
     if not place.is_dir():
         fail(place, "there is no such folder of features", "correct the path or extract the features first")
+    return _in_folder(place)
+
+
+def find_nested_features(folder: Path) -> dict[str, list[FeatureSource]]:
+    """All slides in the subfolders of a folder, by name; a slide may be in several of them.
+
+    TRIDENT makes a subfolder per encoder, STAMP keeps the subfolders of the slides.
+    """
+    found: dict[str, list[FeatureSource]] = {}
+    seen = {folder.resolve()}
+    for place, subfolders, _ in os.walk(folder, followlinks=True):
+        here = Path(place)
+        subfolders[:] = sorted(name for name in subfolders if _may_hold_features(here / name, seen))
+        for name in subfolders:
+            for slide, source in _in_folder(here / name).items():
+                found.setdefault(slide, []).append(source)
+    return found
+
+
+def _may_hold_features(folder: Path, seen: set[Path]) -> bool:
+    """Not those of coordinates or slide vectors, which have files named like slides, and no folder twice by a link."""
+    name = folder.name
+    if name.startswith((".", "slide_features")) or name in NOT_SEARCHED or name.endswith(".zarr") or is_pack(folder):
+        return False
+    real = folder.resolve()
+    is_new = real not in seen
+    seen.add(real)
+    return is_new
+
+
+def _in_folder(folder: Path) -> dict[str, FeatureSource]:
     found = {}
     for subfolder, suffix in PLACES:
         # names that begin with a dot are half-written files and what macOS leaves beside real ones
-        for path in sorted((place / subfolder).glob(f"[!.]*{suffix}")):
+        for path in sorted((folder / subfolder).glob(f"[!.]*{suffix}")):
             found[path.stem] = FeatureSource(path)
     return found
 

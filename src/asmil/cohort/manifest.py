@@ -9,8 +9,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal, cast
 
+from asmil.cohort.feature_search import FeatureSearch
 from asmil.cohort.locate import find_features, holds_a_cohort
-from asmil.cohort.pack_index import is_pack
+from asmil.cohort.naming import naming_problems
+from asmil.cohort.patient_columns import patient_column_problems
 from asmil.cohort.problems import Problem, fail, raise_errors
 from asmil.cohort.source import FeatureSource
 from asmil.cohort.table import (
@@ -22,6 +24,7 @@ from asmil.cohort.table import (
     positive,
     read_table,
     row_problems,
+    whole_number,
 )
 from asmil.errors import AsmilError, did_you_mean
 from asmil.tasks.base import TaskKind
@@ -67,6 +70,10 @@ class Cohort:
     def _by_name(self) -> dict[str, Slide]:
         return {slide.slide: slide for slide in self.slides}
 
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {name: place for place, name in enumerate(self.classes)}
+
     def __getitem__(self, name: str) -> Slide:
         if name not in self._by_name:
             raise AsmilError(f"{self.path}: there is no slide '{name}'; {did_you_mean(name, self._by_name)}")
@@ -86,10 +93,10 @@ class Cohort:
         slide = self[slide] if isinstance(slide, str) else slide
         if slide.label is None:
             raise AsmilError(f"{self.path}: slide '{slide.slide}' has no label; fill its cell in column 'label'")
-        if slide.label not in self.classes:
+        if slide.label not in self._places:
             hint = did_you_mean(slide.label, self.classes)
             raise AsmilError(f"{self.path}: label '{slide.label}' of slide '{slide.slide}' is no class; {hint}")
-        return self.classes.index(slide.label)
+        return self._places[slide.label]
 
 
 def load_cohort(
@@ -120,8 +127,9 @@ def cohort_from_features(place: Path | str) -> Cohort:
         found = find_features(source.path)
     if not found:
         fail(place, "there is no feature file (.h5 or .pt) in the folder", "give the folder that holds them")
-    slides = tuple(Slide(name, name, None, found[name]) for name in sorted(found))
-    return Cohort(source.path, slides)
+    names = sorted(found)
+    raise_errors(naming_problems(source.path, {"slide": names}, kind=None))
+    return Cohort(source.path, tuple(Slide(name, name, None, found[name]) for name in names))
 
 
 def read_manifest(
@@ -131,71 +139,35 @@ def read_manifest(
     path = Path(path)
     table = read_table(path)
     required = ["slide", *(OUTCOME_COLUMNS[kind] if kind is not None else ())]
-    problems = column_problems(path, list(table.columns), required)
-    if "slide" not in table.columns:
+    problems = column_problems(path, list(table.cells), required)
+    if "slide" not in table.cells:
         raise_errors(problems)
-    rows = cast(list[dict[str, str]], table.to_dict("records"))
-    problems += row_problems(path, rows, kind)
-    finder = _Finder(path, Path(features) if features is not None else None)
+    rows = table.rows
+    problems += [
+        Problem("warning", str(path), f"column '{given}' is read as '{name}'") for name, given in table.read_as.items()
+    ]
+    problems += [*row_problems(path, rows, kind), *naming_problems(path, table.cells, kind)]
+    if kind is not None:
+        problems += patient_column_problems(table)
+    search = FeatureSearch(path, Path(features) if features is not None else None)
     slides = {}
     for row in rows:
         name = row["slide"]
-        source = finder.find(row) if name else None
+        source = search.find(row) if name else None
         if name and source and name not in slides:
             slides[name] = _slide(row, source)
-    return Cohort(path, tuple(slides.values())), problems + finder.problems
-
-
-class _Finder:
-    """Finds the features of rows; the folder is listed once, and only if a row needs it."""
-
-    def __init__(self, manifest: Path, place: Path | None) -> None:
-        self.manifest = manifest
-        self.place = place if place is not None else manifest.parent / "features"
-        self.problems: list[Problem] = []
-
-    @cached_property
-    def _found(self) -> Mapping[str, FeatureSource]:
-        try:
-            found = find_features(self.place)
-        except AsmilError as error:
-            self.problems.append(Problem("error", str(self.manifest), str(error)))
-            return {}
-        if not found:
-            what = f"there is no feature file (.h5 or .pt) in {self.place}"
-            todo = "extract features or give a column 'features'"
-            self.problems.append(Problem("error", str(self.manifest), what, todo))
-        return found
-
-    def find(self, row: Mapping[str, str]) -> FeatureSource | None:
-        where = f"{self.manifest}, slide '{row['slide']}'"
-        if cell := row.get("features"):
-            source = FeatureSource.parse(cell)
-            source = FeatureSource(self.manifest.parent / source.path, source.group)
-            if source.path.is_file() or is_pack(source.path):
-                return source
-            near = [path.name for path in source.path.parent.glob("*") if path.suffix == source.path.suffix]
-            what = f"feature file {source.path} does not exist"
-            todo = did_you_mean(source.path.name, near) if near else "correct the path or extract the slide"
-            self.problems.append(Problem("error", where, what, todo))
-            return None
-        if row["slide"] in self._found:
-            return self._found[row["slide"]]
-        if self._found:
-            hint = did_you_mean(row["slide"], self._found)
-            self.problems.append(Problem("error", where, f"no feature file in {self.place}", hint))
-        return None
+    return Cohort(path, tuple(slides.values())), problems + search.problems()
 
 
 def _in_order(labels: set[str | None]) -> tuple[str, ...]:
     names = sorted(label for label in labels if label is not None)
-    if all(re.fullmatch(r"[+-]?\d+", name) for name in names):
+    if all(re.fullmatch(r"[+-]?\d{1,18}", name) for name in names):
         names.sort(key=int)
     return tuple(names)
 
 
 def _slide(row: Mapping[str, str], source: FeatureSource) -> Slide:
-    split, fold = row.get("split"), row.get("fold", "")
+    split = row.get("split")
     return Slide(
         slide=row["slide"],
         patient=row.get("patient") or row["slide"],
@@ -204,7 +176,7 @@ def _slide(row: Mapping[str, str], source: FeatureSource) -> Slide:
         site=row.get("site") or None,
         mpp=positive(row.get("mpp", "")),
         split=cast(Literal["train", "val", "test"], split) if split in SPLIT_NAMES else None,
-        fold=int(fold) if fold.isdecimal() else None,
+        fold=whole_number(row.get("fold", "")),
         time=number(row.get("time", "")),
         event=EVENTS.get(row.get("event", "").lower()),
     )

@@ -11,12 +11,10 @@ from numpy.typing import NDArray
 
 from asmil.cohort.manifest import Cohort, Slide
 from asmil.cohort.problems import Problem, fail, raise_errors
-from asmil.cohort.table import OUTCOME_COLUMNS, number
+from asmil.cohort.table import LABEL_SEPARATOR, OUTCOME_COLUMNS, label_names, number
 from asmil.cohort.units import Unit
 from asmil.tasks.base import TaskKind
 
-LABEL_SEPARATOR, NO_LABEL = ";", "none"
-"""In a multi-label manifest: `a;c` for two labels, `none` for none."""
 VALUE_STRATA = 4
 FEWEST_IN_STRATUM = 10
 
@@ -59,12 +57,6 @@ def outcomes_of(cohort: Cohort, units: Sequence[Unit], kind: TaskKind) -> Outcom
         "regression": _values,
         "multilabel": _labels,
     }[kind](cohort, slides)
-
-
-def label_names(cell: str) -> set[str]:
-    """The labels that a cell of a multi-label manifest names."""
-    names = {name.strip() for name in cell.split(LABEL_SEPARATOR)}
-    return names - {"", NO_LABEL}
 
 
 def contradictions(cohort: Cohort, units: Sequence[Unit], kind: TaskKind) -> list[Problem]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -89,7 +90,11 @@ class PackIndex:
 
 def is_pack(path: Path) -> bool:
     """Whether a folder is a pack, finished or not: it has the data files of one."""
-    return path.is_dir() and any((path / name).is_file() for name in (*FEATURE_FILES.values(), COORDS))
+    # asked of every slide: without the path objects of pathlib, which take longer than the disk
+    folder = os.fspath(path)
+    return os.path.isdir(folder) and any(
+        os.path.isfile(f"{folder}/{name}") for name in (*FEATURE_FILES.values(), COORDS)
+    )
 
 
 def write_index(folder: Path, index: PackIndex) -> None:
@@ -131,7 +136,7 @@ def whole(folder: Path, index: PackIndex) -> PackIndex:
 def info_of(folder: Path, dtype: PackDtype, entry: Entry) -> FeatureInfo:
     """What the header of a slide's feature file said, but for the type in which the pack holds its values."""
     return FeatureInfo(
-        **asdict(entry.provenance),
+        **vars(entry.provenance),
         source=FeatureSource(folder, entry.slide),
         layout=entry.layout,
         n_tiles=entry.n,

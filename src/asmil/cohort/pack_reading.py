@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import mmap
+import os
 import sys
 from functools import lru_cache
 from pathlib import Path
@@ -88,10 +89,16 @@ class Pack:
     def _refuse_cut(self) -> None:
         """Reading mapped data that is no longer there would end the process."""
         for name, size in self._sizes.items():
-            path = self.folder / name
-            if size and (not path.is_file() or path.stat().st_size < size):
+            if size and _file_size(f"{self.folder}/{name}") < size:
                 what = f"there is no finished pack in the folder: {name} is shorter than the index says"
                 fail(self.folder, what, "copy the pack again, or pack the cohort again")
+
+
+def _file_size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
 
 
 class _Mapped:

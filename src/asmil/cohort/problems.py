@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NoReturn
 
-from asmil.errors import AsmilError
+from asmil.errors import AsmilError, printable
 
 SHOWN = 5
 
@@ -21,7 +21,7 @@ class Problem:
     todo: str = ""
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.what}" + (f"; {self.todo}" if self.todo else "")
+        return printable(f"{self.where}: {self.what}" + (f"; {self.todo}" if self.todo else ""))
 
 
 class CohortError(AsmilError):
@@ -51,7 +51,8 @@ def problems_of(error: AsmilError, where: object) -> tuple[Problem, ...]:
     """The problems behind an error, whoever raised it."""
     if isinstance(error, CohortError):
         return error.problems
-    return (Problem("error", str(where), str(error)),)
+    # some name the place themselves
+    return (Problem("error", str(where), str(error).removeprefix(f"{where}: ")),)
 
 
 def listed(names: Sequence[object]) -> str:

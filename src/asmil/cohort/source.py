@@ -8,6 +8,8 @@ from typing import Literal
 
 Layout = Literal["asmil", "trident", "clam", "stamp", "stamp_historic", "cohort_h5", "tensor"]
 CoordsUnit = Literal["px", "um"]
+GROUP_MARK = "::"
+"""Between a file or a pack and the slide in it."""
 
 
 @dataclass(frozen=True)
@@ -24,11 +26,11 @@ class FeatureSource:
         >>> str(FeatureSource.parse("cohort.h5::slide_7"))
         'cohort.h5::slide_7'
         """
-        path, _, group = text.partition("::")
+        path, _, group = text.partition(GROUP_MARK)
         return cls(Path(path), group or None)
 
     def __str__(self) -> str:
-        return str(self.path) if self.group is None else f"{self.path}::{self.group}"
+        return str(self.path) if self.group is None else f"{self.path}{GROUP_MARK}{self.group}"
 
 
 @dataclass(frozen=True, kw_only=True)

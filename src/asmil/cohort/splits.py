@@ -16,9 +16,11 @@ from asmil.cohort.leakage import refuse_leakage
 from asmil.cohort.manifest import Cohort, Slide
 from asmil.cohort.outcomes import outcomes_of
 from asmil.cohort.problems import fail, listed
+from asmil.cohort.table import whole_number
 from asmil.cohort.units import Unit
 from asmil.files import replacing
 from asmil.tasks.base import TaskKind
+from asmil.text_table import read_text_table
 
 __all__ = ["ROLES", "Roles", "Splits", "inner_splits", "make_splits", "refuse_leakage"]
 
@@ -51,19 +53,19 @@ class Splits:
     @classmethod
     def load(cls, path: Path | str) -> Splits:
         """Read a table that `save` wrote."""
-        try:
-            table = pd.read_csv(path, dtype=str, keep_default_na=False)
-        except FileNotFoundError:
-            fail(path, "the file of splits does not exist", "correct its path")
-        except (OSError, ValueError) as error:
-            fail(path, f"the splits cannot be read ({error})", "make them again")
-        missing = [name for name in COLUMNS if name not in table.columns]
-        if missing or len(table) == 0:
+        table = read_text_table(Path(path))
+        if any(name not in table.names for name in COLUMNS):
             fail(path, f"a table of {', '.join(COLUMNS)} is expected", "make the splits again")
-        unknown = sorted(set(table["role"]) - set(ROLES))
-        if unknown or not table["fold"].str.isdecimal().all():
-            fail(path, f"a role or a fold cannot be read ({listed(unknown)})", "make the splits again")
-        return cls(table[COLUMNS].astype({"fold": int}))
+        cells = dict(zip(table.names, table.cells, strict=True))
+        unknown = sorted(set(cells["role"]) - set(ROLES))
+        if unknown:
+            fail(path, f"a role cannot be read ({listed(unknown)})", "make the splits again")
+        folds = [whole_number(cell) for cell in cells["fold"]]
+        if sorted({-1 if fold is None else fold for fold in folds}) != list(range(len(set(folds)))):
+            fail(
+                path, f"the folds are not 0, 1, 2, ... ({listed(sorted(set(cells['fold'])))})", "make the splits again"
+            )
+        return cls(pd.DataFrame({name: cells[name] for name in COLUMNS} | {"fold": folds}))
 
 
 def make_splits(

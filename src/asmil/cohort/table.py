@@ -1,20 +1,18 @@
-"""A manifest as a table of text: nothing is guessed, so slide 007 keeps its zeros and label 1 stays "1"."""
+"""A manifest as a table of text: which columns it must have, and which cells cannot be used."""
 
 from __future__ import annotations
 
 import math
+import re
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
-import pandas as pd
-import pyarrow
-
-from asmil.cohort.problems import Problem, fail, listed
+from asmil.cohort.problems import Problem, listed
+from asmil.columns import COLUMNS, Columns, understand_columns
 from asmil.errors import did_you_mean
 from asmil.tasks.base import TaskKind
+from asmil.text_table import read_text_table
 
-COLUMNS = ("slide", "patient", "label", "time", "event", "features", "split", "fold", "site", "mpp", "image")
 OUTCOME_COLUMNS: dict[TaskKind, tuple[str, ...]] = {
     "classification": ("label",),
     "survival": ("time", "event"),
@@ -24,25 +22,14 @@ OUTCOME_COLUMNS: dict[TaskKind, tuple[str, ...]] = {
 """Where the manifest says what is to be predicted."""
 EVENTS = {"1": True, "0": False, "1.0": True, "0.0": False, "true": True, "false": False}
 """A column of numbers with a gap in it is written with decimals."""
+LABEL_SEPARATOR, NO_LABEL = ";", "none"
+"""In a multi-label manifest: `a;c` for two labels, `none` for none."""
 SPLIT_NAMES = ("train", "val", "test")
 
 
-def read_table(path: Path) -> pd.DataFrame:
-    """All cells as text without surrounding blanks; an empty cell is the empty text."""
-    try:
-        table = _read(path)
-    except FileNotFoundError:
-        fail(path, "the manifest does not exist", "correct its path")
-    except UnicodeDecodeError:
-        fail(path, "the manifest is not UTF-8 text", "save it as CSV with encoding UTF-8")
-    except pd.errors.EmptyDataError:
-        fail(path, "the manifest is empty", "give it a header line and one row a slide")
-    except (OSError, pd.errors.ParserError, pyarrow.ArrowException) as error:
-        reason = str(error).splitlines()[0]
-        fail(path, f"the manifest cannot be read ({reason})", "save it again as CSV with commas, or as Parquet")
-    if len(table) == 0:
-        fail(path, "the manifest has no rows", "give it one row a slide")
-    return table
+def read_table(path: Path) -> Columns:
+    """The cells of a manifest as text, by column."""
+    return understand_columns(path, read_text_table(path))
 
 
 def column_problems(path: Path, columns: list[str], required: list[str]) -> list[Problem]:
@@ -56,8 +43,8 @@ def column_problems(path: Path, columns: list[str], required: list[str]) -> list
         nearest = next((column for column in columns if [column.lower()] == near), None)
         explained.add(nearest)
         todo = f"rename column '{nearest}'" if nearest else f"add it; the manifest has {listed(columns)}"
-        if len(columns) == 1 and ";" in columns[0]:
-            todo = "separate the columns by commas instead of semicolons"
+        if len(columns) == 1 and re.search(r"[;\t]", columns[0]):
+            todo = "separate the columns by commas instead of semicolons or tabs"
         problems.append(Problem("error", str(path), f"column '{name}' is missing", todo))
     for column in columns:
         near = get_close_matches(column.lower(), COLUMNS, n=1, cutoff=0.8)
@@ -85,7 +72,7 @@ def row_problems(path: Path, rows: list[dict[str, str]], kind: TaskKind | None) 
                 Problem("error", str(path), f"column 'slide' is empty in line {numbers}", "name every slide")
             )
         elif len(where) > 1:
-            report(name, f"the slide stands in several lines ({numbers})", "keep one row a slide")
+            report(name, f"the slide stands in several lines ({numbers})", "keep one row per slide")
     has_split, has_fold = (any(row.get(key) for row in rows) for key in ("split", "fold"))
     if has_split and has_fold:
         todo = "keep the one that is meant"
@@ -96,11 +83,11 @@ def row_problems(path: Path, rows: list[dict[str, str]], kind: TaskKind | None) 
             report(name, what, todo)
         if has_split and split not in SPLIT_NAMES:
             report(name, f"split '{split}' is not train, val or test", did_you_mean(split.lower(), SPLIT_NAMES))
-        if has_fold and not fold.isdecimal():
+        if has_fold and whole_number(fold) is None:
             report(name, f"fold '{fold}' is not a number", "number the folds 0, 1, 2, ...")
         if row.get("mpp") and positive(row["mpp"]) is None:
             report(name, f"mpp '{row['mpp']}' is not a positive number", "give microns per level-0 pixel")
-    folds = sorted({int(row["fold"]) for row in rows if has_fold and row["fold"].isdecimal()})
+    folds = sorted({found for row in rows if has_fold and (found := whole_number(row["fold"])) is not None})
     if folds and folds != list(range(max(2, len(folds)))):
         what = f"column 'fold' has the values {listed(folds)}"
         problems.append(Problem("error", str(path), what, "number two or more folds 0, 1, 2, ..."))
@@ -125,11 +112,25 @@ def _outcome_problems(row: dict[str, str], kind: TaskKind | None) -> list[tuple[
     return found
 
 
+def label_names(cell: str) -> set[str]:
+    """The labels that a cell of a multi-label manifest names."""
+    names = {name.strip() for name in cell.split(LABEL_SEPARATOR)}
+    return names - {"", NO_LABEL}
+
+
+def whole_number(text: str) -> int | None:
+    """The number from 0 on that a cell holds, None if it holds anything else."""
+    return int(text) if re.fullmatch("[0-9]{1,9}", text) else None
+
+
 def number(text: str) -> float | None:
     """The finite number that a cell holds, None if it holds anything else."""
     try:
         value = float(text)
     except ValueError:
+        return None
+    # Python reads 1_0 as ten, nobody else does
+    if "_" in text:
         return None
     return value if math.isfinite(value) else None
 
@@ -138,23 +139,3 @@ def positive(text: str) -> float | None:
     """The positive number that a cell holds, None if it holds anything else."""
     value = number(text)
     return value if value is not None and value > 0 else None
-
-
-def _read(path: Path) -> pd.DataFrame:
-    if path.suffix.lower() in (".parquet", ".pq"):
-        table = pd.read_parquet(path)
-    else:
-        table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
-    if not isinstance(table.index, pd.RangeIndex):
-        fail(path, "rows have more cells than the header line", "name every column, quote cells with commas")
-    table = table.rename(columns=lambda name: str(name).strip())
-    return table.map(_text).astype(object)
-
-
-def _text(value: Any) -> str:
-    if value is None or value is pd.NaT or value is pd.NA or value != value:
-        return ""
-    # a column of integers with a gap in it is stored as floats
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return str(value).strip()

@@ -9,11 +9,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from asmil.cohort.features import Provenance, inspect_features
+from asmil.cohort.extraction_record import extraction_record
+from asmil.cohort.features import inspect_features
 from asmil.cohort.source import FeatureInfo, FeatureSource
 from asmil.errors import AsmilError
 from asmil.extraction.settings import ExtractionConfig
 from asmil.folder_settings import claim_folder
+from asmil.names import file_in
 from asmil.slides.discovery import SlideFile
 
 SETTINGS = "extraction.yaml"
@@ -38,11 +40,11 @@ class FeatureFolder:
 
     def features(self, slide: str) -> Path:
         """The feature file of a slide."""
-        return self.path / f"{slide}.h5"
+        return file_in(self.path, slide, ".h5")
 
     def picture(self, slide: str) -> Path:
         """The quality-control picture of a slide."""
-        return self.path / PICTURES / f"{slide}.jpg"
+        return file_in(self.path / PICTURES, slide, ".jpg")
 
     def begin(self, config: ExtractionConfig, encoder: EncoderIdentity) -> None:
         """Note the settings, or refuse to mix with what was extracted here in another way."""
@@ -56,19 +58,19 @@ class FeatureFolder:
             return False
         try:
             info = inspect_features(FeatureSource(path))
+            made_with = slide_settings(info)
         except AsmilError:
             return False
-        about = read_about(info)
-        if about is None:
+        if made_with is None:
             raise AsmilError(
                 f"{slide.name}: {path} was not written by asmil extract; move it away or give another --out"
             )
-        made = (info.encoder, info.weights_hash, about["settings"])
+        made = (info.encoder, info.weights_hash, made_with)
         if made != (encoder.name, encoder.weights_hash, config.model_dump(mode="json")):
             raise AsmilError(
                 f"{slide.name}: {path} was extracted with other settings; move it away or give another --out"
             )
-        if slide.path.exists() and about["slide"]["bytes"] != slide_bytes(slide.path):
+        if slide.path.exists() and _noted_bytes(info) != slide_bytes(slide.path):
             return False
         return slide.mpp is None or (info.mpp is not None and abs(info.mpp - slide.mpp) <= SAME_MPP * slide.mpp)
 
@@ -89,18 +91,16 @@ def about_text(config: ExtractionConfig, slide: Mapping[str, Any], tissue: Mappi
     return json.dumps(record, ensure_ascii=False)
 
 
-def read_about(info: Provenance) -> dict[str, Any] | None:
-    """The record in a feature file; None if `asmil extract` did not write it."""
-    if info.extraction is None:
-        return None
-    record: dict[str, Any] = json.loads(info.extraction)
-    return record
-
-
 def slide_settings(info: FeatureInfo) -> dict[str, Any] | None:
     """The settings with which a feature file was extracted, None if they are not known."""
-    record = read_about(info)
-    return None if record is None else dict(record["settings"])
+    record = extraction_record(info)
+    return None if record is None or "settings" not in record else dict(record["settings"])
+
+
+def _noted_bytes(info: FeatureInfo) -> int | None:
+    """The size that the slide had when it was extracted."""
+    slide = (extraction_record(info) or {}).get("slide")
+    return slide.get("bytes") if isinstance(slide, dict) else None
 
 
 def slide_bytes(path: Path) -> int:

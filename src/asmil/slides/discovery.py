@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asmil.errors import AsmilError
+from asmil.names import name_problem
 from asmil.slides.dicom_folder import dicom_files
 from asmil.slides.file_names import DICOM_SUFFIX, PICTURE_SUFFIXES, SLIDE_SUFFIXES, is_picture, is_slide, slide_name
 from asmil.slides.folder_walk import walk_once
@@ -35,10 +36,15 @@ def find_slides(place: Path | str) -> list[SlideFile]:
     place = Path(place)
     refuse_absent(place)
     if place.is_dir():
-        return _in_order(_slides_in(place))
-    if place.suffix.lower() in TABLE_SUFFIXES:
-        return _slides_of_table(place)
-    return [SlideFile(slide_name(place), place)]
+        found = _in_order(_slides_in(place))
+    elif place.suffix.lower() in TABLE_SUFFIXES:
+        found = _slides_of_table(place)
+    else:
+        found = [SlideFile(slide_name(place), place)]
+    for slide in found:
+        if reason := name_problem(slide.name):
+            raise AsmilError(f"{place}: the slide '{slide.name}' {reason}; rename it")
+    return found
 
 
 def _slides_in(folder: Path) -> list[SlideFile]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-SLIDE_SUFFIXES = (
-    *(".svs", ".tif", ".tiff", ".ndpi", ".mrxs", ".scn", ".svslide", ".bif", ".vms", ".vmu", ".czi", ".dcm"),
-)
-PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp")
-"""Plain pictures: one level, no resolution."""
+from asmil.names import PICTURE_SUFFIXES, SLIDE_SUFFIXES
+
+__all__ = ["DICOM_SUFFIX", "PICTURE_SUFFIXES", "SLIDE_SUFFIXES", "is_picture", "is_slide", "slide_name"]
+
 DICOM_SUFFIX = ".dcm"
 
 

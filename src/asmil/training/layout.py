@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from asmil.config import read_yaml
 from asmil.errors import AsmilError
 
 TASK_FILE = "task.json"
@@ -44,7 +45,7 @@ class RunLayout:
     def read_values(self) -> dict[str, Any]:
         """What `config.yaml` says, as plain values."""
         try:
-            values = yaml.safe_load(self.config.read_text(encoding="utf-8"))
+            values = read_yaml(self.config.read_text(encoding="utf-8"))
         except (FileNotFoundError, NotADirectoryError):
             raise AsmilError(
                 f"{self.path} is not a run folder (no config.yaml); give the --out folder of `asmil train`"

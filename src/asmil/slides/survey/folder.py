@@ -7,6 +7,7 @@ from pathlib import Path
 
 from asmil.errors import AsmilError
 from asmil.folder_settings import claim_folder
+from asmil.names import file_in
 from asmil.slides.survey.settings import SurveyConfig
 
 
@@ -38,19 +39,19 @@ class SurveyFolder:
 
     def mask(self, slide: str) -> Path:
         """The tissue as black and white."""
-        return self.path / "masks" / f"{slide}.png"
+        return file_in(self.path / "masks", slide, ".png")
 
     def contours(self, slide: str) -> Path:
         """The tissue as polygons."""
-        return self.path / "contours" / f"{slide}.geojson"
+        return file_in(self.path / "contours", slide, ".geojson")
 
     def thumbnail(self, slide: str) -> Path:
         """The slide alone."""
-        return self.path / "thumbnails" / f"{slide}.jpg"
+        return file_in(self.path / "thumbnails", slide, ".jpg")
 
     def overlay(self, slide: str) -> Path:
         """The slide with tissue and tiles."""
-        return self.path / "overlays" / f"{slide}.jpg"
+        return file_in(self.path / "overlays", slide, ".jpg")
 
     def has_files(self, slide: str) -> bool:
         """Whether all files of a slide are there."""

@@ -1,0 +1,114 @@
+"""Finding the features of the rows of a manifest, and saying of each slide without any where it was looked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache, cached_property
+from pathlib import Path
+
+from asmil.cohort.locate import find_features, find_nested_features
+from asmil.cohort.pack_index import is_pack
+from asmil.cohort.problems import SHOWN, Problem, listed
+from asmil.cohort.source import GROUP_MARK, FeatureSource
+from asmil.errors import AsmilError, did_you_mean
+from asmil.names import without_extension
+
+NO_ZARR = "zarr is not read: save the features as HDF5 (datasets 'features' and 'coords')"
+
+
+class FeatureSearch:
+    """Finds features by the column `features`, or by the slide's name in a place that is listed once, if at all."""
+
+    def __init__(self, manifest: Path, place: Path | None) -> None:
+        self.manifest = manifest
+        self.place = place if place is not None else manifest.parent / "features"
+        self._of_place: list[Problem] = []
+        self._of_slides: list[Problem] = []
+        self._in_several: dict[tuple[str, ...], list[str]] = {}
+        # many rows may name one file, a cohort file or a pack
+        self._named_path = cache(self._look_at)
+
+    def find(self, row: Mapping[str, str]) -> FeatureSource | None:
+        """The features of a row; None if there are none, which `problems` tells."""
+        slide = row["slide"]
+        if cell := row.get("features"):
+            return self._named(slide, cell)
+        for name in (slide, without_extension(slide)):
+            if name in self._found:
+                return self._found[name]
+        candidates = self._below_place(slide)
+        if len(candidates) == 1:
+            return candidates[0]
+        if candidates:
+            folders = tuple(str(source.path.parent) for source in candidates)
+            self._in_several.setdefault(folders, []).append(slide)
+        elif self._found or self._nested:
+            self._report(slide, f"no feature file in {self.place}", [*self._found, *self._nested])
+        return None
+
+    def problems(self) -> list[Problem]:
+        """What is missing, or is there in several places."""
+        several = [
+            Problem(
+                "error",
+                str(self.manifest),
+                f"the features of {len(slides)} slides ({listed(slides)}) lie in several folders: {listed(folders)}",
+                "give the one that is meant with --features",
+            )
+            for folders, slides in self._in_several.items()
+        ]
+        return [*self._of_place, *several, *self._of_slides]
+
+    @cached_property
+    def _found(self) -> Mapping[str, FeatureSource]:
+        try:
+            found = find_features(self.place)
+        except AsmilError as error:
+            self._of_place.append(Problem("error", str(self.manifest), str(error)))
+            return {}
+        if not found and not self._nested:
+            is_zarr = self.place.suffix == ".zarr" or any(self.place.glob("*.zarr"))
+            todo = NO_ZARR if is_zarr else "extract features or give a column 'features'"
+            what = f"there is no feature file (.h5 or .pt) in {self.place}"
+            self._of_place.append(Problem("error", str(self.manifest), what, todo))
+        return found
+
+    @cached_property
+    def _nested(self) -> Mapping[str, list[FeatureSource]]:
+        is_folder = self.place.is_dir() and not is_pack(self.place)
+        return find_nested_features(self.place) if is_folder else {}
+
+    def _below_place(self, slide: str) -> list[FeatureSource]:
+        """The files of a slide in subfolders; for a name with folders, those that lie in folders of these names."""
+        names = [name.rpartition("/")[2] for name in (slide, without_extension(slide))]
+        candidates = next((self._nested[name] for name in names if name in self._nested), [])
+        if "/" not in slide:
+            return candidates
+        wanted = without_extension(slide)
+        exact = [one for one in candidates if one.path.with_suffix("") == self.place / wanted]
+        return exact or [one for one in candidates if one.path.with_suffix("").as_posix().endswith(f"/{wanted}")]
+
+    def _named(self, slide: str, cell: str) -> FeatureSource | None:
+        named, _, group = cell.partition(GROUP_MARK)
+        path, problem = self._named_path(named)
+        if problem is None:
+            return FeatureSource(path, group or None)
+        near = [one.name for one in path.parent.glob("*") if one.suffix == path.suffix and one.is_file()]
+        self._report(slide, problem, near, path.name, NO_ZARR if path.suffix == ".zarr" else None)
+        return None
+
+    def _look_at(self, named: str) -> tuple[Path, str | None]:
+        """A path from the manifest on, and why it cannot hold features."""
+        path = self.manifest.parent / named
+        if path.is_file() or is_pack(path):
+            return path, None
+        if path.is_dir():
+            return path, f"{path} is a folder, not a feature file"
+        return path, f"{path} is not a file" if path.exists() else f"feature file {path} does not exist"
+
+    def _report(self, slide: str, what: str, near: Iterable[str], name: str = "", todo: str | None = None) -> None:
+        # the nearest of many names takes long to find, and nobody reads a long list of problems to its end
+        if todo is None and len(self._of_slides) < SHOWN and (known := list(near)):
+            todo = did_you_mean(name or slide, known)
+        where = f"{self.manifest}, slide '{slide}'"
+        self._of_slides.append(Problem("error", where, what, todo or "correct the name or extract the slide"))

@@ -1,0 +1,112 @@
+"""Names of slides and patients: which may become file names, and which are one name in two spellings."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable
+from pathlib import Path
+
+from asmil.errors import HIDDEN, AsmilError
+
+SLIDE_SUFFIXES = (
+    *(".svs", ".tif", ".tiff", ".ndpi", ".mrxs", ".scn", ".svslide", ".bif", ".vms", ".vmu", ".czi", ".dcm"),
+)
+PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp")
+"""Plain pictures: one level, no resolution."""
+FEATURE_SUFFIXES = (".h5", ".hdf5", ".pt", ".pth", ".npy", ".npz", ".zarr")
+FORMULA_STARTS = ("=", "@")
+"""Spreadsheets compute cells that begin so. `+` and `-` are not among them: labels and values begin with them."""
+LONGEST_PART = 200
+"""Bytes of a name: file systems allow 255, and endings are added."""
+_DRIVE = re.compile(r"[A-Za-z]:")
+_INVISIBLE = "Cf"
+
+
+def text_problem(text: str) -> str | None:
+    """Why a label or a site cannot be used, None if it can: it would change a terminal or run in a spreadsheet."""
+    if hidden := HIDDEN.search(text):
+        return f"holds the control character {hidden[0]!a}"
+    if text.startswith(FORMULA_STARTS):
+        return f"begins with '{text[0]}', which spreadsheets take for a formula"
+    return None
+
+
+def name_problem(name: str) -> str | None:
+    r"""Why the name of a slide or a patient cannot be used, None if it can.
+
+    Files are named after slides and patients, so a name must stay in the folder it is written to. `site_a/slide_1`
+    does: it becomes a file in a subfolder.
+
+    >>> name_problem("TCGA-3C-AALI-01Z-00-DX1.F6E9A5DF"), name_problem("site_a/slide 1")
+    (None, None)
+    >>> name_problem("../escaped")
+    "would become a file outside its folder ('..')"
+    """
+    if found := text_problem(name):
+        return found
+    if "\\" in name:
+        return "holds a backslash, which separates folders on Windows"
+    if name.startswith("/") or _DRIVE.match(name):
+        return "is an absolute path"
+    for part in name.split("/"):
+        if part in ("", ".", ".."):
+            return f"would become a file outside its folder ('{part}')" if part == ".." else "has an empty part"
+        if len(part.encode("utf-8")) > LONGEST_PART:
+            return f"is longer than the {LONGEST_PART} bytes that a file name may have"
+    return None
+
+
+def file_in(folder: Path, name: str, suffix: str) -> Path:
+    """The file of a slide or a patient in a folder; a name that leaves the folder is refused.
+
+    >>> file_in(Path("out"), "a.1", ".h5").as_posix()
+    'out/a.1.h5'
+    """
+    if found := name_problem(name):
+        raise AsmilError(f"the name '{name}' {found}; rename it")
+    return folder / f"{name}{suffix}"
+
+
+def without_extension(name: str) -> str:
+    """A name without the ending of a slide, picture or feature file; other dots belong to the name.
+
+    >>> [without_extension(name) for name in ("a.1.svs", "b.h5", "c.1", "d.ome.tif")]
+    ['a.1', 'b', 'c.1', 'd']
+    """
+    lower = name.lower()
+    for suffix in (".ome.tif", ".ome.tiff", *SLIDE_SUFFIXES, *PICTURE_SUFFIXES, *FEATURE_SUFFIXES):
+        if lower.endswith(suffix) and len(name) > len(suffix):
+            return name[: -len(suffix)]
+    return name
+
+
+def folded(name: str) -> str:
+    r"""What all spellings of a name have in common: Unicode forms, case, blanks and invisible characters do not count.
+
+    >>> folded("P\u200b1 ") == folded("p1"), folded("Mu\u0308ller") == folded("m\u00fcller")
+    (True, True)
+    """
+    if not name.isascii():
+        plain = unicodedata.normalize("NFKC", name)
+        name = "".join(letter for letter in plain if unicodedata.category(letter) != _INVISIBLE)
+    return " ".join(name.casefold().split())
+
+
+def lookalikes(names: Iterable[str]) -> list[list[str]]:
+    """Groups of different names that are spellings of one."""
+    groups: dict[str, dict[str, None]] = {}
+    for name in names:
+        groups.setdefault(folded(name), {})[name] = None
+    return [list(group) for group in groups.values() if len(group) > 1]
+
+
+def spelled(names: Iterable[str]) -> str:
+    r"""Names in quotes; characters that a reader could not tell apart are written as escapes.
+
+    >>> spelled(["p1", "P1"]), spelled(["u\u0308", "\u00fc"])
+    ("'p1' and 'P1'", "'u\\u0308' and '\\xfc'")
+    """
+    known = list(names)
+    look_the_same = len({unicodedata.normalize("NFKC", name) for name in known}) < len(known)
+    return " and ".join(map(ascii if look_the_same else repr, known))
