@@ -1,10 +1,15 @@
 import errno
 
 import pytest
+import torch
 
+from asmil.cohort.features import FeatureSource
+from asmil.cohort.opened import open_features
+from asmil.cohort.pack_index import INDEX, PACK_VERSION, read_index
 from asmil.config import merge, parse_assignments
 from asmil.errors import AsmilError, did_you_mean
 from asmil.files import discard_partials, replacing, write_json, write_text
+from asmil.models import official
 
 
 def test_the_nearest_names_or_a_few_of_all():
@@ -47,3 +52,15 @@ def test_a_process_that_ends_at_once_can_take_its_half_written_files_with_it(tmp
         partial.write_text("whole")
     assert (tmp_path / "a.txt").read_text() == "whole"
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_errors_are_value_errors_and_pass_where_value_errors_are_explained(tmp_path):
+    assert issubclass(AsmilError, ValueError)
+    torch.save(torch.zeros(2, 3), tmp_path / "slide.pt")
+    with pytest.raises(AsmilError, match=r"^as it was$"), open_features(FeatureSource(tmp_path / "slide.pt")):
+        raise AsmilError("as it was")
+    write_json(tmp_path / INDEX, {"version": PACK_VERSION + 1})
+    with pytest.raises(AsmilError, match=f"{PACK_VERSION + 1} is newer"):
+        read_index(tmp_path)
+    with pytest.raises(AsmilError, match="'mode'"):
+        official.load({"head.0.weight": torch.zeros(4, 3), "head.2.weight": torch.zeros(2, 4)})

@@ -6,11 +6,15 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 
-class AsmilError(Exception):
+class AsmilError(ValueError):
     """A mistake in the input: its message names what is wrong, where, and what to do.
 
     The command prints the message and exits with a code other than zero; no traceback is shown.
     """
+
+
+class AsmilWarning(UserWarning):
+    """The input is accepted, but is probably not what was meant."""
 
 
 def did_you_mean(word: str, options: Iterable[str]) -> str:
