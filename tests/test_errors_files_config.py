@@ -1,12 +1,17 @@
 import errno
 
 import pytest
+import torch
 import yaml
 
+from asmil.cohort.features import FeatureSource
+from asmil.cohort.opened import open_features
+from asmil.cohort.pack_index import INDEX, PACK_VERSION, read_index
 from asmil.config import merge, parse_assignments, read_yaml
 from asmil.errors import AsmilError, did_you_mean
 from asmil.files import discard_partials, replacing, write_json, write_text
 from asmil.folder_settings import claim_folder
+from asmil.models import official
 from asmil.training.layout import RunLayout
 
 
@@ -81,3 +86,15 @@ def test_traps_in_the_files_of_a_folder_are_one_sentence(tmp_path):
         RunLayout(tmp_path).read_values()
     with pytest.raises(AsmilError, match=r"config\.yaml"):
         claim_folder(tmp_path / "config.yaml", {"a": 1}, "features")
+
+
+def test_errors_are_value_errors_and_pass_where_value_errors_are_explained(tmp_path):
+    assert issubclass(AsmilError, ValueError)
+    torch.save(torch.zeros(2, 3), tmp_path / "slide.pt")
+    with pytest.raises(AsmilError, match=r"^as it was$"), open_features(FeatureSource(tmp_path / "slide.pt")):
+        raise AsmilError("as it was")
+    write_json(tmp_path / INDEX, {"version": PACK_VERSION + 1})
+    with pytest.raises(AsmilError, match=f"{PACK_VERSION + 1} is newer"):
+        read_index(tmp_path)
+    with pytest.raises(AsmilError, match="'mode'"):
+        official.load({"head.0.weight": torch.zeros(4, 3), "head.2.weight": torch.zeros(2, 4)})

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from asmil.errors import AsmilError
+from asmil.errors import AsmilError, AsmilWarning
 from asmil.version import __version__
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ _HOMES = {
 __all__ = [
     "Anchor",
     "AsmilError",
+    "AsmilWarning",
     "Bag",
     "MILClassifier",
     "MILModel",

@@ -11,7 +11,7 @@ HIDDEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\
 and bytes of file names that are no text."""
 
 
-class AsmilError(Exception):
+class AsmilError(ValueError):
     """A mistake in the input: its message names what is wrong, where, and what to do.
 
     The command prints the message and exits with a code other than zero; no traceback is shown. Names in the message
@@ -33,6 +33,10 @@ def printable(text: str) -> str:
 
 def _escape(letter: str) -> str:
     return letter.encode("unicode_escape").decode("ascii")
+
+
+class AsmilWarning(UserWarning):
+    """The input is accepted, but is probably not what was meant."""
 
 
 def did_you_mean(word: str, options: Iterable[str]) -> str:

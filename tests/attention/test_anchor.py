@@ -1,12 +1,16 @@
 import copy
+import math
+import warnings
 
 import pytest
 import torch
+import torch.distributed
 from torch import nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from asmil import Anchor, Bag, build
 from asmil.attention import NSF, kl, log_nsf, log_softmax
-from asmil.errors import AsmilError
+from asmil.errors import AsmilError, AsmilWarning
 
 
 def bag(tiles: int = 12, width: int = 32, seed: int = 0) -> Bag:
@@ -144,3 +148,171 @@ def test_refusals(model):
         Anchor(model, update="batch")
     with pytest.raises(AsmilError, match="unmasked bag"):
         Anchor(model).loss(bag(), model.attend(bag(5)))
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+@pytest.mark.parametrize("side", ["anchor", "online"])
+@pytest.mark.parametrize("divergence", ["kl", "cross_entropy"])
+def test_broken_scores_of_either_side_make_the_loss_nan(broken, side, divergence):
+    scores = {"anchor": torch.randn(2, 6), "online": torch.randn(2, 6)}
+    scores[side][0, 2] = broken
+    anchor = Anchor(nn.Linear(2, 2), scores=lambda _, bag: scores["anchor"], divergence=divergence)
+    assert torch.isnan(anchor.loss(None, scores["online"]))
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+@pytest.mark.parametrize("normalizer", ["nsf", "softmax", "standardized_nsf", "entmax"])
+def test_padding_does_not_enter_the_loss(reduction, normalizer):
+    """A padded batch of bags costs what its bags cost one by one; the padding may hold anything."""
+    lengths = torch.tensor([6, 3, 4])
+    real = torch.arange(6) < lengths.unsqueeze(1)
+    theirs, ours = torch.randn(2, 3, 6)
+    theirs[~real], ours[~real] = math.nan, 1e4
+    ours.requires_grad_()
+
+    def anchor(found):
+        return Anchor(nn.Linear(2, 2), normalizer=normalizer, reduction=reduction, scores=lambda _, bag: found)
+
+    together = anchor(theirs).loss(None, ours, mask=real)
+    alone = [anchor(theirs[[i], :n]).loss(None, ours[[i], :n]) for i, n in enumerate(lengths)]
+    torch.testing.assert_close(together, torch.stack(alone).mean())
+    torch.testing.assert_close(anchor(theirs).loss(None, ours, mask=real.float()), together)
+    together.backward()
+    assert torch.isfinite(ours.grad).all()
+    assert ours.grad[~real].abs().max() == 0
+
+
+def test_one_mask_for_all_rows_and_a_mask_that_does_not_fit(model):
+    scores = model.attend(bag())
+    anchor = Anchor(model)
+    mask = torch.arange(12) < 9
+    torch.testing.assert_close(
+        anchor.loss(bag(), scores, mask=mask), anchor.loss(bag(), scores, mask=mask.expand(64, -1))
+    )
+    with pytest.raises(AsmilError, match=r"\(5,\)"):
+        anchor.loss(bag(), scores, mask=mask[:5])
+
+
+@pytest.mark.parametrize("share", [1.0, 0.8])
+def test_scores_that_are_already_weights_are_warned_about_once(model, share):
+    scores = model.attend(bag())
+    anchor = Anchor(model)
+    with pytest.warns(AsmilWarning):
+        anchor.loss(bag(), share * torch.softmax(scores, dim=-1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        anchor.loss(bag(), share * torch.softmax(scores, dim=-1))
+        Anchor(model).loss(bag(), scores)
+        Anchor(model).loss(bag(), torch.zeros_like(scores))
+
+
+HALF = [torch.bfloat16, torch.float16]
+
+
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("converted", ["model", "anchor"])
+def test_the_average_moves_in_half_precision_as_in_float32(dtype, converted):
+    def built(dtype):
+        torch.manual_seed(0)
+        layer = nn.Linear(8, 1).to(dtype)
+        anchor = Anchor(layer, scores=lambda module, x: module(x.to(module.weight.dtype)).t())
+        return layer, anchor
+
+    full, expected = built(torch.float32)
+    half, anchor = built(dtype if converted == "model" else torch.float32)
+    half, anchor = half.to(dtype), anchor.to(dtype)
+    expected.copy.load_state_dict({name: value.float() for name, value in half.state_dict().items()})
+    if converted == "anchor":  # it knew the exact weights
+        expected.copy.load_state_dict(full.state_dict())
+    with torch.no_grad():
+        for one in (full, half):
+            one.weight.fill_(1.0)
+            one.bias.fill_(-1.0)
+    for _ in range(50):
+        anchor.update(half)
+        expected.update(full)
+    state = anchor.state_dict()
+    assert {value.dtype for value in state.values()} == {torch.float32}
+    torch.testing.assert_close(state, expected.state_dict())
+    assert anchor.attend(torch.randn(5, 8)).dtype == dtype
+    assert torch.equal(anchor.copy.weight, state["copy.weight"].to(dtype))
+    _, fresh = built(dtype)
+    fresh.load_state_dict(state)
+    fresh.update(half)
+    anchor.update(half)
+    torch.testing.assert_close(fresh.state_dict(), anchor.state_dict(), rtol=0, atol=0)
+    torch.testing.assert_close(anchor.float().copy.weight, anchor.state_dict()["copy.weight"], rtol=0, atol=0)
+
+
+class Training(nn.Module):
+    """As in Lightning: the model and its anchor are parts of one module, whose state dict holds both."""
+
+    def __init__(self, dtype=torch.float32):
+        super().__init__()
+        self.net = build("asmil", in_features=32, n_classes=2).to(dtype)
+        self.anchor = Anchor(self.net)
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")  # a CPU without bfloat16 multiplies in another way
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("seen", [False, True])
+def test_state_restores_as_a_part_of_another_module(dtype, seen):
+    whole = Training(dtype)
+    whole.anchor.attend(bag())
+    with torch.no_grad():
+        whole.net.tokens.add_(1)
+    whole.anchor.update(whole.net)
+    fresh = Training(dtype)
+    if seen:
+        fresh.anchor.attend(bag())
+    fresh.load_state_dict(whole.state_dict())
+    torch.testing.assert_close(fresh.state_dict(), whole.state_dict(), rtol=0, atol=0)
+    assert torch.equal(fresh.anchor.attend(bag()), whole.anchor.attend(bag()))
+    copied = copy.deepcopy(whole)
+    copied.load_state_dict(whole.state_dict())
+
+
+def test_a_state_without_an_anchor_leaves_the_anchor_as_it_was():
+    whole = Training()
+    state = {name: value for name, value in whole.state_dict().items() if name.startswith("net.")}
+    with pytest.raises(RuntimeError, match=r"anchor\.copy\.tokens"):
+        whole.load_state_dict(state)
+    whole.load_state_dict(state, strict=False)
+    whole.anchor.loss(bag(), whole.net.attend(bag()))
+
+
+@pytest.fixture
+def one_process(tmp_path):
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def wrappings():
+    yield "data parallel", DataParallel
+    yield "distributed", DistributedDataParallel
+    yield "compiled", lambda module: torch.compile(module, backend="eager")
+    yield "compiled and distributed", lambda module: torch.compile(DistributedDataParallel(module), backend="eager")
+
+
+@pytest.mark.parametrize(("name", "wrap"), [pytest.param(*one, id=one[0]) for one in wrappings()])
+@pytest.mark.usefixtures("one_process")
+def test_follows_a_wrapped_model(name, wrap):
+    torch.manual_seed(0)
+    plain = nn.Linear(8, 1)
+    wrapped = wrap(plain)
+    expected, *anchors = (
+        Anchor(model, momentum=0.9, scores=lambda module, x: module(x).t()) for model in (plain, wrapped, plain)
+    )
+    with torch.no_grad():
+        plain.weight.add_(1)
+    expected.update(plain)
+    for anchor in anchors:
+        anchor.update(wrapped)
+        torch.testing.assert_close(anchor.state_dict(), expected.state_dict())
+
+
+def test_a_model_that_it_was_not_built_for_is_refused(model):
+    anchor = Anchor(model)
+    with pytest.raises(AsmilError, match="tokens"):
+        anchor.update(nn.Sequential(model))

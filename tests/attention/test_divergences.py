@@ -60,3 +60,32 @@ def test_extreme_opposite_scores_give_a_large_finite_divergence():
     assert torch.isfinite(value).all()
     assert value.item() == pytest.approx(kl(log_nsf(-up), log_softmax(up)).item())
     assert value.item() > 50
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+@pytest.mark.parametrize("side", ["target", "online"])
+def test_broken_scores_are_not_hidden(broken, side):
+    scores = {"target": torch.randn(2, 5), "online": torch.randn(2, 5)}
+    scores[side][1, 3] = broken
+    value = kl_to_softmax(scores["target"], Softmax(), scores["online"])
+    assert torch.isfinite(value[0])
+    assert torch.isnan(value[1])
+
+
+def test_a_tile_that_only_the_target_weighs_makes_the_divergence_infinite():
+    online = torch.tensor([[0.0, -math.inf, 1.0]])
+    assert kl_to_softmax(torch.zeros(1, 3), NSF(), online).item() == math.inf
+    assert kl(log_nsf(torch.zeros(1, 3)), log_softmax(online)).item() == math.inf
+
+
+def test_tiles_masked_on_both_sides_are_as_if_left_out():
+    draw = torch.Generator().manual_seed(0)
+    target, online = torch.randn(3, 8, generator=draw), torch.randn(3, 8, generator=draw)
+    kept = torch.tensor([0, 1, 4, 5, 7])
+    masked = torch.ones(8, dtype=torch.bool).index_fill(0, kept, False)
+    full = online.masked_fill(masked, -math.inf).requires_grad_()
+    value = kl_to_softmax(target.masked_fill(masked, -math.inf), NSF(), full)
+    torch.testing.assert_close(value, kl_to_softmax(target[:, kept], NSF(), online[:, kept]))
+    value.sum().backward()
+    assert torch.isfinite(full.grad).all()
+    assert full.grad[:, masked].abs().max() == 0

@@ -9,16 +9,19 @@ is the normalized sigmoid and that of the model is softmax.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from asmil.attention import divergences
-from asmil.attention.moving_copy import MovingCopy, Read, When
+from asmil.attention.moving_copy import MovingCopy, Read, When, unwrapped
 from asmil.attention.normalizers import Normalizer, Softmax, build_normalizer
 from asmil.attention.stabilizer import Attended
-from asmil.errors import AsmilError
+from asmil.errors import AsmilError, AsmilWarning
+
+_TILES_TO_TELL_WEIGHTS = 10
 
 
 class Anchor(MovingCopy):
@@ -34,10 +37,11 @@ class Anchor(MovingCopy):
     weight: beta, the factor of the loss
     update: "step" moves the anchor at each `update`, "epoch" at each `end_epoch`, "never" keeps it as it started
     divergence: "kl", or "cross_entropy" (same gradient, another value)
-    reduction: "sum" over tiles as published, or "mean", which divides by the number of tiles as well
+    reduction: "sum" over tiles as published, or "mean", which divides by the number of unmasked tiles as well
 
     The anchor keeps only what the scores depend on: the first bag shows which parameters are read, and the copies of
-    all others are let go. It is in eval mode, has no gradients, moves with `.to()`, and its state dict restores it.
+    all others are dropped. It is in eval mode, has no gradients, moves with `.to()`, and its state dict restores it,
+    also as a part of another module's state dict. Averages of half-precision parameters are kept in float32.
     """
 
     def __init__(
@@ -52,6 +56,7 @@ class Anchor(MovingCopy):
         reduction: Literal["sum", "mean"] = "sum",
         scores: Read | None = None,
     ) -> None:
+        model = unwrapped(model)
         if scores is None and not callable(getattr(model, "attend", None)):
             raise AsmilError(
                 f"{type(model).__name__} has no attend(bag); give the anchor scores=callable(model, bag) instead"
@@ -66,6 +71,7 @@ class Anchor(MovingCopy):
         self.weight = weight
         self.divergence = divergence
         self.reduction = reduction
+        self._looked_for_weights = False
         # In a tuple, so that the online model's own module is not registered (saved, moved) here.
         online = getattr(model, "normalizer", None)
         self._online_normalizer = (online if isinstance(online, Normalizer) else Softmax(),)
@@ -81,21 +87,39 @@ class Anchor(MovingCopy):
 
     def penalty(self, attended: Attended) -> Tensor:
         """The loss, from what a training step shows to every stabilizer."""
-        return self.loss(attended.bag, attended.scores, attended.rows)
+        return self._loss(attended.bag, attended.scores, attended.rows, None)
 
-    def loss(self, bag: Any, scores: Tensor, rows: Tensor | None = None) -> Tensor:
+    def loss(self, bag: Any, scores: Tensor, rows: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """`weight * L_AS` for the scores that the model in training gave this bag.
 
-        rows: a mask over the rows of the scores; only those enter the average (default: all).
+        rows: a mask over the rows of the scores; only those enter the average (default: all)
+        mask: A x N or N, true (or not 0) for real tiles and false for padding, which enters no sum. A tile with the
+            score minus infinity on both sides counts as padding without a mask
+
+        NaN or plus infinity among the unmasked scores of either side make the loss NaN, as does a row without tiles.
+        Scores that look like attention weights (softmax already applied) give an `AsmilWarning`, once.
         """
         if scores.ndim != 2:
             raise AsmilError(f"anchor: scores have shape {tuple(scores.shape)}; they must be A x N (rows x tiles)")
+        if mask is not None and mask.shape not in (scores.shape, scores.shape[1:]):
+            raise AsmilError(
+                f"anchor: the mask has shape {tuple(mask.shape)}, the scores {tuple(scores.shape)}; give one value per "
+                "tile, A x N or N"
+            )
+        if not self._looked_for_weights:
+            self._warn_of_weights(scores)
+        return self._loss(bag, scores, rows, mask)
+
+    def _loss(self, bag: Any, scores: Tensor, rows: Tensor | None, mask: Tensor | None) -> Tensor:
         target_scores = self.attend(bag)
         if target_scores.shape != scores.shape:
             raise AsmilError(
                 f"anchor: the model gave scores of shape {tuple(scores.shape)}, the anchor "
                 f"{tuple(target_scores.shape)} for the same bag; pass the scores of the unmasked bag"
             )
+        if mask is not None:
+            padding = (mask == 0).to(scores.device)
+            scores, target_scores = (one.masked_fill(padding, -torch.inf) for one in (scores, target_scores))
         online = self._online_normalizer[0]
         if self.divergence == "kl" and type(online) is Softmax and online.temperature == 1.0:
             per_row = divergences.kl_to_softmax(target_scores, self.normalizer, scores)
@@ -105,8 +129,26 @@ class Anchor(MovingCopy):
                 log_target = self.normalizer.log(target_scores)
             per_row = divergence(log_target, online.log(scores))
         if self.reduction == "mean":
-            per_row = per_row / scores.shape[-1]
+            per_row = per_row / (target_scores != -torch.inf).sum(dim=-1)
+        # The sigmoid of an infinite score is finite: times 0 it is NaN, as it is wherever else it enters.
+        per_row = per_row + 0.0 * target_scores.amax(dim=-1)
         return self.weight * (per_row.mean() if rows is None else per_row[rows].mean())
+
+    def _warn_of_weights(self, scores: Tensor) -> None:
+        """Look at the first bag that is large enough to tell, once, since reading values waits for a GPU."""
+        if scores.shape[-1] < _TILES_TO_TELL_WEIGHTS:
+            return
+        self._looked_for_weights = True
+        values = scores.detach().float()
+        sums = values.sum(dim=-1)
+        # Less than 1 where a model has further tokens (a class token, padding) that take their share.
+        if bool(((values >= 0).all(dim=-1) & (sums > 0) & (sums < 1.001)).all()):
+            warnings.warn(
+                "anchor: no score is negative and no row sums to more than 1, so these look like attention weights; "
+                "pass the scores before softmax, otherwise the loss is nearly constant",
+                AsmilWarning,
+                stacklevel=3,
+            )
 
 
 def _attend(model: Any, bag: Any) -> Tensor:

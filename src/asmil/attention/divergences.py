@@ -1,7 +1,9 @@
 """How far two attentions lie apart, row by row, from their logarithms (natural logarithm throughout: nats).
 
-`log_target` and `log_attention` are ... x N log-probabilities; a result has one number a row. A tile whose target
-weight is 0 (log weight minus infinity) contributes nothing.
+`log_target` and `log_attention` are ... x N log-probabilities; a result has one number per row. A tile whose target
+weight is 0 (log weight minus infinity: masked, or outside a sparse target) contributes nothing. Nothing else is left
+out: NaN in either makes the row NaN, and a tile that has weight in the target but none in the attention makes it
+infinite.
 """
 
 from __future__ import annotations
@@ -59,7 +61,9 @@ class _KLToSoftmax(torch.autograd.Function):
         for rows in _row_blocks(scores):
             log_target, log_attention = normalizer.log(target_scores[rows]), log_softmax(scores[rows])
             target = log_target.exp()
-            per_row.append(log_target.sub_(log_attention).mul_(target).nansum(dim=-1))
+            without_weight = log_target == -torch.inf
+            terms = log_target.sub_(log_attention).mul_(target).masked_fill_(without_weight, 0.0)
+            per_row.append(terms.sum(dim=-1))
             difference[rows] = log_attention.exp_().sub_(target)
         ctx.save_for_backward(difference)
         return torch.cat(per_row)

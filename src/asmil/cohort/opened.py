@@ -23,6 +23,7 @@ from asmil.cohort.pack_index import info_of, is_pack
 from asmil.cohort.pack_reading import Pack
 from asmil.cohort.problems import fail
 from asmil.cohort.source import FeatureInfo, FeatureSource, Layout
+from asmil.errors import AsmilError
 from asmil.files import refuse_special_file
 
 TORCH_MAGIC = (b"PK", b"\x80")
@@ -92,6 +93,8 @@ def as_tensor(values: Any) -> Tensor:
 def _explained(source: FeatureSource) -> Iterator[None]:
     try:
         yield
+    except AsmilError:
+        raise
     except FileNotFoundError:
         fail(source.path, "the feature file does not exist", "correct its path or extract the slide")
     except IsADirectoryError:

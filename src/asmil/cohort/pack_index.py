@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from asmil.cohort.problems import fail
 from asmil.cohort.source import CoordsUnit, FeatureInfo, FeatureSource, Layout, Provenance
+from asmil.errors import AsmilError
 from asmil.files import write_json
 
 PackDtype = Literal["float16", "float32"]
@@ -117,6 +118,8 @@ def read_index(folder: Path) -> PackIndex | None:
         FEATURE_FILES[known["dtype"]]
     except FileNotFoundError:
         return None
+    except AsmilError:
+        raise
     except (ValueError, KeyError, TypeError, IndexError, AttributeError):
         fail(folder / INDEX, "the index of the pack is damaged", "copy the pack again, or delete it and pack again")
     return PackIndex(known["dtype"], {entry.slide: entry for entry in entries})

@@ -75,6 +75,8 @@ def load(tensors: Mapping[str, Any], config: Mapping[str, Any] | None = None) ->
         raise AsmilError(f"{looks} lacks {', '.join(f'{layer}.weight' for layer in halves)}")
     try:
         in_features, n_outputs, options, ours = form.convert(state, config)
+    except AsmilError:
+        raise
     except KeyError:
         missing = [state.official_name(name) for name in _missing(form, state, config)]
         raise AsmilError(f"{looks} lacks {', '.join(missing)}") from None

@@ -127,7 +127,7 @@ class MeanPooling(PoolingModel):
             sums.append(embedded.sum(dim=0, dtype=torch.promote_types(embedded.dtype, torch.float32)))
             instance_logits.append(logits)
         tile_logits = torch.cat(instance_logits)
-        mean = torch.stack(sums).sum(dim=0) / len(tile_logits)
+        mean = torch.stack(sums).sum(dim=0) / tile_logits.shape[0]
         return Output(self.head(mean), None, mean, tile_logits)
 
 
@@ -161,7 +161,7 @@ class MaxPooling(PoolingModel):
             candidates.append(logits[tiles])
             numbers.append(tiles + seen)
             instance_logits.append(logits)
-            seen += len(logits)
+            seen += logits.shape[0]
         finalists = torch.cat(candidates)
         chosen = self._deciding_tiles(finalists)
         # one row for all classes, or one for each

@@ -109,6 +109,8 @@ class RunPredictor:
             return Classification(self.description.classes)
         try:
             return task_from_dict(json.loads(note.read_text(encoding="utf-8")))
+        except AsmilError:
+            raise
         except (ValueError, KeyError, TypeError) as error:
             raise AsmilError(f"{note} cannot be read ({error}); restore it or train again") from None
 

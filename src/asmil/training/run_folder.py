@@ -127,6 +127,8 @@ class RunFolder(RunLayout):
             return description.config
         try:
             return with_settings(description.config, json.loads(note.read_text(encoding="utf-8"))["settings"])
+        except AsmilError:
+            raise
         except (ValueError, KeyError, TypeError) as error:
             raise AsmilError(f"{note} cannot be read ({error}); restore it or train again") from None
 

@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from asmil.attention.normalizers import Normalizer, Softmax
 from asmil.models.blocks.embedding import TileEmbedding
+from asmil.models.blocks.exporting import is_exporting
 from asmil.models.blocks.randomness import Dropout
 
 
@@ -85,13 +86,15 @@ def _each(weights: Tensor, biases: Tensor, rows: Tensor, scale: float = 1.0) -> 
 def single_layer(embedding: TileEmbedding, normalizer: Normalizer, features: Tensor) -> Tensor | None:
     """The weight with which `embed_and_attend` may stand for embedding, softmax and pooling of a training step.
 
-    None where more than one ReLU layer embeds the tiles, the normalizer is not plain softmax, nothing is trained, or
-    autocast chooses the types.
+    None where more than one ReLU layer embeds the tiles, the normalizer is not plain softmax, neither the weight nor
+    the features need a gradient, the model is being exported, or autocast chooses the types.
     """
     plain = type(normalizer) is Softmax and normalizer.temperature == 1.0
-    if not plain or not torch.is_grad_enabled() or torch.is_autocast_enabled(features.device.type):
+    if not plain or not torch.is_grad_enabled() or is_exporting() or torch.is_autocast_enabled(features.device.type):
         return None
-    return embedding.weight_of_single_layer()
+    weight = embedding.weight_of_single_layer()
+    needed = weight is not None and (weight.requires_grad or features.requires_grad)
+    return weight if needed else None
 
 
 def embed_and_attend(features: Tensor, embedding: Tensor, vectors: Tensor, constants: Tensor) -> tuple[Tensor, Tensor]:
@@ -113,9 +116,9 @@ class _EmbedAndAttend(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         embedded = functional.relu(features @ embedding.t(), inplace=True)
         scores = torch.addmm(constants, vectors, embedded.t())
-        n_rows = len(vectors)
+        n_rows = vectors.shape[0]
         # The upper half is for the gradient of the scores.
-        both = scores.new_empty(2 * n_rows, len(features))
+        both = scores.new_empty(2 * n_rows, features.shape[0])
         attention = torch.softmax(scores, dim=-1, out=both[n_rows:])
         pooled = attention @ embedded
         ctx.save_for_backward(features, embedding, vectors, embedded, pooled)

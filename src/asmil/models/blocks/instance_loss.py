@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from asmil.models.base import ModelConfig, Output
+from asmil.models.blocks.exporting import is_exporting
 from asmil.models.blocks.smooth_svm import smooth_svm
 
 
@@ -59,7 +60,11 @@ def cluster_logits(
 
     embedded: N x I
     scores: A x N, a row a class or one row for all
+
+    An exported model has none: only the loss reads them.
     """
+    if is_exporting():
+        return {}
     n_tiles = len(embedded)
     k = min(config.k_sample, n_tiles if config.k_rule == "official" else max(1, n_tiles // 2))
     scores = scores.detach()

@@ -9,6 +9,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from asmil.models.blocks.exporting import refuse_in_export
+
 
 def cluster(
     rows: Tensor | npt.NDArray[np.floating],
@@ -23,6 +25,7 @@ def cluster(
     starts is kept, all drawn from `seed`. fit_rows: find the centers on so many rows drawn at random; every row then
     goes to the nearest center.
     """
+    refuse_in_export("k-means")
     # Here, since the import takes a second that every command would wait for.
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning

@@ -61,7 +61,7 @@ class ProjectedAttention(nn.Module):
 
     def second_map(self, which: int, x: Tensor) -> Tensor:
         """n x d -> n x H x (d / H), by the second map of the queries (0), keys (1) or values (2)."""
-        return functional.linear(x, self.in_weight[which], self.in_bias[which]).view(len(x), self.heads, -1)
+        return functional.linear(x, self.in_weight[which], self.in_bias[which]).view(x.shape[0], self.heads, -1)
 
     def heads_of(self, which: int) -> Tensor:
         """The second map by head, H x (d / H) x d."""
@@ -135,7 +135,7 @@ class FewKeys(ProjectedAttention):
             values = torch.einsum("khe,dhe->hkd", self.second_map(2, self.value(keys)), out_by_head).flatten(0, 1)
         dtype = projected.dtype
         scores = torch.addmm(constants.to(dtype), projected, vectors.t().to(dtype))
-        attention = torch.softmax(scores.view(len(scores), self.heads, -1), dim=-1).flatten(1).to(dtype)
+        attention = torch.softmax(scores.view(scores.shape[0], self.heads, -1), dim=-1).flatten(1).to(dtype)
         return torch.addmm(self.out.bias.to(dtype), attention, values.to(dtype))
 
 

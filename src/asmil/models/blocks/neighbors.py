@@ -14,6 +14,7 @@ from torch import Tensor
 
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
+from asmil.models.blocks.exporting import refuse_in_export
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -32,6 +33,7 @@ def nearest_edges(bag: Bag, k: int, method: str) -> Tensor:
             f"{bag.id}: {method} needs the coordinates of the tiles to find their neighbors; "
             "store them in the feature file as dataset 'coords' (N x 2)"
         )
+    refuse_in_export("the search for neighboring tiles")
     coords = bag.coords.cpu().double().numpy()
     slides = np.zeros(len(bag), np.int64) if bag.slide_index is None else bag.slide_index.cpu().numpy()
     parts = []

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from asmil.errors import AsmilError
+from asmil.models.blocks.exporting import warn_of_fixed_size
 from asmil.models.blocks.landmark_attention import gather, spread
 from asmil.models.blocks.precision import floating, full_precision
 from asmil.models.blocks.pseudo_inverse import pseudo_inverse
@@ -176,6 +177,7 @@ class NystromAttention(nn.Module):
 
     def _parts(self, tokens: Tensor, row: int | None = None) -> _Parts:
         to_query, to_key, _ = self._projections()
+        warn_of_fixed_size("its landmarks are means of runs of tiles, as long as their number demands")
         run = -(-tokens.shape[0] // self.landmarks)
         pads = run * self.landmarks - tokens.shape[0]
         padded = functional.pad(tokens, (0, 0, pads, 0))

@@ -14,11 +14,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from asmil.models.blocks.exporting import warn_of_fixed_size
+
 SIZES = (7, 5, 3)
 
 
 def square_side(tokens: int) -> int:
     """The side of the smallest square grid with room for so many tokens."""
+    warn_of_fixed_size("its tiles are laid out on a square whose side follows from their number")
     return math.isqrt(tokens - 1) + 1
 
 

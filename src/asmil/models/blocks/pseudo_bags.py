@@ -9,6 +9,7 @@ from torch import Tensor
 
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
+from asmil.models.blocks.exporting import warn_of_fixed_size
 from asmil.models.blocks.randomness import RandomModule
 
 PSEUDO_BAGS = "pseudo_bags"
@@ -29,6 +30,7 @@ class PseudoBags(RandomModule):
     def forward(self, bag: Bag, repeat: int = 0) -> tuple[Tensor, int]:
         if PSEUDO_BAGS in bag.extras:
             return _given(bag)
+        warn_of_fixed_size("its tiles are dealt into pseudo-bags by a permutation of their number")
         n_tiles = len(bag)
         groups = min(self.groups, n_tiles)
         if self.training:

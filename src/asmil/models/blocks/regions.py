@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
+from asmil.models.blocks.exporting import warn_of_fixed_size
+
 
 @dataclass(frozen=True)
 class Windows:
@@ -58,6 +60,7 @@ class Folding:
 
     def windows(self, tokens: int) -> Windows:
         """How `tokens` tokens are cut."""
+        warn_of_fixed_size("its tiles are folded into a square whose side follows from their number")
         side = math.isqrt(tokens - 1) + 1
         unit = self.size or self.per_side
         padded_side = side + -side % unit

@@ -1,0 +1,113 @@
+"""A model exported with one bag answers bags of any other size equally, or says that it cannot."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from asmil import AsmilError, AsmilWarning, Bag, build, methods
+
+WIDTH, EXAMPLE_TILES = 24, 50
+SIZE_IS_FIXED = {
+    "dtfd": "tiles are dealt into pseudo-bags by a permutation, which Python draws for their number",
+    "r2t": "tiles are folded into a square whose side is computed from their number",
+    "transmil": "tiles stand on a square whose side is computed from their number",
+}
+"""Methods that export, with a warning that only bags as large as the example are answered."""
+NEEDS_MORE_THAN_TORCH = {
+    "camil": "neighbors are searched with a k-d tree",
+    "deepattnmisl": "tiles are clustered with scikit-learn's k-means",
+    "patch_gcn": "neighbors are searched with a k-d tree",
+}
+"""Methods that refuse to be exported."""
+OPTIONS = [("asmil", {"projections": "shared"}), ("asmil", {"embedding_layers": 2}), ("aem", {"base": "mha"})]
+
+
+class Exportable(nn.Module):
+    """Plain tensors in, plain tensors out."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, features, coords):
+        output = self.model(Bag(features, coords, validated=True))
+        return (output.logits,) if output.scores is None else (output.logits, output.scores)
+
+
+def inputs(tiles):
+    draw = np.random.default_rng(tiles)
+    features = torch.from_numpy(draw.normal(size=(tiles, WIDTH)).astype(np.float32))
+    return features, 256 * torch.stack([torch.arange(tiles) % 7, torch.arange(tiles) // 7], dim=1)
+
+
+def made(name, options):
+    torch.manual_seed(0)
+    return Exportable(build(name, in_features=WIDTH, n_classes=3, **options)).eval()
+
+
+def export(module):
+    tiles = torch.export.Dim("tiles", min=2)
+    return torch.export.export(module, inputs(EXAMPLE_TILES), dynamic_shapes=({0: tiles}, {0: tiles}))
+
+
+def cases():
+    yield from ((name, {}) for name in sorted(methods()))
+    yield from OPTIONS
+
+
+def compare(exported, module):
+    for tiles in (EXAMPLE_TILES, 7, 1000):
+        torch.testing.assert_close(exported(*inputs(tiles)), module(*inputs(tiles)), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "options"), [pytest.param(*case, id="-".join(map(str, case))) for case in cases()])
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::asmil.AsmilWarning")
+def test_answers_bags_of_other_sizes(name, options):
+    module = made(name, options)
+    if name in NEEDS_MORE_THAN_TORCH:
+        with pytest.raises(AsmilError, match="exported"):
+            export(module)
+    elif name in SIZE_IS_FIXED:
+        with pytest.warns(AsmilWarning, match="as the example"), pytest.raises(torch._dynamo.exc.UserError):
+            export(module)
+    else:
+        compare(export(module).module(), module)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+def test_without_gradients_too():
+    module = made("asmil", {})
+    with torch.no_grad():
+        compare(export(module).module(), module)
+
+
+@pytest.mark.parametrize("name", ["asmil", "clam_sb", "mean_pooling"])
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::DeprecationWarning")
+def test_a_trace_answers_bags_of_other_sizes(name):
+    module = made(name, {})
+    compare(torch.jit.trace(module, inputs(EXAMPLE_TILES)), module)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+def test_an_onnx_file_answers_bags_of_other_sizes(tmp_path):
+    for package in ("onnx", "onnxscript"):
+        pytest.importorskip(package)
+    onnxruntime = pytest.importorskip("onnxruntime")
+    model = made("asmil", {}).model
+
+    class Logits(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, features):
+            return self.model(Bag(features, validated=True)).logits
+
+    module, (features, _) = Logits().eval(), inputs(EXAMPLE_TILES)
+    tiles = torch.export.Dim("tiles")
+    torch.onnx.export(module, (features,), tmp_path / "m.onnx", input_names=["features"], dynamic_shapes=({0: tiles},))
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx")
+    for size in (7, 1000):
+        (answer,) = session.run(None, {"features": inputs(size)[0].numpy()})
+        np.testing.assert_allclose(answer, module(inputs(size)[0]).detach().numpy(), atol=1e-5)
