@@ -74,7 +74,7 @@ def check_cohort(
     """Collect every problem of a manifest, its files and its splits.
 
     folds: of the splits to try (default: one split, or what the manifest says)
-    deep: read every bag as well, which finds NaN and damage inside the files
+    deep: read every bag as well, which finds NaN and damage inside the files, and compare checksums
     progress: called with the slides looked at and the number of all
     kind: the task whose outcomes the manifest must hold
     """
@@ -102,7 +102,7 @@ def check_cohort(
 def _inspect(slide: Slide, deep: bool) -> FeatureInfo:
     info = inspect_features(slide.source)
     if deep or info.n_tiles == 0:
-        read_bag(slide.source, slide.slide, slide.mpp)
+        read_bag(slide.source, slide.slide, slide.mpp, verify=True)
     else:
         fingerprint(slide.source)
     return info
