@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import zipfile
 import zlib
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,9 @@ def read_npy(path: Path, mmap: bool = False) -> NDArray[Any]:
     return array
 
 
-def read_npz(path: Path) -> dict[str, NDArray[Any]]:
-    """All arrays of a `.npz` file by name."""
+def read_npz(path: Path, names: Collection[str] | None = None) -> dict[str, NDArray[Any]]:
+    """The arrays of a `.npz` file by name, or those of some names that it has; the others are not read."""
     with np.load(path, allow_pickle=False) as archive:
-        return {name: archive[name] for name in archive.files}
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise ValueError("it holds one array without a name")
+        return {name: archive[name] for name in archive.files if names is None or name in names}

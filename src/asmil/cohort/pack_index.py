@@ -211,8 +211,9 @@ def _as_json(entries: Iterable[Entry]) -> tuple[list[str], list[dict[str, Any]]]
     extractions: dict[str, int] = {}
     slides = []
     for entry in entries:
-        known = asdict(entry)
-        header = known.pop("provenance")
+        # not asdict, which copies every value: this is most of the work of noting a slide
+        known = dict(vars(entry))
+        header = dict(vars(known.pop("provenance")))
         if (text := header["extraction"]) is not None:
             header["extraction"] = extractions.setdefault(text, len(extractions))
         slides.append(known | {"header": {name: value for name, value in header.items() if value is not None}})
