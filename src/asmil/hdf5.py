@@ -14,7 +14,7 @@ import numpy as np
 from asmil.errors import AsmilError
 from asmil.files import replacing
 
-DAMAGED_HDF5 = (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError, MemoryError, SystemError)
+DAMAGED_HDF5 = (OSError, RuntimeError, LookupError, ValueError, TypeError, OverflowError, MemoryError, SystemError)
 """What h5py raises on files with missing or altered bytes, as tried out on many."""
 # since 2008 the library can store its own structures with checksums, but does so only if it is asked to
 CHECKED_STRUCTURES = ("v108", "v108")

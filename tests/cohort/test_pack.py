@@ -352,7 +352,9 @@ def test_a_damaged_index_is_one_sentence_or_the_same_bags(tmp_path_factory, data
     path = pack.folder / "index.json"
     content = bytearray(path.read_bytes())
     for _ in range(data.draw(st.integers(1, 3))):
-        content[int(data.draw(st.floats(0, 0.9999)) * len(content))] = data.draw(st.sampled_from(b'0123456789"-.eE[]{}n,'))
+        content[int(data.draw(st.floats(0, 0.9999)) * len(content))] = data.draw(
+            st.sampled_from(b'0123456789"-.eE[]{}n,')
+        )
     path.write_bytes(content)
     try:
         found = {name: read_bag(FeatureSource(pack.folder, name), name) for name in wanted}

@@ -105,25 +105,26 @@ def read_bag_and_info(
         if file.info.n_tiles == 0:
             fail(f"slide {id}", f"{source} holds no tiles", "leave the slide out or extract it again")
         features = file.features()
-        if verify:
-            _refuse_altered(file, features)
+        altered = verify and _is_altered(file, features)
         coords, extras = _coords(file, mpp)
         if file.lowres is not None:
             extras[LOWRES] = {name: as_tensor(values[()]) for name, values in file.lowres.items()}
         info, validated = file.info, file.validated
     try:
-        return Bag(features, coords, id=id, extras=extras, validated=validated), info
+        bag = Bag(features, coords, id=id, extras=extras, validated=validated)
     except AsmilError as error:
         raise AsmilError(f"{error} (file {source})") from None
-
-
-def _refuse_altered(file: OpenFeatures, features: Tensor) -> None:
-    if file.checksum is None:
-        return
-    coords = None if file.coords is None else np.asarray(file.coords[()])
-    if checksum_of(features.numpy(), coords) != file.checksum:
+    if altered:
         what = "the values are not those that were written: the checksum differs"
-        fail(file.info.source, what, "copy the file again or extract the slide again")
+        fail(source, what, "copy the file again or extract the slide again")
+    return bag, info
+
+
+def _is_altered(file: OpenFeatures, features: Tensor) -> bool:
+    if file.checksum is None:
+        return False
+    coords = None if file.coords is None else np.asarray(file.coords[()])
+    return checksum_of(features.numpy(), coords) != file.checksum
 
 
 def _coords(file: OpenFeatures, mpp: float | None) -> tuple[Tensor | None, dict[str, Any]]:

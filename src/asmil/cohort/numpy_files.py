@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Collection
@@ -16,15 +17,15 @@ NPY_MAGIC = b"\x93NUMPY"
 DAMAGED_NUMPY = (
     OSError,
     ValueError,
-    KeyError,
+    LookupError,
     TypeError,
-    IndexError,
     EOFError,
     OverflowError,
     MemoryError,
     RuntimeError,
     SyntaxError,
     struct.error,
+    tokenize.TokenError,
     zlib.error,
     zipfile.BadZipFile,
 )
