@@ -1,14 +1,24 @@
-"""New HDF5 files, whole or not at all."""
+"""HDF5 files: new ones, whole or not at all, and the parts of foreign ones that are safe to read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, NoReturn
 
 import h5py
+import numpy as np
 
+from asmil.errors import AsmilError
 from asmil.files import replacing
+
+DAMAGED_HDF5 = (OSError, RuntimeError, LookupError, ValueError, TypeError, OverflowError, MemoryError, SystemError)
+"""What h5py raises on files with missing or altered bytes, as tried out on many."""
+# since 2008 the library can store its own structures with checksums, but does so only if it is asked to
+CHECKED_STRUCTURES = ("v108", "v108")
+LONGEST_FIXED_TEXT = 60_000
 
 
 @contextmanager
@@ -17,5 +27,63 @@ def new_hdf5(path: Path | str) -> Iterator[h5py.File]:
 
     The library writes through a Python file: with one of its own, a full disk crashes the process.
     """
-    with replacing(path) as partial, partial.open("wb+") as raw, h5py.File(raw, "w") as file:
+    with replacing(path) as partial, partial.open("wb+") as raw, h5py.File(raw, "w", libver=CHECKED_STRUCTURES) as file:
         yield file
+
+
+def set_attributes(node: h5py.File | h5py.Group | h5py.Dataset, values: Mapping[str, Any]) -> None:
+    """Store attributes; texts have a fixed length, since a damaged heap of other texts makes the library loop."""
+    for name, value in values.items():
+        if isinstance(value, str) and len(encoded := value.encode()) <= LONGEST_FIXED_TEXT:
+            value = np.array(encoded, dtype=h5py.string_dtype("utf-8", max(1, len(encoded))))
+        node.attrs[name] = value
+
+
+def reading_hdf5(path: Path | str) -> h5py.File:
+    """An HDF5 file, opened read-only and without locking."""
+    return h5py.File(path, "r", locking=False)
+
+
+def member(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset | None:
+    """What a group holds under a name, None if nothing.
+
+    What lies in other files is refused: a feature file from elsewhere could name any file of this machine.
+    """
+    link = group.get(name, getlink=True)
+    if link is None:
+        return None
+    if not isinstance(link, h5py.HardLink):
+        _refuse(group, f"'{name}' is a link to another place")
+    node = group[name]
+    if isinstance(node, h5py.Dataset):
+        _refuse_incomplete(node)
+    return node
+
+
+def members(group: h5py.Group) -> Iterator[tuple[str, h5py.Group | h5py.Dataset | None]]:
+    """The names in a group, with what each stands for."""
+    for name in group:
+        yield name, member(group, name)
+
+
+def _refuse_incomplete(data: h5py.Dataset) -> None:
+    """Values must be in this file, all of them: the library reads what is missing as zeros."""
+    if data.is_virtual or data.external:
+        _refuse(data, f"the values of '{data.name}' are in other files")
+    if data.shape is None:
+        _refuse(data, f"'{data.name}' holds no array")
+    if not math.prod(data.shape):
+        return
+    if data.chunks is None:
+        whole = data.id.get_storage_size() >= math.prod(data.shape) * data.dtype.itemsize
+    else:
+        parts = math.prod(-(-n // chunk) for n, chunk in zip(data.shape, data.chunks, strict=True))
+        whole = data.id.get_num_chunks() >= parts
+    if not whole:
+        _refuse(data, f"'{data.name}' has shape {data.shape}, but only a part of its values is in the file")
+
+
+def _refuse(node: h5py.Group | h5py.Dataset, what: str) -> NoReturn:
+    raise AsmilError(
+        f"{node.file.filename}: {what}; a feature file must hold all its values, so copy it again or write it anew"
+    )

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 import scipy.io
 import scipy.sparse
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from asmil.classic import find_sets, read_set
+from asmil.classic import find_sets, mat_file, read_set
 from asmil.classic.bag_set import BagSet
 from asmil.errors import AsmilError
 from shared_data import SHARED_DATA, shared_file
@@ -148,6 +150,9 @@ def test_one_positive_instance_makes_a_bag_positive(tmp_path):
         ("a.csv", "", "no table with commas"),
         ("a.csv", "1,1,5\n0,2,6,7\n", "no table with commas"),
         ("a.csv", "1,1,inf\n0,2,6\n", "row 1, feature 1 is no finite number"),
+        ("a.csv", "bag,label,f,f\n1,0,1,2\n2,1,5,6\n", "names f more than once"),
+        ("a.csv", "1,1,1e30\n0,2,6\n", "row 1, feature 1"),
+        ("a.svm", "1 qid:1 1000000:2\n" + "0 qid:2 1:1\n" * 300, "301 instances of 1000000"),
         ("a.svm", "1 qid:1 1:2\n0 1:3\n", "line 2 names no bag"),
         ("a.svm", "1 qid:1 0:2\n", "'0:2' in line 1"),
         ("a.svm", "1 qid:1 1:two\n", "'1:two' in line 1"),
@@ -220,3 +225,69 @@ def test_real_sets_have_the_sizes_that_are_known(name, bags, positive, instances
     one = read_set(shared_file(SHARED_DATA / f"{name}.npz"))
     assert (one.n_bags, int(one.label.sum())) == (bags, positive)
     assert one.features.shape == (instances, features)
+
+
+def outcome(path):
+    """The set in a file, or the sentence with which it is refused; all other errors pass."""
+    try:
+        return read_set(path)
+    except AsmilError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("bag", np.array([b"x"] * 60, dtype="V3")),
+        ("bag", np.full(60, np.nan)),
+        ("bag", np.zeros(60, "M8[s]")),
+        ("bag", np.zeros(0)),
+        ("label", np.zeros(60, [("x", "f4")])),
+        ("label", np.zeros(60, "c8")),
+        ("features", np.zeros((60, 2), "M8[s]")),
+        ("features", np.full((60, 2), 1e200)),
+    ],
+)
+def test_arrays_of_other_types_are_named(tmp_path, name, values):
+    arrays = {"features": np.ones((60, 2)), "bag": np.arange(60) // 6, "label": np.arange(60) // 6 % 2}
+    np.savez(tmp_path / "a.npz", **(arrays | {name: values}))
+    with pytest.raises(AsmilError, match=r"a\.npz"):
+        read_set(tmp_path / "a.npz")
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.booleans(), st.lists(st.tuples(st.floats(0, 0.9999), st.integers(0, 255)), min_size=1, max_size=6), st.data())
+def test_damaged_archives_are_one_sentence(tmp_path_factory, compressed, changes, data):
+    path = tmp_path_factory.mktemp("damaged") / "a.npz"
+    save = np.savez_compressed if compressed else np.savez
+    save(path, features=np.eye(8), bag=np.arange(8) // 2, label=np.arange(4) % 2)
+    content = bytearray(path.read_bytes())
+    for place, value in changes:
+        content[int(place * len(content))] = value
+    kept = int(data.draw(st.floats(0.5, 1)) * len(content)) if data.draw(st.booleans()) else len(content)
+    path.write_bytes(content[:kept])
+    told = outcome(path)
+    assert not isinstance(told, str) or "a.npz" in told
+
+
+def test_damaged_matlab_files_are_one_sentence(toy, tmp_path):
+    draw = np.random.default_rng(0)
+    for number, write in enumerate((write_mat_cells, write_mat_prtools, write_mat_arrays, write_mat_sparse)):
+        path = tmp_path / f"{number}.mat"
+        write(path, toy())
+        content = bytearray(path.read_bytes())
+        for place in draw.integers(128, len(content), 12):
+            content[place] = draw.integers(0, 256)
+        path.write_bytes(content)
+        told = outcome(path)
+        assert not isinstance(told, str) or path.name in told
+
+
+@pytest.mark.parametrize("program", ["import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "while True: pass"])
+def test_a_reader_that_crashes_or_hangs_is_one_sentence(toy, tmp_path, monkeypatch, program):
+    (tmp_path / "reader.py").write_text(program)
+    monkeypatch.setattr(mat_file, "READER", tmp_path / "reader.py")
+    monkeypatch.setattr(mat_file, "TIMEOUT_S", 2.0)
+    write_mat_arrays(tmp_path / "a.mat", toy())
+    with pytest.raises(AsmilError, match=r"a\.mat"):
+        read_set(tmp_path / "a.mat")

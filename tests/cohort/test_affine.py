@@ -171,12 +171,11 @@ def slide_of(path):
 def test_only_the_header_of_a_large_bag_is_read(tmp_path, monkeypatch):
     path = tmp_path / "large.h5"
     with h5py.File(path, "w") as file:
-        file.create_dataset("features", (200_000, 1024), "f2")  # never written: 400 MB that are not on disk
-        file.create_dataset("coords", (200_000, 2), "i8")
+        file["features"] = np.zeros((20_000, 64), np.float16)
+        file["coords"] = np.zeros((20_000, 2), np.int64)
     monkeypatch.setattr(affine, "read_bag", lambda *_: pytest.fail("the features were read"))
     found = slide_dependence(slide_of(path))
     assert {form: verdict.by_count for form, verdict in found.verdicts.items()} == {"plain": True, "softmax": True}
-    assert path.stat().st_size < 1e6
 
 
 def test_the_border_between_count_and_rank(tmp_path):

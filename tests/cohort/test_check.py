@@ -95,3 +95,11 @@ def test_coordinates_that_cannot_be_placed_are_warnings(tmp_path):
     assert [problem.severity for problem in report.problems] == ["warning", "warning"]
     assert "no coordinates ('s03')" in report.problems[0].what
     assert "give column 'mpp'" in report.problems[1].todo
+
+
+def test_an_altered_value_is_an_error_of_its_slide(tmp_path):
+    slides = make_slides(tmp_path, 8)
+    with h5py.File(slides[2].source.path, "a") as file:
+        file["features"][3, 1] += 0.25
+    manifest = write_manifest(tmp_path, slides)
+    assert any("s02.h5" in str(problem) for problem in check_cohort(manifest).errors)

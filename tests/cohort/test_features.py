@@ -44,7 +44,9 @@ def test_own_file_keeps_values_type_and_provenance(tmp_path):
     )
     assert info.tile_mpp == 0.5
     with h5py.File(path) as file:
-        assert file.attrs["asmil_version"] == __version__
+        assert file.attrs["asmil_version"].decode() == __version__
+        for name in ("encoder", "asmil_version"):
+            assert h5py.check_string_dtype(file.attrs.get_id(name).dtype).length
         assert file["features"].chunks is None
         assert file["coords"].dtype == np.int64
 
@@ -281,9 +283,10 @@ def test_pickles_are_refused_and_never_run(tmp_path):
     with pytest.raises(AsmilError, match=r"trap.pt.*pickled objects.*torch.save"):
         read_bag(FeatureSource(tmp_path / "trap.pt"), "trap")
     assert not (tmp_path / "sprung").exists()
-    write_tensor(tmp_path / "dict.pt", {"features": torch.zeros(3, 4)})
-    with pytest.raises(AsmilError, match="holds a dict"):
-        read_bag(FeatureSource(tmp_path / "dict.pt"), "dict")
+    write_tensor(tmp_path / "array.pt", np.array([Trap()], dtype=object))
+    with pytest.raises(AsmilError, match=r"array\.pt"):
+        read_bag(FeatureSource(tmp_path / "array.pt"), "array")
+    assert not (tmp_path / "sprung").exists()
 
 
 def test_nan_names_slide_and_file(tmp_path):
@@ -349,3 +352,16 @@ def test_killed_writing_leaves_the_old_file(tmp_path):
     assert ended.returncode == -signal.SIGKILL
     assert torch.equal(read_bag(FeatureSource(path), "a").features, torch.from_numpy(tiles()).half())
     assert [slide.slide for slide in cohort_from_features(tmp_path)] == ["a"]
+
+
+@pytest.mark.parametrize("attrs", [{"extractor": "STAMP-extract-1.1.1_ctranspath"}, {"tile_size": 224, "unit": "px"}])
+def test_stamp_1_counts_in_256_of_224_microns(tmp_path, attrs):
+    """STAMP 1 names its extractor, but neither a unit nor a tile size; the second tile lies at 256 microns."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["feats"], file["coords"] = tiles(dtype=np.float16), grid(side=224)
+        file["augmented"] = np.zeros(12, bool)
+        file.attrs.update(attrs)
+    source = FeatureSource(tmp_path / "a.h5")
+    info = inspect_features(source)
+    assert (info.layout, info.encoder, info.tile_um) == ("stamp_historic", attrs.get("extractor"), 256)
+    assert torch.allclose(read_bag(source, "a").extras["coords_um"], torch.from_numpy(grid(side=256)).double())

@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,7 +10,10 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from asmil.cohort import pack_index, pack_writing
 from asmil.cohort.features import FeatureSource, Provenance, read_bag, write_features
 from asmil.cohort.manifest import cohort_from_features
 from asmil.cohort.pack import pack_features, read_packed, write_pack
@@ -298,3 +302,102 @@ def test_two_extractions_are_a_warning(tmp_path):
     report = pack_features(cohort_from_features(tmp_path / "f").slides, tmp_path / "c.pack")
     assert report.added == ("0", "1")
     assert [problem.severity for problem in report.problems] == ["warning"]
+
+
+def test_an_altered_value_is_noticed_when_its_slide_is_read(tmp_path):
+    slides = make_slides(tmp_path, 3)
+    pack = write_pack(slides, tmp_path / "c.pack")
+    for name in ("features.f16", "coords.i64"):
+        shutil.copytree(pack.folder, tmp_path / name)
+        values = bytearray((tmp_path / name / name).read_bytes())
+        values[len(values) // 2] ^= 4
+        (tmp_path / name / name).write_bytes(values)
+        with pytest.raises(AsmilError, match=rf"{name}.*'s01'"):
+            read_bag(FeatureSource(tmp_path / name, "s01"), "s01")
+        assert read_bag(FeatureSource(tmp_path / name, "s02"), "s02").width == WIDTH
+
+
+def without_checksums(folder):
+    """A pack as earlier versions wrote it."""
+    known = json.loads((folder / "index.json").read_text())
+    del known["crc32"]
+    for slide in known["slides"]:
+        del slide["crc32"]
+    (folder / "index.json").write_text(json.dumps(known, indent=1))
+
+
+def test_packs_of_earlier_versions_open_and_their_values_are_checked(tmp_path):
+    slides = make_slides(tmp_path, 2)
+    pack = pack_features(slides, tmp_path / "c.pack", "float32").pack
+    without_checksums(pack.folder)
+    assert torch.equal(read_packed(Pack.open(pack.folder), "s01").features, torch.from_numpy(tiles(1)))
+    for value in (np.nan, 3e38):
+        values = np.fromfile(pack.folder / "features.f32", np.float32)
+        values[WIDTH * 12 + 5] = value
+        values.tofile(pack.folder / "features.f32")
+        with pytest.raises(AsmilError, match=r"s01: 1 of 12 tiles.*c\.pack"):
+            read_bag(FeatureSource(pack.folder, "s01"), "s01")
+    assert pack_features(make_slides(tmp_path, 3), pack.folder).added
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_damaged_index_is_one_sentence_or_the_same_bags(tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp("packs")
+    pack = write_pack(make_slides(folder, 2), folder / "c.pack")
+    wanted = {name: read_bag(FeatureSource(pack.folder, name), name) for name in pack.entries}
+    checked = data.draw(st.booleans())
+    if not checked:
+        without_checksums(pack.folder)
+    path = pack.folder / "index.json"
+    content = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        content[int(data.draw(st.floats(0, 0.9999)) * len(content))] = data.draw(
+            st.sampled_from(b'0123456789"-.eE[]{}n,')
+        )
+    path.write_bytes(content)
+    try:
+        found = {name: read_bag(FeatureSource(pack.folder, name), name) for name in wanted}
+    except AsmilError:
+        return
+    assert all(len(bag) and bag.features.isfinite().all() for bag in found.values())
+    if checked:
+        assert all(equal_bags(found[name], wanted[name]) for name in wanted)
+
+
+def test_slides_are_noted_in_a_journal_until_the_pack_is_closed(tmp_path, monkeypatch):
+    """However many there are, the index is written once; what was noted is there if the writer is killed."""
+    monkeypatch.setattr(pack_writing, "SLIDES_A_LINE", 2)
+    written = []
+    monkeypatch.setattr(pack_writing, "write_index", lambda *a: (written.append(a), pack_index.write_index(*a)))
+    slides = make_slides(tmp_path, 9)
+    folder = tmp_path / "c.pack"
+    seen = []
+
+    def progress(done, total):
+        if (folder / "index.journal").exists():
+            seen.append(len(Pack.open(folder).entries))
+            shutil.copytree(folder, tmp_path / f"killed-{done}")
+
+    pack_features(slides, folder, progress=progress)
+    assert seen == [2, 2, 4, 4, 6, 6, 8, 8]
+    assert len(written) == 1
+    assert not (folder / "index.journal").exists()
+    for number in range(2, 10):
+        killed = tmp_path / f"killed-{number}"
+        with (killed / "index.journal").open("ab") as journal:
+            journal.write(b"0123abcd half a li")
+        assert len(Pack.open(killed).entries) == number // 2 * 2
+        assert len(pack_features(slides, killed).added) == 9 - number // 2 * 2
+        for seed, slide in enumerate(slides):
+            bag = read_bag(FeatureSource(killed, slide.slide), slide.slide)
+            assert torch.equal(bag.features, torch.from_numpy(tiles(seed)).half())
+
+
+def test_altered_feature_files_are_not_packed(tmp_path):
+    slides = make_slides(tmp_path, 2)
+    with h5py.File(slides[0].source.path, "a") as file:
+        file["features"][3, 2] += 1
+    report = pack_features(slides, tmp_path / "c.pack")
+    assert report.added == ("s01",)
+    assert "s00.h5" in str(report.problems[0])

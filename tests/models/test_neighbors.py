@@ -60,3 +60,11 @@ def test_given_edges_are_checked():
         given_edges(bag(torch.zeros(3, 2)))
     with pytest.raises(AsmilError, match="s: edges name tiles 0 to 3, but the bag has tiles 0 to 2"):
         given_edges(bag(torch.tensor([[0], [3]])))
+
+
+def test_microns_serve_where_pixels_are_unknown():
+    microns = torch.rand(30, 2, dtype=torch.float64) * 1000
+    in_microns = Bag(torch.ones(30, 3), extras={"coords_um": microns})
+    assert torch.equal(
+        nearest_edges(in_microns, 5, "Test"), nearest_edges(Bag(torch.ones(30, 3), microns / 0.25), 5, "Test")
+    )

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from asmil.cohort.bag import LARGEST_FEATURE
 from asmil.errors import AsmilError
 
 Floats = NDArray[np.float32]
@@ -64,7 +66,7 @@ def make_bag_set(path: Path, features: ArrayLike, bag_names: ArrayLike, row_labe
     row_labels: N, 0 and 1 or -1 and 1
     """
     values = _numbers(path, features)
-    names = np.asarray(bag_names).reshape(-1)
+    names = _names(path, bag_names)
     labels = binary_labels(path, row_labels)
     if not len(values) == len(names) == len(labels):
         raise AsmilError(
@@ -85,6 +87,8 @@ def make_bag_set(path: Path, features: ArrayLike, bag_names: ArrayLike, row_labe
 def binary_labels(path: Path, labels: ArrayLike) -> Integers:
     """Labels as 0 and 1, from 0 and 1 or -1 and 1."""
     values = np.asarray(labels).reshape(-1)
+    if values.dtype.kind not in "iufbUSO":
+        raise AsmilError(f"{path}: its labels are of type {values.dtype}; they must be 0 and 1, or -1 and 1")
     try:
         found = set(np.unique(values.astype(np.float64)).tolist())
     except (TypeError, ValueError):
@@ -93,6 +97,15 @@ def binary_labels(path: Path, labels: ArrayLike) -> Integers:
         shown = ", ".join(map(str, np.unique(values.astype(str))[:4].tolist()))
         raise AsmilError(f"{path}: its labels are {shown or 'missing'}; they must be 0 and 1, or -1 and 1")
     return np.asarray(values.astype(np.float64) > 0, dtype=np.int64)
+
+
+def _names(path: Path, bag_names: ArrayLike) -> NDArray[Any]:
+    names = np.asarray(bag_names).reshape(-1)
+    if names.dtype == object:
+        names = names.astype(str)
+    if names.dtype.kind not in "iufbUS" or (names.dtype.kind == "f" and not np.isfinite(names).all()):
+        raise AsmilError(f"{path}: its bags are named by {names.dtype} values that are no names; give numbers or texts")
+    return names
 
 
 def _numbers(path: Path, features: ArrayLike) -> Floats:
@@ -105,8 +118,11 @@ def _numbers(path: Path, features: ArrayLike) -> Floats:
     # overflow is found below, with its place
     with np.errstate(over="ignore"):
         values = values.astype(np.float32)
-    wrong = np.argwhere(~np.isfinite(values))
+    wrong = np.argwhere(~(np.abs(values) <= LARGEST_FEATURE))
     if len(wrong):
         row, column = wrong[0] + 1
-        raise AsmilError(f"{path}: row {row}, feature {column} is no finite number; repair or leave out that row")
+        raise AsmilError(
+            f"{path}: row {row}, feature {column} is no finite number up to {LARGEST_FEATURE:g}; repair or leave out "
+            "that row"
+        )
     return values

@@ -37,6 +37,7 @@ def read_delimited(path: Path) -> BagSet:
     first = [str(field).strip().lower() for field in table.iloc[0]]
     if set(first) & set(BAG_COLUMNS) and set(first) & set(LABEL_COLUMNS):
         table = table.iloc[1:].set_axis(first, axis=1)
+        _refuse_repeated(path, first)
         bag, label = _only(path, first, BAG_COLUMNS), _only(path, first, LABEL_COLUMNS)
         features = [name for name in first if name not in (bag, label, *OTHER_COLUMNS)]
         return make_bag_set(path, _numeric(path, table, features, 2), table[bag], _numeric(path, table, [label], 2))
@@ -50,6 +51,12 @@ def _without_header(path: Path, table: pd.DataFrame, molecules: bool) -> BagSet:
     if not columns:
         raise AsmilError(f"{path}: its lines have {width} fields; accepted are: {FORMS}")
     return make_bag_set(path, _numeric(path, table, columns, 1), table[bag], _numeric(path, table, [label], 1))
+
+
+def _refuse_repeated(path: Path, header: list[str]) -> None:
+    repeated = sorted({field for field in header if header.count(field) > 1})
+    if repeated:
+        raise AsmilError(f"{path}: its header names {', '.join(repeated)} more than once; rename or remove columns")
 
 
 def _only(path: Path, header: list[str], names: Sequence[str]) -> str:

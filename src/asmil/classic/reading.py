@@ -9,7 +9,7 @@ from pathlib import Path
 from asmil.classic.bag_set import BagSet
 from asmil.classic.delimited_text import read_delimited
 from asmil.classic.mat_file import read_mat
-from asmil.classic.npz_file import read_npz
+from asmil.classic.npz_file import read_npz_set
 from asmil.classic.svmlight import is_svmlight, read_svmlight
 from asmil.errors import AsmilError
 
@@ -35,7 +35,7 @@ def read_set(path: Path) -> BagSet:
     """A set from one file; text is told by its first line, whatever the file is called."""
     suffix = path.suffix.lower()
     if suffix == ".npz":
-        return read_npz(path)
+        return read_npz_set(path)
     if suffix == ".mat":
         return read_mat(path)
     if suffix not in TEXT_SUFFIXES:

@@ -14,6 +14,8 @@ FORMS = "`label qid:bag 1:value ...` and `instance:bag:label 1:value ...`"
 _TRIPLE = re.compile(r"^[^:\s]+:(?P<bag>[^:\s]+):(?P<label>[^:\s]+)$")
 _QID = re.compile(r"^qid:(?P<bag>\S+)$")
 _LARGEST_INDEX = 1_000_000
+_LARGEST_TABLE = 250_000_000
+"""Values, of all instances; more are a mistake in an index, and would not fit into the memory of most machines."""
 
 
 def is_svmlight(line: str) -> bool:
@@ -43,7 +45,13 @@ def read_svmlight(path: Path) -> BagSet:
         bags.append(bag)
         labels.append(label)
         rows.append(_parse(path, number, values))
-    features = np.zeros((len(rows), max((max(row, default=0) for row in rows), default=0)), dtype=np.float64)
+    width = max((max(row, default=0) for row in rows), default=0)
+    if len(rows) * width > _LARGEST_TABLE:
+        raise AsmilError(
+            f"{path}: {len(rows)} instances of {width} features are too many; correct the largest index, or leave out "
+            "features"
+        )
+    features = np.zeros((len(rows), width), dtype=np.float64)
     for index, row in enumerate(rows):
         features[index, [column - 1 for column in row]] = list(row.values())
     return make_bag_set(path, features, bags, labels)

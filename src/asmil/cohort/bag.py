@@ -14,6 +14,12 @@ from asmil.errors import AsmilError
 
 LOWRES, LOWRES_TILES = "lowres", "tiles"
 """The extras that a feature file holds itself: its `tiles` are of low magnification, one a tile, in the same order."""
+COORDS_UM = "coords_um"
+"""The extras with the corners of the tiles in microns (N x 2), of slides whose pixel size is not known."""
+LARGEST_FEATURE = 1e15
+"""Models compute in float32 (up to 3e38): the sum of squares of a million larger values is infinite there."""
+LARGEST_COORDINATE = 1e9
+"""Pixels or microns; the largest slides have a few million pixels a side."""
 
 
 @dataclass(slots=True)
@@ -21,6 +27,7 @@ class Bag:
     """The tiles of one slide. Built once, at the border: a bag that exists is a valid bag.
 
     features: N x D, any floating type (files hold float16; models compute in their own type)
+    features are finite in float32 and at most LARGEST_FEATURE, so that a layer of a model does not overflow
     coords: N x 2, top-left corners (x, y) in level-0 pixels, or None when unknown
     slide_index: N, which slide a tile is of, for patients whose slides were joined
     extras: parameter-free additions (clusters, neighbours, low-resolution tiles)
@@ -50,6 +57,11 @@ class Bag:
         """D, the number of features of a tile."""
         return self.features.shape[1]
 
+    @property
+    def places(self) -> Tensor | None:
+        """Where the tiles lie, N x 2, for distances: in pixels, or in microns if only those are known."""
+        return self.coords if self.coords is not None else self.extras.get(COORDS_UM)
+
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Bag:
         """The same bag on another device; `dtype` converts the features."""
         return replace(
@@ -61,13 +73,16 @@ class Bag:
         )
 
     def subset(self, tiles: Tensor) -> Bag:
-        """The bag of the given tiles (indices), in that order; of the extras only low-magnification tiles stay."""
+        """The bag of the given tiles (indices), in that order; of the extras only what a file holds stays."""
+        extras: dict[str, Any] = {LOWRES: self._chosen_lowres(tiles)} if LOWRES in self.extras else {}
+        if COORDS_UM in self.extras:
+            extras[COORDS_UM] = self.extras[COORDS_UM][tiles]
         return replace(
             self,
             features=self.features[tiles],
             coords=None if self.coords is None else self.coords[tiles],
             slide_index=None if self.slide_index is None else self.slide_index[tiles],
-            extras={LOWRES: self._chosen_lowres(tiles)} if LOWRES in self.extras else {},
+            extras=extras,
         )
 
     def _chosen_lowres(self, tiles: Tensor) -> dict[str, Tensor]:
@@ -88,6 +103,22 @@ def _as_tensor(values: Any) -> Tensor:
     return torch.as_tensor(values)
 
 
+def refuse_wrong_coords(where: object, coords: Tensor, n_tiles: int) -> None:
+    """Coordinates must be N x 2 finite numbers that can lie on a slide."""
+    if coords.ndim != 2 or coords.shape[1] != 2:
+        raise AsmilError(f"{where}: coordinates have shape {tuple(coords.shape)}; they must be N x 2 (x, y)")
+    if len(coords) != n_tiles:
+        raise AsmilError(f"{where}: {len(coords)} coordinates for {n_tiles} tiles; they must match")
+    if _is_within(coords, LARGEST_COORDINATE):
+        return
+    usable = (coords.abs() <= LARGEST_COORDINATE).all(dim=1)
+    first = int(torch.nonzero(~usable)[0])
+    raise AsmilError(
+        f"{where}: the coordinates of {int((~usable).sum())} of {n_tiles} tiles are no places on a slide (first: tile "
+        f"{first} at {coords[first].tolist()}); extract this slide again or leave it out"
+    )
+
+
 def _refuse_invalid(bag: Bag) -> None:
     features = bag.features
     if features.ndim != 2:
@@ -97,18 +128,38 @@ def _refuse_invalid(bag: Bag) -> None:
         raise AsmilError(f"{bag.id}: the bag has no tiles; leave this slide out or extract its features again")
     if width == 0:
         raise AsmilError(f"{bag.id}: the tiles have no features (shape {n_tiles} x 0)")
+    if features.is_complex():
+        raise AsmilError(f"{bag.id}: features are complex numbers; a bag needs real ones")
     if not features.is_floating_point():
         bag.features = features = features.to(torch.float32)
-    if not bool(torch.isfinite(features.sum(dtype=torch.float32))):
-        finite = torch.isfinite(features).all(dim=1)
-        if not bool(finite.all()):
-            broken = torch.nonzero(~finite).flatten()
-            raise AsmilError(
-                f"{bag.id}: {len(broken)} of {n_tiles} tiles hold NaN or infinite features "
-                f"(first: tile {int(broken[0])}); extract this slide again or leave it out"
-            )
-    for name, values in (("coordinates", bag.coords), ("slide indices", bag.slide_index)):
-        if values is not None and values.shape[0] != n_tiles:
-            raise AsmilError(f"{bag.id}: {values.shape[0]} {name} for {n_tiles} tiles; they must match")
-    if bag.coords is not None and (bag.coords.ndim != 2 or bag.coords.shape[1] != 2):
-        raise AsmilError(f"{bag.id}: coordinates have shape {tuple(bag.coords.shape)}; they must be N x 2 (x, y)")
+    if not _is_within(features, LARGEST_FEATURE):
+        _refuse_features(bag)
+    if bag.slide_index is not None and bag.slide_index.shape[0] != n_tiles:
+        raise AsmilError(f"{bag.id}: {bag.slide_index.shape[0]} slide indices for {n_tiles} tiles; they must match")
+    for coords in (bag.coords, bag.extras.get(COORDS_UM)):
+        if coords is not None:
+            refuse_wrong_coords(bag.id, coords, n_tiles)
+
+
+def _refuse_features(bag: Bag) -> None:
+    """Name the tiles whose features are not finite, or finite but too large to compute with."""
+    n_tiles, features = len(bag), bag.features
+    broken = torch.nonzero(~torch.isfinite(features).all(dim=1)).flatten()
+    if len(broken):
+        raise AsmilError(
+            f"{bag.id}: {len(broken)} of {n_tiles} tiles hold NaN or infinite features "
+            f"(first: tile {int(broken[0])}); extract this slide again or leave it out"
+        )
+    large = torch.nonzero((features.abs() > LARGEST_FEATURE).any(dim=1)).flatten()
+    raise AsmilError(
+        f"{bag.id}: {len(large)} of {n_tiles} tiles hold features up to {float(features.abs().max()):.3g} (first: tile "
+        f"{int(large[0])}), which overflow in a model; more than {LARGEST_FEATURE:g} is refused, so extract this slide "
+        "again or leave it out"
+    )
+
+
+def _is_within(values: Tensor, largest: float) -> bool:
+    """Whether all values are numbers from -largest to largest; NaN is not."""
+    low, high = torch.aminmax(values)
+    # as Python numbers: in float16 the limit itself would be infinite
+    return float(low) >= -largest and float(high) <= largest

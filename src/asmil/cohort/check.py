@@ -75,7 +75,7 @@ def check_cohort(
     """Collect every problem of a manifest, its files and its splits.
 
     folds: of the splits to try (default: one split, or what the manifest says)
-    deep: read every bag as well, which finds NaN and damage inside the files
+    deep: read every bag as well, which finds NaN and damage inside the files, and compare checksums
     progress: called with the slides looked at and the number of all
     kind: the task whose outcomes the manifest must hold
     item_timeout_s: for one feature file, see `inspect_slides`

@@ -15,14 +15,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from asmil.cohort.bag import LOWRES, LOWRES_TILES, Bag
+from asmil.cohort.bag import COORDS_UM, LOWRES, LOWRES_TILES, Bag
+from asmil.cohort.checksums import checksum_of
 from asmil.cohort.fingerprint import content_hash, fingerprint
-from asmil.cohort.formats import FORMAT_KEY, FORMAT_VERSION, common_step
+from asmil.cohort.formats import CHECKSUM_KEY, FORMAT_KEY, FORMAT_VERSION, common_step
 from asmil.cohort.opened import OpenFeatures, as_tensor, open_features
 from asmil.cohort.problems import fail
 from asmil.cohort.source import FeatureInfo, FeatureSource, Provenance
 from asmil.errors import AsmilError
-from asmil.hdf5 import new_hdf5
+from asmil.hdf5 import new_hdf5, set_attributes
 from asmil.version import __version__
 
 __all__ = [
@@ -61,14 +62,15 @@ def write_features(
     if lowres is not None and (lowres.dtype != np.uint8 or lowres.ndim != 4 or lowres.shape[0::3] != (len(bag), 3)):
         what = f"low-magnification tiles are {lowres.dtype} of shape {lowres.shape}"
         fail(path, what, f"give uint8 of {len(bag)} x p x p x 3")
+    values, corners = stored.numpy(), np.rint(np.asarray(coords)).astype(np.int64)
+    about = {FORMAT_KEY: FORMAT_VERSION, "asmil_version": __version__, CHECKSUM_KEY: checksum_of(values, corners)}
+    known = {name: value for name, value in asdict(provenance).items() if value is not None}
     with new_hdf5(path) as file:
-        file["features"] = stored.numpy()
-        file["coords"] = np.rint(np.asarray(coords)).astype(np.int64)
+        file["features"] = values
+        file["coords"] = corners
         if lowres is not None:
             file[f"{LOWRES}/{LOWRES_TILES}"] = lowres
-        file.attrs[FORMAT_KEY] = FORMAT_VERSION
-        file.attrs["asmil_version"] = __version__
-        file.attrs.update({name: value for name, value in asdict(provenance).items() if value is not None})
+        set_attributes(file, about | known)
 
 
 def inspect_features(source: FeatureSource) -> FeatureInfo:
@@ -81,33 +83,48 @@ def inspect_features(source: FeatureSource) -> FeatureInfo:
         if info.tile_px_level0 is not None or info.coords_unit != "px" or info.n_tiles == 0:
             return info
         coords = file.read_coords()
-    step = None if coords is None or coords.ndim != 2 else common_step(coords)
+    step = None if coords is None else common_step(coords)
     return info if step is None else replace(info, tile_px_level0=step, tile_inferred=True)
 
 
-def read_bag(source: FeatureSource, id: str, mpp: float | None = None) -> Bag:
+def read_bag(source: FeatureSource, id: str, mpp: float | None = None, verify: bool = False) -> Bag:
     """Read the bag of one slide; features keep their stored type.
 
     mpp: microns per level-0 pixel; coordinates in microns need it to become pixels. Without it they are kept
     in `extras["coords_um"]`, and `coords` is None.
+    verify: compare a file that asmil wrote with its checksum. Slides of packs are compared when they are first read.
     """
-    return read_bag_and_info(source, id, mpp)[0]
+    return read_bag_and_info(source, id, mpp, verify)[0]
 
 
-def read_bag_and_info(source: FeatureSource, id: str, mpp: float | None = None) -> tuple[Bag, FeatureInfo]:
+def read_bag_and_info(
+    source: FeatureSource, id: str, mpp: float | None = None, verify: bool = False
+) -> tuple[Bag, FeatureInfo]:
     """The bag of one slide, and what the header of its file says."""
     with open_features(source) as file:
         if file.info.n_tiles == 0:
             fail(f"slide {id}", f"{source} holds no tiles", "leave the slide out or extract it again")
         features = file.features()
+        altered = verify and _is_altered(file, features)
         coords, extras = _coords(file, mpp)
         if file.lowres is not None:
             extras[LOWRES] = {name: as_tensor(values[()]) for name, values in file.lowres.items()}
         info, validated = file.info, file.validated
     try:
-        return Bag(features, coords, id=id, extras=extras, validated=validated), info
+        bag = Bag(features, coords, id=id, extras=extras, validated=validated)
     except AsmilError as error:
         raise AsmilError(f"{error} (file {source})") from None
+    if altered:
+        what = "the values are not those that were written: the checksum differs"
+        fail(source, what, "copy the file again or extract the slide again")
+    return bag, info
+
+
+def _is_altered(file: OpenFeatures, features: Tensor) -> bool:
+    if file.checksum is None:
+        return False
+    coords = None if file.coords is None else np.asarray(file.coords[()])
+    return checksum_of(features.numpy(), coords) != file.checksum
 
 
 def _coords(file: OpenFeatures, mpp: float | None) -> tuple[Tensor | None, dict[str, Any]]:
@@ -117,5 +134,5 @@ def _coords(file: OpenFeatures, mpp: float | None) -> tuple[Tensor | None, dict[
     if file.info.coords_unit == "px":
         return torch.from_numpy(np.rint(values).astype(np.int64)), {}
     if mpp is None:
-        return None, {"coords_um": torch.from_numpy(values.astype(np.float64))}
+        return None, {COORDS_UM: torch.from_numpy(values.astype(np.float64))}
     return torch.from_numpy(np.rint(values / mpp).astype(np.int64)), {}

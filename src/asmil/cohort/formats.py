@@ -1,11 +1,12 @@
 """Which tool wrote an HDF5 feature file, and what it says; decided by content, never by folder names.
 
-The layouts are those of TRIDENT, CLAM, STAMP (2 and before), the cohort files of ACMIL and ASMIL, and ours.
+The layouts are those of TRIDENT, CLAM, STAMP (2 and 1), the cohort files of ACMIL and ASMIL, and ours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -14,19 +15,22 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from asmil.cohort.attributes import integer, number, plain
-from asmil.cohort.bag import LOWRES
+from asmil.cohort.attributes import integer, number, plain, text
+from asmil.cohort.bag import LARGEST_COORDINATE, LOWRES
 from asmil.cohort.problems import fail, listed
 from asmil.cohort.source import CoordsUnit, FeatureSource, Layout, Provenance
-from asmil.errors import did_you_mean
+from asmil.errors import AsmilError, did_you_mean
+from asmil.hdf5 import DAMAGED_HDF5, member, members, reading_hdf5
 
 FORMAT_KEY = "asmil_format"
 FORMAT_VERSION = 1
 FEATURE_NAMES = ("features", "feats", "feat")
 TRIDENT_COORD_KEYS = ("patch_size_level0", "target_magnification", "level0_magnification")
-STAMP_KEYS = ("stamp_version", "extractor", "unit", "tile_size_um")
+CHECKSUM_KEY = "crc32"
 HISTORIC_TILE_UM = 256.0
 HISTORIC_TILE_PX = 224
+AS_TYPE: Mapping[str, Callable[[Any], Any]] = {"str | None": text, "float | None": number, "int | None": integer}
+"""How an attribute becomes the value of a field of Provenance, by the type of the field."""
 
 
 @dataclass(frozen=True)
@@ -40,22 +44,50 @@ class Header:
     coords_unit: CoordsUnit | None = "px"
     um_per_unit: float = 1.0
     magnification: float | None = None
-    lowres: h5py.Group | None = None
+    lowres: Mapping[str, h5py.Dataset] | None = None
+    checksum: int | None = None
 
 
 def read_header(file: h5py.File, source: FeatureSource) -> Header:
     """Recognize the layout of the slide that `source` names; two possible readings are an error."""
     node = _node(file, source)
     name = _feature_name(node, source)
-    header = _header(file, name, node[name], node.get("coords"), source)
-    lowres = node.get(LOWRES)
-    return replace(header, lowres=lowres) if isinstance(lowres, h5py.Group) else header
+    features, coords = _numbers(node, name, source), _numbers(node, "coords", source)
+    assert features is not None
+    header = _header(file, name, features, coords, source)
+    lowres = member(node, LOWRES)
+    if not isinstance(lowres, h5py.Group):
+        return header
+    return replace(header, lowres={name: data for name, data in members(lowres) if isinstance(data, h5py.Dataset)})
 
 
 def slide_groups(path: Path) -> list[str]:
     """The names of the groups of a cohort file (one group a slide); empty for a file of one slide."""
-    with h5py.File(path, "r", locking=False) as file:
-        return [name for name, node in file.items() if name != LOWRES and _is_slide(node)]
+    with explained(path), reading_hdf5(path) as file:
+        return [name for name, node in members(file) if name != LOWRES and _is_slide(node)]
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Whatever goes wrong while a feature file is read, in one sentence."""
+    try:
+        yield
+    except AsmilError:
+        raise
+    except FileNotFoundError:
+        fail(path, "the feature file does not exist", "correct its path or extract the slide")
+    except IsADirectoryError:
+        fail(path, "this is a folder, not a feature file", "name one file a slide")
+    except PermissionError:
+        fail(path, "the feature file may not be read", "change its permissions")
+    except DAMAGED_HDF5 as error:
+        reason = "is truncated" if "truncated" in str(error) else "is damaged, or of no format that asmil reads"
+        fail(path, f"the feature file {reason} ({first_line(error)})", "copy it again or extract the slide again")
+
+
+def first_line(error: Exception) -> str:
+    """The first line of what an error says, without quotes around it."""
+    return (str(error).strip("'\"").splitlines() or [type(error).__name__])[0]
 
 
 def common_step(coords: NDArray[Any]) -> int | None:
@@ -63,6 +95,7 @@ def common_step(coords: NDArray[Any]) -> int | None:
 
     Never the smallest: contours have grids of their own, and two of them may lie a pixel apart.
     """
+    coords = coords[(np.abs(coords) <= LARGEST_COORDINATE).all(axis=1)]
     order = np.lexsort((coords[:, 1], coords[:, 0]))
     steps = np.diff(coords[order], axis=0)
     along_y = np.rint(steps[(steps[:, 0] == 0) & (steps[:, 1] > 0), 1]).astype(np.int64)
@@ -92,15 +125,30 @@ def _is_slide(node: object) -> bool:
 def _node(file: h5py.File, source: FeatureSource) -> h5py.Group:
     if source.group is None:
         return file
-    node = file.get(source.group)
+    node: h5py.Group | h5py.Dataset | None = file
+    for name in source.group.strip("/").split("/"):
+        node = member(node, name) if isinstance(node, h5py.Group) else None
     if not isinstance(node, h5py.Group):
         fail(source.path, f"there is no group '{source.group}'", did_you_mean(source.group, file.keys()))
     return node
 
 
+def _numbers(node: h5py.Group, name: str, source: FeatureSource) -> h5py.Dataset | None:
+    """A dataset of numbers, None if there is none of this name."""
+    data = member(node, name)
+    if data is None:
+        return None
+    if not isinstance(data, h5py.Dataset) or data.dtype.kind not in "fiub":
+        kind = f"values of type {data.dtype}" if isinstance(data, h5py.Dataset) else "a group"
+        fail(
+            source, f"'{name}' holds {kind}, not an array of numbers", "copy the file again or extract the slide again"
+        )
+    return data
+
+
 def _feature_name(node: h5py.Group, source: FeatureSource) -> str:
-    names = [name for name in FEATURE_NAMES if isinstance(node.get(name), h5py.Dataset)]
-    slides = [name for name, child in node.items() if name != LOWRES and _is_slide(child)]
+    names = [name for name in FEATURE_NAMES if isinstance(member(node, name), h5py.Dataset)]
+    slides = [name for name, child in members(node) if name != LOWRES and _is_slide(child)]
     if len(names) == 1 and not slides:
         return names[0]
     if names:
@@ -123,16 +171,19 @@ def _feature_name(node: h5py.Group, source: FeatureSource) -> str:
 
 
 def _asmil(file: h5py.File, features: h5py.Dataset, coords: h5py.Dataset | None, source: FeatureSource) -> Header:
-    version = int(file.attrs[FORMAT_KEY])
+    attrs = file.attrs
+    version = integer(attrs.get(FORMAT_KEY))
+    if version is None:
+        fail(source, f"attribute '{FORMAT_KEY}' is no number", "copy the file again or extract the slide again")
     if version > FORMAT_VERSION:
         fail(source, f"format {version} is newer than this asmil reads ({FORMAT_VERSION})", "update asmil")
-    known = {field.name: plain(file.attrs.get(field.name)) for field in fields(Provenance)}
-    return Header("asmil", features, coords, Provenance(**known))
+    known = {field.name: AS_TYPE[str(field.type)](attrs.get(field.name)) for field in fields(Provenance)}
+    return Header("asmil", features, coords, Provenance(**known), checksum=integer(attrs.get(CHECKSUM_KEY)))
 
 
 def _trident(features: h5py.Dataset, coords: h5py.Dataset | None, attrs: Mapping[str, Any]) -> Header:
     provenance = Provenance(
-        encoder=plain(features.attrs.get("encoder")),
+        encoder=text(features.attrs.get("encoder")),
         tile_px=integer(attrs.get("patch_size")),
         tile_px_level0=integer(attrs.get("patch_size_level0")),
         slide_width_px=integer(attrs.get("level0_width")),
@@ -144,10 +195,8 @@ def _trident(features: h5py.Dataset, coords: h5py.Dataset | None, attrs: Mapping
 
 def _clam_provenance(attrs: Mapping[str, Any]) -> Provenance:
     side = integer(attrs.get("patch_size"))
-    if side is None or "downsample" not in attrs:
-        return Provenance(tile_px=side)
-    factor = int(np.ravel(attrs["downsample"])[-1])
-    return Provenance(tile_px=side, tile_px_level0=side * factor)
+    scale = None if "downsample" not in attrs else number(np.ravel(attrs["downsample"])[-1:])
+    return Provenance(tile_px=side, tile_px_level0=side * int(scale) if side and scale else None)
 
 
 def _stamp(file: h5py.File, features: h5py.Dataset, coords: h5py.Dataset | None, source: FeatureSource) -> Header:
@@ -166,13 +215,13 @@ def _stamp(file: h5py.File, features: h5py.Dataset, coords: h5py.Dataset | None,
             "mean pixels (TRIDENT)",
             "keep the names and attributes of one tool",
         )
-    if not any(key in attrs for key in STAMP_KEYS):
-        return _stamp_historic(attrs, features, coords)
-    unit = plain(attrs.get("unit")) or "um"
-    if unit != "um":
+    unit = plain(attrs.get("unit"))
+    if unit not in ("um", "px", None):
         fail(source, f"coordinates in unit '{unit}' are not known", "extract the slide again with STAMP 2")
+    if unit != "um" and "tile_size_um" not in attrs:
+        return _stamp_historic(attrs, features, coords)
     provenance = Provenance(
-        encoder=plain(attrs.get("extractor")),
+        encoder=text(attrs.get("extractor")),
         tile_um=number(attrs.get("tile_size_um", attrs.get("tile_size"))),
         tile_px=integer(attrs.get("tile_size_px")),
     )
@@ -180,12 +229,16 @@ def _stamp(file: h5py.File, features: h5py.Dataset, coords: h5py.Dataset | None,
 
 
 def _stamp_historic(attrs: Mapping[str, Any], features: h5py.Dataset, coords: h5py.Dataset | None) -> Header:
-    """Coordinates count 256/224 microns; a stride far from 224 leaves the unit unknown: they are not used."""
+    """STAMP 1 and before: coordinates count 256/224 microns, and nothing in the file says so.
+
+    A stride far from 224 (other sizes were chosen) leaves the unit unknown: the coordinates are not used.
+    """
+    encoder = text(attrs.get("extractor"))
     side = number(attrs.get("tile_size"))
-    if side is None and coords is not None and coords.ndim == 2:
+    if side is None and coords is not None and coords.ndim == 2 and coords.shape[1] == 2:
         side = common_step(coords[()])
     if coords is None or side is None or abs(side - HISTORIC_TILE_PX) > 2:
-        return Header("stamp_historic", features, None, Provenance(), coords_unit=None)
-    provenance = Provenance(tile_um=HISTORIC_TILE_UM, tile_px=HISTORIC_TILE_PX)
+        return Header("stamp_historic", features, None, Provenance(encoder=encoder), coords_unit=None)
+    provenance = Provenance(encoder=encoder, tile_um=HISTORIC_TILE_UM, tile_px=HISTORIC_TILE_PX)
     scale = HISTORIC_TILE_UM / HISTORIC_TILE_PX
     return Header("stamp_historic", features, coords, provenance, coords_unit="um", um_per_unit=scale)

@@ -56,7 +56,7 @@ def inspect_slides(
 def _inspect(deep: bool, slide: Slide) -> _Inspected:
     info = inspect_features(slide.source)
     if deep or info.n_tiles == 0:
-        read_bag(slide.source, slide.slide, slide.mpp)
+        read_bag(slide.source, slide.slide, slide.mpp, verify=True)
     return _Inspected(info, fingerprint(slide.source))
 
 

@@ -1,7 +1,8 @@
 """The index of a pack: which slides are whole in it, where they lie, what their headers said, what their sources were.
 
-`index.json`, version 2: `dtype` of the features, `extractions` (distinct settings of extractions, as JSON text) and
-`slides`. Offsets count values, not bytes.
+`index.json`, version 2: `dtype` of the features, `extractions` (distinct settings of extractions, as JSON text),
+`slides`, and `crc32` of these three. Offsets count values, not bytes. While slides are added, they are noted in
+`index.journal`, a line for some slides, so that noting them costs the same however many there are.
 """
 
 from __future__ import annotations
@@ -9,23 +10,29 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from asmil.cohort.problems import fail
 from asmil.cohort.source import CoordsUnit, FeatureInfo, FeatureSource, Layout, Provenance
 from asmil.errors import AsmilError
-from asmil.files import write_json
+from asmil.files import write_text
 
 PackDtype = Literal["float16", "float32"]
 PACK_VERSION = 2
-INDEX, COORDS, LOWRES_FILE, LOCK = "index.json", "coords.i64", "lowres.u8", "lock"
+INDEX, JOURNAL, COORDS, LOWRES_FILE, LOCK = "index.json", "index.journal", "coords.i64", "lowres.u8", "lock"
 FEATURE_FILES: dict[PackDtype, str] = {"float16": "features.f16", "float32": "features.f32"}
 FEATURE_BYTES: dict[PackDtype, int] = {"float16": 2, "float32": 4}
 COORD_BYTES = 8
-OWN_FILES = frozenset((INDEX, COORDS, LOWRES_FILE, LOCK, *FEATURE_FILES.values()))
+OWN_FILES = frozenset((INDEX, JOURNAL, COORDS, LOWRES_FILE, LOCK, *FEATURE_FILES.values()))
+
+Count = Annotated[int, Field(ge=0)]
+Size = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,23 +41,25 @@ class Entry:
 
     lowres_shape: of its low-magnification tiles, N x p x p x 3, if it has any
     mpp: what the manifest gave, by which coordinates in microns became pixels
+    crc32: of its features, coordinates and low-magnification tiles as stored; None in packs of earlier versions
     """
 
     slide: str
-    offset: int
-    n: int
-    width: int
-    coords_offset: int
+    offset: Count
+    n: Count
+    width: Count
+    coords_offset: Count
     coords_unit: CoordsUnit | None
-    lowres_offset: int
-    lowres_shape: tuple[int, ...] | None
+    lowres_offset: Count
+    lowres_shape: Annotated[tuple[Count, ...], Field(min_length=4, max_length=4)] | None
     source: str
     source_size: int
     source_mtime_ns: int
-    mpp: float | None
+    mpp: Size | None
     layout: Layout
-    magnification: float | None
+    magnification: Size | None
     provenance: Provenance
+    crc32: Count | None = None
 
 
 @dataclass(frozen=True)
@@ -98,31 +107,48 @@ def is_pack(path: Path) -> bool:
     )
 
 
+def index_state(folder: Path) -> list[tuple[int, int, int]]:
+    """Number, size and time of change of the files of the index; empty if there is none."""
+    stats = [path.stat() for path in (folder / INDEX, folder / JOURNAL) if path.exists()]
+    return [(stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats]
+
+
 def write_index(folder: Path, index: PackIndex) -> None:
-    """Replace the index; the data it speaks of must be on disk."""
-    extractions: dict[str, int] = {}
-    slides = [_as_json(entry, extractions) for entry in index.entries.values()]
-    known = {"version": PACK_VERSION, "dtype": index.dtype, "extractions": list(extractions), "slides": slides}
-    write_json(folder / INDEX, known)
+    """Replace the index, and remove the journal that led to it; the data it speaks of must be on disk."""
+    extractions, slides = _as_json(index.entries.values())
+    head = {"version": PACK_VERSION, "dtype": index.dtype, "extractions": extractions}
+    head["crc32"] = _checksum(index.dtype, extractions, slides)
+    lines = ",\n".join(map(json.dumps, slides))
+    write_text(folder / INDEX, f'{json.dumps(head)[:-1]}, "slides": [\n{lines}\n]}}\n')
+    (folder / JOURNAL).unlink(missing_ok=True)
+
+
+def journal_line(dtype: PackDtype, entries: Sequence[Entry]) -> bytes:
+    """What the journal notes of slides that were added."""
+    extractions, slides = _as_json(entries)
+    noted = json.dumps({"dtype": dtype, "extractions": extractions, "slides": slides}).encode()
+    return b"%08x %b\n" % (zlib.crc32(noted), noted)
 
 
 def read_index(folder: Path) -> PackIndex | None:
-    """What the index says; None if there is none, or one of version 1, which was a cache and is made again."""
+    """What the index and its journal say; None if there is none, or one of version 1, which is made again."""
     try:
-        known = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-        if known["version"] < PACK_VERSION:
+        known = _stored_index(folder)
+        if known is None:
             return None
-        if known["version"] > PACK_VERSION:
-            fail(folder, f"pack version {known['version']} is newer than this asmil reads", "update asmil")
-        entries = [_from_json(slide, known["extractions"]) for slide in known["slides"]]
-        FEATURE_FILES[known["dtype"]]
-    except FileNotFoundError:
-        return None
+        parts = [known, *_journal(folder)] if known else list(_journal(folder))
+        entries = [_from_json(slide, part["extractions"]) for part in parts for slide in part["slides"]]
+        if not parts:
+            return None
+        dtype = parts[0]["dtype"]
+        FEATURE_FILES[dtype]
     except AsmilError:
         raise
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
-        fail(folder / INDEX, "the index of the pack is damaged", "copy the pack again, or delete it and pack again")
-    return PackIndex(known["dtype"], {entry.slide: entry for entry in entries})
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError, IsADirectoryError) as error:
+        reason = f" ({error.errors()[0]['loc'][0]})" if isinstance(error, ValidationError) else ""
+        what = f"the index of the pack is damaged{reason}"
+        fail(folder / INDEX, what, "copy the pack again, or delete it and pack again")
+    return PackIndex(dtype, {entry.slide: entry for entry in entries})
 
 
 def whole(folder: Path, index: PackIndex) -> PackIndex:
@@ -157,19 +183,56 @@ def _ends(entry: Entry) -> tuple[int, int, int]:
     return entry.offset + entry.n * entry.width, coords, lowres
 
 
-def _as_json(entry: Entry, extractions: dict[str, int]) -> dict[str, Any]:
-    """Settings of the extraction, the same in most slides, are replaced by their number."""
-    known = asdict(entry)
-    header = known.pop("provenance")
-    if (text := header["extraction"]) is not None:
-        header["extraction"] = extractions.setdefault(text, len(extractions))
-    return known | {"header": {name: value for name, value in header.items() if value is not None}}
+def _stored_index(folder: Path) -> dict[str, Any] | None:
+    """The content of the index file: nothing if there is no such file, None if it is to be made again."""
+    try:
+        known: dict[str, Any] = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    if known["version"] < PACK_VERSION:
+        return None
+    if known["version"] > PACK_VERSION:
+        fail(folder, f"pack version {known['version']} is newer than this asmil reads", "update asmil")
+    if known.get("crc32") not in (None, _checksum(known["dtype"], known["extractions"], known["slides"])):
+        raise ValueError("the checksum of the index differs")
+    return known
 
 
-def _from_json(known: Mapping[str, Any], extractions: list[str]) -> Entry:
+def _journal(folder: Path) -> Iterator[dict[str, Any]]:
+    """What was noted since the index was written, as far as it is whole: a killed writer leaves half a line."""
+    path = folder / JOURNAL
+    if not path.exists():
+        return
+    for line in path.read_bytes().splitlines(keepends=True):
+        checksum, _, noted = line.partition(b" ")
+        if not line.endswith(b"\n") or checksum != b"%08x" % zlib.crc32(noted[:-1]):
+            return
+        yield json.loads(noted)
+
+
+def _checksum(dtype: str, extractions: Sequence[str], slides: Sequence[Mapping[str, Any]]) -> int:
+    return zlib.crc32("\n".join(map(json.dumps, (dtype, extractions, *slides))).encode())
+
+
+def _as_json(entries: Iterable[Entry]) -> tuple[list[str], list[dict[str, Any]]]:
+    """Distinct settings of the extraction, the same in most slides, and the slides with their numbers."""
+    extractions: dict[str, int] = {}
+    slides = []
+    for entry in entries:
+        # not asdict, which copies every value: this is most of the work of noting a slide
+        known = dict(vars(entry))
+        header = dict(vars(known.pop("provenance")))
+        if (text := header["extraction"]) is not None:
+            header["extraction"] = extractions.setdefault(text, len(extractions))
+        slides.append(known | {"header": {name: value for name, value in header.items() if value is not None}})
+    return list(extractions), slides
+
+
+def _from_json(known: Mapping[str, Any], extractions: Sequence[str]) -> Entry:
     header = dict(known["header"])
     if "extraction" in header:
         header["extraction"] = extractions[header["extraction"]]
-    shape = known["lowres_shape"] and tuple(known["lowres_shape"])
-    changed: dict[str, Any] = {"provenance": Provenance(**header), "lowres_shape": shape}
-    return Entry(**{field.name: known[field.name] for field in fields(Entry) if field.name not in changed}, **changed)
+    return _ENTRY.validate_python({**known, "provenance": header})
+
+
+_ENTRY = TypeAdapter(Entry)

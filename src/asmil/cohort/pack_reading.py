@@ -13,13 +13,14 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from asmil.cohort.checksums import checksum_of
 from asmil.cohort.pack_index import (
     COORDS,
     FEATURE_FILES,
-    INDEX,
     LOWRES_FILE,
     Entry,
     PackIndex,
+    index_state,
     read_index,
 )
 from asmil.cohort.problems import fail
@@ -42,6 +43,7 @@ class Pack:
         self.entries = index.entries
         self.unused_share = index.unused_share
         self._sizes = index.ends.n_bytes(index.dtype)
+        self._verified: set[str] = set()
         self._refuse_cut()
         self._features = _Mapped(folder / FEATURE_FILES[index.dtype], index.dtype, self._sizes)
         self._coords = _Mapped(folder / COORDS, "int64", self._sizes)
@@ -51,11 +53,7 @@ class Pack:
     def open(cls, folder: Path | str) -> Pack:
         """Open a pack; the same one is not opened twice as long as nothing is written to it."""
         folder = Path(folder)
-        try:
-            stat = (folder / INDEX).stat()
-        except FileNotFoundError:
-            _refuse_unfinished(folder)
-        pack = _opened(folder, (stat.st_ino, stat.st_size, stat.st_mtime_ns))
+        pack = _opened(folder, tuple(index_state(folder)))
         pack._refuse_cut()
         return pack
 
@@ -68,6 +66,15 @@ class Pack:
             todo = f"name one, e.g. {self.folder.name}::{first}, or give the pack as the features of the cohort"
             fail(self.folder, f"the pack holds {len(self.entries)} slides", todo)
         return fail(self.folder, f"slide '{slide}' is not in the pack", did_you_mean(slide, self.entries))
+
+    def verify_once(self, entry: Entry) -> None:
+        """Compare a slide with its checksum, if it has one, unless that was done before."""
+        if entry.crc32 is None or entry.slide in self._verified:
+            return
+        if checksum_of(self.features(entry, ahead=True), self.coords(entry), self.lowres(entry)) != entry.crc32:
+            what = f"the values of slide '{entry.slide}' are not those that were packed: the checksum differs"
+            fail(self.folder, what, "copy the pack again, or delete it and pack the cohort again")
+        self._verified.add(entry.slide)
 
     def features(self, entry: Entry, ahead: bool = False) -> NDArray[Any]:
         """Features N x D, not copied; `ahead`: all of them will be needed, so the disk may start."""
@@ -129,7 +136,7 @@ def _copy_on_write(path: Path, length: int) -> mmap.mmap:
 
 
 @lru_cache(maxsize=KEPT_OPEN)
-def _opened(folder: Path, state: tuple[int, int, int]) -> Pack:
+def _opened(folder: Path, state: tuple[tuple[int, int, int], ...]) -> Pack:
     """`state` is that of the index: a pack that was written to is opened anew."""
     index = read_index(folder)
     if index is None or not index.entries:

@@ -1,6 +1,7 @@
-"""Writing a pack: slides are appended, and the index is replaced only after the data it speaks of is on disk.
+"""Writing a pack: slides are appended, and noted in the journal of the index only after their data is on disk.
 
-Whatever the index lists is whole, so a killed writer goes on after the last slide listed. A slide that is packed anew
+At the end the index is written anew and the journal removed. Whatever either lists is whole, so a killed writer goes on
+after the last slide listed. A slide that is packed anew
 is appended, too, and the place it had stays unused: what is packed is never moved, since readers have it mapped and
 its source may be gone.
 """
@@ -19,18 +20,21 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from asmil.cohort.bag import LOWRES, LOWRES_TILES, Bag
+from asmil.cohort.bag import COORDS_UM, LOWRES, LOWRES_TILES, Bag
+from asmil.cohort.checksums import checksum_of
 from asmil.cohort.features import read_bag_and_info
 from asmil.cohort.manifest import Slide
 from asmil.cohort.pack_index import (
     COORDS,
     FEATURE_FILES,
+    JOURNAL,
     LOCK,
     LOWRES_FILE,
     OWN_FILES,
     Entry,
     PackDtype,
     PackIndex,
+    journal_line,
     read_index,
     whole,
     write_index,
@@ -45,7 +49,7 @@ try:
 except ImportError:  # Windows has no such lock; two writers of one pack are then the user's to avoid
     fcntl = None  # type: ignore[assignment]
 
-SLIDES_AN_INDEX = 32
+SLIDES_A_LINE = 32
 
 
 class PackWriter:
@@ -60,7 +64,9 @@ class PackWriter:
         self.cut = tuple(cut)
         self._files = files
         self._open: dict[str, FileIO] = {}
-        self._unsaved = 0
+        self._sizes = index.ends.n_bytes(index.dtype)
+        self._unsaved: list[Entry] = []
+        self._journal_size = 0
 
     def missing(self, slides: Sequence[Slide]) -> list[Slide]:
         """The slides that are not in the pack, or not as their sources are now."""
@@ -70,12 +76,12 @@ class PackWriter:
     def add(self, slide: Slide) -> None:
         """Read a slide and append it; one that cannot be used leaves the pack as it is."""
         size, mtime_ns = source_state(slide.source.path)
-        bag, info = read_bag_and_info(slide.source, slide.slide, slide.mpp)
+        bag, info = read_bag_and_info(slide.source, slide.slide, slide.mpp, verify=True)
         features = _stored(bag, self.index.dtype, slide.source)
         corners, unit = _corners(bag)
         tiles = _lowres_tiles(bag, slide.source)
-        places = [self._append(name, values) for name, values in self._parts(features, corners, tiles)]
-        self.index.entries[slide.slide] = Entry(
+        places = self._append(features, corners, tiles)
+        entry = Entry(
             slide=slide.slide,
             offset=places[0],
             n=len(bag),
@@ -91,39 +97,46 @@ class PackWriter:
             layout=info.layout,
             magnification=info.magnification,
             provenance=_provenance(info, slide),
+            crc32=checksum_of(features, corners, tiles),
         )
-        self._unsaved += 1
-        if self._unsaved == SLIDES_AN_INDEX:
-            self.save()
+        self.index.entries[slide.slide] = entry
+        self._unsaved.append(entry)
+        if len(self._unsaved) == SLIDES_A_LINE:
+            self._note()
 
-    def save(self) -> None:
-        """Replace the index, after what was added is on disk; half a slide at the end is cut off."""
-        if not self._unsaved:
-            return
-        sizes = self.index.ends.n_bytes(self.index.dtype)
-        for name, file in self._open.items():
-            file.truncate(sizes[name])
-            os.fsync(file.fileno())
-        write_index(self.folder, self.index)
-        self._unsaved = 0
+    def close(self) -> None:
+        """Write the index, after what was added is on disk."""
+        if self._unsaved or self._journal_size:
+            self._settle()
+            write_index(self.folder, self.index)
 
-    def _parts(
-        self, features: NDArray[Any], corners: NDArray[Any] | None, tiles: NDArray[Any] | None
-    ) -> list[tuple[str, NDArray[Any]]]:
-        return [
-            (FEATURE_FILES[self.index.dtype], features),
-            (COORDS, np.empty(0, np.int64) if corners is None else corners),
-            (LOWRES_FILE, np.empty(0, np.uint8) if tiles is None else tiles),
-        ]
+    def _note(self) -> None:
+        """Add the slides since the last line to the journal; half a line of a full disk is written over."""
+        self._settle()
+        file = self._opened(JOURNAL)
+        _write_at(file, self._journal_size, journal_line(self.index.dtype, self._unsaved))
+        os.fsync(file.fileno())
+        self._journal_size = file.tell()
+        self._unsaved.clear()
 
-    def _append(self, name: str, values: NDArray[Any]) -> int:
-        """Where the values begin, counted in values."""
-        file = self._opened(name)
-        start = file.seek(0, os.SEEK_END)
-        rest = memoryview(np.ascontiguousarray(values).data).cast("B")
-        while rest:
-            rest = rest[file.write(rest) or 0 :]
-        return start // values.itemsize
+    def _settle(self) -> None:
+        """Bring the data to the disk; half a slide at the end is cut off."""
+        for name, size in self._sizes.items():
+            if name in self._open:
+                self._open[name].truncate(size)
+                os.fsync(self._open[name].fileno())
+
+    def _append(self, *parts: NDArray[Any] | None) -> list[int]:
+        """Where features, corners and low-magnification tiles begin in their files, counted in values."""
+        ends, places = dict(self._sizes), []
+        for name, values in zip((FEATURE_FILES[self.index.dtype], COORDS, LOWRES_FILE), parts, strict=True):
+            places.append(self._sizes[name] // (1 if values is None else values.itemsize))
+            file = self._opened(name)
+            if values is not None:
+                _write_at(file, self._sizes[name], memoryview(np.ascontiguousarray(values).data).cast("B"))
+                ends[name] = file.tell()
+        self._sizes = ends
+        return places
 
     def _opened(self, name: str) -> FileIO:
         """Without a buffer: what does not fit on a full disk must not be tried again when the file is closed."""
@@ -131,9 +144,17 @@ class PackWriter:
             path = self.folder / name
             path.touch()
             file = self._files.enter_context(path.open("r+b", buffering=0))
-            file.truncate(self.index.ends.n_bytes(self.index.dtype)[name])
+            file.truncate(self._sizes.get(name, 0))
             self._open[name] = file
         return self._open[name]
+
+
+def _write_at(file: FileIO, start: int, values: bytes | memoryview) -> None:
+    file.seek(start)
+    rest = memoryview(values)
+    while rest:
+        rest = rest[file.write(rest) or 0 :]
+    file.truncate()
 
 
 @contextmanager
@@ -150,7 +171,7 @@ def writing(folder: Path, dtype: PackDtype | None = None) -> Iterator[PackWriter
             try:
                 yield writer
             finally:
-                writer.save()
+                writer.close()
                 is_new = is_new and not writer.index.entries
     except OSError as error:
         if not is_disk_full(error):
@@ -187,6 +208,8 @@ def _begun(folder: Path, dtype: PackDtype | None, files: ExitStack) -> PackWrite
     if dtype not in (None, index.dtype):
         fail(folder, f"the pack holds {index.dtype}, not {dtype}", "give another folder, or the type of this one")
     kept = whole(folder, index)
+    if kept != index or (folder / JOURNAL).exists():
+        write_index(folder, kept)
     return PackWriter(folder, kept, [name for name in index.entries if name not in kept.entries], files)
 
 
@@ -202,9 +225,9 @@ def _stored(bag: Bag, dtype: PackDtype, source: FeatureSource) -> NDArray[Any]:
 def _corners(bag: Bag) -> tuple[NDArray[Any] | None, CoordsUnit | None]:
     if bag.coords is not None:
         return bag.coords.numpy().astype(np.int64, copy=False), "px"
-    if "coords_um" in bag.extras:
+    if COORDS_UM in bag.extras:
         # microns are float64: their bits lie in the same file, the unit tells how to read them
-        return bag.extras["coords_um"].numpy().view(np.int64), "um"
+        return bag.extras[COORDS_UM].numpy().view(np.int64), "um"
     return None, None
 
 

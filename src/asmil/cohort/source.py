@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-Layout = Literal["asmil", "trident", "clam", "stamp", "stamp_historic", "cohort_h5", "tensor"]
+Layout = Literal["asmil", "trident", "clam", "stamp", "stamp_historic", "cohort_h5", "tensor", "numpy"]
 CoordsUnit = Literal["px", "um"]
 GROUP_MARK = "::"
 """Between a file or a pack and the slide in it."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from asmil.cohort.pack_index import INDEX, OWN_FILES, is_pack
+from asmil.cohort.pack_index import OWN_FILES, index_state, is_pack
 from asmil.cohort.problems import fail
 
 
 def source_state(path: Path) -> tuple[int, int]:
     """Size and time of change; a file rewritten since, or a pack written to, has others."""
+    if is_pack(path) and (states := index_state(path)):
+        return sum(size for _, size, _ in states), max(changed for _, _, changed in states)
     try:
-        stat = (path / INDEX if is_pack(path) else path).stat()
+        stat = path.stat()
     except FileNotFoundError:
         fail(path, "the feature file does not exist", "correct its path or extract the slide")
     return stat.st_size, stat.st_mtime_ns

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
-from asmil.cohort.bag import LOWRES, LOWRES_TILES, Bag
+from asmil.cohort.bag import COORDS_UM, LOWRES, LOWRES_TILES, Bag
 from asmil.cohort.manifest import Slide
 from asmil.errors import AsmilError
 
@@ -42,7 +42,8 @@ def units_of(slides: Sequence[Slide], kind: UnitKind) -> tuple[Unit, ...]:
 def join_bags(bags: Sequence[Bag], name: str) -> Bag:
     """The tiles of several slides as one bag; `slide_index` says which slide a tile is of.
 
-    Coordinates stay those of each slide. They are left out if a slide has none; low-magnification tiles likewise.
+    Coordinates stay those of each slide. They are left out if a slide has none; microns and low-magnification tiles
+    likewise.
     """
     widths = {bag.width for bag in bags}
     if len(widths) > 1:
@@ -52,11 +53,17 @@ def join_bags(bags: Sequence[Bag], name: str) -> Bag:
     sizes = torch.tensor([len(bag) for bag in bags])
     coords = [bag.coords for bag in bags if bag.coords is not None]
     lowres = [bag.extras[LOWRES][LOWRES_TILES] for bag in bags if LOWRES_TILES in bag.extras.get(LOWRES, {})]
+    microns = [bag.extras[COORDS_UM] for bag in bags if COORDS_UM in bag.extras]
+    extras: dict[str, Any] = {}
+    if len(lowres) == len(bags):
+        extras[LOWRES] = {LOWRES_TILES: torch.cat(lowres)}
+    if len(microns) == len(bags):
+        extras[COORDS_UM] = torch.cat(microns)
     return Bag(
         torch.cat([bag.features for bag in bags]),
         torch.cat(coords) if len(coords) == len(bags) else None,
         name,
         torch.repeat_interleave(torch.arange(len(bags)), sizes),
-        {LOWRES: {LOWRES_TILES: torch.cat(lowres)}} if len(lowres) == len(bags) else {},
+        extras,
         validated=True,
     )

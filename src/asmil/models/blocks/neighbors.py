@@ -26,15 +26,16 @@ _RESERVE = 8
 def nearest_edges(bag: Bag, k: int, method: str) -> Tensor:
     """The k nearest tiles of every tile of a bag (fewer where its slide has fewer others): 2 x E, [center, neighbor].
 
-    The edges of a tile stand together, the nearest first, and the tiles in their order. method: for the error message.
+    The edges of a tile stand together, the nearest first, and the tiles in their order. Coordinates in microns serve as
+    well as pixels. method: for the error message.
     """
-    if bag.coords is None:
+    if bag.places is None:
         raise AsmilError(
             f"{bag.id}: {method} needs the coordinates of the tiles to find their neighbors; "
             "store them in the feature file as dataset 'coords' (N x 2)"
         )
     refuse_in_export("the search for neighboring tiles")
-    coords = bag.coords.cpu().double().numpy()
+    coords = bag.places.cpu().double().numpy()
     slides = np.zeros(len(bag), np.int64) if bag.slide_index is None else bag.slide_index.cpu().numpy()
     parts = []
     for slide in np.unique(slides):

@@ -28,6 +28,8 @@ def read_json(path: Path) -> Annotations:
         if isinstance(value, Mapping) and NCRF_TUMOR in value:
             return _read_ncrf(path, value)
         return _read_features(path, _features(value))
+    except AsmilError:
+        raise
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise AsmilError(
             f"{path}: it is neither GeoJSON features nor lists of vertices ({type(error).__name__}: {error}); "

@@ -1,0 +1,18 @@
+"""Checksums of stored values, by which altered bits are noticed."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def checksum_of(*arrays: NDArray[Any] | None) -> int:
+    """The CRC-32 of the bytes of the arrays, one after the other; those that are None or empty do not count."""
+    found = 0
+    for array in arrays:
+        if array is not None and array.size:
+            found = zlib.crc32(memoryview(np.ascontiguousarray(array).data).cast("B"), found)
+    return found
