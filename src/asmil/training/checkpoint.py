@@ -72,7 +72,7 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Te
 
 
 def restore_model(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Load weights; tensors of another method or size are an error that names the first that does not fit."""
+    """Load weights; those of another method or size, or that are not finite, are an error that names the first."""
     ours = model.state_dict()
     missing, foreign = sorted(ours.keys() - tensors.keys()), sorted(tensors.keys() - ours.keys())
     misshapen = sorted(k for k in ours.keys() & tensors.keys() if ours[k].shape != tensors[k].shape)
@@ -82,5 +82,11 @@ def restore_model(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -
             f"{path}: its weights are not those of this {type(model).__name__} ({len(missing)} missing, "
             f"{len(foreign)} unknown, {len(misshapen)} of another shape; first: {first}); "
             "it belongs to another method or configuration"
+        )
+    broken = sorted(k for k, tensor in tensors.items() if not bool(tensor.isfinite().all()))
+    if broken:
+        raise AsmilError(
+            f"{path}: {len(broken)} of its tensors hold values that are not finite (first: {broken[0]}); "
+            "restore the file, or delete it and train again"
         )
     model.load_state_dict(tensors)
