@@ -138,3 +138,15 @@ def test_slides_themselves_are_joined_by_the_tables_patients(asmil_here, tmp_pat
     assert done.returncode == 0, done.stderr
     expected = pd.read_csv(tmp_path / "f.csv").set_index("slide")["risk"]
     assert found["q1"] == pytest.approx(expected["p1"], abs=1e-3)
+
+
+@pytest.mark.parametrize(("select", "claims"), [("last", False), ("f1_auc", True)])
+def test_validation_slides_are_said_to_choose_the_epoch_only_where_they_do(asmil_here, tmp_path, select, claims):
+    manifest = write_cohort(tmp_path / "cohort", "classification")
+    table = pd.read_csv(manifest)
+    table["split"] = table["split"].replace("test", "train")
+    table.to_csv(manifest, index=False)
+    options = ("--method", "abmil", "--set", "training.epochs=1", "--set", f"training.select={select}", "--quiet")
+    done = asmil_here("train", manifest, "--out", tmp_path / "run", *options)
+    assert done.returncode == 0, done.stderr
+    assert ("chose the epoch" in done.stdout) == claims

@@ -33,6 +33,7 @@ from asmil.training.labeled_bags import BagSource, LabeledBags
 from asmil.training.optimization import build_optimizer, clip_gradients, lr_factor, set_lr
 from asmil.training.progress import Progress
 from asmil.training.recording import AttentionRecorder
+from asmil.training.selection import Merit, merit_of
 from asmil.training.setup import build_stabilizers, build_stages, uses_bf16
 
 EpochObserver = Callable[[Mapping[str, Any]], None]
@@ -248,12 +249,15 @@ class Trainer:
         progress.seconds = 0.0
         self._record_if_due(epoch_ended=True)
         if selects:
-            by_loss = self.settings.select == "loss"
-            score = -(record["val"]["loss"] or 0.0) if by_loss else self.task.selection_score(record["val"])
-            if progress.best["score"] is None or score > progress.best["score"]:
-                progress.best = {"epoch": progress.epoch, "score": score}
-                self.keeper.keep_best(self.model, progress.best)
+            self._keep_if_best(record["val"])
         return record
+
+    def _keep_if_best(self, measures: Mapping[str, float | None]) -> None:
+        assert self.settings.select != "last"
+        merit, best = merit_of(measures, self.task, self.settings.select), self.progress.best
+        if best["score"] is None or merit.beats(Merit(best["score"], best.get("loss"))):
+            self.progress.best = {"epoch": self.progress.epoch, "score": merit.score, "loss": merit.loss}
+            self.keeper.keep_best(self.model, self.progress.best)
 
     def _has_settled(self) -> bool:
         patience = self.settings.early_stopping

@@ -18,7 +18,7 @@ class Progress:
     step: optimizer steps done in this stage
     part_names: the parts of the loss, in the order in which they are noted
     seconds: time spent on the current epoch
-    best: the epoch chosen so far in this stage, and its score (None: none yet, or not chosen by validation)
+    best: the epoch chosen so far in this stage, its score (None: none yet, or not chosen by validation) and its loss
     """
 
     stage: int = 0
