@@ -67,7 +67,7 @@ class InnerSearch:
     folder: Path
 
     def choose(self, report: Callable[[int, int], None]) -> Chosen:
-        """The candidate with the highest mean score over the inner folds; of equals the lower mean loss, then the first.
+        """The candidate with the highest mean score over the inner folds; ties: the lower mean loss, then the first.
 
         report: called with the inner trainings done and the number of all
         """
