@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from asmil.cohort.features import Provenance, inspect_features
-from asmil.cohort.source import FeatureInfo, FeatureSource
+from asmil.cohort.extraction_record import read_extraction
+from asmil.cohort.features import inspect_features
+from asmil.cohort.source import FeatureSource
 from asmil.errors import AsmilError
 from asmil.extraction.settings import ExtractionConfig
 from asmil.folder_settings import claim_folder
@@ -58,17 +59,17 @@ class FeatureFolder:
             info = inspect_features(FeatureSource(path))
         except AsmilError:
             return False
-        about = read_about(info)
+        about = read_extraction(info)
         if about is None:
             raise AsmilError(
                 f"{slide.name}: {path} was not written by asmil extract; move it away or give another --out"
             )
-        made = (info.encoder, info.weights_hash, about["settings"])
+        made = (info.encoder, info.weights_hash, about.settings)
         if made != (encoder.name, encoder.weights_hash, config.model_dump(mode="json")):
             raise AsmilError(
                 f"{slide.name}: {path} was extracted with other settings; move it away or give another --out"
             )
-        if slide.path.exists() and about["slide"]["bytes"] != slide_bytes(slide.path):
+        if slide.path.exists() and about.slide.get("bytes") != slide_bytes(slide.path):
             return False
         return slide.mpp is None or (info.mpp is not None and abs(info.mpp - slide.mpp) <= SAME_MPP * slide.mpp)
 
@@ -87,20 +88,6 @@ def about_text(config: ExtractionConfig, slide: Mapping[str, Any], tissue: Mappi
     """The record of an extraction that a feature file carries, beside the sizes that have attributes of their own."""
     record = {"settings": config.model_dump(mode="json"), "slide": slide, "tissue": tissue, "precision": precision}
     return json.dumps(record, ensure_ascii=False)
-
-
-def read_about(info: Provenance) -> dict[str, Any] | None:
-    """The record in a feature file; None if `asmil extract` did not write it."""
-    if info.extraction is None:
-        return None
-    record: dict[str, Any] = json.loads(info.extraction)
-    return record
-
-
-def slide_settings(info: FeatureInfo) -> dict[str, Any] | None:
-    """The settings with which a feature file was extracted, None if they are not known."""
-    record = read_about(info)
-    return None if record is None else dict(record["settings"])
 
 
 def slide_bytes(path: Path) -> int:

@@ -6,8 +6,10 @@ a process is killed between two files; the file beside it is for people and othe
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,27 +21,64 @@ from torch import Tensor, nn
 from asmil.errors import AsmilError
 from asmil.files import replacing, write_json
 
+DIGEST = "digest"
+"""In the state of the header: what the content of the file is compared with when it is loaded."""
+_REMEDY = "delete it and give the train command again"
+
 
 def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
     """Write `path` (safetensors) and the JSON state beside it, each whole or not at all."""
     plain = {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
+    text = json.dumps({**state, DIGEST: _digest(plain, json.loads(json.dumps(state)))})
     with replacing(path) as partial:
-        partial.write_bytes(save(plain, metadata={"state": json.dumps(state)}))
+        partial.write_bytes(save(plain, metadata={"state": text}))
     write_json(path.with_suffix(".json"), state)
 
 
 def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and the state of a checkpoint."""
+    """The tensors and the state of a checkpoint; a file whose content has changed since it was written is refused.
+
+    Checkpoints of earlier versions carry no digest and are read as they are.
+    """
     try:
         with safe_open(str(path), framework="pt") as file:
             state = json.loads((file.metadata() or {})["state"])
-            return {name: file.get_tensor(name) for name in file.keys()}, state  # noqa: SIM118
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError:
         raise AsmilError(f"{path}: there is no such checkpoint; finish the run with `asmil train`") from None
-    except (SafetensorError, KeyError, ValueError) as error:
-        raise AsmilError(
-            f"{path}: not a readable asmil checkpoint ({error}); delete it and give the train command again"
+    except (SafetensorError, OSError, KeyError, ValueError, RuntimeError, RecursionError) as error:
+        raise _unreadable(path, str(error)) from None
+    if not isinstance(state, dict):
+        raise _unreadable(path, "its state is not a mapping")
+    noted = state.pop(DIGEST, None)
+    if noted is not None and noted != _digest(tensors, state):
+        raise _unreadable(path, "its content does not fit its digest, so it is damaged")
+    return tensors, state
+
+
+@contextmanager
+def restoring(path: Path) -> Iterator[None]:
+    """A block that gives a training the content of a checkpoint; what does not fit is an error that names it."""
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
+        raise _unreadable(
+            path, f"its state is not that of this training: {' '.join(str(error).split())[:200]}"
         ) from None
+
+
+def _unreadable(path: Path, why: str) -> AsmilError:
+    return AsmilError(f"{path}: not a readable asmil checkpoint ({why}); {_REMEDY}")
+
+
+def _digest(tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> str:
+    """SHA-256 of the state and of all tensors: names, types, shapes and bytes."""
+    found = hashlib.sha256(json.dumps(state, sort_keys=True).encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        found.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
+        found.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()
 
 
 def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -323,14 +323,17 @@ class Trainer:
         if saved is None:
             return
         tensors, state, path = saved
-        self.progress = Progress.from_json(state)
-        self._set_up_stage()
-        checkpoint.restore_model(self.model, checkpoint.under("model", tensors), path)
-        checkpoint.restore_optimizer(self.optimizer, checkpoint.under("optimizer", tensors))
-        for name, stabilizer in self.stabilizers.items():
-            stabilizer.load_state_dict(checkpoint.under(name, tensors))
-        self.generator.set_state(tensors["generator"])
-        self.losses = tensors["losses"].to(self.device)
+        with checkpoint.restoring(path):
+            self.progress = Progress.from_json(state)
+            self._set_up_stage()
+            checkpoint.restore_model(self.model, checkpoint.under("model", tensors), path)
+            checkpoint.restore_optimizer(self.optimizer, checkpoint.under("optimizer", tensors))
+            for name, stabilizer in self.stabilizers.items():
+                stabilizer.load_state_dict(checkpoint.under(name, tensors))
+            self.generator.set_state(tensors["generator"])
+            self.losses = tensors["losses"].to(self.device)
+            if self.losses.dim() != 2 or self.progress.position > len(self.losses):
+                raise ValueError("the losses of the epoch are not those of its bags")
 
 
 def _seed_number(seed: int, fold: int, purpose: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from asmil.files import write_json
 from asmil.training.config import RunConfig, with_settings
 from asmil.training.epoch_log import without_nan
 from asmil.training.layout import CHOICE_FILE
+from asmil.training.notes import read_choice, read_inner_score
 from asmil.training.one_training import Material
 from asmil.training.selection import Merit, merit_of
 
@@ -72,8 +72,9 @@ class InnerSearch:
         report: called with the inner trainings done and the number of all
         """
         note = self.folder / CHOICE_FILE
-        if note.exists():
-            return dict(json.loads(note.read_text(encoding="utf-8"))["settings"])
+        chosen = read_choice(self.folder)
+        if chosen is not None:
+            return chosen
         tried = candidates(self.config)
         folds = self.config.nested.folds
         inner = inner_parts(self.cohort, self.config, self.splits, self.fold)
@@ -99,9 +100,9 @@ class InnerSearch:
         """
         folder = self.folder / "inner" / f"candidate-{number}" / f"fold-{inner_fold}"
         note = folder / "score.json"
-        if note.exists():
-            noted = json.loads(note.read_text(encoding="utf-8"))
-            return Merit(float(noted["score"]), noted.get("loss"))
+        noted = read_inner_score(note)
+        if noted is not None:
+            return noted
         config = with_settings(self.config, {**settings, "record.attention": "none"})
         train, held_out = (self.material.places(inner, inner_fold, role) for role in ("train", "val"))
         material = own_material(self.material, config, train)

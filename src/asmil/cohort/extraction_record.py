@@ -1,0 +1,29 @@
+"""What a feature file of `asmil extract` says of its extraction; read without what opens slides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from asmil.cohort.source import FeatureInfo
+from asmil.documents import parse_json
+
+
+class ExtractionRecord(BaseModel, extra="allow"):
+    """The attribute `extraction` of a feature file.
+
+    settings: of the extraction
+    slide: what the slide was, its size in bytes among it
+    """
+
+    settings: dict[str, Any]
+    slide: dict[str, Any]
+
+
+def read_extraction(info: FeatureInfo) -> ExtractionRecord | None:
+    """The record in a feature file; None if `asmil extract` did not write it."""
+    if info.extraction is None:
+        return None
+    where = f"{info.source}: the attribute 'extraction'"
+    return parse_json(info.extraction, ExtractionRecord, where, "extract this slide again")
