@@ -48,7 +48,7 @@ def read_yaml(path: Path, remedy: str) -> dict[str, Any]:
         values = yaml.load(path.read_text(encoding="utf-8"), _PlainLoader)
     # numbers and dates that only look like such are ValueErrors, text that is not UTF-8 as well
     except (OSError, yaml.YAMLError, ValueError, RecursionError) as error:
-        raise AsmilError(f"{path} cannot be read ({_one_line(error)}); {remedy}") from None
+        raise AsmilError(f"{path} cannot be read ({one_line(error)}); {remedy}") from None
     if not isinstance(values, dict):
         raise AsmilError(f"{path} does not hold settings; {remedy}")
     return values
@@ -67,8 +67,9 @@ class _PlainLoader(yaml.SafeLoader):
 def _damaged(error: ValidationError, where: str, remedy: str) -> AsmilError:
     first = error.errors(include_url=False)[0]
     name = ".".join(str(part) for part in first["loc"])
-    return AsmilError(f"{where}: {f'{name}: ' if name else ''}{_one_line(first['msg'])}; {remedy}")
+    return AsmilError(f"{where}: {f'{name}: ' if name else ''}{one_line(first['msg'])}; {remedy}")
 
 
-def _one_line(told: object) -> str:
+def one_line(told: object) -> str:
+    """What a library says of an error, short enough for the middle of a sentence."""
     return " ".join(str(told).split())[:200]

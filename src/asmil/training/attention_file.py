@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, Field, PositiveInt
 
-from asmil.documents import parse_json
+from asmil.documents import one_line, parse_json
 from asmil.errors import AsmilError
 from asmil.hdf5 import DAMAGED_HDF5, new_hdf5
 
@@ -220,7 +220,7 @@ def _opened(path: Path) -> Iterator[h5py.File]:
         with h5py.File(path, "r") as file:
             yield file
     except DAMAGED_HDF5 as error:
-        raise AsmilError(f"{path}: the recorded attention cannot be read ({error}); {REMEDY}") from None
+        raise AsmilError(f"{path}: the recorded attention cannot be read ({one_line(error)}); {REMEDY}") from None
 
 
 def _read_times(path: Path) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:

@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from asmil.documents import one_line
 from asmil.errors import AsmilError
 from asmil.files import replacing, write_json
 
@@ -47,7 +48,7 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     except FileNotFoundError:
         raise AsmilError(f"{path}: there is no such checkpoint; finish the run with `asmil train`") from None
     except (SafetensorError, OSError, KeyError, ValueError, RuntimeError, RecursionError) as error:
-        raise _unreadable(path, str(error)) from None
+        raise _unreadable(path, one_line(error)) from None
     if not isinstance(state, dict):
         raise _unreadable(path, "its state is not a mapping")
     noted = state.pop(DIGEST, None)
@@ -62,9 +63,7 @@ def restoring(path: Path) -> Iterator[None]:
     try:
         yield
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
-        raise _unreadable(
-            path, f"its state is not that of this training: {' '.join(str(error).split())[:200]}"
-        ) from None
+        raise _unreadable(path, f"its state is not that of this training: {one_line(error)}") from None
 
 
 def _unreadable(path: Path, why: str) -> AsmilError:
@@ -102,10 +101,13 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """The inverse of `optimizer_tensors`."""
+    """The inverse of `optimizer_tensors`; raises ValueError for tensors of another optimizer."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         index, _, key = name.partition(".")
+        if int(index) >= len(parameters) or tensor.shape not in (parameters[int(index)].shape, torch.Size()):
+            raise ValueError(f"the optimizer has no {name} of shape {tuple(tensor.shape)}")
         state.setdefault(int(index), {})[key] = tensor
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
@@ -122,10 +124,15 @@ def restore_model(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -
             f"{len(foreign)} unknown, {len(misshapen)} of another shape; first: {first}); "
             "it belongs to another method or configuration"
         )
+    refuse_not_finite(tensors, path)
+    model.load_state_dict(tensors)
+
+
+def refuse_not_finite(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Raise if a tensor holds a value that is not finite; the error names the first."""
     broken = sorted(k for k, tensor in tensors.items() if not bool(tensor.isfinite().all()))
     if broken:
         raise AsmilError(
             f"{path}: {len(broken)} of its tensors hold values that are not finite (first: {broken[0]}); "
             "restore the file, or delete it and train again"
         )
-    model.load_state_dict(tensors)

@@ -8,6 +8,7 @@ import pandas as pd
 import pyarrow as pa
 from pandas.api.types import is_integer_dtype
 
+from asmil.documents import one_line
 from asmil.errors import AsmilError
 from asmil.files import replacing
 
@@ -23,7 +24,7 @@ def read_predictions(path: Path) -> pd.DataFrame:
     try:
         table = pd.read_parquet(path)
     except (OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError, pa.ArrowException) as error:
-        raise AsmilError(f"{path} cannot be read ({error}); restore it or train again") from None
+        raise AsmilError(f"{path} cannot be read ({one_line(error)}); restore it or train again") from None
     wrong = [name for name in ("fold", "seed") if name in table and not is_integer_dtype(table[name])]
     if wrong:
         raise AsmilError(f"{path}: the column {wrong[0]} does not hold whole numbers; restore it or train again")

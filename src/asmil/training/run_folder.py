@@ -19,7 +19,7 @@ from asmil.cohort.source import FeatureInfo
 from asmil.config import flat
 from asmil.documents import validated
 from asmil.errors import AsmilError
-from asmil.files import write_text
+from asmil.files import leftovers, write_text
 from asmil.locks import locked_folder
 from asmil.training.config import RunConfig, parse_run_config, with_settings
 from asmil.training.layout import CHOICE_FILE, LOCK_FILE, RunLayout
@@ -166,7 +166,15 @@ class RunFolder(RunLayout):
             raise AsmilError(f"{self.path} is a file; give --out a new folder")
         busy = f"{self.path}: another process is training into this folder; wait for it, or give another --out"
         with locked_folder(self.path, LOCK_FILE, busy):
+            self._remove_leftovers()
             yield
+
+    def _remove_leftovers(self) -> None:
+        """Remove temporary files that killed trainings left; those of reports may be in use by another command."""
+        own = (self.config, self.splits, self.predictions)
+        for partial, path in leftovers(self.path):
+            if path in own or path.relative_to(self.path).parts[0].startswith(("fold-", "cache")):
+                partial.unlink(missing_ok=True)
 
     def begin(self, description: RunDescription) -> None:
         """Write the description, or, where a run was begun before, make sure that it is the same."""

@@ -69,7 +69,7 @@ def read_task(path: Path) -> Task:
     """The task whose `to_dict` a file holds (`task.json`)."""
     remedy = "restore it or train again"
     values = read_json(path, dict[str, Any], remedy)
-    kind = values.get("kind")
+    kind = str(values.get("kind"))
     if kind not in _FILES:
         raise AsmilError(f"{path}: the task {kind!r} is not known to this version of asmil; update it")
     found = validated(values, _FILES[kind], str(path), remedy)
@@ -123,7 +123,7 @@ class _Survival(BaseModel):
         return Survival.from_dict(self.model_dump())
 
 
-_FILES: dict[Any, type[_Classes | _Scale | _Survival]] = {
+_FILES: dict[str, type[_Classes | _Scale | _Survival]] = {
     "classification": _Classes,
     "multilabel": _Labels,
     "regression": _Scale,
