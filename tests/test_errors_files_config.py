@@ -7,7 +7,8 @@ import yaml
 from asmil.cohort.features import FeatureSource
 from asmil.cohort.opened import open_features
 from asmil.cohort.pack_index import INDEX, PACK_VERSION, read_index
-from asmil.config import merge, parse_assignments, read_yaml
+from asmil.config import merge, parse_assignments
+from asmil.documents import parse_yaml
 from asmil.errors import AsmilError, did_you_mean
 from asmil.files import discard_partials, replacing, write_json, write_text
 from asmil.folder_settings import claim_folder
@@ -68,7 +69,7 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
 )
 def test_settings_that_are_a_trap_are_refused_at_once(tmp_path, text):
     with pytest.raises(yaml.YAMLError):
-        read_yaml(text)
+        parse_yaml(text)
     with pytest.raises(AsmilError, match="--set"):
         parse_assignments([f"a={text}"])
 
@@ -76,8 +77,8 @@ def test_settings_that_are_a_trap_are_refused_at_once(tmp_path, text):
 def test_plain_settings_may_repeat_a_list(tmp_path):
     shared = [1, "two"]
     tree = {"a": shared, "b": {"c": shared}, "text": "line\nline"}
-    assert read_yaml(yaml.safe_dump(tree)) == tree
-    assert read_yaml("") is None
+    assert parse_yaml(yaml.safe_dump(tree)) == tree
+    assert parse_yaml("") is None
 
 
 def test_traps_in_the_files_of_a_folder_are_one_sentence(tmp_path):

@@ -8,10 +8,8 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from asmil.errors import HIDDEN, AsmilError, did_you_mean
-
-MOST_YAML, MOST_VALUES, DEEPEST = 500_000, 200_000, 50
-"""Far beyond what settings hold: characters of a text, values when every alias is written out, brackets in brackets."""
+from asmil.documents import parse_yaml
+from asmil.errors import AsmilError, did_you_mean
 
 
 class Settings(BaseModel):
@@ -61,64 +59,13 @@ def parse_assignments(assignments: Iterable[str], option: str = "--set") -> dict
         if not equals or not all(name.strip().split(".")):
             raise AsmilError(f"{option} {assignment}: write it as section.key=value, e.g. training.lr=3e-4")
         try:
-            value = read_yaml(text)
+            value = parse_yaml(text)
         except yaml.YAMLError:
             raise AsmilError(
                 f"{option} {assignment}: the value {text!r} cannot be read; quote it or simplify it"
             ) from None
         tree = merge(tree, nested(name.strip(), value))
     return tree
-
-
-def read_yaml(text: str) -> Any:
-    """What YAML text says, as plain values; whatever is wrong with it is a `yaml.YAMLError`.
-
-    Text that a few aliases blow up to millions of values, or with characters that change a terminal, is refused.
-    """
-    if len(text) > MOST_YAML:
-        raise yaml.YAMLError(f"more than {MOST_YAML} characters")
-    loader = _SettingsLoader(text)
-    try:
-        node = loader.get_single_node()
-        if node is None:
-            return None
-        _expanded_size(node, {})
-        return loader.construct_document(node)
-    # dates that do not exist, numbers and lists without end, tags that do not fit
-    except (ValueError, OverflowError, RecursionError, AttributeError, TypeError) as error:
-        raise yaml.YAMLError(str(error)) from None
-    finally:
-        loader.dispose()
-
-
-class _SettingsLoader(yaml.SafeLoader):
-    """Plain values only; PyYAML takes a time that grows with the square of open brackets."""
-
-    def fetch_flow_collection_start(self, token_class: type[yaml.Token]) -> None:
-        if self.flow_level >= DEEPEST:
-            raise yaml.YAMLError(f"more than {DEEPEST} brackets in each other")
-        super().fetch_flow_collection_start(token_class)
-
-
-def _expanded_size(node: yaml.Node, known: dict[int, int]) -> int:
-    """The values that a node stands for when each alias is a copy of what it names."""
-    if id(node) in known:
-        if not known[id(node)]:
-            raise yaml.YAMLError("an alias names what it is part of")
-        return known[id(node)]
-    known[id(node)] = 0
-    if isinstance(node, yaml.ScalarNode):
-        if hidden := HIDDEN.search(node.value.replace("\n", "").replace("\t", "")):
-            raise yaml.YAMLError(f"control character {hidden[0]!a}")
-        children = []
-    else:
-        pairs = node.value if isinstance(node, yaml.MappingNode) else [(child,) for child in node.value]
-        children = [child for pair in pairs for child in pair]
-    size = 1 + sum(_expanded_size(child, known) for child in children)
-    if size > MOST_VALUES:
-        raise yaml.YAMLError(f"more than {MOST_VALUES} values")
-    known[id(node)] = size
-    return size
 
 
 def nested(name: str, value: Any) -> dict[str, Any]:

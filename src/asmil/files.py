@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from typing import Any
 from asmil.errors import AsmilError
 
 _being_written: set[Path] = set()
+_PARTIAL = re.compile(r"\.(.+)\.[0-9a-f]{8}\.partial")
 
 
 @contextmanager
@@ -48,6 +50,17 @@ def discard_partials() -> None:
     """Remove what is being written, for a process that ends at once, in the middle of it."""
     for partial in list(_being_written):
         partial.unlink(missing_ok=True)
+
+
+def leftovers(folder: Path) -> Iterator[tuple[Path, Path]]:
+    """The temporary files in a folder and below it, each with the file that it would have become.
+
+    They are of killed processes, or of some that are writing now.
+    """
+    for partial in folder.rglob(".*.partial"):
+        named = _PARTIAL.fullmatch(partial.name)
+        if named:
+            yield partial, partial.with_name(named[1])
 
 
 def is_disk_full(error: OSError) -> bool:

@@ -8,7 +8,8 @@ from typing import Any
 
 import yaml
 
-from asmil.config import flat, read_yaml
+from asmil.config import flat
+from asmil.documents import read_yaml
 from asmil.errors import AsmilError
 from asmil.files import write_text
 
@@ -28,7 +29,7 @@ def claim_folder(note: Path, wanted: Mapping[str, Any], holds: str) -> None:
     if not note.is_file():
         write_text(note, yaml.safe_dump(dict(wanted), sort_keys=False, allow_unicode=True))
         return
-    there, asked = flat(_read(note)), flat(wanted)
+    there, asked = flat(read_yaml(note, "restore it, or choose another folder")), flat(wanted)
     differing = [
         f"{name}: there {there.get(name, NOT_SET)}, asked {asked.get(name, NOT_SET)}"
         for name in dict.fromkeys([*asked, *there])
@@ -39,13 +40,3 @@ def claim_folder(note: Path, wanted: Mapping[str, Any], holds: str) -> None:
         raise AsmilError(
             f"{folder} holds {holds} with other settings ({shown}); choose another folder or the settings of this one"
         )
-
-
-def _read(note: Path) -> dict[str, Any]:
-    try:
-        found = read_yaml(note.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError):
-        found = None
-    if not isinstance(found, dict):
-        raise AsmilError(f"{note} cannot be read as settings; restore it, or choose another folder")
-    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,10 +26,13 @@ LONGEST_FIXED_TEXT = 60_000
 def new_hdf5(path: Path | str) -> Iterator[h5py.File]:
     """An HDF5 file to be filled; it is at `path` when the block ends well.
 
-    The library writes through a Python file: with one of its own, a full disk crashes the process.
+    It is built in memory: a disk that becomes full while the library writes to it crashes the process.
     """
-    with replacing(path) as partial, partial.open("wb+") as raw, h5py.File(raw, "w", libver=CHECKED_STRUCTURES) as file:
+    content = io.BytesIO()
+    with h5py.File(content, "w", libver=CHECKED_STRUCTURES) as file:
         yield file
+    with replacing(path) as partial:
+        partial.write_bytes(content.getbuffer())
 
 
 def set_attributes(node: h5py.File | h5py.Group | h5py.Dataset, values: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ from small_slides import write_slide
 
 EXTRACTION_TESTS = Path(__file__).parents[1] / "extraction"
 ENCODER = "tiny_encoder:Weighted"
+TRUSTED = ("--workers", 0, "--encoder", ENCODER)
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def test_slides_are_predicted_as_their_features_are(run_on_slides, asmil_here):
     done = asmil_here("predict", place / "run", place / "features", "--out", place / "from_features.csv", "--quiet")
     assert done.returncode == 0, done.stderr
     (place / "slides" / "bad.svs").write_text("not a slide")
-    arguments = ("predict", place / "run", place / "slides", "--out", place / "from_slides.csv", "--workers", 0)
+    arguments = ("predict", place / "run", place / "slides", "--out", place / "from_slides.csv", *TRUSTED)
     done = asmil_here(*arguments)
     assert done.returncode == 1
     assert "1 of 13 slides could not be predicted" in done.stderr
@@ -45,7 +46,7 @@ def test_slides_are_predicted_as_their_features_are(run_on_slides, asmil_here):
     difference = (found["prob_a"] - expected["prob_a"][found.index]).abs()
     assert difference.max() < 1e-3
     assert len(list((place / "from_slides_features").glob("*.h5"))) == 12
-    one = asmil_here("predict", place / "run", place / "slides" / "s3.tif", "--out", place / "one.csv", "--workers", 0)
+    one = asmil_here("predict", place / "run", place / "slides" / "s3.tif", "--out", place / "one.csv", *TRUSTED)
     assert one.returncode == 0, one.stderr
     assert list(pd.read_csv(place / "one.csv")["slide"]) == ["s3"]
 
@@ -53,7 +54,7 @@ def test_slides_are_predicted_as_their_features_are(run_on_slides, asmil_here):
 def test_other_weights_are_refused(run_on_slides, asmil_here, monkeypatch):
     monkeypatch.setenv("TINY_WEIGHT", "3")
     slide = run_on_slides / "slides" / "s3.tif"
-    done = asmil_here("predict", run_on_slides / "run", slide, "--out", run_on_slides / "p.csv", "--workers", 0)
+    done = asmil_here("predict", run_on_slides / "run", slide, "--out", run_on_slides / "p.csv", *TRUSTED)
     assert done.returncode == 1
     assert "give the file with --weights" in done.stderr
     assert not (run_on_slides / "p.csv").exists()
@@ -69,3 +70,19 @@ def test_a_run_on_features_of_another_origin_says_that_it_cannot(small_cohort, t
     done = asmil_here("predict", tmp_path / "run", tmp_path / "a.tif", "--out", tmp_path / "p.csv")
     assert done.returncode == 1
     assert "were not made by `asmil extract`" in done.stderr
+
+
+def test_code_that_a_run_names_is_not_executed_unless_confirmed(run_on_slides, asmil_here, monkeypatch):
+    run, slide, out = (run_on_slides / name for name in ("run", "slides/s3.tif", "p.csv"))
+    working = run_on_slides / "working"
+    working.mkdir()
+    (working / "stranger.py").write_text("from pathlib import Path\nPath('executed').touch()\nmake = 1\n")
+    monkeypatch.chdir(working)
+    (run / "config.yaml").write_text((run / "config.yaml").read_text().replace(ENCODER, "stranger:make"))
+    for more in ((), ("--encoder", "resnet50"), ("--encoder", ENCODER)):
+        done = asmil_here("predict", run, slide, "--out", out, "--workers", 0, *more)
+        assert done.returncode == 1
+        assert "stranger:make" in done.stderr
+        assert not (working / "executed").exists()
+    assert asmil_here("predict", run, slide, "--out", out, *TRUSTED[:2], "--encoder", "stranger:make").returncode == 1
+    assert (working / "executed").exists()

@@ -123,14 +123,15 @@ def test_slides_themselves_are_joined_by_the_tables_patients(asmil_here, tmp_pat
         rows.append(f"s{number},p{number // 2},{5 + number // 2},1,{'train' if number < 4 else 'test'}")
     table = tmp_path / "cohort.csv"
     table.write_text("\n".join(["slide,patient,time,event,split", *rows]) + "\n")
-    extract = ("extract", tmp_path / "slides", "--out", tmp_path / "features", "--encoder", "tiny_encoder:Weighted")
+    trusted = ("--encoder", "tiny_encoder:Weighted")
+    extract = ("extract", tmp_path / "slides", "--out", tmp_path / "features", *trusted)
     assert asmil_here(*extract, "--workers", 0, "--no-qc", "--quiet").returncode == 0
     done = asmil_here("train", table, "--task", "survival", "--out", tmp_path / "run", *QUICK)
     assert done.returncode == 0, done.stderr
     new = tmp_path / "new" / "table.csv"
     new.parent.mkdir()
     new.write_text("slide,patient,image\n" + "".join(f"s{i},q{i // 2},../slides/s{i}.tif\n" for i in range(4)))
-    done = asmil_here("predict", tmp_path / "run", new, "--out", tmp_path / "p.csv", "--workers", 0, "-q")
+    done = asmil_here("predict", tmp_path / "run", new, "--out", tmp_path / "p.csv", "--workers", 0, "-q", *trusted)
     assert done.returncode == 0, done.stderr
     assert "2 patients predicted" in done.stdout
     found = pd.read_csv(tmp_path / "p.csv").set_index("slide")["risk"]
@@ -138,3 +139,15 @@ def test_slides_themselves_are_joined_by_the_tables_patients(asmil_here, tmp_pat
     assert done.returncode == 0, done.stderr
     expected = pd.read_csv(tmp_path / "f.csv").set_index("slide")["risk"]
     assert found["q1"] == pytest.approx(expected["p1"], abs=1e-3)
+
+
+@pytest.mark.parametrize(("select", "claims"), [("last", False), ("f1_auc", True)])
+def test_validation_slides_are_said_to_choose_the_epoch_only_where_they_do(asmil_here, tmp_path, select, claims):
+    manifest = write_cohort(tmp_path / "cohort", "classification")
+    table = pd.read_csv(manifest)
+    table["split"] = table["split"].replace("test", "train")
+    table.to_csv(manifest, index=False)
+    options = ("--method", "abmil", "--set", "training.epochs=1", "--set", f"training.select={select}", "--quiet")
+    done = asmil_here("train", manifest, "--out", tmp_path / "run", *options)
+    assert done.returncode == 0, done.stderr
+    assert ("chose the epoch" in done.stdout) == claims

@@ -19,6 +19,7 @@ from asmil.training.gradients import StepGradients
 from asmil.training.nested import InnerSearch, candidates
 from asmil.training.prediction import RunPredictor
 from asmil.training.run import RunObserver, train_run
+from asmil.training.selection import Merit
 from small_task_cohorts import write_cohort
 
 
@@ -73,7 +74,7 @@ def test_the_chosen_candidate_has_the_highest_mean_score(nested_run):
 )
 def test_the_first_of_equals_is_chosen(tmp_path, monkeypatch, manifest, scores, expected):
     left = list(scores)
-    monkeypatch.setattr(InnerSearch, "_score", lambda *arguments: float(left.pop(0)))
+    monkeypatch.setattr(InnerSearch, "_merit", lambda *arguments: Merit(float(left.pop(0)), 1.0))
     settings = config({"training.lr": [0.1, 0.2, 0.3]}, folds=2)
     cohort = load_cohort(manifest)
     search = InnerSearch(None, cohort, settings, make_splits(cohort, 2), 0, tmp_path)
@@ -99,7 +100,7 @@ def test_each_fold_predicts_with_its_own_settings(nested_run, manifest):
 
 def test_folds_may_choose_models_of_other_shapes(manifest, tmp_path, monkeypatch):
     """Each fold is made to choose another width, and the run still predicts with both."""
-    monkeypatch.setattr(InnerSearch, "_score", lambda self, one, number, *rest: float(number == self.fold))
+    monkeypatch.setattr(InnerSearch, "_merit", lambda self, one, number, *rest: Merit(float(number == self.fold), 1.0))
     run = train_run(manifest, tmp_path / "run", config({"model.inner": [8, 16]}, folds=2))
     assert [one.model.config.inner for one in RunPredictor(run.path).trained] == [8, 16]
 

@@ -142,3 +142,21 @@ def test_a_finished_run_is_not_trained_again_and_other_settings_are_refused(smal
     assert other.returncode == 1
     assert "training.lr: 0.0001 there, 0.5 now" in other.stderr
     assert "Traceback" not in other.stderr
+
+
+def test_a_second_process_is_refused_while_the_first_trains(small_cohort, tmp_path, asmil_here):
+    out = tmp_path / "run"
+    first = start(small_cohort, out, "--method", "abmil")
+    wait_for(lambda: state(out)["step"] > 0, first)
+    os.kill(first.pid, signal.SIGSTOP)
+    lines = (out / "fold-0" / "seed-0" / "metrics.jsonl").read_text()
+    second = asmil_here("train", small_cohort, "--out", out, *SETTINGS, "--method", "abmil")
+    other = asmil_here("train", small_cohort, "--out", tmp_path / "other", *SETTINGS, "--method", "abmil")
+    assert second.returncode == 1
+    assert str(out) in second.stderr
+    assert other.returncode == 0, other.stderr
+    assert (out / "fold-0" / "seed-0" / "metrics.jsonl").read_text() == lines
+    first.kill()
+    first.communicate()
+    assert asmil_here("train", small_cohort, "--out", out, *SETTINGS, "--method", "abmil").returncode == 0
+    assert results(out) == results(tmp_path / "other")

@@ -178,3 +178,20 @@ def test_settings_that_cannot_be_built_leave_no_folder(small_cohort, tmp_path):
     with pytest.raises(AsmilError, match="multiple of"):
         train_run(small_cohort, tmp_path / "run", resolve("transmil", changes={"model": {"inner": 100}}))
     assert not (tmp_path / "run").exists()
+
+
+def test_temporary_files_of_killed_trainings_are_removed(small_cohort, tmp_path):
+    out = tmp_path / "run"
+    left = [
+        out / ".predictions.parquet.0123abcd.partial",
+        out / "fold-0" / "seed-0" / "checkpoints" / ".last.safetensors.0123abcd.partial",
+        out / "fold-0" / "seed-0" / "attention.parts" / ".part-000000000.h5.0123abcd.partial",
+    ]
+    report, own = out / ".report.html.0123abcd.partial", out / "fold-0" / ".notes.partial"
+    for path in (*left, report, own):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    train_run(small_cohort, out, config())
+    assert [path for path in left if path.exists()] == []
+    assert report.exists(), "another command may be writing it"
+    assert own.exists(), "no name of ours"

@@ -11,7 +11,7 @@ from asmil.cli.item_timeout import ITEM_TIMEOUT_HELP
 
 
 def check(
-    cohort: Annotated[Path, typer.Argument(help="The manifest (CSV or Parquet).")],
+    cohort: Annotated[Path, typer.Argument(help="The manifest (CSV or Parquet), or a run folder.")],
     features: Annotated[Path | None, typer.Option(help="Folder, cohort file or pack of the features.")] = None,
     folds: Annotated[int | None, typer.Option(help="Check splits of this many folds.")] = None,
     task: Annotated[
@@ -20,7 +20,7 @@ def check(
     quick: Annotated[bool, typer.Option("--quick", help="Read only the headers of the feature files.")] = False,
     item_timeout: Annotated[float | None, typer.Option(min=0, help=ITEM_TIMEOUT_HELP)] = None,
 ) -> None:
-    """Explain every problem in a manifest, its feature files and its splits."""
+    """Explain every problem in a manifest, its feature files and its splits, or in the files of a run."""
     from rich.console import Console
     from rich.markup import escape
     from rich.progress import Progress
@@ -28,6 +28,9 @@ def check(
     from asmil.cohort.check import check_cohort
     from asmil.errors import printable
 
+    if (cohort / "config.yaml").is_file():
+        _check_run(cohort)
+        return
     with Progress(console=Console(stderr=True), transient=True) as progress:
         reading = progress.add_task("reading slides", total=None)
         report = check_cohort(
@@ -60,3 +63,16 @@ def check(
         console.print(f"[red]{len(report.errors)} to mend before training[/red]")
         raise typer.Exit(1)
     console.print("[green]ready to train[/green]")
+
+
+def _check_run(run: Path) -> None:
+    """Read every file of a run and verify its checksums."""
+    from asmil.errors import AsmilError
+    from asmil.training.verification import verify_run
+
+    found = list(verify_run(run))
+    problems = [str(error) for _, error in found if error is not None]
+    if problems:
+        listed = "\n".join(f"  - {problem}" for problem in problems)
+        raise AsmilError(f"{len(problems)} of {len(found)} files of {run} are damaged:\n{listed}")
+    typer.secho(f"{len(found)} files of {run} are whole", fg=typer.colors.GREEN)

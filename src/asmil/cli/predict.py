@@ -28,6 +28,9 @@ def predict(
     features: Annotated[Path | None, typer.Option(help="Folder of the features, for a manifest.")] = None,
     mpp: Annotated[float | None, typer.Option(help="Slides: microns per level-0 pixel; wins over the files.")] = None,
     weights: Annotated[Path | None, typer.Option(help="Slides: file of the encoder's weights.")] = None,
+    encoder: Annotated[
+        str | None, typer.Option(help="Slides: confirm the run's encoder where it is code, module:callable.")
+    ] = None,
     workers: Annotated[
         int | None, typer.Option(min=0, help="Slides: processes that extract. Default: one a GPU, or one a core.")
     ] = None,
@@ -51,7 +54,6 @@ def predict(
     from asmil.cohort.source import FeatureSource
     from asmil.cohort.units import units_of
     from asmil.errors import AsmilError
-    from asmil.extraction.machine import Machine
     from asmil.files import replacing
     from asmil.memory import keep_freed_memory
     from asmil.names import file_in
@@ -63,9 +65,11 @@ def predict(
     rows: list[dict[str, Any]] = []
     bad: list[str] = []
     if features is None and _are_images(slides):
+        from asmil.extraction.machine import Machine
+
         place = out.with_name(f"{out.stem}_features")
         machine = Machine(device=device, workers=workers, item_timeout=item_timeout)
-        names, bad = _extract(predictor, run, slides, place, mpp, weights, machine, quiet)
+        names, bad = _extract(predictor, run, slides, place, mpp, weights, encoder, machine, quiet)
         patients = _patients(slides)
         cohort = [Slide(name, patients.get(name, name), None, FeatureSource(place / f"{name}.h5")) for name in names]
     else:
@@ -138,6 +142,7 @@ def _extract(
     out: Path,
     mpp: float | None,
     weights: Path | None,
+    encoder: str | None,
     machine: Machine,
     quiet: bool,
 ) -> tuple[list[str], list[str]]:
@@ -150,7 +155,7 @@ def _extract(
     files = with_mpp(find_slides(slides), mpp)
     progress = SlideProgress(len(files), quiet)
     engine, readers = machine.prepare(len(files), progress.report)
-    plan = extraction_plan(predictor.description, run, weights, readers)
+    plan = extraction_plan(predictor.description, run, weights, readers, encoder)
     results = progress.follow(extract(files, out, plan, engine))
     return [done.slide for done in results if done.error is None], [done.error for done in results if done.error]
 

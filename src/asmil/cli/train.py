@@ -97,9 +97,8 @@ def train(
         torch.set_flush_denormal(False)
     tested = "test" in set(Splits.load(folder.splits).table["role"])
     if not tested:
-        typer.echo(
-            "note: the splits have no test slides; these are numbers on validation slides, which chose the epoch"
-        )
+        chose = "" if config.training.select == "last" else ", which chose the epoch"
+        typer.echo(f"note: the splits have no test slides; these are numbers on validation slides{chose}")
     try:
         evaluate([folder.path], role="test" if tested else "val")
     except AsmilError as error:

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from asmil.cohort.extraction_record import extraction_record
+from asmil.cohort.extraction_record import read_extraction
 from asmil.cohort.problems import Problem, problems_of, raise_errors
 from asmil.cohort.source import FeatureInfo
 from asmil.errors import AsmilError
@@ -50,10 +50,10 @@ def _encoder(info: FeatureInfo) -> str | None:
 
 
 def _extraction(info: FeatureInfo) -> str | None:
-    record = extraction_record(info)
+    record = read_extraction(info)
     if record is None:
         return None
-    settings = json.dumps(record.get("settings"), sort_keys=True)
+    settings = json.dumps(record.settings, sort_keys=True)
     return f"settings {hashlib.sha256(settings.encode()).hexdigest()[:8]}"
 
 

@@ -1,28 +1,29 @@
-"""What `asmil extract` notes in a feature file: the settings, the slide, the tissue."""
+"""What a feature file of `asmil extract` says of its extraction; read without what opens slides."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from asmil.cohort.problems import fail
+from pydantic import BaseModel
+
 from asmil.cohort.source import FeatureInfo
+from asmil.documents import parse_json
 
 
-def extraction_record(info: FeatureInfo) -> dict[str, Any] | None:
-    """The record in a feature file; None if it has none."""
+class ExtractionRecord(BaseModel, extra="allow"):
+    """The attribute `extraction` of a feature file.
+
+    settings: of the extraction
+    slide: what the slide was, its size in bytes among it
+    """
+
+    settings: dict[str, Any]
+    slide: dict[str, Any]
+
+
+def read_extraction(info: FeatureInfo) -> ExtractionRecord | None:
+    """The record in a feature file; None if `asmil extract` did not write it."""
     if info.extraction is None:
         return None
-    record = _parsed(info.extraction)
-    if record is None:
-        what = "the attribute 'extraction' is no record of `asmil extract`"
-        fail(info.source, what, "the file may be damaged: copy it again or extract the slide again")
-    return record
-
-
-def _parsed(text: str) -> dict[str, Any] | None:
-    try:
-        record = json.loads(text)
-    except (ValueError, TypeError, RecursionError):
-        return None
-    return record if isinstance(record, dict) and isinstance(record.get("settings", {}), dict) else None
+    where = f"{info.source}: the attribute 'extraction'"
+    return parse_json(info.extraction, ExtractionRecord, where, "extract this slide again")

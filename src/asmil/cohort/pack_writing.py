@@ -43,11 +43,7 @@ from asmil.cohort.problems import fail, listed
 from asmil.cohort.source import CoordsUnit, FeatureInfo, FeatureSource, Provenance
 from asmil.cohort.stored import source_state
 from asmil.files import is_disk_full
-
-try:
-    import fcntl
-except ImportError:  # Windows has no such lock; two writers of one pack are then the user's to avoid
-    fcntl = None  # type: ignore[assignment]
+from asmil.locks import locked
 
 SLIDES_A_LINE = 32
 
@@ -271,7 +267,5 @@ def _remove_empty(folder: Path) -> None:
 def _locked(folder: Path) -> Iterator[None]:
     """The lock falls when the process ends, however it ends."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / LOCK).open("w") as file:
-        if fcntl is not None:
-            fcntl.flock(file, fcntl.LOCK_EX)
+    with locked(folder / LOCK):
         yield

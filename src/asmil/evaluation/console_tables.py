@@ -9,6 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
+from asmil.evaluation.run_sentences import part_title
 from asmil.evaluation.summary import CLASS_METRICS, METRIC_TITLES, METRICS, Evaluation, MetricSummary
 from asmil.evaluation.tables import format_interval, format_number, format_sizes
 
@@ -19,8 +20,8 @@ CLASS_COLUMNS = CLASS_METRICS[:-1]
 def summary_table(evaluations: Sequence[Evaluation]) -> Table:
     """A row a run: every metric with its spread over seeds and its interval."""
 
-    optimistic = " (optimistic: these slides chose the epoch)" if evaluations[0].role == "val" else ""
-    part = f"{evaluations[0].role} part{optimistic}: {format_sizes(evaluations)}"
+    title = part_title(evaluations[0].role, (evaluation.run.config for evaluation in evaluations))
+    part = f"{title}: {format_sizes(evaluations)}"
     spread = " ± standard deviation" if any(evaluation.n_seeds > 1 for evaluation in evaluations) else ""
     title = f"{part}; mean{spread} over seeds, 95 % interval by patient"
     table = Table(title=title, box=SIMPLE_HEAD)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +10,14 @@ from typing import Any, get_args
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from pandas.api.types import is_numeric_dtype
 
 from asmil.errors import AsmilError
 from asmil.tasks.base import TaskKind
 from asmil.training.epoch_log import read_epochs
 from asmil.training.layout import RunLayout
+from asmil.training.notes import read_kept_epoch
+from asmil.training.prediction_table import read_predictions
 
 KEY_COLUMNS = ("slide", "patient", "fold", "seed", "role")
 
@@ -83,14 +85,16 @@ def read_run(path: Path | str, kind: TaskKind | None = "classification") -> Run:
     """
     folder = RunLayout(path)
     path, config = folder.path, folder.read_values()
-    task = config.get("task") or {}
-    found: Any = task.get("kind")
+    found: Any = setting(config, "task", "kind")
     if found not in get_args(TaskKind) or (kind is not None and found != kind):
         raise AsmilError(f"{path}: the task of this run is {found!r}, where a {kind or 'known'} task is needed")
-    classes = tuple(str(name) for name in task.get("classes") or ())
+    named = setting(config, "task", "classes") or ()
+    if not isinstance(named, (list, tuple)):
+        raise AsmilError(f"{folder.config}: task.classes is {named!r}, not a list; restore it or train again")
+    classes = tuple(str(name) for name in named)
     if found == "classification" and len(classes) < 2:
         raise AsmilError(f"{folder.config}: task.classes must name at least two classes")
-    table = _read_predictions(folder)
+    table = _predictions_of(folder)
     _refuse_invalid(folder.predictions, table, found, classes)
     return Run(path, config, classes, table, found)
 
@@ -101,29 +105,20 @@ def read_training(path: Path, fold: int, seed: int) -> Training | None:
     log = folder / "metrics.jsonl"
     if not log.is_file():
         return None
-    try:
-        lines = read_epochs(log)
-        best = folder / "checkpoints" / "best.json"
-        selected = json.loads(best.read_text(encoding="utf-8")).get("epoch") if best.is_file() else None
-        epochs = pd.json_normalize(lines)
-    except (ValueError, AttributeError) as error:
-        raise AsmilError(f"{folder}: the record of the training cannot be read ({error})") from None
-    if "epoch" not in epochs:
-        raise AsmilError(f"{log}: the lines have no epoch")
-    return Training(fold, seed, epochs, None if selected is None else int(selected))
+    epochs = pd.json_normalize(read_epochs(log))
+    if epochs.empty:
+        raise AsmilError(f"{log}: no epoch has ended; finish the run by giving its `asmil train` command again")
+    return Training(fold, seed, epochs, read_kept_epoch(folder))
 
 
-def _read_predictions(folder: RunLayout) -> pd.DataFrame:
+def _predictions_of(folder: RunLayout) -> pd.DataFrame:
     file = folder.predictions
     if not file.is_file():
         raise AsmilError(
             f"{folder.path}: the run is unfinished (no predictions.parquet); finish it by giving its "
             "`asmil train` command again"
         )
-    try:
-        return pd.read_parquet(file)
-    except (OSError, ValueError) as error:
-        raise AsmilError(f"{file} cannot be read ({error}); train again") from None
+    return read_predictions(file)
 
 
 def _refuse_invalid(file: Path, table: pd.DataFrame, kind: TaskKind, classes: tuple[str, ...]) -> None:
@@ -134,6 +129,9 @@ def _refuse_invalid(file: Path, table: pd.DataFrame, kind: TaskKind, classes: tu
     unknown = sorted(set(table["target"].astype(str)) - set(classes)) if kind == "classification" else []
     if unknown:
         raise AsmilError(f"{file}: the targets {', '.join(unknown)} are not among the classes {', '.join(classes)}")
+    texts = [name for name in (*(truth if kind == "survival" else ()), *predicted) if not is_numeric_dtype(table[name])]
+    if texts:
+        raise AsmilError(f"{file}: the columns {', '.join(texts)} do not hold numbers; restore it or train again")
     repeated = table.duplicated(["slide", "fold", "seed", "role"])
     if repeated.any():
         slide = table.loc[repeated, "slide"].iloc[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from asmil.evaluation.run import setting
@@ -42,6 +42,12 @@ def selection_sentence(config: Mapping[str, Any], role: Role, has_validation: bo
     if role == "val":
         return f"{sentence}, the same part these numbers are of: they are optimistic."
     return f"{sentence}; the test part was not looked at."
+
+
+def part_title(role: Role, configs: Iterable[Mapping[str, Any]]) -> str:
+    """The name of the evaluated part, marked where its slides chose the epoch of a run."""
+    chose = role == "val" and any(setting(config, "training", "select") != "last" for config in configs)
+    return f"{role} part (optimistic: these slides chose the epoch)" if chose else f"{role} part"
 
 
 def cap_sentence(config: Mapping[str, Any]) -> str:

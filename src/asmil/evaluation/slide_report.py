@@ -12,7 +12,7 @@ from asmil.errors import AsmilError
 from asmil.evaluation.page_parts import caveat_section, html_table, image, settings_block, tag, whole_page
 from asmil.evaluation.regression_runs import scatter_figure
 from asmil.evaluation.run_sections import learning_section, metric_cell
-from asmil.evaluation.run_sentences import sentences_of_runs
+from asmil.evaluation.run_sentences import part_title, sentences_of_runs
 from asmil.evaluation.slide_evaluation import SlideEvaluation
 from asmil.evaluation.summary import MetricSummary
 from asmil.evaluation.tables import format_interval, format_number
@@ -104,9 +104,9 @@ def slide_summary_table(evaluations: Sequence[SlideEvaluation]) -> Table:
     from rich.table import Table
 
     first = evaluations[0]
-    optimistic = " (optimistic if it chose the epoch)" if first.role == "val" else ""
+    part = part_title(first.role, (evaluation.run.config for evaluation in evaluations))
     sizes = f"{first.n_slides} slides of {first.n_patients} patients"
-    table = Table(title=f"{first.role} part{optimistic}: {sizes}; 95 % interval by patient", box=SIMPLE_HEAD)
+    table = Table(title=f"{part}: {sizes}; 95 % interval by patient", box=SIMPLE_HEAD)
     table.add_column("run", overflow="fold", min_width=12)
     shown = [name for name in first.metrics if name not in ONLY_IN_REPORT]
     for name in shown:

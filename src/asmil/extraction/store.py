@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from asmil.cohort.extraction_record import extraction_record
+from asmil.cohort.extraction_record import read_extraction
 from asmil.cohort.features import inspect_features
-from asmil.cohort.source import FeatureInfo, FeatureSource
+from asmil.cohort.source import FeatureSource
 from asmil.errors import AsmilError
 from asmil.extraction.settings import ExtractionConfig
 from asmil.folder_settings import claim_folder
@@ -58,19 +58,19 @@ class FeatureFolder:
             return False
         try:
             info = inspect_features(FeatureSource(path))
-            made_with = slide_settings(info)
+            about = read_extraction(info)
         except AsmilError:
             return False
-        if made_with is None:
+        if about is None:
             raise AsmilError(
                 f"{slide.name}: {path} was not written by asmil extract; move it away or give another --out"
             )
-        made = (info.encoder, info.weights_hash, made_with)
+        made = (info.encoder, info.weights_hash, about.settings)
         if made != (encoder.name, encoder.weights_hash, config.model_dump(mode="json")):
             raise AsmilError(
                 f"{slide.name}: {path} was extracted with other settings; move it away or give another --out"
             )
-        if slide.path.exists() and _noted_bytes(info) != slide_bytes(slide.path):
+        if slide.path.exists() and about.slide.get("bytes") != slide_bytes(slide.path):
             return False
         return slide.mpp is None or (info.mpp is not None and abs(info.mpp - slide.mpp) <= SAME_MPP * slide.mpp)
 
@@ -89,18 +89,6 @@ def about_text(config: ExtractionConfig, slide: Mapping[str, Any], tissue: Mappi
     """The record of an extraction that a feature file carries, beside the sizes that have attributes of their own."""
     record = {"settings": config.model_dump(mode="json"), "slide": slide, "tissue": tissue, "precision": precision}
     return json.dumps(record, ensure_ascii=False)
-
-
-def slide_settings(info: FeatureInfo) -> dict[str, Any] | None:
-    """The settings with which a feature file was extracted, None if they are not known."""
-    record = extraction_record(info)
-    return None if record is None or "settings" not in record else dict(record["settings"])
-
-
-def _noted_bytes(info: FeatureInfo) -> int | None:
-    """The size that the slide had when it was extracted."""
-    slide = (extraction_record(info) or {}).get("slide")
-    return slide.get("bytes") if isinstance(slide, dict) else None
 
 
 def slide_bytes(path: Path) -> int:

@@ -22,6 +22,8 @@ def infer(
 ) -> Output:
     """The model's output for a bag, on the CPU; `device` is where the model is (found out if not given).
 
+    An output that is not finite is an AsmilError that names the bag: no class may be read from it.
+
     When the device runs out of memory the bag is tried again in chunks half the size; a method that cannot be
     streamed says how large the bag was.
     """
@@ -31,7 +33,7 @@ def infer(
     chunk = chunk if model.can_stream else len(bag)
     while True:
         try:
-            return _to_cpu(_run(model, bag, device, chunk))
+            return _finite(bag, _to_cpu(_run(model, bag, device, chunk)))
         except (torch.OutOfMemoryError, RuntimeError) as error:
             if not _is_out_of_memory(error):
                 raise
@@ -51,6 +53,20 @@ def _run(model: MILModel, bag: Bag, device: torch.device, chunk: int) -> Output:
         return output
     model.refuse_misfit(bag)
     return model.stream(part.to(device, non_blocking=True) for part in bag.features.split(chunk))
+
+
+def _finite(bag: Bag, output: Output) -> Output:
+    """The output, refused where a number of it is undefined; a score of minus infinity leaves a tile out."""
+    found = {"logits": output.logits, "bag features": output.embedding, "tile logits": output.instance_logits}
+    broken = [name for name, values in found.items() if values is not None and not bool(values.isfinite().all())]
+    if output.scores is not None and bool((output.scores.isnan() | output.scores.isposinf()).any()):
+        broken.append("attention scores")
+    if broken:
+        raise AsmilError(
+            f"{bag.id}: the model's {broken[0]} are not finite, so there is no prediction; check the features of this "
+            "slide for very large values, and the weights of the model"
+        )
+    return output
 
 
 def _is_out_of_memory(error: RuntimeError) -> bool:

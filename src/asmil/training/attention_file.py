@@ -7,28 +7,34 @@
     coords/<i>      N x 2, level-0 pixels, where known
     scores/<i>      A x N, float16: the scores of the kept model, for the first slide of each class
 
-The attributes name the slides, their targets, roles and sizes, and the classes. While a training runs, its
-recordings lie in `attention.parts/`, files of the same layout, so that a killed process loses none that a checkpoint
-knows of.
+    about           JSON text as bytes: the slides, their targets, roles and sizes, and the classes
+
+All values carry checksums, which are verified as they are read. (Files of format 1 have none, and their `about` is an
+attribute.) While a training runs, its recordings lie in `attention.parts/`, files of the same layout, so that a killed
+process loses none that a checkpoint knows of.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import h5py
 import numpy as np
 import numpy.typing as npt
+from pydantic import BaseModel, Field, PositiveInt
 
+from asmil.documents import one_line, parse_json
 from asmil.errors import AsmilError
-from asmil.hdf5 import new_hdf5
+from asmil.hdf5 import DAMAGED_HDF5, new_hdf5
 
-FORMAT = 1
+FORMAT = 2
+REMEDY = "restore the file or train again"
 
 
 @dataclass(frozen=True)
@@ -94,7 +100,10 @@ class AttentionRecord(RecordedSlides):
                     for place in here:
                         weights[place] = stored[int(wanted[place]) - start]
                 start += len(stored)
-        weights /= weights.sum(axis=1, keepdims=True)
+        total = weights.sum(axis=1, keepdims=True)
+        if not (np.isfinite(total).all() and (total > 0).all() and (weights >= 0).all()):
+            raise AsmilError(f"{self.path}: the attention of {self.slides[slide]} is not that of a model; {REMEDY}")
+        weights /= total
         return weights
 
     def coords(self, slide: int) -> npt.NDArray[np.int64] | None:
@@ -169,27 +178,21 @@ def read_attention(training: Path) -> AttentionRecord | None:
     files = tuple(_files(training))
     if not files:
         return None
-    times, logits, embedding = [], [], []
-    for file in files:
-        times.append(_read_times(file))
-        with _opened(file) as content:
-            logits.append(np.asarray(content["logits"], dtype=np.float32))
-            embedding.append(np.asarray(content["embedding"], dtype=np.float32))
-    with _opened(files[0]) as content:
-        about = json.loads(content.attrs["about"])
+    about = _read_about(files[0])
+    parts = [_read_moments(file, len(about.slides)) for file in files]
     return AttentionRecord(
-        every=about["every"],
-        classes=tuple(about["classes"]),
-        slides=tuple(about["slides"]),
-        targets=np.array(about["targets"], dtype=np.int64),
-        roles=tuple(about["roles"]),
-        n_tiles=np.array(about["n_tiles"], dtype=np.int64),
+        every=about.every,
+        classes=about.classes,
+        slides=about.slides,
+        targets=np.array(about.targets, dtype=np.int64),
+        roles=about.roles,
+        n_tiles=np.array(about.n_tiles, dtype=np.int64),
         path=files[0] if len(files) == 1 else _parts_folder(training),
         files=files,
-        epochs=np.concatenate([epochs for epochs, _ in times]),
-        steps=np.concatenate([steps for _, steps in times]),
-        logits=np.concatenate(logits),
-        embedding=np.concatenate(embedding),
+        epochs=np.concatenate([part.epochs for part in parts]),
+        steps=np.concatenate([part.steps for part in parts]),
+        logits=np.concatenate([part.logits for part in parts]),
+        embedding=np.concatenate([part.embedding for part in parts]),
     )
 
 
@@ -210,16 +213,58 @@ def _files(training: Path) -> list[Path]:
     return [whole, *(part for part in _part_files(training) if _read_times(part)[1].min() > last)]
 
 
-def _opened(path: Path) -> Any:
+@contextmanager
+def _opened(path: Path) -> Iterator[h5py.File]:
+    """The file, to be read within the block; whatever is damaged in it is an error that names the file."""
     try:
-        return h5py.File(path, "r")
-    except OSError as error:
-        raise AsmilError(f"{path}: the recorded attention cannot be read ({error}); train again") from None
+        with h5py.File(path, "r") as file:
+            yield file
+    except DAMAGED_HDF5 as error:
+        raise AsmilError(f"{path}: the recorded attention cannot be read ({one_line(error)}); {REMEDY}") from None
 
 
 def _read_times(path: Path) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
     with _opened(path) as file:
-        return np.asarray(file["epochs"], dtype=np.float64), np.asarray(file["steps"], dtype=np.int64)
+        epochs, steps = np.asarray(file["epochs"], dtype=np.float64), np.asarray(file["steps"], dtype=np.int64)
+    in_order = epochs.ndim == 1 and len(epochs) > 0 and np.isfinite(epochs).all() and (np.diff(epochs) >= 0).all()
+    if not in_order or steps.shape != epochs.shape or (np.diff(steps) <= 0).any():
+        raise AsmilError(f"{path}: the times of its recordings are not in order; {REMEDY}")
+    return epochs, steps
+
+
+def _read_moments(path: Path, n_slides: int) -> _Moments:
+    epochs, steps = _read_times(path)
+    with _opened(path) as file:
+        logits, embedding = (np.asarray(file[name], dtype=np.float32) for name in ("logits", "embedding"))
+    for name, values in (("logits", logits), ("embedding", embedding)):
+        if values.ndim != 3 or values.shape[:2] != (len(epochs), n_slides):
+            raise AsmilError(f"{path}: {name} are not of {len(epochs)} recordings and {n_slides} slides; {REMEDY}")
+    if not np.isfinite(logits).all():
+        raise AsmilError(f"{path}: its logits are not finite; {REMEDY}")
+    return _Moments(epochs, steps, logits, embedding)
+
+
+class _About(BaseModel):
+    """The text that says what a file holds."""
+
+    format: Annotated[int, Field(ge=1, le=FORMAT)]
+    every: str
+    classes: tuple[str, ...]
+    slides: tuple[str, ...]
+    targets: tuple[Annotated[int, Field(ge=0)], ...]
+    roles: tuple[Literal["train", "val"], ...]
+    n_tiles: tuple[PositiveInt, ...]
+
+
+def _read_about(path: Path) -> _About:
+    with _opened(path) as file:
+        text = file["about"][()].tobytes() if "about" in file else file.attrs["about"]
+        n_tiles = tuple(file[f"attention/{slide}"].shape[-1] for slide in range(len(file["attention"])))
+    about = parse_json(text, _About, str(path), REMEDY)
+    alike = len(about.slides) == len(about.targets) == len(about.roles)
+    if not alike or about.n_tiles != n_tiles or max(about.targets, default=0) >= max(1, len(about.classes)):
+        raise AsmilError(f"{path}: its slides, targets, roles and sizes do not fit together; {REMEDY}")
+    return about
 
 
 @dataclass(frozen=True)
@@ -248,20 +293,28 @@ def _write(
         "n_tiles": slides.n_tiles.tolist(),
     }
     with new_hdf5(path) as file:
-        file.attrs["about"] = json.dumps(about)
-        file["epochs"], file["steps"], file["logits"] = moments.epochs, moments.steps, moments.logits
-        _add_compressed(file, "embedding", moments.embedding)
+        _add(file, "about", np.frombuffer(json.dumps(about).encode(), dtype=np.uint8))
+        _add(file, "epochs", moments.epochs)
+        _add(file, "steps", moments.steps)
+        _add(file, "logits", moments.logits)
+        _add_halves(file, "embedding", moments.embedding)
         for slide in range(len(slides.slides)):
             weights = attention(slide)
-            _add_compressed(file, f"attention/{slide}", weights / weights.max(axis=1, keepdims=True))
+            _add_halves(file, f"attention/{slide}", weights / weights.max(axis=1, keepdims=True))
         for slide, places in coords.items():
-            file.create_dataset(f"coords/{slide}", data=places, compression="gzip", compression_opts=1, shuffle=True)
+            _add(file, f"coords/{slide}", places)
         for slide, rows in (scores or {}).items():
-            _add_compressed(file, f"scores/{slide}", rows)
+            _add_halves(file, f"scores/{slide}", rows)
 
 
-def _add_compressed(file: h5py.File, name: str, values: npt.NDArray[np.floating]) -> None:
-    half = values.astype(np.float16)
+def _add_halves(file: h5py.File, name: str, values: npt.NDArray[np.floating]) -> None:
     # a chunk holds several moments of some tiles, which are alike
-    chunks = tuple(min(size, most) for size, most in zip(half.shape, (32, 4096, 4096), strict=False))
-    file.create_dataset(name, data=half, chunks=chunks, compression="gzip", compression_opts=1, shuffle=True)
+    chunks = tuple(min(size, most) for size, most in zip(values.shape, (32, 4096, 4096), strict=False))
+    _add(file, name, values.astype(np.float16), chunks)
+
+
+def _add(file: h5py.File, name: str, values: npt.NDArray[Any], chunks: tuple[int, ...] | bool = True) -> None:
+    """Store values compressed, with a checksum a chunk."""
+    file.create_dataset(
+        name, data=values, chunks=chunks, compression="gzip", compression_opts=1, shuffle=True, fletcher32=True
+    )

@@ -10,6 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, FiniteFloat, PositiveInt
+
+from asmil.documents import parse_json, validated
+from asmil.errors import AsmilError
 from asmil.files import write_text
 
 
@@ -45,13 +49,31 @@ def read_epochs(path: Path) -> list[dict[str, Any]]:
     """The records of a `metrics.jsonl`; a last line that a killed process left unfinished is passed over."""
     if not path.exists():
         return []
-    records = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            records.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
+    whole, _, _ = path.read_bytes().rpartition(b"\n")
+    records: list[dict[str, Any]] = []
+    for number, line in enumerate(whole.split(b"\n") if whole else [], start=1):
+        where = f"{path}, line {number}"
+        record = parse_json(line, dict[str, Any], where, _REMEDY)
+        validated(record, _Epoch, where, _REMEDY)
+        records.append(record)
+        if number > 1 and records[-1]["epoch"] <= records[-2]["epoch"]:
+            raise AsmilError(f"{where}: epoch {records[-1]['epoch']} follows epoch {records[-2]['epoch']}; {_REMEDY}")
     return records
+
+
+_REMEDY = "restore the file, or train again into another folder"
+
+
+class _Epoch(BaseModel):
+    """What must be true of a line."""
+
+    epoch: PositiveInt
+    stage: str = ""
+    lr: FiniteFloat = 0.0
+    train: dict[str, FiniteFloat | None] = {}
+    val: dict[str, FiniteFloat | None] | None = None
+    zeta: FiniteFloat = 0.0
+    seconds: FiniteFloat = 0.0
 
 
 def without_nan(values: Mapping[str, float]) -> dict[str, float | None]:

@@ -62,8 +62,9 @@ class Keeper:
 
     def load_best(self, model: nn.Module) -> None:
         """Give the model the kept weights, and put it into eval mode."""
-        weights = self._best
-        if self.folder is not None:
-            weights, _ = checkpoint.load_checkpoint(self.folder / "best.safetensors")
-        model.load_state_dict(weights)
+        if self.folder is None:
+            model.load_state_dict(self._best)
+        else:
+            path = self.folder / "best.safetensors"
+            checkpoint.restore_model(model, checkpoint.load_checkpoint(path)[0], path)
         model.eval()

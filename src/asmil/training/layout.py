@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from asmil.config import read_yaml
+from asmil.documents import read_yaml
 from asmil.errors import AsmilError
 
 TASK_FILE = "task.json"
 """In the folder of a training: what its task learned of the training part (time bins, scales)."""
 CHOICE_FILE = "choice.json"
 """In the folder of a fold: the settings that nested cross-validation chose, and all that it tried."""
+LOCK_FILE = ".lock"
+"""In the run folder: held by the process that trains into it, free once that has ended."""
+_TRAINING = re.compile(r"fold-(\d{1,9})/seed-(\d{1,18})", re.ASCII)
 
 
 class RunLayout:
@@ -36,22 +38,17 @@ class RunLayout:
 
     def trainings(self) -> Iterator[tuple[int, int, Path]]:
         """Fold, seed and folder of every training begun, in order."""
-        found = [
-            (int(folder.parent.name.removeprefix("fold-")), int(folder.name.removeprefix("seed-")), folder)
-            for folder in self.path.glob("fold-*/seed-*")
-        ]
+        found = []
+        for folder in self.path.glob("fold-*/seed-*"):
+            named = _TRAINING.fullmatch(f"{folder.parent.name}/{folder.name}")
+            if named and folder.is_dir():
+                found.append((int(named[1]), int(named[2]), folder))
         yield from sorted(found)
 
     def read_values(self) -> dict[str, Any]:
         """What `config.yaml` says, as plain values."""
-        try:
-            values = read_yaml(self.config.read_text(encoding="utf-8"))
-        except (FileNotFoundError, NotADirectoryError):
+        if not self.config.is_file():
             raise AsmilError(
                 f"{self.path} is not a run folder (no config.yaml); give the --out folder of `asmil train`"
-            ) from None
-        except (yaml.YAMLError, UnicodeDecodeError):
-            values = None
-        if not isinstance(values, dict):
-            raise AsmilError(f"{self.config} cannot be read as settings; restore it or train again")
-        return values
+            )
+        return read_yaml(self.config, "restore it or train again")

@@ -33,6 +33,7 @@ from asmil.training.labeled_bags import BagSource, LabeledBags
 from asmil.training.optimization import build_optimizer, clip_gradients, lr_factor, set_lr
 from asmil.training.progress import Progress
 from asmil.training.recording import AttentionRecorder
+from asmil.training.selection import Merit, merit_of
 from asmil.training.setup import build_stabilizers, build_stages, uses_bf16
 
 EpochObserver = Callable[[Mapping[str, Any]], None]
@@ -248,12 +249,15 @@ class Trainer:
         progress.seconds = 0.0
         self._record_if_due(epoch_ended=True)
         if selects:
-            by_loss = self.settings.select == "loss"
-            score = -(record["val"]["loss"] or 0.0) if by_loss else self.task.selection_score(record["val"])
-            if progress.best["score"] is None or score > progress.best["score"]:
-                progress.best = {"epoch": progress.epoch, "score": score}
-                self.keeper.keep_best(self.model, progress.best)
+            self._keep_if_best(record["val"])
         return record
+
+    def _keep_if_best(self, measures: Mapping[str, float | None]) -> None:
+        assert self.settings.select != "last"
+        merit, best = merit_of(measures, self.task, self.settings.select), self.progress.best
+        if best["score"] is None or merit.beats(Merit(best["score"], best.get("loss"))):
+            self.progress.best = {"epoch": self.progress.epoch, "score": merit.score, "loss": merit.loss}
+            self.keeper.keep_best(self.model, self.progress.best)
 
     def _has_settled(self) -> bool:
         patience = self.settings.early_stopping
@@ -319,14 +323,17 @@ class Trainer:
         if saved is None:
             return
         tensors, state, path = saved
-        self.progress = Progress.from_json(state)
-        self._set_up_stage()
-        checkpoint.restore_model(self.model, checkpoint.under("model", tensors), path)
-        checkpoint.restore_optimizer(self.optimizer, checkpoint.under("optimizer", tensors))
-        for name, stabilizer in self.stabilizers.items():
-            stabilizer.load_state_dict(checkpoint.under(name, tensors))
-        self.generator.set_state(tensors["generator"])
-        self.losses = tensors["losses"].to(self.device)
+        with checkpoint.restoring(path):
+            self.progress = Progress.from_json(state)
+            self._set_up_stage()
+            checkpoint.restore_model(self.model, checkpoint.under("model", tensors), path)
+            checkpoint.restore_optimizer(self.optimizer, checkpoint.under("optimizer", tensors))
+            for name, stabilizer in self.stabilizers.items():
+                stabilizer.load_state_dict(checkpoint.under(name, tensors))
+            self.generator.set_state(tensors["generator"])
+            self.losses = tensors["losses"].to(self.device)
+            if self.losses.dim() != 2 or self.progress.position > len(self.losses):
+                raise ValueError("the losses of the epoch are not those of its bags")
 
 
 def _seed_number(seed: int, fold: int, purpose: int) -> int:

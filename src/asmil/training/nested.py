@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -17,8 +16,11 @@ from asmil.config import flat
 from asmil.errors import AsmilError, did_you_mean
 from asmil.files import write_json
 from asmil.training.config import RunConfig, with_settings
+from asmil.training.epoch_log import without_nan
 from asmil.training.layout import CHOICE_FILE
+from asmil.training.notes import read_choice, read_inner_score
 from asmil.training.one_training import Material
+from asmil.training.selection import Merit, merit_of
 
 CHOOSABLE = ("model", "training", "attention", "anchor", "stabilizers", "task")
 """Sections whose settings a fold may choose for itself."""
@@ -65,52 +67,53 @@ class InnerSearch:
     folder: Path
 
     def choose(self, report: Callable[[int, int], None]) -> Chosen:
-        """The candidate with the highest mean score over the inner folds; the first of equals.
+        """The candidate with the highest mean score over the inner folds; ties: the lower mean loss, then the first.
 
         report: called with the inner trainings done and the number of all
         """
         note = self.folder / CHOICE_FILE
-        if note.exists():
-            return dict(json.loads(note.read_text(encoding="utf-8"))["settings"])
+        chosen = read_choice(self.folder)
+        if chosen is not None:
+            return chosen
         tried = candidates(self.config)
         folds = self.config.nested.folds
         inner = inner_parts(self.cohort, self.config, self.splits, self.fold)
-        scores: list[list[float]] = []
+        best, means = 0, []
+        found = []
         for number, one in enumerate(tried):
-            scores.append([])
+            merits = []
             for inner_fold in range(folds):
                 report(number * folds + inner_fold, len(tried) * folds)
-                scores[-1].append(self._score(one, number, inner, inner_fold))
-        means = [fmean(found) for found in scores]
-        best = means.index(max(means))
-        found = [
-            {"settings": one, "scores": score, "mean": mean}
-            for one, score, mean in zip(tried, scores, means, strict=True)
-        ]
+                merits.append(self._merit(one, number, inner, inner_fold))
+            means.append(_mean(merits))
+            best = number if means[number].beats(means[best]) else best
+            scores = [merit.score for merit in merits]
+            found.append({"settings": one, "scores": scores, "mean": means[number].score, "loss": means[number].loss})
         write_json(note, {"settings": tried[best], "inner_folds": folds, "candidates": found})
         return tried[best]
 
-    def _score(self, settings: Chosen, number: int, inner: Splits, inner_fold: int) -> float:
-        """The task's selection score on the part held out, at the epoch that is kept; noted when it is known.
+    def _merit(self, settings: Chosen, number: int, inner: Splits, inner_fold: int) -> Merit:
+        """The task's selection score and loss on the part held out, at the epoch that is kept; noted when known.
 
         Where the fold has validation patients, which will choose its epoch, the part held out chooses it here; else it
         is the last epoch in both.
         """
         folder = self.folder / "inner" / f"candidate-{number}" / f"fold-{inner_fold}"
         note = folder / "score.json"
-        if note.exists():
-            return float(json.loads(note.read_text(encoding="utf-8"))["score"])
+        noted = read_inner_score(note)
+        if noted is not None:
+            return noted
         config = with_settings(self.config, {**settings, "record.attention": "none"})
         train, held_out = (self.material.places(inner, inner_fold, role) for role in ("train", "val"))
         material = own_material(self.material, config, train)
         trainer = material.trainer(config, train, inner_fold, config.training.seed, folder)
         val = material.labeled(held_out)
         epoch = trainer.fit(material.labeled(train), val if self.splits.slides(self.fold, "val") else None)
-        measures = trainer.validate(val)
-        score = trainer.task.selection_score(_defined(measures))
-        write_json(note, {"score": score, "epoch": epoch, "settings": settings, **_defined(measures)})
+        measures = without_nan(trainer.validate(val))
+        merit = merit_of(measures, trainer.task, "f1_auc")
+        write_json(note, {"score": merit.score, "epoch": epoch, "settings": settings, **measures})
         shutil.rmtree(folder / "checkpoints")  # of many models that nobody will use
-        return score
+        return merit
 
 
 def own_material(material: Material, config: RunConfig, train: list[int]) -> Material:
@@ -119,5 +122,6 @@ def own_material(material: Material, config: RunConfig, train: list[int]) -> Mat
     return material.prepared_for(config, train) if chooses_model else material
 
 
-def _defined(measures: Mapping[str, float]) -> dict[str, float | None]:
-    return {name: value if value == value else None for name, value in measures.items()}
+def _mean(merits: Sequence[Merit]) -> Merit:
+    losses = [merit.loss for merit in merits if merit.loss is not None]
+    return Merit(fmean(merit.score for merit in merits), fmean(losses) if len(losses) == len(merits) else None)

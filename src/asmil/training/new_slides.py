@@ -8,11 +8,18 @@ from asmil.errors import AsmilError
 from asmil.extraction.extract import identify
 from asmil.extraction.settings import parse_extraction
 from asmil.extraction.worker import WorkerPlan
+from asmil.slides.encoders.own_callable import refuse_unconfirmed
 from asmil.training.run_folder import RunDescription
 
 
-def extraction_plan(description: RunDescription, run: Path, weights: Path | None, readers: int = 1) -> WorkerPlan:
-    """The extraction that the run's features came from; refused if it is not known, or if the weights are others."""
+def extraction_plan(
+    description: RunDescription, run: Path, weights: Path | None, readers: int = 1, encoder: str | None = None
+) -> WorkerPlan:
+    """The extraction that the run's features came from; refused if it is not known, or if the weights are others.
+
+    encoder: the run's encoder as the user names it; needed where it is code, `module:callable`, since a run folder
+        may come from anyone
+    """
     trained = description.features
     settings = trained.get("extraction")
     if settings is None:
@@ -22,11 +29,14 @@ def extraction_plan(description: RunDescription, run: Path, weights: Path | None
             "is not known; extract them as the training slides were and give the feature files instead"
         )
     config = parse_extraction(dict(settings))
-    encoder = identify(config.encoder, weights)
-    if encoder.weights_hash != trained.get("weights_hash"):
-        was, here = str(trained.get("weights_hash"))[:12], encoder.weights_hash[:12]
+    if encoder not in (None, config.encoder):
+        raise AsmilError(f"--encoder {encoder}: the features of {run} are of {config.encoder}; leave --encoder out")
+    refuse_unconfirmed(config.encoder, encoder, f"{run / 'config.yaml'}")
+    found = identify(config.encoder, weights)
+    if found.weights_hash != trained.get("weights_hash"):
+        was, here = str(trained.get("weights_hash"))[:12], found.weights_hash[:12]
         raise AsmilError(
             f"{run}: it was trained on features of {config.encoder} with other weights (SHA-256 {was}, here {here}); "
             "give the file with --weights"
         )
-    return WorkerPlan(config, encoder, weights, readers=readers)
+    return WorkerPlan(config, found, weights, readers=readers)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Annotated, Any
 
-from asmil.errors import AsmilError
+from pydantic import BaseModel, Field, FiniteFloat
+
+from asmil.documents import read_json
 from asmil.files import write_json
 
 FILE = "operating_point.json"
@@ -50,9 +51,18 @@ def read_operating_point(run: Path) -> OperatingPoint | None:
     path = run / FILE
     if not path.exists():
         return None
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        thresholds = {(int(one["fold"]), int(one["seed"])): float(one["threshold"]) for one in found["trainings"]}
-        return OperatingPoint(str(found["rule"]), str(found["positive"]), thresholds)
-    except (ValueError, KeyError, TypeError) as error:
-        raise AsmilError(f"{path} cannot be read ({error}); remove it and evaluate the run again") from None
+    found = read_json(path, _File, "remove it and evaluate the run again")
+    thresholds = {(one.fold, one.seed): one.threshold for one in found.trainings}
+    return OperatingPoint(found.rule, found.positive, thresholds)
+
+
+class _Threshold(BaseModel):
+    fold: int
+    seed: int
+    threshold: FiniteFloat
+
+
+class _File(BaseModel):
+    rule: str
+    positive: str
+    trainings: Annotated[list[_Threshold], Field(min_length=1)]

@@ -26,10 +26,11 @@ from asmil.tasks.classification import Classification
 from asmil.tasks.ensemble import average
 from asmil.training import checkpoint
 from asmil.training.layout import TASK_FILE
-from asmil.training.operating_point import read_operating_point
+from asmil.training.operating_point import FILE as OPERATING_POINT_FILE
+from asmil.training.operating_point import OperatingPoint, read_operating_point
 from asmil.training.run_folder import RunFolder
 from asmil.training.setup import build_model, choose_device
-from asmil.training.task_setup import task_from_dict
+from asmil.training.task_setup import read_task, task_names
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class RunPredictor:
         if not self.trained:
             raise AsmilError(f"{self.folder.path}: no training of this run has ended; finish it with `asmil train`")
         self.unfinished = len(trainings) - len(self.trained)
-        self.operating_point = read_operating_point(self.folder.path)
+        self.operating_point = self._operating_point()
 
     @property
     def models(self) -> list[MILModel]:
@@ -107,12 +108,20 @@ class RunPredictor:
         note = training / TASK_FILE
         if not note.exists():  # runs of versions that knew only one task
             return Classification(self.description.classes)
-        try:
-            return task_from_dict(json.loads(note.read_text(encoding="utf-8")))
-        except AsmilError:
-            raise
-        except (ValueError, KeyError, TypeError) as error:
-            raise AsmilError(f"{note} cannot be read ({error}); restore it or train again") from None
+        task = read_task(note)
+        if task.kind != self.description.config.task.kind or task_names(task) != self.description.classes:
+            raise AsmilError(f"{note}: its task or classes are not those of {self.folder.config}; restore the run")
+        return task
+
+    def _operating_point(self) -> OperatingPoint | None:
+        point = read_operating_point(self.folder.path)
+        classes = self.description.classes
+        if point is not None and (len(classes) != 2 or point.positive not in classes):
+            raise AsmilError(
+                f"{self.folder.path / OPERATING_POINT_FILE}: {point.positive!r} is not one of two classes of the run; "
+                "remove it and evaluate the run again"
+            )
+        return point
 
     def predict(self, unit: Slide | Unit, attention: bool = False) -> SlidePrediction:
         """Read the features of a slide or patient and predict; features made otherwise than the run's are refused."""

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, FiniteFloat, TypeAdapter
+
+Count = Annotated[int, Field(ge=0)]
 
 
 @dataclass
@@ -18,16 +22,16 @@ class Progress:
     step: optimizer steps done in this stage
     part_names: the parts of the loss, in the order in which they are noted
     seconds: time spent on the current epoch
-    best: the epoch chosen so far in this stage, and its score (None: none yet, or not chosen by validation)
+    best: the epoch chosen so far in this stage, its score (None: none yet, or not chosen by validation) and its loss
     """
 
-    stage: int = 0
-    stage_start: int = 0
-    epoch: int = 0
-    position: int = 0
-    step: int = 0
+    stage: Count = 0
+    stage_start: Count = 0
+    epoch: Count = 0
+    position: Count = 0
+    step: Count = 0
     part_names: list[str] = field(default_factory=list)
-    seconds: float = 0.0
+    seconds: FiniteFloat = 0.0
     best: dict[str, Any] = field(default_factory=lambda: {"epoch": 0, "score": None})
 
     def next_stage(self) -> Progress:
@@ -41,4 +45,4 @@ class Progress:
     @staticmethod
     def from_json(state: Mapping[str, Any]) -> Progress:
         """From a checkpoint, whose state holds other things as well."""
-        return Progress(**{name: state[name] for name in Progress.__dataclass_fields__})
+        return TypeAdapter(Progress).validate_python({name: state[name] for name in Progress.__dataclass_fields__})

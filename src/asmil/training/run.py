@@ -24,6 +24,7 @@ from asmil.models.base import MILModel
 from asmil.training.config import RunConfig, with_settings
 from asmil.training.nested import InnerSearch, candidates, inner_parts, own_material
 from asmil.training.one_training import Material, OneTraining
+from asmil.training.prediction_table import read_predictions, write_predictions
 from asmil.training.run_folder import RunDescription, RunFolder, describe
 from asmil.training.setup import build_model, build_stabilizers, choose_device, total_epochs
 from asmil.training.task_setup import build_task
@@ -58,12 +59,25 @@ def train_run(
 ) -> RunFolder:
     """Train every fold and seed of a run; one that was begun before goes on where it stopped.
 
-    The slides of a test fold are read only after the training of that fold has ended.
+    The slides of a test fold are read only after the training of that fold has ended. One process trains into a
+    folder at a time; a second is refused.
 
     item_timeout_s: for the header of one feature file, see `inspect_slides`
     """
-    observer = observer or RunObserver()
     folder = RunFolder(out)
+    with folder.locked():
+        _train(manifest, folder, config, features, observer or RunObserver(), item_timeout_s)
+    return folder
+
+
+def _train(
+    manifest: Path | str,
+    folder: RunFolder,
+    config: RunConfig,
+    features: Path | str | None,
+    observer: RunObserver,
+    item_timeout_s: float | None,
+) -> None:
     kind = config.task.kind
     candidates(config)  # a wrong grid is told before thousands of slides are looked at
     cohort = load_cohort(manifest, features, kind)
@@ -101,10 +115,9 @@ def train_run(
             observer.training(fold, seed, total_epochs(model, chosen), path.exists())
             if not path.exists():
                 job = OneTraining(own, chosen, splits, fold, seed, folder.training(fold, seed))
-                folder.write_predictions(path, job.run(partial(observer.epoch, fold, seed)))
-            tables.append(pd.read_parquet(path))
-    folder.write_predictions(folder.predictions, pd.concat(tables, ignore_index=True))
-    return folder
+                write_predictions(path, job.run(partial(observer.epoch, fold, seed)))
+            tables.append(read_predictions(path))
+    write_predictions(folder.predictions, pd.concat(tables, ignore_index=True))
 
 
 def _inspect(cohort: Cohort, observer: RunObserver, item_timeout_s: float | None) -> list[FeatureInfo]:

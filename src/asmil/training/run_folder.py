@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import yaml
+from pydantic import BaseModel, FiniteFloat, PositiveInt
 
 from asmil.cohort.consistency import TOLERANCE
+from asmil.cohort.extraction_record import read_extraction
 from asmil.cohort.fingerprint import fingerprint
 from asmil.cohort.manifest import Cohort
 from asmil.cohort.source import FeatureInfo
 from asmil.config import flat
+from asmil.documents import validated
 from asmil.errors import AsmilError
-from asmil.extraction.store import slide_settings
-from asmil.files import replacing, write_text
+from asmil.files import leftovers, write_text
+from asmil.locks import locked_folder
 from asmil.training.config import RunConfig, parse_run_config, with_settings
-from asmil.training.layout import CHOICE_FILE, RunLayout
+from asmil.training.layout import CHOICE_FILE, LOCK_FILE, RunLayout
+from asmil.training.notes import read_choice
 from asmil.version import __version__
 
 _FREE_TO_CHANGE = {"training.device", "training.checkpoint_seconds", "cohort.manifest", "asmil"}
@@ -32,6 +34,28 @@ _ADDED = ("attention", "stabilizers", "record", "nested")
 
 _SIZES = ("tile_um", "tile_px", "magnification")
 _FEATURE_KEYS = ("width", "encoder", "weights_hash", *_SIZES)
+
+
+class _Features(BaseModel):
+    width: PositiveInt
+    encoder: str | None = None
+    weights_hash: str | None = None
+    tile_um: FiniteFloat | None = None
+    tile_px: FiniteFloat | None = None
+    magnification: FiniteFloat | None = None
+    extraction: dict[str, Any] | None = None
+
+
+class _Task(BaseModel, extra="allow"):
+    classes: tuple[str, ...]
+
+
+class _File(BaseModel):
+    """What `config.yaml` must hold beside the settings."""
+
+    task: _Task
+    features: _Features
+    cohort: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -86,7 +110,9 @@ def describe(config: RunConfig, cohort: Cohort, classes: tuple[str, ...], infos:
     features = {
         key: next((value for info in infos if (value := getattr(info, key)) is not None), None) for key in _FEATURE_KEYS
     }
-    features["extraction"] = next((made for info in infos if (made := slide_settings(info)) is not None), None)
+    features["extraction"] = next(
+        (made.settings for info in infos if (made := read_extraction(info)) is not None), None
+    )
     survives = config.task.kind == "survival"
     rows = [
         (s.slide, s.patient, s.label, s.site, s.split, s.fold, *((s.time, s.event) if survives else ()))
@@ -111,32 +137,48 @@ class RunFolder(RunLayout):
     def read(self) -> RunDescription:
         """The description in `config.yaml`."""
         values = self.read_values()
+        found = validated(values, _File, str(self.config), "restore it or train again")
+        missing = [key for key in RunConfig.model_fields if key not in values and key not in _ADDED]
+        if missing:
+            raise AsmilError(f"{self.config} lacks {', '.join(missing)}; it was not written by asmil train")
+        settings = {key: values[key] for key in RunConfig.model_fields if key in values}
+        settings["task"] = {key: value for key, value in values["task"].items() if key != "classes"}
         try:
-            classes = tuple(map(str, values["task"]["classes"]))
-            features, cohort = dict(values["features"]), dict(values["cohort"])
-            settings = {key: values[key] for key in RunConfig.model_fields if key not in _ADDED or key in values}
-            settings["task"] = {key: value for key, value in values["task"].items() if key != "classes"}
-        except (KeyError, TypeError) as error:
-            raise AsmilError(f"{self.config} lacks {error}; it was not written by asmil train") from None
-        return RunDescription(parse_run_config(settings), classes, features, cohort)
+            config = parse_run_config(settings)
+        except AsmilError as error:
+            raise AsmilError(f"{self.config}: {error}") from None
+        return RunDescription(config, found.task.classes, dict(values["features"]), found.cohort)
 
     def config_of(self, description: RunDescription, fold: int) -> RunConfig:
         """The settings of a fold: those of the run, with what nested cross-validation chose for it."""
-        note = self.fold(fold) / CHOICE_FILE
-        if not note.exists():
+        chosen = read_choice(self.fold(fold))
+        if chosen is None:
             return description.config
         try:
-            return with_settings(description.config, json.loads(note.read_text(encoding="utf-8"))["settings"])
-        except AsmilError:
-            raise
-        except (ValueError, KeyError, TypeError) as error:
-            raise AsmilError(f"{note} cannot be read ({error}); restore it or train again") from None
+            return with_settings(description.config, chosen)
+        except AsmilError as error:
+            raise AsmilError(f"{self.fold(fold) / CHOICE_FILE}: {error}") from None
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Train into the folder, as the only process that does."""
+        if self.path.exists() and not self.path.is_dir():
+            raise AsmilError(f"{self.path} is a file; give --out a new folder")
+        busy = f"{self.path}: another process is training into this folder; wait for it, or give another --out"
+        with locked_folder(self.path, LOCK_FILE, busy):
+            self._remove_leftovers()
+            yield
+
+    def _remove_leftovers(self) -> None:
+        """Remove temporary files that killed trainings left; those of reports may be in use by another command."""
+        own = (self.config, self.splits, self.predictions)
+        for partial, path in leftovers(self.path):
+            if path in own or path.relative_to(self.path).parts[0].startswith(("fold-", "cache")):
+                partial.unlink(missing_ok=True)
 
     def begin(self, description: RunDescription) -> None:
         """Write the description, or, where a run was begun before, make sure that it is the same."""
         if not self.config.exists():
-            if self.path.exists() and not self.path.is_dir():
-                raise AsmilError(f"{self.path} is a file; give --out a new folder")
             write_text(self.config, yaml.safe_dump(description.to_dict(), sort_keys=False, allow_unicode=True))
             return
         before, now = flat(self.read().to_dict()), flat(description.to_dict())
@@ -150,8 +192,3 @@ class RunFolder(RunLayout):
                 f"{self.path} holds a run with other settings ({shown}{more}); "
                 "give another --out, or the same settings to go on with that run"
             )
-
-    def write_predictions(self, path: Path, table: pd.DataFrame) -> None:
-        """Write a table of predictions whole or not at all."""
-        with replacing(path) as partial:
-            table.to_parquet(partial, index=False)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import BaseModel, Field, FiniteFloat, model_validator
 
 from asmil.cohort.outcomes import Outcomes
+from asmil.documents import read_json, validated
 from asmil.errors import AsmilError
 from asmil.tasks.base import Task
 from asmil.tasks.classification import Classification, balanced_weights
@@ -55,15 +58,74 @@ def _survival(config: RunConfig, train: npt.NDArray[np.float64], everyone: npt.N
     return Survival(edges, loss=loss, alpha=settings.alpha, risk=settings.risk)
 
 
-def task_from_dict(values: Mapping[str, Any]) -> Task:
-    """The task that `to_dict` described."""
-    kind = values.get("kind")
-    if kind == "classification":
-        return Classification(values["classes"])
-    if kind == "multilabel":
-        return MultiLabel(values["classes"])
-    if kind == "regression":
-        return Regression(values["mean"], values["sd"], values["loss"])
-    if kind == "survival":
-        return Survival.from_dict(values)
-    raise AsmilError(f"the task {kind!r} is not known to this version of asmil; update it")
+def task_names(task: Task) -> tuple[str, ...]:
+    """The classes or labels that the outputs of a task are of; none for survival and regression."""
+    if isinstance(task, Classification):
+        return tuple(task.classes)
+    return tuple(task.labels) if isinstance(task, MultiLabel) else ()
+
+
+def read_task(path: Path) -> Task:
+    """The task whose `to_dict` a file holds (`task.json`)."""
+    remedy = "restore it or train again"
+    values = read_json(path, dict[str, Any], remedy)
+    kind = str(values.get("kind"))
+    if kind not in _FILES:
+        raise AsmilError(f"{path}: the task {kind!r} is not known to this version of asmil; update it")
+    found = validated(values, _FILES[kind], str(path), remedy)
+    try:
+        return found.task()
+    except AsmilError as error:
+        raise AsmilError(f"{path}: {error}; {remedy}") from None
+
+
+class _Classes(BaseModel):
+    classes: Annotated[tuple[str, ...], Field(min_length=1)]
+
+    def task(self) -> Task:
+        return Classification(self.classes)
+
+
+class _Labels(_Classes):
+    def task(self) -> Task:
+        return MultiLabel(self.classes)
+
+
+class _Scale(BaseModel):
+    mean: FiniteFloat
+    sd: Annotated[FiniteFloat, Field(gt=0)]
+    loss: Literal["squared", "huber"]
+
+    def task(self) -> Task:
+        return Regression(self.mean, self.sd, self.loss)
+
+
+class _Baseline(BaseModel):
+    times: list[FiniteFloat]
+    hazard: list[FiniteFloat]
+    center: FiniteFloat
+
+    @model_validator(mode="after")
+    def _fits(self) -> _Baseline:
+        if len(self.times) != len(self.hazard) or not self.times:
+            raise ValueError("times and hazard must be of one length")
+        return self
+
+
+class _Survival(BaseModel):
+    loss: str
+    alpha: FiniteFloat
+    risk: str
+    edges: list[FiniteFloat] | None
+    baseline: _Baseline | None = None
+
+    def task(self) -> Task:
+        return Survival.from_dict(self.model_dump())
+
+
+_FILES: dict[str, type[_Classes | _Scale | _Survival]] = {
+    "classification": _Classes,
+    "multilabel": _Labels,
+    "regression": _Scale,
+    "survival": _Survival,
+}

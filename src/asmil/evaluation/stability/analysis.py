@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
@@ -20,6 +19,7 @@ from asmil.evaluation.stability.labels import run_label
 from asmil.evaluation.stability.measures import Floats, in_blocks
 from asmil.training.attention_file import AttentionRecord, read_attention
 from asmil.training.layout import RunLayout
+from asmil.training.notes import read_kept_epoch
 
 CONCENTRATION = ("entropy", "effective_tiles", "effective_share", "peak_n", "gini", "top1_mass", "max_weight")
 AGREEMENT = ("rank_correlation", "top1_overlap", "jsd")
@@ -189,13 +189,9 @@ def _agreement_by_fold(trainings: Iterable[TrainingStability]) -> pd.DataFrame:
 
 def _kept_recording(folder: Path, record: AttentionRecord) -> int:
     """The last recording that is not after the epoch that was kept; the last of all where none was kept."""
-    best = folder / "checkpoints" / "best.json"
-    if not best.is_file():
+    epoch = read_kept_epoch(folder)
+    if epoch is None:
         return len(record.epochs) - 1
-    try:
-        epoch = float(json.loads(best.read_text(encoding="utf-8"))["epoch"])
-    except (ValueError, TypeError, KeyError) as error:
-        raise AsmilError(f"{best} cannot be read ({error!r}); restore it or train again") from None
     return max(0, int(np.searchsorted(record.epochs, epoch, side="right")) - 1)
 
 

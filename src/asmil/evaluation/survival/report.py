@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from asmil.errors import AsmilError
+from asmil.evaluation.run_sentences import part_title
 from asmil.evaluation.survival.summary import METRIC_TITLES, FoldMetric, SurvivalEvaluation
 from asmil.evaluation.survival.words import format_p, format_sizes
 from asmil.evaluation.tables import format_interval, format_number
@@ -54,8 +55,8 @@ def summary_table(evaluations: Sequence[SurvivalEvaluation]) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
-    optimistic = " (optimistic if it chose the epoch)" if evaluations[0].role == "val" else ""
-    part = f"{evaluations[0].role} part{optimistic}: {format_sizes(evaluations)}"
+    title = part_title(evaluations[0].role, (evaluation.run.config for evaluation in evaluations))
+    part = f"{title}: {format_sizes(evaluations)}"
     title = f"{part}; mean ± standard deviation over folds, 95 % interval by patient"
     table = Table(title=title, box=SIMPLE_HEAD)
     table.add_column("run", overflow="fold", min_width=12)

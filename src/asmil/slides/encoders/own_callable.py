@@ -45,6 +45,19 @@ def is_own(name: str) -> bool:
     return re.fullmatch(r"[\w.]+:[\w.]+", name) is not None
 
 
+def refuse_unconfirmed(name: str, confirmed: str | None, named_by: str) -> None:
+    """Raise if an encoder that a file names would execute code which the user has not named too.
+
+    confirmed: the encoder that the user gave
+    named_by: the file that names the encoder
+    """
+    if is_own(name) and name != confirmed:
+        raise AsmilError(
+            f"{named_by} names the encoder {name}, which is code that would be executed here; look at it, and if you "
+            f"trust it, confirm it with --encoder {name}"
+        )
+
+
 def own_entry(name: str) -> EncoderEntry:
     """What the registry would say of it; it is called to find out."""
     network = _called(name)

@@ -70,8 +70,19 @@ class SideBySide:
             for epoch in range(self.settings.epochs):
                 self._train_epoch(epoch)
                 if every_epoch or epoch == self.settings.epochs - 1:
-                    course.append(self._predict())
+                    course.append(self._finite(self._predict(), epoch))
         return np.stack(course)
+
+    def _finite(self, found: npt.NDArray[np.float64], epoch: int) -> npt.NDArray[np.float64]:
+        """The probabilities (R x B x K), refused where one is undefined."""
+        broken = np.argwhere(~np.isfinite(found))
+        if len(broken):
+            replica, bag, _ = broken[0]
+            raise AsmilError(
+                f"bag {bag}: the prediction of replica {replica} is not finite (epoch {epoch + 1}); "
+                "lower training.lr or set training.clip_norm=1"
+            )
+        return found
 
     def _train_epoch(self, epoch: int) -> None:
         self.form.train()

@@ -1,0 +1,47 @@
+"""The small JSON files of a run, each with its reader; light, so that reading a run does not import torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, FiniteFloat
+
+from asmil.documents import read_json
+from asmil.training.layout import CHOICE_FILE
+from asmil.training.selection import Merit
+
+_REMEDY = "restore it or train again"
+
+
+class _Kept(BaseModel):
+    epoch: Annotated[int, Field(ge=0)]
+
+
+class _Choice(BaseModel):
+    settings: dict[str, Any]
+
+
+class _InnerScore(BaseModel):
+    score: FiniteFloat
+    loss: FiniteFloat | None = None
+
+
+def read_kept_epoch(training: Path) -> int | None:
+    """The epoch whose weights a training keeps (`checkpoints/best.json`), None where there is none yet."""
+    path = training / "checkpoints" / "best.json"
+    return read_json(path, _Kept, _REMEDY).epoch if path.exists() else None
+
+
+def read_choice(fold: Path) -> dict[str, Any] | None:
+    """The settings that nested cross-validation chose for a fold (`choice.json`), None where it has not."""
+    path = fold / CHOICE_FILE
+    return read_json(path, _Choice, _REMEDY).settings if path.exists() else None
+
+
+def read_inner_score(path: Path) -> Merit | None:
+    """What an inner training of nested cross-validation reached (`score.json`), None where it has not ended."""
+    if not path.exists():
+        return None
+    found = read_json(path, _InnerScore, "delete it, and that inner training is repeated")
+    return Merit(found.score, found.loss)

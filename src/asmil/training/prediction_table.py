@@ -1,0 +1,31 @@
+"""`predictions.parquet`: one reader and one writer; light, so that reading a run does not import torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+from pandas.api.types import is_integer_dtype
+
+from asmil.documents import one_line
+from asmil.errors import AsmilError
+from asmil.files import replacing
+
+
+def write_predictions(path: Path, table: pd.DataFrame) -> None:
+    """Write a table of predictions whole or not at all."""
+    with replacing(path) as partial:
+        table.to_parquet(partial, index=False)
+
+
+def read_predictions(path: Path) -> pd.DataFrame:
+    """The table, with whole numbers in the columns `fold` and `seed`, where it has them."""
+    try:
+        table = pd.read_parquet(path)
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError, pa.ArrowException) as error:
+        raise AsmilError(f"{path} cannot be read ({one_line(error)}); restore it or train again") from None
+    wrong = [name for name in ("fold", "seed") if name in table and not is_integer_dtype(table[name])]
+    if wrong:
+        raise AsmilError(f"{path}: the column {wrong[0]} does not hold whole numbers; restore it or train again")
+    return table

@@ -1,0 +1,37 @@
+"""Which of several trained states is kept: the one with the higher validation score, of equals the lower loss."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from asmil.tasks.base import Task
+
+
+@dataclass(frozen=True)
+class Merit:
+    """What validation data say of a trained state.
+
+    score: higher is better
+    loss: breaks ties; None where it is undefined, or was not noted by an earlier version
+    """
+
+    score: float
+    loss: float | None
+
+    def beats(self, other: Merit) -> bool:
+        """Whether this state, found later, replaces the other: a higher score, or the same with a lower loss."""
+        if self.score != other.score:
+            return self.score > other.score
+        return self.loss is not None and other.loss is not None and self.loss < other.loss
+
+
+def merit_of(measures: Mapping[str, float | None], task: Task, select: Literal["f1_auc", "loss"]) -> Merit:
+    """The merit of what `Task.measure` found on validation data; undefined measures are None."""
+    loss = measures["loss"]
+    if select == "loss":
+        # the lowest number that JSON knows: an undefined loss is worse than any other
+        return Merit(-sys.float_info.max if loss is None else -loss, loss)
+    return Merit(task.selection_score(measures), loss)

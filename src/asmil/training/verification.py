@@ -1,0 +1,65 @@
+"""Whether the files of a run are whole: every one is read, its checksums and its content are verified."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from asmil.cohort.splits import Splits
+from asmil.errors import AsmilError
+from asmil.training import checkpoint
+from asmil.training.attention_file import read_attention
+from asmil.training.epoch_log import read_epochs
+from asmil.training.layout import CHOICE_FILE, TASK_FILE, RunLayout
+from asmil.training.notes import read_choice, read_kept_epoch
+from asmil.training.operating_point import FILE as OPERATING_POINT_FILE
+from asmil.training.operating_point import read_operating_point
+from asmil.training.prediction_table import read_predictions
+from asmil.training.run_folder import RunFolder
+from asmil.training.task_setup import read_task
+
+
+def verify_run(run: Path | str) -> Iterator[tuple[Path, AsmilError | None]]:
+    """Every file that a run has, with what is wrong with it or None; reports are not read."""
+    for path, read in _readers(RunLayout(run)):
+        if not path.exists():
+            continue
+        try:
+            read(path)
+        except AsmilError as error:
+            yield path, error
+        else:
+            yield path, None
+
+
+def _readers(layout: RunLayout) -> Iterator[tuple[Path, Callable[[Path], object]]]:
+    yield layout.config, lambda path: RunFolder(path.parent).read()
+    yield layout.splits, Splits.load
+    yield layout.predictions, read_predictions
+    yield layout.path / OPERATING_POINT_FILE, lambda path: read_operating_point(path.parent)
+    trainings = list(layout.trainings())
+    for fold in sorted({fold for fold, _, _ in trainings}):
+        yield layout.fold(fold) / CHOICE_FILE, lambda path: read_choice(path.parent)
+    for _, _, folder in trainings:
+        yield folder / "metrics.jsonl", read_epochs
+        yield folder / TASK_FILE, read_task
+        yield folder / "predictions.parquet", read_predictions
+        yield folder / "checkpoints" / "best.json", lambda path: read_kept_epoch(path.parent.parent)
+        yield folder / "checkpoints" / "best.safetensors", lambda path: _verify_weights(path, "")
+        yield folder / "checkpoints" / "last.safetensors", lambda path: _verify_weights(path, "model.")
+        yield folder / "attention.h5", lambda path: _verify_attention(path.parent)
+        yield folder / "attention.parts", lambda path: _verify_attention(path.parent)
+
+
+def _verify_weights(path: Path, prefix: str) -> None:
+    tensors, _ = checkpoint.load_checkpoint(path)
+    checkpoint.refuse_not_finite({name: one for name, one in tensors.items() if name.startswith(prefix)}, path)
+
+
+def _verify_attention(training: Path) -> None:
+    record = read_attention(training)
+    for slide in range(0 if record is None else len(record.slides)):
+        assert record is not None
+        record.attention(slide)
+        record.coords(slide)
+        record.scores(slide)
