@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from asmil.engine import RayEngine, ray_fleet
 from asmil.engine.ray_engine import actors_on_node
 from asmil.engine.ray_session import require_answer
 from asmil.errors import AsmilError
+from ray_cluster import ray_cluster
 from shared_data import REPOSITORY
 from tests.engine.engine_contract import CHECKS
 from tests.engine.engine_workers import make_worker
@@ -31,24 +31,9 @@ QUICK = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "hea
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """At first a single node with two cores; this process is connected to it."""
-    from ray.cluster_utils import Cluster
-
-    with (
-        pytest.MonkeyPatch.context() as environment,
-        # Not pytest's folder: Ray puts sockets there, and their paths must be short.
-        tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder,
-    ):
-        environment.setenv("PYTHONPATH", str(REPOSITORY))
-        environment.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        environment.setenv("RAY_AUTH_MODE", "disabled")
-        head = {"num_cpus": 2, "include_dashboard": False, "temp_dir": folder, "_system_config": QUICK}
-        cluster = Cluster(initialize_head=True, head_node_args=head)
-        try:
-            ray.init(address=cluster.address, log_to_driver=False)
-            yield cluster
-        finally:
-            ray.shutdown()
-            cluster.shutdown()
+    with ray_cluster(REPOSITORY, num_cpus=2, _system_config=QUICK) as cluster:
+        ray.init(address=cluster.address, log_to_driver=False)
+        yield cluster
 
 
 def until(true: Callable[[], bool]) -> bool:
