@@ -12,6 +12,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.model_selection import train_test_split
 from sklearn.utils.validation import check_is_fitted
 
+from asmil.arithmetic import exact_arithmetic
 from asmil.cohort.bag import Bag
 from asmil.config import merge, nested
 from asmil.errors import AsmilError
@@ -87,6 +88,7 @@ class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._device = device
         return self
 
+    @exact_arithmetic()
     def predict_proba(self, bags: Sequence[Any]) -> npt.NDArray[np.float64]:
         """Class probabilities, one row a bag, columns in the order of `classes_`."""
         check_is_fitted(self, "model_")

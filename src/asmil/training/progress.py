@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import torch
+
 
 @dataclass
 class Progress:
@@ -19,6 +21,7 @@ class Progress:
     part_names: the parts of the loss, in the order in which they are noted
     seconds: time spent on the current epoch
     best: the epoch chosen so far in this stage, and its score (None: none yet, or not chosen by validation)
+    threads: with which the training began, and goes on: sums of other numbers of threads have other bits
     """
 
     stage: int = 0
@@ -29,10 +32,11 @@ class Progress:
     part_names: list[str] = field(default_factory=list)
     seconds: float = 0.0
     best: dict[str, Any] = field(default_factory=lambda: {"epoch": 0, "score": None})
+    threads: int = field(default_factory=torch.get_num_threads)
 
     def next_stage(self) -> Progress:
         """The beginning of the stage after this one."""
-        return Progress(stage=self.stage + 1, stage_start=self.epoch, epoch=self.epoch)
+        return Progress(stage=self.stage + 1, stage_start=self.epoch, epoch=self.epoch, threads=self.threads)
 
     def as_json(self) -> dict[str, Any]:
         """For a checkpoint."""
@@ -41,4 +45,5 @@ class Progress:
     @staticmethod
     def from_json(state: Mapping[str, Any]) -> Progress:
         """From a checkpoint, whose state holds other things as well."""
-        return Progress(**{name: state[name] for name in Progress.__dataclass_fields__})
+        known = {name: state[name] for name in Progress.__dataclass_fields__ if name != "threads"}
+        return Progress(**known, threads=state.get("threads") or torch.get_num_threads())
