@@ -45,10 +45,14 @@ def test_a_caller_that_flushes_denormals_still_does_afterwards(threads):
 
 
 def test_an_error_restores_the_state_too(threads):
-    with pytest.raises(KeyError), exact_arithmetic(threads=3 - threads):
+    @exact_arithmetic(threads=3 - threads)
+    def fails() -> None:
         assert torch.get_num_threads() == 3 - threads
         assert zeros_among_denormals() == 1
         raise KeyError
+
+    with pytest.raises(KeyError):
+        fails()
     assert torch.get_num_threads() == threads
     assert zeros_among_denormals() == 0
 
