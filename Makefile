@@ -3,7 +3,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO := demo
-DIR ?= ../shared/oracles
+DIR ?= oracles/data
 
 .PHONY: help install demo test lint oracles bench clean
 
