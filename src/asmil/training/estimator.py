@@ -27,8 +27,12 @@ from asmil.training.setup import build_model, choose_device
 class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A method that learns from bags, with scikit-learn's conventions.
 
-    >>> classifier = MILClassifier(method="asmil", epochs=10)       # doctest: +SKIP
-    >>> classifier.fit(bags, labels).predict(bags)                  # doctest: +SKIP
+    >>> draw = np.random.default_rng(0)
+    >>> labels = ["normal", "tumor"] * 3
+    >>> bags = [draw.normal(label == "tumor", size=(20, 8)) for label in labels]
+    >>> classifier = MILClassifier(method="asmil", epochs=2).fit(bags, labels)
+    >>> classifier.predict_proba(bags).shape
+    (6, 2)
 
     Bags are arrays or tensors of N x D (any N, one D), or `asmil.Bag`; labels are one a bag.
 
