@@ -53,11 +53,13 @@ def raylet(node: Any) -> int:
     return int(started.process.pid)
 
 
+@pytest.mark.heavy
 def test_contract(cluster):
     for check in CHECKS:
         check(RayEngine(workers=1, concurrency=2))
 
 
+@pytest.mark.heavy
 def test_a_job_that_kills_its_workers_is_told(cluster):
     jobs = [("die", None), ("double", 1), ("double", 2)]
     engine = RayEngine(workers=1, concurrency=3, retries=1, note=lambda sentence: None)
@@ -67,6 +69,7 @@ def test_a_job_that_kills_its_workers_is_told(cluster):
     assert str(outcomes["die", None].error).startswith("a Ray worker was lost (its worker process has died, on ")
 
 
+@pytest.mark.heavy
 def test_workers_that_ask_for_gpus_are_where_gpus_are(cluster):
     pid = raylet(second_node(cluster))
     jobs = [("where", 0), ("environment", "CUDA_VISIBLE_DEVICES"), ("parent", 0), ("parent", 1)]
@@ -76,6 +79,7 @@ def test_workers_that_ask_for_gpus_are_where_gpus_are(cluster):
     assert {outcomes["parent", 0], outcomes["parent", 1]} == {pid}
 
 
+@pytest.mark.heavy
 def test_a_lost_node_costs_no_job(cluster, tmp_path: Path):
     """One worker on each of two nodes; a node is killed in the middle of its jobs."""
     doomed = second_node(cluster)
@@ -99,6 +103,7 @@ def test_a_lost_node_costs_no_job(cluster, tmp_path: Path):
     assert re.fullmatch(r"a Ray worker was lost \(its node has died, on [\d.]+\); another is started", note)
 
 
+@pytest.mark.heavy
 def test_a_cluster_that_is_too_small_is_told(cluster, monkeypatch):
     with pytest.raises(AsmilError, match=r"no node of the Ray cluster offers 1 CPU and 7 GPU .* ask for less"):
         list(RayEngine(gpus=7).run(make_worker, [("double", 1)]))
@@ -114,6 +119,7 @@ def test_a_cluster_that_is_too_small_is_told(cluster, monkeypatch):
         list(RayEngine(workers=1, gpus=7, note=stop).run(make_worker, [("double", 1)]))
 
 
+@pytest.mark.heavy
 def test_workers_end_with_the_command_that_started_them(cluster, tmp_path: Path):
     """The command connects on its own, works, and is killed."""
     script = (

@@ -21,6 +21,7 @@ def cluster():
         yield cluster
 
 
+@pytest.mark.heavy
 def test_a_lost_node_loses_no_slide(cluster, tmp_path):
     second = cluster.add_node(num_cpus=1)
     write_slides(tmp_path / "slides", 8, side_px=640)
