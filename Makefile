@@ -3,14 +3,16 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 DEMO := demo
-DIR ?= ../shared/oracles
+DIR ?= oracles/data
 
-.PHONY: help install demo test lint oracles bench clean
+.PHONY: help install demo test test-all test-clean lint oracles bench clean
 
 help:
 	@echo "make demo       the whole way: synthetic slides, their features, ASMIL trained on them, metrics, tests, maps against annotations"
-	@echo "make test       everything: ruff, mypy, import-linter, pytest"
-	@echo "make oracles    every method, measure and test beside official numbers (DIR=folder of oracle files)"
+	@echo "make test       ruff, mypy, import-linter, pytest (TESTS=files or folders: only these)"
+	@echo "make test-all   make test, and the tests that start a Ray cluster or install the wheel"
+	@echo "make test-clean make test in a fresh clone as another user, with empty HOME and TMPDIR, LC_ALL=C and few open files"
+	@echo "make oracles    every method, measure and test beside official numbers (DIR=another folder of oracle files)"
 	@echo "make bench      speed: ASMIL beside its plain form, every method, the anchor, and the way from slides to features"
 	@echo "make clean      remove the environment, the demo and all caches"
 
@@ -32,7 +34,13 @@ demo: install
 	$(BIN)/asmil stability $(DEMO)/runs/asmil $(DEMO)/runs/abmil --out $(DEMO)/stability
 
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'not heavy' $(TESTS)
+
+test-all: lint
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(TESTS)
+
+test-clean:
+	PYTHON=$(PYTHON) tests/clean_clone.sh $(TESTS)
 
 lint: install
 	$(BIN)/ruff check .

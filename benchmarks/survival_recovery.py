@@ -71,7 +71,6 @@ def train(trial: Trial, out: Path) -> None:
     from asmil.training.run import train_run
 
     torch.set_num_threads(1)
-    torch.set_flush_denormal(True)
     method, preset = METHODS[trial.name]
     changes: dict[str, Any] = {
         "task": {"kind": "survival", "loss": trial.loss},

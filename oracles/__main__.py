@@ -1,4 +1,4 @@
-"""`python -m oracles FOLDER`: one line a file, a count, and a non-zero exit when anything does not agree."""
+"""`python -m oracles [FOLDER]`: one line per file, a count, and a non-zero exit when anything does not agree."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from asmil.errors import AsmilError
 from oracles.answers import answer
 from oracles.compare import Comparison, compare
 from oracles.problem import is_model, read_oracle
-from oracles.sheet import check_sheet
+from oracles.sheet import Absent, check_sheet
 from oracles.sheets import recognize
+
+DATA = Path(__file__).parent / "data"
+"""The files of the repository."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is said of one file; `passed` is None for files of parts that are not covered yet."""
+    """What is said of one file; `passed` is None where nothing was compared: unknown kind, missing slide."""
 
     file: str
     method: str
@@ -31,7 +34,7 @@ class Verdict:
     def line(self) -> str:
         """One line of the table."""
         if self.passed is None:
-            return f"{self.file:34} {'':16} {'':10} {'':10} not yet covered"
+            return f"{self.file:34} {self.method:16} {'':10} {'':10} not compared: {self.details}"
         word = "pass" if self.passed else "FAIL"
         return (
             f"{self.file:34} {self.method:16} {self.absolute:10.1e} {self.relative:10.1e} {word}  {self.details}"
@@ -51,9 +54,11 @@ def check_file(path: Path) -> Verdict:
             return _judge(path.name, method, compare(oracle, answers))
         kind = recognize(content)
         if kind is None:
-            return Verdict(path.name, "", None)
+            return Verdict(path.name, "", None, details="no known kind of file")
         method = kind.name
         return _judge(path.name, method, *check_sheet(kind, content, path.parent))
+    except Absent as error:
+        return Verdict(path.name, method, None, details=str(error))
     except AsmilError as error:
         return _failed(path.name, method, str(error))
     except json.JSONDecodeError as error:
@@ -77,11 +82,11 @@ def _failed(file: str, method: str, reason: str) -> Verdict:
 
 
 def main(arguments: list[str]) -> int:
-    """Check every file of the folder; 0 only if there are some and all that are covered agree."""
-    if len(arguments) != 1:
-        print("usage: python -m oracles FOLDER", file=sys.stderr)
+    """Check every file of the folder (default: `oracles/data`); 0 if some were compared and all of them agree."""
+    if len(arguments) > 1:
+        print("usage: python -m oracles [FOLDER]", file=sys.stderr)
         return 2
-    folder = Path(arguments[0])
+    folder = Path(arguments[0]) if arguments else DATA
     files = sorted(folder.glob("*.json"))
     if not files:
         print(f"{folder}: there are no oracle files; give the folder that holds them: make oracles DIR=path")
@@ -92,7 +97,7 @@ def main(arguments: list[str]) -> int:
         verdicts.append(check_file(path))
         print(verdicts[-1].line(), flush=True)
     passed, failed, open_ = (sum(v.passed is value for v in verdicts) for value in (True, False, None))
-    print(f"{passed} passed, {failed} failed, {open_} not yet covered")
+    print(f"{passed} passed, {failed} failed, {open_} not compared")
     return 1 if failed or not passed else 0
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from asmil.errors import AsmilError
 from oracles.compare import Comparison
 
 Content = Mapping[str, Any]
@@ -25,6 +26,10 @@ INFORMATION = re.compile(
     r"|^max_diff_|^nsf_plain_|^nsf_released_|^numpy_matrix_rank"
 )
 """Text, and numbers that other formulas gave: for the reader of a file, not to be matched."""
+
+
+class Absent(AsmilError):
+    """What a file asks about (a slide) is not at hand, so that nothing can be compared."""
 
 
 class OrNull(float):

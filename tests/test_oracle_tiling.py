@@ -14,7 +14,7 @@ from oracles.overlap import area_iou, exact_iou
 from oracles.sheet import withhold
 from oracles.sheets import KINDS, recognize, tiling
 from plain_clam import plain_contours, plain_coordinates
-from shared_data import oracle_files, read_oracle
+from shared_data import SHARED_DATA, oracle_files, read_oracle, shared_file
 
 
 def drawn_slide():
@@ -141,7 +141,7 @@ def test_tissue_where_there_should_be_none_fails(own):
 def test_a_slide_that_is_missing_or_another_is_told(own):
     content, verdict = own
     missing = verdict(content | {"slide": "gone.svs"})
-    assert missing.passed is False
+    assert missing.passed is None
     assert missing.details == "the slide gone.svs is not there; set ASMIL_DATA to the folder that has slides/gone.svs"
     other = verdict(content | {"slide_sha256": "0" * 64})
     assert other.passed is False
@@ -195,6 +195,8 @@ def test_official_files_agree_in_every_coordinate(path, tmp_path):
     shortened = tmp_path / path.name
     shortened.write_text(json.dumps(content))
     found = check_file(shortened)
+    if found.passed is None:
+        pytest.skip(found.details)
     assert found.passed, found.details
     count = len(content["cases"])
     wanted = f"{count} cases, worst IoU exact 1.0000 area 1.0000, {count} of {count} with the same SHA-256"
@@ -203,6 +205,7 @@ def test_official_files_agree_in_every_coordinate(path, tmp_path):
 
 def test_official_numbers_count(tmp_path):
     content = read_oracle("tiling_ndpi_dapi")
+    shared_file(SHARED_DATA / "slides" / content["slide"])
     content["cases"] = content["cases"][2:3]
     content["cases"][0]["stages"]["foreground_px"] += 10
     content["cases"][0]["stored_attrs"]["downsample"][0] += 1e-3

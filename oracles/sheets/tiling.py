@@ -32,7 +32,7 @@ from asmil.slides.tissue.regions import Tissue
 from asmil.slides.tissue.saturation import read_saturation
 from oracles.compare import Comparison
 from oracles.overlap import Corners, area_iou, exact_iou
-from oracles.sheet import Allowance, Content, Kind, is_rows
+from oracles.sheet import Absent, Allowance, Content, Kind, is_rows
 
 Row = Mapping[str, Any]
 
@@ -81,7 +81,7 @@ def locate(sheet: Content, folder: Path) -> dict[str, Path]:
             return {"path": path}
     if found:
         raise AsmilError(f"{found[0]}: it is not the slide that is meant, its SHA-256 is not {digest}; copy it again")
-    raise AsmilError(f"the slide {name} is not there; set ASMIL_DATA to the folder that has slides/{name}")
+    raise Absent(f"the slide {name} is not there; set ASMIL_DATA to the folder that has slides/{name}")
 
 
 def answer(sheet: Content) -> dict[str, Any]:

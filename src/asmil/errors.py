@@ -42,8 +42,8 @@ class AsmilWarning(UserWarning):
 def did_you_mean(word: str, options: Iterable[str]) -> str:
     """A hint that names the nearest options, or lists a few when none is near.
 
-    >>> did_you_mean("asml", ["asmil", "clam_sb"])
-    "did you mean 'asmil'?"
+    >>> did_you_mean("asml", ["asmil", "abmil"])
+    "did you mean 'asmil' or 'abmil'?"
     """
     known = sorted(map(str, options))
     near = get_close_matches(word, known, n=2, cutoff=0.6)

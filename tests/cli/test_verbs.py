@@ -42,6 +42,12 @@ def test_doctor(asmil_here):
     assert "torch" in asmil_here("doctor").stdout
 
 
+@pytest.mark.parametrize(("has", "said"), [(True, "yes"), (False, "no")])
+def test_doctor_tells_whether_the_cpu_has_bf16(asmil_here, monkeypatch, has, said):
+    monkeypatch.setattr("asmil.bf16.cpu_has_bf16", lambda: has)
+    assert json.loads(asmil_here("doctor", "--json").stdout)["bf16 on the CPU"].startswith(said)
+
+
 def test_check_of_a_good_cohort(asmil_here, small_cohort):
     done = asmil_here("check", small_cohort)
     assert done.returncode == 0

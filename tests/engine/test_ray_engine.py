@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from asmil.engine import RayEngine, ray_fleet
 from asmil.engine.ray_engine import actors_on_node
 from asmil.engine.ray_session import require_answer
 from asmil.errors import AsmilError
+from ray_cluster import ray_cluster
 from shared_data import REPOSITORY
 from tests.engine.engine_contract import CHECKS
 from tests.engine.engine_workers import make_worker
@@ -31,24 +31,9 @@ QUICK = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "hea
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """At first a single node with two cores; this process is connected to it."""
-    from ray.cluster_utils import Cluster
-
-    with (
-        pytest.MonkeyPatch.context() as environment,
-        # Not pytest's folder: Ray puts sockets there, and their paths must be short.
-        tempfile.TemporaryDirectory(prefix="ray", ignore_cleanup_errors=True) as folder,
-    ):
-        environment.setenv("PYTHONPATH", str(REPOSITORY))
-        environment.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        environment.setenv("RAY_AUTH_MODE", "disabled")
-        head = {"num_cpus": 2, "include_dashboard": False, "temp_dir": folder, "_system_config": QUICK}
-        cluster = Cluster(initialize_head=True, head_node_args=head)
-        try:
-            ray.init(address=cluster.address, log_to_driver=False)
-            yield cluster
-        finally:
-            ray.shutdown()
-            cluster.shutdown()
+    with ray_cluster(REPOSITORY, num_cpus=2, _system_config=QUICK) as cluster:
+        ray.init(address=cluster.address, log_to_driver=False)
+        yield cluster
 
 
 def until(true: Callable[[], bool]) -> bool:
@@ -68,11 +53,13 @@ def raylet(node: Any) -> int:
     return int(started.process.pid)
 
 
+@pytest.mark.heavy
 def test_contract(cluster):
     for check in CHECKS:
         check(RayEngine(workers=1, concurrency=2))
 
 
+@pytest.mark.heavy
 def test_a_job_that_kills_its_workers_is_told(cluster):
     jobs = [("die", None), ("double", 1), ("double", 2)]
     engine = RayEngine(workers=1, concurrency=3, retries=1, note=lambda sentence: None)
@@ -82,6 +69,7 @@ def test_a_job_that_kills_its_workers_is_told(cluster):
     assert str(outcomes["die", None].error).startswith("a Ray worker was lost (its worker process has died, on ")
 
 
+@pytest.mark.heavy
 def test_a_job_that_hangs_is_named_and_one_that_makes_progress_is_not(cluster):
     jobs = [("hang", "a.svs"), ("double", 1), ("steps", (16, 0.5))]
     engine = RayEngine(workers=1, concurrency=2, item_timeout_s=5.0, note=lambda sentence: None)
@@ -91,6 +79,7 @@ def test_a_job_that_hangs_is_named_and_one_that_makes_progress_is_not(cluster):
     assert outcomes["steps", (16, 0.5)].result == 16
 
 
+@pytest.mark.heavy
 def test_workers_that_ask_for_gpus_are_where_gpus_are(cluster):
     pid = raylet(second_node(cluster))
     jobs = [("where", 0), ("environment", "CUDA_VISIBLE_DEVICES"), ("parent", 0), ("parent", 1)]
@@ -100,6 +89,7 @@ def test_workers_that_ask_for_gpus_are_where_gpus_are(cluster):
     assert {outcomes["parent", 0], outcomes["parent", 1]} == {pid}
 
 
+@pytest.mark.heavy
 def test_a_lost_node_costs_no_job(cluster, tmp_path: Path):
     """One worker on each of two nodes; a node is killed in the middle of its jobs."""
     doomed = second_node(cluster)
@@ -123,6 +113,7 @@ def test_a_lost_node_costs_no_job(cluster, tmp_path: Path):
     assert re.fullmatch(r"a Ray worker was lost \(its node has died, on [\d.]+\); another is started", note)
 
 
+@pytest.mark.heavy
 def test_a_cluster_that_is_too_small_is_told(cluster, monkeypatch):
     with pytest.raises(AsmilError, match=r"no node of the Ray cluster offers 1 CPU and 7 GPU .* ask for less"):
         list(RayEngine(gpus=7).run(make_worker, [("double", 1)]))
@@ -138,6 +129,7 @@ def test_a_cluster_that_is_too_small_is_told(cluster, monkeypatch):
         list(RayEngine(workers=1, gpus=7, note=stop).run(make_worker, [("double", 1)]))
 
 
+@pytest.mark.heavy
 def test_workers_end_with_the_command_that_started_them(cluster, tmp_path: Path):
     """The command connects on its own, works, and is killed."""
     script = (

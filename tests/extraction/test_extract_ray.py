@@ -7,6 +7,7 @@ import pytest
 from asmil.engine.ray_engine import RayEngine
 from asmil.extraction.extract import extract
 from asmil.slides.discovery import find_slides
+from ray_cluster import ray_cluster
 from small_slides import write_slides
 from test_extract import plan_for
 
@@ -14,18 +15,13 @@ pytest.importorskip("ray", reason="the extra 'ray' is not installed")
 
 
 @pytest.fixture
-def cluster(monkeypatch):
-    import ray
-    from ray.cluster_utils import Cluster
-
+def cluster():
     # the encoder of these tests must be known on the nodes, as asmil itself is
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-    yield cluster
-    ray.shutdown()
-    cluster.shutdown()
+    with ray_cluster(Path(__file__).parent, num_cpus=1) as cluster:
+        yield cluster
 
 
+@pytest.mark.heavy
 def test_a_lost_node_loses_no_slide(cluster, tmp_path):
     second = cluster.add_node(num_cpus=1)
     write_slides(tmp_path / "slides", 8, side_px=640)

@@ -81,6 +81,7 @@ def test_nothing_is_pickled():
             assert "weights_only=True" in text, path
 
 
+@pytest.mark.heavy
 def test_the_wheel_installs_in_a_clean_environment_and_runs_a_verb(tmp_path: Path):
     """The dependencies are lent from this environment, since nothing is downloaded in a test; asmil itself is not."""
     python(

@@ -201,13 +201,17 @@ def test_saved_and_loaded_is_the_same(name, tmp_path):
 
 
 def test_deterministic_under_a_seed(name):
-    results = []
+    results, has_drawn = [], []
     for seed in (5, 5, 6):
         model = make(name).train()
-        model.use_generator(torch.Generator().manual_seed(seed))
+        generator = torch.Generator().manual_seed(seed)
+        started = generator.get_state()
+        model.use_generator(generator)
         torch.manual_seed(torch.seed())  # randomness may only come from the generator
-        results.append([run(model, make_bag()).logits.detach() for _ in range(4)])
-    assert all(torch.equal(a, b) for a, b in zip(results[0], results[1], strict=True))
+        results.append(torch.stack([run(model, make_bag()).logits.detach() for _ in range(4)]))
+        has_drawn.append(not torch.equal(generator.get_state(), started))
+    assert torch.equal(results[0], results[1])
+    assert has_drawn == [not torch.equal(results[0], results[2])] * 3, "another seed must show where anything is drawn"
 
 
 @pytest.mark.parametrize("outputs", [1, 2, 5])

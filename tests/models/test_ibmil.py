@@ -196,8 +196,10 @@ class InMemory:
         return (self.bags[index] for index in order)
 
 
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
 @pytest.mark.parametrize("base", BASES)
-def test_the_loop_trains_both_stages(base):
+def test_the_loop_trains_both_stages(base, monkeypatch):
+    monkeypatch.setattr("asmil.bf16.cpu_has_bf16", lambda: True)  # without the instructions torch emulates it
     model = make(base, classes=2, prototypes=3)
     started = model.dictionary.prototypes.clone()
     changes = {"training": {"epochs": 2, "precision": "bf16"}}

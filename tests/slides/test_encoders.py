@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch import nn
 
+from asmil.bf16 import cpu_has_bf16
 from asmil.errors import AsmilError
 from asmil.slides.encoders import base
 from asmil.slides.encoders.fused import convolved, fold_batch_norms
@@ -66,6 +67,7 @@ def test_an_unknown_encoder_is_answered_with_the_nearest():
 
 def test_auto_precision_is_bf16_on_a_gpu_where_it_is_exact_enough(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
+    monkeypatch.setattr("asmil.bf16.cpu_has_bf16", lambda: True)
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     assert chosen_precision("auto", cpu) == "float32"
     assert chosen_precision("auto", gpu) == "bf16"
@@ -159,11 +161,21 @@ def test_too_small_tiles_are_refused(lite):
         lite(torch.zeros(1, 16, 16, 3, dtype=torch.uint8))
 
 
+@pytest.mark.skipif(not cpu_has_bf16(), reason="this CPU has no bf16")
 def test_bf16_is_near_float32(lite):
     tiles = drawn_tiles(4, 128)
     half = load_encoder("efficientnet_lite0", precision="bf16")(tiles)
     assert half.dtype == torch.float32
     assert torch.cosine_similarity(half, lite(tiles)).min() > 0.99
+
+
+@pytest.mark.parametrize("encoder", ["efficientnet_lite0", "own"])
+def test_bf16_is_refused_where_the_cpu_has_none(encoder, own_module, monkeypatch):
+    monkeypatch.setattr("asmil.bf16.cpu_has_bf16", lambda: False)
+    name = f"{own_module}:Means" if encoder == "own" else encoder
+    with pytest.raises(AsmilError, match=r"bf16.*CPU.*float32"):
+        load_encoder(name, precision="bf16")
+    assert load_encoder(name).precision == "float32"
 
 
 # Encoders of the user's own
@@ -232,8 +244,9 @@ def test_own_encoder_says_which_tiles_it_takes(own_module):
     entry = find_encoder(f"{own_module}:fixed_side")
     assert (entry.width, entry.tile_px, entry.mpp) == (5, 8, 1.0)
     assert load_encoder(f"{own_module}:fixed_side")(drawn_tiles(2, 8)).shape == (2, 5)
-    half = load_encoder(f"{own_module}:fixed_side", precision="bf16")(drawn_tiles(2, 8))
-    assert half.dtype == torch.float32
+    if cpu_has_bf16():
+        half = load_encoder(f"{own_module}:fixed_side", precision="bf16")(drawn_tiles(2, 8))
+        assert half.dtype == torch.float32
 
 
 @pytest.mark.parametrize(

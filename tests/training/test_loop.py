@@ -10,6 +10,7 @@ from asmil.tasks.classification import Classification
 from asmil.training.config import resolve
 from asmil.training.labeled_bags import LabeledBags
 from asmil.training.loop import Trainer
+from asmil.training.run import train_run
 from asmil.training.setup import build_model
 
 
@@ -191,10 +192,23 @@ def test_anchor_parts_are_logged_and_after_step_is_called(tmp_path):
     assert len(calls) == 12
 
 
-def test_bf16_trains_on_the_cpu_too():
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
+def test_bf16_trains_on_the_cpu_too(monkeypatch):
+    monkeypatch.setattr("asmil.bf16.cpu_has_bf16", lambda: True)  # without the instructions torch emulates it
     one = trainer("asmil", precision="bf16", epochs=2)
     one.fit(labeled(), labeled(seed=1))
     assert torch.isfinite(weights(one)).all()
+
+
+def test_bf16_is_refused_where_the_cpu_has_none(monkeypatch, small_cohort, tmp_path):
+    monkeypatch.setattr("asmil.bf16.cpu_has_bf16", lambda: False)
+    with pytest.raises(AsmilError, match=r"training\.precision=bf16.*fp32"):
+        trainer("abmil", precision="bf16")
+    config = resolve("abmil", changes={"training": {"precision": "bf16", "device": "cpu"}})
+    with pytest.raises(AsmilError, match=r"training\.precision=bf16.*fp32"):
+        train_run(small_cohort, tmp_path / "run", config)
+    assert not (tmp_path / "run").exists()
+    assert not trainer("abmil", precision="auto").autocast
 
 
 def test_methods_may_bring_parameter_groups_of_their_own():

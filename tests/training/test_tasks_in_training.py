@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pandas as pd
@@ -26,6 +21,7 @@ from asmil.training.prediction import RunPredictor
 from asmil.training.run import RunObserver, train_run
 from asmil.training.setup import build_model, build_stabilizers
 from small_task_cohorts import write_cohort
+from training_until_killed import train_until_killed
 
 LOSSES = [
     ("survival", "incidence"),
@@ -209,37 +205,16 @@ def test_a_run_that_ended_in_the_middle_ends_with_the_same_bits(cohorts, tmp_pat
     pd.testing.assert_frame_equal(pd.read_parquet(run.predictions), pd.read_parquet(whole.predictions))
 
 
-def test_killed_by_the_system_a_cox_run_ends_with_the_same_bits(cohorts, tmp_path):
+@pytest.mark.parametrize("step", [1, 5])
+def test_killed_by_the_system_a_cox_run_ends_with_the_same_bits(cohorts, tmp_path, step):
     changes = {
         "task": {"kind": "survival", "loss": "cox"},
         "training": {"epochs": 8, "accumulate": 4, "checkpoint_seconds": 0},
     }
-    script = (
-        "import sys, time, torch\n"
-        "torch.set_num_threads(1)\n"
-        "import asmil.training.gradients as gradients\n"
-        "original = gradients.StepGradients.of_all\n"
-        "def slow(self, *a):\n    time.sleep(0.2)\n    return original(self, *a)\n"
-        "gradients.StepGradients.of_all = slow\n"
-        "from asmil.training.config import resolve\n"
-        "from asmil.training.run import train_run\n"
-        f"train_run(sys.argv[1], sys.argv[2], resolve('abmil', changes={changes!r}))\n"
-    )
     settings = resolve("abmil", changes=changes)
     whole = train_run(cohorts["survival"], tmp_path / "whole", settings)
-    out = tmp_path / "run"
-    process = subprocess.Popen(
-        [sys.executable, "-c", script, str(cohorts["survival"]), str(out)], env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
-    state = out / "fold-0" / "seed-0" / "checkpoints" / "last.json"
-    deadline = time.monotonic() + 60
-    while not (state.exists() and json.loads(state.read_text())["step"] >= 5):
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait(timeout=30) == -signal.SIGKILL
-    run = train_run(cohorts["survival"], out, settings)
+    train_until_killed(cohorts["survival"], tmp_path / "run", "abmil", changes, step, flush=True)
+    run = train_run(cohorts["survival"], tmp_path / "run", settings)
     assert same(weights(run), weights(whole))
     assert (run.training(0, 0) / "task.json").read_text() == (whole.training(0, 0) / "task.json").read_text()
     pd.testing.assert_frame_equal(pd.read_parquet(run.predictions), pd.read_parquet(whole.predictions))

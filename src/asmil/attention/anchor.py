@@ -27,9 +27,13 @@ _TILES_TO_TELL_WEIGHTS = 10
 class Anchor(MovingCopy):
     """Holds the attention of a model in training to that of its moving average.
 
-    >>> anchor = Anchor(model)                                      # doctest: +SKIP
-    >>> total = loss.total + anchor.loss(bag, output.scores)        # doctest: +SKIP
-    >>> anchor.update(model)                  # after optimizer.step()  # doctest: +SKIP
+    >>> import asmil, torch
+    >>> model, bag = asmil.build("abmil", in_features=8, n_classes=2), asmil.Bag(torch.randn(5, 8))
+    >>> anchor = Anchor(model)
+    >>> output = model(bag)
+    >>> total = output.logits.square().sum() + anchor.loss(bag, output.scores)
+    >>> total.backward()
+    >>> anchor.update(model)                  # after optimizer.step()
 
     model: any module with `attend(bag) -> scores (A x N)`, or with `scores=callable(model, bag)` any module at all
     momentum: m of the moving average

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from asmil.arithmetic import exact_arithmetic
 from asmil.classic.bag_set import BagSet, Integers
 from asmil.classic.baselines import BASELINES
 from asmil.classic.folds import Fold, make_folds, scaling
@@ -70,18 +71,13 @@ class JobRunner:
     sets: Mapping[str, BagSet]
 
     def __call__(self, place: Place) -> Worker:
-        """A worker; one thread, since every core has a worker of its own."""
+        """A worker."""
         del place
-        torch.set_num_threads(1)
         return self._work
 
     def _work(self, job: Job) -> dict[str, Any]:
-        # Gradients of a loss that is nearly 0 are denormal numbers, with which a CPU is a hundred times slower.
-        torch.set_flush_denormal(True)
-        try:
+        with exact_arithmetic(threads=1):  # every core has a worker of its own
             result = run_job(job, self.sets[job.set_name])
-        finally:
-            torch.set_flush_denormal(False)
         if job.file is not None:
             write_json(job.file, result)
         return result

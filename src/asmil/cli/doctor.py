@@ -38,6 +38,7 @@ def _examine() -> dict[str, str]:
     import psutil
     import torch
 
+    from asmil.bf16 import has_bf16
     from asmil.version import __version__
 
     memory = psutil.virtual_memory()
@@ -46,6 +47,7 @@ def _examine() -> dict[str, str]:
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "cores": f"{os.cpu_count()}, torch uses {torch.get_num_threads()} threads",
+        "bf16 on the CPU": "yes" if has_bf16(torch.device("cpu")) else "no; use float32 there",
         "memory": f"{memory.available / 2**30:.1f} GiB free of {memory.total / 2**30:.1f}",
         "disk here": f"{shutil.disk_usage('.').free / 2**30:.1f} GiB free",
         "torch": torch.__version__,
@@ -80,11 +82,13 @@ def _encoders() -> str:
 def _gpu() -> str:
     import torch
 
+    from asmil.bf16 import has_bf16
+
     if not torch.cuda.is_available():
         return "none that torch can use; everything runs on the CPU"
     names = []
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)
-        bf16 = "bf16" if torch.cuda.is_bf16_supported() else "no bf16"
+        bf16 = "bf16" if has_bf16(torch.device("cuda", index)) else "no bf16"
         names.append(f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB, {bf16}")
     return "; ".join(names)

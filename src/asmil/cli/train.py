@@ -62,7 +62,6 @@ def train(
 
     The same command goes on with a run that was interrupted; on a CPU the result has the same bits.
     """
-    import torch
     from rich.console import Console
 
     from asmil.cli.evaluate import evaluate
@@ -85,16 +84,12 @@ def train(
         asked["anchor"] = {"normalizer": anchor}
     asked["stabilizers"] = _weights(stabilizers or [])
     config = resolve(method, preset, merge(asked, parse_assignments(assignments or [])))
-    # Gradients of a loss that is nearly 0 are denormal numbers, with which a CPU is a hundred times slower.
-    torch.set_flush_denormal(True)
     try:
         with _observer(console) as observer:
             folder = train_run(cohort, out, config, features, observer, item_timeout)
     except Interrupted:
         typer.echo(f"stopped; all that was done is in {out}; give the same command again to go on", err=True)
         raise typer.Exit(130) from None
-    finally:
-        torch.set_flush_denormal(False)
     tested = "test" in set(Splits.load(folder.splits).table["role"])
     if not tested:
         chose = "" if config.training.select == "last" else ", which chose the epoch"

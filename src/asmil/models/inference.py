@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import torch
 
+from asmil.arithmetic import exact_arithmetic
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.base import MILModel, Output
@@ -16,6 +17,7 @@ CHUNK_TILES = {"cpu": 16_384, "cuda": 131_072}
 _SMALLEST_CHUNK = 256
 
 
+@exact_arithmetic()
 @torch.inference_mode()
 def infer(
     model: MILModel, bag: Bag, device: torch.device | str | None = None, chunk_tiles: int | None = None

@@ -12,6 +12,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.model_selection import train_test_split
 from sklearn.utils.validation import check_is_fitted
 
+from asmil.arithmetic import exact_arithmetic
 from asmil.cohort.bag import Bag
 from asmil.config import merge, nested
 from asmil.errors import AsmilError
@@ -26,8 +27,12 @@ from asmil.training.setup import build_model, choose_device
 class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A method that learns from bags, with scikit-learn's conventions.
 
-    >>> classifier = MILClassifier(method="asmil", epochs=10)       # doctest: +SKIP
-    >>> classifier.fit(bags, labels).predict(bags)                  # doctest: +SKIP
+    >>> draw = np.random.default_rng(0)
+    >>> labels = ["normal", "tumor"] * 3
+    >>> bags = [draw.normal(label == "tumor", size=(20, 8)) for label in labels]
+    >>> classifier = MILClassifier(method="asmil", epochs=2).fit(bags, labels)
+    >>> classifier.predict_proba(bags).shape
+    (6, 2)
 
     Bags are arrays or tensors of N x D (any N, one D), or `asmil.Bag`; labels are one a bag.
 
@@ -87,6 +92,7 @@ class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._device = device
         return self
 
+    @exact_arithmetic()
     def predict_proba(self, bags: Sequence[Any]) -> npt.NDArray[np.float64]:
         """Class probabilities, one row a bag, columns in the order of `classes_`."""
         check_is_fitted(self, "model_")

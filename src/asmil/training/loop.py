@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from asmil.arithmetic import exact_arithmetic
 from asmil.attention.normalizers import Mixture
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
@@ -99,6 +100,10 @@ class Trainer:
         if self.settings.early_stopping is not None and val is None:
             raise AsmilError("training.early_stopping needs validation slides; mark some, or leave it out")
         self._resume()
+        with exact_arithmetic(self.progress.threads):
+            return self._fit(train, val)
+
+    def _fit(self, train: LabeledBags, val: LabeledBags | None) -> int:
         self.recorder = self._build_recorder(train, val)
         log = None if self.folder is None else EpochLog(self.folder, self.progress.epoch)
         try:
@@ -273,11 +278,12 @@ class Trainer:
     def predict(self, bags: BagSource, on_output: OutputObserver | None = None) -> Tensor:
         """Logits, n x C; `on_output` is called with every bag and what the model says of it."""
         logits = []
-        for bag in bags.stream(range(len(bags))):
-            output = infer(self.model, bag, self.device)
-            logits.append(output.logits)
-            if on_output is not None:
-                on_output(self.model, bag, output)
+        with exact_arithmetic(self.progress.threads):
+            for bag in bags.stream(range(len(bags))):
+                output = infer(self.model, bag, self.device)
+                logits.append(output.logits)
+                if on_output is not None:
+                    on_output(self.model, bag, output)
         return torch.stack(logits)
 
     # Attention

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any
 
-from pydantic import Field, FiniteFloat, TypeAdapter
+import torch
+from pydantic import Field, FiniteFloat, PositiveInt, TypeAdapter
 
 Count = Annotated[int, Field(ge=0)]
 
@@ -23,6 +24,7 @@ class Progress:
     part_names: the parts of the loss, in the order in which they are noted
     seconds: time spent on the current epoch
     best: the epoch chosen so far in this stage, its score (None: none yet, or not chosen by validation) and its loss
+    threads: with which the training began, and goes on: sums of other numbers of threads have other bits
     """
 
     stage: Count = 0
@@ -33,10 +35,11 @@ class Progress:
     part_names: list[str] = field(default_factory=list)
     seconds: FiniteFloat = 0.0
     best: dict[str, Any] = field(default_factory=lambda: {"epoch": 0, "score": None})
+    threads: PositiveInt = field(default_factory=torch.get_num_threads)
 
     def next_stage(self) -> Progress:
         """The beginning of the stage after this one."""
-        return Progress(stage=self.stage + 1, stage_start=self.epoch, epoch=self.epoch)
+        return Progress(stage=self.stage + 1, stage_start=self.epoch, epoch=self.epoch, threads=self.threads)
 
     def as_json(self) -> dict[str, Any]:
         """For a checkpoint."""
@@ -45,4 +48,6 @@ class Progress:
     @staticmethod
     def from_json(state: Mapping[str, Any]) -> Progress:
         """From a checkpoint, whose state holds other things as well."""
-        return TypeAdapter(Progress).validate_python({name: state[name] for name in Progress.__dataclass_fields__})
+        # checkpoints of earlier versions do not note the threads
+        known = {name: state[name] for name in Progress.__dataclass_fields__ if name in state or name != "threads"}
+        return TypeAdapter(Progress).validate_python(known)

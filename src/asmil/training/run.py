@@ -26,7 +26,7 @@ from asmil.training.nested import InnerSearch, candidates, inner_parts, own_mate
 from asmil.training.one_training import Material, OneTraining
 from asmil.training.prediction_table import read_predictions, write_predictions
 from asmil.training.run_folder import RunDescription, RunFolder, describe
-from asmil.training.setup import build_model, build_stabilizers, choose_device, total_epochs
+from asmil.training.setup import build_model, build_stabilizers, choose_device, total_epochs, uses_bf16
 from asmil.training.task_setup import build_task
 
 
@@ -87,6 +87,7 @@ def _train(
     outcomes = outcomes_of(cohort, units, kind)
     description = describe(config, cohort, outcomes.names, infos)
     device = choose_device(config.training.device)
+    uses_bf16(config.training.precision, device)  # refused before there is a folder
     splits = Splits.load(folder.splits) if folder.splits.exists() else _make_splits(cohort, config)
     refuse_leakage(cohort, splits)
     model = _trial_model(config, units, outcomes, splits, description.in_features)

@@ -10,6 +10,7 @@ import torch
 from asmil.attention.anchor import Anchor
 from asmil.attention.stabilizer import Stabilizer
 from asmil.attention.stabilizers import EntropyReward, FeatureMatching, ScorePenalty, TemporalEnsemble
+from asmil.bf16 import has_bf16, require_bf16
 from asmil.errors import AsmilError
 from asmil.models.base import MILModel, Stage
 from asmil.models.registry import build
@@ -111,5 +112,6 @@ STABILIZERS: dict[str, Callable[[RunConfig, MILModel, int], Stabilizer]] = {
 def uses_bf16(precision: str, device: torch.device) -> bool:
     """Whether training runs in bf16 where that is safe (matrix products), the rest in float32."""
     if precision == "bf16":
+        require_bf16(device, "training.precision=bf16", "fp32 or auto")
         return True
-    return precision == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported()
+    return precision == "auto" and device.type == "cuda" and has_bf16(device)

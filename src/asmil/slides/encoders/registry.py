@@ -12,6 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from asmil.bf16 import has_bf16, require_bf16
 from asmil.errors import AsmilError, did_you_mean
 from asmil.slides.encoders.base import Encoder, EncoderEntry, Precision
 from asmil.slides.encoders.fused import fold_batch_norms
@@ -87,10 +88,12 @@ def assemble(
 def chosen_precision(
     precision: Precision, device: torch.device, exact_in_bf16: bool = True
 ) -> Literal["float32", "bf16"]:
-    """What "auto" is on a device, for a network that bf16 does or does not suit."""
+    """What "auto" is on a device, for a network that bf16 does or does not suit; bf16 needs a device that has it."""
+    if precision == "bf16":
+        require_bf16(device, "precision bf16", "float32 or auto")
     if precision != "auto":
         return precision
-    return "bf16" if exact_in_bf16 and device.type == "cuda" and torch.cuda.is_bf16_supported() else "float32"
+    return "bf16" if exact_in_bf16 and device.type == "cuda" and has_bf16(device) else "float32"
 
 
 @cache

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from asmil.arithmetic import exact_arithmetic
 from asmil.tasks.classification import Classification, balanced_weights
 from asmil.training.config import RunConfig
 from asmil.training.lockstep.one_at_a_time import train_one_at_a_time
@@ -18,6 +19,7 @@ from asmil.training.loop import Trainer
 from asmil.training.setup import build_model, choose_device
 
 
+@exact_arithmetic()
 def train_side_by_side(
     config: RunConfig,
     bags: Sequence[Tensor],

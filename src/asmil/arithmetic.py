@@ -1,0 +1,74 @@
+"""The state of the process that decides the bits of a result, the same whoever calls.
+
+A CPU may compute with denormal numbers (below 1e-38) or replace them by zero. Gradients of a loss that is nearly 0 are
+denormal, and some CPUs are a hundred times slower with them, so here they are zero. The switch belongs to a thread:
+torch's helper threads have it as their first caller had it when they began. And the number of threads decides
+in which order torch takes long sums.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from threading import local
+
+import torch
+
+_inside = local()
+_PAUSE_SOFT = 1
+
+
+@contextmanager
+def exact_arithmetic(threads: int | None = None) -> Iterator[None]:
+    """Compute with denormal numbers as zero, and with so many threads (None: as many as now).
+
+    What the caller had set is restored at the end. Inside another block, only `threads` has an effect.
+    """
+    threads_before = torch.get_num_threads()
+    if threads is not None and threads != threads_before:
+        torch.set_num_threads(threads)
+    outermost = not getattr(_inside, "active", False)
+    flushed_before = _flushes_denormals()
+    if outermost:
+        _inside.active = True
+        _flush_denormals(True)
+    try:
+        yield
+    finally:
+        if outermost:
+            _inside.active = False
+            _flush_denormals(flushed_before)
+        if torch.get_num_threads() != threads_before:
+            torch.set_num_threads(threads_before)
+
+
+def _flushes_denormals() -> bool:
+    """Whether the calling thread replaces denormal numbers by zero; torch can be told, but not asked."""
+    return bool(torch.tensor(torch.finfo(torch.float32).tiny) * 0.5 == 0)
+
+
+def _flush_denormals(on: bool) -> None:
+    """Set it for the calling thread, and let torch's helper threads begin anew, as they then have it too."""
+    torch.set_flush_denormal(on)
+    pause = _pause_helpers()
+    if pause is not None:
+        pause(_PAUSE_SOFT)
+
+
+@cache
+def _pause_helpers() -> ctypes._NamedFuncPointer | None:
+    """OpenMP's function that ends the helper threads of the calling thread until they are needed again.
+
+    It must be of the very library that torch has loaded, whose name differs among builds. None: not Linux, or another
+    library, whose threads keep the state in which they began.
+    """
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        return None
+    beside_torch = str(Path(torch.__file__).parent)
+    loaded = {line.split(maxsplit=5)[5] for line in maps.read_text().splitlines() if "libgomp" in line}
+    of_torch = sorted(path for path in loaded if path.startswith(beside_torch)) or sorted(loaded)
+    return getattr(ctypes.CDLL(of_torch[0]), "omp_pause_resource_all", None) if of_torch else None
