@@ -1,4 +1,4 @@
-"""What a reader returned, as a digest that two readings share if they hold the same, and whether its numbers are finite."""
+"""What a reader returned: a digest that equal readings share, and whether all numbers are finite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work in forked processes: they share what their parent imported, so replacing one that hangs or crashes costs nothing.
+"""Work in forked processes, which share what their parent imported: one that hangs or crashes is replaced at no cost.
 
 The parent must not have started threads: it imports, and leaves all work to its children.
 """

@@ -227,8 +227,7 @@ def fuzz(
         if len(found) % 500 == 0:
             print(f"  {len(found)} of {len(indices)} files, {time.monotonic() - began:.0f} s", file=sys.stderr)
     late = [index for index, result in found.items() if isinstance(result, Hung)]
-    for index, result in run_forked(late, make_work, 1, PATIENCE * timeout_s):
-        found[index] = result
+    found.update(run_forked(late, make_work, 1, PATIENCE * timeout_s))
     return {index: _ended(found[index], kinds[index % len(kinds)]) for index in sorted(found)}
 
 

@@ -1,4 +1,4 @@
-"""The kinds of files that asmil reads: how a small valid one is made, and the public function by which a verb reads it."""
+"""The kinds of files that asmil reads: how a small valid one is made, and the public function that reads it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of a run folder, each read by the verb that needs it: predict, evaluate, stability, a training that is resumed."""
+"""The files of a run folder, each read by the verb that needs it: predict, evaluate, stability, train (resumed)."""
 
 from __future__ import annotations
 
