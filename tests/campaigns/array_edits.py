@@ -182,7 +182,13 @@ def edit_npy(path: Path, draw: np.random.Generator) -> str:
 def edit_mat(path: Path, draw: np.random.Generator) -> str:
     """A variable of a MATLAB file changes."""
     arrays = {name: value for name, value in scipy.io.loadmat(path).items() if not name.startswith("__")}
-    return _rewrite(arrays, draw, lambda changed: scipy.io.savemat(path, changed))
+    return _rewrite(arrays, draw, lambda changed: save_mat(path, changed))
+
+
+def save_mat(path: Path, variables: dict[str, Any]) -> None:
+    """Write a MATLAB file without its date."""
+    scipy.io.savemat(path, variables)
+    path.write_bytes(b"MATLAB 5.0 MAT-file".ljust(116) + path.read_bytes()[116:])
 
 
 def edit_values(path: Path, draw: np.random.Generator) -> str:

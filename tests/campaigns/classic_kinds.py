@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.io
 
 from asmil.classic.reading import read_set
 from asmil.classic.running import make_jobs, run_jobs
 from asmil.classic.settings import contenders
 from asmil.engine import InlineEngine
+from tests.campaigns.array_edits import save_mat
 from tests.campaigns.contents import Aside
 from tests.campaigns.kinds import Kind
 
@@ -34,8 +34,7 @@ def write_npz(path: Path) -> None:
 
 def _mat_arrays(path: Path) -> None:
     features, bag, label = _arrays()
-    scipy.io.savemat(path, {"features": features, "bag_ids": bag + 1, "labels": label[bag]})
-    _fix_date(path)
+    save_mat(path, {"features": features, "bag_ids": bag + 1, "labels": label[bag]})
 
 
 def _mat_cells(path: Path) -> None:
@@ -43,21 +42,13 @@ def _mat_cells(path: Path) -> None:
     cells = np.empty((16, 2), dtype=object)
     for number in range(16):
         cells[number] = [features[bag == number], float(label[number])]
-    scipy.io.savemat(path, {"data": cells})
-    _fix_date(path)
+    save_mat(path, {"data": cells})
 
 
 def _mat_dataset(path: Path) -> None:
     features, bag, label = _arrays()
     dataset = {"data": features, "nlab": (label[bag] + 1)[:, None], "ident": {"milbag": (bag + 1)[:, None]}}
-    scipy.io.savemat(path, {"x": dataset})
-    _fix_date(path)
-
-
-def _fix_date(path: Path) -> None:
-    """The first bytes of the file say when it was written."""
-    data = path.read_bytes()
-    path.write_bytes(b"MATLAB 5.0 MAT-file".ljust(116) + data[116:])
+    save_mat(path, {"x": dataset})
 
 
 def _csv(path: Path) -> None:

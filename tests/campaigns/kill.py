@@ -75,7 +75,8 @@ class Campaign:
 
     def prepare(self) -> None:
         """Make the inputs, and run every command without interruption."""
-        _in_a_process(lambda: make_data(self.data))
+        inputs = {name for command in self.commands for name in command.inputs}
+        _in_a_process(lambda: make_data(self.data, inputs))
         places = range(len(self.commands))
         for place, found in run_forked(places, lambda _: self._reference, self.workers, TRIAL_S):
             if not isinstance(found, Reference):
@@ -223,7 +224,7 @@ def table(trials: Iterable[Trial], disturbed: str = "kills") -> str:
     """Trials, disturbances and failed trials of every command, as Markdown."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for trial in trials:
-        counts[trial.command].update(trials=1, kills=len(trial.kills), failed=bool(trial.problems))
+        counts[trial.command].update(trials=1, kills=len(trial.kills), failed=int(bool(trial.problems)))
     total: Counter[str] = sum(counts.values(), Counter())
     lines = [f"| command | trials | {disturbed} | failed |", "| --- | ---: | ---: | ---: |"]
     for name, count in [*counts.items(), ("all", total)]:
