@@ -32,8 +32,8 @@ from tests.campaigns.kinds import Kind, all_kinds
 GOOD = ("clear error", "same result", "other content")
 FINDINGS = ("unclear error", "raw exception", "not finite", "unfit accepted", "traceback", "hang", "crash")
 TIMEOUT_S = 20.0
-PATIENCE = 3
-"""A file that took too long is tried once more, alone, with so many times the limit: the machine may have been busy."""
+PATIENCE = 2
+"""A file that took too long is tried once more with so many times the limit: the machine may have been busy."""
 MEMORY_MB = 3000
 SHOWN_IDS = 4
 
@@ -227,7 +227,7 @@ def fuzz(
         if len(found) % 500 == 0:
             print(f"  {len(found)} of {len(indices)} files, {time.monotonic() - began:.0f} s", file=sys.stderr)
     late = [index for index, result in found.items() if isinstance(result, Hung)]
-    found.update(run_forked(late, make_work, 1, PATIENCE * timeout_s))
+    found.update(run_forked(late, make_work, workers, PATIENCE * timeout_s))
     return {index: _ended(found[index], kinds[index % len(kinds)]) for index in sorted(found)}
 
 
