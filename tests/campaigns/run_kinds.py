@@ -12,8 +12,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
-import yaml
-
 from asmil.cohort.features import FeatureSource
 from asmil.cohort.manifest import Slide
 from asmil.cohort.units import units_of
@@ -159,17 +157,17 @@ def _read_tracked_settings(folder: Path) -> Any:
 
 def _extraction_settings(folder: Path) -> None:
     values = parse_extraction({"encoder": "efficientnet_lite0"}).model_dump(mode="json")
-    (folder / "settings.yaml").write_text(yaml.safe_dump(values))
+    (folder / "settings.json").write_text(json.dumps(values))
 
 
 def _read_extraction_settings(folder: Path) -> Any:
-    """The settings of an extraction, as a run carries them."""
+    """The settings of an extraction, as a run or a feature file carries them."""
     try:
-        values = json.loads(json.dumps(yaml.safe_load((folder / "settings.yaml").read_text())))
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError, OSError) as error:
-        raise AsmilError(f"settings.yaml: {error}") from None  # not read by asmil itself
+        values = json.loads((folder / "settings.json").read_text())
+    except (ValueError, RecursionError) as error:
+        raise AsmilError(f"settings.json: {error}") from None  # such a file is not asmil's own
     if not isinstance(values, dict):
-        raise AsmilError("settings.yaml: no settings")
+        raise AsmilError("settings.json: no settings")
     return parse_extraction(values).model_dump(mode="json")
 
 
@@ -217,5 +215,5 @@ KINDS = (
         _stability,
     ),
     Kind("settings of a folder", "extraction.yaml", "yaml", _tracked_settings, _read_tracked_settings, True),
-    Kind("settings of an extraction", "settings.yaml", "yaml", _extraction_settings, _read_extraction_settings),
+    Kind("settings of an extraction", "settings.json", "json", _extraction_settings, _read_extraction_settings),
 )
