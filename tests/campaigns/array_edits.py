@@ -330,4 +330,6 @@ def _rewrite(arrays: dict[str, Array], draw: np.random.Generator, save: Callable
         save({**arrays, name: array})
     except TypeError:  # text in a file of tensors
         save({**arrays, name: np.zeros(3, np.float32)})
-    return what if what.startswith(UNFIT) else f"{name}: {what}"
+    # names of bags may be any numbers
+    unfit = what.startswith(UNFIT) and not name.startswith("bag")
+    return what if unfit else f"{name}: {what.removeprefix(UNFIT)}"

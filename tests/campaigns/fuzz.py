@@ -77,12 +77,17 @@ class DamagedFiles:
             else:
                 restore(file, pristine)
 
-    def damaged_copy(self, index: int, target: Path) -> Path:
-        """The folder of one damaged file, to look at."""
+    def damaged_copy(self, index: int, target: Path) -> tuple[Path, str]:
+        """One damaged file in a copy of its folder, to look at, and what was done to it."""
         kind = self.kinds[index % len(self.kinds)]
         shutil.copytree(self.templates / kind.name, target)
-        damage(target / kind.file, kind.form, np.random.default_rng([self.seed, index]))
-        return target / kind.file
+        done = damage(target / kind.file, kind.form, np.random.default_rng([self.seed, index]))
+        return target / kind.file, done.what
+
+    def describe(self, index: int) -> str:
+        """What is done to a file."""
+        with tempfile.TemporaryDirectory() as name:
+            return self.damaged_copy(index, Path(name) / "copy")[1]
 
     def _pristine(self, kind: Kind) -> tuple[bytes, str, bool]:
         if kind.name not in self._known:
@@ -228,15 +233,17 @@ def fuzz(
             print(f"  {len(found)} of {len(indices)} files, {time.monotonic() - began:.0f} s", file=sys.stderr)
     late = [index for index, result in found.items() if isinstance(result, Hung)]
     found.update(run_forked(late, make_work, workers, PATIENCE * timeout_s))
-    return {index: _ended(found[index], kinds[index % len(kinds)]) for index in sorted(found)}
+    files = DamagedFiles(kinds, templates, folder / "described", seed)
+    return {index: _ended(found[index], files, index) for index in sorted(found)}
 
 
-def _ended(result: Outcome | Hung | Died, kind: Kind) -> Outcome:
+def _ended(result: Outcome | Hung | Died, files: DamagedFiles, index: int) -> Outcome:
+    if isinstance(result, Outcome):
+        return result
+    kind, what = files.kinds[index % len(files.kinds)].name, files.describe(index)
     if isinstance(result, Hung):
-        return Outcome("hang", kind.name, message=f"longer than {result.seconds:g} s")
-    if isinstance(result, Died):
-        return Outcome("crash", kind.name, message=result.how)
-    return result
+        return Outcome("hang", kind, what, f"longer than {result.seconds:g} s")
+    return Outcome("crash", kind, what, result.how)
 
 
 def table(outcomes: Iterable[Outcome]) -> str:
@@ -304,9 +311,9 @@ def _replay(kinds: Sequence[Kind], seed: int, index: int, folder: Path, timeout_
     make_templates([kind], folder / "valid")
     files = DamagedFiles(kinds, folder / "valid", folder / "here", seed)
     if keep is not None:
-        print(files.damaged_copy(index, keep))
+        print(files.damaged_copy(index, keep)[0])
     ((_, result),) = run_forked([index], lambda _: files, 1, timeout_s)
-    outcome = _ended(result, kind)
+    outcome = _ended(result, files, index)
     print(f"{outcome.name}: {outcome.kind}; {outcome.damage}; {outcome.where}\n{outcome.message}")
     return int(outcome.name in FINDINGS)
 

@@ -164,11 +164,14 @@ def _read_extraction_settings(folder: Path) -> Any:
     """The settings of an extraction, as a run or a feature file carries them."""
     try:
         values = json.loads((folder / "settings.json").read_text())
-    except (ValueError, RecursionError) as error:
-        raise AsmilError(f"settings.json: {error}") from None  # such a file is not asmil's own
+    except (ValueError, RecursionError):
+        values = None
     if not isinstance(values, dict):
-        raise AsmilError("settings.json: no settings")
-    return parse_extraction(values).model_dump(mode="json")
+        raise AsmilError("settings.json: no settings")  # such a file is not asmil's own
+    try:
+        return parse_extraction(values).model_dump(mode="json")
+    except AsmilError as error:
+        raise AsmilError(f"settings.json: {error}") from None
 
 
 KINDS = (
