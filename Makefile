@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DEMO := demo
 DIR ?= oracles/data
 
-.PHONY: help install demo test test-all test-clean lint oracles bench clean
+.PHONY: help install demo test test-all test-clean lint oracles bench campaign clean
 
 help:
 	@echo "make demo       the whole way: synthetic slides, their features, ASMIL trained on them, metrics, tests, maps against annotations"
@@ -14,6 +14,7 @@ help:
 	@echo "make test-clean make test in a fresh clone as another user, with empty HOME and TMPDIR, LC_ALL=C and few open files"
 	@echo "make oracles    every method, measure and test beside official numbers (DIR=another folder of oracle files)"
 	@echo "make bench      speed: ASMIL beside its plain form, every method, the anchor, and the way from slides to features"
+	@echo "make campaign   damaged files, killed commands, full disks: nothing may be lost, hang or end in a traceback"
 	@echo "make clean      remove the environment, the demo and all caches"
 
 install: $(VENV)/installed
@@ -59,6 +60,20 @@ bench: install
 	$(BIN)/python benchmarks/tissue_speed.py
 	$(BIN)/python benchmarks/encoding_speed.py
 	$(BIN)/python benchmarks/pack_speed.py
+
+FILES ?= 5000
+KILLS ?= 300
+FULL_DISKS ?= 100
+SEED ?= 0
+
+# all three run, and any finding fails
+campaign: export OMP_NUM_THREADS := 1
+campaign: install
+	status=0; \
+	$(BIN)/python -m tests.campaigns.fuzz --files $(FILES) --seed $(SEED) || status=1; \
+	$(BIN)/python -m tests.campaigns.kill --kills $(KILLS) --seed $(SEED) || status=1; \
+	$(BIN)/python -m tests.campaigns.full_disk --trials $(FULL_DISKS) --seed $(SEED) || status=1; \
+	exit $$status
 
 clean:
 	rm -rf $(VENV) $(DEMO) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
