@@ -46,6 +46,7 @@ from asmil.models.base import MILModel, Output
 from asmil.models.blocks.chunks import tile_by_tile
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.kmeans import cluster
+from asmil.models.blocks.precision import floating
 from asmil.models.blocks.randomness import Dropout
 from asmil.models.blocks.scoring import ScoreNetwork
 from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
@@ -153,7 +154,9 @@ class DeepAttnMISL(MILModel):
         embedded = tile_by_tile(self.embedding, bag.features)
         members = functional.one_hot(labels, self.clusters)
         counts = members.sum(dim=0).to(torch.promote_types(embedded.dtype, torch.float32))
-        means = members.to(embedded.dtype).t() @ embedded / counts.clamp_min(1).unsqueeze(1)
+        # In float32 at least: float16 cannot hold the sum of many tiles.
+        sums = members.to(counts.dtype).t() @ floating(embedded)
+        means = (sums / counts.clamp_min(1).unsqueeze(1)).to(self.attention.value.weight.dtype)
         if self.mix is None:
             # Official code feeds a zero tile to an empty cluster.
             no_tile = self.embedding(bag.features.new_zeros(1, self.in_features)).to(means.dtype)

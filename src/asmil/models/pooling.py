@@ -127,7 +127,7 @@ class MeanPooling(PoolingModel):
             sums.append(embedded.sum(dim=0, dtype=torch.promote_types(embedded.dtype, torch.float32)))
             instance_logits.append(logits)
         tile_logits = torch.cat(instance_logits)
-        mean = torch.stack(sums).sum(dim=0) / tile_logits.shape[0]
+        mean = (torch.stack(sums).sum(dim=0) / tile_logits.shape[0]).to(self.head.weight.dtype)
         return Output(self.head(mean), None, mean, tile_logits)
 
 

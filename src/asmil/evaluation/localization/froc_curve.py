@@ -1,4 +1,4 @@
-"""FROC: sensitivity for lesions against false positives a slide, under four conventions that are all in use.
+"""FROC: sensitivity for lesions against false positives a slide, under three conventions that are all in use.
 
 The same detections get different scores under different conventions, so a result carries the name of its own. Presets:
 `challenge2016` is the challenge's code (with the interpolation of NCRF and MONAI, since it had no score), `release`

@@ -18,7 +18,7 @@ _torch_is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_
 
 def is_exporting() -> bool:
     """Whether the model is being recorded for another runtime."""
-    return bool(_torch_is_exporting() or torch.jit.is_tracing())  # type: ignore[attr-defined, no-untyped-call]
+    return bool(_torch_is_exporting()) or bool(torch.jit.is_tracing())  # type: ignore[attr-defined, no-untyped-call]
 
 
 def warn_of_fixed_size(why: str) -> None:

@@ -15,6 +15,7 @@ class RunningPool:
 
     def __init__(self) -> None:
         self._sums: tuple[Tensor, Tensor, Tensor] | None = None
+        self._dtype = torch.float32
 
     def add(self, log_weights: Tensor, embedded: Tensor) -> None:
         """A x n log-weights (-inf leaves a tile out) and n x I embedded tiles."""
@@ -29,10 +30,10 @@ class RunningPool:
             rescale = (before - largest).exp()
             total = total + total_before * rescale
             weighted = weighted + weighted_before * rescale
-        self._sums = largest, total, weighted
+        self._sums, self._dtype = (largest, total, weighted), embedded.dtype
 
     def mean(self) -> Tensor:
-        """A x I."""
+        """A x I, in the type of the embedded tiles."""
         assert self._sums is not None, "a bag has at least one tile"
         _, total, weighted = self._sums
-        return weighted / total
+        return (weighted / total).to(self._dtype)
