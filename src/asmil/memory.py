@@ -1,12 +1,17 @@
-"""How the process treats the memory it has freed."""
+"""How much memory there is, and how the process treats what it has freed."""
 
 from __future__ import annotations
 
 import ctypes
 import sys
+from pathlib import Path
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _LARGEST = 2**31 - 1
+_GROUP_FILES = {
+    "memory.max": "memory.current",  # control groups, version 2, then 1
+    "memory/memory.limit_in_bytes": "memory/memory.usage_in_bytes",
+}
 
 
 def keep_freed_memory() -> bool:
@@ -24,3 +29,20 @@ def keep_freed_memory() -> bool:
     # One arena for all threads: those beside the first hold 64 MB at most, and what is larger is fresh every time.
     options = {_M_MMAP_THRESHOLD: _LARGEST // 2, _M_TRIM_THRESHOLD: _LARGEST, _M_ARENA_MAX: 1}
     return all(mallopt(option, value) for option, value in options.items())
+
+
+def available_bytes(groups: Path = Path("/sys/fs/cgroup")) -> int:
+    """The memory that can still be used: of the machine, or of the container or job if that has a lower limit.
+
+    groups: where the system tells the limits of the process
+    """
+    import psutil
+
+    available = int(psutil.virtual_memory().available)
+    for limit, used in _GROUP_FILES.items():
+        try:
+            left = int((groups / limit).read_text()) - int((groups / used).read_text())
+        except (OSError, ValueError):  # no such limit
+            continue
+        available = min(available, max(0, left))
+    return available

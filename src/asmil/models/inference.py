@@ -9,10 +9,15 @@ import torch
 from asmil.arithmetic import exact_arithmetic
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
+from asmil.memory import available_bytes
 from asmil.models.base import MILModel, Output
+from asmil.models.memory_need import bytes_needed
 
 CHUNK_TILES = {"cpu": 16_384, "cuda": 131_072}
 """Bags up to this size run whole; longer ones are streamed where the method can, with the same result."""
+
+ESTIMATED_FROM_TILES = 65_536
+"""Bags that are larger, of methods that cannot be streamed, are compared with the memory before they run."""
 
 _SMALLEST_CHUNK = 256
 
@@ -27,12 +32,15 @@ def infer(
     An output that is not finite is an AsmilError that names the bag: no class may be read from it.
 
     When the device runs out of memory the bag is tried again in chunks half the size; a method that cannot be
-    streamed says how large the bag was.
+    streamed says how large the bag was. The system kills a process that uses up the memory of a CPU, so there the
+    need of a large bag is estimated first.
     """
     model.eval()
     device = next(model.parameters()).device if device is None else torch.device(device)
     chunk = chunk_tiles or CHUNK_TILES.get(device.type, CHUNK_TILES["cpu"])
     chunk = chunk if model.can_stream else len(bag)
+    if not model.can_stream and device.type == "cpu" and len(bag) > ESTIMATED_FROM_TILES:
+        _refuse_too_large(model, bag)
     while True:
         try:
             return _finite(bag, _to_cpu(_run(model, bag, device, chunk)))
@@ -55,6 +63,17 @@ def _run(model: MILModel, bag: Bag, device: torch.device, chunk: int) -> Output:
         return output
     model.refuse_misfit(bag)
     return model.stream(part.to(device, non_blocking=True) for part in bag.features.split(chunk))
+
+
+def _refuse_too_large(model: MILModel, bag: Bag) -> None:
+    model.refuse_misfit(bag)
+    needed, available = bytes_needed(model, bag), available_bytes()
+    if needed > available:
+        raise AsmilError(
+            f"{bag.id}: {type(model).__name__} needs about {needed / 1e9:.1f} GB for its {len(bag)} tiles, "
+            f"{available / 1e9:.1f} GB are free; use a machine with more memory, extract larger tiles or less tissue, "
+            "or use a method that reads a slide in parts, such as asmil or abmil"
+        )
 
 
 def _finite(bag: Bag, output: Output) -> Output:
