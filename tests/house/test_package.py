@@ -4,12 +4,13 @@ import ast
 import re
 import subprocess
 import sys
+import tarfile
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from shared_data import REPOSITORY
+from shared_data import ORACLES, REPOSITORY
 
 SOURCES = REPOSITORY / "src" / "asmil"
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
@@ -117,6 +118,18 @@ def test_the_wheel_installs_in_a_clean_environment_and_runs_a_verb(tmp_path: Pat
     assert str(site) in where.stdout
     assert (site / "asmil" / "py.typed").exists()
     assert (site / "asmil" / "evaluation" / "page.css").exists()
+
+
+@pytest.mark.heavy
+def test_the_source_archive_has_the_tests_and_the_official_numbers(tmp_path: Path):
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)], cwd=REPOSITORY, check=True
+    )
+    (archive,) = tmp_path.glob("asmil-*.tar.gz")
+    with tarfile.open(archive) as opened:
+        names = {name.partition("/")[2] for name in opened.getnames()}
+    official = {f"oracles/data/{path.name}" for path in ORACLES.iterdir()}
+    assert official | {"Makefile", "tests/clean_clone.sh", "CONTRIBUTING.md"} <= names
 
 
 def test_versions_agree():
