@@ -18,6 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 ENCODER = "tests.extraction.tiny_encoder:Weighted"
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 POLL_S = 0.002
+PATIENCE_S = 600.0
+"""A command that takes longer hangs, also on a busy machine."""
 TASKS = ("classification", "survival", "regression", "multilabel")
 HEAVY = (
     "asmil.classic",
@@ -173,7 +175,7 @@ def run_to_end(
     folder: Path,
     output: Path,
     moment: Moment | None = None,
-    timeout_s: float = 120.0,
+    timeout_s: float = PATIENCE_S,
     before: Callable[[], None] | None = None,
 ) -> Ended:
     """Run a command in a forked process, in a folder; kill it at a moment, if one is given.

@@ -40,7 +40,7 @@ from tests.campaigns.results import differences, snapshot
 MOST_KILLS = 4
 REAL_EVERY = 20
 """One of so many trials starts `python -m asmil` anew, as a user does, instead of forking."""
-TRIAL_S = 600.0
+TRIAL_S = 3600.0
 START_S = 60.0
 
 
@@ -235,7 +235,7 @@ def table(trials: Iterable[Trial], disturbed: str = "kills") -> str:
 def problems_text(trials: Iterable[Trial], seed: int) -> str:
     """What went wrong, with the number by which a trial is replayed."""
     return "\n".join(
-        f"{trial.command} [{seed}:{trial.number}], killed at {'; '.join(trial.kills)}: {', '.join(trial.problems[:4])}"
+        f"{trial.command} [{seed}:{trial.number}], disturbed at {'; '.join(trial.kills)}: {', '.join(trial.problems[:4])}"
         + (f" and {len(trial.problems) - 4} more" if trial.problems[4:] else "")
         for trial in trials
         if trial.problems
