@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from asmil.cohort.source import FeatureInfo
 from asmil.documents import parse_json
@@ -18,7 +18,7 @@ class ExtractionRecord(BaseModel, extra="allow"):
     """
 
     settings: dict[str, Any]
-    slide: dict[str, Any]
+    slide: dict[str, Any] = Field(default_factory=dict)
 
 
 def read_extraction(info: FeatureInfo) -> ExtractionRecord | None:
