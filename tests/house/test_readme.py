@@ -1,10 +1,14 @@
 """The README's commands do what it says: every block tagged `test` runs, in order, in an empty folder."""
 
+import inspect
 import os
 import re
 import subprocess
 import sys
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
+
+import pytest
 
 from shared_data import REPOSITORY
 
@@ -31,15 +35,42 @@ def test_every_tagged_block_runs(tmp_path: Path):
     assert len(list((tmp_path / "predictions_attention").glob("*.h5"))) == 24
 
 
+STAND_INS = Path(__file__).parent / "stand_ins"
+
+
 def test_the_anchor_runs_around_a_model_of_another_library(tmp_path: Path):
+    """With the real torchmil where it is installed, otherwise with one that has its signatures."""
     ((language, code),) = BLOCK.findall((REPOSITORY / "docs" / "anchor.md").read_text())
     assert language == "python"
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=100
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env=os.environ if find_spec("torchmil") else {**os.environ, "PYTHONPATH": str(STAND_INS)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
     )
     assert done.returncode == 0, done.stderr
-    assert "copy.pool.fc1.weight" in done.stdout
+    assert "copy.pool.fc1" in done.stdout
     assert "classifier" not in done.stdout
+
+
+def test_the_recorded_signatures_are_those_of_torchmil():
+    real = pytest.importorskip("torchmil.models")
+    spec = spec_from_file_location("recorded_torchmil", STAND_INS / "torchmil" / "models.py")
+    recorded = module_from_spec(spec)
+    spec.loader.exec_module(recorded)
+
+    def names(function):
+        return list(inspect.signature(function).parameters)
+
+    for kind, recorded_kind in (
+        (real.ABMIL, recorded.ABMIL),
+        (type(real.ABMIL((2,)).pool), recorded.AttentionPool),
+    ):
+        assert names(kind.__init__) == names(recorded_kind.__init__)
+        assert names(kind.forward) == names(recorded_kind.forward)
 
 
 def test_links_between_pages_lead_somewhere():

@@ -1,8 +1,9 @@
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.base import clone, is_classifier
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import DataConversionWarning, NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
 
 from asmil import AsmilError, Bag, MILClassifier
@@ -97,3 +98,91 @@ def test_stages_train_here_too(data, method):
     classifier = MILClassifier(method=method, epochs=4, lr=2e-3).fit(bags, labels)
     assert 5 <= classifier.selected_epoch_ <= 8
     assert classifier.predict(bags).shape == labels.shape
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        np.linspace(0, 1, 24),
+        np.where(np.arange(24) == 5, np.nan, np.arange(24) % 2),
+        ["a", None] * 12,
+        np.array(["a", np.nan] * 12, dtype=object),
+        pd.Series(["a", pd.NA] * 12),
+        np.eye(24),
+        [["a"], ["a", "b"]] * 12,
+    ],
+    ids=["continuous", "nan", "none", "nan among strings", "pandas", "a matrix", "ragged"],
+)
+def test_labels_that_are_no_classes_are_refused(data, wrong):
+    bags, _ = data
+    with pytest.raises(AsmilError) as refused:
+        MILClassifier("abmil", epochs=1).fit(bags, wrong)
+    assert isinstance(refused.value, ValueError)
+
+
+@pytest.mark.parametrize("kind", [float, bool, object])
+def test_whole_numbers_booleans_and_objects_are_classes(data, kind):
+    bags, labels = data
+    given = (labels == "malignant").astype(kind) if kind is not object else labels.astype(object)
+    classifier = MILClassifier("abmil", epochs=1).fit(bags, given)
+    assert list(classifier.classes_) == sorted(set(given.tolist()))
+
+
+def test_a_column_of_labels_is_flattened_with_a_warning(data):
+    bags, labels = data
+    with pytest.warns(DataConversionWarning):
+        classifier = MILClassifier("abmil", epochs=1).fit(bags, labels.reshape(-1, 1))
+    expected = MILClassifier("abmil", epochs=1).fit(bags, labels)
+    assert np.array_equal(classifier.predict_proba(bags), expected.predict_proba(bags))
+
+
+def test_without_bags_there_are_no_predictions(data):
+    bags, labels = data
+    classifier = MILClassifier("abmil", epochs=1).fit(bags, labels)
+    assert classifier.predict_proba([]).shape == (0, 2)
+    assert classifier.predict([]).shape == (0,)
+    assert classifier.predict([]).dtype == labels.dtype
+    with pytest.raises(AsmilError, match="0 bags"):
+        classifier.fit([], [])
+
+
+def test_bags_may_be_data_frames(data):
+    bags, labels = data
+    frames = [pd.DataFrame(bag) for bag in bags]
+    found, expected = (MILClassifier("abmil", epochs=1).fit(some, labels) for some in (frames, bags))
+    assert np.array_equal(found.predict_proba(frames), expected.predict_proba(bags))
+    with pytest.raises(AsmilError, match="bag 1"):
+        found.predict([frames[0], frames[1].assign(name="tile")])
+    with pytest.raises(AsmilError, match="bag 0"):
+        found.predict([[[1.0, 2.0], [3.0]]])
+
+
+def test_random_state_as_in_scikit_learn(data):
+    bags, labels = data
+
+    def fitted(**parameters):
+        return MILClassifier("abmil", epochs=1, **parameters).fit(bags, labels).predict_proba(bags)
+
+    np.random.seed(3)  # noqa: NPY002 - the state that None means
+    drawn = [fitted(random_state=None), fitted(random_state=None)]
+    assert not np.array_equal(*drawn)
+    np.random.seed(3)  # noqa: NPY002
+    assert np.array_equal(fitted(random_state=None), drawn[0])
+    states = [np.random.RandomState(3) for _ in range(2)]
+    assert np.array_equal(*(fitted(random_state=state) for state in states))
+    by_setting = fitted(random_state=None, settings={"training.seed": 5})
+    assert np.array_equal(by_setting, fitted(random_state=5))
+    assert np.array_equal(fitted(random_state=np.int64(5)), by_setting)
+    with pytest.raises(AsmilError, match="random_state"):
+        fitted(random_state="five")
+
+
+def test_what_is_not_fitted_says_so(data):
+    bags, _ = data
+    classifier = MILClassifier()
+    for ask in (classifier.predict, classifier.predict_proba):
+        with pytest.raises(NotFittedError):
+            ask(bags)
+    for ask in (classifier.attention, classifier.heatmap):
+        with pytest.raises(NotFittedError):
+            ask(bags[0])

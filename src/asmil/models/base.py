@@ -100,7 +100,8 @@ class MILModel(nn.Module):
     """The base of all methods.
 
     A subclass sets `config_type` and `score_axes`, and implements `attend` and `forward`. It never sees a label in
-    `forward`, draws its randomness from modules of `models/blocks/randomness.py`, and takes features in any floating type.
+    `forward`, draws its randomness from modules of `models/blocks/randomness.py`, and takes features in any floating
+    type.
     """
 
     config_type: ClassVar[type[ModelConfig]] = ModelConfig

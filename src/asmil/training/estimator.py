@@ -7,9 +7,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.model_selection import train_test_split
+from sklearn.utils import check_random_state, column_or_1d
+from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_is_fitted
 
 from asmil.arithmetic import exact_arithmetic
@@ -34,13 +37,13 @@ class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     >>> classifier.predict_proba(bags).shape
     (6, 2)
 
-    Bags are arrays or tensors of N x D (any N, one D), or `asmil.Bag`; labels are one a bag.
+    Bags are arrays, tensors or data frames of N x D (any N, one D), or `asmil.Bag`; labels are one per bag.
 
     method, preset: as for `asmil train`
     epochs, lr: shorthands for the settings `training.epochs` and `training.lr`
     settings: further settings by their dotted names, e.g. {"model.tokens": 4, "anchor.weight": 0.1}
     validation_share: of the training bags, kept aside (stratified) to choose the epoch; 0 keeps the last epoch
-    random_state: the seed
+    random_state: the seed; None draws one from numpy's global state, so that every fit differs
     """
 
     def __init__(
@@ -52,7 +55,7 @@ class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         settings: Mapping[str, Any] | None = None,
         validation_share: float = 0.0,
         device: str = "auto",
-        random_state: int = 0,
+        random_state: int | np.random.RandomState | None = 0,
     ) -> None:
         self.method = method
         self.preset = preset
@@ -65,28 +68,23 @@ class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, bags: Sequence[Any], labels: Sequence[Any] | npt.NDArray[Any]) -> MILClassifier:
         """Train on bags and their labels."""
-        labels = np.asarray(labels)
+        labels = _as_labels(labels)
         if len(bags) == 0 or len(bags) != len(labels):
-            raise AsmilError(f"{len(bags)} bags and {len(labels)} labels; give one label a bag, and at least one bag")
+            raise AsmilError(f"{len(bags)} bags and {len(labels)} labels; give one label per bag, and at least one bag")
         ready = _as_bags(bags)
         self.classes_, targets = np.unique(labels, return_inverse=True)
         config = self._config()
+        seed = config.training.seed
         weights = None
         if config.training.class_weights == "balanced":
             weights = balanced_weights(targets.tolist(), len(self.classes_))
         self._task = Classification([str(name) for name in self.classes_], weights)
         self.n_features_in_ = ready[0].width
         device = choose_device(config.training.device)
-        model = build_model(config, ready[0].width, self._task.n_outputs, self.random_state)
-        trainer = Trainer(
-            model,
-            self._task,
-            config,
-            seed=self.random_state,
-            device=device,
-        )
+        model = build_model(config, ready[0].width, self._task.n_outputs, seed)
+        trainer = Trainer(model, self._task, config, seed=seed, device=device)
         prepared = [model.prepare(bag) for bag in ready]
-        train, val = self._split(prepared, targets.astype(np.int64))
+        train, val = self._split(prepared, targets.astype(np.int64), seed)
         self.selected_epoch_ = trainer.fit(train, val)
         self.model_ = model
         self._device = device
@@ -97,6 +95,8 @@ class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Class probabilities, one row a bag, columns in the order of `classes_`."""
         check_is_fitted(self, "model_")
         logits = [infer(self.model_, self.model_.prepare(bag), self._device).logits for bag in _as_bags(bags)]
+        if not logits:
+            return np.empty((0, len(self.classes_)))
         return np.asarray(self._task.probabilities(torch.stack(logits)).numpy())
 
     def predict(self, bags: Sequence[Any]) -> npt.NDArray[Any]:
@@ -120,7 +120,7 @@ class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return np.asarray(self.model_.heatmap(output, kind).float().numpy())
 
     def _config(self) -> RunConfig:
-        own = {"epochs": self.epochs, "lr": self.lr, "seed": self.random_state, "device": self.device}
+        own = {"epochs": self.epochs, "lr": self.lr, "seed": self._seed(), "device": self.device}
         chosen = {f"training.{name}": value for name, value in own.items() if value is not None}
         twice = sorted(chosen.keys() & (self.settings or {}).keys())
         if twice:
@@ -130,7 +130,20 @@ class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             changes = merge(changes, nested(name, value))
         return resolve(self.method, self.preset, changes)
 
-    def _split(self, bags: list[Bag], targets: npt.NDArray[np.int64]) -> tuple[LabeledBags, LabeledBags | None]:
+    def _seed(self) -> int | None:
+        """None where the settings give it."""
+        if isinstance(self.random_state, int | np.integer):
+            return int(self.random_state)
+        if self.random_state is None and "training.seed" in (self.settings or {}):
+            return None
+        try:
+            return int(check_random_state(self.random_state).randint(2**31 - 1))
+        except ValueError as error:
+            raise AsmilError(f"random_state = {self.random_state!r}: {error}") from None
+
+    def _split(
+        self, bags: list[Bag], targets: npt.NDArray[np.int64], seed: int
+    ) -> tuple[LabeledBags, LabeledBags | None]:
         if self.validation_share == 0:
             return LabeledBags(_BagList(bags), targets), None
         try:
@@ -138,7 +151,7 @@ class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 np.arange(len(bags)),
                 test_size=self.validation_share,
                 stratify=targets,
-                random_state=self.random_state,
+                random_state=seed,
             )
         except ValueError as error:
             raise AsmilError(f"validation_share = {self.validation_share}: {error}") from None
@@ -159,5 +172,37 @@ class _BagList:
         return (self.bags[i] for i in order)
 
 
+def _as_labels(labels: Any) -> npt.NDArray[Any]:
+    """One class per bag; a column is flattened with scikit-learn's warning, and what is no class is refused."""
+    try:
+        flat = np.asarray(column_or_1d(labels, warn=True))
+    except ValueError as error:
+        raise AsmilError(f"the labels are no list with one class per bag ({error})") from None
+    missing = np.array([value is None or value is pd.NA or value != value for value in flat.tolist()], dtype=bool)
+    if missing.any():
+        raise AsmilError(
+            f"the label of bag {int(missing.argmax())} is missing (None or NaN); leave out bags without a label"
+        )
+    kind = type_of_target(flat)
+    if kind not in ("binary", "multiclass"):
+        raise AsmilError(
+            f"the labels are {kind}, e.g. {flat[0]!r}; a classifier needs one class per bag: strings, integers or "
+            "booleans"
+        )
+    return flat
+
+
 def _as_bags(bags: Sequence[Any]) -> list[Bag]:
-    return [bag if isinstance(bag, Bag) else Bag(bag, id=f"bag {i}") for i, bag in enumerate(bags)]
+    return [bag if isinstance(bag, Bag) else Bag(_as_numbers(bag, i), id=f"bag {i}") for i, bag in enumerate(bags)]
+
+
+def _as_numbers(bag: Any, number: int) -> Any:
+    if isinstance(bag, torch.Tensor):
+        return bag
+    try:
+        values = np.asarray(bag)
+    except ValueError as error:
+        raise AsmilError(f"bag {number}: it is no table of tiles x features ({error})") from None
+    if values.dtype.kind not in "fiub":
+        raise AsmilError(f"bag {number}: its values are of type {values.dtype}; features must be numbers")
+    return values
