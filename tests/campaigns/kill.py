@@ -235,7 +235,8 @@ def table(trials: Iterable[Trial], disturbed: str = "kills") -> str:
 def problems_text(trials: Iterable[Trial], seed: int) -> str:
     """What went wrong, with the number by which a trial is replayed."""
     return "\n".join(
-        f"{trial.command} [{seed}:{trial.number}], disturbed at {'; '.join(trial.kills)}: {', '.join(trial.problems[:4])}"
+        f"{trial.command} [{seed}:{trial.number}], disturbed at {'; '.join(trial.kills)}: "
+        + ", ".join(trial.problems[:4])
         + (f" and {len(trial.problems) - 4} more" if trial.problems[4:] else "")
         for trial in trials
         if trial.problems
