@@ -209,6 +209,8 @@ def run_trials(campaign: Campaign, kills: int) -> list[Trial]:
         numbers = range(len(trials), len(trials) + wanted)
         for number, found in run_forked(numbers, lambda _: campaign.trial, campaign.workers, TRIAL_S):
             trials.append(found if isinstance(found, Trial) else lost_trial(campaign, number, found))
+            if trials[-1].problems:
+                print(f"  {problems_text(trials[-1:], campaign.seed)}", file=sys.stderr)
         done = sum(len(trial.kills) for trial in trials)
         print(f"  {done} of {kills} kills, {time.monotonic() - began:.0f} s", file=sys.stderr)
     return sorted(trials, key=lambda trial: trial.number)
