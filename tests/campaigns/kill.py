@@ -209,6 +209,8 @@ def run_trials(campaign: Campaign, kills: int) -> list[Trial]:
         numbers = range(len(trials), len(trials) + wanted)
         for number, found in run_forked(numbers, lambda _: campaign.trial, campaign.workers, TRIAL_S):
             trials.append(found if isinstance(found, Trial) else lost_trial(campaign, number, found))
+            if trials[-1].problems:
+                print(f"  {problems_text(trials[-1:], campaign.seed)}", file=sys.stderr)
         done = sum(len(trial.kills) for trial in trials)
         print(f"  {done} of {kills} kills, {time.monotonic() - began:.0f} s", file=sys.stderr)
     return sorted(trials, key=lambda trial: trial.number)
@@ -235,7 +237,8 @@ def table(trials: Iterable[Trial], disturbed: str = "kills") -> str:
 def problems_text(trials: Iterable[Trial], seed: int) -> str:
     """What went wrong, with the number by which a trial is replayed."""
     return "\n".join(
-        f"{trial.command} [{seed}:{trial.number}], disturbed at {'; '.join(trial.kills)}: {', '.join(trial.problems[:4])}"
+        f"{trial.command} [{seed}:{trial.number}], disturbed at {'; '.join(trial.kills)}: "
+        + ", ".join(trial.problems[:4])
         + (f" and {len(trial.problems) - 4} more" if trial.problems[4:] else "")
         for trial in trials
         if trial.problems
