@@ -50,9 +50,9 @@ class Pack:
     @classmethod
     def open(cls, folder: Path | str) -> Pack:
         """Open a pack; the same one is not opened twice as long as nothing is written to it."""
-        folder = Path(folder)
+        folder = folder if isinstance(folder, Path) else Path(folder)
         try:
-            stat = (folder / INDEX).stat()
+            stat = os.stat(f"{folder}/{INDEX}")
         except FileNotFoundError:
             _refuse_unfinished(folder)
         pack = _opened(folder, (stat.st_ino, stat.st_size, stat.st_mtime_ns))

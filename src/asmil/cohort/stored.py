@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from asmil.cohort.pack_index import INDEX, OWN_FILES, is_pack
@@ -11,7 +12,7 @@ from asmil.cohort.problems import fail
 def source_state(path: Path) -> tuple[int, int]:
     """Size and time of change; a file rewritten since, or a pack written to, has others."""
     try:
-        stat = (path / INDEX if is_pack(path) else path).stat()
+        stat = os.stat(f"{path}/{INDEX}" if is_pack(path) else path)
     except FileNotFoundError:
         fail(path, "the feature file does not exist", "correct its path or extract the slide")
     return stat.st_size, stat.st_mtime_ns
