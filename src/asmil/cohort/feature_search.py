@@ -33,9 +33,8 @@ class FeatureSearch:
         slide = row["slide"]
         if cell := row.get("features"):
             return self._named(slide, cell)
-        for name in (slide, without_extension(slide)):
-            if name in self._found:
-                return self._found[name]
+        if found := self._found.get(slide) or self._found.get(without_extension(slide)):
+            return found
         candidates = self._below_place(slide)
         if len(candidates) == 1:
             return candidates[0]

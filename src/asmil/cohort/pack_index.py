@@ -109,8 +109,14 @@ def is_pack(path: Path) -> bool:
 
 def index_state(folder: Path) -> list[tuple[int, int, int]]:
     """Number, size and time of change of the files of the index; empty if there is none."""
-    stats = [path.stat() for path in (folder / INDEX, folder / JOURNAL) if path.exists()]
-    return [(stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats]
+    states = []
+    for name in (INDEX, JOURNAL):
+        try:
+            stat = os.stat(f"{folder}/{name}")
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        states.append((stat.st_ino, stat.st_size, stat.st_mtime_ns))
+    return states
 
 
 def write_index(folder: Path, index: PackIndex) -> None:

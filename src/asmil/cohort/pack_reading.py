@@ -52,7 +52,7 @@ class Pack:
     @classmethod
     def open(cls, folder: Path | str) -> Pack:
         """Open a pack; the same one is not opened twice as long as nothing is written to it."""
-        folder = Path(folder)
+        folder = folder if isinstance(folder, Path) else Path(folder)
         pack = _opened(folder, tuple(index_state(folder)))
         pack._refuse_cut()
         return pack

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from asmil.cohort.pack_index import OWN_FILES, index_state, is_pack
@@ -13,7 +14,7 @@ def source_state(path: Path) -> tuple[int, int]:
     if is_pack(path) and (states := index_state(path)):
         return sum(size for _, size, _ in states), max(changed for _, _, changed in states)
     try:
-        stat = path.stat()
+        stat = os.stat(path)
     except FileNotFoundError:
         fail(path, "the feature file does not exist", "correct its path or extract the slide")
     return stat.st_size, stat.st_mtime_ns
