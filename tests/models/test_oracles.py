@@ -37,7 +37,8 @@ def test_a_changed_number_a_new_output_and_a_broken_file_fail(path, tmp_path, ca
     lines = capsys.readouterr().out.splitlines()
     words = {line.split(".json")[0]: line for line in lines[1:-1]}
     assert all("FAIL" in words[name] for name in ("changed", "more", "unknown", "garbage"))
-    assert "logits: off by 1.00e-03" in words["changed"]
+    off_by = float(words["changed"].partition("logits: off by ")[2].split()[0])
+    assert off_by == pytest.approx(1e-3, rel=0.01)  # the model itself is off by rounding, which differs between CPUs
     assert "something_new: not answered" in words["more"]
     assert " pass " in words["good"]
     assert lines[-1].startswith("1 passed, 4 failed")
