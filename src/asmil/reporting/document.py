@@ -21,7 +21,7 @@ MOST_WARNINGS = 3
 class Cell:
     """One cell of a table.
 
-    notes: small lines below the text; Markdown keeps those of row headers, LaTeX none
+    notes: small lines below the text; Markdown and the terminal keep those of row headers, LaTeX none
     interval, spread: the interval and the standard deviation of a number, as text; spread_over: of what
     strong: whether it stands out, as the best value of a column does
     bar: low, high and value on a scale from 0 to 1, drawn as a bar

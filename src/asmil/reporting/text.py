@@ -9,11 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from asmil.reporting.document import Block, Cell, Document, Figure, Folded, Heading, Note, SideBySide, Table
+from asmil.reporting.formats import format_count
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table as TerminalTable
 
+LONGEST_NUMBER = 14
 LATEX_SPECIAL = {
     "\\": r"\textbackslash{}",
     "{": r"\{",
@@ -154,29 +156,34 @@ def print_document(document: Document, console: Console) -> None:
     for text in document.first_warnings:
         console.print(f"warning: {text}", style="yellow", markup=False, highlight=False)
     if document.more_warnings:
-        console.print(f"{len(document.more_warnings)} more warnings are in the report.", style="yellow")
+        more = format_count(len(document.more_warnings), "more warning")
+        console.print(f"{more} in the report.", style="yellow", highlight=False)
 
 
 def terminal_table(table: Table) -> TerminalTable:
-    """A table for the terminal: intervals and notes stand dimmed below the values."""
+    """A table for the terminal: intervals, and the notes of row headers, are dimmed below the values."""
     from rich.box import SIMPLE_HEAD
     from rich.markup import escape
     from rich.table import Table as TerminalTable
 
     shown = [place for place, title in enumerate(table.columns) if title not in table.narrow]
-    drawn = TerminalTable(title=escape(table.title) or None, box=SIMPLE_HEAD, pad_edge=False)
+    drawn = TerminalTable(title=escape(table.title) or None, box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for place in shown:
         title = escape(table.columns[place])
         if place == 0:
             drawn.add_column(title, overflow="fold", min_width=10)
         else:
-            drawn.add_column(title.replace(" ", "\n", 1), justify="right", no_wrap=True)
+            # numbers must not break, but long names must not push them out of the terminal
+            longest = max((len(row[place].text) for row in table.cells()), default=0)
+            drawn.add_column(
+                title.replace(" ", "\n", 1), justify="right", no_wrap=longest <= LONGEST_NUMBER, overflow="fold"
+            )
     for row in table.cells():
-        drawn.add_row(*(_terminal_cell(row[place]) for place in shown))
+        drawn.add_row(*(_terminal_cell(row[place], with_notes=place == 0) for place in shown))
     return drawn
 
 
-def _terminal_cell(cell: Cell) -> str:
+def _terminal_cell(cell: Cell, with_notes: bool) -> str:
     from rich.markup import escape
 
     text = escape(cell.text)
@@ -184,5 +191,5 @@ def _terminal_cell(cell: Cell) -> str:
     text += f" ±{cell.spread}" if cell.spread else ""
     # a dash between two numbers is short, but reads as a sign before a negative one
     interval = cell.interval if set("+-−") & set(cell.interval) else cell.interval.replace(" to ", "–")
-    below = [*([interval] if interval else []), *cell.notes]
+    below = [*([interval] if interval else []), *(cell.notes if with_notes else ())]
     return "\n".join([text, *(f"[dim]{escape(line)}[/dim]" for line in below)])

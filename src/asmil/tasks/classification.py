@@ -14,7 +14,8 @@ from torch.nn import functional
 from asmil.errors import AsmilError
 from asmil.tasks import metrics, weighted
 from asmil.tasks.base import Columns, TaskKind
-from asmil.tasks.prediction_format import Floats, Mask, Metric, PredictionFormat, Table, Truth
+from asmil.tasks.checked_arrays import Floats
+from asmil.tasks.prediction_format import Mask, Metric, PredictionFormat, Table, Truth
 
 
 class Classification:
@@ -146,6 +147,7 @@ def class_format(classes: tuple[str, ...]) -> PredictionFormat:
         counts=lambda target, weights: weighted.has_two_classes(target, len(classes), weights),
         selected_by="macro-F1 + macro-AUC",
         part_name="class",
+        fewest_names=2,
     )
 
 

@@ -14,7 +14,8 @@ from torch.nn import functional
 from asmil.errors import AsmilError
 from asmil.tasks import weighted
 from asmil.tasks.base import Columns, TaskKind
-from asmil.tasks.prediction_format import Floats, Mask, Metric, PredictionFormat, Table, Truth, numbers
+from asmil.tasks.checked_arrays import Floats
+from asmil.tasks.prediction_format import Mask, Metric, PredictionFormat, Table, Truth, numbers
 from asmil.tasks.weighted import mean_defined
 
 THRESHOLD = 0.5
@@ -107,6 +108,7 @@ def label_format(labels: tuple[str, ...]) -> PredictionFormat:
         measure=measure_labels,
         selected_by="macro-F1 + macro-AUC",
         part_name="label",
+        fewest_names=1,
     )
 
 

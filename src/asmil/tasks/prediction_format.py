@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from asmil.tasks.base import Columns, TaskKind
+from asmil.tasks.checked_arrays import Floats
 
-Floats = npt.NDArray[np.float64]
 Truth = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 Table = Any
@@ -50,7 +50,7 @@ class Metric:
 class PredictionFormat:
     """The predictions of one task with its classes or labels.
 
-    names: classes or labels; none for values and times
+    names: classes or labels, at least `fewest_names`; none for values and times
     truth_columns, prediction_columns: their columns in a table of predictions
     truth: from a table to the truth: n class indices, n values, n x K labels, or n x 2 times and events
     target_columns: from such a truth to the columns
@@ -78,11 +78,17 @@ class PredictionFormat:
     counts: Callable[[Truth, Floats], Mask] | None = None
     may_be_infinite: bool = False
     part_name: str = ""
+    fewest_names: int = 0
     by_patient: bool = False
 
     def predictions(self, table: Table) -> Floats:
         """n x C predicted numbers of a table."""
         return np.asarray(table[list(self.prediction_columns)].to_numpy(dtype=np.float64))
+
+    @property
+    def has_threshold(self) -> bool:
+        """Whether a threshold on one probability decides: two classes."""
+        return self.part_name == "class" and len(self.names) == 2
 
     @property
     def compared(self) -> tuple[Metric, ...]:

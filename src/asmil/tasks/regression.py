@@ -16,7 +16,8 @@ from torch.nn import functional
 from asmil.errors import AsmilError
 from asmil.tasks import weighted
 from asmil.tasks.base import Columns, TaskKind
-from asmil.tasks.prediction_format import Floats, Mask, Metric, PredictionFormat, Table, Truth
+from asmil.tasks.checked_arrays import Floats
+from asmil.tasks.prediction_format import Mask, Metric, PredictionFormat, Table, Truth
 
 
 class Regression:

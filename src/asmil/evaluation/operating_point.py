@@ -1,4 +1,4 @@
-"""What validation slides decide about the test part: a temperature and a threshold, one of each a training."""
+"""What validation slides decide about the test part: one temperature and one threshold per training."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from asmil.evaluation.bootstrap import Interval
 from asmil.evaluation.calibration import (
     Reliability,
     brier_score,
@@ -19,12 +17,12 @@ from asmil.evaluation.calibration import (
     reliability,
     scale_probabilities,
 )
-from asmil.evaluation.plain_values import number_or_none, value_to_dict
 from asmil.evaluation.run import Run
+from asmil.evaluation.slide_evaluation import trainings_of
 from asmil.evaluation.thresholds import choose_threshold
+from asmil.reporting import Estimate, jsonable
 from asmil.training.operating_point import OperatingPoint
 
-Floats = npt.NDArray[np.float64]
 Key = tuple[int, int]
 POSITIVE = 1
 """The place of the positive class: the second of two."""
@@ -32,7 +30,7 @@ POSITIVE = 1
 
 @dataclass(frozen=True)
 class CalibrationNumbers:
-    """How far probabilities can be taken at their word: means over seeds; the bins hold the slides of all seeds."""
+    """Calibration: means over seeds; the bins hold the slides of all seeds."""
 
     ece: float
     nll: float
@@ -65,73 +63,66 @@ class OperatingSummary:
     """The test part at the thresholds chosen on validation slides: every metric with its interval."""
 
     point: OperatingPoint
-    metrics: Mapping[str, tuple[float, Interval]]
+    metrics: Mapping[str, Estimate]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        values = {name: value_to_dict(value, interval) for name, (value, interval) in self.metrics.items()}
-        return {**self.point.to_dict(), "metrics": values}
+        return {**self.point.to_dict(), "metrics": {name: one.to_dict() for name, one in self.metrics.items()}}
 
 
 def fit_temperatures(run: Run, val: pd.DataFrame, trainings: Sequence[Key]) -> dict[Key, float]:
-    """The temperature of every training; none at all if a training has no validation slides."""
-    parts = _by_training(val)
+    """The temperature of every training; none if a training has no validation slides."""
+    parts = trainings_of(val)
     if not all(key in parts for key in trainings):
         return {}
-    return {key: fit_temperature(run.targets(parts[key]), run.probabilities(parts[key])) for key in trainings}
+    return {key: fit_temperature(run.format.truth(parts[key]), run.format.predictions(parts[key])) for key in trainings}
 
 
 def scaled_rows(run: Run, rows: pd.DataFrame, temperatures: Mapping[Key, float]) -> pd.DataFrame:
     """The predictions with the probabilities of every training at its own temperature."""
     scaled = rows.copy()
-    columns = list(run.prediction_columns)
-    for key, part in _by_training(rows).items():
-        scaled.loc[part.index, columns] = scale_probabilities(run.probabilities(part), temperatures[key])
+    columns = list(run.format.prediction_columns)
+    for key, part in trainings_of(rows).items():
+        scaled.loc[part.index, columns] = scale_probabilities(run.format.predictions(part), temperatures[key])
     return scaled
 
 
-def calibration_numbers(parts: Sequence[tuple[npt.NDArray[np.intp], Floats]]) -> CalibrationNumbers:
-    """Of the targets and probabilities of several seeds."""
+def summarize_calibration(run: Run, parts: Sequence[pd.DataFrame]) -> CalibrationNumbers:
+    """The calibration of several groups of predictions, averaged over them."""
+    pairs = [(run.format.truth(part), run.format.predictions(part)) for part in parts]
     return CalibrationNumbers(
-        ece=float(np.mean([reliability(*part).ece for part in parts])),
-        nll=float(np.mean([negative_log_likelihood(*part) for part in parts])),
-        brier=float(np.mean([brier_score(*part) for part in parts])),
-        bins=reliability(np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])),
+        ece=float(np.mean([reliability(*pair).ece for pair in pairs])),
+        nll=float(np.mean([negative_log_likelihood(*pair) for pair in pairs])),
+        brier=float(np.mean([brier_score(*pair) for pair in pairs])),
+        bins=reliability(np.concatenate([pair[0] for pair in pairs]), np.concatenate([pair[1] for pair in pairs])),
     )
 
 
 def choose_operating_point(run: Run, val: pd.DataFrame, trainings: Sequence[Key], rule: str) -> OperatingPoint | str:
     """The threshold of every training, or the reason why there is none."""
     if len(run.classes) != 2:
-        return f"A threshold divides two classes; here are {len(run.classes)}, and the most probable one is called."
-    parts = _by_training(val)
+        return f"A threshold needs two classes; here are {len(run.classes)}, and the most probable one is called."
+    parts = trainings_of(val)
     thresholds = {}
     for key in trainings:
         if key not in parts:
             return "There are no validation slides to choose a threshold on, so the most probable class is called."
-        positive = run.targets(parts[key]) == POSITIVE
+        positive = run.format.truth(parts[key]) == POSITIVE
         if positive.all() or not positive.any():
-            return f"The validation part of fold {key[0]} has one class only, so that no threshold could be chosen."
-        thresholds[key] = choose_threshold(positive, run.probabilities(parts[key])[:, POSITIVE], rule)
+            return f"The validation part of fold {key[0]} has one class only, so no threshold could be chosen."
+        thresholds[key] = choose_threshold(positive, run.format.predictions(parts[key])[:, POSITIVE], rule)
     return OperatingPoint(rule, run.classes[POSITIVE], thresholds)
 
 
 def called_rows(run: Run, rows: pd.DataFrame, point: OperatingPoint) -> pd.DataFrame:
     """The predictions with 1 for the class that is called at the thresholds, and 0 for the other."""
     called = rows.copy()
-    negative_column, positive_column = run.prediction_columns
-    for key, part in _by_training(rows).items():
+    negative_column, positive_column = run.format.prediction_columns
+    for key, part in trainings_of(rows).items():
         calls = (part[positive_column] >= point.thresholds[key]).astype(float)
         called.loc[part.index, positive_column] = calls
         called.loc[part.index, negative_column] = 1 - calls
     return called
-
-
-def _by_training(rows: pd.DataFrame) -> dict[Key, pd.DataFrame]:
-    found: dict[Key, pd.DataFrame] = {}
-    for fold, seed in rows[["fold", "seed"]].drop_duplicates().itertuples(index=False):
-        found[int(fold), int(seed)] = rows[(rows["fold"] == fold) & (rows["seed"] == seed)]
-    return found
 
 
 def _numbers(numbers: CalibrationNumbers) -> dict[str, Any]:
@@ -140,7 +131,7 @@ def _numbers(numbers: CalibrationNumbers) -> dict[str, Any]:
         "ece": numbers.ece,
         "nll": numbers.nll,
         "brier": numbers.brier,
-        "confidence": [number_or_none(value) for value in bins.confidence],
-        "accuracy": [number_or_none(value) for value in bins.accuracy],
-        "count": bins.count.tolist(),
+        "confidence": jsonable(bins.confidence),
+        "accuracy": jsonable(bins.accuracy),
+        "count": jsonable(bins.count),
     }
