@@ -194,6 +194,13 @@ def test_reports(tmp_path: Path) -> None:
         write_report([])
 
 
+def test_one_report_is_of_one_task(tmp_path: Path) -> None:
+    _regression_run(tmp_path / "r")
+    _multilabel_run(tmp_path / "m")
+    with pytest.raises(AsmilError, match=r"m .*multilabel.*regression"):
+        evaluation_document([evaluate_run(tmp_path / name, resamples=10) for name in ("r", "m")])
+
+
 def test_folds_that_share_slides_are_judged_one_by_one(tmp_path: Path) -> None:
     table = _regression_run(tmp_path)
     table.assign(fold=table["seed"], seed=0).to_parquet(tmp_path / "predictions.parquet")

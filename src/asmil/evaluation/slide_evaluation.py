@@ -20,6 +20,7 @@ from asmil.evaluation.bootstrap import draw_patients, number_patients, percentil
 from asmil.evaluation.run import Run
 from asmil.evaluation.run_evaluation import Role, RunEvaluation, rows_of
 from asmil.reporting import Estimate
+from asmil.reporting.estimate import means_by
 from asmil.tasks.checked_arrays import Floats
 from asmil.tasks.prediction_format import PredictionFormat
 from asmil.tasks.weighted import mean_defined
@@ -188,7 +189,7 @@ def measure_rows(task: PredictionFormat, rows: pd.DataFrame, resamples: int, see
             samples[metric.name][kept],
             skipped=len(kept) - int(kept.sum()),
             n=len(rows.drop_duplicates("slide")),
-            per_seed=_per_seed([(number, float(found[metric.name][0])) for number, found in by_replicate]),
+            per_seed=means_by((number, float(found[metric.name][0])) for number, found in by_replicate),
             per_training={key: float(found[metric.name][0]) for key, found in by_training.items()},
         )
         for metric in task.metrics
@@ -211,13 +212,6 @@ def _estimate(value: Any, samples: npt.NDArray[np.generic], skipped: int = 0, **
 
 def _averaged(found: Sequence[Mapping[str, Floats]]) -> dict[str, Floats]:
     return {name: mean_defined(np.stack([one[name] for one in found], axis=-1)) for name in found[0]}
-
-
-def _per_seed(values: Sequence[tuple[int, float]]) -> dict[int, float]:
-    found: dict[int, list[float]] = {}
-    for seed, value in values:
-        found.setdefault(seed, []).append(value)
-    return {seed: float(mean_defined(np.array(of_seed))) for seed, of_seed in sorted(found.items())}
 
 
 def _ones(part: pd.DataFrame) -> Floats:

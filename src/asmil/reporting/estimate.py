@@ -56,10 +56,7 @@ class Estimate:
     @property
     def per_fold(self) -> dict[int, float]:
         """The value of each fold, averaged over its seeds; undefined trainings are left out."""
-        found: dict[int, list[float]] = {}
-        for (fold, _), value in self.per_training.items():
-            found.setdefault(fold, []).append(value)
-        return {fold: mean_defined(values) for fold, values in found.items()}
+        return means_by((fold, value) for (fold, _), value in self.per_training.items())
 
     @property
     def sd_seeds(self) -> float:
@@ -91,6 +88,14 @@ class Estimate:
         if "skipped" in details:
             found["skipped_resamples"] = self.skipped
         return dict(jsonable(found))
+
+
+def means_by(pairs: Iterable[tuple[int, float]]) -> dict[int, float]:
+    """The mean of the defined values of every key, from (key, value) pairs."""
+    found: dict[int, list[float]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return {key: mean_defined(values) for key, values in found.items()}
 
 
 def mean_defined(values: Iterable[float]) -> float:

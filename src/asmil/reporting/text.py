@@ -176,7 +176,7 @@ def terminal_table(table: Table) -> TerminalTable:
             # numbers must not break, but long names must not push them out of the terminal
             longest = max((len(row[place].text) for row in table.cells()), default=0)
             drawn.add_column(
-                title.replace(" ", "\n", 1), justify="right", no_wrap=longest <= LONGEST_NUMBER, overflow="fold"
+                title.replace(" ", "\n"), justify="right", no_wrap=longest <= LONGEST_NUMBER, overflow="fold"
             )
     for row in table.cells():
         drawn.add_row(*(_terminal_cell(row[place], with_notes=place == 0) for place in shown))

@@ -106,10 +106,10 @@ class PairedPredictions:
         patient = number_patients(self.rows.patients.tolist())
 
         def measure(drawn: Floats) -> dict[tuple[str, str], Floats]:
+            weights = {name: [drawn[:, patient[part]] for part in parts] for name, parts in self.parts.items()}
             return {
                 (run.name, metric.name): np.stack(
-                    [self._mean_over_parts(metric, prediction, drawn[:, patient]) for prediction in run.predictions],
-                    axis=1,
+                    [self._mean_over_parts(metric, one, weights[metric.name]) for one in run.predictions], axis=1
                 )
                 for run in runs
                 for metric in self.metrics
@@ -119,10 +119,11 @@ class PairedPredictions:
         undefined = np.isnan(np.concatenate(list(found.values()), axis=1)).any(axis=1)
         return {key: np.where(undefined[:, None], np.nan, values) for key, values in found.items()}
 
-    def _mean_over_parts(self, metric: Metric, prediction: Floats, weights: Floats) -> Floats:
+    def _mean_over_parts(self, metric: Metric, prediction: Floats, weights: Sequence[Floats]) -> Floats:
+        """R values from the R x n_k weights of every part."""
         values = [
-            _measured(metric, self.rows.truth[part], prediction[part], weights[:, part])
-            for part in self.parts[metric.name]
+            _measured(metric, self.rows.truth[part], prediction[part], weight)
+            for part, weight in zip(self.parts[metric.name], weights, strict=True)
         ]
         return np.asarray(np.mean(values, axis=0))
 

@@ -31,6 +31,8 @@ from asmil.evaluation.survival.predictions import (
 from asmil.evaluation.survival.risk_groups import RiskGroup, RiskGroups, compare_groups, group_patients
 from asmil.evaluation.survival.step_curves import StepCurves, censoring_curves, survival_curves
 from asmil.reporting import Estimate, Interval, jsonable
+from asmil.reporting.estimate import mean_defined as mean_of_numbers
+from asmil.reporting.estimate import means_by
 from asmil.tasks.checked_arrays import Floats
 from asmil.tasks.concordance import weighted_concordance
 from asmil.tasks.weighted import mean_defined
@@ -114,7 +116,7 @@ def evaluate_survival(
 ) -> SurvivalEvaluation:
     """Evaluate the predictions that a survival run made for one part of its cohort.
 
-    Every metric is taken on the patients of each training and averaged over folds and seeds; the interval is the 2.5
+    Each metric is computed on the patients of each training and averaged over folds and seeds; the interval is the 2.5
     and 97.5 percentile of that average over `resamples` draws of patients. The censoring distribution and the
     Kaplan-Meier reference are those of all evaluated patients.
 
@@ -218,7 +220,8 @@ def _bootstrap(
         return {name: _mean_of_defined(name, drawn, found) for name in found[parts[0].key]}
 
     counts = draw_patients(len(grid.time), resamples, seed)
-    return {name: values.astype(np.float64) for name, values in under_draws(under, counts, 2 * len(grid.time)).items()}
+    # curves over many times take more memory than a single number per draw
+    return under_draws(under, counts, 2 * len(grid.time))
 
 
 def _mean_of_defined(name: str, drawn: Measures, found: Measures) -> Floats:
@@ -230,14 +233,11 @@ def _mean_of_defined(name: str, drawn: Measures, found: Measures) -> Floats:
 
 
 def _over_trainings(per_training: dict[tuple[int, int], float], samples: Floats, n: int | None = None) -> Estimate:
-    per_seed: dict[int, list[float]] = {}
-    for (_, seed), value in per_training.items():
-        per_seed.setdefault(seed, []).append(value)
-    value = float(mean_defined(np.array(list(per_training.values()))))
+    value = mean_of_numbers(per_training.values())
     return Estimate(
         value=value,
         interval=percentile_interval(samples),
-        per_seed={seed: float(mean_defined(np.array(values))) for seed, values in per_seed.items()},
+        per_seed=means_by((seed, one) for (_, seed), one in per_training.items()),
         per_training=per_training,
         n=n,
         skipped=0 if np.isnan(value) else int(np.isnan(samples).sum()),
