@@ -32,7 +32,7 @@ def asmil_compare(*arguments: object) -> Result:
 def test_tables_and_words_are_printed(runs: list[Path]) -> None:
     done = asmil_compare(*runs)
     assert done.exit_code == 0, done.output
-    for wanted in ("40 slides of 20 patients, 2 folds", "macro-F1", "macro-AUC", "(Holm, 4)"):
+    for wanted in ("40 slides of 20 patients, 2 folds", "macro-F1", "macro-AUC", "(Holm,"):
         assert wanted in done.output
     assert "--unit patient" in " ".join(done.output.split())
 
