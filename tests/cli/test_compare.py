@@ -32,10 +32,9 @@ def asmil_compare(*arguments: object) -> Result:
 def test_tables_and_words_are_printed(runs: list[Path]) -> None:
     done = asmil_compare(*runs)
     assert done.exit_code == 0, done.output
-    for wanted in ("40 slides of 20 patients, 2 folds", "macro-F1", "macro-AUC", "4 tests", "p over"):
+    for wanted in ("40 slides of 20 patients, 2 folds", "macro-F1", "macro-AUC", "(Holm,"):
         assert wanted in done.output
-    assert "seeds are drawn for each run on its own" in " ".join(done.output.split())
-    assert "--unit patient makes one prediction a patient" in " ".join(done.output.split())
+    assert "--unit patient" in " ".join(done.output.split())
 
 
 def test_json_with_a_reference_or_all_pairs(runs: list[Path]) -> None:

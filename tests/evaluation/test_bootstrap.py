@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from asmil.evaluation.bootstrap import (
     draw_patients,
-    has_two_classes,
     number_patients,
     percentile_interval,
 )
@@ -21,7 +20,7 @@ def test_patient_bootstrap_oracle() -> None:
     patient = number_patients(block["patient"])
     counts = draw_patients(patient.max() + 1, block["R"], block["seed"])
     weights = counts[:, patient].astype(float)
-    kept = has_two_classes(target, 2, weights)
+    kept = weighted.has_two_classes(target, 2, weights)
     auc = weighted.weighted_auc(target, np.stack([1 - score, score], axis=1), weights)[kept, 1]
     assert int((~kept).sum()) == block["skipped_single_class"]
     assert percentile_interval(auc) == pytest.approx(block["percentile_ci95_patient"], abs=1e-9)
@@ -44,7 +43,7 @@ def test_patients_are_numbered_by_name() -> None:
 
 def test_a_resample_with_one_class_is_found() -> None:
     weights = np.array([[1.0, 1, 0, 0], [1, 0, 1, 0], [0, 0, 2, 2]])
-    assert has_two_classes(np.array([0, 0, 1, 1]), 2, weights).tolist() == [False, True, False]
+    assert weighted.has_two_classes(np.array([0, 0, 1, 1]), 2, weights).tolist() == [False, True, False]
 
 
 def test_percentiles_leave_out_what_is_undefined() -> None:

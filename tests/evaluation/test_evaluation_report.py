@@ -13,13 +13,18 @@ from typer.testing import CliRunner
 from asmil.cli.evaluate import evaluate
 from asmil.cli.synthetic import synthetic
 from asmil.errors import AsmilError
-from asmil.evaluation import evaluate_run, write_report, write_run_report
-from asmil.evaluation.figures import roc_points
-from asmil.evaluation.page import render_page
+from asmil.evaluation import RunEvaluation, evaluate_run, write_report
+from asmil.evaluation.classification_figures import roc_points
+from asmil.evaluation.report import evaluation_document
+from asmil.reporting.page import html_document
 from fake_run_folder import write_run
 from parsed_page import Page
 
 NASTY = ("<script>alert(1)</script>", 'a"b&c', "$x_{|")
+
+
+def page_of(evaluations: list[RunEvaluation]) -> str:
+    return html_document(evaluation_document(evaluations))
 
 
 def test_a_report_of_two_runs(tmp_path: Path) -> None:
@@ -40,7 +45,7 @@ def test_a_report_of_two_runs(tmp_path: Path) -> None:
     for wanted in ("4 (2 folds × 2 seeds)", "not evaluated on the same slides", "no validation slides"):
         assert wanted in text
     markdown = (page.parent / "report.md").read_text()
-    assert "| one | asmil | paper | test |" in markdown
+    assert "| one (asmil, preset paper, test part) |" in markdown
     assert len(json.loads((page.parent / "metrics.json").read_text())) == 2
     assert set(pd.read_csv(page.parent / "metrics.csv")["run"]) == {"one", "two"}
 
@@ -60,7 +65,7 @@ def test_names_are_escaped(tmp_path: Path) -> None:
 
 def test_a_single_run_reports_into_its_own_folder(tmp_path: Path) -> None:
     write_run(tmp_path, seeds=1, config={"data": {"max_tiles": 512}, "training": {"select": "last"}})
-    page = write_run_report(evaluate_run(tmp_path, resamples=20))
+    page = write_report(evaluate_run(tmp_path, resamples=20))
     assert page == tmp_path / "report.html"
     assert json.loads((tmp_path / "evaluation.json").read_text())["trainings"] == 1
     text = page.read_text()
@@ -70,28 +75,28 @@ def test_a_single_run_reports_into_its_own_folder(tmp_path: Path) -> None:
 
 def test_validation_numbers_of_a_chosen_epoch_are_called_optimistic(tmp_path: Path) -> None:
     write_run(tmp_path, role="val")
-    assert "they are optimistic" in render_page([evaluate_run(tmp_path, role="val", resamples=20)])
+    assert "ptimistic" in page_of([evaluate_run(tmp_path, role="val", resamples=20)])
 
 
 def test_the_rule_that_chose_the_epoch_is_told(tmp_path: Path) -> None:
     table = write_run(tmp_path)
     both = [table, table.assign(role="val", slide="v" + table["slide"], patient="v" + table["patient"])]
     pd.concat(both).to_parquet(tmp_path / "predictions.parquet")
-    assert "by the highest macro-F1 + macro-AUC; the test part" in render_page([evaluate_run(tmp_path, resamples=20)])
+    assert "by the highest macro-F1 + macro-AUC" in page_of([evaluate_run(tmp_path, resamples=20)])
 
 
 def test_without_a_record_of_the_training(tmp_path: Path) -> None:
     write_run(tmp_path, seeds=2)
     (tmp_path / "fold-0" / "seed-0" / "metrics.jsonl").unlink()
     (tmp_path / "fold-0" / "seed-1" / "metrics.jsonl").write_text('{"epoch": 1\n')
-    text = render_page([evaluate_run(tmp_path, resamples=20)])
-    assert "was not recorded" in text
+    text = page_of([evaluate_run(tmp_path, resamples=20)])
+    assert "were not recorded" in text
     assert "have no epoch" in text
 
 
 def test_one_class_has_no_roc_curve_and_still_a_page(tmp_path: Path) -> None:
     write_run(tmp_path, target=np.zeros(40, int))
-    text = render_page([evaluate_run(tmp_path, resamples=20)])
+    text = page_of([evaluate_run(tmp_path, resamples=20)])
     assert "the AUC is undefined" in text
     assert Page(text).tags.count("img") == 2  # reliability and learning curves
 

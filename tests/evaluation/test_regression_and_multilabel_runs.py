@@ -23,9 +23,11 @@ from sklearn.metrics import (
 )
 
 from asmil.errors import AsmilError
-from asmil.evaluation.multilabel_runs import evaluate_multilabel, weighted_multilabel
-from asmil.evaluation.regression_runs import evaluate_regression, weighted_regression
-from asmil.evaluation.slide_report import render_slide_page, slide_summary_table, write_slide_report
+from asmil.evaluation import evaluate_run
+from asmil.evaluation.report import evaluation_document, write_report
+from asmil.reporting import print_document
+from asmil.tasks.multilabel import measure_labels
+from asmil.tasks.regression import measure_values, r_squared
 from parsed_page import Page
 
 counts = st.lists(st.integers(0, 3), min_size=14, max_size=14).filter(
@@ -70,7 +72,7 @@ def _multilabel_run(path: Path) -> pd.DataFrame:
 
 def test_regression_is_judged_a_seed_at_a_time(tmp_path: Path) -> None:
     table = _regression_run(tmp_path)
-    found = evaluate_regression(tmp_path, resamples=50)
+    found = evaluate_run(tmp_path, resamples=50)
     seeds = [part for _, part in table.groupby("seed")]
     wanted = {
         "mae": mean_absolute_error,
@@ -94,8 +96,8 @@ def test_weights_are_repetitions_of_values(drawn: list[int]) -> None:
     rng = np.random.default_rng(0)
     target, value = rng.integers(0, 5, 14).astype(float), rng.integers(0, 6, 14).astype(float)
     weights, repeated = np.array([drawn], dtype=float), np.repeat(np.arange(14), drawn)
-    found = weighted_regression(target, value, weights)
-    plain = weighted_regression(target[repeated], value[repeated], np.ones((1, len(repeated))))
+    found = measure_values(target, value[:, None], weights)
+    plain = measure_values(target[repeated], value[repeated, None], np.ones((1, len(repeated))))
     for name, values in found.items():
         np.testing.assert_allclose(values, plain[name], atol=1e-9, err_msg=name)
     if np.ptp(target[repeated]) and np.ptp(value[repeated]):
@@ -103,14 +105,38 @@ def test_weights_are_repetitions_of_values(drawn: list[int]) -> None:
 
 
 def test_equal_targets_have_errors_but_no_correlation() -> None:
-    found = weighted_regression(np.full(4, 0.1), np.arange(4.0), np.ones((1, 4)))
+    found = measure_values(np.full(4, 0.1), np.arange(4.0)[:, None], np.ones((1, 4)))
     assert found["mae"][0] == pytest.approx(np.abs(np.arange(4) - 0.1).mean())
     assert np.isnan([found["r2"][0], found["pearson"][0], found["spearman"][0]]).all()
 
 
+@pytest.mark.parametrize("scale", [1e-7, 1.0, 1e7])
+def test_r2_does_not_depend_on_the_unit_of_the_target(tmp_path: Path, scale: float) -> None:
+    rng = np.random.default_rng(3)
+    target = rng.normal(size=30)
+    value = target + 0.3 * rng.normal(size=30)
+    wanted = r2_score(target, value)
+    assert r_squared(scale * target, scale * value) == pytest.approx(wanted)
+    weights = rng.integers(0, 3, (4, 30)).astype(float)
+    drawn = measure_values(scale * target, scale * value[:, None], weights)["r2"]
+    assert drawn == pytest.approx(measure_values(target, value[:, None], weights)["r2"])
+
+
+def test_equal_targets_have_no_r2_whatever_their_size() -> None:
+    for target in (np.full(3, 0.1), np.full(7, 1e-7), np.full(5, 12345.678)):
+        assert np.isnan(r_squared(target, np.arange(len(target), dtype=float)))
+
+
+def test_an_option_that_does_not_apply_is_reported(tmp_path: Path) -> None:
+    _regression_run(tmp_path)
+    assert not evaluate_run(tmp_path, resamples=10).warnings
+    assert "--threshold f1" in evaluate_run(tmp_path, resamples=10, threshold_rule="f1").warnings[0]
+
+
 def test_labels_are_judged_one_by_one(tmp_path: Path) -> None:
     table = _multilabel_run(tmp_path)
-    found = evaluate_multilabel(tmp_path, resamples=50)
+    found = evaluate_run(tmp_path, resamples=50)
+    by_label = {row.name: row for row in found.classes}
     seeds = [part for _, part in table.groupby("seed")]
     for label in LABELS:
         truth, score = f"target_{label}", f"prob_{label}"
@@ -120,10 +146,10 @@ def test_labels_are_judged_one_by_one(tmp_path: Path) -> None:
             "f1": [f1_score(part[truth], part[score] >= 0.5) for part in seeds],
         }
         for name, wanted in values.items():
-            assert found.labels[label][name][0] == pytest.approx(np.mean(wanted))
-        assert found.support[label] == seeds[0][truth].sum()
+            assert by_label[label].metrics[name].value == pytest.approx(np.mean(wanted))
+        assert by_label[label].support == seeds[0][truth].sum()
     for mean, name in (("macro_auc", "auc"), ("macro_f1", "f1"), ("mean_ap", "ap")):
-        assert found.metrics[mean].value == pytest.approx(np.mean([found.labels[label][name][0] for label in LABELS]))
+        assert found.metrics[mean].value == pytest.approx(np.mean([row.metrics[name].value for row in found.classes]))
 
 
 @given(counts)
@@ -131,66 +157,73 @@ def test_weights_are_repetitions_of_labels(drawn: list[int]) -> None:
     rng = np.random.default_rng(0)
     present, scores = rng.random((14, 2)) < 0.5, rng.integers(0, 5, (14, 2)) / 4
     weights, repeated = np.array([drawn], dtype=float), np.repeat(np.arange(14), drawn)
-    plain = weighted_multilabel(present[repeated], scores[repeated], np.ones((1, len(repeated))))
-    for name, values in weighted_multilabel(present, scores, weights).items():
+    plain = measure_labels(present[repeated], scores[repeated], np.ones((1, len(repeated))))
+    for name, values in measure_labels(present, scores, weights).items():
         np.testing.assert_allclose(values, plain[name], err_msg=name)
 
 
 def test_a_label_that_nobody_has(tmp_path: Path) -> None:
     table = _multilabel_run(tmp_path)
     table.assign(**{f"target_{LABELS[1]}": 0}).to_parquet(tmp_path / "predictions.parquet")
-    found = evaluate_multilabel(tmp_path, resamples=20)
-    assert np.isnan(found.labels[LABELS[1]]["auc"][0])
-    assert found.metrics["macro_auc"].value == pytest.approx(found.labels[LABELS[0]]["auc"][0])
+    found = evaluate_run(tmp_path, resamples=20)
+    assert np.isnan(found.classes[1].metrics["auc"].value)
+    assert found.metrics["macro_auc"].value == pytest.approx(found.classes[0].metrics["auc"].value)
     json.dumps(found.to_dict(), allow_nan=False)
 
 
 def test_reports(tmp_path: Path) -> None:
     _regression_run(tmp_path / "r")
     _multilabel_run(tmp_path / "m")
-    regression = evaluate_regression(tmp_path / "r", resamples=20)
-    multilabel = evaluate_multilabel(tmp_path / "m", resamples=20)
-    page = write_slide_report(regression)
+    regression = evaluate_run(tmp_path / "r", resamples=20)
+    multilabel = evaluate_run(tmp_path / "m", resamples=20)
+    page = write_report(regression)
     assert page == tmp_path / "r" / "report.html"
     assert Page(page.read_text()).tags.count("img") == 1
     assert json.loads((tmp_path / "r" / "evaluation.json").read_text())["task"] == "regression"
-    words = " ".join(Page(write_slide_report([multilabel], tmp_path / "out").read_text()).words)
+    words = " ".join(Page(write_report([multilabel], tmp_path / "out").read_text()).words)
     assert LABELS[1] in words
-    assert "last epoch was kept" in words
+    assert "training.select: last" in words
     assert (tmp_path / "out" / "metrics.json").is_file()
     for evaluation in (regression, multilabel):
         console = Console(width=120, file=StringIO())
-        console.print(slide_summary_table([evaluation]))
+        print_document(evaluation_document([evaluation]), console)
         assert "60 slides of 30 patients" in console.file.getvalue()  # type: ignore[attr-defined]
-    with pytest.raises(AsmilError, match="needs a folder"):
-        write_slide_report([regression, regression])
+    with pytest.raises(AsmilError, match="--out"):
+        write_report([regression, regression])
     with pytest.raises(AsmilError, match="nothing to report"):
-        write_slide_report([])
+        write_report([])
+
+
+def test_one_report_is_of_one_task(tmp_path: Path) -> None:
+    _regression_run(tmp_path / "r")
+    _multilabel_run(tmp_path / "m")
+    with pytest.raises(AsmilError, match=r"m .*multilabel.*regression"):
+        evaluation_document([evaluate_run(tmp_path / name, resamples=10) for name in ("r", "m")])
 
 
 def test_folds_that_share_slides_are_judged_one_by_one(tmp_path: Path) -> None:
     table = _regression_run(tmp_path)
     table.assign(fold=table["seed"], seed=0).to_parquet(tmp_path / "predictions.parquet")
-    found = evaluate_regression(tmp_path, resamples=20)
+    found = evaluate_run(tmp_path, resamples=20)
     assert not found.folds_joined
-    assert "The folds share slides" in render_slide_page([found])
+    assert "share slides" in evaluation_document([found]).first_warnings[0]
     assert found.metrics["r2"].value == pytest.approx(np.mean(list(found.metrics["r2"].per_training.values())))
 
 
 def test_what_is_wrong_is_told(tmp_path: Path) -> None:
     table = _regression_run(tmp_path)
-    with pytest.raises(AsmilError, match="where a multilabel task is needed"):
-        evaluate_multilabel(tmp_path)
+    with pytest.raises(AsmilError, match="--unit patient"):
+        evaluate_run(tmp_path, unit="patient")
     with pytest.raises(AsmilError, match="no val predictions, only test"):
-        evaluate_regression(tmp_path, role="val")
+        evaluate_run(tmp_path, role="val")
     with pytest.raises(AsmilError, match="did you mean 'test'"):
-        evaluate_regression(tmp_path, role="tests")  # type: ignore[arg-type]
+        evaluate_run(tmp_path, role="tests")  # type: ignore[arg-type]
     with pytest.raises(AsmilError, match="0 resamples"):
-        evaluate_regression(tmp_path, resamples=0)
+        evaluate_run(tmp_path, resamples=0)
     table.assign(target=np.nan).to_parquet(tmp_path / "predictions.parquet")
-    with pytest.raises(AsmilError, match="target of slide s0 is not finite"):
-        evaluate_regression(tmp_path)
+    with pytest.raises(AsmilError, match=r"slide s0 .*target"):
+        evaluate_run(tmp_path)
     labels = _multilabel_run(tmp_path)
     labels.assign(target_gland=2).to_parquet(tmp_path / "predictions.parquet")
-    with pytest.raises(AsmilError, match="target_gland of slide s0 is neither 0 nor 1"):
-        evaluate_multilabel(tmp_path)
+    with pytest.raises(AsmilError, match=r"slide s0 .*target_gland"):
+        evaluate_run(tmp_path)

@@ -21,10 +21,10 @@ from asmil.evaluation.stability.bag_features import bag_feature_picture, drawn_s
 from asmil.evaluation.stability.choice import choose_slide, default_epochs, legend_names, nearest_recording
 from asmil.evaluation.stability.course import course_picture, schedule_sentence
 from asmil.evaluation.stability.maps import map_picture, map_rows
-from asmil.evaluation.stability.number_format import format_measure, format_share
 from asmil.evaluation.stability.page import write_stability_page
 from asmil.evaluation.stability.score_histograms import describe, histogram_picture, normalized, scored_slides
 from asmil.evaluation.stability.tile_raster import raster, tile_cells, tile_pitch
+from asmil.reporting.formats import format_share, format_significant
 from fake_recorded_slides import PITCH, FakeRun, tissue, write_fake_run
 from parsed_page import Page
 
@@ -277,7 +277,7 @@ def test_concentration_in_words() -> None:
     ],
 )
 def test_measures_are_short(value: float | None, text: str) -> None:
-    assert format_measure(value) == text
+    assert format_significant(value) == text
 
 
 def test_a_share_is_rounded_neither_to_nothing_nor_to_all() -> None:

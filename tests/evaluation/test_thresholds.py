@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asmil.errors import AsmilError
-from asmil.evaluation import evaluate_run, write_run_report
+from asmil.evaluation import evaluate_run, write_report
 from asmil.evaluation.thresholds import choose_threshold
 from asmil.training.operating_point import read_operating_point
 from fake_run_folder import write_run
@@ -86,7 +86,7 @@ def test_the_test_part_is_called_at_the_thresholds_of_validation(tmp_path: Path)
     for seed, part in table.groupby("seed"):
         limits = part["fold"].map(lambda fold, seed=seed: point.thresholds[fold, seed])
         per_seed.append((part["prob_tumor"] >= limits)[part["target"] == "tumor"].mean())
-    value, interval = found.operating.metrics["sensitivity"]
+    value, interval = found.operating.metrics["sensitivity"].value, found.operating.metrics["sensitivity"].interval
     assert value == pytest.approx(np.mean(per_seed))
     assert interval.low <= value <= interval.high
 
@@ -107,7 +107,7 @@ def test_the_test_part_does_not_move_the_threshold(tmp_path: Path) -> None:
 def test_the_point_is_kept_in_the_run(tmp_path: Path) -> None:
     with_validation(tmp_path, 0.5)
     found = evaluate_run(tmp_path, resamples=10, threshold_rule="sensitivity:0.9")
-    page = write_run_report(found)
+    page = write_report(found)
     kept = read_operating_point(tmp_path)
     assert found.operating is not None
     assert kept == found.operating.point
@@ -133,11 +133,11 @@ def test_by_patient_the_slides_of_a_patient_are_averaged(tmp_path: Path) -> None
     found = evaluate_run(tmp_path, resamples=20, unit="patient")
     assert found.n_slides == found.n_patients == table["patient"].nunique()
     means = table.groupby("patient")["prob_tumor"].mean()
-    place = dict(zip(found.replicates[0].slides, found.replicates[0].probabilities[:, 1], strict=True))
+    place = dict(zip(found.rows["slide"], found.rows["prob_tumor"], strict=True))
     assert place == pytest.approx(means.to_dict())
-    page = write_run_report(found)
+    page = write_report(found)
     assert page.name == "report-patient.html"
-    assert "each by the mean of its slides" in page.read_text()
+    assert f"{found.n_patients} patients" in page.read_text()
 
 
 def test_a_patient_with_two_targets_is_refused(tmp_path: Path) -> None:

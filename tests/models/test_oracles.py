@@ -10,15 +10,20 @@ import torch
 
 from asmil import AsmilError
 from asmil.models import official
-from oracles.__main__ import check_file, main
+from oracles.__main__ import Verdict, check_file, main
+from oracles.problem import is_model
 from oracles.rule import draw_state
 from shared_data import oracle_files
 
 
-@pytest.mark.parametrize("path", oracle_files("*.json"))
+def of_a_model(path):
+    return is_model(json.loads(path.read_text()))
+
+
+@pytest.mark.parametrize("path", oracle_files("*.json", only=of_a_model))
 def test_agrees_with_the_official_numbers(path):
     verdict = check_file(path)
-    assert verdict.passed is not False, verdict.details
+    assert verdict.passed, verdict.details
 
 
 @pytest.mark.parametrize("path", oracle_files("asmil_reference.json"))
@@ -117,3 +122,9 @@ def test_checkpoints_load_as_they_were_saved(path):
     part = {f"module.{name}": tensor for name, tensor in state.items() if name not in (missing, missing[:-6] + "bias")}
     with pytest.raises(AsmilError, match=re.escape(missing)):
         official.load(part, content["config"])
+
+
+def test_the_files_of_the_repository_are_the_default(monkeypatch, capsys):
+    monkeypatch.setattr("oracles.__main__.check_file", lambda path: Verdict(path.name, "", True))
+    assert main([]) == 0
+    assert f"{len(oracle_files('*.json'))} passed, 0 failed" in capsys.readouterr().out

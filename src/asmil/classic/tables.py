@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from asmil.classic.rules import RULES
+from asmil.reporting import markdown_table
 
 Report = Mapping[str, Any]
 NONE = "–"
@@ -33,7 +34,7 @@ def paper_table(report: Report) -> str:
     figures = report["paper"]["accuracy"]
     names = list(next(iter(figures.values())))
     rows = [[method, *(f"{of[name][0]:.3f} ± {of[name][1]:.3f}" for name in names)] for method, of in figures.items()]
-    return markdown(["method", *names], rows)
+    return markdown_table(["method", *names], rows)
 
 
 def set_table(report: Report) -> str:
@@ -60,7 +61,7 @@ def set_table(report: Report) -> str:
                 f"{best['per_instance']:.3f}, {best['per_bag']:.3f}",
             ]
         )
-    return markdown(header, rows)
+    return markdown_table(header, rows)
 
 
 def results_section(report: Report) -> str:
@@ -92,7 +93,7 @@ def markdown_report(report: Report) -> str:
 
 
 def csv_table(report: Report) -> str:
-    """One line a set, method and rule."""
+    """One line per set, method and rule."""
     columns = ["set", "method", "rule", "mean", "sd_folds", "n_folds", "sd_seeds", "per_seed", "auc", "seconds"]
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\n")
@@ -111,12 +112,6 @@ def rules_of(report: Report) -> list[str]:
     return [rule for rule in RULES if rule in there]
 
 
-def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 def _methods_by_sets(report: Report, rule: str, cell: Callable[[Mapping[str, Any]], str]) -> str:
     found = {(entry["name"], entry["set"]): entry for entry in report["results"] if entry["rule"] == rule}
     names = [one["name"] for one in report["sets"]]
@@ -125,4 +120,4 @@ def _methods_by_sets(report: Report, rule: str, cell: Callable[[Mapping[str, Any
         for method in (row["name"] for row in report["methods"])
         if any((method, name) in found for name in names)
     ]
-    return markdown(["method", *names], rows)
+    return markdown_table(["method", *names], rows)

@@ -12,41 +12,42 @@ def evaluate(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders that `asmil train` wrote.")],
     role: Annotated[Literal["test", "val"], typer.Option(help="Part of the cohort to evaluate.")] = "test",
     out: Annotated[Path | None, typer.Option(help="Folder for the report; default: the run's own.")] = None,
-    resamples: Annotated[int, typer.Option(min=1, help="Draws of patients behind an interval.")] = 2000,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of those draws.")] = 0,
+    resamples: Annotated[int, typer.Option(min=1, help="Bootstrap resamples of patients.")] = 2000,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap.")] = 0,
     unit: Annotated[
         Literal["slide", "patient"], typer.Option(help="patient: average the slides of a patient first.")
     ] = "slide",
     threshold: Annotated[
-        str, typer.Option(help="How a threshold is chosen on validation slides: youden, f1, sensitivity:0.95, ...")
-    ] = "youden",
+        str | None,
+        typer.Option(
+            metavar="RULE",
+            help="Two classes: how the threshold is chosen on validation slides: youden (default), f1, "
+            "sensitivity:0.95, specificity:0.95.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Evaluate runs: every metric with a 95 % interval by patient, and a report page.
+    """Evaluate runs of one task: every metric with a 95 % interval by patient, and a report.
 
-    One run without --out gets `report.html` and `evaluation.json` in its own folder; several runs are only
-    printed unless --out names a folder. The runs must be of one task.
+    One run without --out gets `report.html` and `evaluation.json` in its own folder. Several runs are only printed
+    unless --out names a folder, which gets `report.html`, `report.md`, `metrics.csv` and `metrics.json`.
     """
     import json
 
     from rich.console import Console
 
-    from asmil.evaluation.kinds import evaluator_of
+    from asmil.evaluation.evaluate import evaluate_run
+    from asmil.evaluation.report import evaluation_document, write_report
+    from asmil.reporting import print_document
 
-    evaluator = evaluator_of(runs)
-    evaluations = [evaluator.evaluate(run, role, resamples, seed, unit, threshold) for run in runs]
-    page = None
-    if out is not None or len(evaluations) == 1:
-        page = evaluator.report(evaluations, out)
+    evaluations = [evaluate_run(run, role, resamples, seed, unit, threshold) for run in runs]
+    document = evaluation_document(evaluations)
+    page = write_report(evaluations, out) if out is not None or len(evaluations) == 1 else None
     if as_json:
         found = [evaluation.to_dict() for evaluation in evaluations]
         typer.echo(json.dumps(found[0] if len(found) == 1 else found, indent=1, ensure_ascii=False))
         return
     console = Console()
-    for table in evaluator.tables(evaluations):
-        console.print(table)
-    for evaluation in evaluations:
-        for warning in evaluation.warnings:
-            console.print(f"{evaluation.name}: {warning}", style="yellow", markup=False)
+    print_document(document, console)
     if page is not None:
         console.print(f"report: {page}", markup=False, soft_wrap=True)

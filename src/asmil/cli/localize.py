@@ -132,7 +132,7 @@ def _summary(found: Localization) -> Table:
 
     from asmil.evaluation.localization.summary import SCALED_METRICS, TITLES, UNSCALED_METRICS
     from asmil.evaluation.localization.words import scaling_title
-    from asmil.evaluation.tables import format_interval, format_number
+    from asmil.reporting.formats import format_interval, format_number
 
     scalings = found.judging.scalings
     table = Table(box=SIMPLE_HEAD)

@@ -49,9 +49,9 @@ def stability(
 
     from asmil.evaluation.stability import alarm_lines, read_stability, summary_of, write_tables
     from asmil.evaluation.stability.choice import choose_slide
-    from asmil.evaluation.stability.number_format import format_count
     from asmil.evaluation.stability.page import write_stability_page
     from asmil.evaluation.stability.tables import run_names
+    from asmil.reporting.formats import format_count
 
     chosen_epochs = _parse_epochs(epochs)
     found = [read_stability(run) for run in runs]
@@ -101,7 +101,7 @@ def _summary(names: list[str], summaries: list[dict[str, Any]]) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
-    from asmil.evaluation.stability.number_format import format_measure
+    from asmil.reporting.formats import format_significant
 
     table = Table(
         title="recorded attention, means over slides and trainings; JSD in nats",
@@ -115,11 +115,10 @@ def _summary(names: list[str], summaries: list[dict[str, Any]]) -> Table:
     for header in (*COLUMNS.values(), "seeds\nagree"):
         table.add_column(header, justify="right", no_wrap=True)
     for name, summary in zip(names, summaries, strict=True):
-        values = [format_measure(summary["measures"][measure]["value"]) for measure in COLUMNS]
+        values = [format_significant(summary["measures"][measure]["value"]) for measure in COLUMNS]
         agreement = summary["agreement"]
-        agree = (
-            f"{format_measure(agreement['top1_overlap'])}\n[dim]{format_measure(agreement['rank_correlation'])}[/dim]"
-        )
+        overlap, ranks = (format_significant(agreement[name]) for name in ("top1_overlap", "rank_correlation"))
+        agree = f"{overlap}\n[dim]{ranks}[/dim]"
         table.add_row(escape(name), *values, agree if agreement["pairs"] else "–")
     return table
 

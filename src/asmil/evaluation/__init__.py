@@ -15,7 +15,8 @@ if TYPE_CHECKING:
         reliability,
         scale_probabilities,
     )
-    from asmil.evaluation.comparison import compare_runs
+    from asmil.evaluation.classification import Evaluation
+    from asmil.evaluation.comparison import compare_runs, write_comparison
     from asmil.evaluation.evaluate import evaluate_run
     from asmil.evaluation.localization import (
         FrocOptions,
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
         tile_mask,
         tile_overlap,
     )
-    from asmil.evaluation.multilabel_runs import evaluate_multilabel
-    from asmil.evaluation.regression_runs import evaluate_regression
-    from asmil.evaluation.report import write_report, write_run_report
+    from asmil.evaluation.report import write_report
+    from asmil.evaluation.run_evaluation import RunEvaluation
+    from asmil.evaluation.slide_evaluation import ClassSummary, SlideEvaluation
     from asmil.evaluation.statistics import (
         benjamini_hochberg,
         bootstrap_seeds_and_patients,
@@ -46,9 +47,9 @@ if TYPE_CHECKING:
         permutation_f1,
         stouffer_if_independent,
     )
-    from asmil.evaluation.summary import ClassSummary, Evaluation, MetricSummary
     from asmil.evaluation.survival import evaluate_survival, integrated_brier_score, time_dependent_auc
     from asmil.evaluation.thresholds import choose_threshold
+    from asmil.reporting import Estimate, Interval
     from asmil.tasks.concordance import concordance
     from asmil.tasks.metrics import balanced_accuracy, macro_auc, macro_f1
     from asmil.tasks.survival_bins import fit_bins
@@ -61,7 +62,8 @@ _HOMES = {
         "reliability",
         "scale_probabilities",
     ),
-    "asmil.evaluation.comparison": ("compare_runs",),
+    "asmil.evaluation.classification": ("Evaluation",),
+    "asmil.evaluation.comparison": ("compare_runs", "write_comparison"),
     "asmil.evaluation.evaluate": ("evaluate_run",),
     "asmil.evaluation.localization": (
         "FrocOptions",
@@ -77,12 +79,9 @@ _HOMES = {
         "tile_mask",
         "tile_overlap",
     ),
-    "asmil.evaluation.multilabel_runs": ("evaluate_multilabel",),
-    "asmil.evaluation.regression_runs": ("evaluate_regression",),
-    "asmil.evaluation.report": (
-        "write_report",
-        "write_run_report",
-    ),
+    "asmil.evaluation.report": ("write_report",),
+    "asmil.evaluation.run_evaluation": ("RunEvaluation",),
+    "asmil.evaluation.slide_evaluation": ("ClassSummary", "SlideEvaluation"),
     "asmil.evaluation.statistics": (
         "benjamini_hochberg",
         "bootstrap_seeds_and_patients",
@@ -95,17 +94,13 @@ _HOMES = {
         "permutation_f1",
         "stouffer_if_independent",
     ),
-    "asmil.evaluation.summary": (
-        "ClassSummary",
-        "Evaluation",
-        "MetricSummary",
-    ),
     "asmil.evaluation.survival": (
         "evaluate_survival",
         "integrated_brier_score",
         "time_dependent_auc",
     ),
     "asmil.evaluation.thresholds": ("choose_threshold",),
+    "asmil.reporting": ("Estimate", "Interval"),
     "asmil.tasks.concordance": ("concordance",),
     "asmil.tasks.metrics": (
         "balanced_accuracy",
@@ -119,10 +114,13 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "ClassSummary",
+    "Estimate",
     "Evaluation",
     "FrocOptions",
     "FrocSlide",
-    "MetricSummary",
+    "Interval",
+    "RunEvaluation",
+    "SlideEvaluation",
     "balanced_accuracy",
     "benjamini_hochberg",
     "bootstrap_seeds_and_patients",
@@ -133,8 +131,6 @@ __all__ = [
     "corrected_resampled_t",
     "delong",
     "dice",
-    "evaluate_multilabel",
-    "evaluate_regression",
     "evaluate_run",
     "evaluate_survival",
     "evaluation_mask",
@@ -161,8 +157,8 @@ __all__ = [
     "tile_mask",
     "tile_overlap",
     "time_dependent_auc",
+    "write_comparison",
     "write_report",
-    "write_run_report",
 ]
 
 

@@ -1,4 +1,4 @@
-"""How far a number could have been another one: the patient bootstrap.
+"""Patient-level bootstrap confidence intervals.
 
 Patients are drawn with replacement, each with all its slides: slides of one patient resemble each other, and
 drawing them one by one would make the interval too narrow. A resample is kept as counts (how often every
@@ -7,25 +7,31 @@ patient was drawn), which the metrics of `asmil.tasks.weighted` take as weights.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from asmil.reporting import Interval
+from asmil.tasks.checked_arrays import Floats
+
+__all__ = [
+    "Interval",
+    "draw_patients",
+    "number_patients",
+    "percentile_interval",
+    "under_draws",
+]
+
 Integers = npt.NDArray[np.integer]
-
-
-class Interval(NamedTuple):
-    """A range of plausible values; nan at both ends when it could not be estimated."""
-
-    low: float
-    high: float
+CELLS_AT_ONCE = 2_000_000
+Key = TypeVar("Key", bound=Hashable)
+Number = TypeVar("Number", bound=np.generic)
 
 
 def number_patients(patients: Sequence[Hashable]) -> npt.NDArray[np.intp]:
-    """n numbers 0 .. P - 1, one a patient, by sorted name: the order of the slides does not matter."""
+    """n numbers 0 .. P - 1, one per patient, by sorted name: the order of the slides does not matter."""
     return np.unique(np.asarray(patients), return_inverse=True)[1]
 
 
@@ -37,10 +43,17 @@ def draw_patients(n_patients: int, resamples: int, seed: int) -> npt.NDArray[np.
     return counts.reshape(resamples, n_patients)
 
 
-def has_two_classes(target: Integers, n_classes: int, weights: Floats) -> npt.NDArray[np.bool_]:
-    """R: whether at least two classes have weight; a resample with one class has no AUC and is left out."""
-    membership = np.eye(n_classes)[np.asarray(target)]
-    return np.asarray(((weights @ membership) > 0).sum(axis=1) >= 2)
+def under_draws(
+    measure: Callable[[Floats], Mapping[Key, npt.NDArray[Number]]], counts: Integers, n_rows: int
+) -> dict[Key, npt.NDArray[Number]]:
+    """What `measure` finds under every draw of patients.
+
+    measure: from R x P weights of patients to arrays whose first axis is R; counts: all draws, as `draw_patients` gives
+    n_rows: how many rows a draw weights; draws are taken in portions that fit into memory
+    """
+    step = max(1, CELLS_AT_ONCE // max(1, n_rows))
+    portions = [measure(counts[start : start + step].astype(np.float64)) for start in range(0, len(counts), step)]
+    return {name: np.concatenate([portion[name] for portion in portions]) for name in portions[0]}
 
 
 def percentile_interval(samples: Floats, level: float = 0.95) -> Interval:

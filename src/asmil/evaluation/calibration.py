@@ -9,9 +9,8 @@ import numpy.typing as npt
 from scipy.optimize import minimize_scalar
 
 from asmil.errors import AsmilError
-from asmil.tasks.checked_arrays import Classes, numbers_of, probabilities_of
+from asmil.tasks.checked_arrays import Classes, Floats, numbers_of, probabilities_of
 
-Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.integer]
 
 BINS = 10

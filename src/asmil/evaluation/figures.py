@@ -1,4 +1,4 @@
-"""Figures of a report, drawn without a display and returned as SVG text; the style of all figures."""
+"""The style of all figures, and the learning curves: drawn without a display, returned as SVG text."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from asmil.evaluation.run import Training
-from asmil.evaluation.summary import Evaluation
-
-Floats = npt.NDArray[np.float64]
+from asmil.tasks.checked_arrays import Floats
 
 COLORS = ("#2563a8", "#c2571a", "#3f8f5f", "#8a4fa3", "#b58a00", "#5a6472", "#a83250", "#1f8a99")
 STYLE: dict[Any, Any] = {
@@ -35,36 +32,6 @@ STYLE: dict[Any, Any] = {
     "legend.fontsize": 8.5,
     "svg.hashsalt": "asmil",
 }
-RATE_GRID = np.linspace(0, 1, 201)
-
-
-def roc_points(positive: npt.NDArray[np.bool_], score: Floats) -> tuple[Floats, Floats]:
-    """False and true positive rates from (0, 0) to (1, 1), a point for every distinct score."""
-    order = np.argsort(-score, kind="stable")
-    last_of_tie = np.r_[np.flatnonzero(np.diff(score[order])), len(score) - 1]
-    true = np.cumsum(positive[order])[last_of_tie]
-    false = np.cumsum(~positive[order])[last_of_tie]
-    return np.r_[0.0, false / false[-1]], np.r_[0.0, true / true[-1]]
-
-
-def roc_figure(evaluation: Evaluation) -> str | None:
-    """ROC curves, a color a class: thin lines are seeds, the thick one is their mean (true positive rate).
-
-    Two classes mirror each other, so only the second is drawn. None when no class has a curve.
-    """
-    names = evaluation.run.classes
-    labels = [1] if len(names) == 2 else range(len(names))
-    with rc_context(STYLE):
-        figure = Figure(figsize=(4.6, 4.2), layout="constrained")
-        axes = figure.add_subplot()
-        axes.plot([0, 1], [0, 1], color="#b9c0c8", linewidth=1, linestyle="--")
-        drawn = [_draw_roc(axes, evaluation, label, COLORS[label % len(COLORS)]) for label in labels]
-        if not any(drawn):
-            return None
-        axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01), aspect="equal", title="ROC curves")
-        axes.set(xlabel="false positive rate", ylabel="true positive rate")
-        axes.legend(loc="lower right")
-        return svg_text(figure)
 
 
 def learning_figure(trainings: Sequence[Training]) -> str | None:
@@ -91,24 +58,6 @@ def learning_figure(trainings: Sequence[Training]) -> str | None:
             axes.set_title(title)
             axes.legend(loc="best")
         return svg_text(figure)
-
-
-def _draw_roc(axes: Axes, evaluation: Evaluation, label: int, color: str) -> bool:
-    curves = []
-    for part in evaluation.replicates:
-        positive = part.target == label
-        if positive.any() and not positive.all():
-            false, true = roc_points(positive, part.probabilities[:, label])
-            curves.append(np.interp(RATE_GRID, false, true))
-            if len(evaluation.replicates) > 1:
-                axes.plot(false, true, color=color, linewidth=0.7, alpha=0.35)
-    if not curves:
-        return False
-    mean = np.mean(curves, axis=0)
-    row = evaluation.classes[label]
-    text = f"{plain_text(row.name)}  AUC {row.metrics['auc'][0]:.3f}"
-    axes.plot(np.r_[0.0, RATE_GRID], np.r_[0.0, mean], color=color, linewidth=1.8, label=text)
-    return True
 
 
 def _panels(trainings: Iterable[Training]) -> list[tuple[str, list[str]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
@@ -14,6 +15,7 @@ from pandas.api.types import is_numeric_dtype
 
 from asmil.errors import AsmilError
 from asmil.tasks.base import TaskKind
+from asmil.tasks.prediction_format import PredictionFormat, prediction_format
 from asmil.training.epoch_log import read_epochs
 from asmil.training.layout import RunLayout
 from asmil.training.notes import read_kept_epoch
@@ -37,27 +39,14 @@ class Run:
         """Name of the folder."""
         return self.path.resolve().name
 
-    @property
-    def truth_columns(self) -> tuple[str, ...]:
-        """The columns of the predictions that tell what is true."""
-        return columns_of(self.kind, self.classes)[0]
-
-    @property
-    def prediction_columns(self) -> tuple[str, ...]:
-        """The columns of the predictions that are numbers a model gave."""
-        return columns_of(self.kind, self.classes)[1]
+    @cached_property
+    def format(self) -> PredictionFormat:
+        """The columns of the predictions, and the metrics of the task."""
+        return prediction_format(self.kind, self.classes)
 
     def setting(self, *keys: str) -> Any:
         """A value of the settings by its path, or None."""
         return setting(self.config, *keys)
-
-    def targets(self, rows: pd.DataFrame) -> npt.NDArray[np.intp]:
-        """Class indices of the given rows of the predictions."""
-        return np.asarray(pd.Categorical(rows["target"], categories=list(self.classes)).codes, dtype=np.intp)
-
-    def probabilities(self, rows: pd.DataFrame) -> npt.NDArray[np.float64]:
-        """n x K probabilities of the given rows of the predictions."""
-        return rows[[f"prob_{name}" for name in self.classes]].to_numpy(dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -78,10 +67,10 @@ def setting(config: Mapping[str, Any], *keys: str) -> Any:
     return value
 
 
-def read_run(path: Path | str, kind: TaskKind | None = "classification") -> Run:
-    """Read and check a run folder; what is wrong with it is told in one sentence.
+def read_run(path: Path | str, kind: TaskKind | None = None) -> Run:
+    """Read and check a run folder; a problem raises AsmilError with one sentence.
 
-    kind: the task that is expected; None takes any
+    kind: the expected task; None accepts any
     """
     folder = RunLayout(path)
     path, config = folder.path, folder.read_values()
@@ -92,11 +81,12 @@ def read_run(path: Path | str, kind: TaskKind | None = "classification") -> Run:
     if not isinstance(named, (list, tuple)):
         raise AsmilError(f"{folder.config}: task.classes is {named!r}, not a list; restore it or train again")
     classes = tuple(str(name) for name in named)
-    if found == "classification" and len(classes) < 2:
-        raise AsmilError(f"{folder.config}: task.classes must name at least two classes")
-    table = _predictions_of(folder)
-    _refuse_invalid(folder.predictions, table, found, classes)
-    return Run(path, config, classes, table, found)
+    fewest = prediction_format(found, classes).fewest_names
+    if len(classes) < fewest:
+        raise AsmilError(f"{folder.config}: task.classes must have at least {fewest} names")
+    run = Run(path, config, classes, _predictions_of(folder), found)
+    _refuse_invalid(folder.predictions, run)
+    return run
 
 
 def read_training(path: Path, fold: int, seed: int) -> Training | None:
@@ -121,37 +111,29 @@ def _predictions_of(folder: RunLayout) -> pd.DataFrame:
     return read_predictions(file)
 
 
-def _refuse_invalid(file: Path, table: pd.DataFrame, kind: TaskKind, classes: tuple[str, ...]) -> None:
-    truth, predicted = columns_of(kind, classes)
-    missing = [name for name in (*KEY_COLUMNS, *truth, *predicted) if name not in table]
+def _refuse_invalid(file: Path, run: Run) -> None:
+    table, expected = run.predictions, run.format
+    columns = (*KEY_COLUMNS, *expected.truth_columns, *expected.prediction_columns)
+    missing = [name for name in columns if name not in table]
     if missing:
         raise AsmilError(f"{file} lacks the columns {', '.join(missing)}; it has {', '.join(table.columns)}")
-    unknown = sorted(set(table["target"].astype(str)) - set(classes)) if kind == "classification" else []
-    if unknown:
-        raise AsmilError(f"{file}: the targets {', '.join(unknown)} are not among the classes {', '.join(classes)}")
-    texts = [name for name in (*(truth if kind == "survival" else ()), *predicted) if not is_numeric_dtype(table[name])]
+    texts = [name for name in expected.number_columns if not is_numeric_dtype(table[name])]
     if texts:
         raise AsmilError(f"{file}: the columns {', '.join(texts)} do not hold numbers; restore it or train again")
-    repeated = table.duplicated(["slide", "fold", "seed", "role"])
-    if repeated.any():
-        slide = table.loc[repeated, "slide"].iloc[0]
-        raise AsmilError(f"{file}: slide {slide} is predicted twice by the same training")
-    values = table[list(predicted)].to_numpy(dtype=np.float64)
+    refuse_rows(
+        file, table, table.duplicated(["slide", "fold", "seed", "role"]), "is predicted twice by the same training"
+    )
+    for bad, problem in expected.problems(table):
+        refuse_rows(file, table, bad, problem)
+    values = expected.predictions(table)
     # a survival curve that never falls has an infinite mean time, and ranks below all others
-    finite = (~np.isnan(values) if kind == "survival" else np.isfinite(values)).all(axis=1)
-    if not finite.all():
-        slide = table.loc[~finite, "slide"].iloc[0]
-        what = "probabilities" if kind in ("classification", "multilabel") else "predictions"
-        raise AsmilError(f"{file}: the {what} of slide {slide} are not finite; train again")
+    finite = (~np.isnan(values) if expected.may_be_infinite else np.isfinite(values)).all(axis=1)
+    refuse_rows(file, table, ~finite, "has predictions that are not finite; train again")
 
 
-def columns_of(kind: TaskKind, classes: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The columns of the truth, and of what was predicted."""
-    if kind == "survival":
-        return ("time", "event"), ("risk",)
-    if kind == "regression":
-        return ("target",), ("value",)
-    probabilities = tuple(f"prob_{name}" for name in classes)
-    if kind == "multilabel":
-        return tuple(f"target_{name}" for name in classes), probabilities
-    return ("target",), probabilities
+def refuse_rows(file: Path, table: pd.DataFrame, bad: npt.ArrayLike, problem: str) -> None:
+    """Raise AsmilError that names the first of the bad rows of a table of predictions."""
+    marked = np.asarray(bad, dtype=bool)
+    if marked.any():
+        row = table[marked].iloc[0]
+        raise AsmilError(f"{file}: slide {row['slide']} (fold {row['fold']}, seed {row['seed']}) {problem}")

@@ -8,8 +8,6 @@ import numpy.typing as npt
 from asmil.errors import AsmilError
 from asmil.tasks.checked_arrays import classes_of, numbers_of, same_length
 
-Floats = npt.NDArray[np.float64]
-
 RULES = ("youden", "f1", "sensitivity:S", "specificity:S")
 
 

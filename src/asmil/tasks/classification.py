@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from asmil.errors import AsmilError
-from asmil.tasks import metrics
+from asmil.tasks import metrics, weighted
 from asmil.tasks.base import Columns, TaskKind
+from asmil.tasks.checked_arrays import Floats
+from asmil.tasks.prediction_format import Mask, Metric, PredictionFormat, Table, Truth
 
 
 class Classification:
@@ -106,3 +108,76 @@ def balanced_weights(targets: Sequence[int], n_classes: int) -> list[float]:
     """`n / (K n_k)` for class k: rare classes count as much as frequent ones, and the mean weight of a slide is 1."""
     counts = np.bincount(np.asarray(targets), minlength=n_classes)
     return [float(len(targets) / (n_classes * count)) if count else 0.0 for count in counts]
+
+
+def class_format(classes: tuple[str, ...]) -> PredictionFormat:
+    """Predictions of K classes: the true class in `target`, one probability per class in `prob_<class>`."""
+    place = {name: index for index, name in enumerate(classes)}
+
+    def truth(table: Table) -> Truth:
+        return np.array([place[str(name)] for name in table["target"]], dtype=np.intp)
+
+    def problems(table: Table) -> Iterator[tuple[Mask, str]]:
+        named = np.array([str(name) for name in table["target"]])
+        yield ~np.isin(named, classes), f"has a target that is not among the classes {', '.join(classes)}"
+
+    return PredictionFormat(
+        kind="classification",
+        names=classes,
+        truth_columns=("target",),
+        prediction_columns=tuple(f"prob_{name}" for name in classes),
+        truth=truth,
+        target_columns=lambda targets: {"target": [classes[target] for target in targets]},
+        problems=problems,
+        metrics=(
+            Metric("macro_f1", "macro-F1", weighted_macro_f1, paired_test="permutation"),
+            Metric("macro_auc", "macro-AUC", weighted_macro_auc, paired_test="delong"),
+            Metric("balanced_accuracy", "balanced accuracy"),
+            Metric("accuracy", "accuracy"),
+        ),
+        part_metrics=(
+            Metric("precision", "precision"),
+            Metric("recall", "recall"),
+            Metric("specificity", "specificity"),
+            Metric("f1", "F1"),
+            Metric("auc", "AUC"),
+            Metric("ap", "AP", in_terminal=False),
+        ),
+        measure=measure_classes,
+        counts=lambda target, weights: weighted.has_two_classes(target, len(classes), weights),
+        selected_by="macro-F1 + macro-AUC",
+        part_name="class",
+        fewest_names=2,
+    )
+
+
+def measure_classes(target: Truth, probabilities: Floats, weights: Floats) -> dict[str, Floats]:
+    """Every metric under R sets of slide weights: R values, or R x K for those of a class."""
+    predicted = metrics.predicted_classes(probabilities)
+    confusion = weighted.weighted_confusion(target, predicted, probabilities.shape[1], weights)
+    auc = weighted.weighted_auc(target, probabilities, weights)
+    f1 = weighted.f1_scores(confusion)
+    return {
+        "macro_f1": f1.mean(axis=1),
+        "macro_auc": weighted.mean_defined(auc),
+        "balanced_accuracy": weighted.balanced_accuracies(confusion),
+        "accuracy": weighted.accuracies(confusion),
+        "precision": weighted.precisions(confusion),
+        "recall": weighted.recalls(confusion),
+        "specificity": weighted.specificities(confusion),
+        "f1": f1,
+        "auc": auc,
+        "ap": weighted.weighted_average_precision(target, probabilities, weights),
+    }
+
+
+def weighted_macro_f1(target: Truth, probabilities: Floats, weights: Floats) -> Floats:
+    """R means of F1 over all K classes; the predicted class is the most probable one."""
+    n_classes = probabilities.shape[1]
+    confusion = weighted.weighted_confusion(target, metrics.predicted_classes(probabilities), n_classes, weights)
+    return np.asarray(weighted.f1_scores(confusion).mean(axis=1))
+
+
+def weighted_macro_auc(target: Truth, probabilities: Floats, weights: Floats) -> Floats:
+    """R means of the one-vs-rest AUCs over the classes for which it is defined."""
+    return weighted.mean_defined(weighted.weighted_auc(target, probabilities, weights))

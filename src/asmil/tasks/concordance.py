@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from asmil.errors import AsmilError, did_you_mean
-from asmil.tasks.checked_arrays import floats_of
-from asmil.tasks.dominance import Floats, weight_before_and_below
+from asmil.tasks.checked_arrays import Floats, floats_of
+from asmil.tasks.dominance import weight_before_and_below
 from asmil.tasks.survival_outcomes import checked_outcomes
 
 Ties = Literal["harrell", "strict", "none", "time", "risk", "all"]

@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from asmil.tasks.checked_arrays import Floats
+
 Integers = npt.NDArray[np.intp]
 
 

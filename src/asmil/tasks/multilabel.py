@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from asmil.errors import AsmilError
-from asmil.tasks import metrics
+from asmil.tasks import weighted
 from asmil.tasks.base import Columns, TaskKind
+from asmil.tasks.checked_arrays import Floats
+from asmil.tasks.prediction_format import Mask, Metric, PredictionFormat, Table, Truth, numbers
 from asmil.tasks.weighted import mean_defined
-
-Floats = npt.NDArray[np.float64]
 
 THRESHOLD = 0.5
 
@@ -73,19 +73,71 @@ class MultiLabel:
         return {"kind": self.kind, "classes": list(self.labels)}
 
 
-def label_f1(targets: npt.NDArray[Any], probabilities: Floats, threshold: float = THRESHOLD) -> Floats:
-    """K values of F1, a label being called from `threshold` on; 0 for one that neither occurs nor is called."""
-    called, present = probabilities >= threshold, np.asarray(targets) > 0
-    both = (called & present).sum(axis=0)
-    either = called.sum(axis=0) + present.sum(axis=0)
-    return np.asarray(np.where(either > 0, 2 * both / np.maximum(either, 1), 0.0))
+def label_f1(targets: npt.NDArray[Any], probabilities: Floats) -> Floats:
+    """K values of F1, a label being called from a probability of 0.5 on; 0 if it neither occurs nor is called."""
+    return _plain(targets, lambda present, weights: weighted.label_f1(present, probabilities >= THRESHOLD, weights))
 
 
 def label_auc(targets: npt.NDArray[Any], probabilities: Floats) -> Floats:
     """K areas under the ROC curve; nan for a label that all slides have, or none."""
-    present = (np.asarray(targets) > 0).astype(np.int64)
-    columns = [
-        metrics.auc_per_class(present[:, k], np.stack([1 - probabilities[:, k], probabilities[:, k]], axis=1))[1]
-        for k in range(present.shape[1])
-    ]
-    return np.array(columns)
+    return _plain(targets, lambda present, weights: weighted.label_auc(present, probabilities, weights))
+
+
+def label_format(labels: tuple[str, ...]) -> PredictionFormat:
+    """Predictions of K labels: 0 or 1 in `target_<label>`, a probability in `prob_<label>`."""
+    columns = tuple(f"target_{name}" for name in labels)
+
+    def problems(table: Table) -> Iterator[tuple[Mask, str]]:
+        for column in columns:
+            yield np.asarray(~table[column].isin([0, 1])), f"has a {column} that is neither 0 nor 1; train again"
+
+    return PredictionFormat(
+        kind="multilabel",
+        names=labels,
+        truth_columns=columns,
+        prediction_columns=tuple(f"prob_{name}" for name in labels),
+        truth=lambda table: numbers(table, columns),
+        target_columns=lambda targets: {column: targets[:, k] for k, column in enumerate(columns)},
+        problems=problems,
+        metrics=(
+            Metric("macro_f1", "macro-F1", weighted_macro_f1),
+            Metric("macro_auc", "macro-AUC", weighted_macro_auc),
+            Metric("mean_ap", "mean average precision"),
+        ),
+        part_metrics=(Metric("auc", "AUC"), Metric("f1", "F1"), Metric("ap", "average precision")),
+        measure=measure_labels,
+        selected_by="macro-F1 + macro-AUC",
+        part_name="label",
+        fewest_names=1,
+    )
+
+
+def measure_labels(targets: Truth, probabilities: Floats, weights: Floats) -> dict[str, Floats]:
+    """R x K values of `auc`, `f1` and `ap`, and R means over the labels; targets, probabilities: n x K."""
+    present = targets > 0
+    auc = weighted.label_auc(present, probabilities, weights)
+    ap = weighted.label_average_precision(present, probabilities, weights)
+    f1 = weighted.label_f1(present, probabilities >= THRESHOLD, weights)
+    return {
+        "macro_auc": mean_defined(auc),
+        "macro_f1": f1.mean(axis=1),
+        "mean_ap": mean_defined(ap),
+        "auc": auc,
+        "f1": f1,
+        "ap": ap,
+    }
+
+
+def weighted_macro_f1(targets: Truth, probabilities: Floats, weights: Floats) -> Floats:
+    """R means over labels of the F1 at 0.5."""
+    return np.asarray(weighted.label_f1(targets > 0, probabilities >= THRESHOLD, weights).mean(axis=1))
+
+
+def weighted_macro_auc(targets: Truth, probabilities: Floats, weights: Floats) -> Floats:
+    """R means over labels of the AUC, where defined."""
+    return mean_defined(weighted.label_auc(targets > 0, probabilities, weights))
+
+
+def _plain(targets: npt.NDArray[Any], measure: Callable[[Mask, Floats], Floats]) -> Floats:
+    present = np.asarray(targets) > 0
+    return np.asarray(measure(present, np.ones((1, len(present))))[0])

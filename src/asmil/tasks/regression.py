@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -14,9 +14,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from asmil.errors import AsmilError
+from asmil.tasks import weighted
 from asmil.tasks.base import Columns, TaskKind
-
-Floats = npt.NDArray[np.float64]
+from asmil.tasks.checked_arrays import Floats
+from asmil.tasks.prediction_format import Mask, Metric, PredictionFormat, Table, Truth
 
 
 class Regression:
@@ -88,8 +89,7 @@ class Regression:
 
 def r_squared(target: Floats, value: Floats) -> float:
     """`1 - sum (y - v)^2 / sum (y - mean y)^2`; nan where all targets are equal."""
-    spread = float(((target - target.mean()) ** 2).sum())
-    return 1 - float(((target - value) ** 2).sum()) / spread if spread > 0 else math.nan
+    return float(weighted.r_squared(target, value, np.ones((1, len(target))))[0])
 
 
 def spearman(target: Floats, value: Floats) -> float:
@@ -97,3 +97,51 @@ def spearman(target: Floats, value: Floats) -> float:
     if len(target) < 2 or np.ptp(target) == 0 or np.ptp(value) == 0:
         return math.nan
     return float(stats.spearmanr(target, value).statistic)
+
+
+def value_format(names: tuple[str, ...] = ()) -> PredictionFormat:
+    """Predictions of a number: the true one in `target`, the predicted one in `value`."""
+
+    def problems(table: Table) -> Iterator[tuple[Mask, str]]:
+        finite = np.isfinite(table["target"].to_numpy(dtype=np.float64))
+        yield ~finite, "has a target that is not finite; correct the manifest"
+
+    return PredictionFormat(
+        kind="regression",
+        names=names,
+        truth_columns=("target",),
+        prediction_columns=("value",),
+        truth=lambda table: table["target"].to_numpy(dtype=np.float64),
+        target_columns=lambda targets: {"target": targets},
+        problems=problems,
+        metrics=(
+            Metric("mae", "MAE", _absolute_error, larger_is_better=False, scale=None),
+            Metric("rmse", "RMSE", larger_is_better=False, scale=None),
+            Metric("r2", "R²", _r_squared, scale=None),
+            Metric("pearson", "Pearson", scale=None, in_terminal=False),
+            Metric("spearman", "Spearman", scale=None),
+        ),
+        measure=measure_values,
+        selected_by="R²",
+    )
+
+
+def measure_values(target: Truth, value: Floats, weights: Floats) -> dict[str, Floats]:
+    """R values of every metric: target n, value n x 1, weights R x n; spearman is pearson of the midranks."""
+    predicted = value[:, 0]
+    ranks = weighted.midranks(target, weights), weighted.midranks(predicted, weights)
+    return {
+        "mae": weighted.absolute_error(target, predicted, weights),
+        "rmse": weighted.root_mean_squared_error(target, predicted, weights),
+        "r2": weighted.r_squared(target, predicted, weights),
+        "pearson": weighted.correlation(target - target.mean(), predicted - predicted.mean(), weights),
+        "spearman": weighted.correlation(*ranks, weights),
+    }
+
+
+def _absolute_error(target: Truth, value: Floats, weights: Floats) -> Floats:
+    return weighted.absolute_error(target, value[:, 0], weights)
+
+
+def _r_squared(target: Truth, value: Floats, weights: Floats) -> Floats:
+    return weighted.r_squared(target, value[:, 0], weights)

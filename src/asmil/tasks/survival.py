@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -13,7 +13,9 @@ from torch import Tensor
 
 from asmil.errors import AsmilError
 from asmil.tasks.base import Columns, TaskKind
-from asmil.tasks.concordance import concordance, concordance_pairs
+from asmil.tasks.checked_arrays import Floats
+from asmil.tasks.concordance import concordance, concordance_pairs, weighted_concordance
+from asmil.tasks.prediction_format import Mask, Metric, PredictionFormat, Table, Truth, numbers
 from asmil.tasks.survival_curves import (
     mean_survival_time,
     risk,
@@ -21,7 +23,7 @@ from asmil.tasks.survival_curves import (
     survival_from_incidence,
 )
 from asmil.tasks.survival_losses import cox_nll, hazard_nll, incidence_nll
-from asmil.tasks.survival_outcomes import Floats, checked_outcomes
+from asmil.tasks.survival_outcomes import checked_outcomes
 
 SurvivalLoss = Literal["incidence", "hazard", "cox"]
 RiskKind = Literal["survival_sum", "mean_time", "log_risk"]
@@ -219,3 +221,40 @@ class Survival:
 def _relative(log_risk: Floats, center: float) -> Floats:
     """How many times the baseline hazard a patient has, kept finite."""
     return np.asarray(np.exp(np.clip(log_risk - center, -LARGEST_EXPONENT, LARGEST_EXPONENT)))
+
+
+def risk_format(names: tuple[str, ...] = ()) -> PredictionFormat:
+    """Predictions of a risk: `time` and `event` of a patient, its `risk`, and curves where a model gives them."""
+
+    def problems(table: Table) -> Iterator[tuple[Mask, str]]:
+        time = table["time"].to_numpy(dtype=np.float64)
+        yield ~(np.isfinite(time) & (time >= 0)), "has no time of at least 0; correct the manifest"
+        yield (
+            np.asarray(~table["event"].isin([0, 1])),
+            "has an event that is neither 0 nor 1; correct the manifest",
+        )
+
+    def c_index(time_and_event: Truth, risk: Floats, weights: Floats) -> Floats:
+        return weighted_concordance(time_and_event[:, 0], time_and_event[:, 1], risk[:, 0], weights)
+
+    brier = (0.0, 0.3)
+    return PredictionFormat(
+        kind="survival",
+        names=names,
+        truth_columns=("time", "event"),
+        prediction_columns=("risk",),
+        truth=lambda table: numbers(table, ("time", "event")),
+        target_columns=lambda targets: {"time": targets[:, 0], "event": targets[:, 1].astype(np.int64)},
+        problems=problems,
+        metrics=(
+            # the risks of two models have no common scale, so no pair of patients is made across folds
+            Metric("c_index", "C-index", c_index, joins_folds=False),
+            Metric("c_index_strict", "C-index, strict", in_terminal=False),
+            Metric("mean_auc", "mean AUC(t)"),
+            Metric("integrated_brier", "integrated Brier", larger_is_better=False, scale=brier),
+            Metric("reference_brier", "Kaplan-Meier Brier", larger_is_better=False, scale=brier),
+        ),
+        selected_by="C-index",
+        may_be_infinite=True,
+        by_patient=True,
+    )

@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from asmil.errors import AsmilError
-from asmil.tasks.checked_arrays import floats_of
-from asmil.tasks.survival_outcomes import Flags, Floats, checked_outcomes
+from asmil.tasks.checked_arrays import Floats, floats_of
+from asmil.tasks.survival_outcomes import Flags, checked_outcomes
 
 BinRule = Literal["interval", "quantile"]
 

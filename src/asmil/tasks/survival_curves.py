@@ -18,9 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from asmil.errors import AsmilError
-from asmil.tasks.checked_arrays import numbers_of
-
-Floats = npt.NDArray[np.float64]
+from asmil.tasks.checked_arrays import Floats, numbers_of
 
 
 def hazards(logits: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Classification metrics under many sets of slide weights at once.
+"""Metrics under many sets of slide weights at once.
 
 A bootstrap resample that draws slide i w_i times gives the same metric as the original slides with the
 integer weights w. One pass over a matrix of weights (R x n) therefore answers R resamples without copying
@@ -12,7 +12,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from asmil.tasks.checked_arrays import Floats
+
 Integers = npt.NDArray[np.integer]
 
 
@@ -86,6 +87,71 @@ def binary_average_precision(positive: npt.NDArray[np.bool_], score: Floats, wei
     return np.asarray(np.where(total > 0, found / np.where(total > 0, total, 1.0), np.nan))
 
 
+def label_auc(present: npt.NDArray[np.bool_], scores: Floats, weights: Floats) -> Floats:
+    """R x K areas under the ROC curves of K labels; present, scores: n x K; nan where undefined."""
+    return np.stack([binary_auc(present[:, k], scores[:, k], weights) for k in range(present.shape[1])], axis=1)
+
+
+def label_average_precision(present: npt.NDArray[np.bool_], scores: Floats, weights: Floats) -> Floats:
+    """R x K average precisions of K labels; present, scores: n x K; nan for a label without a positive slide."""
+    columns = range(present.shape[1])
+    return np.stack([binary_average_precision(present[:, k], scores[:, k], weights) for k in columns], axis=1)
+
+
+def label_f1(present: npt.NDArray[np.bool_], called: npt.NDArray[np.bool_], weights: Floats) -> Floats:
+    """R x K values of F1 of K labels; present, called: n x K; 0 for a label that neither occurs nor is called."""
+    both = weights @ (called & present).astype(np.float64)
+    return _ratio(2 * both, weights @ called.astype(np.float64) + weights @ present.astype(np.float64))
+
+
+def absolute_error(target: Floats, value: Floats, weights: Floats) -> Floats:
+    """R means of |target - value|; nan without weight."""
+    return np.asarray(weights @ np.abs(target - value) / _positive_or_nan(weights.sum(axis=1)))
+
+
+def root_mean_squared_error(target: Floats, value: Floats, weights: Floats) -> Floats:
+    """R roots of the mean of (target - value)^2; nan without weight."""
+    return np.asarray(np.sqrt(weights @ (target - value) ** 2 / _positive_or_nan(weights.sum(axis=1))))
+
+
+def r_squared(target: Floats, value: Floats, weights: Floats) -> Floats:
+    """R values of 1 - sum (y - v)^2 / sum (y - mean y)^2; nan where all targets with weight are equal.
+
+    Targets count as equal if they differ by no more than rounding does, relative to their own size.
+    """
+    total = weights.sum(axis=1)
+    centered = target - target.mean()
+    squares = weights @ centered**2
+    spread = squares - (weights @ centered) ** 2 / _positive_or_nan(total)
+    rounding = (1e-13 * np.abs(target).max()) ** 2 * total
+    defined = spread > np.maximum(1e-12 * squares, rounding)
+    return np.where(defined, 1 - weights @ (target - value) ** 2 / np.where(defined, spread, 1.0), np.nan)
+
+
+def correlation(x: Floats, y: Floats, weights: Floats) -> Floats:
+    """R correlations (Pearson's) of n, or R x n, values; nan where either is constant."""
+    total = weights.sum(axis=1, keepdims=True)
+    safe = np.where(total > 0, total, 1.0)
+    x_apart = x - (weights * x).sum(axis=1, keepdims=True) / safe
+    y_apart = y - (weights * y).sum(axis=1, keepdims=True) / safe
+    x_spread, y_spread = (weights * x_apart**2).sum(axis=1), (weights * y_apart**2).sum(axis=1)
+    product, smallest = np.sqrt(x_spread * y_spread), 1e-12 * total[:, 0]
+    defined = (x_spread > smallest * np.abs(x).max() ** 2) & (y_spread > smallest * np.abs(y).max() ** 2)
+    return np.where(defined, (weights * x_apart * y_apart).sum(axis=1) / np.where(defined, product, 1.0), np.nan)
+
+
+def midranks(values: Floats, weights: Floats) -> Floats:
+    """R x n midranks of n values, each present as often as its weight says."""
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
+    group_weight = np.add.reduceat(weights[:, order], starts, axis=1)
+    midrank = np.cumsum(group_weight, axis=1) - group_weight / 2 + 0.5
+    ranks = np.empty_like(weights)
+    ranks[:, order] = np.repeat(midrank, np.diff(np.r_[starts, len(values)]), axis=1)
+    return ranks
+
+
 def f1_scores(confusion: Floats) -> Floats:
     """... x K values of 2 TP / (2 TP + FP + FN), 0 where the denominator is 0."""
     return _ratio(2 * _diagonal(confusion), confusion.sum(-1) + confusion.sum(-2))
@@ -120,6 +186,12 @@ def balanced_accuracies(confusion: Floats) -> Floats:
     return _ratio((recalls(confusion) * present).sum(-1), present.sum(-1).astype(np.float64))
 
 
+def has_two_classes(target: Integers, n_classes: int, weights: Floats) -> npt.NDArray[np.bool_]:
+    """R: whether at least two classes have weight; a resample with one class has no AUC and is left out."""
+    membership = np.eye(n_classes)[np.asarray(target)]
+    return np.asarray(((weights @ membership) > 0).sum(axis=1) >= 2)
+
+
 def mean_defined(values: Floats) -> Floats:
     """Mean over the last axis of the values that are not nan; nan where none is left."""
     defined = ~np.isnan(values)
@@ -130,6 +202,10 @@ def mean_defined(values: Floats) -> Floats:
 
 def _diagonal(confusion: Floats) -> Floats:
     return np.diagonal(confusion, axis1=-2, axis2=-1)
+
+
+def _positive_or_nan(values: Floats) -> Floats:
+    return np.where(values > 0, values, np.nan)
 
 
 def _ratio(numerator: Floats, denominator: Floats) -> Floats:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import pandas as pd
 import torch
 
@@ -18,6 +17,7 @@ from asmil.cohort.splits import Roles, Splits
 from asmil.cohort.units import Unit
 from asmil.files import write_json
 from asmil.tasks.base import Columns, Task
+from asmil.tasks.prediction_format import prediction_format
 from asmil.tasks.survival import Survival
 from asmil.training.config import RunConfig
 from asmil.training.labeled_bags import LabeledBags
@@ -102,22 +102,14 @@ class OneTraining:
             "fold": [self.fold] * len(units),
             "seed": [self.seed] * len(units),
             "role": [role] * len(units),
-            **target_columns(self.material.outcomes, places),
+            **_truth_columns(self.material.outcomes, places),
             **task.columns(logits),
         }
         return pd.DataFrame(columns)
 
 
-def target_columns(outcomes: Outcomes, places: Sequence[int]) -> Columns:
-    """The true outcomes of units, as columns of a table."""
-    targets = outcomes.targets[list(places)]
-    if outcomes.kind == "classification":
-        return {"target": [outcomes.names[target] for target in targets]}
-    if outcomes.kind == "survival":
-        return {"time": targets[:, 0], "event": targets[:, 1].astype(np.int64)}
-    if outcomes.kind == "multilabel":
-        return {f"target_{name}": targets[:, k] for k, name in enumerate(outcomes.names)}
-    return {"target": targets}
+def _truth_columns(outcomes: Outcomes, places: Sequence[int]) -> Columns:
+    return prediction_format(outcomes.kind, outcomes.names).target_columns(outcomes.targets[list(places)])
 
 
 def _completed(trainer: Trainer, train: LabeledBags) -> Task:

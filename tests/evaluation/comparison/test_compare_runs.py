@@ -14,7 +14,7 @@ from sklearn.metrics import f1_score, roc_auc_score
 from asmil.errors import AsmilError
 from asmil.evaluation import evaluate_run
 from asmil.evaluation.comparison import Comparison, Difference, compare_runs
-from asmil.evaluation.comparison.words import notes_of
+from asmil.evaluation.comparison.report import comparison_document
 from asmil.evaluation.statistics import (
     bootstrap_seeds_and_patients,
     combine_p,
@@ -29,7 +29,7 @@ FEW = 60
 
 
 def difference(found: Comparison, run: str, measure: str) -> Difference:
-    return next(one for one in found.differences if one.run == run and one.measure.name == measure)
+    return next(one for one in found.differences if one.run == run and one.metric.name == measure)
 
 
 def arrays(table: pd.DataFrame, classes: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray, list[str]]:
@@ -45,7 +45,7 @@ def test_a_run_and_its_copy_do_not_differ(tmp_path: Path, classes: tuple[str, ..
     write_compared_run(tmp_path / "a", classes=classes, seeds=1)
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     found = compare_runs([tmp_path / "a", tmp_path / "b"], resamples=FEW)
-    assert [one.measure.name for one in found.differences] == ["macro_f1", "macro_auc"]
+    assert [one.metric.name for one in found.differences] == ["macro_f1", "macro_auc"]
     for one in found.differences:
         assert one.value == 0
         assert tuple(one.interval) == (0, 0)
@@ -66,9 +66,9 @@ def test_scores_are_those_of_evaluate(tmp_path: Path, classes: tuple[str, ...], 
     for name, quality in (("a", 0.8), ("b", 1.2)):
         write_compared_run(tmp_path / name, quality, classes, **options)
     found = compare_runs([tmp_path / "a", tmp_path / "b"], resamples=FEW, seed=4)
-    for method in found.methods:
+    for method in found.runs:
         expected = evaluate_run(method.path, resamples=FEW, seed=4)
-        for name, score in method.scores.items():
+        for name, score in method.metrics.items():
             assert score.value == pytest.approx(expected.metrics[name].value)
             assert score.per_seed == pytest.approx(expected.metrics[name].per_seed)
             assert tuple(score.interval) == pytest.approx(tuple(expected.metrics[name].interval))
@@ -92,7 +92,7 @@ def test_differences_are_those_of_the_public_functions(tmp_path: Path, classes: 
         assert one.reference == "old"
         assert one.value == pytest.approx(expected.difference)
         assert tuple(one.interval) == pytest.approx(tuple(expected.interval))
-        assert (one.sd, one.skipped) == (pytest.approx(expected.sd), expected.skipped)
+        assert (one.sd, one.estimate.skipped) == (pytest.approx(expected.sd), expected.skipped)
 
     labels = [1] if len(classes) == 2 else range(len(classes))
     tests = [delong(target == k, ours.mean(0)[:, k], theirs.mean(0)[:, k]) for k in labels]
@@ -126,7 +126,8 @@ def test_validation_numbers_are_called_optimistic(tmp_path: Path) -> None:
     for seed, name in enumerate(("a", "b")):
         table = write_compared_run(tmp_path / name, slides=20, noise_seed=seed)
         table.assign(role="val").to_parquet(tmp_path / name / "predictions.parquet")
-    assert "optimistic" in notes_of(compare_runs([tmp_path / "a", tmp_path / "b"], role="val", resamples=20))[0]
+    found = compare_runs([tmp_path / "a", tmp_path / "b"], role="val", resamples=20)
+    assert "optimistic" in comparison_document(found).first_warnings[0]
 
 
 def test_a_clearly_better_run_is_seen(tmp_path: Path) -> None:
@@ -252,7 +253,7 @@ def test_all_pairs_make_one_family(tmp_path: Path) -> None:
     assert found.family == 6
     raw = [one.ensemble.p for one in found.differences if one.ensemble is not None]
     assert [one.p_holm for one in found.differences] == pytest.approx(holm(raw))
-    assert [len(method.seeds) for method in found.methods] == [1, 2, 3]
+    assert [len(method.seeds) for method in found.runs] == [1, 2, 3]
     assert any(warning.startswith("a: with one seed") for warning in found.warnings)
     assert compare_runs(runs, resamples=20).family == 4
 
@@ -262,7 +263,7 @@ def test_chunks_of_draws_change_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     for seed, run in enumerate(runs):
         write_compared_run(run, noise_seed=seed, slides=30)
     whole = compare_runs(runs, resamples=FEW)
-    monkeypatch.setattr("asmil.evaluation.comparison.resampling.CELLS_AT_ONCE", 300)
+    monkeypatch.setattr("asmil.evaluation.bootstrap.CELLS_AT_ONCE", 300)
     again = compare_runs(runs, resamples=FEW)
     for one, other in zip(whole.differences, again.differences, strict=True):
         assert one.interval == other.interval
@@ -288,7 +289,7 @@ def test_an_unfinished_run_is_named_and_the_others_compared(tmp_path: Path) -> N
         write_compared_run(run, noise_seed=ord(run.name), slides=30)
     (runs[0] / "predictions.parquet").unlink()
     found = compare_runs(runs, resamples=20)
-    assert [method.name for method in found.methods] == ["b", "c"]
+    assert [method.name for method in found.runs] == ["b", "c"]
     assert found.reference == "b"
     assert len(found.problems) == 1
     assert f"{runs[0]}: the run is unfinished" in found.problems[0]
@@ -388,4 +389,4 @@ def test_runs_of_one_name_are_told_apart_by_their_paths(tmp_path: Path) -> None:
     for run in runs:
         write_compared_run(run, slides=12, seeds=1)
     found = compare_runs(runs, resamples=20)
-    assert [method.name for method in found.methods] == [str(run) for run in runs]
+    assert [method.name for method in found.runs] == [str(run) for run in runs]

@@ -109,7 +109,7 @@ def test_numbers_of_all_slides_with_intervals_by_patient(tumor):
     gated, minmax = summary.scaled["gated"].numbers, summary.scaled["minmax"].numbers
     dices = [1.0, 2 * 20 / (20 + 36), 0.0]
     assert gated["dice"].value == pytest.approx(np.mean(dices))
-    assert gated["dice"].n_slides == 3
+    assert gated["dice"].n == 3
     # patients are drawn, not slides: with p1 both of its slides come, so no draw of tumor slides beats their mean
     assert gated["dice"].interval == pytest.approx((0.0, np.mean(dices[:2])))
     assert gated["region_recall"].value == pytest.approx(3 / 6)
@@ -118,7 +118,7 @@ def test_numbers_of_all_slides_with_intervals_by_patient(tumor):
     assert minmax["specificity"].value == pytest.approx(np.mean((noise - noise.min()) / np.ptp(noise) < 0.5))
     assert minmax["froc"].value < gated["froc"].value
     assert summary.unscaled["tile_auc"].value == pytest.approx(np.mean([1.0, 20 / 36 + 16 / 36 / 2, 0.0]))
-    assert summary.unscaled["tile_auc"].n_slides == 3
+    assert summary.unscaled["tile_auc"].n == 3
 
 
 def test_measures_of_absent_kinds_are_undefined(tumor):

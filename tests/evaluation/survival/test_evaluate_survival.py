@@ -135,7 +135,7 @@ def test_times_and_groups_can_be_chosen(tmp_path: Path) -> None:
     beyond = evaluate_survival(tmp_path, resamples=20, times=[12, 5000])
     assert np.isnan(beyond.auc_at[5000].value)
     assert "AUC(5000 months) is undefined for 6 of 6 trainings" in " ".join(beyond.warnings)
-    with pytest.raises(AsmilError, match="give months above 0"):
+    with pytest.raises(AsmilError, match="months above 0"):
         evaluate_survival(tmp_path, times=[0])
 
 
@@ -159,14 +159,14 @@ def _patient(**changes: object) -> object:
     ("damage", "sentence"),
     [
         (lambda table: table.drop(columns=["risk", "time"]), "lacks the columns time, risk; it has"),
-        (lambda table: pd.concat([table, table.tail(1)]), "p0119 is predicted twice"),
-        (_patient(time=-1.0), r"patient p0009 \(fold 0, seed 0\) has no time of at least 0"),
-        (_patient(event=2), "patient p0009 .*neither 0 nor 1"),
-        (_patient(risk=np.nan), "p0009 are not finite"),
-        (_patient(time=1.0), "patient p0009 .*two times or events"),
-        (_patient(survival=[0.5] * 7), "patient p0009 .*survival curve that is none"),
-        (_patient(survival=[0.5] * 7 + [0.9]), "survival curve that is none"),
-        (lambda table: table.assign(role="val"), "no test predictions, only val; `--role val`"),
+        (lambda table: pd.concat([table, table.tail(1)]), "p0119 .*twice"),
+        (_patient(time=-1.0), r"p0009 \(fold 0, seed 0\) .*time"),
+        (_patient(event=2), "p0009 .*event"),
+        (_patient(risk=np.nan), "p0009 .*not finite"),
+        (_patient(time=1.0), "p0009 .*two times or events"),
+        (_patient(survival=[0.5] * 7), "p0009 .*survival curve"),
+        (_patient(survival=[0.5] * 7 + [0.9]), "p0009 .*survival curve"),
+        (lambda table: table.assign(role="val"), "`--role val`"),
     ],
 )
 def test_what_is_wrong_is_told(tmp_path: Path, damage: object, sentence: str) -> None:

@@ -1,25 +1,27 @@
-"""Comparing runs: a score a run and measure, a difference a pair and measure, and what the differences are worth."""
+"""Comparing runs: each metric of each run, the paired differences between runs, and tests of them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from asmil.cohort.units import UnitKind
 from asmil.errors import AsmilError
 from asmil.evaluation.bootstrap import draw_patients, percentile_interval
-from asmil.evaluation.comparison.cautions import cautions_of
-from asmil.evaluation.comparison.findings import Comparison, Difference, EnsembleTest, FoldTest, Method, Score
-from asmil.evaluation.comparison.measures import Floats, Measure
-from asmil.evaluation.comparison.opening import names_of, open_runs, pairs_of, refuse_request
+from asmil.evaluation.comparison.captions import cautions_of
+from asmil.evaluation.comparison.findings import Comparison, Difference, EnsembleTest, FoldTest, RunScores
 from asmil.evaluation.comparison.pair_tests import auc_test, f1_test, fold_test, part_sizes, seed_tests
-from asmil.evaluation.comparison.pairing import Entrant, Unit, pair_runs
-from asmil.evaluation.comparison.resampling import Arena, make_arena
+from asmil.evaluation.comparison.paired_predictions import ComparedRun, PairedPredictions
+from asmil.evaluation.comparison.pairing import names_of, open_runs, pair_runs, pairs_of, refuse_comparison
 from asmil.evaluation.run_evaluation import Role
 from asmil.evaluation.statistics import Draws, draw_seeds_and_patients, holm, summarize_seed_bootstrap
+from asmil.reporting import Estimate
+from asmil.tasks.checked_arrays import Floats
+from asmil.tasks.prediction_format import Metric
 
 
 def compare_runs(
@@ -30,106 +32,114 @@ def compare_runs(
     *,
     reference: Path | str | None = None,
     all_pairs: bool = False,
-    unit: Unit = "slide",
+    unit: UnitKind = "slide",
 ) -> Comparison:
     """Compare runs that were evaluated on the same slides of the same cohort.
 
-    reference: the run the others are held against; default: the first; all_pairs: every run against every other
-    unit: what is judged; `patient` averages the predictions of a patient's slides before anything else
-    A run that cannot be read is told in `problems`, and the others are compared.
+    reference: the run the others are compared with, by default the first; all_pairs: compare every pair of runs
+    unit: `patient` averages the predictions of a patient's slides first
+    A run that cannot be read is reported in `problems`, and the others are compared.
     """
-    refuse_request(runs, role, resamples, reference, all_pairs, unit)
+    refuse_comparison(runs, role, resamples, reference, all_pairs, unit)
     opened, problems = open_runs(runs, reference)
     names = names_of(opened)
-    rows, entrants = pair_runs(opened, names, role, unit)
-    arena = make_arena(rows, entrants)
-    methods, skipped = _methods(arena, resamples, seed)
+    paired = pair_runs(opened, names, role, unit)
+    rows = paired.rows
+    scores, skipped = _scores(paired, resamples, seed)
     pairs = pairs_of(opened, names, reference, all_pairs)
-    folds = {pair: _part_sizes(arena, pair, role, unit) for pair in pairs}
-    differences = [
-        replace(found, folds=_over_folds(arena, found, folds[found.run, found.reference]))
-        for found in _differences(arena, pairs, resamples, seed)
-    ]
-    if rows.kind == "classification":
-        differences = _with_holm([_with_tests(arena, found, seed) for found in differences])
+    sizes = {pair: _part_sizes(paired, pair, role, unit) for pair in pairs}
+    differences = _with_holm(
+        [
+            replace(
+                _with_tests(paired, found, seed),
+                folds=_over_folds(scores, found, sizes[found.run, found.reference]),
+            )
+            for found in _differences(paired, pairs, resamples, seed)
+        ]
+    )
     return Comparison(
-        kind=rows.kind,
+        task=rows.task,
         role=role,
         unit=unit,
-        measures=arena.measures,
-        methods=methods,
+        metrics=paired.metrics,
+        runs=tuple(scores.values()),
         differences=tuple(differences),
         reference=None if all_pairs else pairs[0][1],
         n_slides=len(set(rows.slides)),
-        n_patients=arena.n_patients,
+        n_patients=paired.n_patients,
         n_folds=len(set(rows.folds)),
-        folds_joined=not rows.folds_overlap and all(measure.joins_folds for measure in arena.measures),
+        folds_joined=not rows.folds_overlap and all(metric.joins_folds for metric in paired.metrics),
         resamples=resamples,
         skipped=skipped,
         bootstrap_seed=seed,
         family=sum(not math.isnan(found.p_holm) for found in differences),
-        warnings=tuple(cautions_of(arena, differences)),
+        warnings=tuple(cautions_of(paired, differences)),
         problems=tuple(problems),
     )
 
 
-def _methods(arena: Arena, resamples: int, seed: int) -> tuple[tuple[Method, ...], int]:
-    """Every run with its scores, and how many draws of patients were left out."""
-    counts = draw_patients(arena.n_patients, resamples, seed)
-    drawn = arena.drawn(counts, list(arena.entrants.values()))
-    methods = []
-    for entrant in arena.entrants.values():
-        scores = {
-            measure.name: _score(arena, entrant, measure, drawn[entrant.name, measure.name])
-            for measure in arena.measures
-        }
-        method, preset = (str(entrant.run.setting(key) or "unknown") for key in ("method", "preset"))
-        methods.append(Method(entrant.name, str(entrant.run.path), method, preset, entrant.seeds, scores))
+def _scores(paired: PairedPredictions, resamples: int, seed: int) -> tuple[dict[str, RunScores], int]:
+    """Every run with its metrics, and how many draws of patients were left out."""
+    counts = draw_patients(paired.n_patients, resamples, seed)
+    drawn = paired.under(counts, list(paired.runs.values()))
+    scores = {}
+    for name, run in paired.runs.items():
+        metrics = {metric.name: _estimate(paired, run, metric, drawn[name, metric.name]) for metric in paired.metrics}
+        method, preset = (str(run.run.setting(key) or "unknown") for key in ("method", "preset"))
+        scores[name] = RunScores(name, str(run.run.path), method, preset, run.seeds, metrics)
     skipped = int(np.isnan(next(iter(drawn.values()))).any(axis=1).sum())
-    return tuple(methods), skipped
+    return scores, skipped
 
 
-def _score(arena: Arena, entrant: Entrant, measure: Measure, drawn: Floats) -> Score:
-    per_seed = arena.per_seed(entrant, measure)
-    return Score(
+def _estimate(paired: PairedPredictions, run: ComparedRun, metric: Metric, drawn: Floats) -> Estimate:
+    per_seed = paired.per_seed(run, metric)
+    return Estimate(
         value=float(per_seed.mean()),
         interval=percentile_interval(drawn.mean(axis=1)),
-        per_seed=dict(zip(entrant.seeds, per_seed.tolist(), strict=True)),
-        per_fold=arena.per_fold(entrant, measure),
+        n=paired.n_patients,
+        per_seed=dict(zip(run.seeds, per_seed.tolist(), strict=True)),
+        per_training=paired.per_training(run, metric),
     )
 
 
-def _differences(arena: Arena, pairs: Sequence[tuple[str, str]], resamples: int, seed: int) -> Iterator[Difference]:
-    """Every pair (run, reference) in every measure, with the bootstrap over seeds and patients.
+def _differences(
+    paired: PairedPredictions, pairs: Sequence[tuple[str, str]], resamples: int, seed: int
+) -> Iterator[Difference]:
+    """Every pair (run, reference) in every metric, with the bootstrap over seeds and patients.
 
-    Pairs with as many seeds have the same draws, which are judged once.
+    Pairs with the same numbers of seeds have the same draws, which are evaluated once.
     """
     known: dict[tuple[int, int], tuple[Draws, dict[tuple[str, str], Floats]]] = {}
     for run, reference in pairs:
-        ours, theirs = arena.entrants[run], arena.entrants[reference]
+        ours, theirs = paired.runs[run], paired.runs[reference]
         sizes = len(ours.seeds), len(theirs.seeds)
         if sizes not in known:
-            draws = draw_seeds_and_patients(*sizes, arena.n_patients, resamples, seed)
-            involved = [entrant for entrant in arena.entrants.values() if len(entrant.seeds) in sizes]
-            known[sizes] = draws, arena.drawn(draws.patients, involved)
+            draws = draw_seeds_and_patients(*sizes, paired.n_patients, resamples, seed)
+            involved = [one for one in paired.runs.values() if len(one.seeds) in sizes]
+            known[sizes] = draws, paired.under(draws.patients, involved)
         draws, values = known[sizes]
-        for measure in arena.measures:
-            difference = float(arena.per_seed(ours, measure).mean() - arena.per_seed(theirs, measure).mean())
+        for metric in paired.metrics:
+            difference = float(paired.per_seed(ours, metric).mean() - paired.per_seed(theirs, metric).mean())
             found = summarize_seed_bootstrap(
-                difference, values[run, measure.name], values[reference, measure.name], draws
+                difference, values[run, metric.name], values[reference, metric.name], draws
             )
-            yield Difference(run, reference, measure, difference, found.interval, found.sd, found.skipped)
+            estimate = Estimate(
+                difference, found.interval, how="bootstrap over seeds and patients", skipped=found.skipped
+            )
+            yield Difference(run, reference, metric, estimate, found.sd)
 
 
-def _with_tests(arena: Arena, found: Difference, seed: int) -> Difference:
-    """The difference with the test of the seed ensembles and those of single seeds."""
+def _with_tests(paired: PairedPredictions, found: Difference, seed: int) -> Difference:
+    """The difference with the test of the seed ensembles and those of single seeds, where the metric has a test."""
+    if found.metric.paired_test is None:
+        return found
 
     def test(ours: Floats, theirs: Floats) -> EnsembleTest:
-        if found.measure.name == "macro_auc":
-            return auc_test(arena.rows, ours, theirs)
-        return f1_test(arena.rows, ours, theirs, seed)
+        if found.metric.paired_test == "delong":
+            return auc_test(paired.rows, ours, theirs)
+        return f1_test(paired.rows, ours, theirs, seed)
 
-    run, reference = arena.entrants[found.run], arena.entrants[found.reference]
+    run, reference = paired.runs[found.run], paired.runs[found.reference]
     by_seed = [test(ours, theirs).p for ours, theirs in zip(run.predictions, reference.predictions, strict=False)]
     return replace(
         found,
@@ -138,18 +148,22 @@ def _with_tests(arena: Arena, found: Difference, seed: int) -> Difference:
     )
 
 
-def _part_sizes(arena: Arena, pair: tuple[str, str], role: Role, unit: Unit) -> tuple[float, float] | str:
-    """Mean sizes of a fold's training part and evaluated part; a sentence where `splits.csv` does not tell them."""
-    counted: Unit = "patient" if arena.rows.kind == "survival" else unit
+def _part_sizes(
+    paired: PairedPredictions, pair: tuple[str, str], role: Role, unit: UnitKind
+) -> tuple[float, float] | str:
+    """Mean sizes of a fold's training part and evaluated part; a sentence if `splits.csv` does not have them."""
+    counted: UnitKind = "patient" if paired.rows.task.by_patient else unit
     try:
         # where the training parts differ, the smaller one: it gives the larger p
-        return min(part_sizes(arena.entrants[name].run.path, role, counted) for name in pair)
+        return min(part_sizes(paired.runs[name].run.path, role, counted) for name in pair)
     except AsmilError as error:
         return str(error)
 
 
-def _over_folds(arena: Arena, found: Difference, sizes: tuple[float, float] | str) -> FoldTest | None:
-    ours, theirs = (arena.per_fold(arena.entrants[name], found.measure) for name in (found.run, found.reference))
+def _over_folds(
+    scores: Mapping[str, RunScores], found: Difference, sizes: tuple[float, float] | str
+) -> FoldTest | None:
+    ours, theirs = (scores[name].metrics[found.metric.name].per_fold for name in (found.run, found.reference))
     if len(ours) < 2:
         return None
     return fold_test([ours[fold] - theirs[fold] for fold in ours], sizes)
@@ -157,7 +171,6 @@ def _over_folds(arena: Arena, found: Difference, sizes: tuple[float, float] | st
 
 def _with_holm(differences: Sequence[Difference]) -> list[Difference]:
     """The differences with the p-values of their ensemble tests adjusted over all that have one."""
-    p = {place: one.ensemble.p for place, one in enumerate(differences) if one.ensemble is not None}
-    family = [place for place in p if not math.isnan(p[place])]
-    adjusted = dict(zip(family, holm([p[place] for place in family]).tolist(), strict=True))
+    family = [place for place, one in enumerate(differences) if not math.isnan(one.p)]
+    adjusted = dict(zip(family, holm([differences[place].p for place in family]).tolist(), strict=True))
     return [replace(one, p_holm=adjusted.get(place, math.nan)) for place, one in enumerate(differences)]

@@ -6,44 +6,22 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
-from asmil.evaluation.bootstrap import Interval
-from asmil.evaluation.comparison.measures import Measure
-from asmil.evaluation.comparison.pairing import Unit
+from asmil.cohort.units import UnitKind
 from asmil.evaluation.run_evaluation import Role
+from asmil.reporting import Estimate, Interval
+from asmil.tasks.prediction_format import Metric, PredictionFormat
 
 
 @dataclass(frozen=True)
-class Score:
-    """One measure of one run: the mean over seeds, its 95 % interval by patient, and what it is the mean of."""
-
-    value: float
-    interval: Interval
-    per_seed: Mapping[int, float]
-    per_fold: Mapping[int, float]
-
-    @property
-    def sd_seeds(self) -> float:
-        """Standard deviation over the seeds; nan for one."""
-        return _sd(list(self.per_seed.values()))
-
-    @property
-    def sd_folds(self) -> float:
-        """Standard deviation over the folds (each a mean over seeds); nan for one."""
-        return _sd(list(self.per_fold.values()))
-
-
-@dataclass(frozen=True)
-class Method:
-    """One run of the comparison."""
+class RunScores:
+    """One run of the comparison: each metric is the mean over seeds, with its 95 % interval by patient."""
 
     name: str
     path: str
     method: str
     preset: str
     seeds: tuple[int, ...]
-    scores: Mapping[str, Score]
+    metrics: Mapping[str, Estimate]
 
 
 @dataclass(frozen=True)
@@ -92,7 +70,7 @@ class FoldTest:
 
 @dataclass(frozen=True)
 class SeedTests:
-    """One p a pair of seeds, and one for all by a rule that allows for their dependence."""
+    """One p per pair of seeds, and one for all by a rule that allows for their dependence."""
 
     seeds: tuple[tuple[int, int], ...]
     p: tuple[float, ...]
@@ -102,39 +80,57 @@ class SeedTests:
 
 @dataclass(frozen=True)
 class Difference:
-    """Run minus reference in one measure.
+    """Run minus reference in one metric.
 
-    value, interval, sd: difference of the means over seeds, with the bootstrap over seeds and patients
+    estimate, sd: difference of the means over seeds, with the bootstrap over seeds and patients
     p_holm: p of the ensemble test, adjusted over all differences of the comparison; nan where there is no test
     """
 
     run: str
     reference: str
-    measure: Measure
-    value: float
-    interval: Interval
+    metric: Metric
+    estimate: Estimate
     sd: float
-    skipped: int
     ensemble: EnsembleTest | None = None
     folds: FoldTest | None = None
     per_seed: SeedTests | None = None
     p_holm: float = math.nan
+
+    @property
+    def value(self) -> float:
+        """The difference."""
+        return self.estimate.value
+
+    @property
+    def interval(self) -> Interval:
+        """The interval of the difference."""
+        return self.estimate.interval
+
+    @property
+    def p(self) -> float:
+        """The p-value of the ensemble test; nan without one."""
+        return math.nan if self.ensemble is None else self.ensemble.p
+
+    @property
+    def p_folds(self) -> float:
+        """The p-value of the test over folds; nan without one."""
+        return math.nan if self.folds is None else self.folds.p
 
 
 @dataclass(frozen=True)
 class Comparison:
     """Runs side by side on the same patients, and the differences between them.
 
-    reference: the run that all others are held against; None when all pairs were asked for
+    reference: the run that all others are compared with; None when all pairs were asked for
     family: how many p-values Holm's correction is over
-    problems: runs that could not be read, in a sentence each; they are not among the methods
+    problems: runs that could not be read, one sentence each; they are not among the runs
     """
 
-    kind: str
+    task: PredictionFormat
     role: Role
-    unit: Unit
-    measures: tuple[Measure, ...]
-    methods: tuple[Method, ...]
+    unit: UnitKind
+    metrics: tuple[Metric, ...]
+    runs: tuple[RunScores, ...]
     differences: tuple[Difference, ...]
     reference: str | None
     n_slides: int
@@ -148,13 +144,8 @@ class Comparison:
     warnings: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
 
-    def best(self, measure: Measure, digits: int = 3) -> frozenset[str]:
+    def best(self, metric: Metric, digits: int = 3) -> frozenset[str]:
         """The runs with the best value, all that share it when shown with so many digits."""
-        values = {method.name: round(method.scores[measure.name].value, digits) for method in self.methods}
-        wanted = max(values.values()) if measure.larger_is_better else min(values.values())
+        values = {run.name: round(run.metrics[metric.name].value, digits) for run in self.runs}
+        wanted = max(values.values()) if metric.larger_is_better else min(values.values())
         return frozenset(name for name, value in values.items() if value == wanted)
-
-
-def _sd(values: list[float]) -> float:
-    defined = [value for value in values if not math.isnan(value)]
-    return float(np.std(defined, ddof=1)) if len(defined) > 1 else math.nan

@@ -10,12 +10,13 @@ from pathlib import Path
 import numpy as np
 
 from asmil.cohort.splits import Splits
+from asmil.cohort.units import UnitKind
 from asmil.errors import AsmilError
 from asmil.evaluation.comparison.findings import ClassAuc, EnsembleTest, FoldTest, SeedTests
-from asmil.evaluation.comparison.measures import Floats
-from asmil.evaluation.comparison.pairing import Rows, Unit, by_slide
+from asmil.evaluation.comparison.paired_predictions import Rows
 from asmil.evaluation.run_evaluation import Role
 from asmil.evaluation.statistics import CombinationRule, combine_p, corrected_resampled_t, delong, holm, permutation_f1
+from asmil.tasks.checked_arrays import Floats
 from asmil.tasks.metrics import macro_auc, macro_f1, predicted_classes
 from asmil.training.layout import RunLayout
 
@@ -27,23 +28,23 @@ def auc_test(rows: Rows, prediction: Floats, reference: Floats) -> EnsembleTest:
 
     For K > 2 the p of the pair is the smallest Holm-adjusted one: it tests whether any class's AUC differs.
     """
-    (joined, ours), (_, theirs) = by_slide(rows, prediction), by_slide(rows, reference)
-    labels = [1] if len(rows.classes) == 2 else range(len(rows.classes))
+    (joined, ours), (_, theirs) = rows.by_slide(prediction), rows.by_slide(reference)
+    labels = [1] if len(rows.task.names) == 2 else range(len(rows.task.names))
     found, reasons = [], []
     for label in labels:
         try:
             test = delong((joined.truth == label).astype(np.intp), ours[:, label], theirs[:, label])
         except AsmilError as error:
-            reasons.append(f"class {rows.classes[label]}: {error}")
+            reasons.append(f"class {rows.task.names[label]}: {error}")
             continue
-        name = rows.classes[label]
+        name = rows.task.names[label]
         found.append(
             ClassAuc(name, test.auc_a, test.auc_b, test.difference, test.interval, test.z, test.p, p_holm=math.nan)
         )
     adjusted = holm([one.p for one in found])
     classes = tuple(replace(one, p_holm=float(p)) for one, p in zip(found, adjusted, strict=True))
     return EnsembleTest(
-        test="DeLong" if len(rows.classes) == 2 else "DeLong per class, Holm over classes",
+        test="DeLong" if len(rows.task.names) == 2 else "DeLong per class, Holm over classes",
         value=macro_auc(joined.truth, ours),
         value_reference=macro_auc(joined.truth, theirs),
         p=min((one.p_holm for one in classes), default=math.nan),
@@ -54,8 +55,8 @@ def auc_test(rows: Rows, prediction: Floats, reference: Floats) -> EnsembleTest:
 
 def f1_test(rows: Rows, prediction: Floats, reference: Floats, seed: int) -> EnsembleTest:
     """The permutation test of macro-F1: the calls of a patient's slides are swapped together."""
-    (joined, ours), (_, theirs) = by_slide(rows, prediction), by_slide(rows, reference)
-    n_classes = len(rows.classes)
+    (joined, ours), (_, theirs) = rows.by_slide(prediction), rows.by_slide(reference)
+    n_classes = len(rows.task.names)
     called = [predicted_classes(part) for part in (ours, theirs)]
     test = permutation_f1(joined.truth, called[0], called[1], n_classes, joined.patients.tolist(), seed=seed)
     values = [macro_f1(joined.truth, part, n_classes) for part in called]
@@ -75,11 +76,11 @@ def seed_tests(seeds: Sequence[int], seeds_reference: Sequence[int], p: Sequence
 
 
 def fold_test(differences: Sequence[float], sizes: tuple[float, float] | str) -> FoldTest:
-    """The corrected resampled t of the folds' differences; sizes: of training and evaluated part, or why not known."""
+    """The corrected resampled t of the folds' differences; sizes: of both parts, or why they are unknown."""
     n_train, n_test = (math.nan, math.nan) if isinstance(sizes, str) else sizes
     reason = sizes if isinstance(sizes, str) else ""
     if not reason and any(math.isnan(one) for one in differences):
-        reason = "the measure is undefined in a fold"
+        reason = "the metric is undefined in a fold"
     if not reason:
         try:
             test = corrected_resampled_t(differences, n_train, n_test)
@@ -90,8 +91,8 @@ def fold_test(differences: Sequence[float], sizes: tuple[float, float] | str) ->
     return FoldTest(tuple(differences), n_train, n_test, math.nan, len(differences) - 1, math.nan, reason)
 
 
-def part_sizes(run: Path, role: Role, unit: Unit) -> tuple[float, float]:
-    """Mean sizes over folds of the training part and of the evaluated part, as `splits.csv` tells them."""
+def part_sizes(run: Path, role: Role, unit: UnitKind) -> tuple[float, float]:
+    """Mean sizes over folds of the training part and of the evaluated part, from `splits.csv`."""
     file = RunLayout(run).splits
     table = Splits.load(file).table.drop_duplicates([unit, "fold", "role"])
     counts = table.groupby(["fold", "role"]).size().unstack(fill_value=0).reindex(columns=["train", role], fill_value=0)

@@ -10,9 +10,8 @@ import numpy.typing as npt
 
 from asmil.errors import AsmilError
 from asmil.evaluation.localization.lesions import MASK_DOWNSAMPLE
-from asmil.tasks.checked_arrays import floats_of, numbers_of
+from asmil.tasks.checked_arrays import Floats, floats_of, numbers_of
 
-Floats = npt.NDArray[np.float64]
 Index = Literal["floor", "round"]
 
 

@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from asmil.errors import AsmilError, did_you_mean
 from asmil.evaluation.localization.detections import FrocSlide, Index, SlideHits, judge_detections
+from asmil.tasks.checked_arrays import Floats
 
-Floats = npt.NDArray[np.float64]
 Thresholds = Literal["drop_lowest", "positive"]
 FpSlides = Literal["all", "normal"]
 Rule = Literal["linear", "up", "down"]

@@ -16,10 +16,10 @@ from scipy import ndimage
 
 from asmil.errors import AsmilError
 from asmil.evaluation.localization.checks import mask_of
+from asmil.tasks.checked_arrays import Floats
 
 Booleans = npt.NDArray[np.bool_]
 Labels = npt.NDArray[np.int32]
-Floats = npt.NDArray[np.float64]
 
 MASK_DOWNSAMPLE = 32
 CAMELYON_UM_PER_PIXEL = 0.243 * MASK_DOWNSAMPLE

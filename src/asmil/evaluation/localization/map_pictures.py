@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import matplotlib
 import numpy as np
-import numpy.typing as npt
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
@@ -19,8 +18,8 @@ from asmil.evaluation.localization.run import Localization
 from asmil.evaluation.localization.scaling import THRESHOLDS
 from asmil.evaluation.localization.words import scaling_title
 from asmil.evaluation.stability.tile_raster import raster, tile_cells, tile_pitch
+from asmil.tasks.checked_arrays import Floats
 
-Floats = npt.NDArray[np.float64]
 NORMAL_PICTURED = 2
 MOST_CELLS = 400
 """Along the longer side of a map."""

@@ -24,8 +24,8 @@ from asmil.evaluation.localization.tile_maps import (
     tile_overlap,
 )
 from asmil.evaluation.localization.tile_ranking import rank_tiles
+from asmil.tasks.checked_arrays import Floats
 
-Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 NAN = float("nan")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from asmil.evaluation.localization.figures import froc_figure, slides_figure
 from asmil.evaluation.localization.map_pictures import map_picture
 from asmil.evaluation.localization.run import Localization
-from asmil.evaluation.localization.summary import MEANINGS, SCALED_METRICS, TITLES, UNSCALED_METRICS, Number
+from asmil.evaluation.localization.summary import MEANINGS, SCALED_METRICS, TITLES, UNSCALED_METRICS
 from asmil.evaluation.localization.tables import localization_dict, markdown_text, numbers_frame, slides_frame
 from asmil.evaluation.localization.words import (
     SCALING_WORDS,
@@ -20,8 +20,9 @@ from asmil.evaluation.localization.words import (
     sizes,
 )
 from asmil.evaluation.page_parts import caveat_section, html_table, image, tag, whole_page
-from asmil.evaluation.tables import format_interval, format_number
 from asmil.files import write_json, write_text
+from asmil.reporting import Estimate
+from asmil.reporting.formats import format_interval, format_number
 
 MOST_ROWS = 300
 
@@ -94,7 +95,7 @@ def _heading(name: str) -> str:
     return tag("th", f"{escape(TITLES[name])}<small>{escape(MEANINGS[name])}</small>", scope="row")
 
 
-def _cell(number: Number) -> str:
+def _cell(number: Estimate) -> str:
     return tag("td", f"<b>{format_number(number.value)}</b><small>{format_interval(number.interval)}</small>")
 
 

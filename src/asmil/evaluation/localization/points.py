@@ -19,9 +19,8 @@ from scipy import ndimage
 from asmil.errors import AsmilError, did_you_mean
 from asmil.evaluation.localization.checks import corners_of, one_a_tile
 from asmil.evaluation.localization.lesions import EIGHT_CONNECTED
-from asmil.tasks.checked_arrays import numbers_of
+from asmil.tasks.checked_arrays import Floats, numbers_of
 
-Floats = npt.NDArray[np.float64]
 Places = npt.NDArray[np.intp]
 Conversion = Literal["nms", "tiles", "components"]
 CONVERSIONS: tuple[Conversion, ...] = ("nms", "tiles", "components")

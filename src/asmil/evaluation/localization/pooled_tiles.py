@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from asmil.tasks.checked_arrays import Floats
+
 Booleans = npt.NDArray[np.bool_]
 MOST_SCORES = 4096
 """More distinct scores than these are gathered into as many bins of equal size, whose tiles count as ties."""

@@ -15,9 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from asmil.errors import AsmilError, did_you_mean
-from asmil.tasks.checked_arrays import floats_of
+from asmil.tasks.checked_arrays import Floats, floats_of
 
-Floats = npt.NDArray[np.float64]
 Scaling = Literal["minmax", "rank", "times_n", "cohort", "gated"]
 
 THRESHOLDS: dict[Scaling, float] = {"minmax": 0.5, "rank": 0.5, "times_n": 1.0, "cohort": 0.5, "gated": 0.5}

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from asmil.evaluation.bootstrap import Interval, draw_patients, number_patients, percentile_interval
 from asmil.evaluation.localization.froc_curve import Froc, FrocOptions, froc_of_hits, resampled_froc
@@ -14,8 +13,8 @@ from asmil.evaluation.localization.measures import NAN, SlideMeasures
 from asmil.evaluation.localization.pooled_tiles import resampled_ranking
 from asmil.evaluation.localization.scaling import Scaling
 from asmil.evaluation.localization.tile_ranking import RankedTiles
-
-Floats = npt.NDArray[np.float64]
+from asmil.reporting import Estimate
+from asmil.tasks.checked_arrays import Floats
 
 TITLES = {
     "froc": "FROC",
@@ -49,19 +48,10 @@ UNSCALED_METRICS = ("tile_auc", "tile_ap")
 
 
 @dataclass(frozen=True)
-class Number:
-    """A measure with its 95 % interval, and of how many slides it is."""
-
-    value: float
-    interval: Interval
-    n_slides: int
-
-
-@dataclass(frozen=True)
 class ScalingSummary:
     """All measures under one scaling, and the FROC behind the first of them."""
 
-    numbers: dict[str, Number]
+    numbers: dict[str, Estimate]
     froc: Froc
 
 
@@ -70,7 +60,7 @@ class Summary:
     """All measures of a run; counts are those of the slides that were judged."""
 
     scaled: dict[Scaling, ScalingSummary]
-    unscaled: dict[str, Number]
+    unscaled: dict[str, Estimate]
     best_specificity: float
     n_tumor: int
     n_normal: int
@@ -132,12 +122,12 @@ def _summarize_scaling(
     return ScalingSummary(numbers, froc)
 
 
-def _mean(values: Sequence[float], counts: Floats) -> Number:
+def _mean(values: Sequence[float], counts: Floats) -> Estimate:
     """The mean of the values that are defined."""
     return _ratio(values, [float(not np.isnan(value)) for value in values], counts)
 
 
-def _ratio(parts: Sequence[float], wholes: Sequence[float], counts: Floats) -> Number:
+def _ratio(parts: Sequence[float], wholes: Sequence[float], counts: Floats) -> Estimate:
     """The sum of the parts over the sum of the wholes, of the slides whose part is defined."""
     part, whole = np.array(parts, dtype=np.float64), np.array(wholes, dtype=np.float64)
     defined = ~np.isnan(part)
@@ -145,7 +135,7 @@ def _ratio(parts: Sequence[float], wholes: Sequence[float], counts: Floats) -> N
     return _number(np.where(below > 0, above / np.where(below > 0, below, 1.0), NAN), int(defined.sum()))
 
 
-def _number(samples: Floats, n_slides: int) -> Number:
+def _number(samples: Floats, n_slides: int) -> Estimate:
     """The first sample is of the slides as they are, the others are of resamples."""
     value = float(samples[0])
-    return Number(value, Interval(NAN, NAN) if np.isnan(value) else percentile_interval(samples[1:]), n_slides)
+    return Estimate(value, Interval(NAN, NAN) if np.isnan(value) else percentile_interval(samples[1:]), n=n_slides)

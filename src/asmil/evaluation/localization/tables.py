@@ -11,9 +11,10 @@ import pandas as pd
 from asmil.evaluation.localization.measures import SlideMeasures
 from asmil.evaluation.localization.run import Localization
 from asmil.evaluation.localization.scaling import THRESHOLDS
-from asmil.evaluation.localization.summary import SCALED_METRICS, TITLES, UNSCALED_METRICS, Number
+from asmil.evaluation.localization.summary import SCALED_METRICS, TITLES, UNSCALED_METRICS
 from asmil.evaluation.localization.words import caveats, convention, froc_words, minmax_words, scaling_title, sizes
-from asmil.evaluation.tables import format_interval, format_number
+from asmil.reporting import Estimate, escape_markdown, jsonable
+from asmil.reporting.formats import format_interval, format_number
 
 
 def numbers_frame(found: Localization) -> pd.DataFrame:
@@ -38,7 +39,7 @@ def numbers_frame(found: Localization) -> pd.DataFrame:
                 "value": number.value,
                 "low": number.interval.low,
                 "high": number.interval.high,
-                "slides": number.n_slides,
+                "slides": number.n,
             }
         )
     return pd.DataFrame(rows)
@@ -56,10 +57,10 @@ def localization_dict(found: Localization) -> dict[str, Any]:
     for scaling, one in summary.scaled.items():
         froc = one.froc
         curve = {
-            "average_fp": [_plain(value) for value in froc.average_fp],
-            "sensitivity": [_plain(value) for value in froc.sensitivity],
+            "average_fp": jsonable(froc.average_fp),
+            "sensitivity": jsonable(froc.sensitivity),
             "fp_targets": list(froc.fp_targets),
-            "sensitivities": [_plain(value) for value in froc.sensitivities],
+            "sensitivities": jsonable(froc.sensitivities),
             "lesions": froc.n_lesions,
             "reason": froc.reason,
         }
@@ -80,7 +81,7 @@ def localization_dict(found: Localization) -> dict[str, Any]:
         "normal_slides": summary.n_normal,
         "patients": summary.n_patients,
         "resamples": summary.resamples,
-        "highest_specificity_with_minmax": _plain(summary.best_specificity),
+        "highest_specificity_with_minmax": jsonable(summary.best_specificity),
         "measures": {name: _number_dict(number) for name, number in summary.unscaled.items()},
         "scalings": scalings,
         "left_out": list(found.skipped),
@@ -93,9 +94,9 @@ def markdown_text(found: Localization) -> str:
     """The numbers and how to read them, as Markdown."""
     scalings = found.judging.scalings
     lines = [
-        f"# Localization: {_cell(found.name)}",
+        f"# Localization: {escape_markdown(found.name)}",
         "",
-        f"{_cell(found.method)}, {sizes(found)}; {convention(found)}.",
+        f"{escape_markdown(found.method)}, {sizes(found)}; {convention(found)}.",
         "",
     ]
     lines += ["| measure | " + " | ".join(map(scaling_title, scalings)) + " |", "|" + " --- |" * (len(scalings) + 1)]
@@ -108,12 +109,17 @@ def markdown_text(found: Localization) -> str:
         )
     lines += ["", "Sensitivity at false positives a slide:", ""]
     lines += [f"- {scaling_title(scaling)}: {froc_words(found.summary.scaled[scaling].froc)}" for scaling in scalings]
-    lines += ["", "## What min-max scaling does to these numbers", "", *map(_cell, minmax_words(found))]
-    lines += ["", "## How to read these numbers", "", *(f"- {_cell(sentence)}" for sentence in caveats(found))]
+    lines += ["", "## What min-max scaling does to these numbers", "", *map(escape_markdown, minmax_words(found))]
+    lines += [
+        "",
+        "## How to read these numbers",
+        "",
+        *(f"- {escape_markdown(sentence)}" for sentence in caveats(found)),
+    ]
     return "\n".join(lines) + "\n"
 
 
-def _numbers(found: Localization) -> Iterator[tuple[Any, str, Number]]:
+def _numbers(found: Localization) -> Iterator[tuple[Any, str, Estimate]]:
     for scaling, one in found.summary.scaled.items():
         for name, number in one.numbers.items():
             yield scaling, name, number
@@ -156,19 +162,9 @@ def _slide_row(one: SlideMeasures) -> dict[str, Any]:
     return row
 
 
-def _number_dict(number: Number) -> dict[str, Any]:
-    low, high = map(_plain, number.interval)
-    return {"value": _plain(number.value), "low": low, "high": high, "slides": number.n_slides}
+def _number_dict(number: Estimate) -> dict[str, Any]:
+    return number.to_dict() | {"slides": number.n}
 
 
-def _plain(value: float) -> float | None:
-    return None if math.isnan(value) else float(value)
-
-
-def _with_interval(number: Number) -> str:
+def _with_interval(number: Estimate) -> str:
     return f"{format_number(number.value)} ({format_interval(number.interval)})"
-
-
-def _cell(text: str) -> str:
-    """Text that can neither end a table cell nor start HTML."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("|", "\\|").replace("\n", " ")

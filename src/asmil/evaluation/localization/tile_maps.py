@@ -13,10 +13,9 @@ import numpy.typing as npt
 from asmil.errors import AsmilError
 from asmil.evaluation.localization.checks import corners_of, flags_of, mask_of, one_a_tile
 from asmil.evaluation.localization.lesions import MASK_DOWNSAMPLE, label_regions
-from asmil.tasks.checked_arrays import numbers_of
+from asmil.tasks.checked_arrays import Floats, numbers_of
 
 Booleans = npt.NDArray[np.bool_]
-Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.intp]
 
 

@@ -11,7 +11,6 @@ import numpy.typing as npt
 from asmil.errors import AsmilError
 from asmil.tasks.checked_arrays import floats_of
 
-Floats = npt.NDArray[np.float64]
 Booleans = npt.NDArray[np.bool_]
 
 

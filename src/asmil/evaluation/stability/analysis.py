@@ -16,7 +16,8 @@ from asmil.evaluation.run import setting
 from asmil.evaluation.stability import measures
 from asmil.evaluation.stability.alarms import Alarm, alarms_of
 from asmil.evaluation.stability.labels import run_label
-from asmil.evaluation.stability.measures import Floats, in_blocks
+from asmil.evaluation.stability.measures import in_blocks
+from asmil.tasks.checked_arrays import Floats
 from asmil.training.attention_file import AttentionRecord, read_attention
 from asmil.training.layout import RunLayout
 from asmil.training.notes import read_kept_epoch

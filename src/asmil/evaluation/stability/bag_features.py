@@ -14,9 +14,8 @@ from asmil.evaluation.figures import COLORS, STYLE, plain_text, svg_text
 from asmil.evaluation.stability.analysis import RunStability, TrainingStability
 from asmil.evaluation.stability.choice import default_epochs, nearest_recording
 from asmil.evaluation.stability.picture import Picture
+from asmil.tasks.checked_arrays import Floats
 from asmil.training.attention_file import AttentionRecord
-
-Floats = npt.NDArray[np.float64]
 
 FEWEST_SLIDES = 10
 MOST_POINTS = 600

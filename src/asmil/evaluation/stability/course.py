@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -20,8 +19,8 @@ from asmil.evaluation.stability.analysis import RunStability
 from asmil.evaluation.stability.choice import legend_names
 from asmil.evaluation.stability.log_axis import make_logarithmic
 from asmil.evaluation.stability.picture import Picture
+from asmil.tasks.checked_arrays import Floats
 
-Floats = npt.NDArray[np.float64]
 LineStyle = Literal["-", "--", ":"]
 
 PANELS = {

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from asmil.evaluation.stability.number_format import format_measure
+from asmil.reporting.formats import format_significant
 
 NARROW_DECADES = 2.5
 """An axis that spans less gets a tick at 2 and 5 as well."""
@@ -23,4 +23,4 @@ def make_logarithmic(axes: Axes, which: str) -> None:
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if narrow else (1.0,), numticks=12 if narrow else 7))
     axis.set_minor_locator(NullLocator())
     if narrow:
-        axis.set_major_formatter(FuncFormatter(lambda value, _: format_measure(value)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: format_significant(value)))

@@ -17,11 +17,11 @@ from asmil.errors import AsmilError
 from asmil.evaluation.figures import COLORS, STYLE, plain_text, png_bytes
 from asmil.evaluation.stability.analysis import RunStability, TrainingStability
 from asmil.evaluation.stability.choice import default_epochs, legend_names, nearest_recording, training_of
-from asmil.evaluation.stability.number_format import format_measure, format_share
 from asmil.evaluation.stability.picture import Picture
 from asmil.evaluation.stability.tile_raster import raster, tile_cells
+from asmil.reporting.formats import format_share, format_significant
+from asmil.tasks.checked_arrays import Floats
 
-Floats = npt.NDArray[np.float64]
 Size = tuple[float, float]
 
 CLIP_QUANTILE = 0.995
@@ -187,7 +187,7 @@ def _label(axes: Axes, row: Row, recording: int) -> None:
         & (times["slide"] == row.training.record.slides[row.slide])
         & (times["epoch"] == epoch)
     ].iloc[0]
-    moved, share = format_measure(here["jsd_previous"]), format_share(here["effective_share"])
+    moved, share = format_significant(here["jsd_previous"]), format_share(here["effective_share"])
     axes.set_xlabel(f"JSD {moved}\neffective {share}", fontsize=8)
 
 

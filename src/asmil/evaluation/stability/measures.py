@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from asmil.tasks.checked_arrays import Floats
 
 TOP_SHARE = 0.01
 CELLS_AT_ONCE = 1 << 18

@@ -15,12 +15,12 @@ from asmil.evaluation.stability.bag_features import bag_feature_picture
 from asmil.evaluation.stability.choice import choose_slide
 from asmil.evaluation.stability.course import course_picture
 from asmil.evaluation.stability.maps import map_picture
-from asmil.evaluation.stability.number_format import format_count
 from asmil.evaluation.stability.page_tables import agreement_table, slide_table, summary_table
 from asmil.evaluation.stability.picture import Picture, write_pictures
 from asmil.evaluation.stability.score_histograms import histogram_picture
 from asmil.evaluation.stability.tables import run_names, summary_of
 from asmil.files import write_text
+from asmil.reporting.formats import format_count
 
 PICTURES_FOLDER = "stability_pictures"
 

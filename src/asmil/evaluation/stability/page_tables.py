@@ -7,8 +7,8 @@ from html import escape
 
 from asmil.evaluation.page_parts import html_table, tag
 from asmil.evaluation.stability.analysis import RunStability
-from asmil.evaluation.stability.number_format import format_count, format_measure
 from asmil.evaluation.stability.tables import run_names, summary_of
+from asmil.reporting.formats import format_count, format_significant
 
 MEASURE_TITLES = {
     "jsd_mean": "JSD mean",
@@ -33,11 +33,11 @@ def summary_table(stabilities: Sequence[RunStability]) -> str:
         cells = [tag("th", about, scope="row")]
         for measure in MEASURE_TITLES:
             found = summary["measures"][measure]
-            spread = "" if found["sd_seeds"] is None else f"<small>sd {format_measure(found['sd_seeds'])}</small>"
-            cells.append(tag("td", f"<b>{format_measure(found['value'])}</b>{spread}"))
+            spread = "" if found["sd_seeds"] is None else f"<small>sd {format_significant(found['sd_seeds'])}</small>"
+            cells.append(tag("td", f"<b>{format_significant(found['value'])}</b>{spread}"))
         alike = summary["agreement"]
-        ranks = f"<small>ranks {format_measure(alike['rank_correlation'])}</small>" if alike["pairs"] else ""
-        cells.append(tag("td", f"<b>{format_measure(alike['top1_overlap'])}</b>{ranks}"))
+        ranks = f"<small>ranks {format_significant(alike['rank_correlation'])}</small>" if alike["pairs"] else ""
+        cells.append(tag("td", f"<b>{format_significant(alike['top1_overlap'])}</b>{ranks}"))
         rows.append("".join(cells))
     return html_table(["run", *MEASURE_TITLES.values(), "seeds agree"], rows, css="measures")
 
@@ -51,7 +51,7 @@ def slide_table(stability: RunStability) -> str:
     for row in found.head(MOST_ROWS).to_dict("records"):
         about = f"{escape(row['slide'])}<small>{escape(row['target'])}, {escape(row['role'])}</small>"
         cells = [tag("th", about, scope="row"), tag("td", str(row["n_tiles"])), tag("td", str(row["trainings"]))]
-        rows.append("".join(cells + [tag("td", format_measure(row[measure])) for measure in MEASURE_TITLES]))
+        rows.append("".join(cells + [tag("td", format_significant(row[measure])) for measure in MEASURE_TITLES]))
     table = html_table(["slide", "tiles", "trainings", *MEASURE_TITLES.values()], rows)
     return _folded(f"Slides ({len(found)})", table, len(found), "stability_slides.csv")
 
@@ -68,8 +68,8 @@ def agreement_table(stability: RunStability) -> str:
         cells = [tag("th", about, scope="row"), tag("td", str(len(part)))]
         for measure in AGREEMENT_TITLES:
             values = part[measure]
-            ends = f"{format_measure(values.min())} to {format_measure(values.max())}"
-            cells.append(tag("td", f"{format_measure(values.mean())}<small>{ends}</small>"))
+            ends = f"{format_significant(values.min())} to {format_significant(values.max())}"
+            cells.append(tag("td", f"{format_significant(values.mean())}<small>{ends}</small>"))
         rows.append("".join(cells))
     table = html_table(["slide", "pairs of seeds", *AGREEMENT_TITLES.values()], rows)
     return _folded(f"Agreement between seeds ({len(groups)})", table, len(groups), "stability_agreement.csv")

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -15,10 +14,9 @@ from asmil.evaluation.figures import COLORS, STYLE, plain_text, svg_text
 from asmil.evaluation.stability.analysis import RunStability
 from asmil.evaluation.stability.log_axis import make_logarithmic
 from asmil.evaluation.stability.measures import effective_tiles, top_mass
-from asmil.evaluation.stability.number_format import format_share
 from asmil.evaluation.stability.picture import Picture
-
-Floats = npt.NDArray[np.float64]
+from asmil.reporting.formats import format_share
+from asmil.tasks.checked_arrays import Floats
 
 NORMALIZERS: tuple[tuple[str, str, dict[str, float]], ...] = (
     ("softmax", "softmax", {}),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pandas as pd
 from asmil.evaluation.run import setting
 from asmil.evaluation.stability.analysis import AGREEMENT, CONCENTRATION, RunStability
 from asmil.files import write_json, write_text
+from asmil.reporting import jsonable
 
 MEASURES = ("jsd_mean", "jsd_late", "jsd_relative", *CONCENTRATION)
 
@@ -44,7 +44,7 @@ def summary_of(stability: RunStability) -> dict[str, Any]:
     A measure is averaged over the slides and folds of a seed, and then over seeds.
     """
     slides, trainings = stability.slides, stability.trainings
-    agreement = {name: _number(stability.agreement[name].mean()) for name in AGREEMENT}
+    agreement = {name: jsonable(stability.agreement[name].mean()) for name in AGREEMENT}
     return {
         "run": str(stability.path),
         "name": stability.name,
@@ -76,11 +76,7 @@ def _recordings(stability: RunStability, choose: Any) -> int:
 def _measure(slides: pd.DataFrame, name: str) -> dict[str, Any]:
     per_seed = slides.groupby("seed")[name].mean()
     return {
-        "value": _number(per_seed.mean()),
-        "sd_seeds": _number(per_seed.std(ddof=1)),
-        "per_seed": {str(seed): _number(value) for seed, value in per_seed.items()},
+        "value": jsonable(per_seed.mean()),
+        "sd_seeds": jsonable(per_seed.std(ddof=1)),
+        "per_seed": {str(seed): jsonable(value) for seed, value in per_seed.items()},
     }
-
-
-def _number(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None

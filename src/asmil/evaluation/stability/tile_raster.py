@@ -6,7 +6,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.spatial import cKDTree
 
-Floats = npt.NDArray[np.float64]
+from asmil.tasks.checked_arrays import Floats
+
 Ints = npt.NDArray[np.int64]
 
 

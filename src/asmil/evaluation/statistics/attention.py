@@ -8,11 +8,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import numpy.typing as npt
 
 from asmil.evaluation.stability.measures import entropy, heaviest
-
-Floats = npt.NDArray[np.float64]
+from asmil.tasks.checked_arrays import Floats
 
 ROUNDING = 1e-12
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from asmil.errors import AsmilError, did_you_mean
-from asmil.evaluation.bootstrap import Interval, has_two_classes, percentile_interval
+from asmil.evaluation.bootstrap import Interval, percentile_interval
 from asmil.evaluation.statistics.checks import generator_of, units_of
 from asmil.tasks import weighted
 from asmil.tasks.checked_arrays import Classes, Floats, classes_of, numbers_of, same_length
@@ -139,7 +139,7 @@ def _in_blocks(
     blocks = []
     for start in range(0, len(drawn), step):
         weights = drawn[start : start + step][:, units].astype(np.float64)
-        kept = has_two_classes(truth, predictions.shape[2], weights)
+        kept = weighted.has_two_classes(truth, predictions.shape[2], weights)
         blocks.append(np.where(kept[:, None], _values(metric, truth, predictions, weights), np.nan))
     return np.concatenate(blocks)
 

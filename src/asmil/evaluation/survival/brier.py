@@ -16,10 +16,8 @@ import numpy.typing as npt
 
 from asmil.errors import AsmilError
 from asmil.evaluation.survival.step_curves import StepCurves, censoring_curves
-from asmil.tasks.checked_arrays import numbers_of
+from asmil.tasks.checked_arrays import Floats, numbers_of
 from asmil.tasks.survival_outcomes import checked_outcomes
-
-Floats = npt.NDArray[np.float64]
 
 
 def brier_score(

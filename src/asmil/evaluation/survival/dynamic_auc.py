@@ -14,11 +14,9 @@ import numpy.typing as npt
 
 from asmil.errors import AsmilError
 from asmil.evaluation.survival.step_curves import StepCurves, censoring_curves
-from asmil.tasks.checked_arrays import floats_of, numbers_of
+from asmil.tasks.checked_arrays import Floats, floats_of, numbers_of
 from asmil.tasks.survival_outcomes import checked_outcomes
 from asmil.tasks.weighted import binary_auc
-
-Floats = npt.NDArray[np.float64]
 
 
 def time_dependent_auc(

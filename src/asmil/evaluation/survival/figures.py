@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from asmil.evaluation.figures import COLORS, STYLE, svg_text
+from asmil.evaluation.survival.evaluate import SurvivalEvaluation, TimeCurve
 from asmil.evaluation.survival.risk_groups import RiskGroups
-from asmil.evaluation.survival.summary import SurvivalEvaluation, TimeCurve
 
 GROUP_COLORS = {"low risk": COLORS[0], "middle risk": COLORS[4], "high risk": COLORS[1]}
 

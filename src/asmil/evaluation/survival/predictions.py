@@ -1,4 +1,4 @@
-"""The predictions of a survival run: read, checked, and as arrays a training.
+"""The predictions of a survival run: checked, as arrays per training, and the months over which they are evaluated.
 
 Curves are given at the right ends of time bins. Between them S is taken as a straight line, from 1 at time 0 (events
 spread evenly over a bin); after the last end it stays as it is.
@@ -6,9 +6,8 @@ spread evenly over a bin); after the last end it stays as it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,10 +15,15 @@ import numpy.typing as npt
 import pandas as pd
 
 from asmil.errors import AsmilError
-from asmil.evaluation.run import Run, read_run
+from asmil.evaluation.run import Run, refuse_rows
+from asmil.reporting import Interval
+from asmil.tasks.checked_arrays import Floats
 from asmil.training.layout import RunLayout
 
-Floats = npt.NDArray[np.float64]
+GRID_SIZE = 40
+OUTER_EVENTS = 0.05
+SMALLEST_SIDE = 0.1
+FEWEST_ON_A_SIDE = 5
 
 
 @dataclass(frozen=True)
@@ -60,11 +64,16 @@ def survival_between_bins(ends: Floats, survival: Floats, times: Floats) -> Floa
     return np.interp(times, np.r_[0.0, ends], np.r_[1.0, survival])
 
 
-def read_survival_run(path: Path | str) -> Run:
-    """Read and check the folder of a survival run; what is wrong with it is told in one sentence."""
-    run = read_run(path, "survival")
-    _refuse_impossible(RunLayout(path).predictions, run.predictions)
-    return run
+def refuse_impossible(run: Run) -> None:
+    """Raise AsmilError for outcomes or curves that cannot be."""
+    file, table = RunLayout(run.path).predictions, run.predictions
+    twice = table.duplicated(["patient", "fold", "seed", "role"])
+    refuse_rows(file, table, twice, "is of a patient that the same training predicts twice")
+    differ = table.groupby("patient")[["time", "event"]].transform("nunique").gt(1).any(axis=1)
+    refuse_rows(file, table, differ, "is of a patient with two times or events; correct the manifest and train again")
+    if {"survival", "survival_times"} <= set(table):
+        broken = [not _is_curve(*pair) for pair in zip(table["survival_times"], table["survival"], strict=True)]
+        refuse_rows(file, table, broken, "has a survival curve whose times do not increase or whose values rise")
 
 
 def tested_parts(rows: pd.DataFrame) -> list[TestedPart]:
@@ -91,25 +100,6 @@ def _arrays(column: Iterable[Any]) -> tuple[Floats, ...]:
     return tuple(np.asarray(values, dtype=np.float64) for values in column)
 
 
-def _refuse_impossible(file: Path, table: pd.DataFrame) -> None:
-    time = table["time"].to_numpy(dtype=np.float64)
-    _refuse(file, table, table.duplicated(["patient", "fold", "seed", "role"]), "is predicted twice by one training")
-    _refuse(file, table, ~(np.isfinite(time) & (time >= 0)), "has no time of at least 0; correct the manifest")
-    _refuse(file, table, ~table["event"].isin([0, 1]), "has an event that is neither 0 nor 1; correct the manifest")
-    differ = table.groupby("patient")[["time", "event"]].transform("nunique").gt(1).any(axis=1)
-    _refuse(file, table, differ, "has two times or events; correct the manifest and train again")
-    if {"survival", "survival_times"} <= set(table):
-        broken = [not _is_curve(*pair) for pair in zip(table["survival_times"], table["survival"], strict=True)]
-        _refuse(file, table, broken, "has a survival curve that is none (increasing times, values from 1 down to 0)")
-
-
-def _refuse(file: Path, table: pd.DataFrame, bad: npt.ArrayLike, problem: str) -> None:
-    marked = np.asarray(bad, dtype=bool)
-    if marked.any():
-        row = table[marked].iloc[0]
-        raise AsmilError(f"{file}: patient {row['patient']} (fold {row['fold']}, seed {row['seed']}) {problem}")
-
-
 def _is_curve(times: Any, survival: Any) -> bool:
     if times is None or survival is None:
         return times is None and survival is None
@@ -119,3 +109,40 @@ def _is_curve(times: Any, survival: Any) -> bool:
     rounding = 1e-6
     falling = np.diff(np.r_[1.0, survival, 0.0]) <= rounding
     return bool(np.isfinite(times).all() and times[0] >= 0 and (np.diff(times) > 0).all() and falling.all())
+
+
+def judged_window(parts: Sequence[TestedPart], event_times: Floats) -> Interval | None:
+    """Where every training has patients on both sides, or None.
+
+    From the 5 % to the 95 % quantile of the event times; not before every training has a tenth of its events (at least
+    5, at most half), and not after fewer than a tenth of its patients (at least 5, at most half) are still followed:
+    outside, single patients decide.
+    """
+    with_events = [part for part in parts if (part.event > 0).any()]
+    if not with_events:
+        return None
+    low, high = np.quantile(event_times, [OUTER_EVENTS, 1 - OUTER_EVENTS])
+    low = max(low, *(_inner(np.sort(part.time[part.event > 0])) for part in with_events))
+    # a patient counts as followed longer only after t, so the window ends just before the time of the last needed
+    high = min(high, *(np.nextafter(_inner(np.sort(part.time)[::-1]), 0.0) for part in with_events))
+    return Interval(float(low), float(high)) if low < high else None
+
+
+def _inner(ordered: Floats) -> float:
+    """The time that leaves a tenth of the ordered times, itself included, on its outer side."""
+    wanted = max(FEWEST_ON_A_SIDE, int(np.ceil(SMALLEST_SIDE * len(ordered))))
+    return float(ordered[min(wanted, (len(ordered) + 1) // 2) - 1])
+
+
+def spread_evenly(window: Interval | None) -> Floats:
+    """Evenly spaced times over the window."""
+    return np.empty(0) if window is None else np.linspace(window.low, window.high, GRID_SIZE)
+
+
+def chosen_times(times: Sequence[float] | None, event_times: Floats) -> Floats:
+    """The times asked for, or the quartiles of the event times."""
+    if times is None:
+        return np.unique(np.quantile(event_times, [0.25, 0.5, 0.75]))
+    if not all(np.isfinite(t) and t > 0 for t in times):
+        raise AsmilError(f"the times {', '.join(map(str, times))} cannot be evaluated; give months above 0")
+    return np.unique(np.asarray(times, dtype=np.float64))

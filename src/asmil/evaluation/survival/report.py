@@ -1,77 +1,92 @@
-"""Survival reports on disk and in the terminal."""
+"""What the report of a survival run says beside its metrics."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-from asmil.errors import AsmilError
-from asmil.evaluation.run_sentences import part_title
-from asmil.evaluation.survival.summary import METRIC_TITLES, FoldMetric, SurvivalEvaluation
-from asmil.evaluation.survival.words import format_p, format_sizes
-from asmil.evaluation.tables import format_interval, format_number
-from asmil.files import write_json, write_text
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-SHOWN = ("c_index", "mean_auc", "integrated_brier")
-"""What fits into a terminal, beside the Brier score of Kaplan-Meier; the report has the rest."""
+from asmil.evaluation.survival.evaluate import SurvivalEvaluation
+from asmil.evaluation.survival.figures import auc_figure, brier_figure, kaplan_meier_figure
+from asmil.reporting import Block, Cell, Figure, Heading, Row, SideBySide, Table, estimate_cell
+from asmil.reporting.formats import format_months, format_p
 
 
-def write_survival_report(
-    evaluations: SurvivalEvaluation | Sequence[SurvivalEvaluation], folder: Path | str | None = None
-) -> Path:
-    """Write a page and the numbers; return the path of the page.
-
-    One evaluation without a folder: `report.html` and `evaluation.json` in the run's own folder, those of the
-    validation part as `report-val.html` and `evaluation-val.json`. With a folder: `report.html` and `metrics.json`
-    there.
-    """
-    from asmil.evaluation.survival.page import render_survival_page
-
-    listed = [evaluations] if isinstance(evaluations, SurvivalEvaluation) else list(evaluations)
-    if not listed:
-        raise AsmilError("there is nothing to report: give at least one evaluated run")
-    if folder is not None:
-        page, numbers = Path(folder) / "report.html", Path(folder) / "metrics.json"
-        write_json(numbers, [evaluation.to_dict() for evaluation in listed])
-    elif len(listed) == 1:
-        suffix = "" if listed[0].role == "test" else f"-{listed[0].role}"
-        run = listed[0].run.path
-        page, numbers = run / f"report{suffix}.html", run / f"evaluation{suffix}.json"
-        write_json(numbers, listed[0].to_dict())
-    else:
-        raise AsmilError("the report of several runs needs a folder of its own; give one with --out")
-    write_text(page, render_survival_page(listed))
-    return page
+def survival_blocks(evaluation: SurvivalEvaluation) -> list[Block]:
+    """Risk groups, single times and curves of one run."""
+    return [
+        Heading("Risk groups"),
+        _risk_groups(evaluation),
+        Figure(kaplan_meier_figure(evaluation.risk_groups), "Kaplan-Meier curves by risk group"),
+        Heading("At single times"),
+        _times(evaluation),
+        SideBySide(
+            [
+                Figure(auc_figure(evaluation), "AUC over time"),
+                Figure(brier_figure(evaluation), "Brier score over time"),
+            ]
+        ),
+    ]
 
 
-def summary_table(evaluations: Sequence[SurvivalEvaluation]) -> Table:
-    """The table that `asmil evaluate` prints: a row a run, every metric with spread and interval."""
-    from rich.box import SIMPLE_HEAD
-    from rich.markup import escape
-    from rich.table import Table
-
-    title = part_title(evaluations[0].role, (evaluation.run.config for evaluation in evaluations))
-    part = f"{title}: {format_sizes(evaluations)}"
-    title = f"{part}; mean ± standard deviation over folds, 95 % interval by patient"
-    table = Table(title=title, box=SIMPLE_HEAD)
-    table.add_column("run", overflow="fold", min_width=12)
-    for name in SHOWN:
-        table.add_column(METRIC_TITLES[name].replace(" ", "\n", 1), justify="right", no_wrap=True)
-    table.add_column("log-\nrank", justify="right", no_wrap=True)
-    for evaluation in evaluations:
-        values = [_cell(evaluation.metrics[name]) for name in SHOWN]
-        values[-1] += f"\n[dim]Kaplan-Meier {format_number(evaluation.metrics['reference_brier'].value)}[/dim]"
-        trainings = f"{evaluation.n_trainings} training{'s' * (evaluation.n_trainings > 1)}"
-        about = f"{escape(evaluation.name)}\n[dim]{escape(evaluation.method)}, {trainings}[/dim]"
-        table.add_row(about, *values, format_p(evaluation.risk_groups.p))
-    return table
+def _risk_groups(evaluation: SurvivalEvaluation) -> Table:
+    found = evaluation.risk_groups
+    rows: list[Row] = [
+        [
+            group.name,
+            str(group.patients),
+            str(group.events),
+            Cell(format_months(group.median), interval=format_months(*group.median_interval)),
+        ]
+        for group in found.groups
+    ]
+    p = "undefined" if math.isnan(found.p) else f"p {'' if found.p < 0.001 else '= '}{format_p(found.p)}"
+    caption = (
+        f"Cut at the {found.cut} of the predicted risks within each fold, groups of all folds joined. "
+        f"Log-rank test: {p}. Bands and intervals: 95 %; ticks: censored patients."
+    )
+    columns = ["group", "patients", "events", "median survival, months"]
+    return Table(columns, rows, title=f"risk groups, log-rank test: {p}", caption=caption, in_terminal=True)
 
 
-def _cell(metric: FoldMetric) -> str:
-    spread = "" if math.isnan(metric.sd_folds) else f" ±{format_number(metric.sd_folds)}"
-    return f"{format_number(metric.value)}{spread}\n[dim]{format_interval(metric.interval, '–')}[/dim]"
+def _times(evaluation: SurvivalEvaluation) -> Table:
+    rows: list[Row] = [
+        [f"{t:.1f} months", estimate_cell(auc), estimate_cell(evaluation.brier_at[t])]
+        for t, auc in evaluation.auc_at.items()
+    ]
+    low, high = evaluation.window
+    over = "" if math.isnan(low) else f" The curves and their means run from {low:.1f} to {high:.1f} months."
+    caption = f"Mean over folds and seeds, 95 % interval by patient.{over}"
+    return Table(["time", "AUC(t)", "Brier score"], rows, caption=caption)
+
+
+def survival_reading(evaluations: Sequence[SurvivalEvaluation]) -> list[str]:
+    """How to read the numbers."""
+    sentences = [
+        "One sample is one patient. Risks of different trainings have no common scale, so the C-index and AUC(t) are "
+        "never taken over two folds at once: each training is evaluated on the test patients of its own fold. "
+        "Values are means over folds and seeds.",
+        "Intervals are 95 % percentile intervals of a bootstrap over patients of that mean. They show how much the "
+        "choice of patients matters, the standard deviation over folds how much the folds differ. Trainings of several "
+        "folds share training patients, so neither is an interval for a new training.",
+        "C-index: a pair counts if the one with the earlier time has the event (at equal times: if the other is "
+        "censored); equal risks count 1/2, so 0.5 is chance. The strict form leaves out equal times and counts equal "
+        "risks 0.",
+        "AUC(t): who has the event by t against who is followed longer than t, ranked by the same risk at every t. "
+        "The Brier score is the squared error of the predicted survival at t: lower is better. Kaplan-Meier, which "
+        "gives every patient the same curve, is the reference. Both weight patients by the inverse probability "
+        "of being followed, estimated by Kaplan-Meier on all evaluated patients; this assumes that censoring does "
+        "not depend on the risk.",
+        "The Kaplan-Meier reference was fitted on the evaluated patients themselves, so it is harder to beat than one "
+        "fitted on the training part. Between the ends of time bins predicted curves are straight lines.",
+        "Risk groups: the cut lies at the "
+        + " or ".join(dict.fromkeys(evaluation.risk_groups.cut for evaluation in evaluations))
+        + " of the predicted risks among the patients of a fold (ranks, averaged over seeds), and the groups of all "
+        "folds are joined. No outcome was used for the cut, but it needs a whole group of patients: a single new "
+        "patient needs a cut fixed beforehand. The log-rank test ignores that folds share training "
+        "patients; with cross-validation its p-value is somewhat too small.",
+    ]
+    if len(evaluations) > 1:
+        sentences.append(
+            "Overlapping intervals of two runs do not test their difference: both were measured on the same patients."
+        )
+    return sentences

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from asmil.errors import AsmilError
-from asmil.evaluation.bootstrap import Interval
 from asmil.evaluation.survival.predictions import TestedPart
+from asmil.reporting import Interval
+from asmil.tasks.checked_arrays import Floats
 
-Floats = npt.NDArray[np.float64]
 GROUP_NAMES = {2: ("low risk", "high risk"), 3: ("low risk", "middle risk", "high risk")}
 CUT_NAMES = {2: "median", 3: "tertiles"}
 

@@ -1,0 +1,200 @@
+"""What a report says, independent of how it is drawn: tables, figures and a document of both.
+
+All text is plain text; the renderers escape it. Text between backticks is code.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from asmil.reporting.estimate import Estimate
+from asmil.reporting.formats import format_interval, format_number
+
+MOST_WARNINGS = 3
+"""How many warnings stand at the top of a report; the others fold away."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of a table.
+
+    notes: small lines below the text; Markdown and the terminal keep those of row headers, LaTeX none
+    interval, spread: the interval and the standard deviation of a number, as text; spread_over: of what
+    strong: whether it stands out, as the best value of a column does
+    bar: low, high and value on a scale from 0 to 1, drawn as a bar
+    shade: a share from 0 to 1, drawn as the background
+    """
+
+    text: str
+    notes: tuple[str, ...] = ()
+    interval: str = ""
+    spread: str = ""
+    spread_over: str = ""
+    strong: bool = False
+    bar: tuple[float, float, float] | None = None
+    shade: float | None = None
+
+
+Row = Sequence[Cell | str]
+"""Plain text is a cell of its own."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells under column titles; the first cell of a row is its header.
+
+    caption: what the numbers are
+    in_terminal: whether commands print the table; narrow: titles of columns that are left out there
+    emphasis: whether the numbers are large, as those of the main table are
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Row]
+    title: str = ""
+    caption: str = ""
+    in_terminal: bool = False
+    narrow: frozenset[str] = frozenset()
+    emphasis: bool = False
+
+    def cells(self) -> Iterator[list[Cell]]:
+        """The rows, every cell as a `Cell`."""
+        for row in self.rows:
+            yield [Cell(one) if isinstance(one, str) else one for one in row]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """SVG text or PNG bytes with a title; None draws nothing."""
+
+    content: str | bytes | None
+    title: str
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class Heading:
+    """The title of what follows within a section."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """Blocks beside each other where there is room."""
+
+    blocks: Sequence[Block]
+
+
+@dataclass(frozen=True)
+class Folded:
+    """Blocks that are hidden until a reader asks for them."""
+
+    title: str
+    blocks: Sequence[Block]
+
+
+@dataclass(frozen=True)
+class Note:
+    """A sentence that stands out."""
+
+    text: str
+
+
+Block = str | Table | Figure | Heading | SideBySide | Folded | Note
+"""A plain string is a paragraph."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a document with its own title."""
+
+    title: str
+    blocks: Sequence[Block]
+
+
+@dataclass(frozen=True)
+class Document:
+    """A report: the answer first, then at most three warnings, the sections, and how to read them.
+
+    kind: what kind of report it is; answer: the result in one sentence; about: on what it is based
+    reading: sentences on how to read the numbers, folded away
+    """
+
+    kind: str
+    title: str
+    answer: str
+    sections: Sequence[Section]
+    about: str = ""
+    warnings: Sequence[str] = ()
+    reading: Sequence[str] = field(default=())
+
+    @property
+    def first_warnings(self) -> list[str]:
+        """The warnings that stand at the top."""
+        return list(self.warnings[:MOST_WARNINGS])
+
+    @property
+    def more_warnings(self) -> list[str]:
+        """The warnings that fold away."""
+        return list(self.warnings[MOST_WARNINGS:])
+
+    def tables(self) -> list[Table]:
+        """All tables that are not folded away, in order."""
+        return list(_tables(block for section in self.sections for block in section.blocks))
+
+
+def _tables(blocks: Iterable[Block]) -> Iterator[Table]:
+    for block in blocks:
+        if isinstance(block, Table):
+            yield block
+        elif isinstance(block, SideBySide):
+            yield from _tables(block.blocks)
+
+
+def estimate_cell(
+    estimate: Estimate,
+    spread: tuple[str, float] | None = None,
+    scale: tuple[float, float] | None = None,
+    *,
+    notes: tuple[str, ...] = (),
+    strong: bool = False,
+) -> Cell:
+    """A cell with value and interval.
+
+    spread: over what, and the standard deviation (nan: none); scale: draw the interval as a bar on this range
+    """
+    over, sd = spread or ("", math.nan)
+    drawn = scale is not None and estimate.interval.is_defined and not math.isnan(estimate.value)
+    bar = None
+    if drawn and scale is not None:
+        low, high, value = (
+            min(1.0, max(0.0, (one - scale[0]) / (scale[1] - scale[0]))) for one in (*estimate.interval, estimate.value)
+        )
+        bar = (low, high, value)
+    return Cell(
+        format_number(estimate.value),
+        notes=notes,
+        interval=format_interval(estimate.interval),
+        spread="" if math.isnan(sd) else format_number(sd),
+        spread_over=over,
+        strong=strong,
+        bar=bar,
+    )
+
+
+def settings_table(config: Mapping[str, Any]) -> Table:
+    """The settings of a run, one row per value."""
+    return Table(["setting", "value"], list(_flat(config)))
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{prefix}{key}.")
+        elif isinstance(value, list):
+            yield f"{prefix}{key}", ", ".join(map(str, value))
+        else:
+            yield f"{prefix}{key}", "not set" if value is None else str(value)

@@ -1,0 +1,127 @@
+"""A value with its interval, and plain values for JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+NAN = float("nan")
+Detail = Literal["seeds", "trainings", "folds", "skipped"]
+
+
+class Interval(NamedTuple):
+    """A range of plausible values; nan at both ends if it could not be estimated."""
+
+    low: float
+    high: float
+
+    @property
+    def is_defined(self) -> bool:
+        """Whether both ends are known."""
+        return not (math.isnan(self.low) or math.isnan(self.high))
+
+    @property
+    def excludes_zero(self) -> bool:
+        """Whether the interval is defined and lies on one side of 0."""
+        return self.is_defined and (self.low > 0 or self.high < 0)
+
+
+UNDEFINED = Interval(NAN, NAN)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its uncertainty and the numbers behind it.
+
+    n: how many slides or patients it is based on, if known
+    level, how: coverage of the interval and how it was obtained
+    skipped: resamples that left the number undefined and are not in the interval
+    per_seed: the value of each seed; per_training: the value of each (fold, seed)
+    """
+
+    value: float
+    interval: Interval = UNDEFINED
+    n: int | None = None
+    level: float = 0.95
+    how: str = "bootstrap over patients"
+    skipped: int = 0
+    per_seed: Mapping[int, float] = field(default_factory=dict)
+    per_training: Mapping[tuple[int, int], float] = field(default_factory=dict)
+
+    @property
+    def per_fold(self) -> dict[int, float]:
+        """The value of each fold, averaged over its seeds; undefined trainings are left out."""
+        return means_by((fold, value) for (fold, _), value in self.per_training.items())
+
+    @property
+    def sd_seeds(self) -> float:
+        """Standard deviation over seeds; nan for a single seed."""
+        return standard_deviation(self.per_seed.values())
+
+    @property
+    def sd_folds(self) -> float:
+        """Standard deviation over folds, each averaged over seeds; nan for a single fold."""
+        return standard_deviation(self.per_fold.values())
+
+    @property
+    def sd_trainings(self) -> float:
+        """Standard deviation over all trainings (fold by seed)."""
+        return standard_deviation(self.per_training.values())
+
+    def to_dict(self, *details: Detail) -> dict[str, Any]:
+        """Value and interval for JSON, with the requested details; undefined numbers are None."""
+        found: dict[str, Any] = {"value": self.value, "low": self.interval.low, "high": self.interval.high}
+        if "seeds" in details:
+            found |= {"sd_seeds": self.sd_seeds, "per_seed": self.per_seed}
+        if "trainings" in details:
+            trainings = [
+                {"fold": fold, "seed": seed, "value": value} for (fold, seed), value in self.per_training.items()
+            ]
+            found |= {"sd_trainings": self.sd_trainings, "per_training": trainings}
+        if "folds" in details:
+            found |= {"sd_folds": self.sd_folds, "per_fold": self.per_fold}
+        if "skipped" in details:
+            found["skipped_resamples"] = self.skipped
+        return dict(jsonable(found))
+
+
+def means_by(pairs: Iterable[tuple[int, float]]) -> dict[int, float]:
+    """The mean of the defined values of every key, from (key, value) pairs."""
+    found: dict[int, list[float]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return {key: mean_defined(values) for key, values in found.items()}
+
+
+def mean_defined(values: Iterable[float]) -> float:
+    """The mean of the values that are not nan; nan if there is none."""
+    defined = [value for value in values if not math.isnan(value)]
+    return float(np.mean(defined)) if defined else NAN
+
+
+def standard_deviation(values: Iterable[float]) -> float:
+    """Sample standard deviation of the values that are not nan; nan for fewer than two."""
+    defined = [value for value in values if not math.isnan(value)]
+    return float(np.std(defined, ddof=1)) if len(defined) > 1 else NAN
+
+
+def jsonable(value: Any) -> Any:
+    """Plain values for JSON: numbers that are not finite are None, intervals and dataclasses are objects."""
+    if isinstance(value, Interval):
+        return {"low": jsonable(value.low), "high": jsonable(value.high)}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {one.name: jsonable(getattr(value, one.name)) for one in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): jsonable(one) for key, one in value.items()}
+    if isinstance(value, np.ndarray):
+        return jsonable(value.tolist())
+    if isinstance(value, list | tuple | set | frozenset):
+        return [jsonable(one) for one in value]
+    if isinstance(value, float | np.floating):
+        return float(value) if math.isfinite(value) else None
+    return value.item() if isinstance(value, np.generic) else value

@@ -1,0 +1,99 @@
+"""How numbers are written in every report."""
+
+from __future__ import annotations
+
+import math
+
+from asmil.reporting.estimate import Interval
+
+UNDEFINED_TEXT = "–"
+ROUNDING = 1e-9
+
+
+def format_number(value: float, digits: int = 3) -> str:
+    """A number with fixed digits; an undefined one as a dash."""
+    return UNDEFINED_TEXT if math.isnan(value) else f"{value:.{digits}f}"
+
+
+def format_interval(interval: Interval, between: str = " to ") -> str:
+    """Both ends of an interval; an undefined one as a dash."""
+    if math.isnan(interval.low):
+        return UNDEFINED_TEXT
+    return f"{format_number(interval.low)}{between}{format_number(interval.high)}"
+
+
+def format_signed(value: float) -> str:
+    """A difference with its sign.
+
+    >>> format_signed(0.1234), format_signed(-0.0001)
+    ('+0.123', '+0.000')
+    """
+    return UNDEFINED_TEXT if math.isnan(value) else f"{round(value, 3) + 0.0:+.3f}".replace("-", "−")
+
+
+def format_signed_interval(interval: Interval) -> str:
+    """Both ends of the interval of a difference, with their signs."""
+    if math.isnan(interval.low):
+        return UNDEFINED_TEXT
+    return f"{format_signed(interval.low)} to {format_signed(interval.high)}"
+
+
+def format_p(p: float) -> str:
+    """A p-value; a small one as a bound.
+
+    >>> format_p(0.00001), format_p(0.0123)
+    ('< 0.001', '0.012')
+    """
+    if math.isnan(p):
+        return UNDEFINED_TEXT
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def format_significant(value: float | None) -> str:
+    """Three significant digits, two for small numbers; an undefined number as a dash.
+
+    >>> format_significant(0.03456), format_significant(0.000034), format_significant(1234.5)
+    ('0.0346', '3.4e-5', '1234')
+    """
+    if value is None or math.isnan(value):
+        return UNDEFINED_TEXT
+    size = abs(value)
+    if size >= 100:
+        return f"{value:.0f}"
+    if 0 < size < 1e-3:
+        digits, _, power = f"{value:.1e}".partition("e")
+        return f"{digits}e{int(power)}"
+    return f"{value:.3g}"
+
+
+def format_share(share: float) -> str:
+    """A share in percent; never rounded to 0 or 100 percent.
+
+    >>> format_share(0.2512), format_share(0.0123), format_share(0.99987), format_share(1.0)
+    ('25 %', '1.2 %', '99.98 %', '100 %')
+    """
+    if share < 0.1:
+        return f"{100 * share:.2g} %"
+    if share <= 0.99 or share > 1 - ROUNDING:
+        return f"{100 * share:.0f} %"
+    return f"{math.floor(1e4 * share) / 100:g} %" if share > 0.999 else f"{100 * share:.1f} %"
+
+
+def format_count(number: int, what: str) -> str:
+    """A number of things.
+
+    >>> format_count(1, "slide"), format_count(2, "slide")
+    ('1 slide', '2 slides')
+    """
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
+def format_months(*ends: float) -> str:
+    """A number of months, or two as a range; an infinite one was not reached.
+
+    >>> format_months(12.34, float("inf"))
+    '12.3 to not reached'
+    """
+    return " to ".join(
+        UNDEFINED_TEXT if math.isnan(end) else f"{end:.1f}" if math.isfinite(end) else "not reached" for end in ends
+    )

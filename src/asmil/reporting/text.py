@@ -1,0 +1,195 @@
+"""Documents and tables as Markdown, LaTeX, CSV and in the terminal."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from asmil.reporting.document import Block, Cell, Document, Figure, Folded, Heading, Note, SideBySide, Table
+from asmil.reporting.formats import format_count
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table as TerminalTable
+
+LONGEST_NUMBER = 14
+LATEX_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "$": r"\$",
+    "&": r"\&",
+    "#": r"\#",
+    "%": r"\%",
+    "_": r"\_",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "–": "--",
+    "−": "$-$",
+    "×": r"$\times$",
+    "±": r"$\pm$",
+    "²": r"\textsuperscript{2}",
+    "\n": " ",
+}
+
+
+def markdown_document(document: Document) -> str:
+    """The document without its figures and without what is folded away."""
+    parts = [f"# {document.kind}: {escape_markdown(document.title)}", "", escape_markdown(document.answer)]
+    parts += ["", escape_markdown(document.about)] if document.about else []
+    if document.warnings:
+        parts += ["", *(f"- **Warning:** {escape_markdown(text)}" for text in document.warnings)]
+    for section in document.sections:
+        written = [line for block in section.blocks for line in _markdown_block(block)]
+        if written:
+            parts += ["", f"## {escape_markdown(section.title)}", *written]
+    if document.reading:
+        parts += ["", "## How to read these numbers", ""]
+        parts += [f"- {escape_markdown(sentence)}" for sentence in document.reading]
+    return "\n".join(parts) + "\n"
+
+
+def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of plain text."""
+    lines = ["| " + " | ".join(map(escape_markdown, columns)) + " |", "|" + " --- |" * len(columns)]
+    lines += ["| " + " | ".join(row) + " |" for row in ([escape_markdown(one) for one in row] for row in rows)]
+    return "\n".join(lines)
+
+
+def escape_markdown(text: str) -> str:
+    """Text that can neither end a table cell nor start HTML."""
+    escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return escaped.replace("|", "\\|").replace("\n", " ")
+
+
+def _markdown_block(block: Block) -> list[str]:
+    if isinstance(block, str):
+        return ["", escape_markdown(block)]
+    if isinstance(block, Note):
+        return ["", f"**{escape_markdown(block.text)}**"]
+    if isinstance(block, Heading):
+        return ["", f"### {escape_markdown(block.text)}"]
+    if isinstance(block, SideBySide):
+        return [line for one in block.blocks for line in _markdown_block(one)]
+    if isinstance(block, Table):
+        lines = ["| " + " | ".join(map(escape_markdown, block.columns)) + " |", "|" + " --- |" * len(block.columns)]
+        for header, *row in block.cells():
+            notes = f" ({escape_markdown(', '.join(header.notes))})" if header.notes else ""
+            lines.append("| " + " | ".join([_markdown_cell(header) + notes, *map(_markdown_cell, row)]) + " |")
+        caption = ["", escape_markdown(block.caption)] if block.caption else []
+        return [*caption, "", *lines]
+    assert isinstance(block, Figure | Folded)
+    return []
+
+
+def _markdown_cell(cell: Cell) -> str:
+    text = escape_markdown(cell.text)
+    text = f"**{text}**" if cell.strong else text
+    text += f" ({escape_markdown(cell.interval)})" if cell.interval else ""
+    text += f", sd{f' over {cell.spread_over}' * bool(cell.spread_over)} {cell.spread}" if cell.spread else ""
+    return text
+
+
+def latex_table(table: Table, caption: str = "") -> str:
+    """A booktabs table; the caption is LaTeX already, by default the table's own."""
+    columns = "l" + "r" * (len(table.columns) - 1)
+    lines = [
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{caption or escape_latex(table.caption)}}}",
+        rf"\begin{{tabular}}{{{columns}}}",
+        r"\toprule",
+        " & ".join(map(escape_latex, table.columns)) + r" \\",
+        r"\midrule",
+        *(" & ".join(map(_latex_cell, row)) + r" \\" for row in table.cells()),
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table}",
+    ]
+    return "\n".join(lines)
+
+
+def latex_document(document: Document, tables: Sequence[Table]) -> str:
+    """The given tables, with the document's sentences as comments above them."""
+    comments = [r"Needs \usepackage{booktabs}.", document.answer, *document.warnings, *document.reading]
+    written = "\n".join("% " + text.replace("\n", " ") for text in comments)
+    return "\n\n".join([written, *map(latex_table, tables)]) + "\n"
+
+
+def escape_latex(text: str) -> str:
+    """Text whose characters LaTeX prints as they are."""
+    return "".join(LATEX_SPECIAL.get(character, character) for character in text)
+
+
+def _latex_cell(cell: Cell) -> str:
+    text = escape_latex(cell.text)
+    text = rf"\textbf{{{text}}}" if cell.strong else text
+    text += rf" $\pm$ {cell.spread}" if cell.spread else ""
+    return text + (f" ({escape_latex(cell.interval)})" if cell.interval else "")
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """One line per row under the keys of all rows; undefined numbers are empty."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    written = io.StringIO()
+    writer = csv.DictWriter(written, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow(
+            {key: "" if isinstance(value, float) and math.isnan(value) else value for key, value in row.items()}
+        )
+    return written.getvalue()
+
+
+def print_document(document: Document, console: Console) -> None:
+    """The answer, the first warnings and the tables that are meant for a terminal."""
+    console.print(document.answer, markup=False, highlight=False)
+    for table in document.tables():
+        if table.in_terminal:
+            console.print(terminal_table(table))
+    for text in document.first_warnings:
+        console.print(f"warning: {text}", style="yellow", markup=False, highlight=False)
+    if document.more_warnings:
+        more = format_count(len(document.more_warnings), "more warning")
+        console.print(f"{more} in the report.", style="yellow", highlight=False)
+
+
+def terminal_table(table: Table) -> TerminalTable:
+    """A table for the terminal: intervals, and the notes of row headers, are dimmed below the values."""
+    from rich.box import SIMPLE_HEAD
+    from rich.markup import escape
+    from rich.table import Table as TerminalTable
+
+    shown = [place for place, title in enumerate(table.columns) if title not in table.narrow]
+    drawn = TerminalTable(title=escape(table.title) or None, box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for place in shown:
+        title = escape(table.columns[place])
+        if place == 0:
+            drawn.add_column(title, overflow="fold", min_width=10)
+        else:
+            # numbers must not break, but long names must not push them out of the terminal
+            longest = max((len(row[place].text) for row in table.cells()), default=0)
+            drawn.add_column(
+                title.replace(" ", "\n"), justify="right", no_wrap=longest <= LONGEST_NUMBER, overflow="fold"
+            )
+    for row in table.cells():
+        drawn.add_row(*(_terminal_cell(row[place], with_notes=place == 0) for place in shown))
+    return drawn
+
+
+def _terminal_cell(cell: Cell, with_notes: bool) -> str:
+    from rich.markup import escape
+
+    text = escape(cell.text)
+    text = f"[bold]{text}[/bold]" if cell.strong else text
+    text += f" ±{cell.spread}" if cell.spread else ""
+    # a dash between two numbers is short, but reads as a sign before a negative one
+    interval = cell.interval if set("+-−") & set(cell.interval) else cell.interval.replace(" to ", "–")
+    below = [*([interval] if interval else []), *(cell.notes if with_notes else ())]
+    return "\n".join([text, *(f"[dim]{escape(line)}[/dim]" for line in below)])

@@ -1,0 +1,119 @@
+"""What the predictions of a task look like in a table, and by which metrics they are judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from asmil.tasks.base import Columns, TaskKind
+from asmil.tasks.checked_arrays import Floats
+
+Truth = npt.NDArray[Any]
+Mask = npt.NDArray[np.bool_]
+Table = Any
+"""A table with named columns, as pandas has them."""
+MetricFunction = Callable[[Truth, Floats, Floats], Floats]
+"""Truth (n, or n x T), prediction (n x C) and R x n weights to R values; undefined ones are nan."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number about predictions.
+
+    compared: whether `asmil compare` compares runs by it, with `function`
+    joins_folds: whether predictions of the models of several folds may be ranked together
+    paired_test: the test that tells the seed ensembles of two runs apart, if there is one
+    scale: the range on which reports draw it; None for numbers without one
+    in_terminal: whether there is room for it in a terminal
+    """
+
+    name: str
+    title: str
+    function: MetricFunction | None = None
+    larger_is_better: bool = True
+    joins_folds: bool = True
+    paired_test: Literal["delong", "permutation"] | None = None
+    scale: tuple[float, float] | None = (0.0, 1.0)
+    in_terminal: bool = True
+
+    @property
+    def compared(self) -> bool:
+        """Whether runs are compared by this metric."""
+        return self.function is not None
+
+
+@dataclass(frozen=True)
+class PredictionFormat:
+    """The predictions of one task with its classes or labels.
+
+    names: classes or labels, at least `fewest_names`; none for values and times
+    truth_columns, prediction_columns: their columns in a table of predictions
+    truth: from a table to the truth: n class indices, n values, n x K labels, or n x 2 times and events
+    target_columns: from such a truth to the columns
+    problems: what is wrong with the truth of rows, as a mask and a phrase
+    metrics: those of all slides; part_metrics: those of every class or label
+    measure: all of them at once, by name: R values, or R x K
+    counts: which of R sets of weights can be judged at all; None: all of them
+    may_be_infinite: whether a prediction may be infinite, as the risk of a curve that never falls is
+    selected_by: what chooses the epoch on validation slides
+    part_name: what the K columns are, "class" or "label"; empty if there are none
+    by_patient: whether a row is always a patient
+    """
+
+    kind: TaskKind
+    names: tuple[str, ...]
+    truth_columns: tuple[str, ...]
+    prediction_columns: tuple[str, ...]
+    truth: Callable[[Table], Truth]
+    target_columns: Callable[[Truth], Columns]
+    problems: Callable[[Table], Iterator[tuple[Mask, str]]]
+    metrics: tuple[Metric, ...]
+    selected_by: str
+    part_metrics: tuple[Metric, ...] = ()
+    measure: Callable[[Truth, Floats, Floats], Mapping[str, Floats]] | None = None
+    counts: Callable[[Truth, Floats], Mask] | None = None
+    may_be_infinite: bool = False
+    part_name: str = ""
+    fewest_names: int = 0
+    by_patient: bool = False
+
+    def predictions(self, table: Table) -> Floats:
+        """n x C predicted numbers of a table."""
+        return np.asarray(table[list(self.prediction_columns)].to_numpy(dtype=np.float64))
+
+    @property
+    def number_columns(self) -> tuple[str, ...]:
+        """The columns that must hold numbers; the names of classes are text."""
+        return self.prediction_columns if self.part_name == "class" else (*self.truth_columns, *self.prediction_columns)
+
+    @property
+    def has_threshold(self) -> bool:
+        """Whether a threshold on one probability decides: two classes."""
+        return self.part_name == "class" and len(self.names) == 2
+
+    @property
+    def compared(self) -> tuple[Metric, ...]:
+        """The metrics by which runs are compared."""
+        return tuple(metric for metric in self.metrics if metric.compared)
+
+
+def prediction_format(kind: TaskKind, names: tuple[str, ...] = ()) -> PredictionFormat:
+    """The format of a task with the given classes or labels."""
+    from asmil.tasks import classification, multilabel, regression, survival
+
+    formats: dict[TaskKind, Callable[[tuple[str, ...]], PredictionFormat]] = {
+        "classification": classification.class_format,
+        "multilabel": multilabel.label_format,
+        "regression": regression.value_format,
+        "survival": survival.risk_format,
+    }
+    return formats[kind](names)
+
+
+def numbers(table: Table, columns: tuple[str, ...]) -> Floats:
+    """Columns of a table as n x C numbers."""
+    return np.asarray(table[list(columns)].to_numpy(dtype=np.float64))
