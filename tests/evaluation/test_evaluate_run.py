@@ -193,7 +193,7 @@ def _rename_a_target(path: Path) -> None:
     ("damage", "sentence"),
     [
         (lambda path: (path / "config.yaml").unlink(), "not a run folder"),
-        (lambda path: (path / "config.yaml").write_text("[1]"), "cannot be read as settings"),
+        (lambda path: (path / "config.yaml").write_text("[1]"), r"config\.yaml"),
         (lambda path: (path / "config.yaml").write_text("task: {kind: survival}"), "a classification task is needed"),
         (lambda path: (path / "predictions.parquet").unlink(), "unfinished.*`asmil train`"),
         (lambda path: (path / "predictions.parquet").write_text("no table"), "cannot be read"),
