@@ -191,7 +191,7 @@ def _rename_a_target(path: Path) -> None:
     ("damage", "sentence"),
     [
         (lambda path: (path / "config.yaml").unlink(), "not a run folder"),
-        (lambda path: (path / "config.yaml").write_text("[1]"), "cannot be read as settings"),
+        (lambda path: (path / "config.yaml").write_text("[1]"), r"config\.yaml"),
         (lambda path: (path / "config.yaml").write_text("task: {kind: ranking}"), "'ranking'"),
         (lambda path: (path / "config.yaml").write_text("task: {kind: survival}"), "time, event, risk"),
         (lambda path: (path / "predictions.parquet").unlink(), "unfinished.*`asmil train`"),

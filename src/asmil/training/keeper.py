@@ -45,10 +45,11 @@ class Keeper:
         if self.folder is None or not (path := self.folder / "last.safetensors").exists():
             return None
         tensors, state = checkpoint.load_checkpoint(path)
-        if state["device"] != self.device.type:
+        begun_on = state.get("device")
+        if begun_on != self.device.type:
             raise AsmilError(
-                f"{path}: this training was begun on {state['device']} and cannot go on on {self.device.type} "
-                f"with the same random numbers; set training.device={state['device']}, or give another --out"
+                f"{path}: this training was begun on {begun_on} and cannot go on on {self.device.type} "
+                f"with the same random numbers; set training.device={begun_on}, or give another --out"
             )
         return tensors, state, path
 
