@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -33,6 +34,16 @@ def small_cohort(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     config = SyntheticConfig(slides=24, width=24, tiles_min=20, tiles_max=60, witness_min=0.1, seed=3)
     return write_synthetic(tmp_path_factory.mktemp("small") / "cohort", config)
+
+
+@pytest.fixture
+def undrawn_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports with empty figures, for tests that do not look at them: drawing takes longer than a short training."""
+
+    def save(self: object, file: Any, format: str, **options: object) -> None:
+        file.write("<svg></svg>" if format == "svg" else b"")
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", save)
 
 
 @dataclass(frozen=True)

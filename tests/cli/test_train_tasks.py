@@ -18,6 +18,8 @@ EXTRACTION_TESTS = Path(__file__).parents[1] / "extraction"
 
 QUICK = ("-m", "abmil", "--set", "training.epochs=2", "-q")
 
+pytestmark = pytest.mark.usefixtures("undrawn_figures")
+
 
 @pytest.mark.parametrize(
     ("kind", "told", "column"),
