@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 from asmil.cohort.features import FeatureSource, Provenance, fingerprint, inspect_features, read_bag, write_features
 from asmil.cohort.manifest import cohort_from_features
 from asmil.cohort.pack import pack_features
+from asmil.cohort.pack_index import read_index, write_index
 from tests.campaigns.kinds import Kind
 from tests.cohort.feature_writers import grid, make_slides, tiles, write_clam, write_stamp, write_tensor, write_trident
 
@@ -72,8 +74,11 @@ def _pack(folder: Path) -> None:
     for slide in slides:
         os.utime(slide.source.path, ns=(0, 10**18))  # the index notes it
     pack_features(slides, folder / "cohort.pack")
-    index = folder / "cohort.pack" / "index.json"
-    index.write_text(index.read_text().replace(str(folder.resolve()), "made"))
+    pack = folder / "cohort.pack"
+    index = read_index(pack)
+    assert index is not None
+    entries = {name: replace(entry, source=f"made/{name}.h5") for name, entry in index.entries.items()}
+    write_index(pack, replace(index, entries=entries))
 
 
 def _read_pack(folder: Path) -> Any:
@@ -90,7 +95,7 @@ KINDS = (
     _kind("asmil float32", "s7.h5", "hdf5", lambda folder: _own(folder / "s7.h5", dtype="float32")),
     _kind("asmil lowres", "s7.h5", "hdf5", _lowres),
     _kind("trident", "s7.h5", "hdf5", lambda folder: write_trident(folder / "s7.h5", tiles(), grid())),
-    _kind("trident pt", "s7.pt", "torch", lambda folder: write_tensor(folder / "s7.pt", tiles()), refused=True),
+    _kind("trident pt", "s7.pt", "torch", lambda folder: write_tensor(folder / "s7.pt", tiles())),
     _kind("clam", "s7.h5", "hdf5", lambda folder: write_clam(folder / "s7.h5", tiles(), grid())),
     _kind("clam pt", "pt_files/s7.pt", "torch", _clam_tensors),
     Kind(
@@ -104,13 +109,12 @@ KINDS = (
     _kind("stamp 1", "s7.h5", "hdf5", _stamp_one),
     _kind("stamp historic", "s7.h5", "hdf5", _stamp_historic),
     _kind("tensor", "s7.pt", "torch", lambda folder: write_tensor(folder / "s7.pt", torch.from_numpy(tiles()))),
-    _kind("npy", "s7.npy", "npy", lambda folder: np.save(folder / "s7.npy", tiles()), refused=True),
+    _kind("npy", "s7.npy", "npy", lambda folder: np.save(folder / "s7.npy", tiles())),
     _kind(
         "npz",
         "s7.npz",
         "npz",
         lambda folder: np.savez(folder / "s7.npz", features=tiles(), coords=grid()),
-        refused=True,
     ),
     Kind("features cohort file", "cohort.h5", "hdf5", _cohort_file, _read_cohort_file),
     _pack_kind("index.json", "json"),

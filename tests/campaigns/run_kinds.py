@@ -16,7 +16,7 @@ from asmil.cohort.features import FeatureSource
 from asmil.cohort.manifest import Slide
 from asmil.cohort.units import units_of
 from asmil.errors import AsmilError
-from asmil.evaluation.kinds import evaluator_of
+from asmil.evaluation.evaluate import evaluate_run
 from asmil.evaluation.run import read_run, read_training
 from asmil.evaluation.stability import read_stability, summary_of
 from asmil.extraction.settings import parse_extraction
@@ -119,8 +119,8 @@ def _predict(folder: Path) -> Any:
 
 def _evaluate(folder: Path) -> Any:
     run = folder / "run"
-    found = evaluator_of([run]).evaluate(run, "test", 20, 0, "slide", "youden")
-    opened = read_run(run, kind=None)
+    found = evaluate_run(run, resamples=20)
+    opened = read_run(run)
     survives = opened.kind == "survival"  # whose risk may be infinite
     return Aside(opened.predictions) if survives else opened.predictions, Aside(found)
 
