@@ -6,6 +6,8 @@ import math
 import mmap
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
@@ -53,7 +55,7 @@ class Pack:
     def open(cls, folder: Path | str) -> Pack:
         """Open a pack; the same one is not opened twice as long as nothing is written to it."""
         folder = folder if isinstance(folder, Path) else Path(folder)
-        pack = _opened(folder, tuple(index_state(folder)))
+        pack = _opened(folder, (*index_state(folder), *_data_state(folder)))
         pack._refuse_cut()
         return pack
 
@@ -101,6 +103,14 @@ class Pack:
                 fail(self.folder, what, "copy the pack again, or pack the cohort again")
 
 
+def _data_state(folder: Path) -> Iterator[tuple[int, int, int]]:
+    """Number, size and time of change of the data files: what was verified holds only for these."""
+    for name in (*FEATURE_FILES.values(), COORDS, LOWRES_FILE):
+        with suppress(OSError):
+            stat = os.stat(f"{folder}/{name}")
+            yield stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
 def _file_size(path: str) -> int:
     try:
         return os.stat(path).st_size
@@ -137,7 +147,7 @@ def _copy_on_write(path: Path, length: int) -> mmap.mmap:
 
 @lru_cache(maxsize=KEPT_OPEN)
 def _opened(folder: Path, state: tuple[tuple[int, int, int], ...]) -> Pack:
-    """`state` is that of the index: a pack that was written to is opened anew."""
+    """`state` is that of its files: a pack that was written to is opened anew."""
     index = read_index(folder)
     if index is None or not index.entries:
         _refuse_unfinished(folder)

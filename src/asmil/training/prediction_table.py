@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -20,7 +21,7 @@ def write_predictions(path: Path, table: pd.DataFrame) -> None:
 
 
 def read_predictions(path: Path) -> pd.DataFrame:
-    """The table, with whole numbers in the columns `fold` and `seed`, where it has them."""
+    """The table; `fold` and `seed` hold whole numbers, `slide`, `patient` and `role` text, where it has them."""
     try:
         table = pd.read_parquet(path)
     except (OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError, pa.ArrowException) as error:
@@ -28,4 +29,11 @@ def read_predictions(path: Path) -> pd.DataFrame:
     wrong = [name for name in ("fold", "seed") if name in table and not is_integer_dtype(table[name])]
     if wrong:
         raise AsmilError(f"{path}: the column {wrong[0]} does not hold whole numbers; restore it or train again")
+    wrong = [name for name in ("slide", "patient", "role") if name in table and not _is_text(table[name])]
+    if wrong:
+        raise AsmilError(f"{path}: the column {wrong[0]} does not hold text; restore it or train again")
     return table
+
+
+def _is_text(column: pd.Series[Any]) -> bool:
+    return all(isinstance(value, str) for value in column)
