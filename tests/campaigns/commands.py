@@ -25,7 +25,7 @@ HEAVY = (
     "asmil.classic",
     "asmil.cli.main",
     "asmil.evaluation",
-    "asmil.evaluation.kinds",
+    "asmil.evaluation.evaluate",
     "asmil.evaluation.stability",
     "asmil.evaluation.survival",
     "asmil.extraction.extract",

@@ -73,4 +73,4 @@ def test_a_cohort_that_is_not_there_is_one_sentence(asmil_here, tmp_path):
     done = asmil_here("affine", tmp_path / "none.csv")
     assert done.returncode == 1
     assert done.stdout == ""
-    assert "none.csv: the manifest does not exist" in done.stderr
+    assert "none.csv" in done.stderr

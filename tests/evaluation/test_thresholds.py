@@ -116,7 +116,7 @@ def test_the_point_is_kept_in_the_run(tmp_path: Path) -> None:
     assert written["calibration"]["scaled"]["ece"] >= 0
     assert "At the operating threshold" in page.read_text()
     (tmp_path / "operating_point.json").write_text("{}")
-    with pytest.raises(AsmilError, match=r"operating_point.json cannot be read"):
+    with pytest.raises(AsmilError, match=r"operating_point\.json"):
         read_operating_point(tmp_path)
 
 

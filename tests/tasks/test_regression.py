@@ -13,8 +13,9 @@ from scipy import stats
 from sklearn import metrics as sk
 
 from asmil.errors import AsmilError
+from asmil.files import write_json
 from asmil.tasks.regression import Regression, r_squared, spearman
-from asmil.training.task_setup import task_from_dict
+from asmil.training.task_setup import read_task
 
 
 def test_values_are_told_in_the_units_of_the_labels():
@@ -75,9 +76,10 @@ def test_equal_training_values_are_refused():
         Regression.of_training(np.full(4, 3.0))
 
 
-def test_a_task_is_made_again_from_plain_values():
+def test_a_task_is_made_again_from_its_file(tmp_path):
     task = Regression(2.5, 0.5, "huber")
-    again = task_from_dict(task.to_dict())
+    write_json(tmp_path / "task.json", task.to_dict())
+    again = read_task(tmp_path / "task.json")
     assert isinstance(again, Regression)
     assert again.to_dict() == task.to_dict()
     assert again.class_index(torch.zeros(2)) is None

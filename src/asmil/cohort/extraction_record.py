@@ -13,11 +13,11 @@ from asmil.documents import parse_json
 class ExtractionRecord(BaseModel, extra="allow"):
     """The attribute `extraction` of a feature file.
 
-    settings: of the extraction
+    settings: of the extraction, where they were noted
     slide: what the slide was, its size in bytes among it
     """
 
-    settings: dict[str, Any]
+    settings: dict[str, Any] | None = None
     slide: dict[str, Any] = Field(default_factory=dict)
 
 

@@ -61,7 +61,7 @@ class FeatureFolder:
             about = read_extraction(info)
         except AsmilError:
             return False
-        if about is None:
+        if about is None or about.settings is None:
             raise AsmilError(
                 f"{slide.name}: {path} was not written by asmil extract; move it away or give another --out"
             )

@@ -111,7 +111,8 @@ def describe(config: RunConfig, cohort: Cohort, classes: tuple[str, ...], infos:
         key: next((value for info in infos if (value := getattr(info, key)) is not None), None) for key in _FEATURE_KEYS
     }
     features["extraction"] = next(
-        (made.settings for info in infos if (made := read_extraction(info)) is not None), None
+        (made.settings for info in infos if (made := read_extraction(info)) is not None and made.settings is not None),
+        None,
     )
     survives = config.task.kind == "survival"
     rows = [
