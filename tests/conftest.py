@@ -14,6 +14,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from patience import PATIENCE_S
+
 # Two workers on two cores: more threads would only wait for each other.
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -82,7 +84,7 @@ def asmil_command():
             [sys.executable, "-m", "asmil", *map(str, arguments)],
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=PATIENCE_S,
             check=False,
             **options,
         )

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from patience import PATIENCE_S
 from shared_data import REPOSITORY
 
 BLOCK = re.compile(r"^```(bash|python) test\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -24,7 +25,7 @@ def test_every_tagged_block_runs(tmp_path: Path):
             capture_output=True,
             text=True,
             check=False,
-            timeout=200,
+            timeout=PATIENCE_S,
         )
         assert done.returncode == 0, f"{code}\n{done.stderr}"
     assert (tmp_path / "report" / "report.html").exists()
@@ -35,7 +36,7 @@ def test_the_anchor_runs_around_a_model_of_another_library(tmp_path: Path):
     ((language, code),) = BLOCK.findall((REPOSITORY / "docs" / "anchor.md").read_text())
     assert language == "python"
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=100
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=PATIENCE_S
     )
     assert done.returncode == 0, done.stderr
     assert "copy.pool.fc1.weight" in done.stdout
