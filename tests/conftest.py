@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import settings
+
+from patience import PATIENCE_S
 
 # Two workers on two cores: more threads would only wait for each other.
 torch.set_num_threads(1)
@@ -44,6 +47,13 @@ def undrawn_figures(monkeypatch: pytest.MonkeyPatch) -> None:
         file.write("<svg></svg>" if format == "svg" else b"")
 
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", save)
+
+
+@pytest.fixture(autouse=True)
+def onednn_stays_on() -> Iterator[None]:
+    """torch turns oneDNN off, for the whole process, after a product in bf16 on a CPU without bf16."""
+    yield
+    torch.backends.mkldnn.enabled = True
 
 
 @dataclass(frozen=True)
@@ -82,7 +92,7 @@ def asmil_command():
             [sys.executable, "-m", "asmil", *map(str, arguments)],
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=PATIENCE_S,
             check=False,
             **options,
         )

@@ -1,9 +1,11 @@
 """The state of the process that decides the bits of a result, the same whoever calls.
 
-A CPU may compute with denormal numbers (below 1e-38) or replace them by zero. Gradients of a loss that is nearly 0 are
-denormal, and some CPUs are a hundred times slower with them, so here they are zero. The switch belongs to a thread:
-torch's helper threads have it as their first caller had it when they began. And the number of threads decides
-in which order torch takes long sums.
+- Denormal numbers (below 1e-38) are computed with, or replaced by zero. Gradients of a loss that is nearly 0 are
+  denormal, and some CPUs are a hundred times slower with them, so here they are zero. The switch belongs to a thread;
+  torch's helper threads have it as their caller had it when they began.
+- The number of threads decides in which order torch takes long sums.
+- oneDNN computes some of torch's products, and without it they are rounded differently. torch itself turns it off, for
+  the whole process, after a product in bf16 on a CPU that has no bf16.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ _PAUSE_SOFT = 1
 
 @contextmanager
 def exact_arithmetic(threads: int | None = None) -> Iterator[None]:
-    """Compute with denormal numbers as zero, and with so many threads (None: as many as now).
+    """Compute with denormal numbers as zero, with oneDNN, and with so many threads (None: as many as now).
 
     What the caller had set is restored at the end. Inside another block, only `threads` has an effect.
     """
@@ -32,15 +34,18 @@ def exact_arithmetic(threads: int | None = None) -> Iterator[None]:
         torch.set_num_threads(threads)
     outermost = not getattr(_inside, "active", False)
     flushed_before = _flushes_denormals()
+    onednn_before = torch.backends.mkldnn.enabled
     if outermost:
         _inside.active = True
         _flush_denormals(True)
+        torch.backends.mkldnn.enabled = True  # type: ignore[assignment]
     try:
         yield
     finally:
         if outermost:
             _inside.active = False
             _flush_denormals(flushed_before)
+            torch.backends.mkldnn.enabled = onednn_before
         if torch.get_num_threads() != threads_before:
             torch.set_num_threads(threads_before)
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from patience import PATIENCE_S
+
 
 def write_set(path: Path, leak: bool = False, seed: int = 0) -> Path:
     """24 bags of up to five instances; the positive ones hold one that lies higher."""
@@ -107,7 +109,7 @@ def test_what_was_finished_is_kept_when_the_command_is_killed(asmil_here, tmp_pa
     arguments = interrupted_arguments(tmp_path / "a.npz", out)
     process = subprocess.Popen([sys.executable, "-m", "asmil", *arguments], stderr=subprocess.DEVNULL)
     kept = out / "jobs" / "a-mi_svm-seed0.json"
-    until = time.monotonic() + 60
+    until = time.monotonic() + PATIENCE_S
     while not kept.exists() and process.poll() is None and time.monotonic() < until:
         time.sleep(0.05)
     process.kill()

@@ -52,13 +52,18 @@ class Tasks:
 
     def meet(self, value: object) -> int:
         """Ends only if another call is within at the same time."""
-        self.barrier.wait(timeout=60)
+        self.barrier.wait(timeout=900)
         return os.getpid()
 
     def linger(self, seconds: float) -> int:
         """The most calls that were ever within at the same time."""
         time.sleep(seconds)
         return self.most
+
+    def wait_for(self, path: str) -> None:
+        """Ends when there is such a file."""
+        while not Path(path).exists():
+            time.sleep(0.02)
 
     def mistake(self, name: str) -> None:
         raise AsmilError(f"{name}: this is no slide; give one")
@@ -149,6 +154,7 @@ def make_dying_later(place: Place) -> Worker:
     """The first worker of each slot is good; none can be made after it."""
     marker = Path(os.environ["PIDS"], f"slot-{place.index}")
     if marker.exists():
+        Path(os.environ["PIDS"], "not-replaced").touch()
         raise RuntimeError("the device is gone")
     marker.touch()
     return Tasks(place)

@@ -13,10 +13,9 @@ import pytest
 
 from asmil.engine import LocalEngine
 from asmil.errors import AsmilError
+from patience import PATIENCE_S
 from shared_data import REPOSITORY
 from tests.engine.engine_workers import make_dying, make_dying_later, make_worker
-
-PATIENCE_S = 60.0
 
 
 def until(true: Callable[[], bool]) -> bool:
@@ -105,9 +104,10 @@ def test_a_worker_that_cannot_be_replaced_leaves_the_work_to_the_others(tmp_path
     monkeypatch.setenv("PIDS", str(tmp_path))
     notes: list[str] = []
     engine = LocalEngine(2, concurrency=1, note=notes.append)
-    jobs = [("die_once", str(tmp_path / "once")), *[("linger", 0.2 + n / 1e3) for n in range(6)]]
+    awaited = ("wait_for", str(tmp_path / "not-replaced"))
+    jobs = [("die_once", str(tmp_path / "once")), awaited, *[("linger", 0.2 + n / 1e3) for n in range(6)]]
     outcomes = list(engine.run(make_dying_later, jobs))
-    assert [outcome.error for outcome in outcomes] == [None] * 7
+    assert [outcome.error for outcome in outcomes] == [None] * 8
     assert notes[1] == "a worker could not be made, 1 go on without it: RuntimeError: the device is gone"
 
 
@@ -134,7 +134,7 @@ def test_closing_the_iterator_ends_the_workers(tmp_path: Path):
     assert until(lambda: len(list(tmp_path.iterdir())) >= 1)
     begun = time.monotonic()
     run.close()
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 100, "the jobs take 120 s"
     assert all(ended(int(path.name)) for path in tmp_path.iterdir())
     assert ended(first.result[0])
 
@@ -193,7 +193,7 @@ def test_ctrl_c_in_a_terminal_ends_everything_at_once(busy_parent):
     begun = time.monotonic()
     os.killpg(parent.pid, signal.SIGINT)
     _, told = parent.communicate(timeout=PATIENCE_S)
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 100, "the jobs take 120 s"
     assert all(map(ended, workers))
     assert told.count("KeyboardInterrupt") == 1
 

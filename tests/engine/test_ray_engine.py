@@ -16,6 +16,7 @@ from asmil.engine import RayEngine, ray_fleet
 from asmil.engine.ray_engine import actors_on_node
 from asmil.engine.ray_session import require_answer
 from asmil.errors import AsmilError
+from patience import PATIENCE_S
 from ray_cluster import ray_cluster
 from shared_data import REPOSITORY
 from tests.engine.engine_contract import CHECKS
@@ -23,7 +24,6 @@ from tests.engine.engine_workers import make_worker
 
 ray = pytest.importorskip("ray")
 
-PATIENCE_S = 120.0
 # A killed node is noticed sooner than by default.
 QUICK = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 3}
 

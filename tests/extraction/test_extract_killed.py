@@ -12,6 +12,7 @@ import h5py
 import psutil
 import pytest
 
+from patience import PATIENCE_S
 from small_slides import write_slide, write_slides
 
 HERE = Path(__file__).parent
@@ -31,7 +32,7 @@ def start(slides: Path, out: Path, *more: str, workers: int = 2, **options: obje
     )
 
 
-def wait_for(condition, seconds: float = 60) -> None:
+def wait_for(condition, seconds: float = PATIENCE_S) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"
@@ -62,14 +63,14 @@ def test_a_killed_command_goes_on_where_it_stopped(tmp_path):
     wait_for(lambda: len(finished(out)) >= 2)
     workers = worker_processes(process)
     process.kill()
-    process.wait(20)
-    _, alive = psutil.wait_procs(workers, timeout=20)
+    process.wait(PATIENCE_S)
+    _, alive = psutil.wait_procs(workers, timeout=PATIENCE_S)
     assert not alive, "workers outlive the command"
     assert not list(out.glob(".*.partial"))
     before = {path: path.stat().st_mtime_ns for path in finished(out)}
     assert 2 <= len(before) < 6
     again = start(tmp_path / "slides", out)
-    told, errors = again.communicate(timeout=120)
+    told, errors = again.communicate(timeout=PATIENCE_S)
     assert again.returncode == 0, errors
     assert f"{6 - len(before)} slide" in told
     assert f"({len(before)} done before)" in told
@@ -83,7 +84,7 @@ def test_a_killed_worker_is_replaced_and_nothing_is_lost(tmp_path):
     process = start(tmp_path / "slides", out)
     wait_for(lambda: len(finished(out)) >= 1)
     worker_processes(process)[0].kill()
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, errors
     assert_whole(out, 5)
 
@@ -94,7 +95,7 @@ def test_an_interrupted_command_ends_at_once_and_keeps_what_is_done(tmp_path):
     process = start(tmp_path / "slides", out)
     wait_for(lambda: len(finished(out)) >= 1)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
     assert "give the same command again" in errors
     assert "Traceback" not in errors
@@ -114,7 +115,7 @@ def test_a_full_disk_is_told_for_the_slide_and_the_others_are_done(tmp_path):
     write_slide(tmp_path / "slides" / "large.tif", side_px=1800)
     out = tmp_path / "features"
     process = start(tmp_path / "slides", out, "--no-qc", "--set", "dtype=float32", workers=0, preexec_fn=limit_files)
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
     assert "large" in errors
     assert "disk is full" in errors

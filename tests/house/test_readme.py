@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from patience import PATIENCE_S
 from shared_data import REPOSITORY
 
 BLOCK = re.compile(r"^```(bash|python) test\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -28,7 +29,7 @@ def test_every_tagged_block_runs(tmp_path: Path):
             capture_output=True,
             text=True,
             check=False,
-            timeout=200,
+            timeout=PATIENCE_S,
         )
         assert done.returncode == 0, f"{code}\n{done.stderr}"
     assert (tmp_path / "report" / "report.html").exists()
@@ -49,7 +50,7 @@ def test_the_anchor_runs_around_a_model_of_another_library(tmp_path: Path):
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stderr
     assert "copy.pool.fc1" in done.stdout

@@ -20,6 +20,7 @@ from asmil.slides.encoders.registry import assemble, find_encoder, load_encoder
 from asmil.slides.encoders.state import read_state, state_hash, unwrapped
 from asmil.slides.encoders.weights import find_weights, how_to_get, present_weights, weights_folder
 from drawn_weights import drawn_state
+from patience import PATIENCE_S
 
 
 class Small(nn.Module):
@@ -298,7 +299,7 @@ def test_weights_come_from_the_hub_once(hub, state, tmp_path):
     settings = {"HF_ENDPOINT": hub, "HF_HOME": str(tmp_path), "ASMIL_WEIGHTS": str(tmp_path), "HF_HUB_OFFLINE": "0"}
     environment = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()} | settings
     done = subprocess.run(
-        [sys.executable, "-c", DOWNLOADS], env=environment, capture_output=True, text=True, timeout=90
+        [sys.executable, "-c", DOWNLOADS], env=environment, capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])

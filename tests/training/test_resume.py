@@ -13,6 +13,7 @@ import pytest
 from safetensors.torch import load_file
 
 from asmil.training.attention_file import read_attention
+from patience import PATIENCE_S
 
 SETTINGS = ["--set", "training.epochs=6", "--set", "training.checkpoint_seconds=0"]
 
@@ -32,7 +33,7 @@ def start(cohort: Path, out: Path, *more: str) -> subprocess.Popen[str]:
     )
 
 
-def wait_for(condition, process: subprocess.Popen[str], seconds: float = 60) -> None:
+def wait_for(condition, process: subprocess.Popen[str], seconds: float = PATIENCE_S) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "the run did not get that far"
@@ -78,7 +79,7 @@ def uninterrupted(small_cohort, tmp_path_factory):
         if (method, more) not in cache:
             out = tmp_path_factory.mktemp("whole") / method
             process = start(small_cohort, out, "--method", method, *more)
-            _, errors = process.communicate(timeout=120)
+            _, errors = process.communicate(timeout=PATIENCE_S)
             assert process.returncode == 0, errors
             cache[method, more] = results(out)
         return cache[method, more]
@@ -106,10 +107,10 @@ def test_killed_at_any_step_ends_with_the_same_bits(small_cohort, tmp_path, unin
         process = start(small_cohort, out, "--method", method, *more)
         wait_for(lambda place=place: (state(out)["stage"], state(out)["step"]) >= place, process)
         process.send_signal(signal.SIGKILL)
-        process.wait(timeout=30)
+        process.wait(timeout=PATIENCE_S)
         assert process.returncode == -signal.SIGKILL, "it ended before it could be killed"
     process = start(small_cohort, out, "--method", method, *more)
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, errors
     assert results(out) == uninterrupted(method, *more)
     assert not list(out.rglob("*.partial"))
@@ -122,12 +123,12 @@ def test_interrupted_it_saves_says_so_and_goes_on(small_cohort, tmp_path, uninte
     log = out / "fold-0" / "seed-0" / "metrics.jsonl"
     wait_for(lambda: log.exists() and log.read_text().count("\n") >= 2, process)
     process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
     assert "give the same command again to go on" in errors
     assert state(out)["step"] > 0
     process = start(small_cohort, out, "--method", "abmil")
-    process.communicate(timeout=120)
+    process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
     assert results(out) == uninterrupted("abmil")
 

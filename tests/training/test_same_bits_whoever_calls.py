@@ -1,4 +1,4 @@
-"""A training has the same bits in processes that treat denormal numbers differently or have other threads.
+"""A training has the same bits in processes that treat denormal numbers differently, have other threads or no oneDNN.
 
 The features show it: they lie between 1 and 1e-20, and some of the squared gradients are denormal.
 """
@@ -54,7 +54,8 @@ def process_state():
     """Sets what a process may have set before it trains; torch's helper threads have begun in that state."""
     threads_before = torch.get_num_threads()
 
-    def put(flush: bool, threads: int) -> None:
+    def put(flush: bool, threads: int, onednn: bool = True) -> None:
+        torch.backends.mkldnn.enabled = onednn
         torch.set_flush_denormal(flush)
         torch.set_num_threads(threads)
         torch.ones(200_000).mul(2)
@@ -76,10 +77,10 @@ def differing(one, other):
 
 def test_a_killed_run_resumed_by_another_kind_of_process(cohort, tmp_path, process_state):
     settings = resolve("abmil", changes=CHANGES)
-    process_state(flush=False, threads=1)
+    process_state(flush=False, threads=1, onednn=False)
     whole = train_run(cohort, tmp_path / "whole", settings)
     train_until_killed(cohort, tmp_path / "run", "abmil", CHANGES, step=2, flush=True)
-    process_state(flush=False, threads=2)
+    process_state(flush=False, threads=2, onednn=False)
     threads = []
 
     class Count(RunObserver):
@@ -88,7 +89,7 @@ def test_a_killed_run_resumed_by_another_kind_of_process(cohort, tmp_path, proce
 
     run = train_run(cohort, tmp_path / "run", settings, observer=Count())
     assert set(threads) == {1}, "other numbers of threads take long sums in another order"
-    assert torch.get_num_threads() == 2
+    assert (torch.get_num_threads(), torch.backends.mkldnn.enabled) == (2, False)
     assert differing(checkpoint(run), checkpoint(whole)) == []
     assert differing(checkpoint(run, "best"), checkpoint(whole, "best")) == []
     pd.testing.assert_frame_equal(pd.read_parquet(run.predictions), pd.read_parquet(whole.predictions))
@@ -120,6 +121,16 @@ def test_the_loop_computes_the_same_whatever_the_caller_did_with_denormals(proce
     tiny = torch.finfo(torch.float32).tiny
     torch.set_flush_denormal(False)
     assert not any(((moment != 0) & (moment < tiny)).any() for moment in found[0])
+
+
+@pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
+def test_the_loop_computes_the_same_after_a_product_in_bf16(process_state):
+    """After it torch computes without oneDNN, in the whole process, if the CPU has no bf16."""
+    before = second_moments()
+    torch.ones(64, 64, dtype=torch.bfloat16) @ torch.ones(64, 64, dtype=torch.bfloat16)
+    assert all(torch.equal(one, other) for one, other in zip(before, second_moments(), strict=True))
+    process_state(flush=False, threads=1, onednn=False)
+    assert all(torch.equal(one, other) for one, other in zip(before, second_moments(), strict=True))
 
 
 @pytest.mark.parametrize("flush", [False, True])
