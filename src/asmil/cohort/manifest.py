@@ -56,11 +56,13 @@ class Cohort:
 
     classes: the labels in order, numerically if all are integers; a target is a place in it. Part of a cohort
         may be given the classes of the whole.
+    task: the task whose outcomes the manifest holds; None if none were asked for
     """
 
     path: Path
     slides: tuple[Slide, ...]
     classes: tuple[str, ...] = ()
+    task: TaskKind | None = None
 
     def __post_init__(self) -> None:
         if not self.classes:
@@ -156,7 +158,7 @@ def read_manifest(
         source = search.find(row) if name else None
         if name and source and name not in slides:
             slides[name] = _slide(row, source)
-    return Cohort(path, tuple(slides.values())), problems + search.problems()
+    return Cohort(path, tuple(slides.values()), task=kind), problems + search.problems()
 
 
 def _in_order(labels: set[str | None]) -> tuple[str, ...]:
