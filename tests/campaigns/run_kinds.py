@@ -12,11 +12,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
+from asmil.evaluation.kinds import evaluator_of
+
 from asmil.cohort.features import FeatureSource
 from asmil.cohort.manifest import Slide
 from asmil.cohort.units import units_of
 from asmil.errors import AsmilError
-from asmil.evaluation.kinds import evaluator_of
 from asmil.evaluation.run import read_run, read_training
 from asmil.evaluation.stability import read_stability, summary_of
 from asmil.extraction.settings import parse_extraction

@@ -21,7 +21,8 @@ class Displayed:
     def __str__(self) -> str:
         title, tables, warnings = self.display_parts()
         texts = [table.to_string(float_format=_number) for table in tables]
-        return "\n\n".join([title, *texts, *(f"warning: {text}" for text in warnings)])
+        notes = "\n".join(f"warning: {text}" for text in warnings)
+        return "\n\n".join([title, *texts, *([notes] if notes else [])])
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         printer.text(str(self))
