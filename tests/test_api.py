@@ -85,7 +85,9 @@ def test_a_cohort_knows_its_task(trained, task):
     cohort = trained[task].cohort
     assert isinstance(cohort, asmil.Cohort)
     assert cohort.task == task
-    assert len(cohort) == 32
+    assert len(cohort) == len(cohort.table) == 32
+    assert ("time" if task == "survival" else "label") in cohort.table
+    assert "s00" not in repr(cohort)
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -166,6 +168,8 @@ def test_attention_is_of_the_models_that_were_not_trained_on_the_slide(classifie
     file = classified.manifest.parent / "features" / f"{name}.h5"
     np.testing.assert_array_equal(run.attention(file).heatmap, shown.heatmap)
     assert run.attention(np.ones((3, WIDTH))).heatmap.shape == (3,)
+    with pytest.raises(asmil.AsmilError, match="'sharpness'"):
+        run.attention(name, kind="sharpness")
     with pytest.raises(asmil.AsmilError, match=r"'s255'.*'s25'"):
         run.attention("s255")
 
@@ -273,6 +277,10 @@ def test_a_model_of_your_own_is_trained_by_its_name(classified, tmp_path, monkey
         classified.cohort, tmp_path / "run", method="my_mean", settings={"training.epochs": 1}, progress=False
     )
     assert isinstance(run.models[0, 0], MyMean)
+    tiles = np.ones((3, WIDTH))
+    assert run.predict(tiles).heatmap is None
+    with pytest.raises(asmil.AsmilError, match="MyMean"):
+        run.attention(tiles)
 
 
 def test_models_are_built_and_asked():

@@ -116,7 +116,9 @@ class TrainedRun:
         """
         return evaluate_run(self._read, role, resamples, seed, unit, threshold)
 
-    def attention(self, slide: BagLike | Path | str, features: Path | str | None = None) -> SlidePrediction:
+    def attention(
+        self, slide: BagLike | Path | str, *, kind: str | None = None, features: Path | str | None = None
+    ) -> SlidePrediction:
         """The heat map of one slide: a prediction whose `heatmap` has one value per tile, and `coords` their places.
 
         A slide of the cohort is shown by the models that were not trained on it, or by all if all were. Any other
@@ -124,12 +126,13 @@ class TrainedRun:
 
         slide: the name of a slide of the cohort (of a patient, where slides are joined), a feature file, a bag or
             an array of features N x D
+        kind: one of the `heatmap_kinds` of the models; default: the first, as the method's authors draw it
         features: where the features of the cohort are, if not beside the manifest
         """
         bag = as_bag(slide) if isinstance(slide, _BAG_TYPES) else self._bag(slide, features)
         seen = self._folds_trained_on(bag.id)
         unseen = [one for one in self._predictor.trained if one.fold not in seen]
-        return self._predictor.predict_bag(bag, attention=True, trained=unseen or None)
+        return self._predictor.predict_bag(bag, attention=True, trained=unseen or None, heatmap_kind=kind)
 
     @overload
     def predict(self, slides: BagLike) -> SlidePrediction: ...
@@ -169,7 +172,8 @@ class TrainedRun:
         an `AsmilError` is raised.
         """
         if isinstance(slides, _BAG_TYPES):
-            return self._predictor.predict_bag(as_bag(slides), attention=True)
+            with_map = all(one.model.has_heatmap for one in self._predictor.trained)
+            return self._predictor.predict_bag(as_bag(slides), attention=with_map)
         if not isinstance(slides, Cohort | Path | str):
             raise AsmilError(
                 f"cannot predict a {type(slides).__name__}; give a path, a Cohort, a Bag or an array (tiles x features)"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from asmil.cohort.feature_search import FeatureSearch
 from asmil.cohort.locate import find_features, holds_a_cohort
@@ -28,6 +28,9 @@ from asmil.cohort.table import (
 )
 from asmil.errors import AsmilError, did_you_mean
 from asmil.tasks.base import TaskKind
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,17 @@ class Cohort:
     def __post_init__(self) -> None:
         if not self.classes:
             object.__setattr__(self, "classes", _in_order({slide.label for slide in self.slides}))
+
+    def __repr__(self) -> str:
+        return f"Cohort({str(self.path)!r}, slides={len(self)}, classes={self.classes}, task={self.task!r})"
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row per slide, without the columns that no slide has a value for."""
+        import pandas as pd
+
+        rows = [vars(slide) | {"source": str(slide.source)} for slide in self.slides]
+        return pd.DataFrame(rows).rename(columns={"source": "features"}).dropna(axis="columns", how="all")
 
     @cached_property
     def _by_name(self) -> dict[str, Slide]:
