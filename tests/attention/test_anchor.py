@@ -20,7 +20,7 @@ def bag(tiles: int = 12, width: int = 32, seed: int = 0) -> Bag:
 @pytest.fixture
 def model():
     torch.manual_seed(0)
-    return build("asmil", in_features=32, n_classes=2)
+    return build("asmil", in_features=32, n_outputs=2)
 
 
 class Foreign(nn.Module):
@@ -249,7 +249,7 @@ class Training(nn.Module):
 
     def __init__(self, dtype=torch.float32):
         super().__init__()
-        self.net = build("asmil", in_features=32, n_classes=2).to(dtype)
+        self.net = build("asmil", in_features=32, n_outputs=2).to(dtype)
         self.anchor = Anchor(self.net)
 
 

@@ -26,7 +26,7 @@ def test_every_method_with_scores_is_measured():
 
 
 def test_multiply_adds_are_those_counted_by_hand():
-    model = build("abmil", in_features=384, n_classes=3)
+    model = build("abmil", in_features=384, n_outputs=3)
     by_hand = 2000 * (384 * 128 + 2 * 128 * 128 + 128 + 128) + 128 * 3
     assert inference_cost(model, make_bag(2000, 384)) == (count_parameters(model), by_hand)
 
@@ -34,7 +34,7 @@ def test_multiply_adds_are_those_counted_by_hand():
 @pytest.mark.parametrize("name", ["abmil", "asmil", "mhim"])
 def test_a_step_with_an_anchor_trains_the_model_and_moves_the_anchor(name):
     torch.manual_seed(0)
-    model = build(name, in_features=16, n_classes=3)
+    model = build(name, in_features=16, n_outputs=3)
     bag = make_bag(60, 16)
     anchor = Anchor(model, momentum=0.5)
     step = training_step(model, bag, anchor)
@@ -67,7 +67,7 @@ def test_measured_numbers_stand_in_the_tables():
 @pytest.mark.parametrize(("name", "rows"), [("abmil", 1), ("asmil", 64), ("dsmil", 3)])
 def test_temporal_averages_take_four_bytes_a_row_and_tile(name, rows):
     bag = make_bag(50, 16)
-    assert temporal_bytes(build(name, in_features=16, n_classes=3), bag) == 4 * rows * 50
+    assert temporal_bytes(build(name, in_features=16, n_outputs=3), bag) == 4 * rows * 50
     line = memory_table([{"label": name, "tiles": 50, "anchor_bytes": 2**20, "temporal_bytes": 4 * rows * 50}])
     assert line.endswith(f"| {name} | 1.00 | {4 * rows * 547 * 5000 / 2**20:.0f} |")
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+import asmil
 from small_slides import write_slide
 
 EXTRACTION_TESTS = Path(__file__).parents[1] / "extraction"
@@ -49,6 +50,8 @@ def test_slides_are_predicted_as_their_features_are(run_on_slides, asmil_here):
     one = asmil_here("predict", place / "run", place / "slides" / "s3.tif", "--out", place / "one.csv", *TRUSTED)
     assert one.returncode == 0, one.stderr
     assert list(pd.read_csv(place / "one.csv")["slide"]) == ["s3"]
+    from_python = asmil.predict(place / "run", place / "slides" / "s3.tif", encoder=ENCODER)
+    assert from_python["prob_a"].item() == pytest.approx(found["prob_a"]["s3"])
 
 
 def test_other_weights_are_refused(run_on_slides, asmil_here, monkeypatch):

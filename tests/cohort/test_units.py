@@ -74,7 +74,7 @@ def test_neighbors_are_of_the_same_slide(method):
     """The slides lie in the same coordinates, so that tiles of the other slide would be nearest."""
     grid = np.stack([np.arange(12) % 4, np.arange(12) // 4], axis=1) * 256
     parts = [bag(12, seed, width=24, coords=grid) for seed in (0, 1)]
-    model = build(method, in_features=24, n_classes=2)
+    model = build(method, in_features=24, n_outputs=2)
     whole, *alone = (dense(model.prepare(bag).extras["adjacency"]) for bag in (join_bags(parts, "p"), *parts))
     assert whole.any()
     assert not whole[:12, 12:].any()

@@ -36,6 +36,26 @@ def test_every_tagged_block_runs(tmp_path: Path):
     assert len(list((tmp_path / "predictions_attention").glob("*.h5"))) == 24
 
 
+def test_the_examples_of_the_python_page_run_as_one_session(tmp_path: Path):
+    """In order and in one process, as in a notebook."""
+    blocks = BLOCK.findall((REPOSITORY / "docs" / "python.md").read_text())
+    assert len(blocks) > 8
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    for language in ("bash", "python"):
+        code = "\n".join(code for kind, code in blocks if kind == language)
+        command = ["bash", "-euo", "pipefail", "-c", code] if language == "bash" else [sys.executable, "-c", code]
+        done = subprocess.run(
+            command,
+            cwd=tmp_path,
+            env={**os.environ, "PATH": path, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+
+
 STAND_INS = Path(__file__).parent / "stand_ins"
 
 

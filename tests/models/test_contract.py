@@ -85,7 +85,7 @@ EXCEPTIONS = {
 
 def make(name: str, **options):
     torch.manual_seed(1)
-    return build(name, in_features=WIDTH, n_classes=CLASSES, **options)
+    return build(name, in_features=WIDTH, n_outputs=CLASSES, **options)
 
 
 def exceptions(name: str) -> Exceptions:
@@ -225,7 +225,7 @@ def test_saved_and_loaded_is_the_same(name, tmp_path):
     model = make(name)
     save_file(model.state_dict(), tmp_path / "m.safetensors")
     torch.manual_seed(99)
-    other = build(name, in_features=WIDTH, n_classes=CLASSES)
+    other = build(name, in_features=WIDTH, n_outputs=CLASSES)
     other.load_state_dict(load_file(tmp_path / "m.safetensors"))
     assert torch.equal(run(model.eval(), make_bag()).logits, run(other.eval(), make_bag()).logits)
 
@@ -249,9 +249,9 @@ def test_any_number_of_outputs(name, outputs):
     refusal = exceptions(name).no_single_output
     if outputs == 1 and refusal:
         with pytest.raises(AsmilError, match=refusal):
-            build(name, in_features=WIDTH, n_classes=1)
+            build(name, in_features=WIDTH, n_outputs=1)
         return
-    model = build(name, in_features=WIDTH, n_classes=outputs)
+    model = build(name, in_features=WIDTH, n_outputs=outputs)
     assert run(model, make_bag()).logits.shape == (outputs,)
 
 
@@ -287,7 +287,7 @@ class Durations:
 
 
 def test_trains_on_a_task_without_classes(name):
-    model = build(name, in_features=WIDTH, n_classes=5).train()
+    model = build(name, in_features=WIDTH, n_outputs=5).train()
     bag = model.prepare(make_bag())
     output, target = model(bag), torch.tensor([[2, 1]])
     loss = model.loss([output], target, Durations())

@@ -43,7 +43,7 @@ def inputs(tiles):
 
 def made(name, options):
     torch.manual_seed(0)
-    return Exportable(build(name, in_features=WIDTH, n_classes=3, **options)).eval()
+    return Exportable(build(name, in_features=WIDTH, n_outputs=3, **options)).eval()
 
 
 def export(module):

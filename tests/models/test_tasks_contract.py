@@ -38,10 +38,10 @@ def test_a_step_of_survival(name, loss):
     task = TASKS[loss]
     if task.n_outputs == 1 and name in NO_SINGLE_OUTPUT:
         with pytest.raises(AsmilError, match=NO_SINGLE_OUTPUT[name]):
-            build(name, in_features=WIDTH, n_classes=1)
+            build(name, in_features=WIDTH, n_outputs=1)
         return
     torch.manual_seed(1)
-    for stage in build(name, in_features=WIDTH, n_classes=task.n_outputs).stages():
+    for stage in build(name, in_features=WIDTH, n_outputs=task.n_outputs).stages():
         model = stage.model.train()
         model.use_generator(torch.Generator().manual_seed(0))
         bags = [model.prepare(make_bag(tiles)) for tiles in (30, 20, 25)]

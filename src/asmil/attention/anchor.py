@@ -28,7 +28,7 @@ class Anchor(MovingCopy):
     """Holds the attention of a model in training to that of its moving average.
 
     >>> import asmil, torch
-    >>> model, bag = asmil.build("abmil", in_features=8, n_classes=2), asmil.Bag(torch.randn(5, 8))
+    >>> model, bag = asmil.build("abmil", in_features=8, n_outputs=2), asmil.Bag(torch.randn(5, 8))
     >>> anchor = Anchor(model)
     >>> output = model(bag)
     >>> total = output.logits.square().sum() + anchor.loss(bag, output.scores)

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
-    from asmil.cohort.manifest import Slide
-    from asmil.cohort.units import Unit
     from asmil.extraction.machine import Machine
     from asmil.training.prediction import RunPredictor
-
-FEATURE_FILES = (".h5", ".hdf5", ".pt")
-TABLES = (".csv", ".parquet", ".pq")
 
 
 def predict(
@@ -50,8 +44,7 @@ def predict(
     from rich.console import Console
     from rich.progress import track
 
-    from asmil.cohort.manifest import Slide
-    from asmil.cohort.source import FeatureSource
+    from asmil.api.new_slides import are_images, extracted_slides, feature_slides, naming, patients_of, readable_units
     from asmil.cohort.units import units_of
     from asmil.errors import AsmilError
     from asmil.files import replacing
@@ -64,28 +57,27 @@ def predict(
     predictor = RunPredictor(run, device)
     rows: list[dict[str, Any]] = []
     bad: list[str] = []
-    if features is None and _are_images(slides):
+    if features is None and are_images(slides):
         from asmil.extraction.machine import Machine
 
         place = out.with_name(f"{out.stem}_features")
         machine = Machine(device=device, workers=workers, item_timeout=item_timeout)
         names, bad = _extract(predictor, run, slides, place, mpp, weights, encoder, machine, quiet)
-        patients = _patients(slides)
-        cohort = [Slide(name, patients.get(name, name), None, FeatureSource(place / f"{name}.h5")) for name in names]
+        cohort = extracted_slides(names, place, patients_of(slides))
     else:
-        cohort = _slides(slides, features)
+        cohort = feature_slides(slides, features)
     units = units_of(cohort, predictor.unit)
     if predictor.unit == "patient" and all(unit.name == unit.slides[0].slide for unit in units):
         typer.echo("note: no patients are named, so every slide counts as a patient; name them in a table", err=True)
     total = len(units) + len(bad)
-    readable, unreadable = _readable(units, item_timeout)
+    readable, unreadable = readable_units(units, item_timeout)
     bad += unreadable
     maps = out.with_name(f"{out.stem}_attention")
     try:
         results = predictor.predict_all(readable, attention)
         for unit, result in track(results, "predicting", total=len(readable), console=console):
             if isinstance(result, AsmilError):
-                bad.append(str(result) if unit.name in str(result) else f"{unit.name}: {result}")
+                bad.append(naming(unit, str(result)))
                 continue
             if attention:
                 write_attention(file_in(maps, unit.name, ".h5"), result, [slide.slide for slide in unit.slides])
@@ -107,32 +99,6 @@ def predict(
     if bad:
         listed = "\n".join(f"  - {line}" for line in bad)
         raise AsmilError(f"{len(bad)} of {total} {predictor.unit}s could not be predicted:\n{listed}")
-
-
-def _are_images(path: Path) -> bool:
-    """Whether slides are given rather than features; a table does so if it has a column 'image' and no features."""
-    from asmil.cohort.locate import find_features
-    from asmil.cohort.source import FeatureSource
-    from asmil.cohort.table import read_table
-
-    place = FeatureSource.parse(str(path)).path
-    if place.is_dir():
-        return not find_features(place)
-    if not place.is_file() or place.suffix.lower() in FEATURE_FILES:
-        return False
-    if place.suffix.lower() not in TABLES:
-        return True
-    columns = read_table(place).cells
-    return "image" in columns and "features" not in columns and not (place.parent / "features").is_dir()
-
-
-def _patients(slides: Path) -> dict[str, str]:
-    """Whose the slides of a table are, where it says so."""
-    from asmil.cohort.table import read_table
-
-    if slides.suffix.lower() not in TABLES or not slides.is_file():
-        return {}
-    return {row["slide"]: row["patient"] for row in read_table(slides).rows if row.get("patient")}
 
 
 def _extract(
@@ -158,31 +124,3 @@ def _extract(
     plan = extraction_plan(predictor.description, run, weights, readers, encoder)
     results = progress.follow(extract(files, out, plan, engine))
     return [done.slide for done in results if done.error is None], [done.error for done in results if done.error]
-
-
-def _readable(units: Sequence[Unit], item_timeout: float | None) -> tuple[list[Unit], list[str]]:
-    """The slides (or patients) all of whose feature files can be read, and what is wrong with the others."""
-    from asmil.cohort.inspection import inspect_slides
-    from asmil.errors import AsmilError
-
-    slides = [slide for unit in units for slide in unit.slides]
-    found = inspect_slides(slides, item_timeout_s=item_timeout)
-    wrong = {slide.slide: str(info) for slide, info in found if isinstance(info, AsmilError)}
-    good, bad = [], []
-    for unit in units:
-        reason = next((wrong[slide.slide] for slide in unit.slides if slide.slide in wrong), None)
-        if reason is None:
-            good.append(unit)
-        else:
-            bad.append(reason if unit.name in reason else f"{unit.name}: {reason}")
-    return good, bad
-
-
-def _slides(path: Path, features: Path | None) -> list[Slide]:
-    from asmil.cohort.manifest import cohort_from_features, load_cohort
-    from asmil.cohort.source import FeatureSource
-
-    place = FeatureSource.parse(str(path)).path
-    if not place.is_file() or place.suffix.lower() in FEATURE_FILES:
-        return list(cohort_from_features(path).slides)
-    return list(load_cohort(path, features, kind=None).slides)

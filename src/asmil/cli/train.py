@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from asmil.cli.item_timeout import ITEM_TIMEOUT_HELP
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from asmil.training.run import RunObserver
-
-WATCHED = {"macro_f1": "F1", "macro_auc": "AUC", "c_index": "C-index", "r2": "R2"}
-"""What the progress shows of the validation part, where the task measures it."""
 
 
 def train(
@@ -64,6 +54,7 @@ def train(
     """
     from rich.console import Console
 
+    from asmil.api.progress import training_progress
     from asmil.cli.evaluate import evaluate
     from asmil.cohort.splits import Splits
     from asmil.config import merge, parse_assignments
@@ -85,7 +76,7 @@ def train(
     asked["stabilizers"] = _weights(stabilizers or [])
     config = resolve(method, preset, merge(asked, parse_assignments(assignments or [])))
     try:
-        with _observer(console) as observer:
+        with training_progress(console) as observer:
             folder = train_run(cohort, out, config, features, observer, item_timeout)
     except Interrupted:
         typer.echo(f"stopped; all that was done is in {out}; give the same command again to go on", err=True)
@@ -139,67 +130,3 @@ def _weights(words: list[str]) -> dict[str, Any]:
             raise AsmilError(f"--stabilizer {word}: give it a weight, e.g. {name}=0.1")
         settings[name] = {"weight": weight}
     return settings
-
-
-@contextmanager
-def _observer(console: Console) -> Iterator[RunObserver]:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from asmil.cohort.splits import Splits
-    from asmil.training.run import RunObserver
-    from asmil.training.run_folder import RunDescription
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[unit]}"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[news]}"),
-    )
-    progress = Progress(*columns, console=console)
-
-    class Bars(RunObserver):
-        def __init__(self) -> None:
-            self.task = progress.add_task("", total=None, visible=False, unit="epochs", news="")
-
-        def preparing(self, what: str, done: int, total: int) -> None:
-            progress.start()
-            left = done < total
-            progress.update(self.task, description=what, completed=done, total=total, visible=left, unit="slides")
-
-        def began(self, description: RunDescription, splits: Splits) -> None:
-            config = description.config
-            counts = splits.table.groupby("role")["slide"].nunique()
-            roles = ", ".join(f"{counts.get(role, 0)} {role}" for role in ("train", "val", "test"))
-            trainings = splits.n_folds * config.seeds
-            what = f"{config.method} ({config.preset}), {trainings} training{'s' * (trainings > 1)}, slides: {roles}"
-            progress.console.print(f"[bold]{what}[/bold]", highlight=False)
-
-        def note(self, text: str) -> None:
-            progress.console.print(f"note: {text}", highlight=False)
-
-        def training(self, fold: int, seed: int, epochs: int, done: bool) -> None:
-            progress.reset(
-                self.task,
-                description=f"fold {fold}, seed {seed}",
-                total=epochs,
-                completed=epochs if done else 0,
-                visible=True,
-                unit="epochs",
-                news="was done before" if done else "",
-            )
-
-        def epoch(self, fold: int, seed: int, record: Mapping[str, Any]) -> None:
-            news = f"{record['stage']}  " if "stage" in record else ""
-            news += f"loss {record['train']['loss']:.3f}"
-            for name, short in WATCHED.items():
-                value = (record["val"] or {}).get(name)
-                news += "" if value is None else f"  val {short} {value:.3f}"
-            progress.update(self.task, completed=record["epoch"], news=news)
-
-    try:
-        yield Bars()
-    finally:
-        if progress.live.is_started:
-            progress.stop()

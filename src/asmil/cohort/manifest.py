@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 from asmil.cohort.feature_search import FeatureSearch
 from asmil.cohort.locate import find_features, holds_a_cohort
@@ -28,6 +28,9 @@ from asmil.cohort.table import (
 )
 from asmil.errors import AsmilError, did_you_mean
 from asmil.tasks.base import TaskKind
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -56,15 +59,28 @@ class Cohort:
 
     classes: the labels in order, numerically if all are integers; a target is a place in it. Part of a cohort
         may be given the classes of the whole.
+    task: the task whose outcomes the manifest holds; None if none were asked for
     """
 
     path: Path
     slides: tuple[Slide, ...]
     classes: tuple[str, ...] = ()
+    task: TaskKind | None = None
 
     def __post_init__(self) -> None:
         if not self.classes:
             object.__setattr__(self, "classes", _in_order({slide.label for slide in self.slides}))
+
+    def __repr__(self) -> str:
+        return f"Cohort({str(self.path)!r}, slides={len(self)}, classes={self.classes}, task={self.task!r})"
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row per slide, without the columns that no slide has a value for."""
+        import pandas as pd
+
+        rows = [vars(slide) | {"source": str(slide.source)} for slide in self.slides]
+        return pd.DataFrame(rows).rename(columns={"source": "features"}).dropna(axis="columns", how="all")
 
     @cached_property
     def _by_name(self) -> dict[str, Slide]:
@@ -156,7 +172,7 @@ def read_manifest(
         source = search.find(row) if name else None
         if name and source and name not in slides:
             slides[name] = _slide(row, source)
-    return Cohort(path, tuple(slides.values())), problems + search.problems()
+    return Cohort(path, tuple(slides.values()), task=kind), problems + search.problems()
 
 
 def _in_order(labels: set[str | None]) -> tuple[str, ...]:

@@ -118,7 +118,7 @@ def inner_splits(cohort: Cohort, splits: Splits, fold: int, count: int, seed: in
     The inner loop of nested cross-validation: no test slide of the outer fold is among its slides.
     """
     known = set(splits.slides(fold, "train")) | set(splits.slides(fold, "val"))
-    part = Cohort(cohort.path, tuple(slide for slide in cohort.slides if slide.slide in known), cohort.classes)
+    part = replace(cohort, slides=tuple(slide for slide in cohort.slides if slide.slide in known))
     subjects, slides = subjects_of(part, kind)
     refuse_rare(replace(subjects, where=f"{cohort.path}, inner folds of fold {fold}"), count)
     everything = np.arange(len(slides))

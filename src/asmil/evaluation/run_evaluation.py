@@ -11,6 +11,7 @@ import pandas as pd
 
 from asmil.cohort.units import UnitKind
 from asmil.errors import AsmilError, did_you_mean
+from asmil.evaluation.display import Displayed
 from asmil.evaluation.run import Run
 from asmil.reporting import Estimate
 from asmil.reporting.formats import format_count
@@ -21,14 +22,14 @@ FEWEST_RESAMPLES = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunEvaluation:
+class RunEvaluation(Displayed):
     """How good a run is on one part of its cohort.
 
     metrics: every metric of the task with its interval
     rows: the predictions that were evaluated
     """
 
-    run: Run
+    run: Run = field(repr=False)
     role: Role
     metrics: Mapping[str, Estimate]
     rows: pd.DataFrame = field(repr=False)
@@ -116,6 +117,20 @@ class RunEvaluation:
             "max_tiles": self.run.setting("data", "max_tiles"),
             "warnings": list(self.warnings),
         }
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row per metric: its value, the ends of its 95 % interval and its standard deviation over seeds."""
+        rows = {
+            name: {"value": one.value, **one.interval._asdict(), "sd_seeds": one.sd_seeds}
+            for name, one in self.metrics.items()
+        }
+        return pd.DataFrame.from_dict(rows, orient="index").rename_axis("metric")
+
+    def display_parts(self) -> tuple[str, list[pd.DataFrame], list[str]]:
+        """The title, the tables and the warnings, as they are shown in a notebook."""
+        title = f"{self.name}: {self.method} ({self.preset}), {PART_TITLES[self.role]}, {self.sizes}"
+        return title, [self.table], list(self.warnings)
 
     def csv_rows(self) -> list[dict[str, Any]]:
         """One row per metric."""

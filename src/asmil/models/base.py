@@ -154,9 +154,18 @@ class MILModel(nn.Module):
         value = task.loss(torch.stack([output.logits for output in outputs]), targets)
         return Loss(value, {task.loss_name: value})
 
+    @property
+    def has_heatmap(self) -> bool:
+        """Whether the model can say how much each tile counted: by its scores, or by a map of its own."""
+        return bool(self.score_axes) or type(self).draw_heatmap is not MILModel.draw_heatmap
+
     @torch.no_grad()
     def heatmap(self, output: Output, kind: str | None = None) -> Tensor:
         """One value a tile, N, as the method's authors draw it; `kind` is one of `heatmap_kinds`."""
+        if not self.has_heatmap:
+            raise AsmilError(
+                f"{type(self).__name__} has no heat map: it has neither attention scores nor a draw_heatmap"
+            )
         kind = self.heatmap_kinds[0] if kind is None else kind
         if kind not in self.heatmap_kinds:
             known = ", ".join(repr(known) for known in self.heatmap_kinds)

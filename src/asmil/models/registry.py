@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -68,12 +69,24 @@ def find_method(name: str) -> Method:
     return known[name]
 
 
-def build(name: str, in_features: int, n_classes: int, config: ModelConfig | None = None, **options: Any) -> MILModel:
-    """A model by its name, e.g. `build("asmil", in_features=1024, n_classes=2, tokens=16)`.
+def build(
+    name: str, in_features: int, n_outputs: int | None = None, config: ModelConfig | None = None, **options: Any
+) -> MILModel:
+    """A model by its name, e.g. `build("asmil", in_features=1024, n_outputs=2, tokens=16)`.
 
-    The options are the keys of the `model` section; a ready `config` takes their place.
+    n_outputs: how many numbers the model predicts per bag: one per class, label, target or time bin
+    options: the keys of the `model` section; a ready `config` takes their place
+
+    `n_classes` is the deprecated name of `n_outputs`.
     """
+    if "n_classes" in options:
+        warnings.warn("build(n_outputs=...) is deprecated; write n_outputs=...", DeprecationWarning, stacklevel=2)
+        given, n_outputs = n_outputs, options.pop("n_classes")
+        if given is not None:
+            raise AsmilError(f"build: n_classes={n_outputs} and n_outputs={given} mean the same; give only n_outputs")
+    if n_outputs is None:
+        raise AsmilError("build: n_outputs is missing; give the number of outputs, for classification the classes")
     model = find_method(name).model
     if config is None:
         config = parse_settings(model.config_type, options, section="model")
-    return model(in_features, n_classes, config)
+    return model(in_features, n_outputs, config)

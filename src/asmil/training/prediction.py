@@ -131,19 +131,26 @@ class RunPredictor:
         return self.predict_bag(BagLoader([unit], "none", prefetch=0).bag(0), attention)
 
     def predict_bag(
-        self, bag: Bag, attention: bool = False, trained: Sequence[TrainedModel] | None = None
+        self,
+        bag: Bag,
+        attention: bool = False,
+        trained: Sequence[TrainedModel] | None = None,
+        heatmap_kind: str | None = None,
     ) -> SlidePrediction:
-        """Predict one bag with every model (or those given), and average."""
+        """Predict one bag with every model (or those given), and average.
+
+        heatmap_kind: of the heat map, one of the `heatmap_kinds` of the models; default: the first
+        """
         asked = self.trained if trained is None else trained
         outputs = [infer(one.model, one.model.prepare(bag), self.device) for one in asked]
         values = average([one.task for one in asked], [output.logits for output in outputs])
         heat = None
         if attention:
-            maps = [one.model.heatmap(output) for one, output in zip(asked, outputs, strict=True)]
+            maps = [one.model.heatmap(output, heatmap_kind) for one, output in zip(asked, outputs, strict=True)]
             heat = torch.stack(maps).mean(dim=0).float().numpy()
         coords = None if bag.coords is None else bag.coords.numpy()
         of_slide = None if bag.slide_index is None else bag.slide_index.numpy()
-        kind = asked[0].model.heatmap_kinds[0]
+        kind = heatmap_kind or asked[0].model.heatmap_kinds[0]
         return SlidePrediction(bag.id, len(bag), values, heat, kind, coords, of_slide)
 
     def predict_all(

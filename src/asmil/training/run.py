@@ -21,6 +21,7 @@ from asmil.cohort.splits import Splits, make_splits
 from asmil.cohort.units import Unit, units_of
 from asmil.errors import AsmilError
 from asmil.models.base import MILModel
+from asmil.tasks.base import TaskKind
 from asmil.training.config import RunConfig, with_settings
 from asmil.training.nested import InnerSearch, candidates, inner_parts, own_material
 from asmil.training.one_training import Material, OneTraining
@@ -50,7 +51,7 @@ class RunObserver:
 
 
 def train_run(
-    manifest: Path | str,
+    source: Cohort | Path | str,
     out: Path | str,
     config: RunConfig,
     features: Path | str | None = None,
@@ -62,16 +63,18 @@ def train_run(
     The slides of a test fold are read only after the training of that fold has ended. One process trains into a
     folder at a time; a second is refused.
 
+    source: the manifest, or a cohort that was read from one, with the outcomes of the task
+    features: where the features are, for a manifest
     item_timeout_s: for the header of one feature file, see `inspect_slides`
     """
     folder = RunFolder(out)
     with folder.locked():
-        _train(manifest, folder, config, features, observer or RunObserver(), item_timeout_s)
+        _train(source, folder, config, features, observer or RunObserver(), item_timeout_s)
     return folder
 
 
 def _train(
-    manifest: Path | str,
+    source: Cohort | Path | str,
     folder: RunFolder,
     config: RunConfig,
     features: Path | str | None,
@@ -80,7 +83,8 @@ def _train(
 ) -> None:
     kind = config.task.kind
     candidates(config)  # a wrong grid is told before thousands of slides are looked at
-    cohort = load_cohort(manifest, features, kind)
+    cohort = source if isinstance(source, Cohort) else load_cohort(source, features, kind)
+    _refuse_other_task(cohort, kind)
     infos = _inspect(cohort, observer, item_timeout_s)
     refuse_mixed(infos)
     units = units_of(cohort.slides, config.unit)
@@ -119,6 +123,14 @@ def _train(
                 write_predictions(path, job.run(partial(observer.epoch, fold, seed)))
             tables.append(read_predictions(path))
     write_predictions(folder.predictions, pd.concat(tables, ignore_index=True))
+
+
+def _refuse_other_task(cohort: Cohort, kind: TaskKind) -> None:
+    if cohort.task != kind:
+        raise AsmilError(
+            f"{cohort.path}: it was loaded for {cohort.task or 'no task'}, but the run is to learn {kind}; load the "
+            f"cohort for the task {kind}"
+        )
 
 
 def _inspect(cohort: Cohort, observer: RunObserver, item_timeout_s: float | None) -> list[FeatureInfo]:

@@ -6,9 +6,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import pandas as pd
+
 from asmil.cohort.units import UnitKind
-from asmil.evaluation.run_evaluation import Role
+from asmil.evaluation.display import Displayed
+from asmil.evaluation.run_evaluation import PART_TITLES, Role
 from asmil.reporting import Estimate, Interval
+from asmil.reporting.formats import format_count
 from asmil.tasks.prediction_format import Metric, PredictionFormat
 
 
@@ -118,7 +122,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Displayed):
     """Runs side by side on the same patients, and the differences between them.
 
     reference: the run that all others are compared with; None when all pairs were asked for
@@ -143,6 +147,40 @@ class Comparison:
     family: int
     warnings: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row per run and metric: its value, the ends of its 95 % interval and its deviation over seeds."""
+        rows = [
+            {"run": run.name, "metric": name, "value": one.value, **one.interval._asdict(), "sd_seeds": one.sd_seeds}
+            for run in self.runs
+            for name, one in run.metrics.items()
+        ]
+        return pd.DataFrame(rows).set_index(["run", "metric"])
+
+    @property
+    def differences_table(self) -> pd.DataFrame:
+        """One row per pair of runs and metric: the difference, the ends of its 95 % interval and its p-values."""
+        rows = [
+            {
+                "run": one.run,
+                "reference": one.reference,
+                "metric": one.metric.name,
+                "difference": one.value,
+                **one.interval._asdict(),
+                "p": one.p,
+                "p_holm": one.p_holm,
+            }
+            for one in self.differences
+        ]
+        return pd.DataFrame(rows).set_index(["run", "reference", "metric"])
+
+    def display_parts(self) -> tuple[str, list[pd.DataFrame], list[str]]:
+        """The title, the tables and the warnings, as they are shown in a notebook."""
+        patients = format_count(self.n_patients, "patient")
+        title = f"{len(self.runs)} runs, {PART_TITLES[self.role]}, {format_count(self.n_slides, 'slide')} of {patients}"
+        left_out = [f"left out: {problem}" for problem in self.problems]
+        return title, [self.table, self.differences_table], [*self.warnings, *left_out]
 
     def best(self, metric: Metric, digits: int = 3) -> frozenset[str]:
         """The runs with the best value, all that share it when shown with so many digits."""

@@ -1,0 +1,159 @@
+"""The functions of the public interface."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, overload
+
+import pandas as pd
+from rich.console import Console
+
+from asmil.api.progress import training_progress
+from asmil.api.run import BagLike, TrainedRun, load_run
+from asmil.cohort import manifest
+from asmil.cohort.manifest import Cohort
+from asmil.cohort.table import OUTCOME_COLUMNS
+from asmil.cohort.units import UnitKind
+from asmil.config import merge, nested
+from asmil.errors import AsmilError, did_you_mean
+from asmil.evaluation.comparison import Comparison, compare_runs
+from asmil.evaluation.run_evaluation import Role, RunEvaluation
+from asmil.tasks.base import TaskKind
+from asmil.training.config import resolve
+from asmil.training.interruption import Interrupted
+from asmil.training.prediction import SlidePrediction
+from asmil.training.run import train_run
+
+
+def load_cohort(
+    path: Path | str, *, features: Path | str | None = None, task: TaskKind | None = "classification"
+) -> Cohort:
+    """Read a manifest and find the features of its slides.
+
+    path: a CSV or Parquet file with the columns slide, label (survival: time, event), and optionally patient, site,
+        split, fold, features
+    features: a folder of feature files, a cohort file or a pack; default: the folder `features` beside the manifest
+    task: the task whose outcomes the manifest holds; None for slides without outcomes
+
+    All errors of a manifest are reported together, in one `AsmilError`.
+    """
+    if task is not None and task not in OUTCOME_COLUMNS:
+        raise AsmilError(f"task {task!r} is unknown: {did_you_mean(str(task), OUTCOME_COLUMNS)}")
+    return manifest.load_cohort(path, features, task)
+
+
+def train(
+    cohort: Cohort | Path | str,
+    out: Path | str,
+    *,
+    method: str = "asmil",
+    preset: str = "paper",
+    task: TaskKind | None = None,
+    features: Path | str | None = None,
+    folds: int = 1,
+    seeds: int = 1,
+    seed: int = 0,
+    settings: Mapping[str, Any] | None = None,
+    progress: bool = True,
+) -> TrainedRun:
+    """Train a method on a cohort: every fold and seed, into one run folder.
+
+    cohort: what `load_cohort` returned, or the path of a manifest
+    out: the run folder; an interrupted run in it is resumed, a finished one is only loaded
+    method, preset: see `asmil.methods` and docs/methods.md
+    task: classification (default), survival, regression or multilabel; a loaded cohort knows its task
+    features: where the features are, if `cohort` is a path
+    folds: of cross-validation; 1 is a single split
+    seeds: how often each fold is trained, with the seeds `seed`, `seed + 1`, ...
+    settings: further settings by their dotted names, e.g. {"training.epochs": 30, "anchor.normalizer": "nsf"}
+    progress: whether progress bars are shown, on the standard error stream
+    """
+    if isinstance(cohort, Cohort) and features is not None:
+        raise AsmilError(f"{cohort.path}: this cohort is loaded already; give `features` to load_cohort instead")
+    kind = task or (cohort.task if isinstance(cohort, Cohort) else None) or "classification"
+    asked: dict[str, Any] = {"folds": folds, "seeds": seeds, "training": {"seed": seed}, "task": {"kind": kind}}
+    for name, value in (settings or {}).items():
+        asked = merge(asked, nested(name, value))
+    config = resolve(method, preset, asked)
+    try:
+        with training_progress(Console(quiet=not progress, stderr=True)) as observer:
+            folder = train_run(cohort, out, config, features, observer)
+    except Interrupted:
+        raise KeyboardInterrupt(f"training was stopped; make the same call again to resume {out}") from None
+    return load_run(folder.path, config.training.device)
+
+
+def evaluate(
+    run: TrainedRun | Path | str,
+    role: Role = "test",
+    *,
+    resamples: int = 2000,
+    seed: int = 0,
+    unit: UnitKind = "slide",
+    threshold: str | None = None,
+) -> RunEvaluation:
+    """Compute every metric of a run's task with a 95 % confidence interval by patient; see `TrainedRun.evaluate`."""
+    return load_run(run).evaluate(role, resamples=resamples, seed=seed, unit=unit, threshold=threshold)
+
+
+def compare(
+    runs: Sequence[TrainedRun | Path | str],
+    role: Role = "test",
+    *,
+    reference: TrainedRun | Path | str | None = None,
+    all_pairs: bool = False,
+    resamples: int = 2000,
+    seed: int = 0,
+    unit: UnitKind = "slide",
+) -> Comparison:
+    """Compare runs on the same slides: metrics, paired differences with intervals, tests, Holm's correction.
+
+    runs: two or more runs of one task
+    role: the part of the cohort, `test` or `val`
+    reference: the run that the others are compared with, one of `runs`; default: the first
+    all_pairs: compare every pair of runs
+    resamples, seed: of the bootstrap over patients and seeds
+    unit: `patient` averages the predictions of a patient's slides first
+
+    A run that cannot be read is reported in `problems` of the result, and the others are compared.
+    """
+    if isinstance(runs, TrainedRun | Path | str):
+        raise AsmilError("compare needs a list of at least two runs; to evaluate a single run, use asmil.evaluate")
+    return compare_runs(
+        [_path(run) for run in runs],
+        role,
+        resamples,
+        seed,
+        reference=None if reference is None else _path(reference),
+        all_pairs=all_pairs,
+        unit=unit,
+    )
+
+
+@overload
+def predict(run: TrainedRun | Path | str, slides: BagLike) -> SlidePrediction: ...
+
+
+@overload
+def predict(
+    run: TrainedRun | Path | str,
+    slides: Cohort | Path | str,
+    *,
+    features: Path | str | None = None,
+    keep_features: Path | str | None = None,
+    mpp: float | None = None,
+    weights: Path | str | None = None,
+    encoder: str | None = None,
+) -> pd.DataFrame: ...
+
+
+def predict(
+    run: TrainedRun | Path | str, slides: BagLike | Cohort | Path | str, **options: Any
+) -> SlidePrediction | pd.DataFrame:
+    """Predict new slides with all models of a run, averaged; see `TrainedRun.predict` for the options."""
+    return load_run(run).predict(slides, **options)
+
+
+def _path(run: TrainedRun | Path | str) -> Path | str:
+    return run.path if isinstance(run, TrainedRun) else run

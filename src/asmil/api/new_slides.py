@@ -1,0 +1,150 @@
+"""New slides to predict: found as feature files, in a table or as images, and predicted with the models of a run."""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from asmil.cohort.inspection import inspect_slides
+from asmil.cohort.locate import find_features
+from asmil.cohort.manifest import Cohort, Slide, cohort_from_features, load_cohort
+from asmil.cohort.source import FeatureSource
+from asmil.cohort.table import read_table
+from asmil.cohort.units import Unit, units_of
+from asmil.errors import AsmilError, AsmilWarning
+from asmil.training.prediction import RunPredictor
+
+FEATURE_FILES = (".h5", ".hdf5", ".pt")
+TABLES = (".csv", ".parquet", ".pq")
+MOST_NAMED = 5
+
+
+@dataclass(frozen=True)
+class ImageOptions:
+    """How slide images are extracted before they are predicted.
+
+    keep_features: the folder for their features; None: a temporary one
+    mpp: microns per level-0 pixel; overrides the files
+    weights: file of the encoder's weights
+    encoder: confirms the run's encoder where it is code, `module:callable`
+    """
+
+    keep_features: Path | None = None
+    mpp: float | None = None
+    weights: Path | None = None
+    encoder: str | None = None
+
+
+def are_images(path: Path) -> bool:
+    """Whether slides are given rather than features; a table does so if it has a column 'image' and no features."""
+    place = FeatureSource.parse(str(path)).path
+    if place.is_dir():
+        return not find_features(place)
+    if not place.is_file() or place.suffix.lower() in FEATURE_FILES:
+        return False
+    if place.suffix.lower() not in TABLES:
+        return True
+    columns = read_table(place).cells
+    return "image" in columns and "features" not in columns and not (place.parent / "features").is_dir()
+
+
+def patients_of(slides: Path) -> dict[str, str]:
+    """The patient of each slide of a table, where it names one."""
+    if slides.suffix.lower() not in TABLES or not slides.is_file():
+        return {}
+    return {row["slide"]: row["patient"] for row in read_table(slides).rows if row.get("patient")}
+
+
+def feature_slides(path: Path, features: Path | None = None) -> list[Slide]:
+    """The slides of a folder of feature files, of one such file, or of a table."""
+    place = FeatureSource.parse(str(path)).path
+    if not place.is_file() or place.suffix.lower() in FEATURE_FILES:
+        return list(cohort_from_features(path).slides)
+    return list(load_cohort(path, features, kind=None).slides)
+
+
+def extracted_slides(names: Sequence[str], folder: Path, patients: Mapping[str, str]) -> list[Slide]:
+    """Slides whose features `asmil extract` wrote into a folder."""
+    return [Slide(name, patients.get(name, name), None, FeatureSource(folder / f"{name}.h5")) for name in names]
+
+
+def readable_units(units: Sequence[Unit], item_timeout_s: float | None = 0.0) -> tuple[list[Unit], list[str]]:
+    """The slides (or patients) whose feature files can all be read, and what is wrong with the others."""
+    slides = [slide for unit in units for slide in unit.slides]
+    found = inspect_slides(slides, item_timeout_s=item_timeout_s)
+    wrong = {slide.slide: str(info) for slide, info in found if isinstance(info, AsmilError)}
+    good, bad = [], []
+    for unit in units:
+        reason = next((wrong[slide.slide] for slide in unit.slides if slide.slide in wrong), None)
+        if reason is None:
+            good.append(unit)
+        else:
+            bad.append(naming(unit, reason))
+    return good, bad
+
+
+def predict_slides(
+    predictor: RunPredictor, source: Cohort | Path | str, features: Path | str | None, images: ImageOptions
+) -> pd.DataFrame:
+    """One row per slide (or patient). A slide that cannot be predicted is left out with a warning that names it."""
+    with ExitStack() as stack:
+        slides, bad = _slides_of(predictor, source, features, images, stack)
+        units = units_of(slides, predictor.unit)
+        readable, unreadable = readable_units(units)
+        bad += unreadable
+        rows = []
+        for unit, result in predictor.predict_all(readable):
+            if isinstance(result, AsmilError):
+                bad.append(naming(unit, str(result)))
+            else:
+                rows.append(predictor.row(result))
+    if bad:
+        shown = "; ".join(bad[:MOST_NAMED]) + (f"; and {len(bad) - MOST_NAMED} more" if len(bad) > MOST_NAMED else "")
+        if not rows:
+            raise AsmilError(f"nothing could be predicted: {shown}")
+        warnings.warn(f"{len(bad)} {predictor.unit}s could not be predicted: {shown}", AsmilWarning, stacklevel=4)
+    return pd.DataFrame(rows)
+
+
+def _slides_of(
+    predictor: RunPredictor,
+    source: Cohort | Path | str,
+    features: Path | str | None,
+    images: ImageOptions,
+    stack: ExitStack,
+) -> tuple[list[Slide], list[str]]:
+    """The slides of a source, and what is wrong with those that cannot be used."""
+    if isinstance(source, Cohort):
+        return list(source.slides), []
+    path = Path(source)
+    if features is not None or not are_images(path):
+        return feature_slides(path, None if features is None else Path(features)), []
+    folder = images.keep_features or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="asmil-")))
+    return _extract(predictor, path, folder, images)
+
+
+def _extract(predictor: RunPredictor, path: Path, folder: Path, images: ImageOptions) -> tuple[list[Slide], list[str]]:
+    # training and prediction from features need none of the slide libraries
+    from asmil.extraction.extract import extract, with_mpp
+    from asmil.extraction.machine import Machine
+    from asmil.slides.discovery import find_slides
+    from asmil.training.new_slides import extraction_plan
+
+    files = with_mpp(find_slides(path), images.mpp)
+    # in this process: workers would import the user's notebook or script again
+    engine, readers = Machine(device=str(predictor.device), workers=0).prepare(len(files))
+    plan = extraction_plan(predictor.description, predictor.folder.path, images.weights, readers, images.encoder)
+    results = list(extract(files, folder, plan, engine))
+    names = [done.slide for done in results if done.error is None]
+    return extracted_slides(names, folder, patients_of(path)), [done.error for done in results if done.error]
+
+
+def naming(unit: Unit, reason: str) -> str:
+    """A reason, with the name of the slide or patient if it lacks it."""
+    return reason if unit.name in reason else f"{unit.name}: {reason}"

@@ -1,0 +1,76 @@
+"""Progress bars of a training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from asmil.cohort.splits import Splits
+from asmil.training.run import RunObserver
+from asmil.training.run_folder import RunDescription
+
+WATCHED = {"macro_f1": "F1", "macro_auc": "AUC", "c_index": "C-index", "r2": "R2"}
+"""Validation metrics that are shown after each epoch, where the task has them."""
+
+
+@contextmanager
+def training_progress(console: Console) -> Iterator[RunObserver]:
+    """An observer of a run that shows its progress on a console while the block runs."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[unit]}"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[news]}"),
+    )
+    progress = Progress(*columns, console=console)
+
+    class Bars(RunObserver):
+        def __init__(self) -> None:
+            self.task = progress.add_task("", total=None, visible=False, unit="epochs", news="")
+
+        def preparing(self, what: str, done: int, total: int) -> None:
+            progress.start()
+            left = done < total
+            progress.update(self.task, description=what, completed=done, total=total, visible=left, unit="slides")
+
+        def began(self, description: RunDescription, splits: Splits) -> None:
+            config = description.config
+            counts = splits.table.groupby("role")["slide"].nunique()
+            roles = ", ".join(f"{counts.get(role, 0)} {role}" for role in ("train", "val", "test"))
+            trainings = splits.n_folds * config.seeds
+            what = f"{config.method} ({config.preset}), {trainings} training{'s' * (trainings > 1)}, slides: {roles}"
+            progress.console.print(f"[bold]{what}[/bold]", highlight=False)
+
+        def note(self, text: str) -> None:
+            progress.console.print(f"note: {text}", highlight=False)
+
+        def training(self, fold: int, seed: int, epochs: int, done: bool) -> None:
+            progress.reset(
+                self.task,
+                description=f"fold {fold}, seed {seed}",
+                total=epochs,
+                completed=epochs if done else 0,
+                visible=True,
+                unit="epochs",
+                news="already trained" if done else "",
+            )
+
+        def epoch(self, fold: int, seed: int, record: Mapping[str, Any]) -> None:
+            news = f"{record['stage']}  " if "stage" in record else ""
+            news += f"loss {record['train']['loss']:.3f}"
+            for name, short in WATCHED.items():
+                value = (record["val"] or {}).get(name)
+                news += "" if value is None else f"  val {short} {value:.3f}"
+            progress.update(self.task, completed=record["epoch"], news=news)
+
+    try:
+        yield Bars()
+    finally:
+        if progress.live.is_started:
+            progress.stop()

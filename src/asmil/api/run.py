@@ -1,0 +1,244 @@
+"""A trained run as an object: its predictions, metrics, attention and models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from torch import Tensor
+
+from asmil.api.new_slides import ImageOptions, predict_slides
+from asmil.cohort.bag import Bag
+from asmil.cohort.features import inspect_features
+from asmil.cohort.loader import BagLoader
+from asmil.cohort.manifest import Cohort, cohort_from_features, load_cohort
+from asmil.cohort.splits import Splits
+from asmil.cohort.units import Unit, UnitKind, units_of
+from asmil.errors import AsmilError, did_you_mean
+from asmil.evaluation.evaluate import evaluate_run
+from asmil.evaluation.run import Run, read_run, setting
+from asmil.evaluation.run_evaluation import Role, RunEvaluation
+from asmil.models.base import MILModel
+from asmil.reporting import Estimate
+from asmil.tasks.base import TaskKind
+from asmil.training.attention_file import AttentionRecord, read_attention
+from asmil.training.layout import RunLayout
+from asmil.training.prediction import RunPredictor, SlidePrediction
+
+BagLike = Bag | Tensor | npt.NDArray[Any]
+"""The tiles of one slide: a bag, or their features N x D."""
+_BAG_TYPES = (Bag, Tensor, np.ndarray)
+
+
+class TrainedRun:
+    """A run folder that `asmil.train` or `asmil train` wrote.
+
+    Files are read when they are first needed: predictions without the models, models without the predictions.
+
+    path: the run folder
+    settings: everything that its `config.yaml` holds
+    device: where the models are put
+    """
+
+    def __init__(self, path: Path | str, device: str = "auto") -> None:
+        layout = RunLayout(path)
+        self.path = layout.path
+        self.settings: Mapping[str, Any] = layout.read_values()
+        self.device = device
+
+    def __repr__(self) -> str:
+        return (
+            f"TrainedRun({str(self.path)!r}, method={self.method!r}, task={setting(self.settings, 'task', 'kind')!r})"
+        )
+
+    @property
+    def name(self) -> str:
+        """Name of the run folder."""
+        return self.path.resolve().name
+
+    @property
+    def method(self) -> str:
+        """Name of the trained method."""
+        return str(setting(self.settings, "method"))
+
+    @property
+    def task(self) -> TaskKind:
+        """The task: classification, survival, regression or multilabel."""
+        return self._read.kind
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes or labels, in the order of the outputs; empty for survival and regression."""
+        return self._read.classes
+
+    @property
+    def predictions(self) -> pd.DataFrame:
+        """The predictions for every validation and test slide: one row per slide, fold and seed."""
+        return self._read.predictions.copy()
+
+    @cached_property
+    def metrics(self) -> Mapping[str, Estimate]:
+        """Each metric of the test part with its 95 % confidence interval; `evaluate` offers more."""
+        return self.evaluate().metrics
+
+    @property
+    def models(self) -> dict[tuple[int, int], MILModel]:
+        """The trained models by fold and seed, in eval mode."""
+        return {(one.fold, one.seed): one.model for one in self._predictor.trained}
+
+    @property
+    def recorded_attention(self) -> dict[tuple[int, int], AttentionRecord]:
+        """The attention that was recorded during training, by fold and seed; empty if none was."""
+        found = {(fold, seed): read_attention(path) for fold, seed, path in RunLayout(self.path).trainings()}
+        return {training: record for training, record in found.items() if record is not None}
+
+    def evaluate(
+        self,
+        role: Role = "test",
+        *,
+        resamples: int = 2000,
+        seed: int = 0,
+        unit: UnitKind = "slide",
+        threshold: str | None = None,
+    ) -> RunEvaluation:
+        """Compute every metric of the task with a 95 % confidence interval by patient.
+
+        role: the part of the cohort, `test` or `val`
+        resamples, seed: of the bootstrap over patients
+        unit: `patient` averages the predictions of a patient's slides first
+        threshold: two classes: the rule that chooses the threshold on validation slides: youden (default), f1,
+            sensitivity:0.95, specificity:0.95; `warnings` of the result reports a rule that does not apply
+        """
+        return evaluate_run(self._read, role, resamples, seed, unit, threshold)
+
+    def attention(
+        self, slide: BagLike | Path | str, *, kind: str | None = None, features: Path | str | None = None
+    ) -> SlidePrediction:
+        """The heat map of one slide: a prediction whose `heatmap` has one value per tile, and `coords` their places.
+
+        A slide of the cohort is shown by the models that were not trained on it, or by all if all were. Any other
+        slide is shown by all models.
+
+        slide: the name of a slide of the cohort (of a patient, where slides are joined), a feature file, a bag or
+            an array of features N x D
+        kind: one of the `heatmap_kinds` of the models; default: the first, as the method's authors draw it
+        features: where the features of the cohort are, if not beside the manifest
+        """
+        bag = as_bag(slide) if isinstance(slide, _BAG_TYPES) else self._bag(slide, features)
+        seen = self._folds_trained_on(bag.id)
+        unseen = [one for one in self._predictor.trained if one.fold not in seen]
+        return self._predictor.predict_bag(bag, attention=True, trained=unseen or None, heatmap_kind=kind)
+
+    @overload
+    def predict(self, slides: BagLike) -> SlidePrediction: ...
+
+    @overload
+    def predict(
+        self,
+        slides: Cohort | Path | str,
+        *,
+        features: Path | str | None = None,
+        keep_features: Path | str | None = None,
+        mpp: float | None = None,
+        weights: Path | str | None = None,
+        encoder: str | None = None,
+    ) -> pd.DataFrame: ...
+
+    def predict(
+        self,
+        slides: BagLike | Cohort | Path | str,
+        *,
+        features: Path | str | None = None,
+        keep_features: Path | str | None = None,
+        mpp: float | None = None,
+        weights: Path | str | None = None,
+        encoder: str | None = None,
+    ) -> SlidePrediction | pd.DataFrame:
+        """Predict new slides with all models of the run, averaged.
+
+        slides: a `Bag` or an array N x D gives one `SlidePrediction`; a folder or file of features, a folder or file
+            of slide images, a table or a `Cohort` gives a table with one row per slide
+        features: the folder of the features, for a table
+        keep_features, mpp, weights, encoder: for slide images, which are extracted first, as those of the training
+            were: a folder that keeps their features (default: they are removed), microns per level-0 pixel, the
+            encoder's weights, and its name where it is code of yours
+
+        A slide that cannot be predicted is left out, with an `AsmilWarning` that names it. If none can be predicted,
+        an `AsmilError` is raised.
+        """
+        if isinstance(slides, _BAG_TYPES):
+            with_map = all(one.model.has_heatmap for one in self._predictor.trained)
+            return self._predictor.predict_bag(as_bag(slides), attention=with_map)
+        if not isinstance(slides, Cohort | Path | str):
+            raise AsmilError(
+                f"cannot predict a {type(slides).__name__}; give a path, a Cohort, a Bag or an array (tiles x features)"
+            )
+        keep = None if keep_features is None else Path(keep_features)
+        images = ImageOptions(keep, mpp, None if weights is None else Path(weights), encoder)
+        return predict_slides(self._predictor, slides, features, images)
+
+    @cached_property
+    def _read(self) -> Run:
+        return read_run(self.path)
+
+    @cached_property
+    def _predictor(self) -> RunPredictor:
+        return RunPredictor(self.path, self.device)
+
+    @cached_property
+    def _splits(self) -> pd.DataFrame:
+        return Splits.load(RunLayout(self.path).splits).table
+
+    @property
+    def _unit_column(self) -> str:
+        return self._predictor.unit
+
+    def _folds_trained_on(self, name: str) -> set[int]:
+        """The folds whose models were trained on a slide or patient."""
+        table = self._splits
+        chosen = (table[self._unit_column] == name) & (table["role"] == "train")
+        return set(table.loc[chosen, "fold"].astype(int))
+
+    def _bag(self, slide: Path | str, features: Path | str | None) -> Bag:
+        unit = self._unit(slide, features)
+        for one in unit.slides:
+            self._predictor.description.refuse_other_features(inspect_features(one.source))
+        return BagLoader([unit], "none", prefetch=0).bag(0)
+
+    def _unit(self, slide: Path | str, features: Path | str | None) -> Unit:
+        known = set(self._splits[self._unit_column])
+        if str(slide) not in known:
+            if not Path(slide).is_file():
+                raise AsmilError(
+                    f"{self.path}: '{slide}' is neither a {self._unit_column} of this run nor a feature file; "
+                    f"{did_you_mean(str(slide), known)}"
+                )
+            (found,) = cohort_from_features(slide).slides
+            return Unit.of_slide(found)
+        cohort = load_cohort(self.settings["cohort"]["manifest"], features, kind=None)
+        units = {unit.name: unit for unit in units_of(cohort.slides, self._predictor.unit)}
+        if str(slide) not in units:
+            raise AsmilError(f"{cohort.path}: '{slide}' is no longer in the manifest; give its feature file instead")
+        return units[str(slide)]
+
+
+def load_run(path: Path | str | TrainedRun, device: str = "auto") -> TrainedRun:
+    """Open the run folder that `asmil.train` or `asmil train` wrote.
+
+    device: where the models are put: auto, cpu, cuda, ...
+    """
+    return path if isinstance(path, TrainedRun) else TrainedRun(path, device)
+
+
+def as_bag(tiles: BagLike) -> Bag:
+    """A bag, also from an array or tensor of tiles x features."""
+    if isinstance(tiles, Bag):
+        return tiles
+    if isinstance(tiles, np.ndarray) and tiles.dtype.kind not in "fiub":
+        raise AsmilError(f"an array of {tiles.dtype} is no bag; give numbers, tiles x features")
+    return Bag(tiles)  # type: ignore[arg-type]

@@ -1,0 +1,46 @@
+"""Packages whose names are loaded when they are first used; each name is listed once, in the package's stub file."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+
+def lazy_names(
+    package: str, file: str, moved: Mapping[str, str] | None = None
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """`__getattr__`, `__dir__` and `__all__` of a package whose `__init__.pyi` lists its names.
+
+    Every `from module import name as name` of the stub is a public name. Type checkers read the same file.
+
+    moved: names that are deprecated here, and the module to import them from
+    """
+    homes = _homes(Path(file).with_suffix(".pyi"))
+    deprecated = moved or {}
+
+    def load(name: str) -> Any:
+        if name in deprecated:
+            warnings.warn(
+                f"{package}.{name} is deprecated; import it from {deprecated[name]}", DeprecationWarning, stacklevel=2
+            )
+            return getattr(importlib.import_module(deprecated[name]), name)
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(homes[name]), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    names = sorted(homes)
+    return load, lambda: names, names
+
+
+def _homes(stub: Path) -> dict[str, str]:
+    """The module of every name that a stub re-exports."""
+    statements = ast.parse(stub.read_text(encoding="utf-8")).body
+    imports = [one for one in statements if isinstance(one, ast.ImportFrom) and one.module]
+    return {alias.asname: str(one.module) for one in imports for alias in one.names if alias.asname}
