@@ -9,8 +9,8 @@ import pytest
 
 from asmil.errors import AsmilError
 from asmil.evaluation.stability import read_stability, seed_agreement
+from asmil.evaluation.stability.alarms import run_label
 from asmil.evaluation.stability.analysis import late_recordings
-from asmil.evaluation.stability.labels import run_label
 from asmil.training.attention_file import read_attention
 from fake_recordings import restless, settling, write_recorded_run
 

@@ -1,4 +1,4 @@
-"""The course of the attention while training: how far it moves, how well it does, how concentrated it is."""
+"""The figure of attention during training: movement, cross-entropy and concentration over epochs."""
 
 from __future__ import annotations
 
@@ -9,77 +9,76 @@ import numpy as np
 import pandas as pd
 from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as Drawing
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from asmil.evaluation.figures import COLORS, STYLE, plain_text, svg_text
 from asmil.evaluation.run import setting
 from asmil.evaluation.stability.analysis import RunStability
-from asmil.evaluation.stability.choice import legend_names
-from asmil.evaluation.stability.log_axis import make_logarithmic
-from asmil.evaluation.stability.picture import Picture
+from asmil.evaluation.stability.figures import legend_names, make_logarithmic
+from asmil.reporting import Figure
 from asmil.tasks.checked_arrays import Floats
 
 LineStyle = Literal["-", "--", ":"]
 
 PANELS = {
-    "jsd_previous": ("movement", "JSD to the recording before (nats)"),
+    "jsd_previous": ("movement", "JSD to the previous recording (nats)"),
     "ce": ("fit", "cross-entropy (nats)"),
     "effective_share": ("concentration", "effective share of tiles, exp(H) / N"),
 }
 LEGEND_COLUMNS = 3
 LINE_STYLES: tuple[LineStyle, ...] = ("-", "--", ":")
 LOGARITHMIC_FROM = 30.0
-"""An axis is logarithmic where the largest value is more than so many times the smallest."""
+"""An axis is logarithmic if the largest value is more than this many times the smallest."""
 MAX_POINTS = 400
-"""A line of more recordings is drawn through means of neighbors."""
+"""Lines with more recordings are drawn through means of neighbors."""
 
 
-def course_picture(stabilities: Sequence[RunStability]) -> Picture:
-    """JSD, cross-entropy and effective share over epochs, a color a run."""
+def course_figure(stabilities: Sequence[RunStability]) -> Figure:
+    """JSD, cross-entropy and effective share over epochs, one color per run."""
     names = legend_names(stabilities)
-    lines = "A line is the mean over the recorded slides."
+    lines = "Lines are means over the recorded slides."
     if any(len(stability.trainings) > 1 for stability in stabilities):
-        lines = "Thin lines are single trainings (means over their slides), thick ones the mean over trainings."
+        lines = "Thin lines are single trainings (means over slides), thick lines the mean over trainings."
     schedules: dict[str, list[str]] = {}
     for name, stability in zip(names, stabilities, strict=True):
         schedules.setdefault(schedule_sentence(stability.config), []).append(name)
     of_all = len(schedules) == 1
-    told = " ".join(
+    rates = " ".join(
         f"Learning rate: {schedule}" if of_all else f"Learning rate of {', '.join(runs)}: {schedule}"
         for schedule, runs in schedules.items()
     )
     caption = (
-        f"{lines} Rings mark the recordings that belong to the weights that were kept. Read the first panel beside the "
-        "last: an attention that is flat (a share near 1) hardly moves, and is stable and useless. "
-        f"{told}"
+        f"{lines} Rings mark the epochs that were kept. Read the first panel together with the last: a flat attention "
+        "(share near 1) hardly moves; it is stable but useless. "
+        f"{rates}"
     )
-    return Picture("course", "Course of the attention", _draw(stabilities, names), caption)
+    return Figure(_draw(stabilities, names), "Attention during training", caption)
 
 
 def schedule_sentence(config: Mapping[str, Any]) -> str:
-    """The learning-rate schedule of a run in words, and what it means for the movement at the end."""
+    """The learning-rate schedule of a run, and what it means for the movement at the end."""
     schedule, lr = setting(config, "training", "schedule"), setting(config, "training", "lr")
     if schedule is None or lr is None:
-        return "not known."
+        return "unknown."
     drops = setting(config, "training", "lr_drops") or []
     factor = setting(config, "training", "lr_drop_factor")
     fall = f", times {factor} after epoch {', '.join(map(str, drops))}" if drops else ""
     if schedule == "cosine":
         return (
             f"cosine from {lr:g} to {setting(config, 'training', 'lr_min') or 0:g}{fall}; the steps become so small "
-            "that any attention freezes, and little movement at the end proves little."
+            "that any attention stops moving, so little movement at the end proves little."
         )
-    meaning = "any attention moves less after a drop" if drops else "nothing slows the steps"
+    meaning = "any attention moves less after a drop" if drops else "the step size stays the same"
     return f"{schedule}, {lr:g}{fall}; {meaning}."
 
 
 def _draw(stabilities: Sequence[RunStability], names: Sequence[str]) -> str:
     looks = [_look(number) for number in range(len(stabilities))]
     with rc_context(STYLE):
-        figure = Figure(figsize=(11.2, 3.2 + 0.22 * -(-len(stabilities) // LEGEND_COLUMNS)), layout="constrained")
-        # there is no cross-entropy of times and values
+        figure = Drawing(figsize=(11.2, 3.2 + 0.22 * -(-len(stabilities) // LEGEND_COLUMNS)), layout="constrained")
+        # survival and regression have no cross-entropy
         classifies = any(stability.times["ce"].notna().any() for stability in stabilities)
         panels = {column: words for column, words in PANELS.items() if column != "ce" or classifies}
         for place, (column, (title, label)) in enumerate(panels.items(), 1):
@@ -101,7 +100,7 @@ def _look(number: int) -> tuple[str, LineStyle]:
 
 
 def _draw_run(axes: Axes, stability: RunStability, column: str, color: str, style: LineStyle) -> Floats:
-    """Draw the run; the values of its mean line."""
+    """Draw the run; return the values of its mean line."""
     times = stability.times
     by_training = times.groupby(["fold", "seed", "epoch"])[column].mean()
     if len(stability.trainings) > 1:

@@ -1,4 +1,4 @@
-"""Histograms of scores, and of the attention that every normalizer makes of the same scores."""
+"""Histograms of scores, and of the attention that each normalizer computes from the same scores."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as Drawing
 
 from asmil.evaluation.figures import COLORS, STYLE, plain_text, svg_text
 from asmil.evaluation.stability.analysis import RunStability
-from asmil.evaluation.stability.log_axis import make_logarithmic
+from asmil.evaluation.stability.figures import make_logarithmic
 from asmil.evaluation.stability.measures import effective_tiles, top_mass
-from asmil.evaluation.stability.picture import Picture
+from asmil.reporting import Figure
 from asmil.reporting.formats import format_share
 from asmil.tasks.checked_arrays import Floats
 
@@ -26,36 +26,36 @@ NORMALIZERS: tuple[tuple[str, str, dict[str, float]], ...] = (
     ("entmax 1.5", "entmax", {"alpha": 1.5}),
 )
 SMALLEST_DRAWN = 1e-5
-"""Of attention x N; what is smaller but not 0 stands at the left end."""
+"""Of attention x N; smaller values above 0 are drawn at the left end."""
 BINS = 60
 
 
 @dataclass(frozen=True)
 class ScoredSlide:
-    """A slide with the raw scores of its tiles by the kept model, A x N."""
+    """A slide with the raw scores of its tiles from the kept model, A x N."""
 
     name: str
     scores: Floats
 
 
-def histogram_picture(stability: RunStability) -> Picture:
-    """One slide of each class, of the first training that kept scores."""
+def histogram_figure(stability: RunStability) -> Figure:
+    """One slide per class, from the first training that kept scores."""
     slides = scored_slides(stability)
-    title = "Scores, and the attention they give"
+    title = "Scores and attention"
     if not slides:
-        return Picture("score_histograms", title, None, "No scores to show: they are kept when a training ends.")
+        return Figure(None, title, "No scores yet: they are kept when a training ends.")
     caption = (
-        "Left: the raw scores of one slide of each class by the kept model, all rows (heads, tokens, branches) "
-        "together. Right: the attention × N that each normalizer makes of these same scores, row by row; 1 is uniform. "
-        f"Weights below {SMALLEST_DRAWN:g} stand at the left end, zeros are counted in the legend. Every normalizer "
-        "keeps the order of the tiles (sparse ones up to ties at 0), so they differ in concentration, not in ranking. "
-        "The model was trained with one of them: with another the scores would have become others."
+        "Left: the raw scores of one slide per class from the kept model, all rows (heads, tokens, branches) together. "
+        "Right: the attention × N that each normalizer computes from these scores; 1 is uniform. Weights below "
+        f"{SMALLEST_DRAWN:g} are drawn at the left end, zeros are counted in the legend. Normalizers keep the order of "
+        "the tiles (sparse ones up to ties at 0), so they differ in concentration, not in ranking. The model was "
+        "trained with one of them; training with another would give other scores."
     )
-    return Picture("score_histograms", title, _draw(slides), caption)
+    return Figure(_draw(slides), title, caption)
 
 
 def scored_slides(stability: RunStability) -> list[ScoredSlide]:
-    """The slides whose scores were kept, of the first training that has any; masked tiles are left out."""
+    """The slides whose scores were kept, from the first training that has any; masked tiles are left out."""
     for training in stability.trainings:
         record, found = training.record, []
         for slide, name in enumerate(record.slides):
@@ -72,7 +72,7 @@ def scored_slides(stability: RunStability) -> list[ScoredSlide]:
 
 def _draw(slides: Sequence[ScoredSlide]) -> str:
     with rc_context(STYLE):
-        figure = Figure(figsize=(11.2, 2.6 * len(slides)), layout="constrained")
+        figure = Drawing(figsize=(11.2, 2.6 * len(slides)), layout="constrained")
         grid = figure.subplots(len(slides), 2, squeeze=False, width_ratios=(1, 1.5))
         for (left, right), slide in zip(grid, slides, strict=True):
             _draw_scores(left, slide)
@@ -107,7 +107,7 @@ def _draw_attention(axes: Axes, slide: ScoredSlide) -> None:
 
 
 def describe(attention: Floats) -> str:
-    """Effective share, mass of the heaviest 1 % of tiles, share of zeros; means over rows."""
+    """Effective share, mass of the top 1 % of tiles, share of zeros; means over rows."""
     share = float(np.mean(effective_tiles(attention))) / attention.shape[1]
     words = f"{format_share(share)} effective,\ntop 1 % holds {format_share(float(np.mean(top_mass(attention))))}"
     zeros = float(np.mean(attention == 0))
@@ -115,7 +115,7 @@ def describe(attention: Floats) -> str:
 
 
 def normalized(scores: Floats, name: str, options: dict[str, float]) -> Floats:
-    """The attention that a normalizer makes of A x N scores."""
+    """The attention that a normalizer computes from A x N scores."""
     import torch
 
     from asmil.attention import build_normalizer

@@ -1,21 +1,28 @@
-"""What the pictures show when there is more than fits: the slide, the training that saw it, the moments."""
+"""What the stability figures share: which slide, training and epochs they show, names, and logarithmic axes."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from asmil.errors import AsmilError, did_you_mean
 from asmil.evaluation.stability.analysis import RunStability, TrainingStability
+from asmil.reporting.formats import format_significant
 
-LATER_MOMENTS = 4
-"""Moments between the first epoch and the end that are shown by default."""
+LATER_EPOCHS = 4
+"""How many epochs after the first are shown by default."""
+NARROW_DECADES = 2.5
+"""A logarithmic axis that spans less also gets ticks at 2 and 5."""
 
 
 def legend_names(stabilities: Sequence[RunStability]) -> list[str]:
-    """What each run is called in a picture: its label, with the folder's name where labels repeat."""
+    """The name of each run in a figure: its label, with the name of the folder if labels repeat."""
     labels = [stability.label for stability in stabilities]
     return [
         label if labels.count(label) == 1 else f"{stability.name}: {label}"
@@ -24,14 +31,14 @@ def legend_names(stabilities: Sequence[RunStability]) -> list[str]:
 
 
 def choose_slide(stabilities: Sequence[RunStability], wanted: str | None = None) -> str:
-    """The wanted slide, or the first recorded slide of the last class, of those that most runs recorded."""
+    """The wanted slide, or the slide of the last class that most runs recorded."""
     counts: dict[str, int] = {}
     for stability in stabilities:
         for slide in _recorded_slides(stability):
             counts[slide] = counts.get(slide, 0) + 1
     if wanted is not None:
         if wanted not in counts:
-            raise AsmilError(f"--slide {wanted}: it was not recorded; {did_you_mean(wanted, counts)}")
+            raise AsmilError(f"--slide {wanted}: the slide was not recorded; {did_you_mean(wanted, counts)}")
         return wanted
     return max(_of_last_class(stabilities), key=lambda slide: counts[slide])
 
@@ -42,15 +49,15 @@ def training_of(stability: RunStability, slide: str) -> TrainingStability | None
 
 
 def default_epochs(trainings: Sequence[TrainingStability]) -> list[float]:
-    """The start, the end of the first epoch, and a few moments spread evenly to the end of the longest training."""
+    """Epoch 0, epoch 1, and a few more, evenly spaced up to the end of the longest training."""
     end = max(float(training.record.epochs[-1]) for training in trainings)
-    later = np.linspace(min(1.0, end), end, LATER_MOMENTS + 1)
-    rounded = np.round(later) if end > LATER_MOMENTS else later
+    later = np.linspace(min(1.0, end), end, LATER_EPOCHS + 1)
+    rounded = np.round(later) if end > LATER_EPOCHS else later
     return list(dict.fromkeys([0.0, *map(float, rounded)]))
 
 
 def nearest_recording(epochs: npt.NDArray[np.float64], wanted: float) -> int | None:
-    """The recording nearest to an epoch; None where the record has a hole there or ended before."""
+    """The recording nearest to an epoch; None if there is none within reach."""
     nearest = int(np.abs(epochs - wanted).argmin())
     spacing = float(np.median(np.diff(epochs))) if len(epochs) > 1 else 1.0
     reach = max(1.0, spacing) / 2
@@ -71,3 +78,15 @@ def _of_last_class(stabilities: Sequence[RunStability]) -> list[str]:
         if target == last
     ]
     return list(dict.fromkeys(slides))
+
+
+def make_logarithmic(axes: Axes, which: str) -> None:
+    """Make the x or y axis logarithmic; call it after drawing."""
+    axes.set(**{f"{which}scale": "log"})
+    axis: Axis = getattr(axes, f"{which}axis")
+    low, high = axis.get_view_interval()
+    narrow = math.log10(high / low) < NARROW_DECADES
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if narrow else (1.0,), numticks=12 if narrow else 7))
+    axis.set_minor_locator(NullLocator())
+    if narrow:
+        axis.set_major_formatter(FuncFormatter(lambda value, _: format_significant(value)))
