@@ -1,11 +1,16 @@
 """`asmil stability`, from a training that records attention to page and tables."""
 
+import io
 import json
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from rich.console import Console
 
+from asmil.evaluation.stability import read_stability
+from asmil.evaluation.stability.report import stability_document
+from asmil.reporting import print_document
 from fake_recordings import restless, settling, write_recorded_run
 
 WRITTEN = {
@@ -108,3 +113,11 @@ def test_a_run_that_recorded_nothing_says_how_to_record(asmil_here, tmp_path):
     done = asmil_here("stability", write_recorded_run(tmp_path / "run", {}, {"record": {"attention": "none"}}))
     assert done.returncode == 1
     assert "--set record.attention=2" in done.stderr
+
+
+def test_the_table_fits_a_terminal_of_80_columns(two_runs):
+    console = Console(width=80, file=io.StringIO())
+    print_document(stability_document([read_stability(run) for run in two_runs]), console)
+    rows = [line.split() for line in console.file.getvalue().splitlines()]
+    for run in two_runs:
+        assert len(next(row for row in rows if row[:1] == [run.name])) == 9

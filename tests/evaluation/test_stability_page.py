@@ -19,11 +19,20 @@ from asmil.errors import AsmilError
 from asmil.evaluation.figures import raster, tile_cells, tile_pitch
 from asmil.evaluation.stability import RunStability, read_stability
 from asmil.evaluation.stability.bag_features import bag_feature_figure, drawn_slides, joint_layout, silhouettes
-from asmil.evaluation.stability.course import course_figure, schedule_sentence
-from asmil.evaluation.stability.figures import choose_slide, default_epochs, legend_names, nearest_recording
+from asmil.evaluation.stability.figures import (
+    choose_slide,
+    course_figure,
+    default_epochs,
+    describe,
+    histogram_figure,
+    legend_names,
+    nearest_recording,
+    normalized,
+    schedule_sentence,
+    scored_slides,
+)
 from asmil.evaluation.stability.maps import map_rows, maps_figure
 from asmil.evaluation.stability.report import write_stability_page
-from asmil.evaluation.stability.score_histograms import describe, histogram_figure, normalized, scored_slides
 from asmil.reporting.formats import format_share, format_significant
 from fake_recorded_slides import PITCH, FakeRun, tissue, write_fake_run
 from parsed_page import Page

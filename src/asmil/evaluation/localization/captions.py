@@ -50,7 +50,7 @@ def sizes(found: Localization) -> str:
 
 def scaling_title(scaling: Scaling) -> str:
     """A scaling with its cut."""
-    return f"{scaling}, cut {THRESHOLDS[scaling]:g}"
+    return f"{scaling}, cut\u00a0{THRESHOLDS[scaling]:g}"
 
 
 def minmax_sentences(found: Localization) -> list[str]:

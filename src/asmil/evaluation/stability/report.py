@@ -9,10 +9,8 @@ from pathlib import Path
 from asmil.errors import AsmilError
 from asmil.evaluation.stability.analysis import RunStability, run_names, summary_of
 from asmil.evaluation.stability.bag_features import bag_feature_figure
-from asmil.evaluation.stability.course import course_figure
-from asmil.evaluation.stability.figures import choose_slide
+from asmil.evaluation.stability.figures import choose_slide, course_figure, histogram_figure
 from asmil.evaluation.stability.maps import maps_figure
-from asmil.evaluation.stability.score_histograms import histogram_figure
 from asmil.files import replacing, write_text
 from asmil.reporting import Block, Cell, Document, Figure, Folded, Heading, Row, Section, Table, settings_table
 from asmil.reporting.formats import format_count, format_significant
@@ -23,7 +21,7 @@ MEASURE_TITLES = {
     "jsd_late": "JSD late",
     "jsd_relative": "JSD relative",
     "effective_share": "effective share",
-    "peak_n": "peak\u00a0×\u00a0N",
+    "peak_n": "peak ×\u00a0N",
     "gini": "Gini",
     "top1_mass": "top-1\u00a0% mass",
 }
@@ -163,6 +161,7 @@ def _summary(stabilities: Sequence[RunStability], names: Sequence[str]) -> Table
         caption="Means over slides and seeds, and the standard deviation (sd) over seeds. Read JSD together with "
         "concentration: a flat attention hardly moves.",
         in_terminal=True,
+        narrow=frozenset({MEASURE_TITLES["gini"]}),
     )
 
 
