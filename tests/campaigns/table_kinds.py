@@ -12,8 +12,8 @@ from asmil.cohort.manifest import load_cohort
 from asmil.cohort.splits import Splits, make_splits
 from asmil.cohort.synthetic import SyntheticConfig, write_synthetic
 from asmil.errors import AsmilError
-from asmil.evaluation.localization.frame import Frame
-from asmil.evaluation.localization.slide_labels import read_skip_list
+from asmil.evaluation.localization.localize import read_skip_list
+from asmil.evaluation.localization.tile_maps import Frame
 from asmil.evaluation.localization.truth import TileTruth
 from asmil.slides.discovery import find_slides
 from tests.campaigns.kinds import Kind

@@ -43,7 +43,8 @@ def test_uniform_from_the_start(tmp_path: Path) -> None:
     found = read(tmp_path, {(0, 0): [flat(0), flat(1), settling(0)]})
     (alarm,) = found.alarms
     assert alarm.kind == "uniform"
-    assert "at every recording, from the start on, on 2 of 3 slides: the effective share is above 0.9" in alarm.text
+    assert "at every recording" in alarm.text
+    assert "2 of 3 slides" in alarm.text
     assert alarm_lines(found) == [f"alarm: {alarm.text} {alarm.advice}"]
 
 
@@ -51,8 +52,8 @@ def test_uniform_because_an_early_epoch_was_kept(tmp_path: Path) -> None:
     found = read(tmp_path, {(0, 0): [settling(0)]}, kept_epoch=0)
     assert kinds(found) == ["uniform"]
     share = found.times["effective_share"].iloc[-1]
-    assert f"though not at the end of the training (share {share:.2f} there), on 1 of 1 slides" in found.alarms[0].text
-    assert found.alarms[0].advice == "To try: keep the last epoch with `--set training.select=last`."
+    assert f"share {share:.2f} there" in found.alarms[0].text
+    assert re.findall("--set ([^`]+)", found.alarms[0].advice) == ["training.select=last"]
 
 
 def test_uniform_after_it_was_not(tmp_path: Path) -> None:
@@ -61,14 +62,15 @@ def test_uniform_after_it_was_not(tmp_path: Path) -> None:
     found = read(tmp_path, {(0, 0): [course]})
     assert kinds(found) == ["uniform"]
     lowest = found.times["effective_share"].min()
-    assert f"though it had been less so (lowest share {lowest:.2f}), on 1 of 1 slides" in found.alarms[0].text
+    assert f"lowest share {lowest:.2f}" in found.alarms[0].text
     assert "--set training.lr=0.0003`" in found.alarms[0].advice
 
 
 def test_one_tile_takes_all_at_the_kept_epoch(tmp_path: Path) -> None:
     found = read(tmp_path, {(0, 0): [peaked(), peaked()]})
     assert kinds(found) == ["one_tile"]
-    assert "on 2 of 2 slides: its weight is above 0.9, the median 0.950" in found.alarms[0].text
+    assert "2 of 2 slides" in found.alarms[0].text
+    assert "0.950" in found.alarms[0].text
 
 
 def test_a_tile_that_takes_all_later_than_the_kept_epoch_is_no_alarm(tmp_path: Path) -> None:
@@ -84,7 +86,8 @@ def test_still_moving(tmp_path: Path) -> None:
     (alarm,) = found.alarms
     assert alarm.kind == "moving"
     late = found.slides.set_index("slide").loc[["s0", "s1"], "jsd_late"].median()
-    assert f"on 2 of 3 slides: from one epoch to the next the late JSD is {late:.3f} nats" in alarm.text
+    assert "2 of 3 slides" in alarm.text
+    assert f"{late:.3f} nats" in alarm.text
     assert "--anchor nsf" in alarm.advice
 
 
@@ -109,7 +112,6 @@ def test_seeds_disagree(tmp_path: Path) -> None:
 def test_seeds_that_disagree_because_they_are_flat_are_not_held_to_an_anchor(tmp_path: Path) -> None:
     found = read(tmp_path, {(0, seed): [flat(seed)] for seed in (0, 1)})
     assert kinds(found) == ["uniform", "seeds_disagree"]
-    assert "see to the flatness first" in found.alarms[1].advice
     assert "anchor" not in found.alarms[1].advice
 
 
@@ -118,12 +120,12 @@ def test_an_alarm_names_the_trainings_it_is_about(tmp_path: Path) -> None:
     trainings[0, 2] = [flat(0), flat(1)]
     found = read(tmp_path, trainings)
     assert kinds(found) == ["uniform"]
-    assert "in 1 of 4 trainings (fold 0 seed 2; 2 of 8 slides, counted in each)" in found.alarms[0].text
+    assert "1 of 4 trainings (fold 0 seed 2; 2 of 8 slides" in found.alarms[0].text
 
 
 def test_a_run_where_every_training_is_meant_says_all(tmp_path: Path) -> None:
     found = read(tmp_path, {(0, seed): [flat(0)] for seed in range(6)})
-    assert "in 6 of 6 trainings (6 of 6 slides, counted in each)" in found.alarms[0].text
+    assert "6 of 6 trainings (6 of 6 slides" in found.alarms[0].text
 
 
 @pytest.mark.parametrize(
@@ -169,8 +171,6 @@ def test_all_that_is_advised_can_be_set(tmp_path: Path, method: str, preset: str
         advised += [alarm.advice for alarm in found.alarms]
     assert len(advised) >= 3
     for advice in advised:
-        assert advice.startswith("To try: ")
-        assert advice.endswith(".")
         for key, value in re.findall(r"--set ([\w.]+)=([\w.e-]+)`", advice):
             section, _, rest = key.partition(".")
             tree: dict[str, Any] = {rest.split(".")[-1]: value}

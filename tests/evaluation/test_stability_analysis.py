@@ -9,8 +9,8 @@ import pytest
 
 from asmil.errors import AsmilError
 from asmil.evaluation.stability import read_stability, seed_agreement
+from asmil.evaluation.stability.alarms import run_label
 from asmil.evaluation.stability.analysis import late_recordings
-from asmil.evaluation.stability.labels import run_label
 from asmil.training.attention_file import read_attention
 from fake_recordings import restless, settling, write_recorded_run
 
@@ -132,16 +132,16 @@ def test_a_training_that_has_not_ended_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "words"),
+    ("config", "named"),
     [
-        ({"method": "mean_pooling"}, "mean_pooling has no attention"),
+        ({"method": "mean_pooling"}, "mean_pooling"),
         ({"record": {"attention": "none"}}, r"--set record\.attention=2"),
         ({"record": None}, r"--set record\.attention=2"),
-        ({}, "no training has recorded its attention yet"),
+        ({}, "`asmil train`"),
     ],
 )
-def test_a_run_without_recordings_is_told_why(tmp_path: Path, config: dict, words: str) -> None:
-    with pytest.raises(AsmilError, match=words):
+def test_a_run_without_recordings_says_why(tmp_path: Path, config: dict, named: str) -> None:
+    with pytest.raises(AsmilError, match=named):
         read_stability(write_recorded_run(tmp_path / "run", {}, config))
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from asmil.evaluation.stability import read_stability, summary_of, write_tables
-from asmil.evaluation.stability.tables import MEASURES, run_names
+from asmil.evaluation.stability.analysis import MEASURES, run_names
 from fake_recordings import restless, settling, write_recorded_run
 
 

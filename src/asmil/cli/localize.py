@@ -1,16 +1,11 @@
-"""The verb `localize`: whether a run looks where the tumor is."""
+"""The command `localize`: whether the heat maps of a run show the annotated tumor."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from asmil.evaluation.localization.run import Localization
 
 Preset = Literal["release", "challenge2016", "asmil_text"]
 ConversionName = Literal["nms", "tiles", "components"]
@@ -22,23 +17,23 @@ def localize(
         Path | None, typer.Option(help="Folder of annotations: ASAP or Aperio XML, GeoJSON, mask TIFFs.")
     ] = None,
     truth: Annotated[
-        Path | None, typer.Option(help="In place of annotations: a table of tiles (slide, x, y, tumor).")
+        Path | None, typer.Option(help="Instead of annotations: a table of tiles (slide, x, y, tumor).")
     ] = None,
     cohort: Annotated[Path | None, typer.Option(help="Manifest; default: the one the run was trained on.")] = None,
     features: Annotated[
-        Path | None, typer.Option(help="Folder of the features; default: as the manifest has it.")
+        Path | None, typer.Option(help="Folder of the features; default: that of the manifest.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for page and tables; default: RUN/localization.")] = None,
-    role: Annotated[Literal["test", "val", "train"], typer.Option(help="Part of the run's slides to judge.")] = "test",
+    role: Annotated[Literal["test", "val", "train"], typer.Option(help="Part of the run to evaluate.")] = "test",
     preset: Annotated[Preset, typer.Option(help="FROC convention.")] = "release",
     conversion: Annotated[ConversionName, typer.Option(help="How tiles become points for FROC.")] = "nms",
-    radius: Annotated[int, typer.Option(min=1, help="nms: tiles around a point that it silences.")] = 3,
+    radius: Annotated[int, typer.Option(min=1, help="nms: radius, in tiles, that a point suppresses.")] = 3,
     scaling: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Scaling beside minmax, may be repeated: gated, times_n, cohort, rank. Default: gated, or times_n "
-            "where no class is normal.",
+            help="Scaling in addition to minmax, may be repeated: gated, times_n, cohort, rank. Default: gated, or "
+            "times_n if no class is normal.",
         ),
     ] = None,
     heatmap: Annotated[str | None, typer.Option(metavar="KIND", help="Another heat map of the method.")] = None,
@@ -46,16 +41,16 @@ def localize(
     exclude: Annotated[list[str] | None, typer.Option(help="Annotated class to cut out, may be repeated.")] = None,
     mask_value: Annotated[int | None, typer.Option(help="Value of tumor in mask TIFFs; default: all but 0.")] = None,
     normal: Annotated[list[str] | None, typer.Option(help="Label of normal slides, may be repeated.")] = None,
-    skip_list: Annotated[Path | None, typer.Option(help="File with names of slides to leave out, one a line.")] = None,
-    resamples: Annotated[int, typer.Option(min=1, help="Draws of patients behind an interval.")] = 2000,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of those draws.")] = 0,
+    skip_list: Annotated[Path | None, typer.Option(help="File with slides to leave out, one name per line.")] = None,
+    resamples: Annotated[int, typer.Option(min=1, help="Bootstrap resamples of patients.")] = 2000,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
-    """Judge the heat maps of a run against annotations: FROC, Dice, specificity, missed regions, AUC of tiles.
+    """Compare the heat maps of a run with annotations: FROC, Dice, specificity, missed regions, tile AUC.
 
-    Every slide is judged by models that were not trained on it: those of the fold that tests it, averaged over seeds.
+    Every slide is evaluated with models that were not trained on it: those of its test fold, averaged over seeds.
     """
     import json
 
@@ -63,18 +58,9 @@ def localize(
     from rich.progress import Progress
 
     from asmil.errors import AsmilError
-    from asmil.evaluation.localization.page import write_localization
-    from asmil.evaluation.localization.run import localize_run
-    from asmil.evaluation.localization.settings import LocalizeSettings, known_scalings
-    from asmil.evaluation.localization.tables import localization_dict
-    from asmil.evaluation.localization.words import (
-        convention,
-        few_patients,
-        froc_words,
-        minmax_words,
-        scaling_title,
-        sizes,
-    )
+    from asmil.evaluation.localization.localize import LocalizeSettings, known_scalings, localize_run
+    from asmil.evaluation.localization.report import localization_dict, localization_document, write_localization
+    from asmil.reporting import print_document
     from asmil.slides.annotations import ClassNames
 
     settings = LocalizeSettings(
@@ -107,14 +93,9 @@ def localize(
         typer.echo(json.dumps(localization_dict(found), indent=1, ensure_ascii=False))
     else:
         console = Console(highlight=False)
-        console.print(f"{found.name} ({found.method}), {sizes(found)}", markup=False)
-        console.print(f"{convention(found)}; value and 95 % interval by patient", markup=False)
-        console.print(_summary(found))
-        for name in found.judging.scalings:
-            words = froc_words(found.summary.scaled[name].froc)
-            console.print(f"lesions found at false positives a slide, {scaling_title(name)}: {words}", markup=False)
-        for sentence in [*minmax_words(found), *few_patients(found)]:
-            console.print(sentence, style="yellow", markup=False)
+        document = localization_document(found)
+        console.print(f"{found.name}: {document.about}", markup=False)
+        print_document(document, console)
         for note in found.notes:
             console.print(f"note: {note}", markup=False)
         if found.skipped:
@@ -123,25 +104,4 @@ def localize(
     if found.problems:
         listed = "\n".join(f"  - {line}" for line in found.problems)
         total = len(found.problems) + len(found.slides)
-        raise AsmilError(f"{len(found.problems)} of {total} slides could not be judged:\n{listed}")
-
-
-def _summary(found: Localization) -> Table:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    from asmil.evaluation.localization.summary import SCALED_METRICS, TITLES, UNSCALED_METRICS
-    from asmil.evaluation.localization.words import scaling_title
-    from asmil.reporting.formats import format_interval, format_number
-
-    scalings = found.judging.scalings
-    table = Table(box=SIMPLE_HEAD)
-    table.add_column("measure", no_wrap=True)
-    for scaling in scalings:
-        table.add_column(scaling_title(scaling), justify="right", no_wrap=True)
-    numbers = {name: [found.summary.scaled[scaling].numbers[name] for scaling in scalings] for name in SCALED_METRICS}
-    numbers |= {name: [found.summary.unscaled[name]] * len(scalings) for name in UNSCALED_METRICS}
-    for name, values in numbers.items():
-        cells = [f"{format_number(one.value)} [dim]{format_interval(one.interval, '–')}[/dim]" for one in values]
-        table.add_row(TITLES[name], *cells)
-    return table
+        raise AsmilError(f"{len(found.problems)} of {total} slides could not be evaluated:\n{listed}")

@@ -1,4 +1,4 @@
-"""The style of all figures, and the learning curves: drawn without a display, returned as SVG text."""
+"""What figures share (style, tiles as an image, SVG and PNG), and the learning curves."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -14,6 +15,8 @@ from matplotlib.figure import Figure
 
 from asmil.evaluation.run import Training
 from asmil.tasks.checked_arrays import Floats
+
+Integers = npt.NDArray[np.int64]
 
 COLORS = ("#2563a8", "#c2571a", "#3f8f5f", "#8a4fa3", "#b58a00", "#5a6472", "#a83250", "#1f8a99")
 STYLE: dict[Any, Any] = {
@@ -137,3 +140,38 @@ def png_bytes(figure: Figure, dots_per_inch: int) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=dots_per_inch, metadata={"Software": None})
     return buffer.getvalue()
+
+
+def tile_pitch(coords: Integers) -> float:
+    """The distance between neighboring tiles, in the unit of the coordinates: the median over tiles.
+
+    It is the larger of the distances in x and y to the nearest other tile, so on a grid it is the step.
+    """
+    places = np.unique(coords, axis=0)
+    if len(places) == 1:
+        return 1.0
+    from scipy.spatial import cKDTree
+
+    distances, _ = cKDTree(places).query(places, k=2, p=np.inf)
+    return float(np.median(distances[:, 1]))
+
+
+def tile_cells(coords: Integers, max_cells: int) -> tuple[Integers, tuple[int, int]]:
+    """The cell of each tile in a flattened image, and the rows and columns of that image.
+
+    If more than `max_cells` tiles lie along the longer side, several share a cell.
+    """
+    corner = coords.min(axis=0)
+    extent = (coords.max(axis=0) - corner).astype(np.float64)
+    pitch = max(tile_pitch(coords), float(extent.max()) / (max_cells - 1))
+    places = np.floor((coords - corner) / pitch + 1e-6).astype(np.int64)
+    columns, rows = (places.max(axis=0) + 1).tolist()
+    return places[:, 1] * columns + places[:, 0], (rows, columns)
+
+
+def raster(values: Floats, cells: Integers, shape: tuple[int, int]) -> Floats:
+    """An image of the tiles' values: the largest of each cell, NaN where there is no tile."""
+    image = np.full(shape[0] * shape[1], -np.inf)
+    np.maximum.at(image, cells, values)
+    image[np.isneginf(image)] = np.nan
+    return image.reshape(shape)

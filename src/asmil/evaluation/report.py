@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from asmil.errors import AsmilError
-from asmil.evaluation.dispatch import evaluator_of
+from asmil.evaluation.evaluate import evaluator_of
 from asmil.evaluation.figures import learning_figure, stage_starts
 from asmil.evaluation.run import Training, read_training, setting
 from asmil.evaluation.run_evaluation import PART_TITLES, Role, RunEvaluation

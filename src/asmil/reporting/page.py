@@ -23,11 +23,6 @@ def html_document(document: Document) -> str:
     return _environment().get_template("document.html").render(document=document, **_frame())
 
 
-def html_page(title: str, blocks: list[str]) -> str:
-    """A page of blocks that are HTML already."""
-    return _environment().get_template("blocks.html").render(title=title, blocks=map(Markup, blocks), **_frame())
-
-
 def image_address(content: str | bytes) -> str:
     """SVG text or PNG bytes as the address of an image."""
     kind, data = ("svg+xml", content.encode()) if isinstance(content, str) else ("png", content)

@@ -11,7 +11,7 @@ import pytest
 import tifffile
 
 from asmil.errors import AsmilError
-from asmil.evaluation.localization.frame import Frame
+from asmil.evaluation.localization.tile_maps import Frame
 from asmil.evaluation.localization.truth import AnnotationTruth, TileTruth
 from asmil.slides.annotations import ClassNames, find_annotations
 

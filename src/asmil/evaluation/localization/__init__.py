@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from asmil.evaluation.localization.detections import FrocSlide, SlideHits, judge_detections
 from asmil.evaluation.localization.froc_curve import (
     FP_TARGETS,
     PRESETS,
     Froc,
     FrocOptions,
+    FrocSlide,
+    SlideHits,
     froc,
     froc_of_hits,
     froc_options,
+    judge_detections,
     resampled_froc,
 )
 from asmil.evaluation.localization.lesions import EvaluationMask, evaluation_mask

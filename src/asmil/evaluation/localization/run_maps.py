@@ -15,7 +15,7 @@ from asmil.cohort.features import inspect_features, read_bag
 from asmil.cohort.manifest import Slide
 from asmil.cohort.splits import Roles, Splits
 from asmil.errors import AsmilError, did_you_mean
-from asmil.evaluation.localization.frame import Frame, frame_of
+from asmil.evaluation.localization.tile_maps import Frame, frame_of
 from asmil.models.base import MILModel
 from asmil.models.inference import infer
 from asmil.tasks.classification import Classification
@@ -82,7 +82,7 @@ class RunMaps:
         """The names of the run's slides that have the role in a fold."""
         return {slide for slide, roles in self._roles_of_slide.items() if self.role in roles}
 
-    def may_judge(self, slide: Slide) -> bool:
+    def may_evaluate(self, slide: Slide) -> bool:
         """Whether a slide has the role, or is new."""
         roles = self._roles(slide)
         return self.role in roles if roles else self.role == "test"

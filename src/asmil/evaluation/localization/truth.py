@@ -14,8 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from asmil.errors import AsmilError
-from asmil.evaluation.localization.frame import Frame
-from asmil.evaluation.localization.tile_maps import tile_mask
+from asmil.evaluation.localization.tile_maps import Frame, tile_mask
 from asmil.slides.annotations import (
     MASK_SUFFIXES,
     AnnotationFiles,

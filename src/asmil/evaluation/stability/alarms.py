@@ -1,21 +1,17 @@
-"""When recorded attention should worry its owner: what was seen, what it means, and which settings to try."""
+"""Alarms about recorded attention: what was found, what it means, and which settings of `asmil train` to try."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
 from asmil.evaluation.run import setting
-from asmil.evaluation.stability import advice
-
-if TYPE_CHECKING:
-    from asmil.evaluation.stability.analysis import RunStability
 
 FEWEST_TILES = 10
-"""Slides with so few tiles or fewer are not judged: their attention is flat or a peak by chance."""
+"""Slides with this many tiles or fewer raise no alarm: their attention is flat or peaked by chance."""
 UNIFORM_SHARE = 0.9
 ONE_TILE_WEIGHT = 0.9
 MOVING_JSD = 0.005
@@ -27,22 +23,41 @@ TRAININGS_NAMED = 4
 
 @dataclass(frozen=True)
 class Alarm:
-    """kind: uniform, one_tile, moving or seeds_disagree; text: what was seen and means; advice: what to try."""
+    """kind: uniform, one_tile, moving or seeds_disagree; text: what was found and its meaning; advice: what to try."""
 
     kind: str
     text: str
     advice: str
 
 
-def alarm_lines(stability: RunStability) -> list[str]:
-    """The alarms of a run, a line each, ready to print."""
-    return [f"alarm: {alarm.text} {alarm.advice}" for alarm in stability.alarms]
+def run_label(config: Mapping[str, Any]) -> str:
+    """The method, and the changes to its attention, in a few words for a legend.
+
+    >>> run_label({"method": "abmil", "preset": "paper", "anchor": {"normalizer": "nsf", "weight": 0.1}})
+    'abmil + anchor (nsf, weight 0.1)'
+    """
+    parts = [str(config.get("method") or "unknown")]
+    preset = config.get("preset")
+    if preset not in (None, "paper"):
+        parts[0] += f" ({preset})"
+    rule = setting(config, "attention", "normalizer")
+    if rule not in (None, "own"):
+        parts[0] += f" with {rule}"
+    if _has_anchor(config):
+        weight = setting(config, "anchor", "weight")
+        weighted = "" if weight in (None, 1) else f", weight {weight:g}"
+        parts.append(f"anchor ({setting(config, 'anchor', 'normalizer')}{weighted})")
+    for name in config.get("stabilizers") or {}:
+        weight = setting(config, "stabilizers", name, "weight")
+        if weight:
+            parts.append(f"{name} {weight:g}")
+    return " + ".join(parts)
 
 
 def alarms_of(
     config: Mapping[str, Any], times: pd.DataFrame, slides: pd.DataFrame, agreement: pd.DataFrame
 ) -> tuple[Alarm, ...]:
-    """All alarms that the tables of a run give rise to."""
+    """All alarms raised by the tables of a run."""
     judged = slides[slides["n_tiles"] > FEWEST_TILES]
     uniform = _uniform(config, times, judged)
     found = (
@@ -62,21 +77,21 @@ def _uniform(config: Mapping[str, Any], times: pd.DataFrame, slides: pd.DataFram
     shares = times.groupby(["fold", "seed", "slide"])["effective_share"].agg(["min", "last"])
     others = slides[flat].join(shares, on=["fold", "seed", "slide"])
     lowest, last = others["min"].median(), others["last"].median()
-    proposals = [*advice.less_flattening(config), advice.learn_faster(config), advice.train_longer(config)]
+    proposals = [*_less_flattening(config), _learn_faster(config), _train_longer(config)]
     if others["min"].min() > UNIFORM_SHARE:
-        when = "at every recording, from the start on"
+        when = "at every recording"
     elif last > UNIFORM_SHARE:
-        when = f"at the epoch that was kept, though it had been less so (lowest share {lowest:.2f})"
+        when = f"at the epoch that was kept, but was less so before (lowest share {lowest:.2f})"
     else:
-        when = f"at the epoch that was kept, though not at the end of the training (share {last:.2f} there)"
+        when = f"at the epoch that was kept, but not at the end of the training (share {last:.2f} there)"
         proposals = ["keep the last epoch with `--set training.select=last`"]
     median = slides.loc[flat, "effective_share"].median()
     return Alarm(
         "uniform",
-        f"the attention is nearly uniform {when}, {extent}: the effective share is above {UNIFORM_SHARE:g}, its median "
-        f"{median:.3f}. The tiles are pooled almost as a plain mean, and a small JSD means nothing, since a flat "
+        f"the attention is nearly uniform {when}, {extent}: the effective share is above {UNIFORM_SHARE:g} (median "
+        f"{median:.3f}). The tiles are pooled almost as a plain mean, and a small JSD means nothing, since a flat "
         "attention cannot move; the order of the tiles may still be right.",
-        advice.to_try(proposals),
+        _to_try(proposals),
     )
 
 
@@ -88,14 +103,14 @@ def _one_tile(config: Mapping[str, Any], slides: pd.DataFrame) -> Alarm | None:
     median = slides.loc[peaked, "max_weight"].median()
     return Alarm(
         "one_tile",
-        f"one tile takes nearly all of the attention {extent}: its weight is above {ONE_TILE_WEIGHT:g}, the median "
-        f"{median:.3f}. The slide is judged by that tile alone; look whether it shows the lesion or an artifact.",
-        advice.to_try(
+        f"one tile gets nearly all of the attention {extent}: its weight is above {ONE_TILE_WEIGHT:g} (median "
+        f"{median:.3f}). The prediction rests on that tile alone; check whether it shows the lesion or an artifact.",
+        _to_try(
             [
-                *advice.own_rule(config, ("sparsemax", "entmax")),
-                advice.more_anchor(config),
-                advice.more_entropy(config),
-                advice.learn_slower(config),
+                *_own_rule(config, ("sparsemax", "entmax")),
+                _more_anchor(config),
+                _more_entropy(config),
+                _learn_slower(config),
             ]
         ),
     )
@@ -110,19 +125,19 @@ def _moving(config: Mapping[str, Any], times: pd.DataFrame, slides: pd.DataFrame
     seen = ended[moving]
     apart = times.groupby(["fold", "seed", "slide"])["epoch"].diff().median()
     step = "from one epoch to the next" if apart == 1 else f"between recordings {apart:.2g} epochs apart"
-    proposals = [advice.more_anchor(config), advice.learn_slower(config)]
+    proposals = [_more_anchor(config), _learn_slower(config)]
     if setting(config, "training", "schedule") == "constant":
         proposals.append(
-            "let the learning rate fall with `--set training.schedule=cosine`, which stills any model at its end"
+            "decay the learning rate with `--set training.schedule=cosine`, which stops any model at its end"
         )
     else:
-        proposals.append("take more slides a step with `--set training.accumulate=4`")
+        proposals.append("use more slides per step with `--set training.accumulate=4`")
     return Alarm(
         "moving",
         f"the attention was still moving when the training ended, {extent}: {step} the late JSD is "
-        f"{seen['jsd_late'].median():.3f} nats, {100 * seen['jsd_relative'].median():.1f} % of what the attention says "
-        "(medians). A map of the last epoch is one of many that the model passed through.",
-        advice.to_try(proposals),
+        f"{seen['jsd_late'].median():.3f} nats, {100 * seen['jsd_relative'].median():.1f} % of ln N - entropy "
+        "(medians). The map of another epoch would look different.",
+        _to_try(proposals),
     )
 
 
@@ -134,18 +149,18 @@ def _seeds_disagree(config: Mapping[str, Any], agreement: pd.DataFrame, *, flat:
     if 2 * unlike.sum() <= len(unlike):
         return None
     overlap, ranks = alike.loc[unlike].mean()
-    cure = "see to the flatness first" if flat else advice.more_anchor(config)
+    cure = "fix the uniform attention first" if flat else _more_anchor(config)
     return Alarm(
         "seeds_disagree",
-        f"the seeds disagree about where to look, on {unlike.sum()} of {len(unlike)} slides: two of them share "
-        f"{100 * overlap:.0f} % of the heaviest 1 % of tiles (by chance 1 %), and their rank correlation is "
-        f"{ranks:.2f}. What a map shows depends on the seed.",
-        advice.to_try([cure, "read the mean over the seeds, as `asmil predict --attention` writes it"]),
+        f"the seeds disagree about where to look, on {unlike.sum()} of {len(unlike)} slides: two seeds share "
+        f"{100 * overlap:.0f} % of the top 1 % of tiles (by chance 1 %), and their rank correlation is {ranks:.2f}. "
+        "A map depends on the seed.",
+        _to_try([cure, "use the mean over seeds, which `asmil predict --attention` writes"]),
     )
 
 
 def _extent(slides: pd.DataFrame, flags: pd.Series[bool]) -> str | None:
-    """On how many slides and in which trainings; None unless most slides of at least one training are meant."""
+    """On how many slides and in which trainings; None unless it is most slides of at least one training."""
     by_training = flags.groupby([slides["fold"], slides["seed"]]).mean()
     named = [f"fold {fold} seed {seed}" for fold, seed in by_training.index[by_training > 0.5]]
     if not named:
@@ -155,4 +170,78 @@ def _extent(slides: pd.DataFrame, flags: pd.Series[bool]) -> str | None:
         return f"on {counted} slides"
     shown = ", ".join(named[:TRAININGS_NAMED]) + ", ..." * (len(named) > TRAININGS_NAMED)
     which = "" if len(named) == len(by_training) else f"{shown}; "
-    return f"in {len(named)} of {len(by_training)} trainings ({which}{counted} slides, counted in each)"
+    return f"in {len(named)} of {len(by_training)} trainings ({which}{counted} slides, counted per training)"
+
+
+def _to_try(proposals: list[str]) -> str:
+    """The proposals as one sentence."""
+    return "Try: " + "; or ".join(proposals) + "."
+
+
+def _less_flattening(config: Mapping[str, Any]) -> list[str]:
+    """Ways to weaken the settings that make attention flat."""
+    if config.get("method") == "asmil" and config.get("preset") == "paper":
+        return ["use larger initial tokens and a weaker anchor: `--preset recommended`"]
+    ways = []
+    if _has_anchor(config):
+        ways.append(f"weaken the anchor with {_scaled(config, 0.1, 'anchor', 'weight')}")
+        if setting(config, "anchor", "normalizer") == "nsf":
+            ways.append("use an anchor that is flat only among the top tiles: `--anchor standardized_nsf`")
+    ways += _own_rule(config, ("nsf", "standardized_nsf", "mixture"))
+    if config.get("method") == "aem":
+        ways.append(f"weaken the entropy term with {_scaled(config, 0.1, 'model', 'weight')}")
+    terms = [name for name in ("entropy", "l2") if setting(config, "stabilizers", name, "weight")]
+    return ways + [
+        f"weaken the {name} term with {_scaled(config, 0.1, 'stabilizers', name, 'weight')}" for name in terms
+    ]
+
+
+def _own_rule(config: Mapping[str, Any], blamed: tuple[str, ...]) -> list[str]:
+    """Return to the method's own normalizer, if one of the blamed ones replaced it."""
+    if setting(config, "attention", "normalizer") not in blamed:
+        return []
+    return ["return to the method's own normalizer with `--set attention.normalizer=own`"]
+
+
+def _train_longer(config: Mapping[str, Any]) -> str:
+    """Twice the epochs."""
+    return f"train longer with {_scaled(config, 2, 'training', 'epochs')}"
+
+
+def _more_anchor(config: Mapping[str, Any]) -> str:
+    """An anchor, or a stronger one."""
+    if not _has_anchor(config):
+        return "add an anchor: `--anchor nsf`"
+    return f"strengthen the anchor with {_scaled(config, 10, 'anchor', 'weight')}"
+
+
+def _more_entropy(config: Mapping[str, Any]) -> str:
+    """An entropy term, or a stronger one."""
+    if config.get("method") == "aem":
+        return f"strengthen the entropy term with {_scaled(config, 10, 'model', 'weight')}"
+    if setting(config, "stabilizers", "entropy", "weight"):
+        return f"strengthen the entropy term with {_scaled(config, 10, 'stabilizers', 'entropy', 'weight')}"
+    return "add an entropy term: `--stabilizer entropy=0.1`"
+
+
+def _learn_slower(config: Mapping[str, Any]) -> str:
+    """A third of the learning rate."""
+    return f"lower the learning rate with {_scaled(config, 1 / 3, 'training', 'lr')}"
+
+
+def _learn_faster(config: Mapping[str, Any]) -> str:
+    """Three times the learning rate."""
+    return f"raise the learning rate with {_scaled(config, 3, 'training', 'lr')}"
+
+
+def _scaled(config: Mapping[str, Any], factor: float, *keys: str) -> str:
+    """A setting times a factor, as a command-line option, with its present value if the settings name it."""
+    name, now = ".".join(keys), setting(config, *keys)
+    if not isinstance(now, int | float):
+        return f"another {name}"
+    return f"`--set {name}={now * factor:.3g}` (now {now:g})"
+
+
+def _has_anchor(config: Mapping[str, Any]) -> bool:
+    """Whether an anchor was trained on."""
+    return setting(config, "anchor", "normalizer") not in (None, "none") and setting(config, "anchor", "weight") != 0

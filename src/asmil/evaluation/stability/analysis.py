@@ -1,8 +1,8 @@
-"""What the recorded attention of a run says: how it moved, how concentrated it is, and whether the seeds agree."""
+"""The recorded attention of a run in numbers: how it moves, how concentrated it is, and whether seeds agree."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -14,20 +14,22 @@ import pandas as pd
 from asmil.errors import AsmilError
 from asmil.evaluation.run import setting
 from asmil.evaluation.stability import measures
-from asmil.evaluation.stability.alarms import Alarm, alarms_of
-from asmil.evaluation.stability.labels import run_label
+from asmil.evaluation.stability.alarms import Alarm, alarms_of, run_label
 from asmil.evaluation.stability.measures import in_blocks
+from asmil.files import write_json, write_text
+from asmil.reporting import jsonable
 from asmil.tasks.checked_arrays import Floats
 from asmil.training.attention_file import AttentionRecord, read_attention
 from asmil.training.layout import RunLayout
 from asmil.training.notes import read_kept_epoch
 
 CONCENTRATION = ("entropy", "effective_tiles", "effective_share", "peak_n", "gini", "top1_mass", "max_weight")
+MEASURES = ("jsd_mean", "jsd_late", "jsd_relative", *CONCENTRATION)
 AGREEMENT = ("rank_correlation", "top1_overlap", "jsd")
 LATE_RECORDINGS = 10
 
-LEAST_SAID = 1e-6
-"""Nats below ln N under which a recorded attention says nothing: rounding to float16 alone makes up to 1e-7."""
+LEAST_INFORMATION = 1e-6
+"""Attention within this many nats of ln N counts as uniform: rounding to float16 alone gives up to 1e-7."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +44,10 @@ class TrainingStability:
 
 @dataclass(frozen=True)
 class RunStability:
-    """The recorded attention of a run in numbers; the tables' columns are listed in docs/stability.md.
+    """The recorded attention of a run in numbers; docs/stability.md lists the columns of the tables.
 
-    times: a row a training, slide and recording; slides: a row a training and slide
-    agreement: a row a fold, slide and pair of seeds
+    times: one row per training, slide and recording; slides: one row per training and slide
+    agreement: one row per fold, slide and pair of seeds
     """
 
     path: Path
@@ -61,7 +63,7 @@ class RunStability:
 
 
 def read_stability(run: Path | str) -> RunStability:
-    """Measure the attention that a run recorded, slide by slide; trainings that have not ended count too."""
+    """Measure the attention that a run recorded, slide by slide; unfinished trainings are included."""
     layout = RunLayout(run)
     config = layout.read_values()
     classifies = setting(config, "task", "kind") in (None, "classification")
@@ -95,10 +97,15 @@ def read_stability(run: Path | str) -> RunStability:
     )
 
 
-def seed_agreement(records: Mapping[int, AttentionRecord], kept: Mapping[int, int]) -> pd.DataFrame:
-    """How alike the attentions of several seeds are: a row a pair of seeds and slide that both recorded.
+def alarm_lines(stability: RunStability) -> list[str]:
+    """The alarms of a run, one line per alarm, ready to print."""
+    return [f"alarm: {alarm.text} {alarm.advice}" for alarm in stability.alarms]
 
-    records, kept: by seed, the record and which of its recordings counts
+
+def seed_agreement(records: Mapping[int, AttentionRecord], kept: Mapping[int, int]) -> pd.DataFrame:
+    """How similar the attentions of several seeds are: one row per slide and pair of seeds that recorded it.
+
+    records, kept: by seed, the record and the index of the recording to use
     """
     rows = []
     places = {seed: {slide: i for i, slide in enumerate(record.slides)} for seed, record in records.items()}
@@ -121,13 +128,74 @@ def seed_agreement(records: Mapping[int, AttentionRecord], kept: Mapping[int, in
     return pd.DataFrame(rows, columns=["slide", "seed_a", "seed_b", *AGREEMENT])
 
 
+def write_tables(stabilities: Sequence[RunStability], folder: Path | str) -> None:
+    """Write `stability_slides.csv`, `stability_epochs.csv`, `stability_agreement.csv` and `stability.json`."""
+    folder = Path(folder)
+    parts = {
+        "slides": [stability.slides for stability in stabilities],
+        "epochs": [stability.times for stability in stabilities],
+        "agreement": [stability.agreement for stability in stabilities],
+    }
+    names = run_names(stabilities)
+    for part, tables in parts.items():
+        named = [table.assign(run=name)[["run", *table.columns]] for name, table in zip(names, tables, strict=True)]
+        joined = pd.concat([table for table in named if len(table)] or named[:1])
+        write_text(folder / f"stability_{part}.csv", joined.to_csv(index=False))
+    write_json(folder / "stability.json", [summary_of(stability) for stability in stabilities])
+
+
+def run_names(stabilities: Sequence[RunStability]) -> list[str]:
+    """The names of the folders, or their paths if two have the same name."""
+    names = [stability.name for stability in stabilities]
+    return names if len(set(names)) == len(names) else [str(stability.path) for stability in stabilities]
+
+
+def summary_of(stability: RunStability) -> dict[str, Any]:
+    """The run in numbers, ready for JSON: undefined numbers are None.
+
+    A measure is averaged over the slides and folds of each seed, then over seeds.
+    """
+    slides, trainings = stability.slides, stability.trainings
+    planned = int(stability.config.get("folds") or 1) * int(stability.config.get("seeds") or 1)
+    recordings = [len(training.record.epochs) for training in trainings]
+    return {
+        "run": str(stability.path),
+        "name": stability.name,
+        "method": stability.method,
+        "label": stability.label,
+        "schedule": setting(stability.config, "training", "schedule"),
+        "every": trainings[0].record.every,
+        "trainings": len(trainings),
+        "trainings_asked_for": max(planned, len(trainings)),
+        "trainings_finished": int(slides.groupby(["fold", "seed"])["finished"].first().sum()),
+        "seeds": int(slides["seed"].nunique()),
+        "slides": sorted(slides["slide"].unique()),
+        "recordings": {"least": min(recordings), "most": max(recordings)},
+        "measures": {name: _measure(slides, name) for name in MEASURES},
+        "agreement": {
+            "pairs": len(stability.agreement),
+            **{name: jsonable(stability.agreement[name].mean()) for name in AGREEMENT},
+        },
+        "alarms": [{"kind": one.kind, "text": one.text, "advice": one.advice} for one in stability.alarms],
+    }
+
+
+def _measure(slides: pd.DataFrame, name: str) -> dict[str, Any]:
+    per_seed = slides.groupby("seed")[name].mean()
+    return {
+        "value": jsonable(per_seed.mean()),
+        "sd_seeds": jsonable(per_seed.std(ddof=1)),
+        "per_seed": {str(seed): jsonable(value) for seed, value in per_seed.items()},
+    }
+
+
 def late_recordings(n_recordings: int) -> int:
-    """How many of the last recordings are late: 10 of at least 20, otherwise half of them."""
+    """How many of the last recordings count as late: 10 of at least 20, otherwise half of them."""
     return LATE_RECORDINGS if n_recordings >= 2 * LATE_RECORDINGS else max(1, n_recordings // 2)
 
 
 def _course(training: TrainingStability, place: int, classifies: bool) -> pd.DataFrame:
-    """One slide of a training: a row a recording; the cross-entropy exists only for a target that is a class."""
+    """One slide of a training, one row per recording; cross-entropy is only defined for classification."""
     record = training.record
     attention = record.attention(place)
     n_recordings, n_tiles = attention.shape
@@ -163,13 +231,13 @@ def _slide_row(course: pd.DataFrame, kept: int, finished: bool) -> dict[str, Any
     late = course.iloc[-late_recordings(len(course)) :]
     at_kept = course.iloc[kept]
     jsd_late = late["jsd_previous"].mean()
-    said = float((np.log(late["n_tiles"]) - late["entropy"]).mean())
+    information = float((np.log(late["n_tiles"]) - late["entropy"]).mean())
     return {
         **{name: at_kept[name] for name in ("fold", "seed", "slide", "target", "role", "n_tiles")},
         "finished": finished,
         "jsd_mean": course["jsd_previous"].mean(),
         "jsd_late": jsd_late,
-        "jsd_relative": jsd_late / said if said > LEAST_SAID else np.nan,
+        "jsd_relative": jsd_late / information if information > LEAST_INFORMATION else np.nan,
         **{name: at_kept[name] for name in CONCENTRATION},
     }
 
@@ -189,7 +257,7 @@ def _agreement_by_fold(trainings: Iterable[TrainingStability]) -> pd.DataFrame:
 
 
 def _kept_recording(folder: Path, record: AttentionRecord) -> int:
-    """The last recording that is not after the epoch that was kept; the last of all where none was kept."""
+    """The last recording up to the epoch that was kept; the last of all if none was kept."""
     epoch = read_kept_epoch(folder)
     if epoch is None:
         return len(record.epochs) - 1
@@ -199,16 +267,14 @@ def _kept_recording(folder: Path, record: AttentionRecord) -> int:
 def _why_nothing_was_recorded(path: Path, config: Mapping[str, Any]) -> str:
     method = str(config.get("method"))
     if not _has_attention(method):
-        return f"{path}: {method} has no attention, so there is nothing to measure; give a run of another method"
+        return f"{path}: {method} has no attention to measure; use a run of another method"
     chosen = setting(config, "record", "attention")
     if chosen in (None, "none", 0):
         return (
             f"{path}: the run recorded no attention; train into another folder with `--set record.attention=2` "
-            "(slides a class, or all)"
+            "(slides per class, or all)"
         )
-    return (
-        f"{path}: no training has recorded its attention yet; finish the run by giving its `asmil train` command again"
-    )
+    return f"{path}: no training has recorded attention yet; run the same `asmil train` command again to finish it"
 
 
 def _has_attention(method: str) -> bool:

@@ -1,4 +1,4 @@
-"""Bag features over the training, flattened by t-SNE: how early the classes part."""
+"""Bag features during training, as a t-SNE: how early the classes separate."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as Drawing
 
 from asmil.evaluation.figures import COLORS, STYLE, plain_text, svg_text
 from asmil.evaluation.stability.analysis import RunStability, TrainingStability
-from asmil.evaluation.stability.choice import default_epochs, nearest_recording
-from asmil.evaluation.stability.picture import Picture
+from asmil.evaluation.stability.figures import default_epochs, nearest_recording
+from asmil.reporting import Figure
 from asmil.tasks.checked_arrays import Floats
 from asmil.training.attention_file import AttentionRecord
 
@@ -23,37 +23,36 @@ MARKERS = {"train": "o", "val": "^"}
 TITLE = "Bag features"
 
 
-def bag_feature_picture(stability: RunStability, epochs: Sequence[float] | None = None) -> Picture:
-    """One t-SNE for all shown moments of the first training that recorded enough slides, a panel a moment."""
+def bag_feature_figure(stability: RunStability, epochs: Sequence[float] | None = None) -> Figure:
+    """One t-SNE for all shown epochs of the first training that recorded enough slides, one panel per epoch."""
     training = next((one for one in stability.trainings if len(one.record.slides) >= FEWEST_SLIDES), None)
     if training is None:
         most = max(len(one.record.slides) for one in stability.trainings)
-        return Picture(
-            "bag_features",
-            TITLE,
+        return Figure(
             None,
-            f"Not drawn: it takes {FEWEST_SLIDES} recorded slides, and there are {most}. "
-            "`--set record.attention=all` (or a number of slides a class) records more.",
+            TITLE,
+            f"Not drawn: this needs {FEWEST_SLIDES} recorded slides, and there are {most}. "
+            "`--set record.attention=all` (or a number of slides per class) records more.",
         )
     recordings = _recordings(training, epochs)
     record = training.record
     if not np.isfinite(record.embedding[recordings]).all():
-        return Picture("bag_features", TITLE, None, "Not drawn: some bag features are not finite.")
+        return Figure(None, TITLE, "Not drawn: some bag features are not finite.")
     slides = drawn_slides(record, MOST_POINTS // len(recordings))
     caption = (
-        f"Fold {training.fold}, seed {training.seed}; a point a slide, its bag features laid out by one t-SNE "
-        "(scikit-learn, from the principal components, a fixed seed) of all panels together. Panels are centered and "
-        "have the same scale, so that spreads compare, but distances in a t-SNE mean little. The silhouette is that of "
-        "the classes in the bag features themselves, from -1 to 1, above 0 where they part; slides trained on part "
-        "more easily than others do."
+        f"Fold {training.fold}, seed {training.seed}; one point per slide, one t-SNE of the bag features of all panels "
+        "(scikit-learn, initialized with principal components, fixed seed). Panels are centered and have the same "
+        "scale, so their spreads compare, but distances in a t-SNE mean little. The silhouette is that of the classes "
+        "in the bag features themselves, from -1 to 1, above 0 if classes are separate; training slides separate more "
+        "easily than others."
     )
     if len(slides) < len(record.slides):
         caption += f" {len(slides)} of {len(record.slides)} slides are drawn; the silhouette is of all."
-    return Picture("bag_features", TITLE, _draw(training, recordings, slides), caption)
+    return Figure(_draw(training, recordings, slides), TITLE, caption)
 
 
 def silhouettes(record: AttentionRecord, recording: int) -> dict[str, float]:
-    """For each role the silhouette of the classes in the bag features; NaN where classes or slides are too few."""
+    """The silhouette of the classes in the bag features, by role; NaN if there are too few classes or slides."""
     from sklearn.metrics import silhouette_score
 
     found = {}
@@ -67,7 +66,7 @@ def silhouettes(record: AttentionRecord, recording: int) -> dict[str, float]:
 
 
 def joint_layout(features: npt.NDArray[np.floating]) -> Floats:
-    """P x S x 2 places of P x S x E features, by one t-SNE of all P S points."""
+    """P x S x 2 positions of P x S x E features, from one t-SNE of all P S points."""
     from sklearn.manifold import TSNE
 
     points = features.reshape(-1, features.shape[-1]).astype(np.float64)
@@ -102,7 +101,7 @@ def _draw(training: TrainingStability, recordings: Sequence[int], slides: npt.ND
     n_columns = min(6, len(recordings))
     n_rows = -(-len(recordings) // n_columns)
     with rc_context(STYLE):
-        figure = Figure(figsize=(11.2, 2.5 * n_rows + 0.4), layout="constrained")
+        figure = Drawing(figsize=(11.2, 2.5 * n_rows + 0.4), layout="constrained")
         panels = figure.subplots(n_rows, n_columns, squeeze=False).ravel()
         for axes in panels[len(recordings) :]:
             axes.set_axis_off()

@@ -1,4 +1,4 @@
-"""Attention maps of one slide over the training: a row a run, a column a moment."""
+"""Attention maps of one slide during training: one row per run, one column per epoch."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ import numpy.typing as npt
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, Normalize
-from matplotlib.figure import Figure, SubFigure
+from matplotlib.figure import Figure as Drawing
+from matplotlib.figure import SubFigure
 
 from asmil.errors import AsmilError
-from asmil.evaluation.figures import COLORS, STYLE, plain_text, png_bytes
+from asmil.evaluation.figures import COLORS, STYLE, plain_text, png_bytes, raster, tile_cells
 from asmil.evaluation.stability.analysis import RunStability, TrainingStability
-from asmil.evaluation.stability.choice import default_epochs, legend_names, nearest_recording, training_of
-from asmil.evaluation.stability.picture import Picture
-from asmil.evaluation.stability.tile_raster import raster, tile_cells
+from asmil.evaluation.stability.figures import default_epochs, legend_names, nearest_recording, training_of
+from asmil.reporting import Figure
 from asmil.reporting.formats import format_share, format_significant
 from asmil.tasks.checked_arrays import Floats
 
 Size = tuple[float, float]
 
 CLIP_QUANTILE = 0.995
-"""Of attention x N over all tiles and panels of a row: where its color scale ends."""
+"""The color scale of a row ends at this quantile of its attention x N."""
 SMALLEST_SCALE = 2.0
-"""The color scale reaches at least so far, so that the uniform attention (1) lies in its middle."""
+"""The color scale reaches at least this value, so that uniform attention (1) lies in its middle."""
 STRIP_BINS = 200
 DOTS_PER_INCH = 130
 FIGURE_WIDTHS, PANEL_HEIGHTS, ROW_TEXT = (5.0, 11.2), (0.45, 2.4), 0.95
-"""In inches; ROW_TEXT is what the words above and below a row of maps take."""
+"""In inches; ROW_TEXT is the height of the text above and below a row of maps."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """The maps of one run: its training and, for every column, the recording shown there."""
+    """The maps of one run: its training and the recording shown in each column."""
 
     name: str
     stability: RunStability
@@ -46,32 +46,32 @@ class Row:
 
     @property
     def title(self) -> str:
-        """The run, and which of its trainings it is."""
+        """The run and its training."""
         return f"{self.name} (fold {self.training.fold}, seed {self.training.seed})"
 
 
-def map_picture(stabilities: Sequence[RunStability], slide: str, epochs: Sequence[float] | None = None) -> Picture:
-    """The maps of a slide at the given epochs; by default from the start to the end, and at the kept epoch."""
+def maps_figure(stabilities: Sequence[RunStability], slide: str, epochs: Sequence[float] | None = None) -> Figure:
+    """The maps of a slide at the given epochs; by default from start to end, and at the kept epoch."""
     rows = map_rows(stabilities, slide, epochs)
     caption = (
-        f"Slide {slide} ({_about(rows[0])}). The color is attention × N (1: uniform), with one scale for a row that "
-        f"ends at the {100 * CLIP_QUANTILE:g} % quantile of the row's values, but not below {SMALLEST_SCALE:g}; where "
-        "tiles share a cell, the heaviest is shown. Under each map: the JSD to the recording before it, and the "
-        "effective share of tiles. A map that does not change is worth something only where it is not flat."
+        f"Slide {slide} ({_about(rows[0])}). Colors show attention × N (1: uniform), with one scale per row, which "
+        f"ends at the {100 * CLIP_QUANTILE:g} % quantile of the row but not below {SMALLEST_SCALE:g}. If tiles share a "
+        "cell, the largest value is shown. Below each map: the JSD to the previous recording, and the effective share "
+        "of tiles. A map that does not change is only useful if it is not flat."
     )
     if any(row.training.record.coords(row.slide) is None for row in rows):
         caption += (
-            " Where the features came without coordinates there is no map: tiles stand in the order of their weight "
-            "at the end of the training, the heaviest on the left."
+            " Features without coordinates have no map: their tiles are sorted by their final weight, the largest on "
+            "the left."
         )
     missing = [name for name in legend_names(stabilities) if name not in {row.name for row in rows}]
     if missing:
         caption += f" Not recorded by {', '.join(missing)}."
-    return Picture("attention_maps", "Attention maps", _draw(rows), caption)
+    return Figure(_draw(rows), "Attention maps", caption)
 
 
 def map_rows(stabilities: Sequence[RunStability], slide: str, epochs: Sequence[float] | None = None) -> list[Row]:
-    """The rows that have something to show; columns are the same moments in all of them."""
+    """The rows with something to show; all have the same epochs as columns."""
     named = zip(legend_names(stabilities), stabilities, strict=True)
     found = [(name, run, one) for name, run in named if (one := training_of(run, slide)) is not None]
     trainings = [training for _, _, training in found]
@@ -111,7 +111,7 @@ def _draw(rows: Sequence[Row]) -> bytes:
     sizes = [_panel_size(row, (width - 1) / n_columns) for row in rows]
     heights = [height + ROW_TEXT for _, height in sizes]
     with rc_context({**STYLE, "axes.grid": False}):
-        figure = Figure(figsize=(width, sum(heights)), layout="constrained")
+        figure = Drawing(figsize=(width, sum(heights)), layout="constrained")
         parts = figure.subfigures(len(rows), 1, squeeze=False, height_ratios=heights)
         for part, row, size in zip(parts.flat, rows, sizes, strict=True):
             _draw_row(part, row, size)
@@ -119,7 +119,7 @@ def _draw(rows: Sequence[Row]) -> bytes:
 
 
 def _panel_size(row: Row, width: float) -> Size:
-    """Width and height in inches, such that a map fills the width of its column, within limits."""
+    """Width and height in inches: a map fills the width of its column, within limits."""
     coords = row.training.record.coords(row.slide)
     low, high = PANEL_HEIGHTS
     if coords is None:
@@ -129,7 +129,7 @@ def _panel_size(row: Row, width: float) -> Size:
 
 
 def _most_cells(coords: npt.NDArray[np.int64], size: Size) -> int:
-    """Along the longer side of a map of that size, a dot a cell; margins take a little of it."""
+    """Cells along the longer side of a map of that size, about one per dot."""
     extent = np.ptp(coords, axis=0) + 1
     inches = extent.max() * (np.array(size) / extent).min()
     return max(2, int(0.9 * DOTS_PER_INCH * inches))

@@ -1,0 +1,354 @@
+"""Localization of a run: from its models and annotations to the measures of every slide and of all slides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+
+from asmil.cohort.manifest import Cohort, read_manifest
+from asmil.cohort.splits import Roles
+from asmil.errors import AsmilError, did_you_mean
+from asmil.evaluation.bootstrap import draw_patients, number_patients, percentile_interval
+from asmil.evaluation.localization.froc_curve import Froc, FrocOptions, froc_of_hits, froc_options, resampled_froc
+from asmil.evaluation.localization.points import Conversion
+from asmil.evaluation.localization.run_maps import RunMaps
+from asmil.evaluation.localization.scaling import THRESHOLDS, Scaling
+from asmil.evaluation.localization.slide_evaluator import (
+    LocalizationProtocol,
+    Mask,
+    Progress,
+    SlideEvaluator,
+    SlideMeasures,
+)
+from asmil.evaluation.localization.tile_ranking import RankedTiles, resampled_ranking
+from asmil.evaluation.localization.truth import AnnotationTruth, TileTruth, Truth
+from asmil.reporting import Estimate
+from asmil.reporting.estimate import NAN, UNDEFINED
+from asmil.slides.annotations import ClassNames, find_annotations
+from asmil.tasks.checked_arrays import Floats
+
+NORMAL_NAMES = frozenset(
+    {"normal", "negative", "neg", "benign", "healthy", "no tumor", "non tumor", "nontumor", "tumor free", "control"}
+    | {"0"}
+)
+
+
+@dataclass(frozen=True)
+class LocalizeSettings:
+    """What a user can choose.
+
+    annotations or truth: a folder of annotations, or a table of tiles; one of them is required
+    cohort, features: used instead of the run's own manifest and features
+    scalings: in addition to `minmax`; by default `gated`, or `times_n` if no class is normal
+    normal: labels of normal slides
+    classes, mask_value: which annotated classes, and which value of a mask, are tumor
+    skip_list: a file of slides to leave out
+    """
+
+    annotations: Path | None = None
+    truth: Path | None = None
+    cohort: Path | None = None
+    features: Path | None = None
+    role: Roles = "test"
+    preset: str = "release"
+    conversion: Conversion = "nms"
+    radius: int = 3
+    scalings: tuple[Scaling, ...] = ()
+    heatmap: str | None = None
+    normal: tuple[str, ...] = ()
+    classes: ClassNames = field(default_factory=ClassNames)
+    mask_value: int | None = None
+    skip_list: Path | None = None
+    resamples: int = 2000
+    seed: int = 0
+    device: str = "auto"
+
+
+@dataclass(frozen=True)
+class ScalingSummary:
+    """All measures under one scaling, and the FROC curve behind the first of them."""
+
+    numbers: dict[str, Estimate]
+    froc: Froc
+
+
+@dataclass(frozen=True)
+class Summary:
+    """All measures of a run; the counts are of evaluated slides."""
+
+    scaled: dict[Scaling, ScalingSummary]
+    unscaled: dict[str, Estimate]
+    best_specificity: float
+    n_tumor: int
+    n_normal: int
+    n_patients: int
+    n_tumor_patients: int
+    n_normal_patients: int
+    resamples: int
+
+
+@dataclass(frozen=True)
+class Localization:
+    """The result for one run.
+
+    normal: labels that count as normal
+    masks: the tumor of some slides, for figures
+    skipped: slides that the user's list leaves out
+    notes: caveats; problems: slides that could not be evaluated, each with the reason
+    """
+
+    path: Path
+    method: str
+    heatmap_kind: str
+    n_seeds: int
+    settings: LocalizeSettings
+    protocol: LocalizationProtocol
+    normal: frozenset[str]
+    slides: tuple[SlideMeasures, ...]
+    summary: Summary
+    masks: Mapping[str, Mask]
+    skipped: tuple[str, ...]
+    notes: tuple[str, ...]
+    problems: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Name of the run's folder."""
+        return self.path.resolve().name
+
+
+def localize_run(
+    run: Path | str, settings: LocalizeSettings, n_masks: int = 4, progress: Progress | None = None
+) -> Localization:
+    """Compare the heat maps of a run with annotations; slides that cannot be evaluated are listed in `problems`.
+
+    n_masks: number of tumor slides whose masks are kept for figures
+    progress: called with (steps done, all steps); each slide takes two steps
+    """
+    if (settings.annotations is None) == (settings.truth is None):
+        raise AsmilError("give either --annotations (a folder) or --truth (a table of tiles)")
+    options = froc_options(settings.preset)
+    maps = RunMaps(run, settings.role, settings.heatmap, settings.device)
+    cohort, problems = _read_cohort(maps, settings)
+    skipped = read_skip_list(settings.skip_list) if settings.skip_list else ()
+    wanted = [
+        slide
+        for slide in cohort.slides
+        if slide.label is not None and slide.slide not in skipped and maps.may_evaluate(slide)
+    ]
+    normal = normal_labels([*maps.description.classes, *cohort.classes], settings.normal)
+    protocol = LocalizationProtocol(_scalings(settings, normal), options, settings.conversion, settings.radius)
+    truth = _truth(settings, cohort)
+    evaluator = SlideEvaluator(maps, truth, protocol, normal, n_masks)
+    evaluated = evaluator.evaluate(wanted, progress or (lambda done, total: None))
+    problems += evaluated.problems
+    if not evaluated.slides:
+        listed = "".join(f"\n  - {line}" for line in [*problems, *truth.notes()])
+        raise AsmilError(
+            f"{run}: no slide with the role {settings.role} could be evaluated{':' * bool(listed)}{listed}"
+        )
+    notes = [*_run_notes(maps, cohort, settings, skipped, normal), *truth.notes(), *_spacing_notes(evaluated.slides)]
+    return Localization(
+        path=maps.path,
+        method=maps.description.config.method,
+        heatmap_kind=maps.kind,
+        n_seeds=len(maps.seeds),
+        settings=settings,
+        protocol=protocol,
+        normal=normal,
+        slides=tuple(evaluated.slides),
+        summary=summarize(evaluated.slides, options, settings.resamples, settings.seed),
+        masks=evaluated.masks,
+        skipped=tuple(name for name in skipped if name in cohort),
+        notes=tuple(notes),
+        problems=tuple(problems),
+    )
+
+
+def _read_cohort(maps: RunMaps, settings: LocalizeSettings) -> tuple[Cohort, list[str]]:
+    """The cohort, and the errors in slides that should be evaluated.
+
+    For the run's own manifest only slides with the role matter; for another manifest, all do.
+    """
+    own = settings.cohort is None
+    path = settings.cohort or Path(maps.description.cohort["manifest"])
+    if own and not path.is_file():
+        raise AsmilError(f"{path}: the manifest of the run was not found from this folder; give it with --cohort")
+    cohort, found = read_manifest(path, settings.features)
+    errors = [str(problem) for problem in found if problem.severity == "error"]
+    if not own:
+        return cohort, errors
+    problems = []
+    for name in sorted(maps.slides_of_role()):
+        about = [text for text in errors if f"'{name}'" in text]
+        if about:
+            problems.append(about[0])
+        elif name not in cohort:
+            problems.append(f"{name}: the slide is no longer in {path}, or it has no features; restore it")
+    return cohort, problems
+
+
+def _scalings(settings: LocalizeSettings, normal: frozenset[str]) -> tuple[Scaling, ...]:
+    if "gated" in settings.scalings and not normal:
+        raise AsmilError(
+            "--scaling gated: no class of the run is normal, so there is no tumor probability; name the normal class "
+            "with --normal, or use times_n"
+        )
+    others: tuple[Scaling, ...] = settings.scalings or (("gated",) if normal else ("times_n",))
+    return tuple(dict.fromkeys(("minmax", *others)))
+
+
+def _truth(settings: LocalizeSettings, cohort: Cohort) -> Truth:
+    if settings.truth is not None:
+        return TileTruth(settings.truth)
+    assert settings.annotations is not None
+    files = find_annotations(settings.annotations, [slide.slide for slide in cohort.slides])
+    return AnnotationTruth(files, settings.classes, settings.mask_value)
+
+
+def known_scalings(names: Iterable[str]) -> tuple[Scaling, ...]:
+    """The names as scalings; unknown names are an error."""
+    chosen = tuple(names)
+    for name in chosen:
+        if name not in THRESHOLDS:
+            raise AsmilError(f"--scaling {name}: there is no such scaling; {did_you_mean(name, THRESHOLDS)}")
+    return cast(tuple[Scaling, ...], chosen)
+
+
+def normal_labels(labels: Iterable[str], given: Sequence[str] = ()) -> frozenset[str]:
+    """The labels of normal slides: those that the user names, else those with a usual name; may be empty.
+
+    A missing annotation does not make a slide normal.
+    """
+    known = set(labels)
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        raise AsmilError(f"--normal {unknown[0]}: no slide has this label; {did_you_mean(unknown[0], known)}")
+    if given:
+        return frozenset(given)
+    return frozenset(
+        label for label in known if label.strip().lower().replace("_", " ").replace("-", " ") in NORMAL_NAMES
+    )
+
+
+def read_skip_list(path: Path | str) -> tuple[str, ...]:
+    """The slides that the user leaves out: one name per line; text after a `#` or a comma is ignored."""
+    path = Path(path)
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise AsmilError(f"{path}: the list of slides to leave out cannot be read ({error}); correct it") from None
+    names = [line.split("#")[0].split(",")[0].strip() for line in lines]
+    return tuple(dict.fromkeys(name for name in names if name))
+
+
+def _run_notes(
+    maps: RunMaps, cohort: Cohort, settings: LocalizeSettings, skipped: Sequence[str], normal: frozenset[str]
+) -> Iterator[str]:
+    """Caveats about the run and the choice of slides."""
+    left_out = [slide.slide for slide in cohort.slides if not maps.may_evaluate(slide)]
+    if left_out and settings.cohort is not None:
+        yield f"{len(left_out)} slides of {settings.cohort} are left out: the run used them or their patients"
+    if settings.role != "test":
+        yield f"these slides are from the {settings.role} part, which the models have seen: the numbers are optimistic"
+    if len(maps.seeds) > 1:
+        yield f"maps and probabilities are averaged over {len(maps.seeds)} seeds before anything is measured"
+    if maps.joins_slides:
+        yield "the run joins the slides of a patient into one bag; here every slide is its own bag"
+    if maps.unfinished:
+        yield f"{maps.unfinished} trainings of the run are unfinished; their models are not used"
+    if not normal:
+        yield "no label means normal, so all slides count as tumor slides; name the normal label with --normal"
+    unknown = [name for name in skipped if name not in cohort]
+    if unknown:
+        yield f"the skip list names {len(unknown)} slides that are not in the cohort: {', '.join(unknown[:5])}"
+
+
+def _spacing_notes(slides: Sequence[SlideMeasures]) -> Iterator[str]:
+    """Caveats about the size of mask pixels, which affects the lesions of FROC."""
+    frames = [one.map.frame for one in slides]
+    known = {(frame.downsample, round(frame.um_per_pixel, 3)) for frame in frames if frame.mpp is not None}
+    if known:
+        sizes = ", ".join(f"{side} px = {um:g} um" for side, um in sorted(known))
+        yield f"the side of a mask pixel is {sizes}, from the resolution of the slides"
+    unknown = sum(frame.mpp is None for frame in frames)
+    if unknown:
+        yield f"the resolution of {unknown} slides is unknown: a mask pixel of 32 px is assumed to be 7.776 um"
+    extents = sum(not frame.size_is_stated for frame in frames)
+    if extents:
+        yield f"the features of {extents} slides do not state the slide size: the extent of the tiles is used"
+
+
+def summarize(slides: Sequence[SlideMeasures], options: FrocOptions, resamples: int, seed: int) -> Summary:
+    """Means over slides, and region recall and FROC over all slides, with intervals by resampling patients.
+
+    All measures use the same resamples. Dice, recall and the rates without a miss are for tumor slides, specificity for
+    normal ones; AUC and AP of tiles are means over slides with both kinds of tiles, the pooled ones use all tiles.
+    """
+    patients = number_patients([one.map.slide.patient for one in slides])
+    drawn = draw_patients(int(patients.max()) + 1, resamples, seed)[:, patients].astype(np.float64)
+    counts = np.vstack([np.ones(len(slides)), drawn])
+    scalings = list(slides[0].scaled)
+    return Summary(
+        scaled={scaling: _summarize_scaling(slides, scaling, options, counts) for scaling in scalings},
+        unscaled={
+            "tile_auc": _mean([one.tile_auc for one in slides], counts),
+            "tile_ap": _mean([one.tile_ap for one in slides], counts),
+        },
+        best_specificity=_mean([one.best_specificity for one in slides], counts[:1]).value,
+        n_tumor=sum(not one.is_normal for one in slides),
+        n_normal=sum(one.is_normal for one in slides),
+        n_patients=len(set(patients.tolist())),
+        n_tumor_patients=_count_patients(slides, is_normal=False),
+        n_normal_patients=_count_patients(slides, is_normal=True),
+        resamples=resamples,
+    )
+
+
+def _count_patients(slides: Sequence[SlideMeasures], is_normal: bool) -> int:
+    return len({one.map.slide.patient for one in slides if one.is_normal == is_normal})
+
+
+def _summarize_scaling(
+    slides: Sequence[SlideMeasures], scaling: Scaling, options: FrocOptions, counts: Floats
+) -> ScalingSummary:
+    scaled = [one.scaled[scaling] for one in slides]
+    hits = [one.hits for one in scaled]
+    tumor, scores = [one.tumor for one in slides], [one.scores for one in scaled]
+    pooled = RankedTiles(tumor, scores).measure(counts[0])
+    aucs, precisions = resampled_ranking(tumor, scores, counts[1:])
+    froc = froc_of_hits(hits, options)
+    numbers = {
+        "froc": _estimate(np.r_[froc.score, resampled_froc(hits, options, counts[1:])], len(slides)),
+        "dice": _mean([one.dice for one in scaled], counts),
+        "specificity": _mean([one.specificity for one in scaled], counts),
+        "no_miss_regions": _mean([one.without_missed_region for one in scaled], counts),
+        "no_miss_tiles": _mean([one.without_missed_tile for one in scaled], counts),
+        "region_recall": _ratio([one.regions_found for one in scaled], [one.n_regions for one in slides], counts),
+        "pooled_auc": _estimate(np.r_[pooled.auc, aucs], len(slides)),
+        "pooled_ap": _estimate(np.r_[pooled.ap, precisions], len(slides)),
+    }
+    return ScalingSummary(numbers, froc)
+
+
+def _mean(values: Sequence[float], counts: Floats) -> Estimate:
+    """The mean of the defined values."""
+    return _ratio(values, [float(not np.isnan(value)) for value in values], counts)
+
+
+def _ratio(parts: Sequence[float], wholes: Sequence[float], counts: Floats) -> Estimate:
+    """The sum of the parts over the sum of the wholes, of the slides whose part is defined."""
+    part, whole = np.array(parts, dtype=np.float64), np.array(wholes, dtype=np.float64)
+    defined = ~np.isnan(part)
+    above, below = counts[:, defined] @ part[defined], counts[:, defined] @ whole[defined]
+    return _estimate(np.where(below > 0, above / np.where(below > 0, below, 1.0), NAN), int(defined.sum()))
+
+
+def _estimate(samples: Floats, n_slides: int) -> Estimate:
+    """The first sample is from the slides themselves, the others are from resamples."""
+    value = float(samples[0])
+    return Estimate(value, UNDEFINED if np.isnan(value) else percentile_interval(samples[1:]), n=n_slides)

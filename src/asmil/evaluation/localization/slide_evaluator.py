@@ -1,0 +1,259 @@
+"""How the heat map of one slide compares with its annotated tumor, under each scaling of the map."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from asmil.cohort.manifest import Slide
+from asmil.errors import AsmilError
+from asmil.evaluation.localization.froc_curve import FrocOptions, FrocSlide, SlideHits, judge_detections
+from asmil.evaluation.localization.lesions import EvaluationMask, evaluation_mask
+from asmil.evaluation.localization.points import Conversion, points_from_tiles
+from asmil.evaluation.localization.run_maps import RunMaps, SlideMap
+from asmil.evaluation.localization.scaling import THRESHOLDS, Scaling, cohort_limits, scale_scores
+from asmil.evaluation.localization.tile_maps import (
+    all_tumor_tiles_positive,
+    dice,
+    highest_specificity,
+    regions_found,
+    specificity,
+    tile_mask,
+    tile_overlap,
+)
+from asmil.evaluation.localization.tile_ranking import rank_tiles
+from asmil.evaluation.localization.truth import Truth
+from asmil.reporting.estimate import NAN
+from asmil.tasks.checked_arrays import Floats
+
+Mask = npt.NDArray[np.bool_]
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class LocalizationProtocol:
+    """How maps become numbers: the scalings, the FROC convention, and how tiles become points."""
+
+    scalings: tuple[Scaling, ...]
+    options: FrocOptions
+    conversion: Conversion = "nms"
+    radius: int = 3
+
+
+@dataclass(frozen=True)
+class ScaledMeasures:
+    """One slide under one scaling; nan where a measure is undefined for this kind of slide.
+
+    scores: N, the scaled map
+    dice, regions_found, without_missed_region, without_missed_tile: for tumor slides
+    specificity: for normal slides
+    hits: the slide's detections, compared with its lesions by the rules of CAMELYON16
+    """
+
+    scores: Floats
+    positive_tiles: int
+    n_detections: int
+    hits: SlideHits
+    dice: float = NAN
+    specificity: float = NAN
+    regions_found: float = NAN
+    without_missed_region: float = NAN
+    without_missed_tile: float = NAN
+
+
+@dataclass(frozen=True)
+class SlideMeasures:
+    """One slide: its tumor, how well its tiles are ranked, and the measures under every scaling.
+
+    tumor: N, whether a tile overlaps the tumor
+    best_specificity: the highest specificity that min-max scaling allows; nan on tumor slides
+    """
+
+    map: SlideMap
+    is_normal: bool
+    tumor_probability: float
+    tumor: Mask
+    tumor_mm2: float
+    n_regions: int
+    n_lesions: int
+    n_itc: int
+    tile_auc: float
+    tile_ap: float
+    best_specificity: float
+    scaled: Mapping[Scaling, ScaledMeasures]
+
+    @property
+    def name(self) -> str:
+        """The name of the slide."""
+        return self.map.slide.slide
+
+
+@dataclass
+class EvaluatedSlides:
+    """The measures of the slides, the masks of the first tumor slides, and why other slides failed."""
+
+    slides: list[SlideMeasures] = field(default_factory=list)
+    masks: dict[str, Mask] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class SlideEvaluator:
+    """Compares the maps of a run with the truth; a slide that fails does not stop the others.
+
+    normal: labels of normal slides
+    n_masks: number of tumor slides whose masks are kept for figures
+    """
+
+    maps: RunMaps
+    truth: Truth
+    protocol: LocalizationProtocol
+    normal: frozenset[str]
+    n_masks: int
+
+    def evaluate(self, slides: Sequence[Slide], progress: Progress) -> EvaluatedSlides:
+        """Pass over the slides twice: all maps first, since a scaling may need them all, then the truth of each."""
+        evaluated = EvaluatedSlides()
+        read: list[SlideMap] = []
+        for done, slide in enumerate(slides, start=1):
+            try:
+                read.append(self.maps.read(slide))
+            except AsmilError as error:
+                evaluated.problems.append(_describe(slide, error))
+            progress(done, 2 * len(slides))
+        limits = limits_of(read, self._is_attention) if read and "cohort" in self.protocol.scalings else None
+        for done, one in enumerate(read, start=1):
+            try:
+                self._evaluate_one(one, limits, evaluated)
+            except AsmilError as error:
+                evaluated.problems.append(_describe(one.slide, error))
+            progress(len(slides) + done, len(slides) + len(read))
+        return evaluated
+
+    @property
+    def _is_attention(self) -> bool:
+        return self.maps.kind == "attention"
+
+    def _evaluate_one(self, one: SlideMap, limits: tuple[float, float] | None, evaluated: EvaluatedSlides) -> None:
+        tumor = self._tumor_mask(one)
+        probability = self._tumor_probability(one)
+        scores = {
+            scaling: scaled_map(one.heat, scaling, probability, limits, self._is_attention)
+            for scaling in self.protocol.scalings
+        }
+        evaluated.slides.append(measure_slide(one, tumor, probability, scores, self.protocol))
+        if tumor is not None and len(evaluated.masks) < self.n_masks:
+            evaluated.masks[one.slide.slide] = tumor
+
+    def _tumor_mask(self, one: SlideMap) -> Mask | None:
+        """The mask of a tumor slide, None for a normal one; a truth that contradicts the label is an error."""
+        name, label = one.slide.slide, one.slide.label
+        mask = self.truth.tumor(name, one.frame)
+        if label in self.normal:
+            if mask is not None and mask.any():
+                raise AsmilError(f"{name}: its label is {label}, but tumor is annotated; correct one of them")
+            return None
+        if mask is None:
+            raise AsmilError(
+                f"{name}: its label is {label}, but it has no annotation; add one, use --normal {label} if this label "
+                "means normal, or leave the slide out with --skip-list"
+            )
+        if not mask.any():
+            raise AsmilError(
+                f"{name}: its label is {label}, but no tumor is annotated; name its classes with --tumor, "
+                "or leave the slide out with --skip-list"
+            )
+        return mask
+
+    def _tumor_probability(self, one: SlideMap) -> float:
+        normal = [place for place, name in enumerate(self.maps.description.classes) if name in self.normal]
+        return float(np.clip(1 - one.probabilities[normal].sum(), 0, 1))
+
+
+def _describe(slide: Slide, error: AsmilError) -> str:
+    text = str(error)
+    return text if slide.slide in text else f"{slide.slide}: {text}"
+
+
+def comparable_values(heat: Floats, is_attention: bool) -> Floats:
+    """A map in values that compare between slides: attention relative to uniform attention, others unchanged."""
+    return scale_scores(heat, "times_n") if is_attention else heat
+
+
+def limits_of(maps: Sequence[SlideMap], is_attention: bool) -> tuple[float, float]:
+    """The ends of the scale that all slides share under the scaling `cohort`."""
+    return cohort_limits(comparable_values(one.heat, is_attention) for one in maps)
+
+
+def scaled_map(
+    heat: Floats, scaling: Scaling, probability: float, limits: tuple[float, float] | None, is_attention: bool
+) -> Floats:
+    """N scores of a slide under a scaling."""
+    values = comparable_values(heat, is_attention) if scaling == "cohort" else heat
+    return scale_scores(values, scaling, limits=limits, probability=probability)
+
+
+def measure_slide(
+    one: SlideMap,
+    truth: Mask | None,
+    tumor_probability: float,
+    scores: Mapping[Scaling, Floats],
+    protocol: LocalizationProtocol,
+) -> SlideMeasures:
+    """Compare the scaled maps of a slide with its tumor mask; None for a normal slide."""
+    frame = one.frame
+    lesions = None if truth is None else evaluation_mask(truth, frame.um_per_pixel)
+    overlap = (
+        np.zeros(len(one.coords)) if truth is None else tile_overlap(truth, one.coords, frame.tile_px, frame.downsample)
+    )
+    tumor = overlap > 0
+    ranking = rank_tiles([tumor], [one.heat]).mean
+    scaled = {
+        scaling: _measure_scaled(one, truth, overlap, lesions, values, THRESHOLDS[scaling], protocol)
+        for scaling, values in scores.items()
+    }
+    return SlideMeasures(
+        map=one,
+        is_normal=truth is None,
+        tumor_probability=tumor_probability,
+        tumor=tumor,
+        tumor_mm2=0.0 if truth is None else float(truth.sum()) * (frame.um_per_pixel / 1000) ** 2,
+        n_regions=0 if truth is None else len(regions_found(truth, truth)),
+        n_lesions=0 if lesions is None else lesions.n_lesions,
+        n_itc=0 if lesions is None else len(lesions.itc),
+        tile_auc=ranking.auc,
+        tile_ap=ranking.ap,
+        best_specificity=highest_specificity(len(tumor)) if truth is None else NAN,
+        scaled=scaled,
+    )
+
+
+def _measure_scaled(
+    one: SlideMap,
+    truth: Mask | None,
+    overlap: Floats,
+    lesions: EvaluationMask | None,
+    scores: Floats,
+    threshold: float,
+    protocol: LocalizationProtocol,
+) -> ScaledMeasures:
+    frame = one.frame
+    points = points_from_tiles(one.coords, scores, frame.tile_px, protocol.conversion, threshold, protocol.radius)
+    labels, itc = (None, frozenset[int]()) if lesions is None else (lesions.labels, lesions.itc)
+    hits = judge_detections(FrocSlide(one.slide.slide, points, labels, itc, frame.downsample), protocol.options.index)
+    positive = scores >= threshold
+    measures = ScaledMeasures(scores, int(positive.sum()), len(points), hits)
+    if truth is None:
+        return replace(measures, specificity=specificity(scores, threshold))
+    predicted = tile_mask(one.coords, positive, frame.tile_px, truth.shape, frame.downsample)
+    found = regions_found(truth, predicted)
+    return replace(
+        measures,
+        dice=dice(predicted, truth),
+        regions_found=float(found.sum()),
+        without_missed_region=float(found.all()),
+        without_missed_tile=float(all_tumor_tiles_positive(overlap, positive)),
+    )

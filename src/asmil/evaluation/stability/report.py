@@ -1,0 +1,242 @@
+"""The report on recorded attention: what it says, and its files on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from asmil.errors import AsmilError
+from asmil.evaluation.stability.analysis import RunStability, run_names, summary_of
+from asmil.evaluation.stability.bag_features import bag_feature_figure
+from asmil.evaluation.stability.figures import choose_slide, course_figure, histogram_figure
+from asmil.evaluation.stability.maps import maps_figure
+from asmil.files import replacing, write_text
+from asmil.reporting import Block, Cell, Document, Figure, Folded, Heading, Row, Section, Table, settings_table
+from asmil.reporting.formats import format_count, format_significant
+from asmil.reporting.page import html_document
+
+MEASURE_TITLES = {
+    "jsd_mean": "JSD mean",
+    "jsd_late": "JSD late",
+    "jsd_relative": "JSD relative",
+    "effective_share": "effective share",
+    "peak_n": "peak ×\u00a0N",
+    "gini": "Gini",
+    "top1_mass": "top-1\u00a0% mass",
+}
+AGREEMENT_TITLES = {"rank_correlation": "rank correlation", "top1_overlap": "top-1\u00a0% overlap", "jsd": "JSD"}
+MOST_ROWS = 100
+FIGURE_FOLDER = "stability_pictures"
+
+READING = (
+    "The attention is that of the whole model in evaluation mode, on all tiles of the slide. JSD is the Jensen-Shannon "
+    "divergence in nats, from 0 (equal) to ln 2 = 0.69 (no tile in common).",
+    "JSD mean is over all recordings, JSD late over the last 10 (the last half of fewer than 20), each compared with "
+    "the previous recording; both depend on how often attention was recorded. JSD relative is the late JSD divided by "
+    "ln N - entropy, since a flat attention always has a small JSD.",
+    "Concentration is measured at the epoch that was kept: effective share is exp(entropy) / N, peak × N the largest "
+    "weight relative to uniform attention, Gini 0 for uniform attention and near 1 for a single tile, top-1 % mass the "
+    "weight of the top 1 % of tiles.",
+    "Seed overlap is the share of the top 1 % of tiles that two seeds have in common (by chance 1 %); seed ranks is "
+    "the rank correlation of all tiles.",
+    "Only a few slides are recorded, chosen by their order and not at random; slides of the training part were seen in "
+    "training. Stable attention need not be right: compare it with annotations (`asmil localize`).",
+)
+
+Figures = Mapping[str, Figure]
+"""Figures by the names of their files."""
+
+
+def write_stability_page(
+    stabilities: Sequence[RunStability], folder: Path, slide: str | None = None, epochs: Sequence[float] | None = None
+) -> Path:
+    """Write `stability.html`, and its figures as separate files; return the path of the page.
+
+    slide, epochs: what the attention maps show; by default a slide of the last class, from start to end
+    """
+    if not stabilities:
+        raise AsmilError("there is nothing to show: give at least one run with recorded attention")
+    shared = {
+        "course": course_figure(stabilities),
+        "attention_maps": maps_figure(stabilities, choose_slide(stabilities, slide), epochs),
+    }
+    single: list[Figures] = [
+        {"score_histograms": histogram_figure(stability), "bag_features": bag_feature_figure(stability, epochs)}
+        for stability in stabilities
+    ]
+    place = folder / FIGURE_FOLDER
+    _write_figures(shared, place)
+    for number, figures in enumerate(single, 1):
+        _write_figures(figures, place if len(stabilities) == 1 else place / f"run-{number}")
+    document = stability_document(stabilities, slide)
+    sections = [
+        Section(document.sections[0].title, [*document.sections[0].blocks, *_figure_blocks(shared.values(), set())]),
+        *_run_sections(stabilities, single),
+    ]
+    page = folder / "stability.html"
+    write_text(page, html_document(replace(document, sections=sections)))
+    return page
+
+
+def stability_document(stabilities: Sequence[RunStability], slide: str | None = None) -> Document:
+    """What the report says, without its figures; slide: the one whose maps were asked for."""
+    names = run_names(stabilities)
+    slides = len({name for stability in stabilities for name in stability.slides["slide"]})
+    trainings = sum(len(stability.trainings) for stability in stabilities)
+    return Document(
+        kind="Stability of the attention",
+        title=names[0] if len(names) == 1 else f"{len(names)} runs",
+        answer=_answer(stabilities, names),
+        about=f"{format_count(slides, 'recorded slide')}, {format_count(trainings, 'training')}.",
+        warnings=[*_alarms(stabilities, names), *_caveats(stabilities, names, slide)],
+        sections=[Section("Movement and concentration", [_summary(stabilities, names)])],
+        reading=READING,
+    )
+
+
+def _answer(stabilities: Sequence[RunStability], names: Sequence[str]) -> str:
+    raised = {name: one.alarms for name, one in zip(names, stabilities, strict=True) if one.alarms}
+    if not raised:
+        return (
+            "No alarm: on most recorded slides the attention is neither flat nor on one tile, it does not move at the "
+            "end, and seeds agree where there are several."
+        )
+    kinds = {name: ", ".join(alarm.kind.replace("_", " ") for alarm in alarms) for name, alarms in raised.items()}
+    count = format_count(sum(map(len, raised.values())), "alarm")
+    if len(names) == 1:
+        return f"{count}: {kinds[names[0]]}."
+    quiet = [name for name in names if name not in raised]
+    return (
+        f"{count}: {'; '.join(f'{name}: {listed}' for name, listed in kinds.items())}."
+        + f" No alarm for {', '.join(quiet)}." * bool(quiet)
+    )
+
+
+def _alarms(stabilities: Sequence[RunStability], names: Sequence[str]) -> list[str]:
+    return [
+        (f"{name}: {alarm.text}" if len(names) > 1 else alarm.text[:1].upper() + alarm.text[1:]) + f" {alarm.advice}"
+        for name, stability in zip(names, stabilities, strict=True)
+        for alarm in stability.alarms
+    ]
+
+
+def _caveats(stabilities: Sequence[RunStability], names: Sequence[str], slide: str | None) -> list[str]:
+    """What limits the comparison of the runs, and of early and late epochs."""
+    summaries = [summary_of(stability) for stability in stabilities]
+    sentences = []
+    if len({tuple(summary["slides"]) for summary in summaries}) > 1:
+        sentences.append("The runs did not record the same slides; their numbers compare only roughly.")
+    if len({summary["every"] for summary in summaries}) > 1:
+        sentences.append("The runs did not record equally often; their JSDs do not compare.")
+    for name, summary in zip(names, summaries, strict=True):
+        recorded, planned, finished = (summary[f"trainings{which}"] for which in ("", "_asked_for", "_finished"))
+        if finished < planned:
+            sentences.append(f"{name}: {recorded} of {planned} trainings have recordings, {finished} are finished.")
+        if slide is not None and slide not in summary["slides"]:
+            sentences.append(f"{name}: slide {slide} was not recorded.")
+    if any(summary["schedule"] == "cosine" for summary in summaries):
+        sentences.append(
+            "The cosine schedule lowers the learning rate until nothing moves, so a small late JSD proves little; "
+            "`--set training.schedule=constant` shows the method itself."
+        )
+    return sentences
+
+
+def _summary(stabilities: Sequence[RunStability], names: Sequence[str]) -> Table:
+    rows: list[Row] = []
+    for name, stability in zip(names, stabilities, strict=True):
+        summary = summary_of(stability)
+        size = f"{format_count(summary['trainings'], 'training')}, {format_count(len(summary['slides']), 'slide')}"
+        cells = []
+        for found in (summary["measures"][measure] for measure in MEASURE_TITLES):
+            spread = () if found["sd_seeds"] is None else (f"sd {format_significant(found['sd_seeds'])}",)
+            cells.append(Cell(format_significant(found["value"]), spread))
+        seeds = [format_significant(summary["agreement"][measure]) for measure in ("top1_overlap", "rank_correlation")]
+        rows.append([Cell(name, (stability.label, size)), *cells, *seeds])
+    return Table(
+        ["run", *MEASURE_TITLES.values(), "seed overlap", "seed ranks"],
+        rows,
+        title="recorded attention, means over slides and seeds; JSD in nats",
+        caption="Means over slides and seeds, and the standard deviation (sd) over seeds. Read JSD together with "
+        "concentration: a flat attention hardly moves.",
+        in_terminal=True,
+        narrow=frozenset({MEASURE_TITLES["gini"]}),
+    )
+
+
+def _run_sections(stabilities: Sequence[RunStability], single: Sequence[Figures]) -> list[Section]:
+    shown: set[str] = set()
+    sections = []
+    for name, stability, figures in zip(run_names(stabilities), stabilities, single, strict=True):
+        blocks: list[Block] = [stability.label] if stability.label != name else []
+        blocks += _figure_blocks(figures.values(), shown)
+        blocks += [_slides(stability), _agreement(stability), Folded("Settings", [settings_table(stability.config)])]
+        sections.append(Section(name, blocks))
+    return sections
+
+
+def _figure_blocks(figures: Iterable[Figure], shown: set[str]) -> list[Block]:
+    """Figures with headings; a caption that was shown before is left out, one without a figure is a paragraph."""
+    blocks: list[Block] = []
+    for figure in figures:
+        blocks.append(Heading(figure.title))
+        if figure.content is None:
+            blocks.append(figure.caption)
+        else:
+            blocks.append(replace(figure, caption="") if figure.caption in shown else figure)
+            shown.add(figure.caption)
+    return blocks
+
+
+def _slides(stability: RunStability) -> Folded:
+    """One row per slide, means over trainings; those that move most first."""
+    by_slide = stability.slides.groupby(["slide", "target", "role", "n_tiles"], sort=False)
+    found = by_slide[[*MEASURE_TITLES]].mean().assign(trainings=by_slide.size())
+    found = found.sort_values("jsd_late", ascending=False, kind="stable").reset_index()
+    rows: list[Row] = [
+        [
+            Cell(row["slide"], (f"{row['target']}, {row['role']}",)),
+            str(row["n_tiles"]),
+            str(row["trainings"]),
+            *(format_significant(row[measure]) for measure in MEASURE_TITLES),
+        ]
+        for row in found.head(MOST_ROWS).to_dict("records")
+    ]
+    table = Table(["slide", "tiles", "trainings", *MEASURE_TITLES.values()], rows)
+    return _folded("Slides", table, len(found), "stability_slides.csv")
+
+
+def _agreement(stability: RunStability) -> Block:
+    """One row per fold and slide: how similar two seeds are, over all pairs; the least similar first."""
+    if stability.agreement.empty:
+        return "There is one seed per fold, so agreement between seeds is unknown; `--seeds 3` trains more."
+    groups = [part for _, part in stability.agreement.groupby(["fold", "slide"], sort=False)]
+    groups.sort(key=lambda part: float(part["top1_overlap"].mean()))
+    rows: list[Row] = []
+    for part in groups[:MOST_ROWS]:
+        cells = [
+            Cell(
+                format_significant(values.mean()),
+                (f"{format_significant(values.min())} to {format_significant(values.max())}",),
+            )
+            for values in (part[measure] for measure in AGREEMENT_TITLES)
+        ]
+        rows.append([Cell(part["slide"].iloc[0], (f"fold {part['fold'].iloc[0]}",)), str(len(part)), *cells])
+    caption = "Mean over pairs of seeds, with the smallest and largest value."
+    table = Table(["slide", "pairs of seeds", *AGREEMENT_TITLES.values()], rows, caption=caption)
+    return _folded("Agreement between seeds", table, len(groups), "stability_agreement.csv")
+
+
+def _folded(title: str, table: Table, n_rows: int, file: str) -> Folded:
+    rest = [f"{n_rows - MOST_ROWS} more: see {file}."] if n_rows > MOST_ROWS else []
+    return Folded(f"{title} ({n_rows})", [table, *rest])
+
+
+def _write_figures(figures: Figures, folder: Path) -> None:
+    for name, figure in figures.items():
+        if isinstance(figure.content, str):
+            write_text(folder / f"{name}.svg", figure.content)
+        elif figure.content is not None:
+            with replacing(folder / f"{name}.png") as partial:
+                partial.write_bytes(figure.content)
