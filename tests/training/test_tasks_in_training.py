@@ -205,15 +205,14 @@ def test_a_run_that_ended_in_the_middle_ends_with_the_same_bits(cohorts, tmp_pat
     pd.testing.assert_frame_equal(pd.read_parquet(run.predictions), pd.read_parquet(whole.predictions))
 
 
-@pytest.mark.parametrize("step", [1, 5])
-def test_killed_by_the_system_a_cox_run_ends_with_the_same_bits(cohorts, tmp_path, step):
+def test_killed_by_the_system_a_cox_run_ends_with_the_same_bits(cohorts, tmp_path):
     changes = {
         "task": {"kind": "survival", "loss": "cox"},
         "training": {"epochs": 8, "accumulate": 4, "checkpoint_seconds": 0},
     }
     settings = resolve("abmil", changes=changes)
     whole = train_run(cohorts["survival"], tmp_path / "whole", settings)
-    train_until_killed(cohorts["survival"], tmp_path / "run", "abmil", changes, step, flush=True)
+    train_until_killed(cohorts["survival"], tmp_path / "run", "abmil", changes, step=5, flush=True)
     run = train_run(cohorts["survival"], tmp_path / "run", settings)
     assert same(weights(run), weights(whole))
     assert (run.training(0, 0) / "task.json").read_text() == (whole.training(0, 0) / "task.json").read_text()

@@ -209,7 +209,7 @@ def test_a_column_with_infinite_scale_is_zero():
 
 def test_a_loss_that_is_no_longer_finite_is_told():
     bags, targets, replicas = make()
-    replicas[1] = replace(replicas[1], scale=np.full(WIDTH, 1e-38, np.float32))
+    replicas[1] = replace(replicas[1], scale=np.full(WIDTH, 2e-38, np.float32))
     with pytest.raises(AsmilError, match="replica 1 is no longer finite"):
         train_side_by_side(settings("abmil"), bags, targets, 2, replicas, order_seed=0, every_epoch=False)
 
