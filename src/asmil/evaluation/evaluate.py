@@ -54,7 +54,7 @@ class TaskEvaluator:
     """How one task is evaluated and reported.
 
     evaluate: a run, the part, the number of resamples and their seed, the unit and the rule of the threshold
-    blocks: what a report says of one run, beside the summary of its metrics
+    blocks: what a report says of one run, besides the summary of its metrics
     reading: how to read the numbers of several runs
     units: what may be evaluated
     """

@@ -157,33 +157,33 @@ def test_lesion_scores_of_the_challenge_s_code_are_float32() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "told"),
+    ("rows", "named"),
     [
-        ([(0.0, 1, 1)], "slide s9: a detection has the score 0"),
+        ([(0.0, 1, 1)], "slide s9: .*score 0"),
         ([(-2.5, 1, 1)], "-2.5"),
         ([(np.nan, 1, 1)], "slide s9.*finite"),
         ([(0.5, 1)], "score, x, y"),
-        ([("high", 1, 1)], "slide s9: detections: these are no numbers"),
+        ([("high", 1, 1)], "slide s9: detections"),
     ],
 )
-def test_scores_that_cannot_be_told_from_a_miss_are_refused(rows, told) -> None:
-    with pytest.raises(AsmilError, match=told):
+def test_scores_that_look_like_a_miss_are_refused(rows, named) -> None:
+    with pytest.raises(AsmilError, match=named):
         froc([slide_of("s9", rows, None)])
 
 
 @pytest.mark.parametrize(
-    ("labels", "downsample", "told"),
+    ("labels", "downsample", "named"),
     [
-        (np.zeros((0, 0), dtype=int), 32, "labels are rows and columns"),
-        (np.ones(5, dtype=int), 32, "labels are rows and columns"),
-        (-np.ones((5, 5), dtype=int), 32, "labels are 0 outside"),
-        ([[0.5, 1.0]], 32, "labels are 0 outside"),
-        ([[np.nan, 1.0]], 32, "labels: the value at place 0, 0 is missing"),
-        (np.ones((5, 5), dtype=int), 0, "downsample must be above 0"),
+        (np.zeros((0, 0), dtype=int), 32, "labels"),
+        (np.ones(5, dtype=int), 32, "labels"),
+        (-np.ones((5, 5), dtype=int), 32, "labels"),
+        ([[0.5, 1.0]], 32, "labels"),
+        ([[np.nan, 1.0]], 32, "labels: .*0, 0"),
+        (np.ones((5, 5), dtype=int), 0, "downsample"),
     ],
 )
-def test_masks_that_are_none_are_refused(labels, downsample, told) -> None:
-    with pytest.raises(AsmilError, match=f"slide s9: {told}"):
+def test_masks_that_are_none_are_refused(labels, downsample, named) -> None:
+    with pytest.raises(AsmilError, match=f"slide s9: {named}"):
         froc([FrocSlide("s9", [(0.5, 1, 1)], labels, downsample=downsample)])
 
 
@@ -192,41 +192,41 @@ def test_labels_can_be_lists() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "named"),
     [
-        ({"rule": "upp"}, "rule cannot be 'upp': did you mean 'up'"),
-        ({"index": "ceil"}, "index cannot be 'ceil'"),
-        ({"thresholds": "all"}, "thresholds cannot be 'all'"),
-        ({"fp_slides": "tumor"}, "fp_slides cannot be 'tumor'"),
+        ({"rule": "upp"}, "rule .*'upp'.*'up'"),
+        ({"index": "ceil"}, "index .*'ceil'"),
+        ({"thresholds": "all"}, "thresholds .*'all'"),
+        ({"fp_slides": "tumor"}, "fp_slides .*'tumor'"),
         ({"fp_targets": ()}, "fp_targets"),
         ({"fp_targets": (np.nan,)}, "fp_targets"),
     ],
 )
-def test_unknown_options_are_refused(options, told) -> None:
-    with pytest.raises(AsmilError, match=told):
+def test_unknown_options_are_refused(options, named) -> None:
+    with pytest.raises(AsmilError, match=named):
         FrocOptions(**options)
 
 
 def test_an_unknown_preset_is_named_with_the_nearest() -> None:
-    with pytest.raises(AsmilError, match="did you mean 'release'"):
+    with pytest.raises(AsmilError, match="'release'"):
         froc([], "relese")
 
 
 @pytest.mark.parametrize(
-    ("slides", "preset", "told"),
+    ("slides", "preset", "named"),
     [
-        ([], "release", "no slide has a lesion"),
-        ([slide_of("n", [(0.5, 1, 1)], None)], "release", "no slide has a lesion"),
-        ([slide_of("t", [(0.5, *IN_1)], itc=(1, 2, 3))], "release", "larger than isolated tumor cells"),
-        ([slide_of("t", [(0.5, *IN_1)])], "asmil_text", "normal slides, and there is none"),
+        ([], "release", "lesion"),
+        ([slide_of("n", [(0.5, 1, 1)], None)], "release", "lesion"),
+        ([slide_of("t", [(0.5, *IN_1)], itc=(1, 2, 3))], "release", "isolated tumor cells"),
+        ([slide_of("t", [(0.5, *IN_1)])], "asmil_text", "normal slides"),
     ],
 )
-def test_an_undefined_score_is_nan_with_a_reason(slides, preset, told) -> None:
+def test_an_undefined_score_is_nan_with_a_reason(slides, preset, named) -> None:
     found = froc(slides, preset)
     assert np.isnan(found.score)
     assert np.isnan(found.sensitivities).all()
     assert np.isnan([found.average_fp, found.sensitivity]).all(axis=1).any(), "no point of the curve is defined"
-    assert told in found.reason
+    assert named in found.reason
 
 
 def test_min_max_scaling_leaves_nothing_below_one_false_positive_a_normal_slide() -> None:

@@ -1,4 +1,4 @@
-"""The truth of slides: from outlines, masks and tables of tiles, with what must be told about it."""
+"""The truth of slides: from outlines, masks and tables of tiles, and notes about it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_outlines_and_masks_agree(tmp_path):
     assert truth.tumor("c", FRAME) is None
 
 
-def test_what_was_read_is_told(tmp_path):
+def test_notes_name_what_was_read(tmp_path):
     regions = [feature("Tumor", 0, 0, 100), feature("Fat", 0, 0, 50), feature("exclusion", 10, 10, 20)]
     (tmp_path / "a.geojson").write_text(json.dumps(regions))
     (tmp_path / "a.xml").write_text("<ASAP_Annotations/>")
@@ -50,11 +50,8 @@ def test_what_was_read_is_told(tmp_path):
     truth = truth_of(tmp_path, ["a"])
     truth.tumor("a", FRAME)
     notes = "\n".join(truth.notes())
-    assert "regions taken as tumor: Tumor (1)" in notes
-    assert "regions cut out of it: exclusion (1)" in notes
-    assert "not used (name them with --tumor or --exclude): Fat (1)" in notes
-    assert "for a: a.geojson, not a.xml" in notes
-    assert "1 annotation files belong to no slide of the cohort: lost.xml" in notes
+    for found in ("Tumor (1)", "exclusion (1)", "Fat (1)", "a.geojson", "a.xml", "lost.xml"):
+        assert found in notes
 
 
 def test_regions_outside_of_the_slide_and_clashing_files(tmp_path):
@@ -63,11 +60,9 @@ def test_regions_outside_of_the_slide_and_clashing_files(tmp_path):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "b.xml").write_text("<ASAP_Annotations/>")
     truth = truth_of(tmp_path, ["a", "b"])
-    with pytest.raises(
-        AsmilError, match=r"a: no region of .*a\.geojson covers .*outside of the slide \(1024 x 768 px\)"
-    ):
+    with pytest.raises(AsmilError, match=r"a: .*a\.geojson .*1024 x 768 px"):
         truth.tumor("a", FRAME)
-    with pytest.raises(AsmilError, match="b: it has several annotation files of one kind"):
+    with pytest.raises(AsmilError, match=r"b: .*b\.xml"):
         truth.tumor("b", FRAME)
 
 
@@ -95,14 +90,14 @@ def test_a_table_of_tiles(tmp_path, suffix):
 
 
 def test_tables_that_cannot_be_used(tmp_path):
-    for name, text, told in (
-        ("a.csv", "slide,x,y\ns,1,2\n", "lacks the columns tumor"),
-        ("b.csv", "slide,x,y,tumor\ns,1,2,yes\n", "must be numbers"),
-        ("c.csv", "slide,x,y,tumor\ns,1,,1\n", "without gaps"),
-        ("d.parquet", "no parquet", "cannot be read"),
+    for name, text, named in (
+        ("a.csv", "slide,x,y\ns,1,2\n", "columns tumor"),
+        ("b.csv", "slide,x,y,tumor\ns,1,2,yes\n", "tumor"),
+        ("c.csv", "slide,x,y,tumor\ns,1,,1\n", "x, y"),
+        ("d.parquet", "no parquet", "Parquet"),
     ):
         (tmp_path / name).write_text(text)
-        with pytest.raises(AsmilError, match=told):
+        with pytest.raises(AsmilError, match=rf"{name}: .*{named}"):
             TileTruth(tmp_path / name)
-    with pytest.raises(AsmilError, match="no such table"):
+    with pytest.raises(AsmilError, match=r"none\.csv"):
         TileTruth(tmp_path / "none.csv")

@@ -53,7 +53,7 @@ def test_no_slides_have_no_ranking() -> None:
 
 
 def test_mistakes_are_told() -> None:
-    with pytest.raises(AsmilError, match="one score a tile"):
+    with pytest.raises(AsmilError, match="per tile"):
         RankedTiles([[True]], [[0.1, 0.2]])
     with pytest.raises(AsmilError, match="1 of 2 tile scores"):
         RankedTiles([[True, False]], [[0.1, np.nan]])

@@ -1,4 +1,4 @@
-"""What localization accepts: masks and corners of tiles, checked at the border."""
+"""Checks of the arrays that localization accepts: masks and corners of tiles."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def corners_of(coords: npt.ArrayLike) -> Floats:
     return corners
 
 
-def one_a_tile(corners: Floats, values: npt.NDArray[np.generic], name: str) -> None:
-    """Refuse values that are not one a tile."""
+def one_per_tile(corners: Floats, values: npt.NDArray[np.generic], name: str) -> None:
+    """Refuse values unless there is one per tile."""
     if values.shape != (len(corners),):
-        raise AsmilError(f"there are {len(corners)} tiles and {values.size} {name}; give one a tile")
+        raise AsmilError(f"there are {len(corners)} tiles and {values.size} {name}; give one per tile")

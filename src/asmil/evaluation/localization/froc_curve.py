@@ -1,6 +1,6 @@
-"""FROC: sensitivity for lesions against false positives a slide, under three conventions that are all in use.
+"""FROC: sensitivity for lesions against false positives per slide, under three conventions that are all in use.
 
-The same detections get different scores under different conventions, so a result carries the name of its own. Presets:
+The same detections get different scores under different conventions, so a result names its convention. Presets:
 `challenge2016` is the challenge's code (with the interpolation of NCRF and MONAI, since it had no score), `release`
 the script that ships with the public data, `asmil_text` what papers describe: false positives of normal slides only.
 """
@@ -41,7 +41,7 @@ class FrocOptions:
     fp_slides: false positives are counted on, and averaged over, all slides or normal ones
     rule: sensitivity at a number of false positives that no threshold reaches exactly: `linear` interpolates, `up`
         takes the first point with at least as many, `down` the best with at most as many (never more than was measured)
-    fp_targets: the numbers of false positives a slide at which sensitivities are averaged
+    fp_targets: the numbers of false positives per slide at which sensitivities are averaged
     """
 
     index: Index = "round"
@@ -56,7 +56,7 @@ class FrocOptions:
             if word not in words:
                 raise AsmilError(f"the FROC option {name} cannot be {word!r}: {did_you_mean(str(word), words)}")
         if not self.fp_targets or not all(target >= 0 for target in self.fp_targets):
-            raise AsmilError(f"fp_targets: give numbers of false positives a slide, at least 0, not {self.fp_targets}")
+            raise AsmilError(f"fp_targets: give false positives per slide, at least 0, not {self.fp_targets}")
 
 
 PRESETS: dict[str, FrocOptions] = {
@@ -68,12 +68,12 @@ PRESETS: dict[str, FrocOptions] = {
 
 @dataclass(frozen=True)
 class FrocSlide:
-    """What was detected on a slide, and what is there.
+    """The detections and the lesions of a slide.
 
     detections: n x 3 rows (score, x, y), in level-0 pixels; scores above 0 and comparable between slides
     labels: H x W of the evaluation mask (0, or the lesion's number 1 .. L); None on a normal slide
     itc: the labels of isolated tumor cells
-    downsample: level-0 pixels to the side of a mask pixel
+    downsample: level-0 pixels along the side of a mask pixel
     """
 
     name: str
@@ -85,12 +85,12 @@ class FrocSlide:
 
 @dataclass(frozen=True)
 class SlideHits:
-    """The detections of a slide, judged. A FROC of any resample of slides follows from these.
+    """The detections of a slide, assigned to its lesions. The FROC of any resample of slides follows from these.
 
     false_positives: scores, in the order of the detections
-    lesion_scores: one a label: the best score of its hits, 0 for missed lesions and for isolated tumor cells
-    is_target: one a label: whether it counts as a lesion
-    n_outside: how many of the false positives lie outside of the mask by more than a pixel
+    lesion_scores: one per label: the best score of its hits, 0 for missed lesions and for isolated tumor cells
+    is_target: one per label: whether it counts as a lesion
+    n_outside: how many false positives lie more than a pixel outside of the mask
     """
 
     name: str
@@ -102,16 +102,16 @@ class SlideHits:
 
     @property
     def n_lesions(self) -> int:
-        """How many lesions are to be found."""
+        """How many lesions are targets."""
         return int(self.is_target.sum())
 
 
 def judge_detections(slide: FrocSlide, index: Index = "round") -> SlideHits:
     """Look up every detection in the evaluation mask at row y / downsample, column x / downsample.
 
-    `floor` and `round` (half to even) say how these become whole numbers. Under `floor` the scores of lesions are
-    rounded to float32, as the challenge's own code keeps them. One row or column past the end is the last one; what
-    is further outside is in no lesion.
+    `floor` and `round` (half to even) define how these become whole numbers. Under `floor` the scores of lesions are
+    rounded to float32, as in the code of the challenge. One row or column past the end counts as the last one;
+    detections further outside are in no lesion.
     """
     score, x, y = _checked_detections(slide)
     if slide.labels is None:
@@ -198,7 +198,7 @@ class Froc:
 
 
 def froc(slides: Sequence[FrocSlide], preset: str = "release", options: FrocOptions | None = None) -> Froc:
-    """The FROC of slides under a preset, or under options of one's own.
+    """The FROC of slides under a preset, or under custom options.
 
     sensitivity(t) = lesions with a score >= t over all lesions of all slides, isolated tumor cells left out;
     average_fp(t) = false positives with a score >= t over the number of slides (all, or normal ones).
@@ -215,7 +215,7 @@ def froc_options(preset: str) -> FrocOptions:
 
 
 def froc_of_hits(hits: Sequence[SlideHits], options: FrocOptions) -> Froc:
-    """The FROC of slides whose detections are judged already, with the index of these options."""
+    """The FROC of slides whose detections are already assigned to lesions, with the index of these options."""
     pool = HitPool(hits, options)
     curve = pool.curve(np.ones(len(hits)))
     reason = pool.reason()
@@ -239,7 +239,7 @@ def froc_of_hits(hits: Sequence[SlideHits], options: FrocOptions) -> Froc:
 
 
 def resampled_froc(hits: Sequence[SlideHits], options: FrocOptions, counts: npt.ArrayLike) -> Floats:
-    """R scores of R x S counts: how often each of the S slides is in a resample; nan where a score is undefined."""
+    """R scores of R x S counts: how often each of the S slides is drawn; nan where a score is undefined."""
     pool = HitPool(hits, options)
     return np.array([pool.score(row) for row in np.atleast_2d(np.asarray(counts, dtype=np.float64))])
 
@@ -254,7 +254,7 @@ class Curve:
 
 
 class HitPool:
-    """The hits of many slides, sorted once, so that the curve of every resample of slides is cheap."""
+    """The hits of many slides, sorted once, so that the curve of each resample is cheap."""
 
     def __init__(self, hits: Sequence[SlideHits], options: FrocOptions) -> None:
         self.options = options
@@ -284,7 +284,7 @@ class HitPool:
         return ""
 
     def curve(self, counts: Floats) -> Curve:
-        """The curve when slide s is there counts[s] times; nan where a number would be divided by 0."""
+        """The curve when slide s is drawn counts[s] times; nan where a number would be divided by 0."""
         n = len(self.thresholds)
         of_fp, of_lesion = counts[self._fp_slide], counts[self._lesion_slide]
         false = _counts_from(self._fp_place, of_fp, n)
@@ -304,7 +304,7 @@ class HitPool:
             )
 
     def score(self, counts: Floats) -> float:
-        """The score when slide s is there counts[s] times; nan without lesions or without slides to average over."""
+        """The score when slide s is drawn counts[s] times; nan without lesions or without slides to average over."""
         averaged_over = self.is_normal if self.options.fp_slides == "normal" else np.ones(len(counts), dtype=bool)
         if counts @ self.n_lesions == 0 or not counts[averaged_over].any():
             return float("nan")

@@ -1,11 +1,11 @@
-"""From scores of tiles to detections. No paper on bags of tiles fixes this, and it decides the FROC.
+"""From scores of tiles to detections. Papers on bags of tiles do not define this step, but FROC depends on it.
 
-`nms` takes the best tile and silences its neighborhood, again and again; `components` makes one point of a group of
-neighboring tiles; `tiles` makes one of every tile, so that a broad wrong region costs hundreds of false positives.
+`nms` repeatedly takes the best tile and suppresses its neighborhood; `components` makes one point of each group of
+neighboring tiles; `tiles` makes every tile a point, so a large wrong region costs hundreds of false positives.
 FROC values of different conversions do not compare.
 
-Neighbors are told on a grid: column round((x - smallest x) / step), rows alike, half up. Tiles that lie between
-the places of the grid go to the nearest one; where several tiles come to one place, the best stands for them.
+Neighbors are found on a grid: column round((x - smallest x) / step), rows likewise, half up. Tiles between grid places
+go to the nearest one; if several tiles share a place, the best one represents them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from scipy import ndimage
 
 from asmil.errors import AsmilError, did_you_mean
-from asmil.evaluation.localization.checks import corners_of, one_a_tile
+from asmil.evaluation.localization.checks import corners_of, one_per_tile
 from asmil.evaluation.localization.lesions import EIGHT_CONNECTED
 from asmil.tasks.checked_arrays import Floats, numbers_of
 
@@ -38,14 +38,14 @@ def points_from_tiles(
     """n x 3 detections (score, x, y) at the centers of tiles whose upper left corners are `coords`, N x 2.
 
     nms: tiles with a score above `threshold`, the highest first (of equal ones the first in x, then in y); each one
-        silences the places [x - radius, x + radius) by [y - radius, y + radius) of the grid. Highest score first.
+        suppresses the places [x - radius, x + radius) by [y - radius, y + radius) of the grid. Highest score first.
     components: the best tile of every 8-connected group of tiles with a score of at least `threshold`, highest first.
     tiles: every tile with a score of at least `threshold`, in the order of the tiles.
     A score of 0 or less is never a point. `step_px_level0` is the step of the grid where tiles overlap or lie apart;
     it is the side of a tile otherwise.
     """
     coords, scores = corners_of(coords), numbers_of("scores", scores).reshape(-1)
-    one_a_tile(coords, scores, "scores")
+    one_per_tile(coords, scores, "scores")
     step = tile_px_level0 if step_px_level0 is None else step_px_level0
     if not (tile_px_level0 > 0 and step > 0):
         raise AsmilError(f"the side and the step of tiles must be above 0 px, not {tile_px_level0:g} and {step:g}")
@@ -58,7 +58,7 @@ def points_from_tiles(
         place = _places(coords, step)[kept]
         order = np.lexsort((place[:, 1], place[:, 0], -scores[kept]))
         place = place[order] - place.min(axis=0)
-        chosen = _unsilenced(place, int(radius)) if conversion == "nms" else _first_of_groups(place)
+        chosen = _unsuppressed(place, int(radius)) if conversion == "nms" else _first_of_groups(place)
         kept = kept[order[chosen]]
     return np.column_stack([scores[kept], coords[kept] + tile_px_level0 / 2])
 
@@ -67,14 +67,14 @@ def _places(coords: Floats, step: float) -> Places:
     return np.asarray(np.floor((coords - coords.min(axis=0)) / step + 0.5), dtype=np.intp)
 
 
-def _unsilenced(place: Places, radius: int) -> Places:
+def _unsuppressed(place: Places, radius: int) -> Places:
     """Which places, gone through in order, are not in the window of one that was taken before."""
-    silent = np.zeros(place.max(axis=0) + 1, dtype=bool)
+    suppressed = np.zeros(place.max(axis=0) + 1, dtype=bool)
     chosen = []
     for number, (x, y) in enumerate(place.tolist()):
-        if not silent[x, y]:
+        if not suppressed[x, y]:
             chosen.append(number)
-            silent[max(x - radius, 0) : x + radius, max(y - radius, 0) : y + radius] = True
+            suppressed[max(x - radius, 0) : x + radius, max(y - radius, 0) : y + radius] = True
     return np.array(chosen, dtype=np.intp)
 
 

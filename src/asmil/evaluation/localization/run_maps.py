@@ -24,7 +24,7 @@ from asmil.training.prediction import RunPredictor
 
 @dataclass(frozen=True)
 class SlideMap:
-    """What the models of a run that may judge a slide say of it, averaged over them.
+    """The heat map and probabilities of a slide, averaged over the models that may evaluate it.
 
     coords: N x 2, upper left corners of the tiles in level-0 pixels
     heat: N values of the method's heat map
@@ -40,10 +40,10 @@ class SlideMap:
 
 
 class RunMaps:
-    """The models of a run, asked only for slides that they may judge.
+    """The models of a run, used only for slides that they may evaluate.
 
-    A slide of the run is judged by the folds in which it has the asked-for role. A slide that the run has not seen, nor
-    another slide of its patient, is judged by all models, and counts as a test slide.
+    A slide of the run is evaluated with the folds in which it has the given role. A slide is new if the run has seen
+    neither it nor another slide of its patient; it is evaluated with all models and counts as a test slide.
     """
 
     def __init__(self, run: Path | str, role: Roles = "test", heatmap: str | None = None, device: str = "auto") -> None:
@@ -65,7 +65,7 @@ class RunMaps:
 
     @property
     def unfinished(self) -> int:
-        """How many trainings have not ended; their models are not used."""
+        """The number of unfinished trainings; their models are not used."""
         return self._predictor.unfinished
 
     @property
@@ -114,14 +114,14 @@ class RunMaps:
         found = [one.model for one in self._predictor.trained if not roles or one.fold in folds]
         if not found:
             raise AsmilError(
-                f"{slide.slide}: no training of the fold in which its role is {self.role} has ended; finish the run "
-                "with `asmil train`"
+                f"{slide.slide}: no training of the fold in which its role is {self.role} is finished; finish the "
+                "run with `asmil train`"
             )
         return found
 
 
 def _roles_by(splits: pd.DataFrame, column: str) -> dict[str, dict[str, set[int]]]:
-    """For every slide or patient the folds of each of its roles."""
+    """The folds of each role of every slide or patient."""
     found: dict[str, dict[str, set[int]]] = {}
     for name, role, fold in zip(splits[column], splits["role"], splits["fold"], strict=True):
         found.setdefault(str(name), {}).setdefault(str(role), set()).add(int(fold))

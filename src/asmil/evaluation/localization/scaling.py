@@ -1,9 +1,9 @@
-"""From attention to scores with a threshold, in the paper's way and in ways that are fair to normal slides.
+"""From attention to scores with a threshold, as in papers and in ways that are fair to normal slides.
 
-Attention sums to 1 on every slide, whatever it shows. Min-max scaling, which papers use, makes the highest tile of
-every slide 1, that of a normal slide too: its specificity measures how peaked the attention is, and as many false
-positives as there are normal slides have the highest possible score. `cohort` and `gated` force no positive tile onto
-a slide; under `times_n` the highest tile is at least 1, since not all are below average, but how high depends on it.
+Attention sums to 1 on every slide. Min-max scaling, which papers use, sets the highest tile of every slide to 1, also
+on normal slides: specificity then measures how peaked the attention is, and every normal slide adds a false positive
+with the highest possible score. `cohort` and `gated` allow slides without positive tiles; under `times_n` the highest
+tile is at least 1, since not all tiles are below average.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from asmil.tasks.checked_arrays import Floats, floats_of
 Scaling = Literal["minmax", "rank", "times_n", "cohort", "gated"]
 
 THRESHOLDS: dict[Scaling, float] = {"minmax": 0.5, "rank": 0.5, "times_n": 1.0, "cohort": 0.5, "gated": 0.5}
-"""From which score on a tile is positive, unless validation slides say otherwise."""
+"""A tile is positive from this score on."""
 
 
 def scale_scores(
@@ -69,7 +69,7 @@ def cohort_limits(maps: Iterable[npt.ArrayLike]) -> tuple[float, float]:
     """
     ends = [(np.min(values), np.max(values)) for values in map(np.asarray, maps) if values.size]
     if not ends:
-        raise AsmilError("there is no slide with tiles, so that the cohort has no limits")
+        raise AsmilError("there is no slide with tiles, so the cohort has no limits")
     return float(min(low for low, _ in ends)), float(max(high for _, high in ends))
 
 

@@ -1,7 +1,7 @@
-"""Maps of positive tiles beside the annotation: Dice, specificity, missed regions, the share of tumor in a tile.
+"""Maps of positive tiles compared with annotations: Dice, specificity, missed regions, tumor share of a tile.
 
 A tile at (x, y) with side t covers the rows floor(y / d) .. floor((y + t) / d) - 1 of a mask with d level-0 pixels to
-a mask pixel, and columns alike, as far as the mask goes. The truth is the annotation itself, without a margin.
+a mask pixel, and columns likewise, within the mask. The truth is the annotation itself, without a margin.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from asmil.cohort.source import FeatureInfo
 from asmil.errors import AsmilError
-from asmil.evaluation.localization.checks import corners_of, flags_of, mask_of, one_a_tile
+from asmil.evaluation.localization.checks import corners_of, flags_of, mask_of, one_per_tile
 from asmil.evaluation.localization.lesions import CAMELYON_UM_PER_PIXEL, MASK_DOWNSAMPLE, label_regions
 from asmil.tasks.checked_arrays import Floats, numbers_of
 
@@ -32,7 +32,7 @@ def tile_mask(
 ) -> Booleans:
     """H x W: the union of the rectangles of the positive tiles; `coords` are N x 2 upper left corners (x, y)."""
     corners, is_positive = corners_of(coords), flags_of("positive", positive)
-    one_a_tile(corners, is_positive, "values of positive")
+    one_per_tile(corners, is_positive, "values of positive")
     mask = np.zeros(shape, dtype=bool)
     chosen = corners[is_positive]
     for top, bottom, left, right in np.stack(_rectangles(chosen, tile_px_level0, shape, downsample), axis=1).tolist():
@@ -43,7 +43,7 @@ def tile_mask(
 def tile_overlap(
     truth: npt.ArrayLike, coords: npt.ArrayLike, tile_px_level0: float, downsample: float = MASK_DOWNSAMPLE
 ) -> Floats:
-    """N shares: how much of the mask pixels of every tile is tumor; 0 for a tile outside of the mask."""
+    """N shares: the tumor share of each tile's mask pixels; 0 for a tile outside of the mask."""
     tumor_mask = mask_of("tumor mask", truth)
     top, bottom, left, right = _rectangles(corners_of(coords), tile_px_level0, tumor_mask.shape, downsample)
     sums = cv2.integral(tumor_mask.astype(np.uint8), sdepth=cv2.CV_32S)
@@ -75,12 +75,12 @@ def specificity(scores: npt.ArrayLike, threshold: float = 0.5, threshold_is_posi
 
 
 def highest_specificity(n_tiles: int) -> float:
-    """What specificity can be at most under min-max scaling, which puts a tile at 1 on every slide: 1 - 1/N."""
+    """The highest specificity under min-max scaling, which sets a tile of every slide to 1: 1 - 1/N."""
     return 1 - 1 / n_tiles
 
 
 def regions_found(truth: npt.ArrayLike, predicted: npt.ArrayLike) -> Booleans:
-    """One a region of the truth (8-connected, numbered row by row): whether a predicted pixel is in it."""
+    """One value per region of the truth (8-connected, numbered row by row): whether a predicted pixel is in it."""
     there, found = mask_of("tumor mask", truth), mask_of("predicted mask", predicted)
     if there.shape != found.shape:
         raise AsmilError(f"regions are looked for in masks of one shape, not {there.shape} and {found.shape}")
@@ -95,7 +95,7 @@ def all_tumor_tiles_positive(overlap: npt.ArrayLike, positive: npt.ArrayLike) ->
 
 
 def without_last_tiles(mask: Booleans, tile_px_level0: float, downsample: float = MASK_DOWNSAMPLE) -> Booleans:
-    """The mask as MS-CLAM takes it for Dice: empty in the last tile's width of rows and columns."""
+    """The mask as MS-CLAM uses it for Dice: empty in the last rows and columns, one tile wide."""
     side = int(tile_px_level0 // downsample)
     cleared = np.zeros_like(mask)
     height, width = max(mask.shape[0] - side, 0), max(mask.shape[1] - side, 0)
@@ -149,7 +149,7 @@ class Frame:
 def frame_of(slide: str, info: FeatureInfo, coords: npt.NDArray[np.int64], mpp: float | None) -> Frame:
     """The frame of a slide, from what its feature file states.
 
-    mpp: what the manifest says, for files that do not
+    mpp: from the manifest, for files that do not state it
     A mask pixel is a power of two of level-0 pixels, as near as possible to CAMELYON16's 7.776 um and never larger
     than a tile; 32 where the resolution is not known.
     """
@@ -158,7 +158,7 @@ def frame_of(slide: str, info: FeatureInfo, coords: npt.NDArray[np.int64], mpp: 
     tile_px = info.tile_px_level0 or (side_um / mpp if side_um and mpp else None)
     if tile_px is None:
         raise AsmilError(
-            f"{slide}: how large its tiles are at level 0 is not known ({info.source}); extract the features again"
+            f"{slide}: the size of its tiles at level 0 is unknown ({info.source}); extract the features again"
         )
     stated = info.slide_width_px is not None and info.slide_height_px is not None
     width, height = np.ceil(coords.max(axis=0) + tile_px).astype(int).tolist()

@@ -42,7 +42,7 @@ class RankedTiles:
         truths = [np.asarray(part, dtype=bool).reshape(-1) for part in tumor]
         values = [floats_of("scores", part).reshape(-1) for part in scores]
         if [len(part) for part in truths] != [len(part) for part in values]:
-            raise AsmilError("every slide needs one score a tile, and one truth a tile")
+            raise AsmilError("every slide needs one score and one truth per tile")
         joined = np.concatenate([np.zeros(0), *values])
         if np.isnan(joined).any():
             raise AsmilError(f"{int(np.isnan(joined).sum())} of {len(joined)} tile scores are not numbers")
@@ -54,7 +54,7 @@ class RankedTiles:
         self._ends = np.flatnonzero(np.append(np.diff(falling) != 0, True)) if len(falling) else np.zeros(0, np.intp)
 
     def measure(self, counts: npt.ArrayLike) -> Ranking:
-        """AUC and AP when slide s is there counts[s] times.
+        """AUC and AP when slide s is drawn counts[s] times.
 
         AUC: the chance that a tumor tile has a higher score than another tile, ties counted half.
         AP: the mean precision at the tumor tiles, sum over thresholds of (recall gained) x precision.
@@ -74,7 +74,7 @@ class RankedTiles:
 
 
 def rank_tiles(tumor: Sequence[npt.ArrayLike], scores: Sequence[npt.ArrayLike]) -> TileRanking:
-    """AUC and AP of the tiles of S slides: `tumor` and `scores` hold one array of N_s values a slide.
+    """AUC and AP of the tiles of S slides: `tumor` and `scores` hold one array of N_s values per slide.
 
     The pooled measures need scores that are comparable between slides; those of a slide are the same under every
     scaling that keeps the order of its tiles.
@@ -93,9 +93,9 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def resampled_ranking(tumor: Sequence[Booleans], scores: Sequence[Floats], counts: Floats) -> tuple[Floats, Floats]:
-    """R areas under the ROC curve and R average precisions of R x S counts: how often each slide is in a resample.
+    """R areas under the ROC curve and R average precisions of R x S counts: how often each slide is drawn.
 
-    tumor, scores: one array of N_s values a slide. The numbers are those of `RankedTiles`, to about 1 / MOST_SCORES
+    tumor, scores: one array of N_s values per slide. The numbers are those of `RankedTiles`, to about 1 / MOST_SCORES
     where there are more distinct scores; nan where a resample has no tumor tile, the AUC also where it has no other.
     """
     place = _places(np.concatenate(scores))

@@ -32,13 +32,13 @@ MOST_NAMED = 5
 
 
 class Truth(Protocol):
-    """What is known of the tumor of slides."""
+    """A source of tumor masks."""
 
     def tumor(self, slide: str, frame: Frame) -> Mask | None:
-        """The mask of a slide's tumor; None where nothing is known of the slide."""
+        """The tumor mask of a slide; None if nothing is known about the slide."""
 
     def notes(self) -> Iterator[str]:
-        """What a reader must know of how the truth was read."""
+        """Caveats about how the truth was read."""
 
 
 class AnnotationTruth:
@@ -85,7 +85,7 @@ class AnnotationTruth:
             slide, (other, *_) = next(iter(self._files.beside.items()))
             used = self._files.by_slide[slide].name
             yield (
-                f"{len(self._files.beside)} slides have several annotation files; GeoJSON is taken before JSON, XML "
+                f"{len(self._files.beside)} slides have several annotation files; GeoJSON is preferred to JSON, XML "
                 f"and masks (for {slide}: {used}, not {other.name})"
             )
         if self._files.without_slide:
@@ -106,7 +106,7 @@ class AnnotationTruth:
 
 
 class TileTruth:
-    """Tumor as the tiles of which a table says so; `asmil synthetic` writes such a table."""
+    """Tumor tiles from a table; `asmil synthetic` writes such a table."""
 
     def __init__(self, path: Path | str) -> None:
         self._path = Path(path)
@@ -122,8 +122,8 @@ class TileTruth:
         return tile_mask(coords, rows["tumor"].to_numpy(dtype=bool), frame.tile_px, frame.shape, frame.downsample)
 
     def notes(self) -> Iterator[str]:
-        """How the truth was known."""
-        yield f"the truth is that of whole tiles ({self._path.name}), not of outlines"
+        """Where the truth comes from."""
+        yield f"the truth is per tile ({self._path.name}), not from outlines"
 
 
 def _fitting_shape(area: TumorArea, frame: Frame) -> tuple[int, int]:

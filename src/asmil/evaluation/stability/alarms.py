@@ -58,13 +58,13 @@ def alarms_of(
     config: Mapping[str, Any], times: pd.DataFrame, slides: pd.DataFrame, agreement: pd.DataFrame
 ) -> tuple[Alarm, ...]:
     """All alarms raised by the tables of a run."""
-    judged = slides[slides["n_tiles"] > FEWEST_TILES]
-    uniform = _uniform(config, times, judged)
+    eligible = slides[slides["n_tiles"] > FEWEST_TILES]
+    uniform = _uniform(config, times, eligible)
     found = (
         uniform,
-        _one_tile(config, judged),
-        _moving(config, times, judged),
-        _seeds_disagree(config, agreement[agreement["slide"].isin(judged["slide"])], flat=uniform is not None),
+        _one_tile(config, eligible),
+        _moving(config, times, eligible),
+        _seeds_disagree(config, agreement[agreement["slide"].isin(eligible["slide"])], flat=uniform is not None),
     )
     return tuple(alarm for alarm in found if alarm is not None)
 

@@ -29,7 +29,7 @@ def jsd(p: Floats, q: Floats) -> Floats:
     """The Jensen-Shannon divergence `KL(p || m)/2 + KL(q || m)/2`, m = (p + q)/2; between 0 and ln 2.
 
     With x = (p - q)/(p + q) it is `sum (p + q)/4 ((1 + x) ln(1 + x) + (1 - x) ln(1 - x))`: no term is negative, so that
-    also attentions that hardly differ are told apart.
+    attentions that hardly differ can be distinguished.
     """
     both = p + q
     x = np.divide(np.abs(p - q), both, out=np.zeros_like(both), where=both > 0)
