@@ -1,6 +1,6 @@
 """The programs of the attention blocks: queries folded into vectors, pooled embeddings to logits, and back.
 
-All of it is small (matrices I x I) and waits for memory, not for arithmetic; so each program takes a head or a few rows.
+All of it is small (matrices I x I) and waits for memory, not for arithmetic; so a program takes a head or a few rows.
 PARAMETERS is P x size (`layout.py`), GRADIENTS P x gradients_size; integer arguments named like parameters are their
 places there. See `tile_kernels.py` for the names of sizes.
 """
@@ -59,8 +59,7 @@ def fold_kernel(
         if of_bag:
             tl.store(BAG_VECTORS + (member * H + head) * I + i + inner, v, mask=is_inner)
         else:
-            place = VECTORS + (copy * A + a) * I + i + inner
-            tl.store(place, v.to(VECTORS.dtype.element_ty), mask=is_inner)
+            tl.store(VECTORS + (copy * A + a) * I + i + inner, v.to(VECTORS.dtype.element_ty), mask=is_inner)
     if of_bag:
         tl.store(BAG_CONSTANTS + member * H + head, constant)
         tl.store(BAG_QUERIES + member * I + rows, q, mask=is_j)
@@ -138,7 +137,7 @@ def bag_values_kernel(
     first_draw: tl.constexpr, I: tl.constexpr, IP: tl.constexpr, T: tl.constexpr, TP: tl.constexpr, H: tl.constexpr,
     d: tl.constexpr, DP: tl.constexpr,
 ):  # fmt: skip
-    """FEATURES (S x T x I) of the tokens, the attention of a head of [CLS] over the kept ones, its pooled vector and values.
+    """FEATURES (S x T x I) of the tokens, and for a head of [CLS] the attention over the kept ones and what it pools.
 
     A token is kept if its draw is at least token_drop; if none is, the one with the largest draw. ATTENTION: S x H x T,
     BAG_POOLED: S x H x I, BAG_VALUES: S x I. Grid: H, S.
@@ -181,9 +180,10 @@ def head_kernel(
     first_draw: tl.constexpr, C: tl.constexpr, CP: tl.constexpr, I: tl.constexpr, IP: tl.constexpr, A: tl.constexpr,
     BACKWARD: tl.constexpr, ANCHOR: tl.constexpr,
 ):  # fmt: skip
-    """EMBEDDING (S x I) and LOGITS (S x C) of the bags; with BACKWARD also LOSSES (S x 2: weighted cross-entropy, anchor).
+    """EMBEDDING (S x I) and LOGITS (S x C) of the bags.
 
-    And the gradients of the head and the norm, and D_BAG_OUTPUTS (S x I). Grid: S.
+    With BACKWARD also LOSSES (S x 2: weighted cross-entropy, anchor), the gradients of the head and the norm, and
+    D_BAG_OUTPUTS (S x I). Grid: S.
     """
     slot = tl.program_id(0)
     i, c = tl.arange(0, IP), tl.arange(0, CP)
@@ -210,7 +210,9 @@ def head_kernel(
             divergence = tl.sum(tl.load(SUMS + slot * 3 * A + 2 * A + tl.arange(0, A)), axis=0) / A
             tl.store(LOSSES + slot * 2 + 1, anchor_weight * divergence)
         d_logits = weight * (tl.where(is_c, tl.exp(logits - log_total), 0.0) - tl.where(c == target, 1.0, 0.0))
-        tl.store(gradients + head_weight + c[:, None] * I + i[None, :], d_logits[:, None] * embedding[None, :], mask=is_ci)
+        tl.store(
+            gradients + head_weight + c[:, None] * I + i[None, :], d_logits[:, None] * embedding[None, :], mask=is_ci
+        )
         tl.store(gradients + head_bias + c, d_logits, mask=is_c)
         d_embedding = tl.sum(d_logits[:, None] * w, axis=0)
         tl.store(gradients + norm_weight + i, d_embedding * normed, mask=is_i)
@@ -225,7 +227,7 @@ def output_backward_kernel(
     PARAMETERS, size, VALUES, D_OUTPUTS, D_VALUES, GRADIENTS, gradients_size, out_weight, out_bias,
     T: tl.constexpr, I: tl.constexpr, COLS: tl.constexpr, INNER: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of W_o and b_o, and D_VALUES (P x T x I) = W_o^T D_OUTPUTS (P x T x I). Grid: column blocks, T, P."""
+    """The gradients of W_o and b_o, and D_VALUES = W_o^T D_OUTPUTS (both P x T x I). Grid: column blocks, T, P."""
     column_block, token, member = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     columns, inner = column_block * COLS + tl.arange(0, COLS), tl.arange(0, INNER)
     is_column = columns < I
@@ -318,7 +320,7 @@ def value_backward_kernel(
     PARAMETERS, size, POOLED, D_VALUES, D_POOLED, D_POOLED_POOLED, GRADIENTS, gradients_size, v_weight, v_bias,
     I: tl.constexpr, T: tl.constexpr, H: tl.constexpr, d: tl.constexpr, DP: tl.constexpr, INNER: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of W_v and b_v, D_POOLED (P x A x I) = W_v^T D_VALUES, and its product with POOLED (P x A). Grid: A, P."""
+    """The gradients of W_v and b_v, D_POOLED (P x A x I) = W_v^T D_VALUES, and D_POOLED . POOLED (P x A). Grid: A, P."""
     a, member = tl.program_id(0), tl.program_id(1)
     A: tl.constexpr = T * H
     token, head = a // H, a % H
@@ -344,12 +346,12 @@ def value_backward_kernel(
 
 @triton.jit
 def fold_backward_kernel(
-    PARAMETERS, size, D_VECTORS_PARTS, D_CONSTANTS_PARTS, QUERIES, GRADIENTS, gradients_size,
+    PARAMETERS, size, D_VECTORS_PARTS, D_CONSTANTS_PARTS, QUERIES, BAG, LENGTH, GRADIENTS, gradients_size,
     tokens, q_weight, q_bias, k_weight, k_bias, token_parts, scale,
     I: tl.constexpr, T: tl.constexpr, H: tl.constexpr, d: tl.constexpr, DP: tl.constexpr, INNER: tl.constexpr,
-    PARTS: tl.constexpr,
+    PARTS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of W_q, b_q, W_k, b_k from those of vectors and constants.
+    """The gradients of W_q, b_q, W_k, b_k from those of vectors and constants, left in parts by `tile_backward_kernel`.
 
     Those of the tokens go to GRADIENTS at token_parts (H x T x I), one part a head. Grid: A, P.
     """
@@ -361,7 +363,8 @@ def fold_backward_kernel(
     rows = token * I + head * d + j
     base, gradients = PARAMETERS + member * size, GRADIENTS + member.to(tl.int64) * gradients_size
     q = tl.load(QUERIES + member * T * I + rows, mask=is_j, other=0.0)
-    d_constant = tl.sum(tl.load(D_CONSTANTS_PARTS + (member * PARTS + parts) * A + a), axis=0)
+    is_part = parts * ROWS < tl.load(LENGTH + tl.load(BAG + member))
+    d_constant = tl.sum(tl.load(D_CONSTANTS_PARTS + (member * PARTS + parts) * A + a, mask=is_part, other=0.0), axis=0)
     d_q = d_constant * tl.load(base + k_bias + rows, mask=is_j, other=0.0)
     tl.store(gradients + k_bias + rows, q * d_constant, mask=is_j)
     for i in range(0, I, INNER):
@@ -369,7 +372,7 @@ def fold_backward_kernel(
         is_both = is_j[:, None] & is_inner[None, :]
         at = rows[:, None] * I + i + inner[None, :]
         place = D_VECTORS_PARTS + ((member * PARTS + parts[:, None]) * A + a) * I + i + inner[None, :]
-        d_vector = tl.sum(tl.load(place, mask=is_inner[None, :], other=0.0), axis=0)
+        d_vector = tl.sum(tl.load(place, mask=is_part[:, None] & is_inner[None, :], other=0.0), axis=0)
         w = tl.load(base + k_weight + at, mask=is_both, other=0.0)
         d_q += tl.sum(w * d_vector[None, :], axis=1)
         tl.store(gradients + k_weight + at, q[:, None] * d_vector[None, :], mask=is_both)

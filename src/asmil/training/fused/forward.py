@@ -14,7 +14,7 @@ from asmil.training.fused.tile_kernels import embed_kernel, heatmap_kernel, pool
 from asmil.training.fused.weights import Weights
 
 SCORE_ROWS = 64
-POOL_PARTS = 32
+POOL_PARTS, POOL_ROWS = 64, 32
 OUTPUT_ROWS = 16
 
 
@@ -95,20 +95,21 @@ class Forward:
         score_kernel[(self.score_blocks, self.slots)](
             self.embedded, weights.vectors, weights.constants, self.scores, self.partials, self.member, self.bag,
             bags.lengths, self.longest, self.score_blocks, inner, sizes.rows, SCORE_ROWS, inner_block, self.anchor,
-            num_warps=4,
+            num_warps=8,
         )  # fmt: skip
         sums_kernel[(sizes.rows // 16, self.slots)](
-            self.partials, self.sums, self.bag, bags.lengths, self.score_blocks, sizes.rows, SCORE_ROWS, 64, 16,
-            self.anchor, num_warps=4,
+            self.partials, self.sums, self.bag, bags.lengths, self.score_blocks, sizes.rows, SCORE_ROWS, 256, 16,
+            self.anchor, num_warps=8,
         )  # fmt: skip
         pool_kernel[(POOL_PARTS, -(-inner // inner_block), self.slots)](
             self.embedded, self.scores, self.sums, self.pooled_parts, self.bag, bags.lengths, self.longest, inner,
-            sizes.rows, POOL_PARTS, SCORE_ROWS, inner_block, num_warps=4,
+            sizes.rows, POOL_PARTS, POOL_ROWS, inner_block, num_warps=4, num_stages=3,
         )  # fmt: skip
 
     def read_out(self, dropped: Dropped) -> None:
         """From the pooled embeddings to the outputs of the bag block, S x I."""
-        weights, sizes, start, size = self.weights, self.weights.sizes, self.weights.layout.start, self.weights.layout.size
+        weights, sizes, layout = self.weights, self.weights.sizes, self.weights.layout
+        start, size = layout.start, layout.size
         inner, tokens, heads = sizes.inner, sizes.tokens, sizes.heads
         values_kernel[(sizes.rows, self.slots)](
             weights.parameters, size, self.pooled_parts, self.pooled, self.values, self.member,

@@ -33,9 +33,7 @@ class Sizes:
     @staticmethod
     def of(model: ASMIL) -> Sizes:
         """Those of a model."""
-        return Sizes(
-            model.in_features, model.tokens.shape[1], model.config.tokens, model.config.heads, model.n_outputs
-        )
+        return Sizes(model.in_features, model.tokens.shape[1], model.config.tokens, model.config.heads, model.n_outputs)
 
     @property
     def rows(self) -> int:

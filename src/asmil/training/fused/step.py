@@ -21,8 +21,9 @@ from asmil.training.fused.tile_kernels import stem_backward_kernel, tile_backwar
 from asmil.training.fused.update_kernels import adam_kernel, begin_kernel, end_kernel
 from asmil.training.fused.weights import Weights
 
-TILE_PARTS, TILE_ROWS = 128, 64
-STEM_PARTS, STEM_ROWS, STEM_TILE = 16, 64, 128
+TILE_PARTS = 128
+STEM_PARTS, STEM_ROWS, STEM_TILE = 8, 128, 128
+# None of these numbers depends on the members: sums are taken in the same order, whatever trains beside.
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,8 @@ class StepSettings:
 class Step:
     """The training step of all members of `weights`, and everything it needs on the device.
 
-    Member p takes bag `order[p, step % n]` in its step `step`; its losses are noted at the same place of `epoch_losses`. All random
-    numbers of a step are a function of the member's key and the number of the step.
+    Member p takes bag `order[p, step % n]` in its step `step`; `epoch_losses` has its losses at the same place.
+    All random numbers of a step are a function of the member's key and the number of the step.
 
     longest: the tiles of the longest training bag
     n_order: the steps of an epoch
@@ -80,7 +81,11 @@ class Step:
         self.schedule = schedule.to(device=device, dtype=torch.float32).contiguous()
         self.class_weights = torch.tensor(settings.class_weights, device=device)
         self.d_bag_outputs, self.d_bag_values = zeros(inner), zeros(inner)
-        self.d_features, self.d_outputs, self.d_values = zeros(heads, tokens, inner), zeros(tokens, inner), zeros(tokens, inner)
+        self.d_features, self.d_outputs, self.d_values = (
+            zeros(heads, tokens, inner),
+            zeros(tokens, inner),
+            zeros(tokens, inner),
+        )
         self.d_pooled, self.d_pooled_pooled = zeros(rows, inner, dtype=weights.half), zeros(rows)
         self.d_embedded = zeros(self.forward.longest, inner, dtype=weights.half)
         self.d_vectors_parts, self.d_constants_parts = zeros(TILE_PARTS, rows, inner), zeros(TILE_PARTS, rows)
@@ -89,7 +94,7 @@ class Step:
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def _place_gradients(self) -> None:
-        """Where the gradient of each block of parameters lies: at the place of the parameters, or in parts behind them."""
+        """Where the gradient of a block of parameters lies: at the place of the parameters, or in parts behind them."""
         sizes, layout = self.weights.sizes, self.weights.layout
         inner, heads = sizes.inner, sizes.heads
         token_stride, cls_stride, stem_stride = sizes.tokens * inner, next_power_of_2(inner), inner * sizes.features
@@ -122,6 +127,7 @@ class Step:
         has_anchor = self.settings.anchor_weight is not None
         anchor_weight = self.settings.anchor_weight or 0.0
         column_blocks = -(-inner // OUTPUT_ROWS)
+        tile_rows = 128 if rows <= 64 else 64
         gradients = (self.gradients, self.gradients_size)
         weights.fold()
         forward.pool()
@@ -160,18 +166,21 @@ class Step:
         tile_backward_kernel[(TILE_PARTS, members)](
             forward.embedded, forward.scores, forward.sums, weights.vectors, self.d_pooled, self.d_pooled_pooled,
             anchor_weight / rows, self.d_embedded, self.d_vectors_parts, self.d_constants_parts, forward.bag,
-            bags.lengths, forward.longest, inner, rows, TILE_PARTS, TILE_ROWS, inner_block, has_anchor,
-            num_warps=4, num_stages=1,
+            bags.lengths, forward.longest, inner, rows, TILE_PARTS, tile_rows, inner_block, has_anchor,
+            num_warps=8, num_stages=2 if rows <= 64 else 1,
         )  # fmt: skip
         stem_backward_kernel[(-(-inner // STEM_TILE) * -(-sizes.features // STEM_TILE), STEM_PARTS, members)](
             self.d_embedded, bags.features, *gradients, self.stem_parts, forward.bag, bags.offsets, bags.lengths,
-            forward.longest, sizes.features, inner, STEM_PARTS, STEM_TILE, STEM_TILE, STEM_ROWS, num_warps=8,
+            forward.longest, sizes.features, inner, STEM_PARTS, STEM_TILE, STEM_TILE, STEM_ROWS, num_warps=4,
+            num_stages=3,
         )  # fmt: skip
         fold_backward_kernel[(rows, members)](
-            weights.parameters, size, self.d_vectors_parts, self.d_constants_parts, weights.queries, *gradients,
+            weights.parameters, size, self.d_vectors_parts, self.d_constants_parts, weights.queries,
+            forward.bag, bags.lengths, *gradients,
             start["tokens"], start["token_block.q_weight"], start["token_block.q_bias"],
             start["token_block.k_weight"], start["token_block.k_bias"], self.token_parts, weights.scale,
-            inner, tokens, heads, sizes.head_width, head_block, min(inner_block, 64), TILE_PARTS, num_warps=4,
+            inner, tokens, heads, sizes.head_width, head_block, min(inner_block, 64), TILE_PARTS, tile_rows,
+            num_warps=4,
         )  # fmt: skip
 
     def update(self) -> None:

@@ -1,10 +1,11 @@
 """The programs that read all tiles of a bag: embedding, scores, pooling, and their backward passes.
 
-Names of sizes, as in all kernels: P members (trainings), S slots (a member with a bag; in a step slot s is member s), N tiles,
-`longest` the tiles of the longest bag, D features, I inner width, T tokens, H heads, A = T H rows, d = I / H. Upper-case
-arguments are pointers, their shapes stand in the docstring. Half-precision buffers have the type of the features; sums are taken
-in float32. A program past the end of its bag returns at once. Nothing is added atomically: partial sums have a place each and
-are added in a fixed order, so that a step has the same bits every time, whatever trains beside it.
+Names of sizes, as in all kernels: P members (trainings), S slots (a member with a bag; in a step slot s is member s),
+N tiles, `longest` the tiles of the longest bag, D features, I inner width, T tokens, H heads, A = T H rows, d = I / H.
+Upper-case arguments are pointers; the docstrings give their shapes. Half-precision buffers have the type of the
+features; sums are taken in float32. A program past the end of its bag returns at once. Nothing is added atomically:
+partial sums have a place each and are added in a fixed order, so that a step has the same bits every time, whatever
+trains beside it.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ def embed_kernel(
 
 @triton.jit
 def log_sigmoid(x):
+    """log(1 / (1 + exp(-x))), without overflow."""
     return tl.minimum(x, 0.0) - tl.log(1.0 + tl.exp(-tl.abs(x)))
 
 
@@ -139,7 +141,7 @@ def pool_kernel(
     EMBEDDED, SCORES, SUMS, POOLED_PARTS, BAG, LENGTH, longest,
     I: tl.constexpr, A: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr, INNER: tl.constexpr,
 ):  # fmt: skip
-    """POOLED_PARTS (S x PARTS x A x I): softmax(z)^T h over every PARTS-th block of rows. Grid: PARTS, inner blocks, S."""
+    """POOLED_PARTS (S x PARTS x A x I): softmax(z)^T h, every PARTS-th block of rows. Grid: PARTS, inner blocks, S."""
     part, inner_block, slot = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     n = tl.load(LENGTH + tl.load(BAG + slot))
     a, inner, steps = tl.arange(0, A), inner_block * INNER + tl.arange(0, INNER), tl.arange(0, ROWS)
@@ -187,10 +189,13 @@ def tile_backward_kernel(
         dh = (dz V + p db) where h > 0                  dV = dz^T h        dc = sum dz
 
     D_POOLED: S x A x I, D_POOLED_POOLED: S x A (b . db), D_EMBEDDED: S x longest x I;
-    parts, over every PARTS-th block of rows: S x PARTS x A x I, S x PARTS x A. Grid: PARTS, S.
+    parts, over every PARTS-th block of rows: S x PARTS x A x I, S x PARTS x A; those without rows are left as they are.
+    Grid: PARTS, S.
     """
     part, slot = tl.program_id(0), tl.program_id(1)
     n = tl.load(LENGTH + tl.load(BAG + slot))
+    if part * ROWS >= n:
+        return
     a, inner, steps = tl.arange(0, A), tl.arange(0, INNER), tl.arange(0, ROWS)
     one_block: tl.constexpr = I <= INNER
     log_total = tl.load(SUMS + slot * 3 * A + a)
@@ -217,7 +222,7 @@ def tile_backward_kernel(
             dz += share * (p - tl.exp(log_sigmoid(y) - log_targets[None, :]))
         dz = tl.where(is_row, dz, 0.0)
         d_constants += tl.sum(dz, axis=0)
-        dz_half, p_half = dz.to(h.dtype), p.to(h.dtype)
+        dz_half, p_half = dz.to(EMBEDDED.dtype.element_ty), p.to(EMBEDDED.dtype.element_ty)
         for i in range(0, I, INNER):
             is_inner = inner[None, :] + i < I
             h = tl.load(embedded + i, mask=is_row & is_inner, other=0.0)
@@ -235,9 +240,8 @@ def tile_backward_kernel(
                     added += tl.load(d_vectors_part + i, mask=is_inner, other=0.0)
                 tl.store(d_vectors_part + i, added, mask=is_inner)
     tl.store(D_CONSTANTS_PARTS + (slot * PARTS + part) * A + a, d_constants)
-    if one_block | (part * ROWS >= n):
-        for i in range(0, I, INNER):
-            tl.store(d_vectors_part + i, d_vectors, mask=inner[None, :] + i < I)
+    if one_block:
+        tl.store(d_vectors_part, d_vectors, mask=inner[None, :] < I)
 
 
 @triton.jit
@@ -265,5 +269,7 @@ def stem_backward_kernel(
         g = tl.load(gradient, mask=is_row & (inner[None, :] < I), other=0.0)
         x = tl.load(features, mask=is_row & (columns[None, :] < D), other=0.0)
         total = tl.dot(tl.trans(g), x, total)
-    place = GRADIENTS + slot.to(tl.int64) * gradients_size + stem_parts + (part * I + inner[:, None]) * D + columns[None, :]
+    place = (
+        GRADIENTS + slot.to(tl.int64) * gradients_size + stem_parts + (part * I + inner[:, None]) * D + columns[None, :]
+    )
     tl.store(place, total, mask=(inner[:, None] < I) & (columns[None, :] < D))

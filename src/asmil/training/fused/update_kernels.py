@@ -44,8 +44,8 @@ def adam_kernel(
     """Adam, with the decay added to the gradient, and the anchor moved towards the new weights.
 
     The gradient of a block is the sum of PARTS pieces, STRIDE apart, from SOURCE on (one number each a block).
-    SCHEDULE (steps x 2): lr / (1 - beta1^n) and sqrt(1 - beta2^n) of step n. STEMS (P x 2 x I x D) gets a half-precision copy of
-    the stem, of STEM values. Grid: blocks, P.
+    SCHEDULE (steps x 2): lr / (1 - beta1^n) and sqrt(1 - beta2^n) of step n. STEMS (P x 2 x I x D) gets a copy of the
+    stem (STEM values) in half precision. Grid: blocks, P.
     """
     block, member = tl.program_id(0), tl.program_id(1)
     lane = tl.arange(0, BLOCK)
