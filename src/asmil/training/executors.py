@@ -47,32 +47,59 @@ class JobRunner:
     def _fused(self, jobs: Sequence[OneTraining]) -> list[OneTraining]:
         """The jobs that fused kernels train: as they began, or else as the settings ask and the machine allows."""
         asked, device = jobs[0].config.training.executor, jobs[0].material.device
-        reason = machine_reason(device) or settings_reason(jobs[0].config, *jobs[0].model_and_task())
         begun = {job.seed: _begun_with(job) for job in jobs}
+        wanted = [job for job in jobs if begun[job.seed] != "plain" and asked != "plain"]
+        if not wanted:
+            return []
+        reason = machine_reason(device) or settings_reason(wanted[0].config, *wanted[0].model_and_task())
+        if reason is None and not self._fits(wanted[0]):
+            reason = "the features of the training and validation slides do not fit into the memory of the GPU"
         if reason is None:
-            return [job for job in jobs if begun[job.seed] != "plain" and asked != "plain"]
+            return wanted
         bound = next((job.folder for job in jobs if begun[job.seed] == "fused"), None)
         if asked == "fused" or bound is not None:
             what = "training.executor = fused" if bound is None else f"{bound} was begun with the fused executor"
             raise AsmilError(f"{what}, but it cannot be used here: {reason}; run it elsewhere, or give another --out")
-        if device.type == "cuda" and asked != "plain":
+        if device.type == "cuda":
             self._tell(f"training without fused kernels: {reason}")
         return []
 
     def _side_by_side(
         self, jobs: Sequence[OneTraining], on_start: Callable[[OneTraining], None], on_epoch: OnEpoch
     ) -> Iterator[Trained]:
-        from asmil.training.fused.side_by_side import empty_pool, fit_side_by_side
+        """Train the jobs, as many at once as the memory of the device takes."""
+        from asmil.training.fused.side_by_side import fit_side_by_side, members_that_fit
 
-        first = jobs[0]
-        trainers: list[Trainer] = [job.trainer(on_epoch(job)) for job in jobs]
-        for job in jobs:
-            on_start(job)
+        train, val, pool = jobs[0].train, jobs[0].val, self._resident(jobs[0])
+        at_once = members_that_fit(jobs[0].model_and_task()[0], pool)
+        for first in range(0, len(jobs), at_once):
+            together = jobs[first : first + at_once]
+            trainers: list[Trainer] = [job.trainer(on_epoch(job)) for job in together]
+            for job in together:
+                on_start(job)
+            fit_side_by_side(trainers, pool, train, val)
+            for job, trainer in zip(together, trainers, strict=True):
+                yield job, job.finish(trainer)
+
+    def _fits(self, job: OneTraining) -> bool:
+        """Whether the features of the job's training and validation bags fit on the device; they are then there."""
+        from asmil.training.fused.side_by_side import empty_pool
+
         if self._pool is None:
-            self._pool = empty_pool(first.material.in_features, first.material.device)
-        fit_side_by_side(trainers, self._pool, first.train, first.val)
-        for job, trainer in zip(jobs, trainers, strict=True):
-            yield job, job.finish(trainer)
+            self._pool = empty_pool(job.material.in_features, job.material.device)
+        try:
+            for part in (job.train, job.val):
+                if part is not None:
+                    self._pool.add(part.bags)
+        except torch.OutOfMemoryError:
+            self._pool = None
+            torch.cuda.empty_cache()
+            return False
+        return True
+
+    def _resident(self, job: OneTraining) -> ResidentBags:
+        assert self._fits(job) and self._pool is not None, "was found to fit before"
+        return self._pool
 
     def _tell(self, text: str) -> None:
         if text not in self._noted:

@@ -157,6 +157,7 @@ def test_random_masks_depend_on_the_key_and_the_step_alone():
         step.keys.fill_(key)
         step.step.fill_(number)
         step.order.fill_(2)
+        step.begin()
         step.run()
         seen.append(((step.forward.outputs == 0).clone(), (step.forward.attention == 0).clone()))
         assert bool((step.forward.attention > 0).any(dim=-1).all())

@@ -320,7 +320,7 @@ def value_backward_kernel(
     PARAMETERS, size, POOLED, D_VALUES, D_POOLED, D_POOLED_POOLED, GRADIENTS, gradients_size, v_weight, v_bias,
     I: tl.constexpr, T: tl.constexpr, H: tl.constexpr, d: tl.constexpr, DP: tl.constexpr, INNER: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of W_v and b_v, D_POOLED (P x A x I) = W_v^T D_VALUES, and D_POOLED . POOLED (P x A). Grid: A, P."""
+    """The gradients of W_v and b_v, D_POOLED (P x A x I) = W_v^T D_VALUES, D_POOLED . POOLED (P x A). Grid: A, P."""
     a, member = tl.program_id(0), tl.program_id(1)
     A: tl.constexpr = T * H
     token, head = a // H, a % H

@@ -35,12 +35,6 @@ def rounded(tiles: int) -> int:
     return -(-tiles // SCORE_ROWS) * SCORE_ROWS
 
 
-def bytes_a_tile(weights: Weights) -> int:
-    """Of the buffers of one slot, for every tile of the longest bag."""
-    half = torch.tensor([], dtype=weights.half).element_size()
-    return 2 * weights.sizes.inner * half + 2 * weights.sizes.rows * 4
-
-
 class Forward:
     """The forward pass of S slots: slot s shows bag `bag[s]` to member `member[s]`.
 

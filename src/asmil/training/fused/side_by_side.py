@@ -7,11 +7,19 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from asmil.arithmetic import exact_arithmetic
+from asmil.models.asmil import ASMIL
+from asmil.models.base import MILModel
+from asmil.training.fused.layout import Sizes
 from asmil.training.fused.members import MemberEvaluator, Members
 from asmil.training.fused.resident import ResidentBags
+from asmil.training.fused.step import bytes_a_member
 from asmil.training.interruption import Interrupted, stop_requests
 from asmil.training.labeled_bags import LabeledBags
 from asmil.training.loop import Trainer
+
+MOST_MEMBERS = 64
+SHARE_OF_MEMORY = 0.7
+"""Of the free memory, for the buffers of the steps; an evaluation needs some of the rest."""
 
 
 def fit_side_by_side(
@@ -77,6 +85,17 @@ class _Running:
 def _recorded(trainer: Trainer, train: list[int]) -> list[int]:
     """Of the training bags, those whose attention may be recorded."""
     return train if trainer.config.record.attention != "none" and trainer.folder is not None else []
+
+
+def members_that_fit(model: MILModel, bags: ResidentBags) -> int:
+    """How many trainings on these bags fit beside them into the memory of the device; at least one is tried."""
+    assert isinstance(model, ASMIL)
+    if bags.features.device.type != "cuda":
+        return MOST_MEMBERS
+    free, _ = torch.cuda.mem_get_info(bags.features.device)
+    reusable = torch.cuda.memory_reserved(bags.features.device) - torch.cuda.memory_allocated(bags.features.device)
+    needed = bytes_a_member(Sizes.of(model), max(bags.sizes))
+    return max(1, min(MOST_MEMBERS, int(SHARE_OF_MEMORY * (free + reusable)) // needed))
 
 
 def empty_pool(width: int, device: torch.device) -> ResidentBags:

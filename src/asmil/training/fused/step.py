@@ -14,8 +14,8 @@ from asmil.training.fused.block_kernels import (
     token_norm_backward_kernel,
     value_backward_kernel,
 )
-from asmil.training.fused.forward import OUTPUT_ROWS, Dropped, Forward
-from asmil.training.fused.layout import BLOCK, FUSED_STEM, blocks_of, next_power_of_2
+from asmil.training.fused.forward import OUTPUT_ROWS, POOL_PARTS, Dropped, Forward
+from asmil.training.fused.layout import BLOCK, FUSED_STEM, Layout, Sizes, blocks_of, next_power_of_2
 from asmil.training.fused.resident import ResidentBags
 from asmil.training.fused.tile_kernels import stem_backward_kernel, tile_backward_kernel
 from asmil.training.fused.update_kernels import adam_kernel, begin_kernel, end_kernel
@@ -40,6 +40,14 @@ class StepSettings:
     decay: float
     betas: tuple[float, float]
     class_weights: tuple[float, ...]
+
+
+def bytes_a_member(sizes: Sizes, longest: int) -> int:
+    """About the memory that one member needs for bags of so many tiles, with half-precision features."""
+    inner, rows = sizes.inner, sizes.rows
+    tiles = longest * (6 * inner + 8 * rows)
+    parts = 4 * (POOL_PARTS + TILE_PARTS) * rows * inner + 4 * STEM_PARTS * inner * sizes.features
+    return tiles + parts + 6 * 4 * Layout(sizes).size
 
 
 class Step:
@@ -180,7 +188,7 @@ class Step:
             start["tokens"], start["token_block.q_weight"], start["token_block.q_bias"],
             start["token_block.k_weight"], start["token_block.k_bias"], self.token_parts, weights.scale,
             inner, tokens, heads, sizes.head_width, head_block, min(inner_block, 64), TILE_PARTS, tile_rows,
-            num_warps=4,
+            num_warps=8,
         )  # fmt: skip
 
     def update(self) -> None:
@@ -193,20 +201,26 @@ class Step:
             weights.sizes.inner * weights.sizes.features, BLOCK, settings.anchor_weight is not None, num_warps=4,
         )  # fmt: skip
 
+    def begin(self) -> None:
+        """Make the next step of every member ready; needed when `order`, `step` or `keys` have changed."""
+        begin_kernel[(1,)](*self._places(), self.order.shape[1], *self._members())
+
     def run(self) -> None:
-        """One step of every member."""
-        forward, members = self.forward, self.weights.members
-        n_order, padded = self.order.shape[1], next_power_of_2(members)
-        begin_kernel[(1,)](
-            self.step, self.order, forward.bags.targets, self.keys, forward.bag, self.target, forward.seed, n_order,
-            members, padded,
-        )  # fmt: skip
+        """One step of every member, which was made ready by `begin` or by the step before."""
         self.compute_gradients()
         self.update()
-        end_kernel[(1,)](self.step, self.losses, self.epoch_losses, n_order, members, padded)
+        end_kernel[(1,)](*self._places(), self.losses, self.epoch_losses, self.order.shape[1], *self._members())
+
+    def _places(self) -> tuple[Tensor, ...]:
+        forward = self.forward
+        return (self.step, self.order, forward.bags.targets, self.keys, forward.bag, self.target, forward.seed)
+
+    def _members(self) -> tuple[int, int]:
+        return self.weights.members, next_power_of_2(self.weights.members)
 
     def record(self) -> None:
         """Compile the kernels and record the step as a CUDA graph; weights are to be loaded afterwards."""
+        self.begin()
         self.run()
         stream = torch.cuda.Stream(self.weights.device)
         stream.wait_stream(torch.cuda.current_stream(self.weights.device))
@@ -219,6 +233,7 @@ class Step:
 
     def run_epoch(self) -> None:
         """As many steps as an epoch has."""
+        self.begin()
         advance = self.run if self._graph is None else self._graph.replay
         for _ in range(self.order.shape[1]):
             advance()

@@ -7,25 +7,34 @@ import triton.language as tl
 
 
 @triton.jit
-def begin_kernel(
-    STEP, ORDER, TARGETS, SEEDS, BAG, TARGET, SEED, n_order, P, PP: tl.constexpr,
-):  # fmt: skip
-    """The bag, target and random key of every member's step: ORDER is P x n_order, TARGETS one a bag. Grid: 1."""
-    p = tl.arange(0, PP)
-    is_p = p < P
-    step = tl.load(STEP + p, mask=is_p, other=0)
+def next_bag(step, ORDER, TARGETS, KEYS, BAG, TARGET, SEED, n_order, p, is_p):
+    """The bag, target and random key of every member's step: ORDER is P x n_order, TARGETS one a bag."""
     bag = tl.load(ORDER + p * n_order + step % n_order, mask=is_p, other=0)
     tl.store(BAG + p, bag, mask=is_p)
     tl.store(TARGET + p, tl.load(TARGETS + bag, mask=is_p, other=0), mask=is_p)
-    key = tl.load(SEEDS + p, mask=is_p, other=0)
+    key = tl.load(KEYS + p, mask=is_p, other=0)
     tl.store(SEED + p, (key << 32) | step.to(tl.int64), mask=is_p)
 
 
 @triton.jit
-def end_kernel(
-    STEP, LOSSES, EPOCH_LOSSES, n_order, P, PP: tl.constexpr,
+def begin_kernel(
+    STEP, ORDER, TARGETS, KEYS, BAG, TARGET, SEED, n_order, P, PP: tl.constexpr,
 ):  # fmt: skip
-    """Note the LOSSES (P x 2) of the step in EPOCH_LOSSES (P x n_order x 2) and count it. Grid: 1."""
+    """Make the first step of an epoch ready. Grid: 1."""
+    p = tl.arange(0, PP)
+    is_p = p < P
+    step = tl.load(STEP + p, mask=is_p, other=0)
+    next_bag(step, ORDER, TARGETS, KEYS, BAG, TARGET, SEED, n_order, p, is_p)
+
+
+@triton.jit
+def end_kernel(
+    STEP, ORDER, TARGETS, KEYS, BAG, TARGET, SEED, LOSSES, EPOCH_LOSSES, n_order, P, PP: tl.constexpr,
+):  # fmt: skip
+    """Note the LOSSES (P x 2) of the step in EPOCH_LOSSES (P x n_order x 2), count it, and make the next one ready.
+
+    Grid: 1.
+    """
     p = tl.arange(0, PP)
     is_p = p < P
     step = tl.load(STEP + p, mask=is_p, other=0)
@@ -33,6 +42,7 @@ def end_kernel(
     for part in range(2):
         tl.store(noted + part, tl.load(LOSSES + p * 2 + part, mask=is_p, other=0.0), mask=is_p)
     tl.store(STEP + p, step + 1, mask=is_p)
+    next_bag(step + 1, ORDER, TARGETS, KEYS, BAG, TARGET, SEED, n_order, p, is_p)
 
 
 @triton.jit
