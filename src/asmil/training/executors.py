@@ -98,7 +98,9 @@ class JobRunner:
         return True
 
     def _resident(self, job: OneTraining) -> ResidentBags:
-        assert self._fits(job) and self._pool is not None, "was found to fit before"
+        fits = self._fits(job)
+        assert fits, "its features were found to fit before"
+        assert self._pool is not None
         return self._pool
 
     def _tell(self, text: str) -> None:

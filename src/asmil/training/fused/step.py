@@ -188,7 +188,7 @@ class Step:
             start["tokens"], start["token_block.q_weight"], start["token_block.q_bias"],
             start["token_block.k_weight"], start["token_block.k_bias"], self.token_parts, weights.scale,
             inner, tokens, heads, sizes.head_width, head_block, min(inner_block, 64), TILE_PARTS, tile_rows,
-            num_warps=8,
+            num_warps=4,
         )  # fmt: skip
 
     def update(self) -> None:
