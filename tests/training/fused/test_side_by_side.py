@@ -40,7 +40,8 @@ def fit(epochs, seeds, folder):
     config = resolve("asmil", "recommended", changes)
     task = Classification(["a", "b"])
     trainers = [
-        Trainer(build_model(config, WIDTH, 2, seed), task, config, seed=seed, folder=folder / str(seed)) for seed in seeds
+        Trainer(build_model(config, WIDTH, 2, seed), task, config, seed=seed, folder=folder / str(seed))
+        for seed in seeds
     ]
     fit_side_by_side(trainers, empty_pool(WIDTH, torch.device("cpu")), labeled(0), labeled(1))
     return trainers

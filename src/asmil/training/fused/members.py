@@ -50,6 +50,7 @@ class Members:
         self.step = Step(self.weights, bags, _settings(first), longest, len(self.places), self._schedule(first))
         if first.device.type == "cuda":
             self.step.record()
+        self._steps: dict[int, Tensor] = {}
         for p, trainer in enumerate(self.trainers):
             self._adopt(p, trainer)
         self.weights.refresh()
@@ -70,10 +71,12 @@ class Members:
     def _adopt(self, p: int, trainer: Trainer) -> None:
         """Move the state of a training into the buffers and leave views of it behind."""
         weights, layout = self.weights, self.weights.layout
-        steps = torch.tensor(float(trainer.progress.step), device=trainer.device)
+        parameters = dict(trainer.model.named_parameters())
+        # a number for each parameter, as Adam has it
+        self._steps[p] = torch.full((len(parameters),), float(trainer.progress.step), device=trainer.device)
         self.step.step[p] = trainer.progress.step
         self.step.keys[p] = seed_number(trainer.seed, trainer.fold, KEYS) & 0x7FFFFFFF
-        for name, parameter in trainer.model.named_parameters():
+        for i, (name, parameter) in enumerate(parameters.items()):
             _become(parameter, layout.view(weights.parameters, name)[p])
             state = trainer.optimizer.state[parameter]
             averages = {"exp_avg": weights.mean, "exp_avg_sq": weights.square}
@@ -81,7 +84,7 @@ class Members:
                 view = layout.view(buffer, name)[p]
                 view.copy_(state[key]) if key in state else view.zero_()
                 state[key] = view
-            state["step"] = steps
+            state["step"] = self._steps[p][i]
         anchor = trainer.stabilizers.get("anchor")
         if isinstance(anchor, Anchor):
             # one tile shows which weights it reads; copies of all others are dropped
@@ -98,6 +101,7 @@ class Members:
         losses = self.step.epoch_losses.double().cpu()  # waits for the steps
         for p, trainer in enumerate(self.trainers):
             self._note_epoch(trainer, losses[p], orders[p].tolist(), time.monotonic() - started)
+            self._steps[p].fill_(trainer.progress.step)
 
     def _note_epoch(self, trainer: Trainer, losses: Tensor, order: list[int], seconds: float) -> None:
         """Bring the trainer to where it would be after these steps."""
@@ -114,7 +118,6 @@ class Members:
             trainer.optimizer,
             lr_factor(progress.step - 1, len(order) * trainer.epochs, len(order), trainer.settings),
         )
-        next(iter(trainer.optimizer.state.values()))["step"].fill_(progress.step)
         trainer.refuse_divergence(order, self.train)
 
 
