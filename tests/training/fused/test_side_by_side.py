@@ -50,7 +50,8 @@ def fit(epochs, seeds, folder):
 def state(trainer):
     anchor = trainer.stabilizers["anchor"].copy
     parameters = [*trainer.model.parameters(), *anchor.parameters()]
-    averages = [values[key] for values in trainer.optimizer.state.values() for key in ("exp_avg", "exp_avg_sq")]
+    kept = [trainer.optimizer.state[parameter] for parameter in trainer.model.parameters()]
+    averages = [values[key] for values in kept for key in ("exp_avg", "exp_avg_sq", "step")]
     return torch.cat([tensor.detach().flatten() for tensor in (*parameters, *averages)])
 
 
