@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DEMO := demo
 DIR ?= oracles/data
 
-.PHONY: help install demo test test-all test-clean lint oracles bench campaign clean
+.PHONY: help install demo test test-all test-clean lint oracles bench bench-gpu campaign clean
 
 help:
 	@echo "make demo       the whole way: synthetic slides, their features, ASMIL trained on them, metrics, tests, maps against annotations"
@@ -14,6 +14,7 @@ help:
 	@echo "make test-clean make test in a fresh clone as another user, with empty HOME and TMPDIR, LC_ALL=C and few open files"
 	@echo "make oracles    every method, measure and test beside official numbers (DIR=another folder of oracle files)"
 	@echo "make bench      speed: ASMIL beside its plain form, every method, the anchor, and the way from slides to features"
+	@echo "make bench-gpu  ASMIL on a GPU: the fused step, five seeds at once, inference, asmil train from start to report"
 	@echo "make campaign   damaged files, killed commands, full disks: nothing may be lost, hang or end in a traceback"
 	@echo "make clean      remove the environment, the demo and all caches"
 
@@ -60,6 +61,9 @@ bench: install
 	$(BIN)/python benchmarks/tissue_speed.py
 	$(BIN)/python benchmarks/encoding_speed.py
 	$(BIN)/python benchmarks/pack_speed.py
+
+bench-gpu: install
+	$(BIN)/python benchmarks/gpu_speed.py
 
 FILES ?= 5000
 KILLS ?= 300

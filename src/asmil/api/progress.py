@@ -67,7 +67,8 @@ def training_progress(console: Console) -> Iterator[RunObserver]:
             for name, short in WATCHED.items():
                 value = (record["val"] or {}).get(name)
                 news += "" if value is None else f"  val {short} {value:.3f}"
-            progress.update(self.task, completed=record["epoch"], news=news)
+            # seeds that train side by side take turns
+            progress.update(self.task, description=f"fold {fold}, seed {seed}", completed=record["epoch"], news=news)
 
     try:
         yield Bars()

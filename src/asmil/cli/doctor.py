@@ -39,6 +39,8 @@ def _examine() -> dict[str, str]:
     import torch
 
     from asmil.bf16 import has_bf16
+    from asmil.training.executors import executor_here
+    from asmil.training.setup import choose_device
     from asmil.version import __version__
 
     memory = psutil.virtual_memory()
@@ -52,6 +54,7 @@ def _examine() -> dict[str, str]:
         "disk here": f"{shutil.disk_usage('.').free / 2**30:.1f} GiB free",
         "torch": torch.__version__,
         "gpu": _gpu(),
+        "asmil trains with": executor_here(choose_device("auto")),
         "reads features": f"asmil, TRIDENT, CLAM, STAMP (.h5; HDF5 {h5py.version.hdf5_version}), torch tensors (.pt)",
         "reads slides": f"{_openslide()}, tifffile {version('tifffile')}",
         "encoders": f"{_encoders()} (`asmil encoders` lists them)",

@@ -44,6 +44,9 @@ def train(
         list[str] | None,
         typer.Option(metavar="KEY=[V, ...]", help="Values to choose from, e.g. training.lr=[1e-4,3e-4]; repeatable."),
     ] = None,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Without fused GPU kernels, one training after the other.")
+    ] = False,
     features: Annotated[Path | None, typer.Option(help="Folder, cohort file or pack of the features.")] = None,
     item_timeout: Annotated[float | None, typer.Option(min=0, help=ITEM_TIMEOUT_HELP)] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
@@ -73,6 +76,8 @@ def train(
         asked["nested"] = {"folds": inner_folds, "grid": _grid(grid or [])}
     if anchor is not None:
         asked["anchor"] = {"normalizer": anchor}
+    if plain:
+        asked["training"]["executor"] = "plain"
     asked["stabilizers"] = _weights(stabilizers or [])
     config = resolve(method, preset, merge(asked, parse_assignments(assignments or [])))
     try:

@@ -51,6 +51,11 @@ class Classification:
         """K, or 1 for a single output."""
         return 1 if self.single_output else len(self.classes)
 
+    @property
+    def class_weights(self) -> tuple[float, ...]:
+        """The factor of the loss of a slide, by its class."""
+        return (1.0,) * len(self.classes) if self._weights is None else tuple(self._weights.tolist())
+
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Mean (weighted) cross-entropy; logits B x C, targets B class indices.
 

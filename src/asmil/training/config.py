@@ -53,6 +53,9 @@ class TrainingConfig(Settings):
     seed: int = Field(0, ge=0)
     precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="auto: bf16 on a GPU that has it")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, ...")
+    executor: Literal["auto", "plain", "fused"] = Field(
+        "auto", description="who takes the steps; auto: fused GPU kernels where they apply (docs/performance.md)"
+    )
     checkpoint_seconds: float = Field(20, ge=0, description="at least so long between two checkpoints")
 
     @model_validator(mode="after")

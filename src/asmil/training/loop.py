@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -32,13 +32,21 @@ from asmil.training.interruption import Interrupted, stop_requests
 from asmil.training.keeper import Keeper
 from asmil.training.labeled_bags import BagSource, LabeledBags
 from asmil.training.optimization import build_optimizer, clip_gradients, lr_factor, set_lr
-from asmil.training.progress import Progress
-from asmil.training.recording import AttentionRecorder
+from asmil.training.progress import Executor, Progress
+from asmil.training.recording import AttentionRecorder, Describes
 from asmil.training.selection import Merit, merit_of
 from asmil.training.setup import build_stabilizers, build_stages, uses_bf16
 
 EpochObserver = Callable[[Mapping[str, Any]], None]
 OutputObserver = Callable[[MILModel, Bag, Output], None]
+
+
+class Evaluator(Describes, Protocol):
+    """Evaluates the model in training on many bags at once, in the place of `infer`."""
+
+    def logits(self, bags: BagSource) -> Tensor:
+        """Logits of all bags of a source, n x C."""
+        ...
 
 
 class Trainer:
@@ -71,13 +79,14 @@ class Trainer:
         self.fold = fold
         self.folder = folder
         self.on_epoch = on_epoch or (lambda record: None)
-        self.generator = torch.Generator(self.device).manual_seed(_seed_number(seed, fold, 1))
+        self.generator = torch.Generator(self.device).manual_seed(seed_number(seed, fold, 1))
         self.autocast = uses_bf16(self.settings.precision, self.device)
-        self.stages = build_stages(model, _seed_number(seed, fold, 4))
+        self.stages = build_stages(model, seed_number(seed, fold, 4))
         self.progress = Progress()
         self.losses = torch.zeros(0)
         self.keeper = Keeper(folder, config.method, self.device, self.settings.checkpoint_seconds)
         self.recorder: AttentionRecorder | None = None
+        self.evaluator: Evaluator | None = None
         self._set_up_stage()
 
     def _set_up_stage(self) -> None:
@@ -97,41 +106,50 @@ class Trainer:
 
         The epoch is chosen on `val` as `training.select` says; without validation bags it is the last.
         """
+        self.prepare(val)
+        with exact_arithmetic(self.progress.threads), stop_requests() as stop:
+            for _ in self.session(train, val, stop.is_set):
+                self._train_epoch(train, stop.is_set)
+        return int(self.progress.best["epoch"])
+
+    def prepare(self, val: LabeledBags | None, executor: Executor = "plain") -> None:
+        """Take over what was saved before; to be called once, before `session`.
+
+        executor: who takes the steps; a training ends with the one that it began with
+        """
         if self.settings.early_stopping is not None and val is None:
             raise AsmilError("training.early_stopping needs validation slides; mark some, or leave it out")
+        self.progress.executor = executor
         self._resume()
-        with exact_arithmetic(self.progress.threads):
-            return self._fit(train, val)
 
-    def _fit(self, train: LabeledBags, val: LabeledBags | None) -> int:
+    def session(self, train: LabeledBags, val: LabeledBags | None, should_stop: Callable[[], bool]) -> Iterator[None]:
+        """All of a training but its steps: yields whenever the steps of an epoch are due."""
         self.recorder = self._build_recorder(train, val)
         log = None if self.folder is None else EpochLog(self.folder, self.progress.epoch)
         try:
-            with stop_requests() as stop:
-                self._train_stage(train, val, log, stop.is_set)
-                while self.stage is not self.stages[-1]:
-                    self._begin_next_stage(train)
-                    self._train_stage(train, val, log, stop.is_set)
+            yield from self._train_stage(train, val, log, should_stop)
+            while self.stage is not self.stages[-1]:
+                self._begin_next_stage(train)
+                yield from self._train_stage(train, val, log, should_stop)
         finally:
             if log is not None:
                 log.close()
         if self.recorder is not None:
             self.recorder.finish(self.model)
-        return int(self.progress.best["epoch"])
 
     # One stage
 
     def _train_stage(
         self, train: LabeledBags, val: LabeledBags | None, log: EpochLog | None, should_stop: Callable[[], bool]
-    ) -> None:
-        """Train the stage to its end and give its model the chosen epoch's weights."""
+    ) -> Iterator[None]:
+        """Train the stage, yielding for the steps of each epoch; its model ends with the chosen epoch's weights."""
         selects = self.settings.select != "last" and val is not None
         end = self.progress.stage_start + self.epochs
         self._record_if_due()
         self.model.use_generator(self.generator)
         try:
             while self.progress.epoch < end and not self._has_settled():
-                self._train_epoch(train, should_stop)
+                yield
                 record = self._end_epoch(val, selects)
                 if log is not None:
                     log.add(record)
@@ -153,17 +171,21 @@ class Trainer:
         stage = self.stages[self.progress.stage]
         stage.model.to(self.device)
         with torch.random.fork_rng(devices=[]), closing(_generator(train.bags.stream(range(len(train.bags))))) as bags:
-            torch.manual_seed(_seed_number(self.seed, self.fold, 5))
+            torch.manual_seed(seed_number(self.seed, self.fold, 5))
             stage.start(previous, (bag.to(self.device, torch.float32) for bag in bags))
         self._set_up_stage()
         self._save_if_due(force=True)
 
     # One epoch
 
+    def epoch_order(self, train: LabeledBags) -> list[int]:
+        """The order of the bags in the epoch that is due."""
+        draw = np.random.default_rng([self.seed, self.fold, 2, self.progress.epoch])
+        return train.order(draw, balanced=self.settings.sampling == "balanced")
+
     def _train_epoch(self, train: LabeledBags, should_stop: Callable[[], bool]) -> None:
         progress = self.progress
-        draw = np.random.default_rng([self.seed, self.fold, 2, progress.epoch])
-        order = train.order(draw, balanced=self.settings.sampling == "balanced")
+        order = self.epoch_order(train)
         group = self.settings.accumulate
         steps_an_epoch = -(-len(order) // group)
         total_steps = steps_an_epoch * self.epochs
@@ -191,7 +213,7 @@ class Trainer:
                     self._save_if_due(force=should_stop())
                     if should_stop():
                         raise Interrupted
-        self._refuse_divergence(order, train)
+        self.refuse_divergence(order, train)
 
     def _add_gradients(self, bags: Iterator[Bag], group: list[int], train: LabeledBags) -> tuple[Bag, Tensor, Output]:
         """Add the gradients of the bags of a step; the last bag, its target and what the model says of it."""
@@ -224,7 +246,8 @@ class Trainer:
         self.losses[self.progress.position] = torch.stack([value.detach().double() for value in parts.values()])
         self.progress.position += 1
 
-    def _refuse_divergence(self, order: list[int], train: LabeledBags) -> None:
+    def refuse_divergence(self, order: list[int], train: LabeledBags) -> None:
+        """Raise if a loss of the epoch is not finite; the error names the slide."""
         broken = torch.nonzero(~torch.isfinite(self.losses[:, 0])).flatten()
         if len(broken):
             (bag,) = train.bags.stream([order[int(broken[0])]])
@@ -273,6 +296,8 @@ class Trainer:
 
     def validate(self, labeled: LabeledBags, on_output: OutputObserver | None = None) -> dict[str, float]:
         """The task's metrics on bags with known targets, in eval mode."""
+        if self.evaluator is not None:
+            return self.task.measure(labeled.targets, self.evaluator.logits(labeled.bags))
         return self.task.measure(labeled.targets, self.predict(labeled.bags, on_output))
 
     def predict(self, bags: BagSource, on_output: OutputObserver | None = None) -> Tensor:
@@ -304,7 +329,7 @@ class Trainer:
         recorder = self._recorder_if_due(epoch_ended=epoch_ended)
         if recorder is not None:
             training = self.model.training
-            recorder.record(self.model, self.progress.epoch + share, self.progress.step)
+            recorder.record(self.model, self.progress.epoch + share, self.progress.step, self.evaluator)
             self.model.train(training)
 
     # Checkpoints
@@ -329,8 +354,14 @@ class Trainer:
         if saved is None:
             return
         tensors, state, path = saved
+        asked = self.progress.executor
         with checkpoint.restoring(path):
             self.progress = Progress.from_json(state)
+            if self.progress.executor != asked:
+                raise AsmilError(
+                    f"{path}: this training was begun with the {self.progress.executor} executor and cannot go on with "
+                    f"the {asked} one, whose random numbers differ; run it where it began, or give another --out"
+                )
             self._set_up_stage()
             checkpoint.restore_model(self.model, checkpoint.under("model", tensors), path)
             checkpoint.restore_optimizer(self.optimizer, checkpoint.under("optimizer", tensors))
@@ -342,7 +373,8 @@ class Trainer:
                 raise ValueError("the losses of the epoch are not those of its bags")
 
 
-def _seed_number(seed: int, fold: int, purpose: int) -> int:
+def seed_number(seed: int, fold: int, purpose: int) -> int:
+    """A number for one purpose of a training's randomness, the same whenever it is asked for."""
     return int(np.random.SeedSequence([seed, fold, purpose]).generate_state(1, np.uint64)[0] >> 1)
 
 

@@ -24,7 +24,14 @@ from asmil.training.selection import Merit, merit_of
 
 CHOOSABLE = ("model", "training", "attention", "anchor", "stabilizers", "task")
 """Sections whose settings a fold may choose for itself."""
-OF_THE_RUN = ("task.kind", "task.last_edge", "training.seed", "training.device", "training.checkpoint_seconds")
+OF_THE_RUN = (
+    "task.kind",
+    "task.last_edge",
+    "training.seed",
+    "training.device",
+    "training.executor",
+    "training.checkpoint_seconds",
+)
 """Settings of these sections that belong to the run as a whole."""
 
 Chosen = dict[str, Any]

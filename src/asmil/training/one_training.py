@@ -16,6 +16,7 @@ from asmil.cohort.outcomes import Outcomes
 from asmil.cohort.splits import Roles, Splits
 from asmil.cohort.units import Unit
 from asmil.files import write_json
+from asmil.models.base import MILModel
 from asmil.tasks.base import Columns, Task
 from asmil.tasks.prediction_format import prediction_format
 from asmil.tasks.survival import Survival
@@ -80,13 +81,35 @@ class OneTraining:
     folder: Path
 
     def run(self, on_epoch: Callable[[Mapping[str, Any]], None]) -> pd.DataFrame:
-        """Train, then predict the validation and test units, whose bags are read only now."""
+        """Train, then predict."""
+        trainer = self.trainer(on_epoch)
+        trainer.fit(self.train, self.val)
+        return self.finish(trainer)
+
+    def trainer(self, on_epoch: Callable[[Mapping[str, Any]], None]) -> Trainer:
+        """The training, about to begin or to go on."""
         train = self.material.places(self.splits, self.fold, "train")
-        trainer = self.material.trainer(self.config, train, self.fold, self.seed, self.folder, on_epoch)
-        labeled = self.material.labeled(train)
-        val = self.material.labeled(self.material.places(self.splits, self.fold, "val"))
-        trainer.fit(labeled, val if len(val.bags) else None)
-        task = _completed(trainer, labeled)
+        return self.material.trainer(self.config, train, self.fold, self.seed, self.folder, on_epoch)
+
+    def model_and_task(self) -> tuple[MILModel, Task]:
+        """The model as it starts, and the task."""
+        task = build_task(self.config, self.material.outcomes, self.material.places(self.splits, self.fold, "train"))
+        return build_model(self.config, self.material.in_features, task.n_outputs, self.seed), task
+
+    @property
+    def train(self) -> LabeledBags:
+        """The training units."""
+        return self.material.labeled(self.material.places(self.splits, self.fold, "train"))
+
+    @property
+    def val(self) -> LabeledBags | None:
+        """The validation units, if there are any."""
+        places = self.material.places(self.splits, self.fold, "val")
+        return self.material.labeled(places) if places else None
+
+    def finish(self, trainer: Trainer) -> pd.DataFrame:
+        """Predict the validation and test units with the trained model; test bags are read only now."""
+        task = _completed(trainer, self.train)
         write_json(self.folder / TASK_FILE, task.to_dict())
         tables = [self._predict(trainer, task, role) for role in ("val", "test")]
         return pd.concat([table for table in tables if len(table)] or tables, ignore_index=True)
@@ -133,3 +156,7 @@ class _Part:
 
     def stream(self, order: Sequence[int]) -> Iterator[Bag]:
         return self.loader.stream([self.places[i] for i in order])
+
+    def keys(self) -> Sequence[int]:
+        """What tells these units apart from all others of the cohort."""
+        return self.places

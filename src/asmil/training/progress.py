@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field, FiniteFloat, PositiveInt, TypeAdapter
 
 Count = Annotated[int, Field(ge=0)]
+Executor = Literal["plain", "fused"]
 
 
 @dataclass
@@ -25,6 +26,7 @@ class Progress:
     seconds: time spent on the current epoch
     best: the epoch chosen so far in this stage, its score (None: none yet, or not chosen by validation) and its loss
     threads: with which the training began, and goes on: sums of other numbers of threads have other bits
+    executor: who takes the steps, see `training.executor`
     """
 
     stage: Count = 0
@@ -36,10 +38,13 @@ class Progress:
     seconds: FiniteFloat = 0.0
     best: dict[str, Any] = field(default_factory=lambda: {"epoch": 0, "score": None})
     threads: PositiveInt = field(default_factory=torch.get_num_threads)
+    executor: Executor = "plain"
 
     def next_stage(self) -> Progress:
         """The beginning of the stage after this one."""
-        return Progress(stage=self.stage + 1, stage_start=self.epoch, epoch=self.epoch, threads=self.threads)
+        return Progress(
+            stage=self.stage + 1, stage_start=self.epoch, epoch=self.epoch, threads=self.threads, executor=self.executor
+        )
 
     def as_json(self) -> dict[str, Any]:
         """For a checkpoint."""
@@ -48,6 +53,7 @@ class Progress:
     @staticmethod
     def from_json(state: Mapping[str, Any]) -> Progress:
         """From a checkpoint, whose state holds other things as well."""
-        # checkpoints of earlier versions do not note the threads
-        known = {name: state[name] for name in Progress.__dataclass_fields__ if name in state or name != "threads"}
+        # checkpoints of earlier versions do not note these
+        added = ("threads", "executor")
+        known = {name: state[name] for name in Progress.__dataclass_fields__ if name in state or name not in added}
         return TypeAdapter(Progress).validate_python(known)

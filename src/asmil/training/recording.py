@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ from asmil.models.base import MILModel, Output
 from asmil.models.inference import infer
 from asmil.training.attention_file import AttentionWriter, RecordedSlides, Recording
 from asmil.training.config import RecordConfig
-from asmil.training.labeled_bags import LabeledBags
+from asmil.training.labeled_bags import BagSource, LabeledBags
 
 
 class AttentionRecorder:
@@ -60,7 +61,7 @@ class AttentionRecorder:
         self.writer = AttentionWriter(folder, slides, coords)
         self._scored = [targets.index(target) for target in sorted(set(targets))]
         self._validated = {name: i for i, name in enumerate(names) if self._chosen[i].role == "val"}
-        self._noted: dict[int, _Said] = {}
+        self._noted: dict[int, Said] = {}
 
     def __bool__(self) -> bool:
         return bool(self._chosen)
@@ -75,14 +76,19 @@ class AttentionRecorder:
         """Take what a validation pass says of a bag; the next recording, with the same weights, need not ask again."""
         slide = self._validated.get(bag.id)
         if slide is not None:
-            self._noted[slide] = _Said.of(model, output)
+            self._noted[slide] = Said.of(model, output)
 
-    def record(self, model: MILModel, epoch: float, step: int) -> None:
-        """Record what the model says now; it is left in eval mode."""
+    def record(self, model: MILModel, epoch: float, step: int, describer: Describes | None = None) -> None:
+        """Record what the model says now (`describer`, where there is one, for it); it is left in eval mode."""
         said, self._noted = self._noted, {}
         missing = [slide for slide in range(len(self._chosen)) if slide not in said]
-        for slide, bag in zip(missing, self._bags(missing), strict=True):
-            said[slide] = _Said.of(model, infer(model, bag, self.device))
+        if describer is not None:
+            chosen = [self._chosen[slide] for slide in missing]
+            found = describer.said([(one.labeled.bags, one.place) for one in chosen])
+            said |= zip(missing, found, strict=True)
+        else:
+            for slide, bag in zip(missing, self._bags(missing), strict=True):
+                said[slide] = Said.of(model, infer(model, bag, self.device))
         ordered = [said[slide] for slide in range(len(self._chosen))]
         logits, embedding = (np.stack([getattr(one, name) for one in ordered]) for name in ("logits", "embedding"))
         self.writer.add(Recording(epoch, step, [one.attention for one in ordered], logits, embedding))
@@ -119,17 +125,26 @@ class _Chosen:
 
 
 @dataclass(frozen=True)
-class _Said:
-    """What a model says of one bag, as it is recorded."""
+class Said:
+    """What a model says of one bag, as it is recorded: attention N, logits C, embedding E."""
 
     attention: npt.NDArray[np.float32]
     logits: npt.NDArray[np.float32]
     embedding: npt.NDArray[np.float32]
 
     @staticmethod
-    def of(model: MILModel, output: Output) -> _Said:
+    def of(model: MILModel, output: Output) -> Said:
+        """From an output on the CPU."""
         found = (model.heatmap(output), output.logits, output.embedding)
-        return _Said(*(tensor.float().numpy() for tensor in found))
+        return Said(*(tensor.float().numpy() for tensor in found))
+
+
+class Describes(Protocol):
+    """Says of many bags at once what a model makes of them."""
+
+    def said(self, chosen: Sequence[tuple[BagSource, int]]) -> list[Said]:
+        """Of single bags, each a source and a place in it."""
+        ...
 
 
 def choose_slides(targets: npt.NDArray[np.int64], wanted: str | int) -> list[int]:

@@ -23,6 +23,7 @@ from asmil.errors import AsmilError
 from asmil.models.base import MILModel
 from asmil.tasks.base import TaskKind
 from asmil.training.config import RunConfig, with_settings
+from asmil.training.executors import JobRunner
 from asmil.training.nested import InnerSearch, candidates, inner_parts, own_material
 from asmil.training.one_training import Material, OneTraining
 from asmil.training.prediction_table import read_predictions, write_predictions
@@ -111,17 +112,22 @@ def _train(
         write_pack(slides, cache / PACK_NAME, partial(observer.preparing, "packing features"))
     loader = BagLoader(units, config.data.cache, cache, model.prepare)
     material = Material(units, outcomes, loader, description.in_features, device)
-    tables = []
+    runner = JobRunner(observer.note)
+    tables: list[pd.DataFrame] = []
     for fold in range(splits.n_folds):
         chosen = _chosen(material, cohort, config, splits, fold, folder, observer)
         own = own_material(material, chosen, material.places(splits, fold, "train"))
-        for seed in range(config.training.seed, config.training.seed + config.seeds):
-            path = folder.training(fold, seed) / "predictions.parquet"
-            observer.training(fold, seed, total_epochs(model, chosen), path.exists())
-            if not path.exists():
-                job = OneTraining(own, chosen, splits, fold, seed, folder.training(fold, seed))
-                write_predictions(path, job.run(partial(observer.epoch, fold, seed)))
-            tables.append(read_predictions(path))
+        seeds = range(config.training.seed, config.training.seed + config.seeds)
+        jobs = [OneTraining(own, chosen, splits, fold, seed, folder.training(fold, seed)) for seed in seeds]
+        epochs = total_epochs(model, chosen)
+        for job in jobs:
+            if _predictions(job).exists():
+                observer.training(fold, job.seed, epochs, True)
+        left = [job for job in jobs if not _predictions(job).exists()]
+        began = partial(_began, observer, epochs)
+        for job, predictions in runner.run(left, began, lambda job: partial(observer.epoch, job.fold, job.seed)):
+            write_predictions(_predictions(job), predictions)
+        tables += [read_predictions(_predictions(job)) for job in jobs]
     write_predictions(folder.predictions, pd.concat(tables, ignore_index=True))
 
 
@@ -131,6 +137,14 @@ def _refuse_other_task(cohort: Cohort, kind: TaskKind) -> None:
             f"{cohort.path}: it was loaded for {cohort.task or 'no task'}, but the run is to learn {kind}; load the "
             f"cohort for the task {kind}"
         )
+
+
+def _predictions(job: OneTraining) -> Path:
+    return job.folder / "predictions.parquet"
+
+
+def _began(observer: RunObserver, epochs: int, job: OneTraining) -> None:
+    observer.training(job.fold, job.seed, epochs, False)
 
 
 def _inspect(cohort: Cohort, observer: RunObserver, item_timeout_s: float | None) -> list[FeatureInfo]:

@@ -1,0 +1,195 @@
+"""Trainings bound to one set of buffers: their models, optimizers and anchors become views of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from asmil.attention.anchor import Anchor
+from asmil.cohort.bag import Bag
+from asmil.errors import AsmilError
+from asmil.models.asmil import ASMIL
+from asmil.tasks.classification import Classification
+from asmil.training.fused.forward import Dropped, Forward
+from asmil.training.fused.layout import Sizes
+from asmil.training.fused.resident import ResidentBags
+from asmil.training.fused.step import Step, StepSettings
+from asmil.training.fused.weights import Weights
+from asmil.training.labeled_bags import BagSource, LabeledBags
+from asmil.training.loop import Trainer, seed_number
+from asmil.training.optimization import lr_factor, set_lr
+from asmil.training.recording import Said
+
+TILES_AT_ONCE = 1_000_000
+"""Tiles of an evaluation that are embedded at a time."""
+KEYS = 6
+"""The purpose of the random key of a training, beside those of `Trainer`."""
+
+
+class Members:
+    """Trainings that take their steps together, each on its own bags, and whose weights lie side by side.
+
+    Every trainer has resumed before, and its bags are in `bags`.
+    """
+
+    def __init__(self, trainers: Sequence[Trainer], bags: ResidentBags, train: LabeledBags, evaluated: Sequence[int]):
+        self.trainers = list(trainers)
+        self.bags = bags
+        self.train = train
+        self.places = torch.tensor(bags.numbers(train.bags), dtype=torch.int32)
+        bags.set_targets(self.places.tolist(), train.targets)
+        first = self.trainers[0]
+        assert isinstance(first.model, ASMIL)
+        self.weights = Weights(Sizes.of(first.model), len(trainers), first.device, bags.features.dtype)
+        longest = bags.longest(self.places.tolist())
+        self.step = Step(self.weights, bags, _settings(first), longest, len(self.places), self._schedule(first))
+        if first.device.type == "cuda":
+            self.step.record()
+        self._steps: dict[int, Tensor] = {}
+        for p, trainer in enumerate(self.trainers):
+            self._adopt(p, trainer)
+        self.weights.refresh()
+        longest = bags.longest(evaluated)
+        slots = max(1, min(len(evaluated), TILES_AT_ONCE // longest))
+        self.forward = Forward(self.weights, bags, slots, longest, anchor=False)
+
+    def _schedule(self, trainer: Trainer) -> Tensor:
+        """For `adam_kernel`: what depends on the number of a step."""
+        a_epoch = len(self.places)
+        steps = a_epoch * trainer.epochs
+        lr = trainer.settings.lr * np.array([lr_factor(s, steps, a_epoch, trainer.settings) for s in range(steps)])
+        beta1, beta2 = trainer.settings.betas
+        n = np.arange(1, steps + 1)
+        return torch.from_numpy(np.stack([lr / (1 - beta1**n), np.sqrt(1 - beta2**n)], axis=1))
+
+    @torch.no_grad()
+    def _adopt(self, p: int, trainer: Trainer) -> None:
+        """Move the state of a training into the buffers and leave views of it behind."""
+        weights, layout = self.weights, self.weights.layout
+        parameters = dict(trainer.model.named_parameters())
+        # a number for each parameter, as Adam has it
+        self._steps[p] = torch.full((len(parameters),), float(trainer.progress.step), device=trainer.device)
+        self.step.step[p] = trainer.progress.step
+        self.step.keys[p] = seed_number(trainer.seed, trainer.fold, KEYS) & 0x7FFFFFFF
+        for i, (name, parameter) in enumerate(parameters.items()):
+            _become(parameter, layout.view(weights.parameters, name)[p])
+            state = trainer.optimizer.state[parameter]
+            averages = {"exp_avg": weights.mean, "exp_avg_sq": weights.square}
+            for key, buffer in averages.items():
+                view = layout.view(buffer, name)[p]
+                view.copy_(state[key]) if key in state else view.zero_()
+                state[key] = view
+            state["step"] = self._steps[p][i]
+        anchor = trainer.stabilizers.get("anchor")
+        if isinstance(anchor, Anchor):
+            # one tile shows which weights it reads; copies of all others are dropped
+            anchor.read(Bag(torch.zeros(1, trainer.model.in_features, device=trainer.device)))
+            for name, parameter in anchor.copy.named_parameters():
+                _become(parameter, layout.view(weights.anchors, name)[p])
+
+    def run_epoch(self) -> None:
+        """The steps of one epoch of every training."""
+        started = time.monotonic()
+        orders = [torch.tensor(trainer.epoch_order(self.train)) for trainer in self.trainers]
+        self.step.order.copy_(self.places[torch.stack(orders)])
+        self.step.run_epoch()
+        losses = self.step.epoch_losses.double().cpu()  # waits for the steps
+        for p, trainer in enumerate(self.trainers):
+            self._note_epoch(trainer, losses[p], orders[p].tolist(), time.monotonic() - started)
+            self._steps[p].fill_(trainer.progress.step)
+
+    def _note_epoch(self, trainer: Trainer, losses: Tensor, order: list[int], seconds: float) -> None:
+        """Bring the trainer to where it would be after these steps."""
+        progress, names = trainer.progress, ["loss", trainer.task.loss_name]
+        parts = losses[:, :1]
+        if "anchor" in trainer.stabilizers:
+            parts, names = losses, [*names, "anchor"]
+        trainer.losses = torch.cat([parts.sum(dim=1, keepdim=True), parts], dim=1)
+        progress.part_names = names
+        progress.position = len(order)
+        progress.step += len(order)
+        progress.seconds = seconds
+        set_lr(
+            trainer.optimizer,
+            lr_factor(progress.step - 1, len(order) * trainer.epochs, len(order), trainer.settings),
+        )
+        trainer.refuse_divergence(order, self.train)
+
+
+class MemberEvaluator:
+    """What one member says of bags on the device, many at once."""
+
+    def __init__(self, members: Members, member: int) -> None:
+        self.members = members
+        self.member = member
+
+    def logits(self, bags: BagSource) -> Tensor:
+        """Logits of all bags of a source, n x C."""
+        found = [forward.logits[:n] for n, forward in self._passes(self.members.bags.numbers(bags))]
+        logits = torch.cat([part.cpu() for part in found]) if len(found) == 1 else torch.cat(found).cpu()
+        self._refuse_not_finite(logits, bags)
+        return logits
+
+    def said(self, chosen: Sequence[tuple[BagSource, int]]) -> list[Said]:
+        """Attention, logits and embedding of single bags, each a source and a place in it."""
+        bags = self.members.bags
+        numbers = [bags.numbers(source)[place] for source, place in chosen]
+        said: list[Said] = []
+        for n, forward in self._passes(numbers):
+            found = (forward.heatmaps(), forward.logits, forward.embedding)
+            heatmaps, logits, embedding = (_numpy(values[:n]) for values in found)
+            for slot in range(n):
+                size = bags.sizes[numbers[len(said)]]
+                said.append(Said(heatmaps[slot, :size].copy(), logits[slot], embedding[slot]))
+        return said
+
+    def _passes(self, numbers: list[int]) -> Iterator[tuple[int, Forward]]:
+        """The forward passes of the bags, so many at a time; slots that are left over repeat the shortest."""
+        forward, sizes = self.members.forward, self.members.bags.sizes
+        self.members.weights.fold()
+        forward.member.fill_(self.member)
+        filler = min(numbers, key=lambda number: sizes[number])
+        for first in range(0, len(numbers), forward.slots):
+            here = numbers[first : first + forward.slots]
+            forward.bag.copy_(torch.tensor(here + [filler] * (forward.slots - len(here)), dtype=torch.int32))
+            forward.infer()
+            yield len(here), forward
+
+    def _refuse_not_finite(self, logits: Tensor, bags: BagSource) -> None:
+        broken = torch.nonzero(~logits.isfinite().all(dim=1)).flatten().tolist()
+        if broken:
+            name = self.members.bags.names[self.members.bags.numbers(bags)[broken[0]]]
+            raise AsmilError(
+                f"{name}: the model's logits are not finite, so there is no prediction; check the features of this "
+                "slide for very large values, and the weights of the model"
+            )
+
+
+def _settings(trainer: Trainer) -> StepSettings:
+    config, task = trainer.config, trainer.task
+    assert isinstance(trainer.model, ASMIL)
+    assert isinstance(task, Classification)
+    model, anchor = trainer.model.config, config.anchor
+    return StepSettings(
+        Dropped(model.dropout, model.drop),
+        None if anchor.normalizer == "none" else anchor.weight,
+        1.0 if anchor.update == "never" else anchor.momentum,
+        config.training.weight_decay,
+        config.training.betas,
+        task.class_weights,
+    )
+
+
+def _become(parameter: torch.nn.Parameter, view: Tensor) -> None:
+    """Let a parameter keep its values in the view from now on."""
+    view.copy_(parameter)
+    parameter.data = view
+
+
+def _numpy(values: Tensor) -> npt.NDArray[np.float32]:
+    return values.float().cpu().numpy()

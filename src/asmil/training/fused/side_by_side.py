@@ -1,0 +1,103 @@
+"""The seeds of a fold, trained together: one loop for each, and the steps of all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from asmil.arithmetic import exact_arithmetic
+from asmil.models.asmil import ASMIL
+from asmil.models.base import MILModel
+from asmil.training.fused.layout import Sizes
+from asmil.training.fused.members import MemberEvaluator, Members
+from asmil.training.fused.resident import ResidentBags
+from asmil.training.fused.step import bytes_a_member
+from asmil.training.interruption import Interrupted, stop_requests
+from asmil.training.labeled_bags import LabeledBags
+from asmil.training.loop import Trainer
+
+MOST_MEMBERS = 64
+SHARE_OF_MEMORY = 0.7
+"""Of the free memory, for the buffers of the steps; an evaluation needs some of the rest."""
+
+
+def fit_side_by_side(
+    trainers: Sequence[Trainer], bags: ResidentBags, train: LabeledBags, val: LabeledBags | None
+) -> None:
+    """Train all to the end, as `Trainer.fit` does each; they share data and settings, and differ in their seeds."""
+    for trainer in trainers:
+        trainer.prepare(val, executor="fused")
+    bags.add(train.bags)
+    evaluated = bags.numbers(train.bags)
+    if val is not None:
+        bags.add(val.bags)
+        evaluated = bags.numbers(val.bags) + _recorded(trainers[0], evaluated)
+    with exact_arithmetic(trainers[0].progress.threads), stop_requests() as stop:
+        running = _Running(trainers, bags, train, evaluated)
+        sessions = [(trainer, trainer.session(train, val, stop.is_set)) for trainer in trainers]
+        try:
+            while sessions := _advanced(sessions):
+                running.run_epoch([trainer for trainer, _ in sessions])
+        finally:
+            for trainer in trainers:
+                trainer.evaluator = None
+
+
+def _advanced(sessions: Sequence[tuple[Trainer, Iterator[None]]]) -> list[tuple[Trainer, Iterator[None]]]:
+    """Go on with every session up to its next epoch; those that have one."""
+    left, interrupted = [], False
+    for trainer, session in sessions:
+        try:
+            next(session)
+        except StopIteration:
+            continue
+        except Interrupted:
+            interrupted = True
+        else:
+            left.append((trainer, session))
+    if interrupted:
+        raise Interrupted
+    return left
+
+
+class _Running:
+    """The trainings that still run, bound to buffers of their own number."""
+
+    def __init__(
+        self, trainers: Sequence[Trainer], bags: ResidentBags, train: LabeledBags, evaluated: Sequence[int]
+    ) -> None:
+        self._shared = (bags, train, evaluated)
+        self._bind(trainers)
+
+    def _bind(self, trainers: Sequence[Trainer]) -> None:
+        self.members = Members(trainers, *self._shared)
+        for p, trainer in enumerate(trainers):
+            trainer.evaluator = MemberEvaluator(self.members, p)
+
+    def run_epoch(self, trainers: Sequence[Trainer]) -> None:
+        """The steps of an epoch of these trainings; some may have ended since the last one."""
+        if len(trainers) < len(self.members.trainers):
+            self._bind(trainers)
+        self.members.run_epoch()
+
+
+def _recorded(trainer: Trainer, train: list[int]) -> list[int]:
+    """Of the training bags, those whose attention may be recorded."""
+    return train if trainer.config.record.attention != "none" and trainer.folder is not None else []
+
+
+def members_that_fit(model: MILModel, bags: ResidentBags) -> int:
+    """How many trainings on these bags fit beside them into the memory of the device; at least one is tried."""
+    assert isinstance(model, ASMIL)
+    if bags.features.device.type != "cuda":
+        return MOST_MEMBERS
+    free, _ = torch.cuda.mem_get_info(bags.features.device)
+    reusable = torch.cuda.memory_reserved(bags.features.device) - torch.cuda.memory_allocated(bags.features.device)
+    needed = bytes_a_member(Sizes.of(model), max(bags.sizes))
+    return max(1, min(MOST_MEMBERS, int(SHARE_OF_MEMORY * (free + reusable)) // needed))
+
+
+def empty_pool(width: int, device: torch.device) -> ResidentBags:
+    """A pool for features on a device: bf16 on a GPU, float32 where the kernels are interpreted."""
+    return ResidentBags(width, device, torch.bfloat16 if device.type == "cuda" else torch.float32)

@@ -1,0 +1,75 @@
+"""Trainings side by side, in the interpreter: the same bits as alone, exact resume, and what the loop writes."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from asmil import Bag
+from asmil.models.inference import infer
+from asmil.tasks.classification import Classification
+from asmil.training.attention_file import read_attention
+from asmil.training.config import resolve
+from asmil.training.epoch_log import read_epochs
+from asmil.training.labeled_bags import LabeledBags
+from asmil.training.loop import Trainer
+from asmil.training.setup import build_model
+
+WIDTH = 16
+
+
+class Bags(list):
+    def stream(self, order):
+        return (self[i] for i in order)
+
+
+def labeled(seed):
+    draw = np.random.default_rng(seed)
+    bags = Bags(Bag(draw.normal(size=(20 + 30 * i, WIDTH)).astype(np.float32), id=f"s{i}") for i in range(2))
+    return LabeledBags(bags, np.array([0, 1]))
+
+
+def fit(epochs, seeds, folder):
+    from asmil.training.fused.side_by_side import empty_pool, fit_side_by_side
+
+    changes = {
+        "model": {"tokens": 4, "heads": 4, "inner": 16},
+        "training": {"epochs": epochs, "lr": 1e-2, "schedule": "constant", "select": "last"},
+        "record": {"attention": 1},
+    }
+    config = resolve("asmil", "recommended", changes)
+    task = Classification(["a", "b"])
+    trainers = [
+        Trainer(build_model(config, WIDTH, 2, seed), task, config, seed=seed, folder=folder / str(seed))
+        for seed in seeds
+    ]
+    fit_side_by_side(trainers, empty_pool(WIDTH, torch.device("cpu")), labeled(0), labeled(1))
+    return trainers
+
+
+def state(trainer):
+    anchor = trainer.stabilizers["anchor"].copy
+    parameters = [*trainer.model.parameters(), *anchor.parameters()]
+    kept = [trainer.optimizer.state[parameter] for parameter in trainer.model.parameters()]
+    averages = [values[key] for values in kept for key in ("exp_avg", "exp_avg_sq", "step")]
+    return torch.cat([tensor.detach().flatten() for tensor in (*parameters, *averages)])
+
+
+def test_together_alone_and_resumed_have_the_same_bits(tmp_path):
+    together = fit(2, [0, 1], tmp_path / "together")
+    fit(1, [1], tmp_path / "resumed")
+    (resumed,) = fit(2, [1], tmp_path / "resumed")
+    assert torch.equal(state(together[1]), state(resumed))
+    assert not torch.equal(state(together[0]), state(together[1]))
+    lines = [read_epochs(tmp_path / where / "1" / "metrics.jsonl") for where in ("together", "resumed")]
+    for line in (*lines[0], *lines[1]):
+        line.pop("seconds")
+    assert lines[0] == lines[1]
+    assert list(lines[0][-1]["train"]) == ["loss", "ce", "anchor"]
+    assert [line["epoch"] for line in lines[0]] == [1, 2]
+    record = read_attention(tmp_path / "together" / "1")
+    assert record.steps.tolist() == [0, 2, 4]
+    model = together[1].model
+    for slide, bag in enumerate(labeled(0).bags):
+        attention = model.heatmap(infer(model, bag)).numpy()
+        np.testing.assert_allclose(record.attention(slide)[-1], attention, atol=2e-3)
