@@ -22,6 +22,9 @@ from asmil.training.run import train_run
 from asmil.training.task_setup import read_task
 from asmil.training.verification import verify_run
 
+ALIASES_OF_ALIASES = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9)
+)
 FILES = (
     "config.yaml",
     "splits.csv",
@@ -154,7 +157,7 @@ def test_files_of_earlier_versions_are_read(copied):
     [
         ("config.yaml", lambda text: text.replace("width: 24", "width: wide")),
         ("config.yaml", lambda text: text.replace("width: 24", "width: .nan")),
-        ("config.yaml", lambda text: "a: &a [1]\nb: [*a, *a]\n" + text),
+        ("config.yaml", lambda text: ALIASES_OF_ALIASES + text),
         ("config.yaml", lambda text: "date: 2001-99-99\n" + text),
         ("operating_point.json", lambda text: text.replace('"tumor"', '"other"')),
         ("operating_point.json", lambda text: text.replace("0.4", "NaN")),
