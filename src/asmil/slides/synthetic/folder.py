@@ -7,6 +7,7 @@ import io
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -71,7 +72,9 @@ def _make_all(
     make = partial(make_slide, config, folder=folder)
     if workers == 1 or len(plans) == 1:
         for plan in plans:
-            yield plan.index, make(plan)
+            with _one_thread():
+                truth = make(plan)
+            yield plan.index, truth
         return
     # One thread a process: the processes already use all cores. Spawned, since forking a process that may
     # hold threads (of torch, of OpenCV) can hang.
@@ -84,6 +87,17 @@ def _make_all(
             yield pending[done], done.result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """OpenCV as in the worker processes: on some CPUs its filters round otherwise with several threads."""
+    before = cv2.getNumThreads()
+    cv2.setNumThreads(1)
+    try:
+        yield
+    finally:
+        cv2.setNumThreads(before)
 
 
 def _claim(folder: Path, config: SyntheticSlidesConfig) -> None:
