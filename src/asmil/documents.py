@@ -67,7 +67,7 @@ def parse_yaml(text: str) -> Any:
         node = loader.get_single_node()
         if node is None:
             return None
-        _expanded_size(node, {})
+        _expanded_size(node, {}, 0)
         return loader.construct_document(node)
     # dates that do not exist, numbers and lists without end, tags that do not fit
     except (ValueError, OverflowError, RecursionError, AttributeError, TypeError) as error:
@@ -85,12 +85,14 @@ class _SettingsLoader(yaml.SafeLoader):
         super().fetch_flow_collection_start(token_class)
 
 
-def _expanded_size(node: yaml.Node, known: dict[int, int]) -> int:
+def _expanded_size(node: yaml.Node, known: dict[int, int], depth: int) -> int:
     """The values that a node stands for when each alias is a copy of what it names."""
     if id(node) in known:
         if not known[id(node)]:
             raise yaml.YAMLError("an alias names what it is part of")
         return known[id(node)]
+    if depth > DEEPEST:
+        raise yaml.YAMLError(f"more than {DEEPEST} levels")
     known[id(node)] = 0
     if isinstance(node, yaml.ScalarNode):
         if hidden := HIDDEN.search(node.value.replace("\n", "").replace("\t", "")):
@@ -99,7 +101,7 @@ def _expanded_size(node: yaml.Node, known: dict[int, int]) -> int:
     else:
         pairs = node.value if isinstance(node, yaml.MappingNode) else [(child,) for child in node.value]
         children = [child for pair in pairs for child in pair]
-    size = 1 + sum(_expanded_size(child, known) for child in children)
+    size = 1 + sum(_expanded_size(child, known, depth + 1) for child in children)
     if size > MOST_VALUES:
         raise yaml.YAMLError(f"more than {MOST_VALUES} values")
     known[id(node)] = size

@@ -117,7 +117,7 @@ def test_the_wheel_installs_in_a_clean_environment_and_runs_a_verb(tmp_path: Pat
     where = subprocess.run([clean, "-c", "import asmil; print(asmil.__file__)"], capture_output=True, text=True)
     assert str(site) in where.stdout
     assert (site / "asmil" / "py.typed").exists()
-    assert (site / "asmil" / "evaluation" / "page.css").exists()
+    assert (site / "asmil" / "reporting" / "templates" / "page.css").exists()
 
 
 @pytest.mark.heavy

@@ -150,9 +150,10 @@ def _refuse_features(bag: Bag) -> None:
             f"{bag.id}: {len(broken)} of {n_tiles} tiles hold NaN or infinite features "
             f"(first: tile {int(broken[0])}); extract this slide again or leave it out"
         )
-    large = torch.nonzero((features.abs() > LARGEST_FEATURE).any(dim=1)).flatten()
+    sizes = features.detach().abs()
+    large = torch.nonzero((sizes > LARGEST_FEATURE).any(dim=1)).flatten()
     raise AsmilError(
-        f"{bag.id}: {len(large)} of {n_tiles} tiles hold features up to {float(features.abs().max()):.3g} (first: tile "
+        f"{bag.id}: {len(large)} of {n_tiles} tiles hold features up to {float(sizes.max()):.3g} (first: tile "
         f"{int(large[0])}), which overflow in a model; more than {LARGEST_FEATURE:g} is refused, so extract this slide "
         "again or leave it out"
     )
@@ -160,6 +161,6 @@ def _refuse_features(bag: Bag) -> None:
 
 def _is_within(values: Tensor, largest: float) -> bool:
     """Whether all values are numbers from -largest to largest; NaN is not."""
-    low, high = torch.aminmax(values)
+    low, high = torch.aminmax(values.detach())
     # as Python numbers: in float16 the limit itself would be infinite
     return float(low) >= -largest and float(high) <= largest

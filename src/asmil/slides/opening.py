@@ -91,6 +91,8 @@ def _open_with_openslide(path: Path, given: Resolution | None) -> SlideImage:
     if slide.properties.get("openslide.vendor") in READ_HERE:
         try:
             image = _same_tiff(path, slide, given)
+        except AsmilError:
+            raise
         except TIFF_TROUBLE:
             image = None
         if image is not None:
@@ -125,6 +127,8 @@ def _open_with_tifffile(path: Path, given: Resolution | None) -> SlideImage:
             image = TiffImage(path, tiff, levels, given or tiff_resolution(tiff, levels[0]))
             stack.pop_all()
             return image
+    except AsmilError:
+        raise
     except TIFF_TROUBLE as error:
         raise AsmilError(f"{path}: the TIFF is damaged ({one_line(error)}); {COPY_AGAIN}") from error
 

@@ -219,6 +219,8 @@ def _opened(path: Path) -> Iterator[h5py.File]:
     try:
         with h5py.File(path, "r") as file:
             yield file
+    except AsmilError:
+        raise
     except DAMAGED_HDF5 as error:
         raise AsmilError(f"{path}: the recorded attention cannot be read ({one_line(error)}); {REMEDY}") from None
 

@@ -62,6 +62,8 @@ def restoring(path: Path) -> Iterator[None]:
     """A block that gives a training the content of a checkpoint; what does not fit is an error that names it."""
     try:
         yield
+    except AsmilError:
+        raise
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
         raise _unreadable(path, f"its state is not that of this training: {one_line(error)}") from None
 

@@ -46,6 +46,8 @@ def read_mask(
             scales = [_scale(path, page_size(page), slide_size_px or page_size(pages[0])) for page in pages]
             level = choose_level(scales, downsample)
             values = _sample(path, pages[level], scales[level], mask_shape, downsample)
+    except AsmilError:
+        raise
     except TIFF_TROUBLE as error:
         raise AsmilError(f"{path}: the mask cannot be read ({error}); copy the file again") from None
     return _chosen(path, values, value)

@@ -46,6 +46,8 @@ def read_state(path: Path) -> State:
             f"{path}: the file holds more than tensors, which could run code when opened, and is refused; "
             "save its state dict alone (torch.save(model.state_dict(), ...)) or as safetensors"
         ) from None
+    except AsmilError:
+        raise
     except DAMAGED as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise AsmilError(f"{path}: the weights cannot be read ({reason}); get the file again") from None
