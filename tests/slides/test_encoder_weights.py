@@ -335,9 +335,11 @@ def test_damaged_files_of_weights_are_told(tmp_path, state, kind: str):
     assert all("weights.bin" in sentence for sentence in told)
 
 
-def test_weights_that_are_no_numbers_are_refused(tmp_path, state):
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e200])
+def test_weights_that_are_no_numbers_are_refused(tmp_path, state, value):
     name = next(name for name, tensor in state.items() if tensor.is_floating_point())
-    state[name].view(-1)[0] = float("nan")
+    state[name] = state[name].double()
+    state[name].view(-1)[0] = value
     save_file(state, tmp_path / "nan.safetensors")
     with pytest.raises(AsmilError, match=name):
         read_state(tmp_path / "nan.safetensors")

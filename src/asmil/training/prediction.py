@@ -106,8 +106,10 @@ class RunPredictor:
 
     def _task(self, training: Path) -> Task:
         note = training / TASK_FILE
-        if not note.exists():  # runs of versions that knew only one task
-            return Classification(self.description.classes)
+        if not note.exists():
+            if self.description.config.task.kind != "classification":
+                raise AsmilError(f"{note} is missing; restore it or train again")
+            return Classification(self.description.classes)  # runs of versions that knew only one task
         task = read_task(note)
         if task.kind != self.description.config.task.kind or task_names(task) != self.description.classes:
             raise AsmilError(f"{note}: its task or classes are not those of {self.folder.config}; restore the run")

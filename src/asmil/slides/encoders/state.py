@@ -52,8 +52,11 @@ def read_state(path: Path) -> State:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise AsmilError(f"{path}: the weights cannot be read ({reason}); get the file again") from None
     for name, tensor in state.items():
-        if tensor.is_floating_point() and bool(torch.isnan(tensor).any()):
-            raise AsmilError(f"{path}: the weights are damaged, {name} holds NaN; get the file again")
+        # in float32, in which networks compute: a larger number of float64 is infinite there
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor.float()).all()):
+            raise AsmilError(
+                f"{path}: the weights are damaged, {name} holds NaN or infinite values; get the file again"
+            )
     return state
 
 
