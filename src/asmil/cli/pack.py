@@ -46,6 +46,7 @@ def pack(
     from asmil.cohort.pack import pack_features
     from asmil.console import messages
     from asmil.errors import AsmilError
+    from asmil.reporting.formats import format_count
 
     slides, missing = _slides(place, features)
     with Progress(console=messages(quiet), transient=True) as progress:
@@ -68,7 +69,9 @@ def pack(
     errors = [problem for problem in problems if problem.severity == "error"]
     if errors:
         listed = "\n".join(f"  - {problem}" for problem in errors)
-        raise AsmilError(f"{out}: not everything could be packed, {len(errors)} errors to fix:\n{listed}")
+        raise AsmilError(
+            f"{out}: not everything could be packed, {format_count(len(errors), 'error')} to fix:\n{listed}"
+        )
 
 
 def _slides(place: Path, features: Path | None) -> tuple[list[Slide], list[Problem]]:

@@ -85,7 +85,7 @@ def train(
         with training_progress(console) as observer:
             folder = train_run(cohort, out, config, features, observer, item_timeout)
     except Interrupted:
-        typer.echo(f"stopped; all that was done is in {out}; give the same command again to go on", err=True)
+        typer.echo(f"stopped; everything done so far is in {out}; run the same command again to resume", err=True)
         raise typer.Exit(130) from None
     tested = "test" in set(Splits.load(folder.splits).table["role"])
     if not tested:
