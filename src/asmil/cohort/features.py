@@ -18,9 +18,16 @@ from torch import Tensor
 from asmil.cohort.bag import COORDS_UM, LOWRES, LOWRES_TILES, Bag
 from asmil.cohort.checksums import checksum_of
 from asmil.cohort.fingerprint import content_hash, fingerprint
-from asmil.cohort.formats import CHECKSUM_KEY, FORMAT_KEY, FORMAT_VERSION, common_step
-from asmil.cohort.opened import OpenFeatures, as_tensor, open_features
 from asmil.cohort.problems import fail
+from asmil.cohort.reader import (
+    CHECKSUM_KEY,
+    FORMAT_KEY,
+    FORMAT_VERSION,
+    OpenFeatures,
+    as_tensor,
+    common_step,
+    open_features,
+)
 from asmil.cohort.source import FeatureInfo, FeatureSource, Provenance
 from asmil.errors import AsmilError
 from asmil.hdf5 import new_hdf5, set_attributes

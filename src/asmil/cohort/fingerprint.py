@@ -8,9 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asmil.cohort.opened import OpenFeatures, open_features
-from asmil.cohort.source import FeatureSource
-from asmil.cohort.stored import source_state
+from asmil.cohort.reader import OpenFeatures, open_features
+from asmil.cohort.source import FeatureSource, source_state
 
 SAMPLED_ROWS = 8
 ROWS_AT_ONCE = 4096

@@ -16,9 +16,9 @@ from torch import Tensor
 from asmil.cohort.bag import Bag
 from asmil.cohort.features import read_bag
 from asmil.cohort.manifest import Slide
-from asmil.cohort.pack import read_packed, write_pack
-from asmil.cohort.pack_reading import Pack
-from asmil.cohort.stored import stored_bytes
+from asmil.cohort.pack.packing import read_packed, write_pack
+from asmil.cohort.pack.reading import Pack
+from asmil.cohort.source import stored_bytes
 from asmil.cohort.units import Unit, join_bags
 from asmil.errors import AsmilError, did_you_mean
 

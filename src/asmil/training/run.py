@@ -16,7 +16,7 @@ from asmil.cohort.leakage import refuse_leakage
 from asmil.cohort.loader import PACK_NAME, BagLoader
 from asmil.cohort.manifest import Cohort, load_cohort
 from asmil.cohort.outcomes import Outcomes, outcomes_of
-from asmil.cohort.pack import write_pack
+from asmil.cohort.pack.packing import write_pack
 from asmil.cohort.splits import Splits, make_splits
 from asmil.cohort.units import Unit, units_of
 from asmil.errors import AsmilError
@@ -24,8 +24,8 @@ from asmil.models.base import MILModel
 from asmil.tasks.base import TaskKind
 from asmil.training.config import RunConfig, with_settings
 from asmil.training.executors import JobRunner
-from asmil.training.nested import InnerSearch, candidates, inner_parts, own_material
-from asmil.training.one_training import Material, OneTraining
+from asmil.training.fold_seed_job import FoldSeedJob, TrainingData
+from asmil.training.nested import InnerSearch, candidates, inner_parts, own_data
 from asmil.training.prediction_table import read_predictions, write_predictions
 from asmil.training.run_folder import RunDescription, RunFolder, describe
 from asmil.training.setup import build_model, build_stabilizers, choose_device, total_epochs, uses_bf16
@@ -111,14 +111,14 @@ def _train(
     if config.data.cache == "disk":
         write_pack(slides, cache / PACK_NAME, partial(observer.preparing, "packing features"))
     loader = BagLoader(units, config.data.cache, cache, model.prepare)
-    material = Material(units, outcomes, loader, description.in_features, device)
+    data = TrainingData(units, outcomes, loader, description.in_features, device)
     runner = JobRunner(observer.note)
     tables: list[pd.DataFrame] = []
     for fold in range(splits.n_folds):
-        chosen = _chosen(material, cohort, config, splits, fold, folder, observer)
-        own = own_material(material, chosen, material.places(splits, fold, "train"))
+        chosen = _chosen(data, cohort, config, splits, fold, folder, observer)
+        own = own_data(data, chosen, data.places(splits, fold, "train"))
         seeds = range(config.training.seed, config.training.seed + config.seeds)
-        jobs = [OneTraining(own, chosen, splits, fold, seed, folder.training(fold, seed)) for seed in seeds]
+        jobs = [FoldSeedJob(own, chosen, splits, fold, seed, folder.training(fold, seed)) for seed in seeds]
         epochs = total_epochs(model, chosen)
         for job in jobs:
             if _predictions(job).exists():
@@ -139,11 +139,11 @@ def _refuse_other_task(cohort: Cohort, kind: TaskKind) -> None:
         )
 
 
-def _predictions(job: OneTraining) -> Path:
+def _predictions(job: FoldSeedJob) -> Path:
     return job.folder / "predictions.parquet"
 
 
-def _began(observer: RunObserver, epochs: int, job: OneTraining) -> None:
+def _began(observer: RunObserver, epochs: int, job: FoldSeedJob) -> None:
     observer.training(job.fold, job.seed, epochs, False)
 
 
@@ -197,7 +197,7 @@ def _notes(config: RunConfig, cohort: Cohort, units: Sequence[Unit]) -> Iterator
 
 
 def _chosen(
-    material: Material,
+    data: TrainingData,
     cohort: Cohort,
     config: RunConfig,
     splits: Splits,
@@ -208,7 +208,7 @@ def _chosen(
     """The settings of a fold: those of the run, or with nested cross-validation those that it chooses."""
     if not config.nested.folds:
         return config
-    search = InnerSearch(material, cohort, config, splits, fold, folder.fold(fold))
+    search = InnerSearch(data, cohort, config, splits, fold, folder.fold(fold))
     settings = search.choose(lambda done, total: observer.preparing(f"fold {fold}: choosing settings", done, total))
     observer.note(f"fold {fold} chose {', '.join(f'{name} = {value}' for name, value in settings.items())}")
     return with_settings(config, settings)
