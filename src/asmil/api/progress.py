@@ -50,16 +50,14 @@ def training_progress(console: Console) -> Iterator[RunObserver]:
         def note(self, text: str) -> None:
             progress.console.print(f"note: {text}", highlight=False)
 
-        def training(self, fold: int, seed: int, epochs: int, done: bool) -> None:
-            progress.reset(
-                self.task,
-                description=f"fold {fold}, seed {seed}",
-                total=epochs,
-                completed=epochs if done else 0,
-                visible=True,
-                unit="epochs",
-                status="already trained" if done else "",
-            )
+        def already_trained(self, fold: int, seed: int) -> None:
+            self._show(fold, seed, total=1, completed=1, unit="training", status="already trained")
+
+        def training(self, fold: int, seed: int, epochs: int) -> None:
+            self._show(fold, seed, total=epochs, completed=0, unit="epochs", status="")
+
+        def _show(self, fold: int, seed: int, **fields: Any) -> None:
+            progress.reset(self.task, description=f"fold {fold}, seed {seed}", visible=True, **fields)
 
         def epoch(self, fold: int, seed: int, record: Mapping[str, Any]) -> None:
             status = f"{record['stage']}  " if "stage" in record else ""

@@ -86,10 +86,15 @@ def inspect_features(source: FeatureSource) -> FeatureInfo:
     Where the side of a tile is not stated, it is the most frequent step between tiles, marked as inferred.
     """
     with open_features(source, mmap=True) as file:
-        info = file.info
-        if info.tile_px_level0 is not None or info.coords_unit != "px" or info.n_tiles == 0:
-            return info
-        coords = file.read_coords()
+        return info_of(file)
+
+
+def info_of(file: OpenFeatures) -> FeatureInfo:
+    """What the header of an open feature file says, see `inspect_features`."""
+    info = file.info
+    if info.tile_px_level0 is not None or info.coords_unit != "px" or info.n_tiles == 0:
+        return info
+    coords = file.read_coords()
     step = None if coords is None else common_step(coords)
     return info if step is None else replace(info, tile_px_level0=step, tile_inferred=True)
 

@@ -17,6 +17,8 @@ from asmil.training.loop import Trainer
 if TYPE_CHECKING:
     from asmil.training.fused.resident import ResidentBags
 
+OnStart = Callable[[FoldSeedJob, int], None]
+"""Called with a job that begins, and the number of its epochs."""
 OnEpoch = Callable[[FoldSeedJob], Callable[[Mapping[str, Any]], None]]
 Trained = tuple[FoldSeedJob, pd.DataFrame]
 
@@ -32,17 +34,17 @@ class JobRunner:
         self._noted: set[str] = set()
         self._pool: ResidentBags | None = None
 
-    def run(
-        self, jobs: Sequence[FoldSeedJob], on_start: Callable[[FoldSeedJob], None], on_epoch: OnEpoch
-    ) -> Iterator[Trained]:
+    def run(self, jobs: Sequence[FoldSeedJob], on_start: OnStart, on_epoch: OnEpoch) -> Iterator[Trained]:
         """Train the jobs of one fold; each with its predictions, as it ends."""
         fused = self._fused(jobs) if jobs else []
         if fused:
             yield from self._side_by_side(fused, on_start, on_epoch)
         for job in jobs:
             if job not in fused:
-                on_start(job)
-                yield job, job.run(on_epoch(job))
+                trainer = job.trainer(on_epoch(job))
+                on_start(job, trainer.total_epochs)
+                trainer.fit(job.train, job.val)
+                yield job, job.finish(trainer)
 
     def _fused(self, jobs: Sequence[FoldSeedJob]) -> list[FoldSeedJob]:
         """The jobs that fused kernels train: as they began, or else as the settings ask and the machine allows."""
@@ -64,9 +66,7 @@ class JobRunner:
             self._tell(f"training without fused kernels: {reason}")
         return []
 
-    def _side_by_side(
-        self, jobs: Sequence[FoldSeedJob], on_start: Callable[[FoldSeedJob], None], on_epoch: OnEpoch
-    ) -> Iterator[Trained]:
+    def _side_by_side(self, jobs: Sequence[FoldSeedJob], on_start: OnStart, on_epoch: OnEpoch) -> Iterator[Trained]:
         """Train the jobs, as many at once as the memory of the device takes."""
         from asmil.training.fused.side_by_side import fit_side_by_side, members_that_fit
 
@@ -75,8 +75,8 @@ class JobRunner:
         for first in range(0, len(jobs), at_once):
             together = jobs[first : first + at_once]
             trainers: list[Trainer] = [job.trainer(on_epoch(job)) for job in together]
-            for job in together:
-                on_start(job)
+            for job, trainer in zip(together, trainers, strict=True):
+                on_start(job, trainer.total_epochs)
             fit_side_by_side(trainers, pool, train, val)
             for job, trainer in zip(together, trainers, strict=True):
                 yield job, job.finish(trainer)

@@ -48,10 +48,14 @@ class TrainingData:
         chosen = self.outcomes.among(places)
         return LabeledBags(_Part(self.loader, list(places)), chosen.targets, chosen.strata, chosen.stratum_names)
 
+    def model_and_task(self, config: RunConfig, train: Sequence[int], seed: int) -> tuple[MILModel, Task]:
+        """A model as its training starts, and the task as the units `train` define it."""
+        task = build_task(config, self.outcomes, train)
+        return build_model(config, self.in_features, task.n_outputs, seed), task
+
     def prepared_for(self, config: RunConfig, train: Sequence[int]) -> TrainingData:
         """The same, with bags as a model of these settings wants them: its neighbors, its clusters."""
-        n_outputs = build_task(config, self.outcomes, train).n_outputs
-        model = build_model(config, self.in_features, n_outputs, config.training.seed)
+        model, _ = self.model_and_task(config, train, config.training.seed)
         return replace(self, loader=self.loader.preparing(model.prepare))
 
     def trainer(
@@ -64,8 +68,7 @@ class TrainingData:
         on_epoch: EpochObserver | None = None,
     ) -> Trainer:
         """A training on the units `train` that is about to begin, or to go on."""
-        task = build_task(config, self.outcomes, train)
-        model = build_model(config, self.in_features, task.n_outputs, seed)
+        model, task = self.model_and_task(config, train, seed)
         return Trainer(model, task, config, seed=seed, fold=fold, device=self.device, folder=folder, on_epoch=on_epoch)
 
 
@@ -80,21 +83,24 @@ class FoldSeedJob:
     seed: int
     folder: Path
 
-    def run(self, on_epoch: Callable[[Mapping[str, Any]], None]) -> pd.DataFrame:
-        """Train, then predict."""
-        trainer = self.trainer(on_epoch)
-        trainer.fit(self.train, self.val)
-        return self.finish(trainer)
-
     def trainer(self, on_epoch: Callable[[Mapping[str, Any]], None]) -> Trainer:
         """The training, about to begin or to go on."""
         train = self.data.places(self.splits, self.fold, "train")
         return self.data.trainer(self.config, train, self.fold, self.seed, self.folder, on_epoch)
 
+    @property
+    def is_done(self) -> bool:
+        """Whether it was trained before: its predictions are there."""
+        return self.predictions.exists()
+
+    @property
+    def predictions(self) -> Path:
+        """The file of its predictions."""
+        return self.folder / "predictions.parquet"
+
     def model_and_task(self) -> tuple[MILModel, Task]:
         """The model as it starts, and the task."""
-        task = build_task(self.config, self.data.outcomes, self.data.places(self.splits, self.fold, "train"))
-        return build_model(self.config, self.data.in_features, task.n_outputs, self.seed), task
+        return self.data.model_and_task(self.config, self.data.places(self.splits, self.fold, "train"), self.seed)
 
     @property
     def train(self) -> LabeledBags:

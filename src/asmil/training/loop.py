@@ -88,6 +88,11 @@ class Trainer:
         self.evaluator: Evaluator | None = None
         self._set_up_stage()
 
+    @property
+    def total_epochs(self) -> int:
+        """The epochs of all stages, if none is stopped early."""
+        return sum(stage.epochs or self.settings.epochs for stage in self.stages)
+
     def _set_up_stage(self) -> None:
         """Model, optimizer and stabilizers of the stage that `progress` names, as they begin."""
         self.stage = self.stages[self.progress.stage]

@@ -12,7 +12,7 @@ import torch
 
 from asmil.cohort.bag import Bag
 from asmil.models.inference import infer
-from asmil.training.labeled_bags import LabeledBags
+from asmil.training.labeled_bags import BagList, LabeledBags
 from asmil.training.lockstep.replicas import Replica, SharedBags, scaled
 from asmil.training.loop import Trainer
 
@@ -44,22 +44,11 @@ def _train(trainer: Trainer, replica: Replica, bags: SharedBags, every_epoch: bo
             predict()
 
     trainer.on_epoch = note
-    own = _Seen([seen[i] for i in replica.train])
+    own = BagList([seen[i] for i in replica.train])
     trainer.fit(_InCommonOrder(own, bags.targets[replica.train], orders=_orders(replica, bags)), None)
     if not every_epoch:
         predict()
     return np.stack(course)
-
-
-@dataclass(frozen=True)
-class _Seen:
-    bags: list[Bag]
-
-    def __len__(self) -> int:
-        return len(self.bags)
-
-    def stream(self, order: Sequence[int]) -> Iterator[Bag]:
-        return (self.bags[i] for i in order)
 
 
 @dataclass(frozen=True, kw_only=True)
