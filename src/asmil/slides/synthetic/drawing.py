@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from asmil.slides.annotation_files import write_asap, write_geojson
+from asmil.slides.annotations.writing import write_asap, write_geojson
 from asmil.slides.pyramid_tiff import write_pyramid
 from asmil.slides.synthetic.artifacts import draw_light
 from asmil.slides.synthetic.cells import place_cells
