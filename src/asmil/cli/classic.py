@@ -187,8 +187,7 @@ def _write(report: dict[str, Any], out: Path) -> None:
 
 
 def _print(report: dict[str, Any], out: Path | None) -> None:
-    from asmil.classic.console_tables import paper_grid, rule_grid, rule_title
-    from asmil.classic.tables import rules_of
+    from asmil.classic.tables import paper_grid, rule_grid, rule_title, rules_of
     from asmil.console import results, say
 
     console = results()
