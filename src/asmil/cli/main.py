@@ -18,6 +18,7 @@ from asmil.cli import (
     encoders,
     evaluate,
     extract,
+    init,
     localize,
     methods,
     pack,
@@ -56,7 +57,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 VERBS = {
-    "Start here": (doctor.doctor, check.check, train.train, evaluate.evaluate, predict.predict),
+    "Start here": (doctor.doctor, init.init, check.check, train.train, evaluate.evaluate, predict.predict),
     "From slides to features": (tissue.tissue, extract.extract, pack.pack, encoders.encoders),
     "Results in depth": (compare.compare, localize.localize, stability.stability, affine.affine),
     "Methods and benchmarks": (

@@ -22,7 +22,7 @@ from asmil.tasks.prediction_format import prediction_format
 from asmil.tasks.survival import Survival
 from asmil.training.config import RunConfig
 from asmil.training.labeled_bags import LabeledBags
-from asmil.training.layout import TASK_FILE
+from asmil.training.layout import PREDICTIONS_FILE, TASK_FILE, is_finished
 from asmil.training.loop import EpochObserver, Trainer
 from asmil.training.setup import build_model
 from asmil.training.task_setup import build_task
@@ -91,12 +91,12 @@ class FoldSeedJob:
     @property
     def is_done(self) -> bool:
         """Whether it was trained before: its predictions are there."""
-        return self.predictions.exists()
+        return is_finished(self.folder)
 
     @property
     def predictions(self) -> Path:
         """The file of its predictions."""
-        return self.folder / "predictions.parquet"
+        return self.folder / PREDICTIONS_FILE
 
     def model_and_task(self) -> tuple[MILModel, Task]:
         """The model as it starts, and the task."""

@@ -25,7 +25,7 @@ from asmil.tasks.base import Task
 from asmil.tasks.classification import Classification
 from asmil.tasks.ensemble import average
 from asmil.training import checkpoint
-from asmil.training.layout import TASK_FILE
+from asmil.training.layout import TASK_FILE, is_finished
 from asmil.training.operating_point import FILE as OPERATING_POINT_FILE
 from asmil.training.operating_point import OperatingPoint, read_operating_point
 from asmil.training.run_folder import RunFolder
@@ -75,7 +75,7 @@ class RunPredictor:
         self.description = self.folder.read()
         self.device = choose_device(device)
         trainings = list(self.folder.trainings())
-        self.trained = [self._load(fold, seed, path) for fold, seed, path in trainings if _is_finished(path)]
+        self.trained = [self._load(fold, seed, path) for fold, seed, path in trainings if is_finished(path)]
         if not self.trained:
             raise AsmilError(f"{self.folder.path}: no training of this run has ended; finish it with `asmil train`")
         self.unfinished = len(trainings) - len(self.trained)
@@ -209,7 +209,3 @@ def write_attention(path: Path, prediction: SlidePrediction, slides: Sequence[st
             file["slide_index"] = prediction.slide_index
             file.attrs["slides"] = list(slides)
         file.attrs["slide"] = prediction.slide
-
-
-def _is_finished(training: Path) -> bool:
-    return (training / "predictions.parquet").exists()

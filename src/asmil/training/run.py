@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
 
 from asmil.cohort.consistency import refuse_mixed
 from asmil.cohort.features import FeatureInfo
@@ -16,15 +18,18 @@ from asmil.cohort.leakage import refuse_leakage
 from asmil.cohort.loader import BagLoader
 from asmil.cohort.manifest import Cohort, load_cohort
 from asmil.cohort.outcomes import Outcomes, outcomes_of
-from asmil.cohort.splits import Splits, make_splits
+from asmil.cohort.splits import ROLES, Splits, make_splits
 from asmil.cohort.units import Unit, units_of
 from asmil.errors import AsmilError
 from asmil.models.base import MILModel
 from asmil.tasks.base import TaskKind
+from asmil.training.checkpoint import drop_training_state
 from asmil.training.config import RunConfig, with_settings
 from asmil.training.executors import JobRunner
 from asmil.training.fold_seed_job import FoldSeedJob, TrainingData
+from asmil.training.layout import is_finished
 from asmil.training.nested import InnerSearch, candidates, inner_parts, own_data
+from asmil.training.notes import read_epochs_done
 from asmil.training.prediction_table import read_predictions, write_predictions
 from asmil.training.run_folder import RunDescription, RunFolder, describe
 from asmil.training.setup import build_model, build_stabilizers, choose_device, uses_bf16
@@ -32,13 +37,13 @@ from asmil.training.task_setup import build_task
 
 
 class RunObserver:
-    """Is told how a run goes on; the default listens to nothing."""
+    """Follows a run; the default ignores everything."""
 
     def began(self, description: RunDescription, splits: Splits) -> None:
         """The cohort is read and split."""
 
     def preparing(self, what: str, done: int, total: int) -> None:
-        """Work before the first training: so many of all slides are done."""
+        """Work before the first training: this many of all slides are done."""
 
     def note(self, text: str) -> None:
         """Something that the user may not expect."""
@@ -46,11 +51,66 @@ class RunObserver:
     def already_trained(self, fold: int, seed: int) -> None:
         """The training of a fold and seed was done by an earlier call."""
 
-    def training(self, fold: int, seed: int, epochs: int) -> None:
-        """The training of a fold and seed begins, or resumes; it takes so many epochs in all."""
+    def training(self, fold: int, seed: int, epochs: int, epochs_done: int) -> None:
+        """The training of a fold and seed begins, or is resumed after `epochs_done` of its epochs."""
 
     def epoch(self, fold: int, seed: int, record: Mapping[str, Any]) -> None:
-        """An epoch has ended."""
+        """An epoch has ended; its record, where attention was recorded with `effective_share` of the tiles."""
+
+    def trained(self, fold: int, seed: int) -> None:
+        """A training has ended, and its predictions are written."""
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What a run is going to do, decided before anything is written.
+
+    finished: trainings that are already in the run folder
+    """
+
+    cohort: Cohort
+    units: Sequence[Unit]
+    outcomes: Outcomes
+    description: RunDescription
+    device: torch.device
+    splits: Splits
+    model: MILModel
+    finished: int
+
+    def slides_per_fold(self) -> list[dict[str, int]]:
+        """The number of slides of each role, fold by fold."""
+        return [{role: len(self.splits.slides(fold, role)) for role in ROLES} for fold in range(self.splits.n_folds)]
+
+
+def plan_run(
+    source: Cohort | Path | str,
+    out: Path | str,
+    config: RunConfig,
+    features: Path | str | None = None,
+    observer: RunObserver | None = None,
+    item_timeout_s: float | None = 0.0,
+) -> RunPlan:
+    """Check everything that `train_run` needs, and decide what it does; nothing is written. Arguments as there."""
+    folder, observer, kind = RunFolder(out), observer or RunObserver(), config.task.kind
+    candidates(config)  # a wrong grid is refused before thousands of slides are looked at
+    cohort = source if isinstance(source, Cohort) else load_cohort(source, features, kind)
+    _refuse_other_task(cohort, kind)
+    infos = _inspect(cohort, observer, item_timeout_s)
+    refuse_mixed(infos)
+    units = units_of(cohort.slides, config.unit)
+    outcomes = outcomes_of(cohort, units, kind)
+    description = describe(config, cohort, outcomes.names, infos)
+    device = choose_device(config.training.device)
+    uses_bf16(config.training.precision, device)
+    folder.refuse_other_run(description)
+    splits = Splits.load(folder.splits) if folder.splits.exists() else _make_splits(cohort, config)
+    refuse_leakage(cohort, splits)
+    model = _trial_model(config, units, outcomes, splits, description.in_features)
+    if config.nested.folds:
+        for fold in range(splits.n_folds):
+            inner_parts(cohort, config, splits, fold)
+    finished = sum(is_finished(training) for _, _, training in folder.trainings())
+    return RunPlan(cohort, units, outcomes, description, device, splits, model, finished)
 
 
 def train_run(
@@ -61,7 +121,7 @@ def train_run(
     observer: RunObserver | None = None,
     item_timeout_s: float | None = 0.0,
 ) -> RunFolder:
-    """Train every fold and seed of a run; one that was begun before goes on where it stopped.
+    """Train every fold and seed of a run; an interrupted run is resumed.
 
     The slides of a test fold are read only after the training of that fold has ended. One process trains into a
     folder at a time; a second is refused.
@@ -70,47 +130,25 @@ def train_run(
     features: where the features are, for a manifest
     item_timeout_s: for the header of one feature file, see `inspect_slides`
     """
-    folder = RunFolder(out)
+    folder, observer = RunFolder(out), observer or RunObserver()
     with folder.locked():
-        _train(source, folder, config, features, observer or RunObserver(), item_timeout_s)
+        plan = plan_run(source, out, config, features, observer, item_timeout_s)
+        _train(plan, folder, config, observer)
     return folder
 
 
-def _train(
-    source: Cohort | Path | str,
-    folder: RunFolder,
-    config: RunConfig,
-    features: Path | str | None,
-    observer: RunObserver,
-    item_timeout_s: float | None,
-) -> None:
-    kind = config.task.kind
-    candidates(config)  # a wrong grid is told before thousands of slides are looked at
-    cohort = source if isinstance(source, Cohort) else load_cohort(source, features, kind)
-    _refuse_other_task(cohort, kind)
-    infos = _inspect(cohort, observer, item_timeout_s)
-    refuse_mixed(infos)
-    units = units_of(cohort.slides, config.unit)
-    outcomes = outcomes_of(cohort, units, kind)
-    description = describe(config, cohort, outcomes.names, infos)
-    device = choose_device(config.training.device)
-    uses_bf16(config.training.precision, device)  # refused before there is a folder
-    splits = Splits.load(folder.splits) if folder.splits.exists() else _make_splits(cohort, config)
-    refuse_leakage(cohort, splits)
-    model = _trial_model(config, units, outcomes, splits, description.in_features)
-    if config.nested.folds:
-        for fold in range(splits.n_folds):
-            inner_parts(cohort, config, splits, fold)
-    folder.begin(description)
+def _train(plan: RunPlan, folder: RunFolder, config: RunConfig, observer: RunObserver) -> None:
+    cohort, units, splits = plan.cohort, plan.units, plan.splits
+    folder.begin(plan.description)
     if not folder.splits.exists():
         splits.save(folder.splits)
-    observer.began(description, splits)
+    observer.began(plan.description, splits)
     for note in _notes(config, cohort, units):
         observer.note(note)
 
     packing = partial(observer.preparing, "packing features")
-    loader = BagLoader(units, config.data.cache, folder.path / "cache", model.prepare, packing=packing)
-    data = TrainingData(units, outcomes, loader, description.in_features, device)
+    loader = BagLoader(units, config.data.cache, folder.path / "cache", plan.model.prepare, packing=packing)
+    data = TrainingData(units, plan.outcomes, loader, plan.description.in_features, plan.device)
     runner = JobRunner(observer.note)
     tables: list[pd.DataFrame] = []
     for fold in range(splits.n_folds):
@@ -121,13 +159,16 @@ def _train(
         left = [job for job in jobs if not job.is_done]
         for job in jobs:
             if job.is_done:
+                drop_training_state(job.folder)
                 observer.already_trained(fold, job.seed)
         for job, predictions in runner.run(
             left,
-            lambda job, epochs: observer.training(job.fold, job.seed, epochs),
+            lambda job, epochs: observer.training(job.fold, job.seed, epochs, read_epochs_done(job.folder)),
             lambda job: partial(observer.epoch, job.fold, job.seed),
         ):
             write_predictions(job.predictions, predictions)
+            drop_training_state(job.folder)
+            observer.trained(job.fold, job.seed)
         tables += [read_predictions(job.predictions) for job in jobs]
     write_predictions(folder.predictions, pd.concat(tables, ignore_index=True))
 
