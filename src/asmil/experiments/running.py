@@ -1,0 +1,111 @@
+"""A sweep from its settings to its table, on whatever engine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+
+from asmil.cohort.synthetic.outcomes import SyntheticTask
+from asmil.engine import Engine
+from asmil.errors import AsmilError
+from asmil.experiments.measures import ONE_SEED
+from asmil.experiments.optuna_search import Proposals
+from asmil.experiments.plan import COHORT_FOLDER, Point, TrainingJob, grid_points, jobs_of, random_points, trials_of
+from asmil.experiments.settings import SweepConfig
+from asmil.experiments.store import is_done, read_rows, write_failure, write_parquet, write_table
+from asmil.experiments.worker import STOPPED, CohortJob, SweepWorker
+
+TABLE_EVERY_S = 2.0
+
+
+@dataclass(frozen=True)
+class JobEnd:
+    """How a job ended: done (perhaps before), stopped by the time limit, or failed."""
+
+    job: TrainingJob
+    status: str
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class SweepFolder:
+    """A sweep and its folder.
+
+    group_seeds: whether all seeds of a trial share a run folder
+    """
+
+    config: SweepConfig
+    out: Path
+    group_seeds: bool
+
+    def jobs(self, points: Sequence[Point]) -> list[TrainingJob]:
+        """The jobs of some points."""
+        return jobs_of(self.config, trials_of(self.config, points), self.out, self.group_seeds)
+
+    def run(self, engine: Engine, seconds: float | None = None) -> Iterator[JobEnd]:
+        """Train and measure what is not done yet; the table grows while jobs end.
+
+        seconds: begin no training after so long and stop those that run at the end of their epoch
+        """
+        deadline = None if seconds is None else time.time() + seconds
+        self.write_cohorts(engine)
+        search = self.config.search
+        if search.strategy != "optuna":
+            points = grid_points(search) if search.strategy == "grid" else random_points(search)
+            yield from self._run_jobs(self.jobs(points), engine, deadline)
+            return
+        proposals = Proposals(search, self.out)
+        while points := proposals.next_points():
+            jobs = self.jobs(points)
+            yield from self._run_jobs(jobs, engine, deadline)
+            if not all(is_done(job) for job in jobs):
+                return
+            proposals.tell({i: [row for job in self.jobs([p]) for row in read_rows(job)] for i, p in enumerate(points)})
+
+    def write_cohorts(self, engine: Engine) -> None:
+        """Write the synthetic cohorts that are not there yet."""
+        jobs = [
+            CohortJob(
+                (self.out / COHORT_FOLDER / name).absolute(),
+                cohort.synthetic,
+                cast(SyntheticTask, cohort.task),
+                cohort.survival,
+            )
+            for name, cohort in self.config.cohorts.items()
+            if cohort.synthetic is not None
+        ]
+        for outcome in engine.run(SweepWorker(), [job for job in jobs if not (job.folder / "cohort.csv").is_file()]):
+            if outcome.error is not None:
+                raise AsmilError(f"{outcome.job.name}: {outcome.error}")
+
+    def _run_jobs(self, jobs: Sequence[TrainingJob], engine: Engine, deadline: float | None) -> Iterator[JobEnd]:
+        waiting = []
+        for job in jobs:
+            if is_done(job):
+                yield JobEnd(job, "done before")
+            else:
+                waiting.append(replace(job, deadline=deadline))
+        written = 0.0
+        try:
+            for outcome in engine.run(SweepWorker(), waiting):
+                if outcome.error is not None and not (outcome.job.folder / "failure.json").is_file():
+                    write_failure(outcome.job, outcome.error)  # the worker died, or met a bug
+                status = "failed" if outcome.error else "stopped" if outcome.result == STOPPED else "done"
+                if time.monotonic() - written > TABLE_EVERY_S:
+                    write_table(self.out)
+                    written = time.monotonic()
+                yield JobEnd(outcome.job, status, outcome.error)
+        finally:
+            write_table(self.out)
+        write_parquet(self.out)
+
+
+def sweep_folder(config: SweepConfig, out: Path, on_gpu: bool) -> SweepFolder:
+    """A sweep with its choice of how seeds are grouped."""
+    group = on_gpu if config.group_seeds == "auto" else bool(config.group_seeds)
+    if group and config.group_seeds is True and ONE_SEED & set(config.measures):
+        raise AsmilError("group_seeds: true cannot be used with the measure froc, which needs one seed per run folder")
+    return SweepFolder(config, out, group and not ONE_SEED & set(config.measures))
