@@ -114,8 +114,9 @@ def measure_slides(run: FinishedRun) -> Numbers:
         numbers = found.setdefault((int(fold), int(seed)), {})
         for metric in form.metrics:
             if metric.function is not None:
-                value = _defined(lambda f=metric.function: float(f(truth, predicted, weights)[0]))
-                numbers[f"{role}_{SHORT.get(metric.name, metric.name)}"] = value
+                numbers[f"{role}_{SHORT.get(metric.name, metric.name)}"] = _defined(
+                    metric.function, truth, predicted, weights
+                )
     return found
 
 
@@ -123,10 +124,10 @@ SHORT = {"macro_auc": "auc", "macro_f1": "f1"}
 """Short names of metrics in the columns of a table."""
 
 
-def _defined(function: Callable[[], float]) -> float:
+def _defined(function: Callable[..., Any], *given: Any) -> float:
     """The value, or nan where slides of a single class leave it undefined."""
     try:
-        return function()
+        return float(function(*given)[0])
     except AsmilError:
         return float("nan")
 

@@ -68,9 +68,7 @@ class Proposals:
         seed = self._search.seed + len(self._proposals)
         study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed))
         for one in self._proposals:
-            study.add_trial(
-                optuna.trial.create_trial(params=one.point, distributions=distributions, value=one.value)
-            )
+            study.add_trial(optuna.trial.create_trial(params=one.point, distributions=distributions, value=one.value))
         return [dict(study.ask(distributions).params) for _ in range(wanted)]
 
     def _save(self) -> None:

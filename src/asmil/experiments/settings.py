@@ -69,7 +69,7 @@ class SearchConfig(Settings):
     """
 
     strategy: Literal["grid", "random", "optuna"] = "grid"
-    space: dict[str, list[Scalar] | Span] = {}
+    space: dict[str, list[Scalar] | Span] = Field({}, description="by dotted name: values, or {low, high, log}")
     trials: int = Field(20, ge=1, description="points to draw, by random and optuna")
     seed: int = Field(0, ge=0)
     metric: str = "val_auc"
@@ -98,13 +98,13 @@ class SweepConfig(Settings):
 
     cohorts: dict[str, CohortConfig]
     variants: dict[str, VariantConfig]
-    settings: dict[str, Any] = {}
+    settings: dict[str, Any] = Field({}, description="of every training, by dotted name")
     search: SearchConfig = SearchConfig()
     seeds: int = Field(1, ge=1)
     first_seed: int = Field(0, ge=0)
     folds: int = Field(1, ge=1)
     group_seeds: bool | Literal["auto"] = "auto"
-    measures: list[str] = ["slides"]
+    measures: list[str] = Field(["slides"], description="see asmil.experiments.measures")
 
     @model_validator(mode="after")
     def _is_no_empty_plan(self) -> SweepConfig:

@@ -105,7 +105,7 @@ def write_parquet(out: Path) -> Path:
     mixed = [name for name in table if table[name].dtype == object]
     with replacing(path) as partial:
         # a column of Parquet has one type; a varied setting may have words and numbers
-        table.astype({name: "string" for name in mixed}).to_parquet(partial, index=False)
+        table.astype(dict.fromkeys(mixed, "string")).to_parquet(partial, index=False)
     return path
 
 

@@ -99,7 +99,9 @@ class Trainer:
         for stabilizer in self.stabilizers.values():
             stabilizer.to(self.device)
         kept_rows = self.config.anchor.rows == "kept"
-        self.gradients = StepGradients(self.model, self.task, self.stabilizers, kept_rows, self.autocast)
+        self.gradients = StepGradients(
+            self.model, self.task, self.stabilizers, kept_rows, self.autocast, self.config.anchor.gradient_share
+        )
 
     def fit(self, train: LabeledBags, val: LabeledBags | None) -> int:
         """Train to the end; returns the epoch (1-based) whose weights the model then has.
