@@ -36,6 +36,7 @@ def sweep(
     """
     from rich.console import Console
 
+    from asmil.experiments.agreement import write_agreement
     from asmil.experiments.machine import TrainingMachine
     from asmil.experiments.running import sweep_folder
     from asmil.experiments.settings import read_sweep
@@ -47,6 +48,8 @@ def sweep(
     chosen, on_gpu = TrainingMachine(engine, address, workers, device, cpus, gpus).prepare()
     folder = sweep_folder(config, out, on_gpu)
     ends = follow(folder.run(chosen, seconds), quiet)
+    if "attention" in config.measures:
+        write_agreement(out)
     console = Console(highlight=False)
     console.print(terminal_table(summary_table(results_table(out))))
     console.print(f"results: {out / TABLE_FILE}", markup=False, soft_wrap=True)

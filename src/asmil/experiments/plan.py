@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,13 @@ class Trial:
     preset: str
     settings: Mapping[str, Any]
     point: Point = field(default_factory=dict)
+
+    def config(self, given: Mapping[str, Any]) -> RunConfig:
+        """The settings of a run of this trial; `given` is a tree of what the trial does not decide."""
+        tree = dict(given)
+        for name, value in {**self.settings, **self.point}.items():
+            tree = merge(tree, nested(name, value))
+        return resolve(self.method, self.preset, tree)
 
     @property
     def slug(self) -> str:
@@ -73,11 +80,9 @@ class TrainingJob:
         """The settings of the run; a worker on another device names it."""
         tree: dict[str, Any] = {"folds": self.folds, "seeds": len(self.seeds), "task": {"kind": self.task}}
         tree = merge(tree, nested("training.seed", self.seeds[0]))
-        for name, value in {**self.trial.settings, **self.trial.point}.items():
-            tree = merge(tree, nested(name, value))
-        if device is not None and "training.device" not in self.trial.settings:
+        if device is not None:
             tree = merge(tree, nested("training.device", device))
-        return resolve(self.trial.method, self.trial.preset, tree)
+        return self.trial.config(tree)
 
 
 def grid_points(search: SearchConfig) -> list[Point]:
@@ -123,12 +128,19 @@ def manifest_of(name: str, cohort: CohortConfig, out: Path) -> Path:
     return (out / COHORT_FOLDER / name / "cohort.csv").absolute()
 
 
-def jobs_of(config: SweepConfig, trials: Iterable[Trial], out: Path, group_seeds: bool) -> list[TrainingJob]:
-    """The jobs of the trials, one seed of all before the next where seeds are not grouped."""
-    seeds = range(config.first_seed, config.first_seed + config.seeds)
-    groups = [tuple(seeds)] if group_seeds else [(seed,) for seed in seeds]
+def jobs_of(
+    config: SweepConfig, trials: Sequence[Trial], out: Path, groups_seeds: Callable[[Trial], bool]
+) -> list[TrainingJob]:
+    """The jobs of the trials: first those that train all seeds together, then one seed of all before the next.
+
+    groups_seeds: whether all seeds of a trial share a run folder
+    """
+    seeds = tuple(range(config.first_seed, config.first_seed + config.seeds))
+    grouped = {trial.slug for trial in trials if groups_seeds(trial)}
+    planned = [(seeds, trial) for trial in trials if trial.slug in grouped]
+    planned += [((seed,), trial) for seed in seeds for trial in trials if trial.slug not in grouped]
     jobs = []
-    for group, trial in itertools.product(groups, trials):
+    for group, trial in planned:
         cohort = config.cohorts[trial.cohort]
         folder = out.absolute() / RUN_FOLDER / trial.slug / f"seed-{group[0]}-of-{len(group)}"
         manifest = manifest_of(trial.cohort, cohort, out)

@@ -13,12 +13,22 @@ from asmil.engine import Engine
 from asmil.errors import AsmilError
 from asmil.experiments.measures import ONE_SEED
 from asmil.experiments.optuna_search import Proposals
-from asmil.experiments.plan import COHORT_FOLDER, Point, TrainingJob, grid_points, jobs_of, random_points, trials_of
-from asmil.experiments.settings import SweepConfig
+from asmil.experiments.plan import (
+    COHORT_FOLDER,
+    Point,
+    TrainingJob,
+    Trial,
+    grid_points,
+    jobs_of,
+    random_points,
+    trials_of,
+)
+from asmil.experiments.settings import CohortConfig, SweepConfig
 from asmil.experiments.store import is_done, read_rows, write_failure, write_parquet, write_table
 from asmil.experiments.worker import STOPPED, CohortJob, SweepWorker
 
 TABLE_EVERY_S = 2.0
+USUAL_WIDTH = 384
 
 
 @dataclass(frozen=True)
@@ -34,16 +44,23 @@ class JobEnd:
 class SweepFolder:
     """A sweep and its folder.
 
-    group_seeds: whether all seeds of a trial share a run folder
+    on_gpu: whether trainings run on GPUs, where fused kernels train all seeds of a trial together
     """
 
     config: SweepConfig
     out: Path
-    group_seeds: bool
+    on_gpu: bool
 
     def jobs(self, points: Sequence[Point]) -> list[TrainingJob]:
         """The jobs of some points."""
-        return jobs_of(self.config, trials_of(self.config, points), self.out, self.group_seeds)
+        return jobs_of(self.config, trials_of(self.config, points), self.out, self._groups_seeds)
+
+    def _groups_seeds(self, trial: Trial) -> bool:
+        if ONE_SEED & set(self.config.measures):
+            return False
+        if self.config.group_seeds != "auto":
+            return self.config.group_seeds
+        return self.on_gpu and trains_fused(self.config.cohorts[trial.cohort], trial)
 
     def run(self, engine: Engine, seconds: float | None = None) -> Iterator[JobEnd]:
         """Train and measure what is not done yet; the table grows while jobs end.
@@ -104,8 +121,20 @@ class SweepFolder:
 
 
 def sweep_folder(config: SweepConfig, out: Path, on_gpu: bool) -> SweepFolder:
-    """A sweep with its choice of how seeds are grouped."""
-    group = on_gpu if config.group_seeds == "auto" else bool(config.group_seeds)
-    if group and config.group_seeds is True and ONE_SEED & set(config.measures):
+    """A sweep and where it trains."""
+    if config.group_seeds is True and ONE_SEED & set(config.measures):
         raise AsmilError("group_seeds: true cannot be used with the measure froc, which needs one seed per run folder")
-    return SweepFolder(config, out, group and not ONE_SEED & set(config.measures))
+    return SweepFolder(config, out, on_gpu)
+
+
+def trains_fused(cohort: CohortConfig, trial: Trial) -> bool:
+    """Whether fused kernels would train a trial on a GPU, as far as its settings say."""
+    from asmil.tasks.classification import Classification
+    from asmil.training.fused.applies import settings_reason
+    from asmil.training.setup import build_model
+
+    if cohort.task != "classification":
+        return False
+    width = USUAL_WIDTH if cohort.synthetic is None else cohort.synthetic.width
+    config = trial.config({"task": {"kind": cohort.task}})
+    return settings_reason(config, build_model(config, width, 2, 0), Classification(("a", "b"))) is None
