@@ -133,7 +133,8 @@ def page_of(results: pd.DataFrame, agreement: pd.DataFrame, about: str) -> str:
     done = results.assign(primary=primary(results))
     decision = decide(results, agreement)
     cohorts, arms = list(dict.fromkeys(done["cohort"])), list(dict.fromkeys(done["variant"]))
-    lines = [MARK, about, "", f"{len(done)} trainings finished.", "", "Primary measure (AUC; C-index for survival-0), mean ± sd over seeds:", ""]  # fmt: skip
+    lines = [MARK, about, "", f"{len(done)} trainings finished.", ""]
+    lines += ["Primary measure (AUC; C-index for survival-0), mean ± sd over seeds:", ""]
     lines.append(_table(done, arms, cohorts, "primary"))
     for column, title in (("test_f1", "Macro-F1"), ("tile_auc", "Tile AUC of the heat map")):
         shown = [c for c in cohorts if done.loc[done["cohort"] == c, column].notna().any()]
@@ -153,7 +154,8 @@ def page_of(results: pd.DataFrame, agreement: pd.DataFrame, about: str) -> str:
             ]
         )
     lines += ["", "Attention of validation slides, mean of the cohorts' means:", ""]
-    lines.append(markdown_table(["arm", "effective share", "late JSD", "overlap of heaviest 1 %", "rank correlation"], rows))  # fmt: skip
+    titles = ["arm", "effective share", "late JSD", "overlap of heaviest 1 %", "rank correlation"]
+    lines.append(markdown_table(titles, rows))
     lines += ["", f"Differences in the primary measure to `{NOW}`:", ""]
     lines.append(
         markdown_table(

@@ -144,12 +144,13 @@ def test_an_anchor_of_a_method_whose_softmax_is_built_in_is_fine():
     assert list(stabilizers) == ["anchor"]
 
 
+@pytest.mark.parametrize("method", ["abmil", "asmil"])
 @pytest.mark.parametrize("share", [1e-3, 1e6])
-def test_the_anchors_gradient_is_held_to_its_share(share):
+def test_the_anchors_gradient_is_held_to_its_share(method, share):
     from asmil.tasks.classification import Classification
     from asmil.training.gradients import StepGradients
 
-    model, stabilizers = built(anchor={"normalizer": "nsf", "weight": 50.0})
+    model, stabilizers = built(method, anchor={"normalizer": "nsf", "weight": 50.0})
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
