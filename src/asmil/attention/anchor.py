@@ -85,7 +85,7 @@ class Anchor(MovingCopy):
         self._epochs = 0
         if ramp_epochs:
             self.register_buffer("epochs_done", torch.zeros((), dtype=torch.int64))
-            self.register_load_state_dict_post_hook(_take_over_epochs)
+            self.register_load_state_dict_post_hook(_take_over_epochs)  # type: ignore[no-untyped-call]
         self.divergence = divergence
         self.reduction = reduction
         self._looked_for_weights = False
@@ -97,6 +97,8 @@ class Anchor(MovingCopy):
                 f"an anchor cannot hold {type(self._online_normalizer[0]).__name__} attention: where it gives a tile "
                 "the weight 0 the divergence is infinite; give the online model softmax, nsf or mixture"
             )
+
+    epochs_done: Tensor
 
     @property
     def ramp(self) -> float:

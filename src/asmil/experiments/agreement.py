@@ -10,6 +10,7 @@ from asmil.errors import AsmilError
 from asmil.evaluation.stability.analysis import AGREEMENT, TrainingStability, read_stability, seed_agreement
 from asmil.experiments.plan import RUN_FOLDER
 from asmil.experiments.store import RESULT_FILE, results_table
+from asmil.experiments.summary import varied_columns
 from asmil.files import write_text
 
 AGREEMENT_FILE = "agreement.csv"
@@ -21,7 +22,7 @@ def agreement_table(out: Path) -> pd.DataFrame:
     if results.empty:
         return pd.DataFrame()
     results = results[results["status"] == "done"]
-    varied = [name for name in results if str(name).startswith("set.")]
+    varied = varied_columns(results)
     tables = []
     for trial in sorted({Path(run).parent.name for run in results["run"]}):
         table = _trial_agreement(out / RUN_FOLDER / trial)

@@ -111,7 +111,7 @@ def measure_slides(run: FinishedRun) -> Numbers:
     found: Numbers = {}
     for (fold, seed, role), part in run.predictions.groupby(["fold", "seed", "role"]):
         truth, predicted, weights = form.truth(part), form.predictions(part), np.ones((1, len(part)))
-        numbers = found.setdefault((int(fold), int(seed)), {})
+        numbers = found.setdefault(_training(fold, seed), {})
         for metric in form.metrics:
             if metric.function is not None:
                 numbers[f"{role}_{SHORT.get(metric.name, metric.name)}"] = _defined(
@@ -122,6 +122,10 @@ def measure_slides(run: FinishedRun) -> Numbers:
 
 SHORT = {"macro_auc": "auc", "macro_f1": "f1"}
 """Short names of metrics in the columns of a table."""
+
+
+def _training(fold: Any, seed: Any) -> Training:
+    return int(fold), int(seed)
 
 
 def _defined(function: Callable[..., Any], *given: Any) -> float:
@@ -137,10 +141,10 @@ def measure_attention(run: FinishedRun) -> Numbers:
     columns = ["jsd_mean", "jsd_late", "jsd_relative", "effective_share", "peak_n", "gini", "top1_mass"]
     found: Numbers = {}
     for (fold, seed), part in run.stability.slides.groupby(["fold", "seed"]):
-        found[int(fold), int(seed)] = {name: float(part[name].mean()) for name in columns}
+        found[_training(fold, seed)] = {name: float(part[name].mean()) for name in columns}
     for (fold, seed), part in run.stability.times.groupby(["fold", "seed"]):
         last = part[part["epoch"] == part["epoch"].max()]
-        found[int(fold), int(seed)]["ce_end"] = float(last["ce"].mean())
+        found[_training(fold, seed)]["ce_end"] = float(last["ce"].mean())
     return found
 
 

@@ -76,6 +76,11 @@ class TrainingJob:
         values = ", ".join(f"{name}={value}" for name, value in self.trial.point.items())
         return f"{self.trial.cohort}, {self.trial.variant}{f' ({values})' if values else ''}, {seeds}"
 
+    @property
+    def out(self) -> Path:
+        """The folder of the sweep."""
+        return self.folder.parents[2]
+
     def config(self, device: str | None = None) -> RunConfig:
         """The settings of the run; a worker on another device names it."""
         tree: dict[str, Any] = {"folds": self.folds, "seeds": len(self.seeds), "task": {"kind": self.task}}

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
-from typing import cast
 
-from asmil.cohort.synthetic.outcomes import SyntheticTask
 from asmil.engine import Engine
 from asmil.errors import AsmilError
 from asmil.experiments.measures import ONE_SEED
@@ -24,7 +24,7 @@ from asmil.experiments.plan import (
     trials_of,
 )
 from asmil.experiments.settings import CohortConfig, SweepConfig
-from asmil.experiments.store import is_done, read_rows, write_failure, write_parquet, write_table
+from asmil.experiments.store import FAILURE_FILE, is_done, read_rows, write_failure, write_parquet, write_table
 from asmil.experiments.worker import STOPPED, CohortJob, SweepWorker
 
 TABLE_EVERY_S = 2.0
@@ -71,53 +71,79 @@ class SweepFolder:
         self.write_cohorts(engine)
         search = self.config.search
         if search.strategy != "optuna":
-            points = grid_points(search) if search.strategy == "grid" else random_points(search)
-            yield from self._run_jobs(self.jobs(points), engine, deadline)
+            yield from run_jobs(self.fixed_jobs(), engine, deadline)
             return
         proposals = Proposals(search, self.out)
         while points := proposals.next_points():
             jobs = self.jobs(points)
-            yield from self._run_jobs(jobs, engine, deadline)
+            yield from run_jobs(jobs, engine, deadline)
             if not all(is_done(job) for job in jobs):
                 return
             proposals.tell({i: [row for job in self.jobs([p]) for row in read_rows(job)] for i, p in enumerate(points)})
 
+    def fixed_jobs(self) -> list[TrainingJob]:
+        """All jobs of a grid or a random search."""
+        search = self.config.search
+        return self.jobs(grid_points(search) if search.strategy == "grid" else random_points(search))
+
     def write_cohorts(self, engine: Engine) -> None:
         """Write the synthetic cohorts that are not there yet."""
-        jobs = [
+        _write_cohorts(self.cohort_jobs(), engine)
+
+    def cohort_jobs(self) -> list[CohortJob]:
+        """The synthetic cohorts of the sweep."""
+        return [
             CohortJob(
                 (self.out / COHORT_FOLDER / name).absolute(),
                 cohort.synthetic,
-                cast(SyntheticTask, cohort.task),
+                cohort.task,
                 cohort.survival,
             )
             for name, cohort in self.config.cohorts.items()
             if cohort.synthetic is not None
         ]
-        for outcome in engine.run(SweepWorker(), [job for job in jobs if not (job.folder / "cohort.csv").is_file()]):
-            if outcome.error is not None:
-                raise AsmilError(f"{outcome.job.name}: {outcome.error}")
 
-    def _run_jobs(self, jobs: Sequence[TrainingJob], engine: Engine, deadline: float | None) -> Iterator[JobEnd]:
-        waiting = []
-        for job in jobs:
-            if is_done(job):
-                yield JobEnd(job, "done before")
-            else:
-                waiting.append(replace(job, deadline=deadline))
-        written = 0.0
-        try:
-            for outcome in engine.run(SweepWorker(), waiting):
-                if outcome.error is not None and not (outcome.job.folder / "failure.json").is_file():
-                    write_failure(outcome.job, outcome.error)  # the worker died, or met a bug
-                status = "failed" if outcome.error else "stopped" if outcome.result == STOPPED else "done"
-                if time.monotonic() - written > TABLE_EVERY_S:
-                    write_table(self.out)
-                    written = time.monotonic()
-                yield JobEnd(outcome.job, status, outcome.error)
-        finally:
-            write_table(self.out)
-        write_parquet(self.out)
+
+def run_together(folders: Sequence[SweepFolder], engine: Engine, seconds: float | None = None) -> Iterator[JobEnd]:
+    """Several sweeps without Optuna in one pool of workers, a job of each in turn."""
+    deadline = None if seconds is None else time.time() + seconds
+    cohorts = {job.folder: job for folder in folders for job in folder.cohort_jobs()}
+    _write_cohorts(list(cohorts.values()), engine)
+    queues = [folder.fixed_jobs() for folder in folders]
+    jobs = [job for group in zip_longest(*queues) for job in group if job is not None]
+    yield from run_jobs(jobs, engine, deadline)
+
+
+def run_jobs(jobs: Sequence[TrainingJob], engine: Engine, deadline: float | None) -> Iterator[JobEnd]:
+    """Train and measure the jobs that are not done; the tables of their sweeps grow while jobs end."""
+    waiting = []
+    for job in jobs:
+        if is_done(job):
+            yield JobEnd(job, "done before")
+        else:
+            waiting.append(replace(job, deadline=deadline))
+    written: dict[Path, float] = {}
+    try:
+        for outcome in engine.run(SweepWorker(), waiting):
+            job = outcome.job
+            if outcome.error is not None and not (job.folder / FAILURE_FILE).is_file():
+                write_failure(job, outcome.error)  # the worker died, or met a bug
+            status = "failed" if outcome.error else "stopped" if outcome.result == STOPPED else "done"
+            if time.monotonic() - written.get(job.out, -math.inf) > TABLE_EVERY_S:
+                write_table(job.out)
+                written[job.out] = time.monotonic()
+            yield JobEnd(job, status, outcome.error)
+    finally:
+        for out in {job.out for job in jobs}:
+            write_table(out)
+    for out in {job.out for job in jobs}:
+        write_parquet(out)
+
+
+def _write_cohorts(jobs: Sequence[CohortJob], engine: Engine) -> None:
+    for outcome in engine.run(SweepWorker(), [job for job in jobs if not (job.folder / "cohort.csv").is_file()]):
+        if outcome.error is not None:
+            raise AsmilError(f"{outcome.job.name}: {outcome.error}")
 
 
 def sweep_folder(config: SweepConfig, out: Path, on_gpu: bool) -> SweepFolder:

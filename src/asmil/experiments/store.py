@@ -87,7 +87,7 @@ def results_table(out: Path) -> pd.DataFrame:
             rows += [{**row, "status": "failed", "error": failure.error, "run": run} for row in failure.rows]
     table = pd.DataFrame(rows)
     first = [name for name in FIRST_COLUMNS if name in table]
-    varied = sorted(name for name in table if str(name).startswith("set."))
+    varied = sorted(str(name) for name in table if str(name).startswith("set."))
     return table[[*first, *varied, *(name for name in table if name not in (*first, *varied))]]
 
 

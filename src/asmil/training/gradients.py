@@ -93,4 +93,6 @@ class StepGradients:
 
 def _norm(gradients: Iterable[Tensor | None]) -> Tensor:
     """The norm of some gradients together; a missing one is 0."""
-    return torch.stack([one.float().norm() for one in gradients if one is not None] or [torch.zeros(())]).norm()
+    norms = [torch.linalg.vector_norm(one.float()) for one in gradients if one is not None] or [torch.zeros(())]
+    total: Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return total

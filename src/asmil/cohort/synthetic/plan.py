@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from asmil.cohort.synthetic.settings import SyntheticConfig
 from asmil.cohort.synthetic.streams import Stream, generator
 
-SPLIT_QUOTA = {"train": 200, "val": 65, "test": 100}
+PARTS = ("train", "val", "test")
 SLIDES_IN_UNIT = 2
 
 
@@ -41,11 +41,11 @@ def plan_slides(config: SyntheticConfig) -> list[SlidePlan]:
     patient too. Every `classes` successive units hold every label once, in random order.
     """
     first_slide_of: dict[tuple[int, int, int], int] = {}
-    taken = dict.fromkeys(SPLIT_QUOTA, 0)
+    taken = dict.fromkeys(PARTS, 0)
     plans = []
     for index in range(config.slides):
-        split = _split_in_need(taken, index)
-        part, rank = list(SPLIT_QUOTA).index(split), taken[split]
+        split = _split_in_need(config.quota, taken, index)
+        part, rank = PARTS.index(split), taken[split]
         taken[split] += 1
         unit, member = divmod(rank, SLIDES_IN_UNIT)
         if _is_paired(config, part, unit):
@@ -68,10 +68,10 @@ def plan_slides(config: SyntheticConfig) -> list[SlidePlan]:
     return plans
 
 
-def _split_in_need(taken: dict[str, int], index: int) -> str:
-    """The part that lies furthest below its quota of the first `index + 1` slides; exact every 73 slides."""
-    total = sum(SPLIT_QUOTA.values())
-    return max(taken, key=lambda name: SPLIT_QUOTA[name] * (index + 1) - total * taken[name])
+def _split_in_need(quota: tuple[int, int, int], taken: dict[str, int], index: int) -> str:
+    """The part that lies furthest below its quota of the first `index + 1` slides; 200 : 65 : 100 after 73 slides."""
+    shares = dict(zip(PARTS, quota, strict=True))
+    return max(taken, key=lambda name: shares[name] * (index + 1) - sum(quota) * taken[name])
 
 
 def _is_paired(config: SyntheticConfig, part: int, unit: int) -> bool:
@@ -84,10 +84,10 @@ def _label(config: SyntheticConfig, part: int, unit: int) -> int:
 
 
 def _site(config: SyntheticConfig, split: str, label: int, address: tuple[int, int, int]) -> int:
-    """Site of a patient: the unseen one at test; in training, sites s = label (mod classes) are preferred."""
-    if split == "test":
-        return config.sites
+    """Site of a patient: an unseen one at test; in training, sites s = label (mod classes) are preferred."""
     rng = generator(config.seed, Stream.PATIENT, *address, 0)
+    if split == "test":
+        return config.sites + (int(rng.integers(config.test_sites)) if config.test_sites > 1 else 0)
     preferred = [site for site in range(config.sites) if site % config.classes == label]
     if split == "train" and preferred and rng.random() < config.site_bias:
         return int(rng.choice(preferred))
