@@ -32,7 +32,7 @@ def plan(tmp_path, name="sweep.yaml", **changes):
         **changes,
     }
     path = tmp_path / name
-    path.write_text(yaml.safe_dump(values))
+    path.write_text(yaml.safe_dump(values, sort_keys=False))
     return path
 
 
@@ -80,7 +80,7 @@ def test_a_failure_is_recorded_and_tried_again(tmp_path):
     assert [end[2] for end in run(path, out)] == ["failed"]
     (row,) = results_table(out).to_dict("records")
     assert row["status"] == "failed"
-    assert "missing" in row["error"]
+    assert "cohort.csv" in row["error"]
     assert [end[2] for end in run(path, out)] == ["failed"]
     made = tmp_path / "made"
     subprocess.run(
