@@ -89,11 +89,19 @@ class AEM(MILModel):
         return output
 
     @property
+    def padding_from(self) -> int | None:
+        return self.base.padding_from
+
+    @property
     def can_stream(self) -> bool:
         return self._current_base().can_stream
 
     def stream(self, chunks: Iterable[Tensor]) -> Output:
         return self._current_base().stream(chunks)
+
+    @property
+    def steps_alike(self) -> bool:
+        return self.config.annealing == "constant"
 
     def before_step(self, step: int, steps: int) -> None:
         if self.config.annealing == "cosine":

@@ -10,7 +10,7 @@ import torch
 from pydantic import Field, FiniteFloat, PositiveInt, TypeAdapter
 
 Count = Annotated[int, Field(ge=0)]
-Executor = Literal["plain", "fused"]
+Executor = Literal["plain", "graphed", "fused"]
 
 
 @dataclass

@@ -96,8 +96,3 @@ def members_that_fit(model: MILModel, bags: ResidentBags) -> int:
     reusable = torch.cuda.memory_reserved(bags.features.device) - torch.cuda.memory_allocated(bags.features.device)
     needed = bytes_a_member(Sizes.of(model), max(bags.sizes))
     return max(1, min(MOST_MEMBERS, int(SHARE_OF_MEMORY * (free + reusable)) // needed))
-
-
-def empty_pool(width: int, device: torch.device) -> ResidentBags:
-    """A pool for features on a device: bf16 on a GPU, float32 where the kernels are interpreted."""
-    return ResidentBags(width, device, torch.bfloat16 if device.type == "cuda" else torch.float32)
