@@ -26,7 +26,7 @@ import torch
 from asmil import Bag, build
 from asmil.tasks.classification import Classification
 from asmil.training.config import resolve
-from asmil.training.fused.resident import ResidentBags
+from asmil.training.resident import ResidentBags
 from asmil.training.graphed.step import Steps
 from asmil.training.labeled_bags import LabeledBags
 from asmil.training.loop import Trainer

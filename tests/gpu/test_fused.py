@@ -52,7 +52,7 @@ def trainers(settings, seeds, folder):
 
 
 def fit(settings, seeds, folder=None, data=None):
-    from asmil.training.fused.resident import ResidentBags
+    from asmil.training.resident import ResidentBags
     from asmil.training.fused.side_by_side import fit_side_by_side
 
     found = trainers(settings, seeds, folder)
@@ -72,7 +72,7 @@ def weights(trainer):
 def test_gradients_are_those_of_double_precision(width, inner, tokens, heads):
     from asmil.training.fused.forward import Dropped
     from asmil.training.fused.layout import Sizes
-    from asmil.training.fused.resident import ResidentBags
+    from asmil.training.resident import ResidentBags
     from asmil.training.fused.step import Step, StepSettings
     from asmil.training.fused.weights import Weights
 
@@ -171,7 +171,7 @@ def test_early_stopping_and_no_anchor(tmp_path):
 
 def test_evaluation_of_many_bags_agrees_with_one_at_a_time(tmp_path):
     from asmil.training.fused.members import MemberEvaluator, Members
-    from asmil.training.fused.resident import ResidentBags
+    from asmil.training.resident import ResidentBags
 
     (trainer,) = fit(config(2), [0])
     train, val = labeled(0), labeled(1, 10)

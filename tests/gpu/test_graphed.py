@@ -53,7 +53,7 @@ def trainer(method, folder, model=None, **training):
 
 
 def fit(one, train, val):
-    from asmil.training.fused.resident import ResidentBags
+    from asmil.training.resident import ResidentBags
     from asmil.training.graphed.train import fit_graphed
 
     dtype = torch.bfloat16 if one.autocast else torch.float32

@@ -18,7 +18,7 @@ from asmil.training.progress import Executor, Progress
 from asmil.training.setup import uses_bf16
 
 if TYPE_CHECKING:
-    from asmil.training.fused.resident import ResidentBags
+    from asmil.training.resident import ResidentBags
 
 OnEpoch = Callable[[OneTraining], Callable[[Mapping[str, Any]], None]]
 Trained = tuple[OneTraining, pd.DataFrame]
@@ -83,9 +83,11 @@ class JobRunner:
         """Why an executor cannot train a job here, or None where it can."""
         if executor == "plain":
             return None
-        applies = fused_applies if executor == "fused" else graphed_applies
-        reason = applies.machine_reason(job.material.device)
-        reason = reason or applies.settings_reason(job.config, *job.model_and_task())
+        device, settings = job.material.device, (job.config, *job.model_and_task())
+        if executor == "fused":
+            reason = fused_applies.machine_reason(device) or fused_applies.settings_reason(*settings)
+        else:
+            reason = graphed_applies.machine_reason(device) or graphed_applies.settings_reason(*settings)
         if reason is None and self._pool_with(job) is None:
             reason = "the features of the training and validation slides do not fit into the memory of the GPU"
         return reason
@@ -116,7 +118,7 @@ class JobRunner:
 
     def _pool_with(self, job: OneTraining) -> ResidentBags | None:
         """The features of the job's training and validation bags on the device; None where they do not fit."""
-        from asmil.training.fused.resident import ResidentBags
+        from asmil.training.resident import ResidentBags
 
         device = job.material.device
         dtype = torch.bfloat16 if uses_bf16(job.config.training.precision, device) else torch.float32

@@ -30,7 +30,7 @@ def labeled(seed):
 
 
 def fit(epochs, seeds, folder):
-    from asmil.training.fused.resident import ResidentBags
+    from asmil.training.resident import ResidentBags
     from asmil.training.fused.side_by_side import fit_side_by_side
 
     changes = {

@@ -17,7 +17,7 @@ from asmil.models.asmil import ASMIL
 from asmil.tasks.classification import Classification
 from asmil.training.fused.forward import Dropped, Forward
 from asmil.training.fused.layout import Sizes
-from asmil.training.fused.resident import ResidentBags
+from asmil.training.resident import ResidentBags
 from asmil.training.fused.step import Step, StepSettings
 from asmil.training.fused.weights import Weights
 from asmil.training.labeled_bags import BagSource, LabeledBags

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from asmil.cohort.bag import Bag
 from asmil.models.blocks.known_labels import labels_known
-from asmil.training.fused.resident import ResidentBags
+from asmil.training.resident import ResidentBags
 from asmil.training.graphed.lengths import padded_length
 from asmil.training.labeled_bags import LabeledBags
 from asmil.training.loop import Trainer

@@ -11,7 +11,7 @@ from torch import Tensor
 from asmil.arithmetic import exact_arithmetic
 from asmil.models.base import MILModel
 from asmil.models.inference import infer
-from asmil.training.fused.resident import ResidentBags
+from asmil.training.resident import ResidentBags
 from asmil.training.graphed.step import Steps
 from asmil.training.interruption import stop_requests
 from asmil.training.labeled_bags import BagSource, LabeledBags
