@@ -26,10 +26,10 @@ import torch
 from asmil import Bag, build
 from asmil.tasks.classification import Classification
 from asmil.training.config import resolve
-from asmil.training.resident import ResidentBags
 from asmil.training.graphed.step import Steps
 from asmil.training.labeled_bags import LabeledBags
 from asmil.training.loop import Trainer
+from asmil.training.resident import ResidentBags
 from asmil.training.setup import build_model
 from gpu_speed import NoiseBags, timed
 from markdown_table import markdown_table

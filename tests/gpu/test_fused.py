@@ -52,8 +52,8 @@ def trainers(settings, seeds, folder):
 
 
 def fit(settings, seeds, folder=None, data=None):
-    from asmil.training.resident import ResidentBags
     from asmil.training.fused.side_by_side import fit_side_by_side
+    from asmil.training.resident import ResidentBags
 
     found = trainers(settings, seeds, folder)
     train, val = data or (labeled(0), labeled(1, 10))
@@ -72,9 +72,9 @@ def weights(trainer):
 def test_gradients_are_those_of_double_precision(width, inner, tokens, heads):
     from asmil.training.fused.forward import Dropped
     from asmil.training.fused.layout import Sizes
-    from asmil.training.resident import ResidentBags
     from asmil.training.fused.step import Step, StepSettings
     from asmil.training.fused.weights import Weights
+    from asmil.training.resident import ResidentBags
 
     torch.manual_seed(0)
     device = torch.device("cuda")

@@ -53,8 +53,8 @@ def trainer(method, folder, model=None, **training):
 
 
 def fit(one, train, val):
-    from asmil.training.resident import ResidentBags
     from asmil.training.graphed.train import fit_graphed
+    from asmil.training.resident import ResidentBags
 
     dtype = torch.bfloat16 if one.autocast else torch.float32
     fit_graphed(one, ResidentBags(WIDTH, torch.device("cuda"), dtype), train, val)

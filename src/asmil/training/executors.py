@@ -10,18 +10,20 @@ import torch
 
 from asmil.errors import AsmilError
 from asmil.training import checkpoint
+from asmil.training.checkpoint import Executor, Progress
+from asmil.training.fold_seed_job import FoldSeedJob
 from asmil.training.fused import applies as fused_applies
 from asmil.training.graphed import applies as graphed_applies
 from asmil.training.loop import Trainer
-from asmil.training.one_training import OneTraining
-from asmil.training.progress import Executor, Progress
 from asmil.training.setup import uses_bf16
 
 if TYPE_CHECKING:
     from asmil.training.resident import ResidentBags
 
-OnEpoch = Callable[[OneTraining], Callable[[Mapping[str, Any]], None]]
-Trained = tuple[OneTraining, pd.DataFrame]
+OnStart = Callable[[FoldSeedJob, int], None]
+"""Called with a job that begins, and the number of its epochs."""
+OnEpoch = Callable[[FoldSeedJob], Callable[[Mapping[str, Any]], None]]
+Trained = tuple[FoldSeedJob, pd.DataFrame]
 PREFERENCE: tuple[Executor, ...] = ("fused", "graphed", "plain")
 
 
@@ -36,9 +38,7 @@ class JobRunner:
         self._noted: set[str] = set()
         self._pools: dict[torch.dtype, ResidentBags] = {}
 
-    def run(
-        self, jobs: Sequence[OneTraining], on_start: Callable[[OneTraining], None], on_epoch: OnEpoch
-    ) -> Iterator[Trained]:
+    def run(self, jobs: Sequence[FoldSeedJob], on_start: OnStart, on_epoch: OnEpoch) -> Iterator[Trained]:
         """Train the jobs of one fold; each with its predictions, as it ends."""
         executors = self._executors(jobs) if jobs else []
         fused = [job for job, executor in zip(jobs, executors, strict=True) if executor == "fused"]
@@ -47,13 +47,15 @@ class JobRunner:
         for job, executor in zip(jobs, executors, strict=True):
             if executor == "fused":
                 continue
-            on_start(job)
+            trainer = job.trainer(on_epoch(job))
+            on_start(job, trainer.total_epochs)
             if executor == "graphed":
-                yield job, self._graphed(job, on_epoch)
+                self._fit_graphed(job, trainer)
             else:
-                yield job, job.run(on_epoch(job))
+                trainer.fit(job.train, job.val)
+            yield job, job.finish(trainer)
 
-    def _executors(self, jobs: Sequence[OneTraining]) -> list[Executor]:
+    def _executors(self, jobs: Sequence[FoldSeedJob]) -> list[Executor]:
         """Who trains each job: as it began, or else as the settings ask and the machine allows."""
         asked = jobs[0].config.training.executor
         reasons: dict[Executor, str | None] = {}
@@ -75,15 +77,15 @@ class JobRunner:
                     f"{what}, but the {wanted[0]} executor cannot be used here: {reasons[wanted[0]]}; run it "
                     "elsewhere, or give another --out"
                 )
-        if "plain" in chosen and asked == "auto" and jobs[0].material.device.type == "cuda" and reasons.get("graphed"):
+        if "plain" in chosen and asked == "auto" and jobs[0].data.device.type == "cuda" and reasons.get("graphed"):
             self._tell(f"training without CUDA graphs: {reasons['graphed']}")
         return chosen
 
-    def _reason(self, executor: Executor, job: OneTraining) -> str | None:
+    def _reason(self, executor: Executor, job: FoldSeedJob) -> str | None:
         """Why an executor cannot train a job here, or None where it can."""
         if executor == "plain":
             return None
-        device, settings = job.material.device, (job.config, *job.model_and_task())
+        device, settings = job.data.device, (job.config, *job.model_and_task())
         if executor == "fused":
             reason = fused_applies.machine_reason(device) or fused_applies.settings_reason(*settings)
         else:
@@ -92,16 +94,12 @@ class JobRunner:
             reason = "the features of the training and validation slides do not fit into the memory of the GPU"
         return reason
 
-    def _graphed(self, job: OneTraining, on_epoch: OnEpoch) -> pd.DataFrame:
+    def _fit_graphed(self, job: FoldSeedJob, trainer: Trainer) -> None:
         from asmil.training.graphed.train import fit_graphed
 
-        trainer = job.trainer(on_epoch(job))
         fit_graphed(trainer, self._resident(job), job.train, job.val)
-        return job.finish(trainer)
 
-    def _side_by_side(
-        self, jobs: Sequence[OneTraining], on_start: Callable[[OneTraining], None], on_epoch: OnEpoch
-    ) -> Iterator[Trained]:
+    def _side_by_side(self, jobs: Sequence[FoldSeedJob], on_start: OnStart, on_epoch: OnEpoch) -> Iterator[Trained]:
         """Train the jobs, as many at once as the memory of the device takes."""
         from asmil.training.fused.side_by_side import fit_side_by_side, members_that_fit
 
@@ -110,19 +108,19 @@ class JobRunner:
         for first in range(0, len(jobs), at_once):
             together = jobs[first : first + at_once]
             trainers: list[Trainer] = [job.trainer(on_epoch(job)) for job in together]
-            for job in together:
-                on_start(job)
+            for job, trainer in zip(together, trainers, strict=True):
+                on_start(job, trainer.total_epochs)
             fit_side_by_side(trainers, pool, train, val)
             for job, trainer in zip(together, trainers, strict=True):
                 yield job, job.finish(trainer)
 
-    def _pool_with(self, job: OneTraining) -> ResidentBags | None:
+    def _pool_with(self, job: FoldSeedJob) -> ResidentBags | None:
         """The features of the job's training and validation bags on the device; None where they do not fit."""
         from asmil.training.resident import ResidentBags
 
-        device = job.material.device
+        device = job.data.device
         dtype = torch.bfloat16 if uses_bf16(job.config.training.precision, device) else torch.float32
-        pool = self._pools.setdefault(dtype, ResidentBags(job.material.in_features, device, dtype))
+        pool = self._pools.setdefault(dtype, ResidentBags(job.data.in_features, device, dtype))
         try:
             for part in (job.train, job.val):
                 if part is not None:
@@ -133,7 +131,7 @@ class JobRunner:
             return None
         return pool
 
-    def _resident(self, job: OneTraining) -> ResidentBags:
+    def _resident(self, job: FoldSeedJob) -> ResidentBags:
         pool = self._pool_with(job)
         assert pool is not None, "its features were found to fit before"
         return pool
@@ -144,7 +142,7 @@ class JobRunner:
             self._note(text)
 
 
-def _begun_with(job: OneTraining) -> Executor | None:
+def _begun_with(job: FoldSeedJob) -> Executor | None:
     """The executor that a training was begun with; None if it was not."""
     path = job.folder / "checkpoints" / "last.safetensors"
     if not path.exists():

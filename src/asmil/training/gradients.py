@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from asmil.attention.anchor import Anchor
-from asmil.attention.stabilizer import Attended, Stabilizer
+from asmil.attention.stabilizer import AttentionStep, Stabilizer
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.base import MILModel, Output
@@ -100,15 +100,15 @@ class StepGradients:
 
     def _forward(self, bag: Bag) -> tuple[Output, Parts]:
         for stabilizer in self.stabilizers.values():
-            stabilizer.look(bag)
+            stabilizer.prefetch(bag)
         output: Output = self.model(bag)
         if not self.stabilizers:
             return output, {}
         # a method that masks tiles in training gives no scores of the whole bag: they are asked for here
         scores = self.model.attend(bag) if output.scores is None else output.scores
         rows = output.extras.get("kept_rows") if self.kept_rows else None
-        attended = Attended(bag, scores, output.embedding, self.model.normalizer, rows)
-        return output, {name: stabilizer.penalty(attended) for name, stabilizer in self.stabilizers.items()}
+        step = AttentionStep(bag, scores, output.embedding, self.model.normalizer, rows)
+        return output, {name: stabilizer.penalty(step) for name, stabilizer in self.stabilizers.items()}
 
     def _autocast(self, features: Tensor) -> torch.autocast:
         return torch.autocast(features.device.type, dtype=torch.bfloat16, enabled=self.autocast)

@@ -30,8 +30,8 @@ def labeled(seed):
 
 
 def fit(epochs, seeds, folder):
-    from asmil.training.resident import ResidentBags
     from asmil.training.fused.side_by_side import fit_side_by_side
+    from asmil.training.resident import ResidentBags
 
     changes = {
         "model": {"tokens": 4, "heads": 4, "inner": 16},

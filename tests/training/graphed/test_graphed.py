@@ -9,12 +9,12 @@ from asmil.tasks.classification import Classification
 from asmil.tasks.regression import Regression
 from asmil.training.config import resolve
 from asmil.training.epoch_log import read_epochs
-from asmil.training.resident import ResidentBags
 from asmil.training.graphed.applies import machine_reason, settings_reason
 from asmil.training.graphed.lengths import padded_length
 from asmil.training.graphed.train import fit_graphed
 from asmil.training.labeled_bags import LabeledBags
 from asmil.training.loop import Trainer
+from asmil.training.resident import ResidentBags
 from asmil.training.setup import build_model
 
 WIDTH = 16

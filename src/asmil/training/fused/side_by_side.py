@@ -11,11 +11,11 @@ from asmil.models.asmil import ASMIL
 from asmil.models.base import MILModel
 from asmil.training.fused.layout import Sizes
 from asmil.training.fused.members import MemberEvaluator, Members
-from asmil.training.resident import ResidentBags
 from asmil.training.fused.step import bytes_a_member
 from asmil.training.interruption import Interrupted, stop_requests
 from asmil.training.labeled_bags import LabeledBags
 from asmil.training.loop import Trainer
+from asmil.training.resident import ResidentBags
 
 MOST_MEMBERS = 64
 SHARE_OF_MEMORY = 0.7

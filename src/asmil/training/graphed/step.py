@@ -16,11 +16,11 @@ from torch import Tensor
 
 from asmil.cohort.bag import Bag
 from asmil.models.blocks.known_labels import labels_known
-from asmil.training.resident import ResidentBags
 from asmil.training.graphed.lengths import padded_length
 from asmil.training.labeled_bags import LabeledBags
 from asmil.training.loop import Trainer
 from asmil.training.optimization import clip_gradients, lr_factor
+from asmil.training.resident import ResidentBags
 
 WARM_UPS = 2
 """Steps before the first recording, in which libraries set themselves up; their effect is undone."""

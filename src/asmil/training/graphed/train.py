@@ -11,12 +11,12 @@ from torch import Tensor
 from asmil.arithmetic import exact_arithmetic
 from asmil.models.base import MILModel
 from asmil.models.inference import infer
-from asmil.training.resident import ResidentBags
 from asmil.training.graphed.step import Steps
 from asmil.training.interruption import stop_requests
 from asmil.training.labeled_bags import BagSource, LabeledBags
 from asmil.training.loop import Trainer
 from asmil.training.recording import Said
+from asmil.training.resident import ResidentBags
 
 
 def fit_graphed(trainer: Trainer, pool: ResidentBags, train: LabeledBags, val: LabeledBags | None) -> None:
