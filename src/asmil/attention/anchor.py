@@ -17,15 +17,15 @@ import torch
 from torch import Tensor, nn
 
 from asmil.attention import divergences
-from asmil.attention.moving_copy import MovingCopy, Read, When, unwrapped
+from asmil.attention.ema import EmaCopy, Read, UpdateSchedule, unwrapped
 from asmil.attention.normalizers import Normalizer, Softmax, build_normalizer
-from asmil.attention.stabilizer import Attended
+from asmil.attention.stabilizer import AttentionStep
 from asmil.errors import AsmilError, AsmilWarning
 
 _TILES_TO_TELL_WEIGHTS = 10
 
 
-class Anchor(MovingCopy):
+class Anchor(EmaCopy):
     """Holds the attention of a model in training to that of its moving average.
 
     >>> import asmil, torch
@@ -58,7 +58,7 @@ class Anchor(MovingCopy):
         momentum: float = 0.999,
         normalizer: str | Normalizer = "nsf",
         weight: float = 1.0,
-        update: When = "step",
+        update: UpdateSchedule = "step",
         *,
         divergence: Literal["kl", "cross_entropy"] = "kl",
         reduction: Literal["sum", "mean"] = "sum",
@@ -125,9 +125,9 @@ class Anchor(MovingCopy):
         """The anchor's own scores of a bag, A x N."""
         return self.read(bag)
 
-    def penalty(self, attended: Attended) -> Tensor:
+    def penalty(self, step: AttentionStep) -> Tensor:
         """The loss, from what a training step shows to every stabilizer."""
-        return self._loss(attended.bag, attended.scores, attended.rows, None)
+        return self._loss(step.bag, step.scores, step.rows, None)
 
     def loss(self, bag: Any, scores: Tensor, rows: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """`weight * L_AS` for the scores that the model in training gave this bag.
@@ -160,6 +160,19 @@ class Anchor(MovingCopy):
         if mask is not None:
             padding = (mask == 0).to(scores.device)
             scores, target_scores = (one.masked_fill(padding, -torch.inf) for one in (scores, target_scores))
+        per_row = self._per_row(target_scores, scores)
+        return self.weight * self.ramp * (per_row.mean() if rows is None else per_row[rows].mean())
+
+    def batch_loss(self, target_scores: Tensor, scores: Tensor, rows: Tensor | None = None) -> Tensor:
+        """The mean of `loss` over B bags: both scores B x A x N, minus infinity for padding; rows: B x A."""
+        per_row = self._per_row(target_scores.flatten(0, 1), scores.flatten(0, 1)).view(scores.shape[:2])
+        if rows is None:
+            return self.weight * self.ramp * per_row.mean()
+        counted = rows.to(per_row.dtype)
+        return self.weight * self.ramp * ((per_row * counted).sum(dim=1) / counted.sum(dim=1)).mean()
+
+    def _per_row(self, target_scores: Tensor, scores: Tensor) -> Tensor:
+        """The divergence of every row, from the scores of the anchor and of the model in training."""
         online = self._online_normalizer[0]
         if self.divergence == "kl" and type(online) is Softmax and online.temperature == 1.0:
             per_row = divergences.kl_to_softmax(target_scores, self.normalizer, scores)
@@ -171,8 +184,7 @@ class Anchor(MovingCopy):
         if self.reduction == "mean":
             per_row = per_row / (target_scores != -torch.inf).sum(dim=-1)
         # The sigmoid of an infinite score is finite: times 0 it is NaN, as it is wherever else it enters.
-        per_row = per_row + 0.0 * target_scores.amax(dim=-1)
-        return self.weight * self.ramp * (per_row.mean() if rows is None else per_row[rows].mean())
+        return per_row + 0.0 * target_scores.amax(dim=-1)
 
     def _warn_of_weights(self, scores: Tensor) -> None:
         """Look at the first bag that is large enough to tell, once, since reading values waits for a GPU."""

@@ -103,8 +103,8 @@ def measure_slides(run: FinishedRun) -> Numbers:
     """The metrics of the task on the test and validation part of every training."""
     import numpy as np
 
-    from asmil.evaluation.run import read_run
     from asmil.tasks.prediction_format import prediction_format
+    from asmil.training.finished_run import read_run
 
     read = read_run(run.folder)
     form = prediction_format(read.kind, read.classes)
@@ -180,18 +180,19 @@ def slide_tile_numbers(heat: npt.NDArray[np.float64], truth: pd.DataFrame) -> di
     """
     import numpy as np
 
-    from asmil.evaluation.localization import dice, rank_tiles, scale_scores
+    from asmil.tasks.metrics import auc_per_class
 
     lesion = truth["tumor"].to_numpy(dtype=bool)
-    positive = np.asarray(scale_scores(heat, "minmax")) >= THRESHOLD
+    span = float(np.ptp(heat))
+    positive = (heat - heat.min()) / span >= THRESHOLD if span > 0 else np.zeros(len(heat), dtype=bool)
     if not lesion.any():
         return {"specificity": float(1 - positive.mean())}
     share = np.clip(heat, 0, None)
     share = share / share.sum() if share.sum() > 0 else np.full(len(heat), 1 / len(heat))
     entropy = float(-(share * np.log(np.maximum(share, 1e-300))).sum())
     numbers = {
-        "tile_auc": float(rank_tiles([lesion], [heat]).per_slide[0].auc),
-        "dice": float(dice(positive, lesion)),
+        "tile_auc": float(auc_per_class(lesion.astype(np.int64), np.stack([-heat, heat], axis=1))[1]),
+        "dice": float(2 * (positive & lesion).sum() / (positive.sum() + lesion.sum())),
         "map_effective_share": float(np.exp(entropy) / len(heat)),
     }
     focus = truth["focus"].to_numpy()

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from asmil.attention.affine import cohort_dependence
 from asmil.attention.anchor import Anchor
 from asmil.classic.bag_set import BagSet, make_bag_set
 from asmil.classic.jobs import Job, run_job
 from asmil.classic.reading import find_sets, read_set
 from asmil.classic.settings import contenders
-from asmil.cohort.affine import cohort_dependence
 from asmil.cohort.bag import Bag
 from asmil.cohort.synthetic import write_synthetic
 from asmil.errors import AsmilError

@@ -9,7 +9,7 @@ from asmil.errors import AsmilError
 from asmil.evaluation.stability import read_stability
 from asmil.evaluation.stability.analysis import RunStability
 from asmil.evaluation.stability.bag_features import bag_feature_figure
-from asmil.evaluation.stability.figures import choose_slide, course_figure, histogram_figure
+from asmil.evaluation.stability.figures import choose_slide, course_figures, histogram_figure
 from asmil.evaluation.stability.maps import maps_figure
 from asmil.files import replacing, write_text
 from asmil.paper.recipes import FigureKind
@@ -48,7 +48,7 @@ def _recorded(run: PaperRun) -> dict[str, dict[str, RunStability]]:
 def _figures(kind: FigureKind, stabilities: dict[str, RunStability]) -> Iterator[tuple[str, Figure]]:
     of_rows = list(stabilities.values())
     if kind == "courses":
-        yield "", course_figure(of_rows)
+        yield from course_figures(of_rows).items()
     elif kind == "maps":
         yield "", maps_figure(of_rows, choose_slide(of_rows))
     else:

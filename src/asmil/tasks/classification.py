@@ -69,7 +69,8 @@ class Classification:
         else:
             per_slide = functional.cross_entropy(logits, targets, reduction="none")
         if self._weights is not None:
-            per_slide = per_slide * self._weights.to(logits)[targets]
+            self._weights = self._weights.to(logits.device)  # moved once: a copy in every step waits for a GPU
+            per_slide = per_slide * self._weights.to(logits.dtype)[targets]
         return per_slide.mean()
 
     def class_index(self, targets: Tensor) -> Tensor:
@@ -152,6 +153,7 @@ def class_format(classes: tuple[str, ...]) -> PredictionFormat:
         counts=lambda target, weights: weighted.has_two_classes(target, len(classes), weights),
         selected_by="macro-F1 + macro-AUC",
         part_name="class",
+        are_probabilities=True,
         fewest_names=2,
     )
 

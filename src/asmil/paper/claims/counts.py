@@ -7,10 +7,10 @@ from collections.abc import Callable
 import torch
 
 from asmil.attention.anchor import Anchor
-from asmil.paper.claims.ruling import Ruling, ruled
+from asmil.paper.claims.ruling import How, Ruling, ruled
 from asmil.paper.counted import cost_bag, cost_model, multiply_adds
 
-HOW = "count"
+HOW: How = "count"
 PLUG_INS = ("abmil", "clam_sb", "transmil", "dsmil", "asmil")
 
 
@@ -18,7 +18,9 @@ def temporal_memory() -> Ruling:
     """Storing averages of attention costs memory proportional to slides times tiles."""
     slides, tiles = 547, 5000
     megabytes = 4 * slides * tiles / 1e6
-    return ruled(True, HOW, f"4 bytes a slide, tile and row: {slides} slides x {tiles} tiles = {megabytes:.0f} MB for one row")
+    return ruled(
+        True, HOW, f"4 bytes a slide, tile and row: {slides} slides x {tiles} tiles = {megabytes:.0f} MB for one row"
+    )
 
 
 def no_inference_cost() -> Ruling:
@@ -43,7 +45,9 @@ def cheaper_than_transmil() -> Ruling:
 def mhim_memory() -> Ruling:
     """ASMIL needs a quarter (at most 0.4) of MHIM's training memory: bytes that a step keeps for its backward pass."""
     mine, theirs = (_kept_bytes(method) / 1e6 for method in ("asmil", "mhim"))
-    return ruled(mine <= 0.4 * theirs, HOW, f"a step keeps {mine:.1f} MB (asmil) and {theirs:.1f} MB (mhim) at 2,000 tiles")
+    return ruled(
+        mine <= 0.4 * theirs, HOW, f"a step keeps {mine:.1f} MB (asmil) and {theirs:.1f} MB (mhim) at 2,000 tiles"
+    )
 
 
 def _kept_bytes(method: str) -> int:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from asmil.paper.claims.ruling import Ruling, ruled
+from asmil.paper.claims.ruling import How, Ruling, ruled
 from asmil.paper.printed import PrintedTable, printed_table
 
-HOW = "print"
+HOW: How = "print"
 
 
 def _lead(table: PrintedTable, key: str, backbone: str) -> tuple[float, float, str]:
@@ -33,7 +33,9 @@ def gain_camelyon17() -> Ruling:
     """CAMELYON-17 F1 lead of 6.49 percent."""
     mine, best, name = _vit("camelyon17_f1")
     relative = 100 * (mine - best) / best
-    return ruled(round(relative, 2) == 6.49, HOW, f"relative to {name} {relative:.2f} %; in points {100 * (mine - best):.1f}")
+    return ruled(
+        round(relative, 2) == 6.49, HOW, f"relative to {name} {relative:.2f} %; in points {100 * (mine - best):.1f}"
+    )
 
 
 def gain_camelyon16() -> Ruling:
@@ -118,14 +120,18 @@ def classic_wins() -> Ruling:
         values = {row.about["method"]: row.values[column.key][0] for row in table.rows}
         mine = values.pop("asmil")
         wins += mine > max(values.values())
-    return ruled(wins >= 4, HOW, f"strictly above on {wins} sets in print; that FOX is near 0.95 needs the label as input")
+    return ruled(
+        wins >= 4, HOW, f"strictly above on {wins} sets in print; that FOX is near 0.95 needs the label as input"
+    )
 
 
 def flops_against_mhim() -> Ruling:
     """ASMIL's operations are lower than or like MHIM's."""
     table = printed_table("cost")
     mine, theirs = (table.value("infer_flops", method=method) for method in ("asmil", "mhim"))
-    return ruled(mine <= 1.05 * theirs, HOW, f"printed {mine:g} M against {theirs:g} M: {100 * (mine / theirs - 1):.0f} % more")
+    return ruled(
+        mine <= 1.05 * theirs, HOW, f"printed {mine:g} M against {theirs:g} M: {100 * (mine / theirs - 1):.0f} % more"
+    )
 
 
 def training_overhead() -> Ruling:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -11,10 +12,10 @@ import torch
 from asmil.attention import theorem
 from asmil.attention.divergences import kl
 from asmil.attention.normalizers import entmax, log_nsf, log_softmax, nsf, softmax, sparsemax
-from asmil.paper.claims.ruling import Ruling, ruled
+from asmil.paper.claims.ruling import How, Ruling, ruled
 
 DRAWS = 2000
-HOW = "mathematics"
+HOW: How = "mathematics"
 
 
 def _gapped(draw: np.random.Generator) -> tuple[torch.Tensor, float, float, int]:
@@ -85,7 +86,9 @@ def no_single_temperature() -> Ruling:
         lowest = theorem.lowest_temperature(gamma, theorem.nsf_ratio_bound(tau, gamma), highs)
         epsilon = theorem.nsf_low_bound(tau, highs)
         both += lowest <= theorem.highest_temperature(tau, highs, epsilon)
-    return ruled(both == 0, HOW, f"{len(cases)} cases with tau from 1 to 10 and two highs or more, {both} with such a T")
+    return ruled(
+        both == 0, HOW, f"{len(cases)} cases with tau from 1 to 10 and two highs or more, {both} with such a T"
+    )
 
 
 def middle_scores() -> Ruling:
@@ -95,7 +98,9 @@ def middle_scores() -> Ruling:
     low = float(softmax(scores)[0, highs])
     limit = theorem.highest_temperature(tau, highs, epsilon)
     refuted = low <= epsilon and temperature > limit
-    return ruled(not refuted, HOW, f"with 100 middle scores the low weight is {low:.4f} at T = {temperature} > {limit:.3f}")
+    return ruled(
+        not refuted, HOW, f"with 100 middle scores the low weight is {low:.4f} at T = {temperature} > {limit:.3f}"
+    )
 
 
 def kl_gradient() -> Ruling:
@@ -124,7 +129,9 @@ def bag_feature_not_injective() -> Ruling:
         other = attention + step * null
         worst = max(worst, float(np.abs(other @ features - attention @ features).max()))
         least = min(least, float(np.abs(other - attention).sum() / 2))
-    return ruled(worst < 1e-9 and least > 0, HOW, f"50 bags: features differ by {worst:.1e}, attention by {least:.2f} or more")
+    return ruled(
+        worst < 1e-9 and least > 0, HOW, f"50 bags: features differ by {worst:.1e}, attention by {least:.2f} or more"
+    )
 
 
 def entmax_family() -> Ruling:
@@ -144,8 +151,10 @@ def temperature_flattens() -> Ruling:
     for temperature in (1, 2, 4, 8):
         log = log_softmax(scores / temperature)
         shares.append((-(log.exp() * log).sum(dim=1)).exp() / 300)
-    rising = all(bool((b > a).all()) for a, b in zip(shares, shares[1:], strict=False))
-    return ruled(rising, HOW, "effective share at T = 1, 2, 4, 8: " + ", ".join(f"{float(s.mean()):.2f}" for s in shares))
+    rising = all(bool((b > a).all()) for a, b in pairwise(shares))
+    return ruled(
+        rising, HOW, "effective share at T = 1, 2, 4, 8: " + ", ".join(f"{float(s.mean()):.2f}" for s in shares)
+    )
 
 
 def mixture_reaches_softmax() -> Ruling:
@@ -154,7 +163,9 @@ def mixture_reaches_softmax() -> Ruling:
     rates = 0.5e-4 * (1 + np.cos(np.pi * np.arange(steps) / steps))
     xi = float(rates.sum())  # Adam's step is at most the learning rate while gradients keep their sign
     zeta = 1 / (1 + math.exp(-xi))
-    return ruled(zeta >= 0.9894, HOW, f"the most that xi can move is {xi:.2f}: zeta {zeta:.2f}, below the printed 0.9894")
+    return ruled(
+        zeta >= 0.9894, HOW, f"the most that xi can move is {xi:.2f}: zeta {zeta:.2f}, below the printed 0.9894"
+    )
 
 
 def instance_dropout() -> Ruling:
@@ -168,7 +179,9 @@ def instance_dropout() -> Ruling:
     loss.backward()
     assert online.grad is not None
     fits = bool(torch.isfinite(loss)) and bool(torch.isfinite(online.grad).all())
-    return ruled(not fits, HOW, f"with the same tiles dropped on both sides the divergence is {float(loss):.3f} and finite")
+    return ruled(
+        not fits, HOW, f"with the same tiles dropped on both sides the divergence is {float(loss):.3f} and finite"
+    )
 
 
 def online_nsf_gradient() -> Ruling:
