@@ -104,6 +104,10 @@ class DSMIL(MILModel):
                     nn.init.orthogonal_(layer.weight)
                     nn.init.zeros_(layer.bias)
 
+    @property
+    def classifies_tiles(self) -> bool:
+        return True
+
     def attend(self, bag: Bag) -> Tensor:
         return self.streams.attend(self.streams.as_computed(bag.features)).scores
 
