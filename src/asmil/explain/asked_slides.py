@@ -12,9 +12,8 @@ from asmil.cohort.source import FeatureSource
 from asmil.cohort.table import read_table
 from asmil.errors import AsmilError, did_you_mean
 from asmil.names import FEATURE_SUFFIXES
-from asmil.slides.discovery import SLIDES_FOLDER, SlideFile, find_slides
+from asmil.slides.discovery import SLIDES_FOLDER, TABLE_SUFFIXES, SlideFile, find_slides
 from asmil.slides.file_names import is_picture, is_slide, slide_name
-from asmil.slides.slide_table import TABLE_SUFFIXES
 
 
 @dataclass(frozen=True)

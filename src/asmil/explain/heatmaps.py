@@ -13,7 +13,7 @@ import pandas as pd
 from shapely.affinity import translate
 from shapely.geometry import MultiPolygon
 
-from asmil.cohort.formats import common_step
+from asmil.cohort.reader import common_step
 from asmil.engine.jobs import Engine, Place
 from asmil.engine.progress import made_progress
 from asmil.errors import AsmilError

@@ -14,8 +14,7 @@ from asmil.engine.progress import made_progress
 from asmil.errors import AsmilError
 from asmil.memory import available_bytes
 from asmil.models.base import MILModel
-from asmil.models.inference import ESTIMATED_FROM_TILES, infer
-from asmil.models.memory_need import bytes_needed
+from asmil.models.inference import ESTIMATED_FROM_TILES, bytes_needed, infer
 
 Evidence = Callable[[Tensor], Tensor]
 
