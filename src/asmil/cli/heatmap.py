@@ -84,13 +84,15 @@ def heatmap(
     """Draw heat maps of slides: slide, map with its scale, annotations, top and bottom tiles.
 
     Stored features are used, nothing is encoded again. Run the same command again to draw only what is missing.
+
+    Example: asmil heatmap runs/lab lab/slides/slide-0003.tif --out maps --qupath
     """
     from dataclasses import replace
 
-    from rich.console import Console
     from rich.progress import Progress
 
     from asmil.config import parse_settings
+    from asmil.console import messages
     from asmil.errors import AsmilError
     from asmil.explain.asked_slides import SlidePlaces, asked_slides
     from asmil.explain.heatmaps import HeatmapPlan, draw_heatmaps
@@ -132,7 +134,7 @@ def heatmap(
     if scores is not None and scores.is_file() and len(asked) > 1:
         raise AsmilError(f"{scores}: one file of scores is of one slide, and {len(asked)} are named; give a folder")
     plan = HeatmapPlan(out, settings, tuple(run.resolve() for run in runs), scores, outlines, device)
-    with Progress(console=Console(stderr=True, quiet=quiet), transient=True) as progress:
+    with Progress(console=messages(quiet), transient=True) as progress:
         task = progress.add_task("slides", total=len(asked))
         result = draw_heatmaps(
             asked,
@@ -182,14 +184,15 @@ def _engine(
 
 
 def _summarize(result: HeatmapResult, out: Path) -> None:
+    from asmil.console import messages, results, say
     from asmil.errors import AsmilError
 
     drawn = len(result.rows)
     before = f" ({result.already_done} done before)" if result.already_done else ""
-    typer.echo(f"{drawn} slide{'s' * (drawn != 1)} drawn: {out}{before}")
+    say(results(), f"{drawn} slide{'s' * (drawn != 1)} drawn: {out}{before}")
     for row in result.rows:
         if row.notes:
-            typer.echo(f"note: {row.slide}: {row.notes}", err=True)
+            say(messages(), f"note: {row.slide}: {row.notes}")
     if result.failures:
         listed = "\n".join(f"  - {line}" for line in result.failures)
         total = drawn + len(result.failures)
