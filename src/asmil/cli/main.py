@@ -18,6 +18,7 @@ from asmil.cli import (
     encoders,
     evaluate,
     extract,
+    heatmap,
     localize,
     methods,
     pack,
@@ -60,7 +61,13 @@ app = typer.Typer(
 VERBS = {
     "Start here": (doctor.doctor, check.check, train.train, evaluate.evaluate, predict.predict),
     "From slides to features": (tissue.tissue, extract.extract, pack.pack, encoders.encoders),
-    "Results in depth": (compare.compare, localize.localize, stability.stability, affine.affine),
+    "Results in depth": (
+        heatmap.heatmap,
+        compare.compare,
+        localize.localize,
+        stability.stability,
+        affine.affine,
+    ),
     "Methods and benchmarks": (
         methods.methods,
         classic.classic,
