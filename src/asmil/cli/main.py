@@ -19,6 +19,7 @@ from asmil.cli import (
     evaluate,
     extract,
     heatmap,
+    index,
     init,
     localize,
     methods,
@@ -63,6 +64,7 @@ VERBS = {
     "Start here": (doctor.doctor, init.init, check.check, train.train, evaluate.evaluate, predict.predict),
     "From slides to features": (tissue.tissue, extract.extract, pack.pack, encoders.encoders),
     "Results in depth": (
+        index.index,
         heatmap.heatmap,
         compare.compare,
         localize.localize,
@@ -80,6 +82,7 @@ VERBS = {
     "Your shell": (completion.completion,),
 }
 """All verbs, in the groups and the order in which the help lists them."""
+COMMANDS = [verb.__name__.replace("_", "-") for verbs in VERBS.values() for verb in verbs]
 for group, verbs in VERBS.items():
     for verb in verbs:
         app.command(cls=Verb, rich_help_panel=group)(verb)

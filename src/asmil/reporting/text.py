@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from asmil.reporting.document import Block, Cell, Document, Figure, Folded, Heading, Note, SideBySide, Table
+from asmil.reporting.document import Block, Cell, Document, Figure, Folded, Heading, Links, Note, SideBySide, Table
 from asmil.reporting.formats import format_count
 
 if TYPE_CHECKING:
@@ -75,6 +75,8 @@ def _markdown_block(block: Block) -> list[str]:
         return ["", f"**{escape_markdown(block.text)}**"]
     if isinstance(block, Heading):
         return ["", f"### {escape_markdown(block.text)}"]
+    if isinstance(block, Links):
+        return ["", *(f"- {escape_markdown(': '.join(filter(None, [one.text, one.note])))}" for one in block.links)]
     if isinstance(block, SideBySide):
         return [line for one in block.blocks for line in _markdown_block(one)]
     if isinstance(block, Table):
