@@ -27,20 +27,26 @@ from asmil.training.run import train_run
 
 
 def load_cohort(
-    path: Path | str, *, features: Path | str | None = None, task: TaskKind | None = "classification"
+    path: Path | str,
+    *,
+    features: Path | str | None = None,
+    task: TaskKind | None = "classification",
+    columns: Mapping[str, str] | None = None,
 ) -> Cohort:
     """Read a manifest and find the features of its slides.
 
-    path: a CSV or Parquet file with the columns slide, label (survival: time, event), and optionally patient, site,
-        split, fold, features
+    path: a CSV, Excel or Parquet file with the columns slide, label (survival: time, event), and optionally patient,
+        site, split, fold, features
     features: a folder of feature files, a cohort file or a pack; default: the folder `features` beside the manifest
     task: the task whose outcomes the manifest holds; None for slides without outcomes
+    columns: which columns to read, e.g. {"patient": "case_id", "label": "subtype"}; others are found by their names,
+        and `notes` of the result says how
 
     All errors of a manifest are reported together, in one `AsmilError`.
     """
     if task is not None and task not in OUTCOME_COLUMNS:
         raise AsmilError(f"task {task!r} is unknown: {did_you_mean(str(task), OUTCOME_COLUMNS)}")
-    return manifest.load_cohort(path, features, task)
+    return manifest.load_cohort(path, features, task, columns)
 
 
 def train(
@@ -51,6 +57,7 @@ def train(
     preset: str = "paper",
     task: TaskKind | None = None,
     features: Path | str | None = None,
+    columns: Mapping[str, str] | None = None,
     folds: int = 1,
     seeds: int = 1,
     seed: int = 0,
@@ -63,14 +70,15 @@ def train(
     out: the run folder; an interrupted run in it is resumed, a finished one is only loaded
     method, preset: see `asmil.methods` and docs/methods.md
     task: classification (default), survival, regression or multilabel; a loaded cohort knows its task
-    features: where the features are, if `cohort` is a path
+    features, columns: where the features are and which columns to read, if `cohort` is a path; see `load_cohort`
     folds: of cross-validation; 1 is a single split
     seeds: how often each fold is trained, with the seeds `seed`, `seed + 1`, ...
     settings: further settings by their dotted names, e.g. {"training.epochs": 30, "anchor.normalizer": "nsf"}
     progress: whether progress bars are shown, on the standard error stream
     """
-    if isinstance(cohort, Cohort) and features is not None:
-        raise AsmilError(f"{cohort.path}: this cohort is loaded already; give `features` to load_cohort instead")
+    for name, given in (("features", features), ("columns", columns)):
+        if isinstance(cohort, Cohort) and given is not None:
+            raise AsmilError(f"{cohort.path}: this cohort is loaded already; give `{name}` to load_cohort instead")
     kind = task or (cohort.task if isinstance(cohort, Cohort) else None) or "classification"
     asked: dict[str, Any] = {"folds": folds, "seeds": seeds, "training": {"seed": seed}, "task": {"kind": kind}}
     for name, value in (settings or {}).items():
@@ -78,7 +86,7 @@ def train(
     config = resolve(method, preset, asked)
     try:
         with training_progress(Console(quiet=not progress, stderr=True)) as observer:
-            folder = train_run(cohort, out, config, features, observer)
+            folder = train_run(cohort, out, config, features, observer, columns=columns)
     except Interrupted:
         raise KeyboardInterrupt(f"training was stopped; make the same call again to resume {out}") from None
     return load_run(folder.path, config.training.device)

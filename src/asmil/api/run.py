@@ -220,7 +220,8 @@ class TrainedRun:
                 )
             (found,) = cohort_from_features(slide).slides
             return Unit.of_slide(found)
-        cohort = load_cohort(self.settings["cohort"]["manifest"], features, kind=None)
+        manifest = self.settings["cohort"]
+        cohort = load_cohort(manifest["manifest"], features, kind=None, columns=manifest.get("columns"))
         units = {unit.name: unit for unit in units_of(cohort.slides, self._predictor.unit)}
         if str(slide) not in units:
             raise AsmilError(f"{cohort.path}: '{slide}' is no longer in the manifest; give its feature file instead")

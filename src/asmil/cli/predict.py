@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from asmil.cli.column_option import COLUMNS_HELP
+
 if TYPE_CHECKING:
     from asmil.extraction.machine import Machine
     from asmil.training.prediction import RunPredictor
@@ -20,6 +22,7 @@ def predict(
         bool, typer.Option("--attention", help="Also write the attention of every tile, to OUT_attention/SLIDE.h5.")
     ] = False,
     features: Annotated[Path | None, typer.Option(help="Folder of the features, for a manifest.")] = None,
+    columns: Annotated[str | None, typer.Option(metavar="NAME=COLUMN,...", help=COLUMNS_HELP)] = None,
     mpp: Annotated[float | None, typer.Option(help="Slides: microns per level-0 pixel; wins over the files.")] = None,
     weights: Annotated[Path | None, typer.Option(help="Slides: file of the encoder's weights.")] = None,
     encoder: Annotated[
@@ -46,6 +49,7 @@ def predict(
 
     from asmil.api.new_slides import are_images, extracted_slides, feature_slides, naming, patients_of, readable_units
     from asmil.cohort.units import units_of
+    from asmil.columns import parse_mapping
     from asmil.errors import AsmilError
     from asmil.files import replacing
     from asmil.memory import keep_freed_memory
@@ -57,15 +61,19 @@ def predict(
     predictor = RunPredictor(run, device)
     rows: list[dict[str, Any]] = []
     bad: list[str] = []
-    if features is None and are_images(slides):
+    mapping = parse_mapping(columns)
+    if features is None and are_images(slides, mapping):
         from asmil.extraction.machine import Machine
 
         place = out.with_name(f"{out.stem}_features")
         machine = Machine(device=device, workers=workers, item_timeout=item_timeout)
         names, bad = _extract(predictor, run, slides, place, mpp, weights, encoder, machine, quiet)
-        cohort = extracted_slides(names, place, patients_of(slides))
+        cohort = extracted_slides(names, place, patients_of(slides, mapping))
     else:
-        cohort = feature_slides(slides, features)
+        found = feature_slides(slides, features, mapping)
+        for note in found.notes:
+            typer.echo(f"note: {slides}: {note}", err=True)
+        cohort = list(found.slides)
     units = units_of(cohort, predictor.unit)
     if predictor.unit == "patient" and all(unit.name == unit.slides[0].slide for unit in units):
         typer.echo("note: no patients are named, so every slide counts as a patient; name them in a table", err=True)

@@ -7,12 +7,14 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from asmil.cli.column_option import COLUMNS_HELP
 from asmil.cli.item_timeout import ITEM_TIMEOUT_HELP
 
 
 def train(
     cohort: Annotated[
-        Path, typer.Argument(help="The manifest: CSV or Parquet with slide, label (or time, event), patient, split.")
+        Path,
+        typer.Argument(help="The manifest: CSV, Excel or Parquet with slide, label (or time, event), patient, split."),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The run folder; a run begun there goes on.")],
     task: Annotated[
@@ -48,6 +50,7 @@ def train(
         bool, typer.Option("--plain", help="Without fused GPU kernels, one training after the other.")
     ] = False,
     features: Annotated[Path | None, typer.Option(help="Folder, cohort file or pack of the features.")] = None,
+    columns: Annotated[str | None, typer.Option(metavar="NAME=COLUMN,...", help=COLUMNS_HELP)] = None,
     item_timeout: Annotated[float | None, typer.Option(min=0, help=ITEM_TIMEOUT_HELP)] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
@@ -60,6 +63,7 @@ def train(
     from asmil.api.progress import training_progress
     from asmil.cli.evaluate import evaluate
     from asmil.cohort.splits import Splits
+    from asmil.columns import parse_mapping
     from asmil.config import merge, parse_assignments
     from asmil.errors import AsmilError
     from asmil.memory import keep_freed_memory
@@ -82,7 +86,7 @@ def train(
     config = resolve(method, preset, merge(asked, parse_assignments(assignments or [])))
     try:
         with training_progress(console) as observer:
-            folder = train_run(cohort, out, config, features, observer, item_timeout)
+            folder = train_run(cohort, out, config, features, observer, item_timeout, parse_mapping(columns))
     except Interrupted:
         typer.echo(f"stopped; all that was done is in {out}; give the same command again to go on", err=True)
         raise typer.Exit(130) from None

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 
 from asmil.cohort.problems import Problem
-from asmil.columns import COLUMNS, Columns
+from asmil.columns import COLUMNS, TCGA, TCGA_BARCODE, Columns
 
 PERSON = re.compile(r"patient|case|subject|donor|participant|person|individual|submitter|mrn|(^|_)pid($|_)")
 IDENTIFIER = ("id", "ids", "identifier", "barcode", "uuid", "accession")
@@ -17,9 +17,7 @@ ATTRIBUTE = re.compile(
 )
 """Words of columns that tell something of a person but do not name one."""
 FEW_VALUES, SLIDES_PER_PATIENT = 20, 10
-TCGA = re.compile(r"TCGA-\w{2}-\w{4}(?=\W|$)", re.IGNORECASE)
-"""The part of a TCGA barcode that names the patient."""
-INDEPENDENT = "add a column 'patient' that repeats the slide names if the slides are of different patients"
+INDEPENDENT = "--columns patient=slide if every slide is of another patient"
 
 
 def patient_column_problems(table: Columns) -> list[Problem]:
@@ -32,7 +30,7 @@ def patient_column_problems(table: Columns) -> list[Problem]:
         if column not in COLUMNS and _names_a_person(column) and _is_shared(cells):
             value, count = Counter(filter(None, cells)).most_common(1)[0]
             what = f"column '{column}' looks like the patient ('{value}' has {count} slides) and is not used"
-            todo = f"rename it to 'patient', or {INDEPENDENT}"
+            todo = f"give --columns patient={column}, or {INDEPENDENT}"
             problems.append(Problem("error", str(table.path), what, todo))
     if not problems:
         problems += _barcode_problems(table, slides)
@@ -63,5 +61,5 @@ def _barcode_problems(table: Columns, slides: list[str]) -> list[Problem]:
         return []
     patient, names = next(iter(shared.items()))
     what = f"slides '{names[0]}' and '{names[1]}' are of the TCGA patient {patient}, and no column names patients"
-    todo = f"add a column 'patient' with the first 12 characters of the barcodes, or {INDEPENDENT}"
+    todo = f"give --columns patient={TCGA_BARCODE} to read the patients from the barcodes, or {INDEPENDENT}"
     return [Problem("error", str(table.path), what, todo)]

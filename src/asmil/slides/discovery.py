@@ -12,7 +12,8 @@ from asmil.slides.dicom_folder import dicom_files
 from asmil.slides.file_names import DICOM_SUFFIX, PICTURE_SUFFIXES, SLIDE_SUFFIXES, is_picture, is_slide, slide_name
 from asmil.slides.folder_walk import walk_once
 from asmil.slides.opening import refuse_absent
-from asmil.slides.slide_table import TABLE_SUFFIXES, read_slide_table
+from asmil.slides.slide_table import read_slide_table
+from asmil.text_table import is_table
 
 MIRAX_SUFFIX = ".mrxs"
 SLIDES_FOLDER = "slides"
@@ -28,7 +29,7 @@ class SlideFile:
 
 
 def find_slides(place: Path | str) -> list[SlideFile]:
-    """The slides of a folder and its subfolders, of a table (CSV or Parquet), or the one at a path.
+    """The slides of a folder and its subfolders, of a table (CSV, Excel or Parquet), or the one at a path.
 
     A folder of DICOM files is one slide. A table has a column `slide` and, if it likes, `image` (a path, from the
     table on) and `mpp`; slides without an image are looked for in the folder `slides` beside the table.
@@ -37,7 +38,7 @@ def find_slides(place: Path | str) -> list[SlideFile]:
     refuse_absent(place)
     if place.is_dir():
         found = _in_order(_slides_in(place))
-    elif place.suffix.lower() in TABLE_SUFFIXES:
+    elif is_table(place):
         found = _slides_of_table(place)
     else:
         found = [SlideFile(slide_name(place), place)]

@@ -10,8 +10,6 @@ from asmil.columns import understand_columns
 from asmil.errors import AsmilError, did_you_mean
 from asmil.text_table import read_text_table
 
-TABLE_SUFFIXES = (".csv", ".parquet")
-
 
 @dataclass(frozen=True)
 class SlideRow:
@@ -23,7 +21,7 @@ class SlideRow:
 
 
 def read_slide_table(path: Path) -> list[SlideRow]:
-    """The rows of a CSV or Parquet table with a column `slide`; `image` and `mpp` are optional, others not read."""
+    """The rows of a CSV, Excel or Parquet table with a column `slide`; `image` and `mpp` are optional."""
     columns = understand_columns(path, read_text_table(path)).cells
     if "slide" not in columns:
         raise AsmilError(f"{path}: column 'slide' is missing; {did_you_mean('slide', columns)}")

@@ -119,12 +119,14 @@ def describe(config: RunConfig, cohort: Cohort, classes: tuple[str, ...], infos:
         (s.slide, s.patient, s.label, s.site, s.split, s.fold, *((s.time, s.event) if survives else ()))
         for s in cohort.slides
     ]
-    about = {
+    about: dict[str, Any] = {
         "manifest": str(cohort.path),
         "slides": len(cohort),
         "rows_sha256": _sha256(rows),
         "features_sha256": _sha256([fingerprint(slide.source) for slide in cohort.slides]),
     }
+    if cohort.columns:
+        about["columns"] = dict(cohort.columns)
     return RunDescription(config, classes, features, about)
 
 

@@ -178,7 +178,8 @@ def _read_cohort(maps: RunMaps, settings: LocalizeSettings) -> tuple[Cohort, lis
     path = settings.cohort or Path(maps.description.cohort["manifest"])
     if own and not path.is_file():
         raise AsmilError(f"{path}: the manifest of the run was not found from this folder; give it with --cohort")
-    cohort, found = read_manifest(path, settings.features)
+    columns = None if settings.cohort else maps.description.cohort.get("columns")
+    cohort, found = read_manifest(path, settings.features, columns=columns)
     errors = [str(problem) for problem in found if problem.severity == "error"]
     if not own:
         return cohort, errors
