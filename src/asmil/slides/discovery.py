@@ -114,7 +114,7 @@ class SlideRow:
 
 
 def read_slide_table(path: Path) -> list[SlideRow]:
-    """The rows of a CSV, Excel or Parquet table with a column `slide`; `image` and `mpp` are optional, others not read."""
+    """The rows of a CSV, Excel or Parquet table with a column `slide`; `image` and `mpp` are optional."""
     columns = understand_columns(path, read_text_table(path)).cells
     if "slide" not in columns:
         raise AsmilError(f"{path}: column 'slide' is missing; {did_you_mean('slide', columns)}")
