@@ -18,6 +18,7 @@ from asmil.cli import (
     encoders,
     evaluate,
     extract,
+    heatmap,
     import_manifest,
     localize,
     methods,
@@ -60,7 +61,13 @@ VERBS = {
     "Start here": (doctor.doctor, check.check, train.train, evaluate.evaluate, predict.predict),
     "From slides to features": (tissue.tissue, extract.extract, pack.pack, encoders.encoders),
     "From other tools": (import_manifest.import_manifest,),
-    "Results in depth": (compare.compare, localize.localize, stability.stability, affine.affine),
+    "Results in depth": (
+        heatmap.heatmap,
+        compare.compare,
+        localize.localize,
+        stability.stability,
+        affine.affine,
+    ),
     "Methods and benchmarks": (
         methods.methods,
         classic.classic,

@@ -114,6 +114,8 @@ class MILModel(nn.Module):
     """What the A rows of the scores are, outermost first; empty for a method without attention."""
     heatmap_kinds: ClassVar[tuple[str, ...]] = ("attention",)
     """The maps that `heatmap` can draw, the default first."""
+    weighted_instance_logits: ClassVar[bool] = False
+    """Whether the instance logits of an output are multiplied by the attention of their tiles already."""
     label_routes_gradients: ClassVar[bool] = False
     """Whether the class of a bag decides which parameters its loss reaches."""
     own_stabilizers: ClassVar[Mapping[str, str]] = {}
@@ -181,6 +183,11 @@ class MILModel(nn.Module):
     def has_heatmap(self) -> bool:
         """Whether the model can say how much each tile counted: by its scores, or by a map of its own."""
         return bool(self.score_axes) or type(self).draw_heatmap is not MILModel.draw_heatmap
+
+    @property
+    def classifies_tiles(self) -> bool:
+        """Whether outputs have instance logits in eval mode."""
+        return False
 
     @torch.no_grad()
     def heatmap(self, output: Output, kind: str | None = None) -> Tensor:

@@ -105,6 +105,10 @@ class DSMIL(MILModel):
                     nn.init.zeros_(layer.bias)
 
     @property
+    def classifies_tiles(self) -> bool:
+        return True
+
+    @property
     def padding_from(self) -> int | None:
         return 1
 

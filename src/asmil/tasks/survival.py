@@ -159,6 +159,29 @@ class Survival:
         baseline = Baseline(tuple(event_times[kept].tolist()), tuple(hazard[kept].tolist()), center)
         return Survival(None, "cox", self.alpha, self.risk_kind, baseline)
 
+    @property
+    def explained_names(self) -> tuple[str, ...]:
+        """The risk."""
+        return ("risk",)
+
+    def explained_first(self, logits: Tensor) -> int:
+        """The risk."""
+        return 0
+
+    def evidence(self, logits: Tensor, name: int) -> Tensor:
+        """The risk of the task's model: the log-risk of Cox, or minus the sum of the survival over the bins.
+
+        A model that ranks patients by the mean survival time is explained by this sum, too: it always has a gradient.
+        """
+        if self.edges is None:
+            return logits[:, 0]
+        of_bins = survival_from_incidence if self.loss_kind == "incidence" else survival_from_hazards
+        return risk(of_bins(logits))
+
+    def shown(self, logits: Tensor, name: int) -> Tensor:
+        """The same risk."""
+        return self.evidence(logits.double(), name)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for `from_dict`."""
         baseline = None

@@ -154,7 +154,7 @@ def frame_of(slide: str, info: FeatureInfo, coords: npt.NDArray[np.int64], mpp: 
     """
     side_um = info.tile_side_um
     mpp = info.mpp or mpp or (side_um / info.tile_px_level0 if side_um and info.tile_px_level0 else None)
-    tile_px = info.tile_px_level0 or (side_um / mpp if side_um and mpp else None)
+    tile_px = info.tile_side_level0(mpp)
     if tile_px is None:
         raise AsmilError(
             f"{slide}: the size of its tiles at level 0 is unknown ({info.source}); extract the features again"
