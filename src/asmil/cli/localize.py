@@ -44,6 +44,9 @@ def localize(
     skip_list: Annotated[Path | None, typer.Option(help="File with slides to leave out, one name per line.")] = None,
     resamples: Annotated[int, typer.Option(min=1, help="Bootstrap resamples of patients.")] = 2000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap.")] = 0,
+    method: Annotated[
+        str | None, typer.Option("--method", help="Confirm the run's method where it is code, module:Class.")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
@@ -64,6 +67,7 @@ def localize(
     from asmil.slides.annotations import ClassNames
 
     settings = LocalizeSettings(
+        method=method,
         annotations=annotations,
         truth=truth,
         cohort=cohort,

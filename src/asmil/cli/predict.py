@@ -28,6 +28,9 @@ def predict(
     encoder: Annotated[
         str | None, typer.Option(help="Slides: confirm the run's encoder where it is code, module:callable.")
     ] = None,
+    method: Annotated[
+        str | None, typer.Option("--method", "-m", help="Confirm the run's method where it is code, module:Class.")
+    ] = None,
     workers: Annotated[
         int | None, typer.Option(min=0, help="Slides: processes that extract. Default: one a GPU, or one a core.")
     ] = None,
@@ -58,7 +61,7 @@ def predict(
 
     console = Console(quiet=quiet, stderr=True)
     keep_freed_memory()
-    predictor = RunPredictor(run, device)
+    predictor = RunPredictor(run, device, method)
     rows: list[dict[str, Any]] = []
     bad: list[str] = []
     mapping = parse_mapping(columns)
