@@ -75,7 +75,7 @@ def test_mistakes_are_one_sentence(cohort, asmil_here, tmp_path):
     for words, told in (
         ((tmp_path / "nowhere", "--out", tmp_path / "p"), "nowhere: it does not exist"),
         ((cohort, "--features", tmp_path / "no", "--out", tmp_path / "p"), "no: there is no such folder of features"),
-        ((features, "--features", features, "--out", tmp_path / "p"), "it is for a manifest"),
+        ((features, "--features", features, "--out", tmp_path / "p"), "manifest"),
         ((features, "--out", features), "the folder holds other files"),
         ((features, "--out", cohort), "this is a file"),
     ):

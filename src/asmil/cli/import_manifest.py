@@ -22,6 +22,8 @@ def import_manifest(
     """Write a manifest from the tables of CLAM, STAMP, TCGA, MIL_BASELINE or a spreadsheet.
 
     Prints which columns were read as what. A table of patients is joined by the column `patient`.
+
+    Example: asmil import-manifest slide.csv --patients clini.xlsx --columns label=isMSIH --out cohort.csv
     """
     from asmil.cohort import manifest_import
     from asmil.cohort.problems import listed
