@@ -69,7 +69,8 @@ class Classification:
         else:
             per_slide = functional.cross_entropy(logits, targets, reduction="none")
         if self._weights is not None:
-            per_slide = per_slide * self._weights.to(logits)[targets]
+            self._weights = self._weights.to(logits.device)  # moved once: a copy in every step waits for a GPU
+            per_slide = per_slide * self._weights.to(logits.dtype)[targets]
         return per_slide.mean()
 
     def class_index(self, targets: Tensor) -> Tensor:

@@ -233,6 +233,14 @@ def risk_format(names: tuple[str, ...] = ()) -> PredictionFormat:
             np.asarray(~table["event"].isin([0, 1])),
             "has an event that is neither 0 nor 1; correct the manifest",
         )
+        twice = table.duplicated(["patient", "fold", "seed", "role"]).to_numpy()
+        yield twice, "is of a patient that the same training predicts twice"
+        differ = table.groupby("patient")[["time", "event"]].transform("nunique").gt(1).any(axis=1).to_numpy()
+        yield differ, "is of a patient with two times or events; correct the manifest and train again"
+        if {"survival", "survival_times"} <= set(table):
+            curves = zip(table["survival_times"], table["survival"], strict=True)
+            broken = np.array([not _is_curve(*pair) for pair in curves], dtype=np.bool_)
+            yield broken, "has a survival curve whose times do not increase or whose values rise"
 
     def c_index(time_and_event: Truth, risk: Floats, weights: Floats) -> Floats:
         return weighted_concordance(time_and_event[:, 0], time_and_event[:, 1], risk[:, 0], weights)
@@ -258,3 +266,14 @@ def risk_format(names: tuple[str, ...] = ()) -> PredictionFormat:
         may_be_infinite=True,
         by_patient=True,
     )
+
+
+def _is_curve(times: Any, survival: Any) -> bool:
+    if times is None or survival is None:
+        return times is None and survival is None
+    times, survival = np.asarray(times, dtype=np.float64), np.asarray(survival, dtype=np.float64)
+    if times.ndim != 1 or times.shape != survival.shape or len(times) == 0:
+        return False
+    rounding = 1e-6
+    falling = np.diff(np.r_[1.0, survival, 0.0]) <= rounding
+    return bool(np.isfinite(times).all() and times[0] >= 0 and (np.diff(times) > 0).all() and falling.all())
