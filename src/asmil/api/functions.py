@@ -19,6 +19,7 @@ from asmil.config import merge, nested
 from asmil.errors import AsmilError, did_you_mean
 from asmil.evaluation.comparison import Comparison, compare_runs
 from asmil.evaluation.evaluate import Role, RunEvaluation
+from asmil.models.base import MILModel
 from asmil.tasks.base import TaskKind
 from asmil.training.config import resolve
 from asmil.training.interruption import Interrupted
@@ -53,7 +54,7 @@ def train(
     cohort: Cohort | Path | str,
     out: Path | str,
     *,
-    method: str = "asmil",
+    method: str | type[MILModel] = "asmil",
     preset: str = "paper",
     task: TaskKind | None = None,
     features: Path | str | None = None,
@@ -68,7 +69,7 @@ def train(
 
     cohort: what `load_cohort` returned, or the path of a manifest
     out: the run folder; an interrupted run in it is resumed, a finished one is only loaded
-    method, preset: see `asmil.methods` and docs/methods.md
+    method, preset: see `asmil.methods` and docs/methods.md; the method may be a class of yours, or `file.py:Class`
     task: classification (default), survival, regression or multilabel; a loaded cohort knows its task
     features, columns: where the features are and which columns to read, if `cohort` is a path; see `load_cohort`
     folds: of cross-validation; 1 is a single split
@@ -89,7 +90,7 @@ def train(
             folder = train_run(cohort, out, config, features, observer, columns=columns)
     except Interrupted:
         raise KeyboardInterrupt(f"training was stopped; make the same call again to resume {out}") from None
-    return load_run(folder.path, config.training.device)
+    return load_run(folder.path, config.training.device, method=config.method)
 
 
 def evaluate(

@@ -30,6 +30,10 @@ def predict(
     encoder: Annotated[
         str | None, typer.Option(metavar="NAME", help="For slides: confirm the run's encoder if it is your own code.")
     ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option("--method", "-m", metavar="NAME", help="Confirm the run's method if it is your own code."),
+    ] = None,
     workers: Annotated[
         int | None,
         typer.Option(min=0, help="For slides: processes that extract. Default: one per GPU, or one per core."),
@@ -64,7 +68,7 @@ def predict(
 
     console = messages(quiet)
     keep_freed_memory()
-    predictor = RunPredictor(run, device)
+    predictor = RunPredictor(run, device, method)
     rows: list[dict[str, Any]] = []
     bad: list[str] = []
     mapping = parse_mapping(columns)

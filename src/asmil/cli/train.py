@@ -20,7 +20,9 @@ def train(
     task: Annotated[
         Literal["classification", "survival", "regression", "multilabel"], typer.Option(help="What is predicted.")
     ] = "classification",
-    method: Annotated[str, typer.Option("--method", "-m", help="See `asmil methods`.")] = "asmil",
+    method: Annotated[
+        str, typer.Option("--method", "-m", help="See `asmil methods`; or your own, file.py:Class.")
+    ] = "asmil",
     preset: Annotated[str, typer.Option(help="paper, recommended, or one of the method's own.")] = "paper",
     anchor: Annotated[
         str | None,

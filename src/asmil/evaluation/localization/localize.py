@@ -66,6 +66,7 @@ class LocalizeSettings:
     resamples: int = 2000
     seed: int = 0
     device: str = "auto"
+    method: str | None = None
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ def localize_run(
     if (settings.annotations is None) == (settings.truth is None):
         raise AsmilError("give either --annotations (a folder) or --truth (a table of tiles)")
     options = froc_options(settings.preset)
-    maps = RunMaps(run, settings.role, settings.heatmap, settings.device)
+    maps = RunMaps(run, settings.role, settings.heatmap, settings.device, settings.method)
     cohort, problems = _read_cohort(maps, settings)
     skipped = read_skip_list(settings.skip_list) if settings.skip_list else ()
     wanted = [
