@@ -20,6 +20,7 @@ from asmil.cli import (
     evaluate,
     extract,
     heatmap,
+    import_manifest,
     localize,
     methods,
     pack,
@@ -62,6 +63,7 @@ app = typer.Typer(
 VERBS = {
     "Start here": (doctor.doctor, check.check, train.train, evaluate.evaluate, predict.predict),
     "From slides to features": (tissue.tissue, extract.extract, pack.pack, encoders.encoders),
+    "From other tools": (import_manifest.import_manifest,),
     "Results in depth": (
         heatmap.heatmap,
         compare.compare,

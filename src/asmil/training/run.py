@@ -18,6 +18,7 @@ from asmil.cohort.manifest import Cohort, load_cohort
 from asmil.cohort.outcomes import Outcomes, outcomes_of
 from asmil.cohort.splits import Splits, make_splits
 from asmil.cohort.units import Unit, units_of
+from asmil.columns import ColumnMapping
 from asmil.errors import AsmilError
 from asmil.models.base import MILModel
 from asmil.tasks.base import TaskKind
@@ -60,6 +61,7 @@ def train_run(
     features: Path | str | None = None,
     observer: RunObserver | None = None,
     item_timeout_s: float | None = 0.0,
+    columns: ColumnMapping | None = None,
 ) -> RunFolder:
     """Train every fold and seed of a run; one that was begun before goes on where it stopped.
 
@@ -69,10 +71,11 @@ def train_run(
     source: the manifest, or a cohort that was read from one, with the outcomes of the task
     features: where the features are, for a manifest
     item_timeout_s: for the header of one feature file, see `inspect_slides`
+    columns: which columns of a manifest to read, see `load_cohort`
     """
     folder = RunFolder(out)
     with folder.locked():
-        _train(source, folder, config, features, observer or RunObserver(), item_timeout_s)
+        _train(source, folder, config, features, observer or RunObserver(), item_timeout_s, columns)
     return folder
 
 
@@ -83,10 +86,11 @@ def _train(
     features: Path | str | None,
     observer: RunObserver,
     item_timeout_s: float | None,
+    columns: ColumnMapping | None,
 ) -> None:
     kind = config.task.kind
     candidates(config)  # a wrong grid is told before thousands of slides are looked at
-    cohort = source if isinstance(source, Cohort) else load_cohort(source, features, kind)
+    cohort = source if isinstance(source, Cohort) else load_cohort(source, features, kind, columns)
     _refuse_other_task(cohort, kind)
     infos = _inspect(cohort, observer, item_timeout_s)
     refuse_mixed(infos)
@@ -105,7 +109,7 @@ def _train(
     if not folder.splits.exists():
         splits.save(folder.splits)
     observer.began(description, splits)
-    for note in _notes(config, cohort, units):
+    for note in [*(f"{cohort.path}: {note}" for note in cohort.notes), *_notes(config, cohort, units)]:
         observer.note(note)
 
     packing = partial(observer.preparing, "packing features")
