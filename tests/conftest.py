@@ -52,7 +52,7 @@ def undrawn_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def whole_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
     """Finished trainings keep their optimizer, as killed ones do; for tests that look into the last checkpoint."""
-    monkeypatch.setattr("asmil.training.run.drop_training_state", lambda training: None)
+    monkeypatch.setattr("asmil.training.run_parts.drop_training_state", lambda training: None)
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,7 @@ import typer
 from asmil.cli import (
     affine,
     check,
+    claims,
     classic,
     compare,
     completion,
@@ -19,6 +20,7 @@ from asmil.cli import (
     evaluate,
     extract,
     heatmap,
+    import_manifest,
     index,
     init,
     localize,
@@ -63,6 +65,7 @@ app = typer.Typer(
 VERBS = {
     "Start here": (doctor.doctor, init.init, check.check, train.train, evaluate.evaluate, predict.predict),
     "From slides to features": (tissue.tissue, extract.extract, pack.pack, encoders.encoders),
+    "From other tools": (import_manifest.import_manifest,),
     "Results in depth": (
         index.index,
         heatmap.heatmap,
@@ -76,6 +79,7 @@ VERBS = {
         classic.classic,
         sweep.sweep,
         paper.paper,
+        claims.claims,
         synthetic.synthetic,
         synthetic_slides.synthetic_slides,
     ),

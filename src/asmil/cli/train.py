@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from asmil.cli.column_option import COLUMNS_HELP
 from asmil.cli.item_timeout import ITEM_TIMEOUT_HELP
 
 if TYPE_CHECKING:
+    from asmil.columns import ColumnMapping
     from asmil.training.config import RunConfig
     from asmil.training.run_folder import RunFolder
 
@@ -23,8 +25,8 @@ def train(
     cohort: Annotated[
         Path | None,
         typer.Argument(
-            help="The manifest: a table with slide, label (or time, event), patient, split. Or a settings file (.yaml) "
-            "that names it."
+            help="The manifest (CSV, Excel or Parquet) with slide, label (or time, event), patient, split; or a "
+            "settings file (.yaml) that names it."
         ),
     ] = None,
     out: Annotated[
@@ -41,7 +43,13 @@ def train(
     ] = None,
     method: Annotated[
         str | None,
-        typer.Option("--method", "-m", metavar="NAME", show_default="asmil", help="See `asmil methods`."),
+        typer.Option(
+            "--method",
+            "-m",
+            metavar="NAME",
+            show_default="asmil",
+            help="See `asmil methods`; or your own, file.py:Class.",
+        ),
     ] = None,
     preset: Annotated[
         str | None,
@@ -93,6 +101,17 @@ def train(
     plain: Annotated[
         bool, typer.Option("--plain", help="Do not use fused GPU kernels; train one seed after the other.")
     ] = False,
+    columns: Annotated[str | None, typer.Option(metavar="NAME=COLUMN,...", help=COLUMNS_HELP)] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(metavar="ENGINE", help="Train folds and seeds at the same time: local (processes) or ray."),
+    ] = None,
+    address: Annotated[str | None, typer.Option(help="For Ray: auto, host:port or ray://host:port.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes. Default: what the GPUs or the cores take.")
+    ] = None,
+    cpus: Annotated[float, typer.Option(min=0, help="For Ray: cores per worker.")] = 1,
+    gpus: Annotated[float, typer.Option(min=0, help="For Ray: GPUs per worker; fractions share one.")] = 0,
     item_timeout: Annotated[float | None, typer.Option(min=0, help=ITEM_TIMEOUT_HELP)] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything and print what would be trained; write nothing.")
@@ -108,10 +127,13 @@ def train(
     Example: asmil train cohort.csv --method asmil --out runs/asmil
     """
     from asmil.api.progress import training_progress
+    from asmil.columns import parse_mapping
     from asmil.console import messages
+    from asmil.errors import AsmilError
     from asmil.memory import keep_freed_memory
     from asmil.training.interruption import Interrupted
     from asmil.training.run import train_run
+    from asmil.training.run_parts import TrainingEngine
 
     if cohort is not None and cohort.suffix.lower() in SETTINGS_FILES:
         if config is not None:
@@ -124,13 +146,19 @@ def train(
     settings["anchor"] = {"normalizer": anchor}
     settings["nested"] = {"folds": inner_folds, "grid": _grid(grid) if grid else None}
     request = _request(config, cohort, features, out, method, preset, settings, assignments or [])
+    if engine is None and (workers or address or gpus):
+        raise AsmilError("--workers, --address and --gpus belong to an engine; give --engine local or --engine ray")
+    where = None if engine is None else TrainingEngine(engine, address, workers, cpus, gpus)
+    mapping = parse_mapping(columns)
     keep_freed_memory()
     if dry_run:
-        _print_plan(request, item_timeout, as_json)
+        _print_plan(request, item_timeout, mapping, as_json)
         return
     try:
         with training_progress(messages(quiet), log) as observer:
-            folder = train_run(request.cohort, request.out, request.config, request.features, observer, item_timeout)
+            folder = train_run(
+                request.cohort, request.out, request.config, request.features, observer, item_timeout, mapping, where
+            )
     except Interrupted:
         typer.echo(
             f"stopped; everything done so far is in {request.out}; run the same command again to resume", err=True
@@ -186,7 +214,7 @@ def _given(settings: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _print_plan(request: _Request, item_timeout: float | None, as_json: bool) -> None:
+def _print_plan(request: _Request, item_timeout: float | None, columns: ColumnMapping | None, as_json: bool) -> None:
     """What would be trained: slides per fold, settings, and where it would be written."""
     import yaml
 
@@ -194,7 +222,9 @@ def _print_plan(request: _Request, item_timeout: float | None, as_json: bool) ->
     from asmil.console import print_json, results, say
     from asmil.training.run import plan_run
 
-    plan = plan_run(request.cohort, request.out, request.config, request.features, item_timeout_s=item_timeout)
+    plan = plan_run(
+        request.cohort, request.out, request.config, request.features, item_timeout_s=item_timeout, columns=columns
+    )
     if as_json:
         print_json(
             {
