@@ -8,7 +8,7 @@ DIR ?= oracles/data
 .PHONY: help install demo test test-all test-clean lint oracles bench bench-gpu campaign docs coverage clean
 
 help:
-	@echo "make demo       the whole way: synthetic slides, their features, ASMIL trained on them, metrics, tests, maps against annotations"
+	@echo "make demo       from synthetic slides to heat maps in a few minutes: both methods, three seeds, one page to open"
 	@echo "make test       ruff, mypy, import-linter, pytest (TESTS=files or folders: only these)"
 	@echo "make test-all   make test, and the tests that start a Ray cluster or install the wheel"
 	@echo "make test-clean make test in a fresh clone as another user, with empty HOME and TMPDIR, LC_ALL=C and few open files"
