@@ -94,7 +94,7 @@ class RunDescription:
         """Raise if a feature file was made in another way than those of the training; what is not stated passes."""
         differing = []
         vectors = bool(self.features.get("slide_vectors"))
-        if info.slide_vector and not vectors or vectors and not info.may_be_slide_vector:
+        if (info.slide_vector and not vectors) or (vectors and not info.may_be_slide_vector):
             kinds = ("features of tiles", "one vector per slide")
             differing.append(f"{kinds[not vectors]} instead of {kinds[vectors]}")
         for key in _FEATURE_KEYS:
