@@ -11,6 +11,7 @@ import typer
 from asmil.cli import (
     affine,
     check,
+    claims,
     classic,
     compare,
     completion,
@@ -75,6 +76,7 @@ VERBS = {
         classic.classic,
         sweep.sweep,
         paper.paper,
+        claims.claims,
         synthetic.synthetic,
         synthetic_slides.synthetic_slides,
     ),
