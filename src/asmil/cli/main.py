@@ -25,6 +25,7 @@ from asmil.cli import (
     synthetic_slides,
     tissue,
     train,
+    view,
 )
 from asmil.errors import AsmilError, printable
 from asmil.files import is_disk_full
@@ -50,6 +51,7 @@ for verb in (
     compare.compare,
     localize.localize,
     stability.stability,
+    view.view,
     predict.predict,
     affine.affine,
     classic.classic,

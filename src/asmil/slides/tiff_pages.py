@@ -79,6 +79,18 @@ def pages_like(tiff: tifffile.TiffFile, path: Path, level_sizes: Sequence[Size])
     return pages
 
 
+def has_jpeg_tiles(page: Page) -> bool:
+    """Whether a page is stored as JPEG tiles that every program can decode."""
+    return bool(
+        page.is_tiled
+        and page.compression == COMPRESSION.JPEG
+        and page.bitspersample == 8
+        and (page.samplesperpixel == 1 or page.planarconfig == tifffile.PLANARCONFIG.CONTIG)
+        and page.photometric in (PHOTOMETRIC.RGB, PHOTOMETRIC.YCBCR, PHOTOMETRIC.MINISBLACK)
+        and page.tags.valueof("Orientation", 1) == 1
+    )
+
+
 def tiff_resolution(tiff: tifffile.TiffFile, page: Page) -> Resolution | None:
     """From OME-XML, from ImageJ's unit, or from the resolution tags."""
     if tiff.is_ome and tiff.ome_metadata:
