@@ -122,7 +122,7 @@ export class Controls {
     this.run.fill(this.about.runs.map((run) => [run.name, run.name === run.method ? run.name : `${run.name} (${run.method})`] as const), state.run);
     this.source.replaceChildren(
       segment("Trained model", state.source === "final", () => this.actions.source("final")),
-      segment("During training", state.source === "recorded", () => this.actions.source("recorded")),
+      segment("Over epochs", state.source === "recorded", () => this.actions.source("recorded")),
     );
     const recorded = state.source === "recorded";
     const trainings = recorded ? (maps?.recorded ?? []).map(({ fold, seed }) => [fold, seed] as const) : (maps?.trainings ?? []);

@@ -16,6 +16,7 @@ import { TileDialog, TileStrip } from "./tiles";
 import { Timeline } from "./timeline";
 import { emptyPane, fromHash, toHash, type PaneState, type ViewState } from "./view_state";
 
+const ZOOM_STEP = 1.6;
 const THEMES = ["auto", "light", "dark"] as const;
 
 class Page {
@@ -35,6 +36,8 @@ class Page {
   private readonly compareButton: HTMLButtonElement;
   private readonly panes: Pane[] = [];
   private link: Link | null = null;
+  /** the pane that the user moves; the other one follows it */
+  private leader: Pane | null = null;
   private readonly saveHash = debounced(() => history.replaceState(null, "", `#${toHash(this.state)}`), 250);
 
   constructor(private readonly about: About) {
@@ -92,9 +95,9 @@ class Page {
           element(
             "div",
             { class: "zoom-buttons" },
-            iconButton("plus", "Zoom in (+)", () => this.active.view.zoomBy(1.6)),
-            iconButton("minus", "Zoom out (-)", () => this.active.view.zoomBy(1 / 1.6)),
-            iconButton("home", "Whole slide (0)", () => this.active.view.home()),
+            iconButton("plus", "Zoom in (+)", () => this.zoom(ZOOM_STEP)),
+            iconButton("minus", "Zoom out (-)", () => this.zoom(1 / ZOOM_STEP)),
+            iconButton("home", "Whole slide (0)", () => this.home()),
           ),
         ),
         this.timeline.root,
@@ -130,17 +133,21 @@ class Page {
     pane.onChange = () => {
       if (pane === this.active) this.refresh();
       else this.controls.show(this.panes, this.active);
-      this.link?.hold();
+      this.align();
       this.saveHash();
     };
     pane.onTile = (tile) => this.openTile(pane, tile);
     pane.view.onTileFailed = () => this.connection.check();
-    pane.view.onMove = (position, byUser) => {
+    pane.view.onMove = (position) => {
       Object.assign(pane.state, position);
-      if (byUser && this.state.linked) this.link?.follow(pane.view);
+      if (pane === this.leader && this.state.linked) this.link?.follow(pane.view);
       this.saveHash();
     };
     pane.root.addEventListener("pointerdown", () => this.activate(this.panes.indexOf(pane)), true);
+    for (const event of ["pointerdown", "pointerenter", "wheel"]) {
+      pane.root.addEventListener(event, () => (this.leader = pane), { capture: true, passive: true });
+    }
+    this.leader ??= pane;
     this.panes.push(pane);
     this.stage.append(pane.root);
     this.stage.dataset["panes"] = String(this.panes.length);
@@ -152,6 +159,13 @@ class Page {
     this.linkButton.hidden = this.panes.length < 2;
     this.linkButton.classList.toggle("on", this.state.linked);
     return pane;
+  }
+
+  /** Bring both panes together again after one of them shows something else. */
+  private align(): void {
+    if (!this.link || !this.leader) return;
+    this.link.hold();
+    if (this.state.linked) this.link.follow(this.leader.view);
   }
 
   private activate(place: number): void {
@@ -223,7 +237,8 @@ class Page {
   private openTile(pane: Pane, tile: number, goThere = false): void {
     if (goThere && pane.canvas) {
       const { coords, tile_px: side } = pane.canvas.places;
-      pane.view.move({ x: coords[tile * 2]! + side / 2, y: coords[tile * 2 + 1]! + side / 2, zoom: Math.max(side / 300, 0.25) }, false, false);
+      this.leader = pane;
+      pane.view.move({ x: coords[tile * 2]! + side / 2, y: coords[tile * 2 + 1]! + side / 2, zoom: Math.max(side / 300, 0.25) });
     }
     this.dialog.open(pane, tile);
   }
@@ -235,6 +250,7 @@ class Page {
       gone.view.destroy();
       gone.root.remove();
       this.state.panes = [this.panes[0]!.state];
+      this.leader = this.panes[0]!;
       this.state.active = 0;
       this.link = null;
       this.stage.dataset["panes"] = "1";
@@ -259,8 +275,8 @@ class Page {
     this.state.linked = !this.state.linked;
     this.linkButton.classList.toggle("on", this.state.linked);
     if (this.state.linked) {
-      this.link.hold();
-      this.link.follow(this.active.view);
+      this.leader = this.active;
+      this.align();
     }
     this.tell(this.state.linked ? "Both panes move together" : "Panes move on their own");
     this.saveHash();
@@ -321,6 +337,16 @@ class Page {
     this.look();
   }
 
+  private zoom(factor: number): void {
+    this.leader = this.active;
+    this.active.view.zoomBy(factor);
+  }
+
+  private home(): void {
+    this.leader = this.active;
+    this.active.view.home();
+  }
+
   private walk(step: number): void {
     const row = this.list.neighbor(this.active.state.slide, step);
     if (row && row.name !== this.active.state.slide) {
@@ -359,9 +385,9 @@ class Page {
       { keys: ["l"], shown: "l", what: "move both panes together or not", run: () => this.toggleLink() },
       { keys: ["1"], shown: "1", what: "left pane", run: () => this.activate(0) },
       { keys: ["2"], shown: "2", what: "right pane", run: () => this.activate(1) },
-      { keys: ["+", "="], shown: "+", what: "zoom in", run: () => this.active.view.zoomBy(1.6) },
-      { keys: ["-"], shown: "-", what: "zoom out", run: () => this.active.view.zoomBy(1 / 1.6) },
-      { keys: ["0"], shown: "0", what: "whole slide", run: () => this.active.view.home() },
+      { keys: ["+", "="], shown: "+", what: "zoom in", run: () => this.zoom(ZOOM_STEP) },
+      { keys: ["-"], shown: "-", what: "zoom out", run: () => this.zoom(1 / ZOOM_STEP) },
+      { keys: ["0"], shown: "0", what: "whole slide", run: () => this.home() },
       { keys: ["s"], shown: "s", what: "screenshot", run: () => void this.screenshot() },
       { keys: ["g"], shown: "g", what: "GeoJSON for QuPath", run: () => void this.geojson() },
       { keys: ["t"], shown: "t", what: "light, dark or as the system", run: () => this.nextTheme() },

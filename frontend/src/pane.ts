@@ -218,7 +218,7 @@ export class Pane {
     this.tip.hidden = tile < 0 || !at;
     if (tile < 0 || !at) return;
     this.tip.textContent = `${this.valueText(tile)} · ${percentile(this.map!.percentile[this.moment * this.map!.tiles + tile]!)}`;
-    const right = at.x > this.root.clientWidth - 240;
+    const right = at.x + 24 + this.tip.offsetWidth > this.root.clientWidth;
     this.tip.style.transform = `translate(${at.x + (right ? -16 : 16)}px, ${at.y + 18}px)${right ? " translateX(-100%)" : ""}`;
   }
 

@@ -16,8 +16,11 @@ export interface Position {
 const BAR_LENGTHS_UM = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000];
 const REGION_COLORS = ["#00b3ff", "#ff9d00", "#ff4fd8", "#7dff5a", "#ffe600", "#b28dff"];
 
-// OpenSeadragon adds a style sheet that the content security policy refuses, unless it finds one: ours is in style.css
-document.head.append(element("style", { data: { openseadragonMobileCss: "true" } }));
+// OpenSeadragon adds a style sheet, which the content security policy refuses, unless it finds one of its own. Ours is in
+// style.css; an element of no known kind stands for it here.
+const standIn = document.createElementNS("urn:asmil:viewer", "style");
+standIn.setAttribute("data-openseadragon-mobile-css", "true");
+document.head.append(standIn);
 
 /** What is drawn above the slide. */
 export interface Overlay {
@@ -31,7 +34,7 @@ export class SlideView {
   readonly root: HTMLDivElement;
   readonly viewer: OpenSeadragon.Viewer;
   overlay: Overlay = { map: null, opacity: 0.5, regions: null, outlined: -1 };
-  onMove: (position: Position, byUser: boolean) => void = () => undefined;
+  onMove: (position: Position) => void = () => undefined;
   onHover: (x: number, y: number, at: { x: number; y: number } | null) => void = () => undefined;
   onClick: (x: number, y: number) => void = () => undefined;
   onTileFailed: () => void = () => undefined;
@@ -39,12 +42,13 @@ export class SlideView {
   private about: SlideAbout | null = null;
   private paths: { region: Region; path: Path2D; color: string }[] = [];
   private pathsOf: Region[] | null = null;
-  private quiet = 0;
+  /** whether the whole slide is shown, also when the window changes */
+  private whole = true;
 
   constructor() {
     const place = element("div", { class: "deep-zoom" });
     this.canvas = element("canvas", { class: "overlay" });
-    this.root = element("div", { class: "slide-view" }, place, this.canvas);
+    this.root = element("div", { class: "slide-view" }, place);
     this.viewer = OpenSeadragon({
       element: place,
       drawer: "canvas",
@@ -66,8 +70,13 @@ export class SlideView {
       gestureSettingsTouch: { clickToZoom: false, dblClickToZoom: true, pinchRotate: false },
       gestureSettingsPen: { clickToZoom: false, dblClickToZoom: true },
     } as OpenSeadragon.Options);
+    this.viewer.canvas.append(this.canvas); // above the slide, below the navigator
     this.viewer.addHandler("update-viewport", () => this.draw());
-    this.viewer.addHandler("viewport-change", () => this.onMove(this.position, this.quiet === 0));
+    this.viewer.addHandler("viewport-change", () => this.onMove(this.position));
+    for (const gesture of ["canvas-drag", "canvas-scroll", "canvas-pinch", "canvas-double-click"] as const) {
+      this.viewer.addHandler(gesture, () => (this.whole = false));
+    }
+    this.viewer.addHandler("resize", () => this.whole && this.home(true));
     this.viewer.addHandler("canvas-key", (event) => {
       event.preventDefaultAction = true; // the page has its own shortcuts
     });
@@ -94,6 +103,7 @@ export class SlideView {
     this.pathsOf = null;
     return new Promise((resolve) => {
       this.viewer.addOnceHandler("open", () => {
+        this.whole = true;
         if (position && position.zoom > 0) this.move(position, true);
         this.draw();
         resolve();
@@ -130,24 +140,25 @@ export class SlideView {
     return { x: center.x * width, y: center.y * width, zoom: width / (this.viewer.viewport.getZoom() * pixels) };
   }
 
-  /** Go somewhere; `quietly` without telling `onMove` that the user did. */
-  move(position: Position, immediately = false, quietly = true): void {
+  /** Go somewhere. */
+  move(position: Position, immediately = false): void {
     if (!this.about) return;
     const width = this.about.size[0];
     const pixels = Math.max(1, this.viewer.viewport.getContainerSize().x);
-    this.quiet += quietly ? 1 : 0;
+    this.whole = false;
     this.viewer.viewport.zoomTo(width / (position.zoom * pixels), undefined, immediately);
     this.viewer.viewport.panTo(new OpenSeadragon.Point(position.x / width, position.y / width), immediately);
     if (immediately) this.viewer.viewport.update();
-    this.quiet -= quietly ? 1 : 0;
   }
 
   zoomBy(factor: number): void {
+    this.whole = false;
     this.viewer.viewport.zoomBy(factor).applyConstraints();
   }
 
-  home(): void {
-    this.viewer.viewport.goHome();
+  home(immediately = false): void {
+    this.whole = true;
+    this.viewer.viewport.goHome(immediately);
   }
 
   /** Load what could not be loaded again. */

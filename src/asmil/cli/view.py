@@ -26,9 +26,7 @@ def view(
     ] = None,
     cohort: Annotated[Path | None, typer.Option(help="Manifest; default: the one a run was trained on.")] = None,
     mpp: Annotated[float | None, typer.Option(help="Microns per level-0 pixel; overrides the files.")] = None,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; on a network, a link is needed.")
-    ] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on; on a network, a link is needed.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port, or the next free one; 0: any.")] = 8750,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
     device: Annotated[str, typer.Option(help="Where models compute maps: auto, cpu, cuda, ...")] = "auto",

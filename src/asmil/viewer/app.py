@@ -26,6 +26,7 @@ from asmil.slides.overview import read_overview
 from asmil.version import __version__
 from asmil.viewer.access import AccessControl, OneTimeLinks
 from asmil.viewer.collection import Collection, ViewedSlide
+from asmil.viewer.geojson import tiles_geojson
 from asmil.viewer.maps import RunMaps, choice_from
 from asmil.viewer.open_slides import ByteCache, OpenSlides
 from asmil.viewer.outlines import outlines_of
@@ -84,6 +85,7 @@ class Viewer:
             Route("/api/slides/{slide:int}/places", self._places),
             Route("/api/slides/{slide:int}/runs/{run:int}/maps", self._list_maps),
             Route("/api/slides/{slide:int}/runs/{run:int}/map", self._map),
+            Route("/api/slides/{slide:int}/runs/{run:int}/map.geojson", self._geojson),
         ]
 
     def _page(self, request: Request) -> Response:
@@ -306,6 +308,17 @@ class Viewer:
             arrays["exact"] = found.values[0]
         return _packed(pack(about, arrays))
 
+    def _geojson(self, request: Request) -> Response:
+        """The map that is shown, for QuPath: its tiles from a percentile on."""
+        slide, maps = self._known(request), self._run(request)
+        found = maps.read(slide.name, choice_from(request.query_params))
+        moment = _whole_number(request, "moment", len(found.values) - 1)
+        least = _percentile(request)
+        source = self._collection.runs[request.path_params["run"]].slides[slide.name].source
+        places = self._read_places(slide, source)
+        content = tiles_geojson(places, found.kind, found.values[moment], percentiles(found.values)[moment], least)
+        return Response(content, media_type="application/geo+json", headers={"Cache-Control": "no-store"})
+
     def _known(self, request: Request) -> ViewedSlide:
         number = request.path_params["slide"]
         if not 0 <= number < len(self._collection.slides):
@@ -388,3 +401,13 @@ def _whole_number(request: Request, name: str, most: int, signed: bool = False) 
     if not signed and name in ("side", "px") and int(digits) == 0:
         raise HTTPException(400, f"{name} is 0")
     return int(text)
+
+
+def _percentile(request: Request) -> float:
+    try:
+        value = float(request.query_params.get("percentile", "0"))
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 100:
+        raise HTTPException(400, "percentile is not a number from 0 to 100")
+    return value

@@ -133,9 +133,18 @@ def _of_cohort(source: Path, places: Places) -> _Found:
     features = find_features(places.features) if places.features else {}
     slides = [
         ViewedSlide(file.name, file.name, None, file, features.get(file.name), mpp=file.mpp)
-        for file in _with_mpp(find_slides(source), places.mpp)
+        for file in _with_mpp(_slide_files(source), places.mpp)
     ]
     return _Found(slides)
+
+
+def _slide_files(source: Path) -> list[SlideFile]:
+    try:
+        return find_slides(source)
+    except AsmilError as error:
+        if not source.is_dir():
+            raise
+        raise AsmilError(f"{source}: it is no run folder (no config.yaml) and no cohort ({error})") from None
 
 
 def _of_features(source: Path, places: Places) -> _Found:

@@ -50,6 +50,12 @@ class MapChoice:
     part: int = 0
 
 
+def joins_slides(config: Mapping[str, Any]) -> bool:
+    """Whether the models of a run read all slides of a patient as one bag."""
+    unit = setting(config, "data", "unit")
+    return unit == "patient" or (unit in (None, "auto") and setting(config, "task", "kind") == "survival")
+
+
 class RunMaps:
     """All maps of one run. Models are loaded when a map first needs them. Safe from several threads."""
 
@@ -65,7 +71,7 @@ class RunMaps:
     @property
     def by_patient(self) -> bool:
         """Whether the models read all slides of a patient as one bag."""
-        return setting(self._config, "unit") == "patient"
+        return joins_slides(self._config)
 
     def recorded(self, slide: str) -> list[dict[str, Any]]:
         """The trainings that recorded a slide: fold, seed, and how many moments."""

@@ -13,6 +13,7 @@ from asmil.errors import AsmilError
 from asmil.evaluation.run import Run, read_run, setting
 from asmil.training.layout import RunLayout
 from asmil.viewer.collection import ViewedRun
+from asmil.viewer.maps import joins_slides
 
 ROLE_ORDER = ("test", "val", "train")
 
@@ -57,7 +58,7 @@ def read_run_table(run: ViewedRun) -> RunTable:
         name=run.name,
         method=str(setting(config, "method") or "unknown"),
         task=str(setting(config, "task", "kind") or "classification"),
-        unit=str(setting(config, "unit") or "slide"),
+        unit="patient" if joins_slides(config) else "slide",
         classes=classes,
         predictions=predictions,
         roles=roles,

@@ -43,7 +43,7 @@ def view(
     collection = collect(sources, places)
     listening, actual = bind(host, port)
     base = f"http://{f'[{host}]' if ':' in host else host}:{actual}/"
-    if actual != port:
+    if port and actual != port:
         say(f"port {port} is taken, using {actual}")
     for note in collection.notes:
         say(f"note: {note}")
