@@ -2,10 +2,10 @@
 
     python benchmarks/viewer_speed.py [SLIDE...] [--tiles 100000] [--epochs 50] [--requests 600] [--no-page]
 
-Tiles: `asmil view` runs as a process, and this script asks it for tiles of the finest level, each tile once, as a browser
-does: over one connection, then over six at once. Besides the slides that are given, it makes a tiled TIFF with JPEG
-tiles (passed on as they are stored) and one with deflated tiles (decoded and encoded). Client and server share the
-machine.
+Tiles: `asmil view` runs as a process, and this script asks it for tiles of the finest level, each tile once, as a
+browser does: over one connection, then over six at once. Besides the slides that are given, it makes a tiled TIFF with
+JPEG tiles (passed on as they are stored) and one with deflated tiles (decoded and encoded). Client and server share
+the machine.
 
 Page: a slide with many tiles and recorded epochs is opened in chromium without a screen, and the slider moves on with
 every frame. The time between frames is measured in the page; 16.7 ms is the rate of the screen. It needs the built page

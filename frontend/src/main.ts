@@ -129,7 +129,7 @@ class Page {
   }
 
   private addPane(state: PaneState): Pane {
-    const pane = new Pane(state, this.state, this.about, this.colors);
+    const pane = new Pane(state, this.state, this.about, this.colors, this.stage);
     pane.onChange = () => {
       if (pane === this.active) this.refresh();
       else this.controls.show(this.panes, this.active);
@@ -149,7 +149,6 @@ class Page {
     }
     this.leader ??= pane;
     this.panes.push(pane);
-    this.stage.append(pane.root);
     this.stage.dataset["panes"] = String(this.panes.length);
     this.link =
       this.panes.length === 2

@@ -11,7 +11,7 @@ const MAPS_KEPT = 6;
 
 export class Pane {
   readonly root: HTMLDivElement;
-  readonly view = new SlideView();
+  readonly view: SlideView;
   row: SlideRow | null = null;
   slide: SlideAbout | null = null;
   maps: MapList | null = null;
@@ -39,9 +39,12 @@ export class Pane {
     private readonly shared: ViewState,
     private readonly about: About,
     private readonly colors: Record<string, ColorTable>,
+    stage: HTMLElement,
   ) {
     this.legend.append(this.legendTitle, this.gradient, this.legendText);
-    this.root = element("div", { class: "pane" }, this.view.root, this.title, this.message, this.legend, this.tip);
+    this.root = element("div", { class: "pane" }, this.title, this.message, this.legend, this.tip);
+    stage.append(this.root);
+    this.view = new SlideView(this.root);
     this.view.onHover = (x, y, at) => this.hover(x, y, at);
     this.view.onClick = (x, y) => {
       const tile = this.canvas?.tileAt(x, y) ?? -1;

@@ -45,10 +45,12 @@ export class SlideView {
   /** whether the whole slide is shown, also when the window changes */
   private whole = true;
 
-  constructor() {
+  /** parent: in the page already, since OpenSeadragon measures itself at once */
+  constructor(parent: HTMLElement) {
     const place = element("div", { class: "deep-zoom" });
     this.canvas = element("canvas", { class: "overlay" });
     this.root = element("div", { class: "slide-view" }, place);
+    parent.prepend(this.root);
     this.viewer = OpenSeadragon({
       element: place,
       drawer: "canvas",
@@ -62,6 +64,7 @@ export class SlideView {
       visibilityRatio: 0.4,
       maxZoomPixelRatio: 8,
       minZoomImageRatio: 0.6,
+      preserveImageSizeOnResize: true,
       zoomPerScroll: 1.35,
       imageLoaderLimit: 8,
       maxImageCacheCount: 800,

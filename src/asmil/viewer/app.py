@@ -320,13 +320,13 @@ class Viewer:
         return Response(content, media_type="application/geo+json", headers={"Cache-Control": "no-store"})
 
     def _known(self, request: Request) -> ViewedSlide:
-        number = request.path_params["slide"]
+        number: int = request.path_params["slide"]
         if not 0 <= number < len(self._collection.slides):
             raise HTTPException(404)
         return self._collection.slides[number]
 
     def _run(self, request: Request) -> RunMaps:
-        number = request.path_params["run"]
+        number: int = request.path_params["run"]
         if not 0 <= number < len(self._maps):
             raise HTTPException(404)
         return self._maps[number]

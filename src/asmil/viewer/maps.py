@@ -84,18 +84,30 @@ class RunMaps:
         return found
 
     def why_not_recorded(self, slide: str) -> str:
-        """What to do to record the attention of a slide."""
-        role = setting(self._config, "record", "role") or "train"
-        asked = setting(self._config, "record", "attention")
-        if asked in (None, "none", 0):
+        """What to do to see recorded attention, for a slide that has none."""
+        if setting(self._config, "record", "attention") in (None, "none", 0):
             return (
                 "This run recorded no attention. Train again into another folder with --set record.attention=all "
                 "to see how attention evolved."
             )
+        if self._roles(slide) == {"test"}:
+            return (
+                f"{slide} is a test slide, and attention is never recorded on those: a training must not look at "
+                "them. Choose a training or validation slide."
+            )
         return (
-            f"The attention of {slide} was not recorded: the run recorded {asked} slides per class of the {role} part. "
-            "Train again into another folder with --set record.attention=all --set record.role=both to record more."
+            f"The attention of {slide} was not recorded. Train again into another folder with "
+            "--set record.attention=all --set record.role=both to record every training and validation slide."
         )
+
+    def _roles(self, slide: str) -> set[str]:
+        from asmil.cohort.splits import Splits
+
+        try:
+            table = Splits.load(self._layout.splits).table
+        except (AsmilError, OSError):
+            return set()  # the run has just begun
+        return set(table.loc[table["slide"] == slide, "role"])
 
     def kinds(self, slide: str) -> list[dict[str, Any]]:
         """The kinds of map that the trained models have of a slide, with the names of their parts."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import cv2
 import imagecodecs
 import numpy as np
 
@@ -154,11 +153,4 @@ def _tile_size(stored: tuple[int, int] | None) -> tuple[int, int]:
 
 def encode(pixels: Pixels) -> bytes:
     """Pixels as a JPEG file."""
-    encoded: bytes = imagecodecs.jpeg8_encode(np.ascontiguousarray(pixels), level=QUALITY)
-    return encoded
-
-
-def encode_png(pixels: Pixels) -> bytes:
-    """Pixels as a PNG file: exactly those."""
-    _, encoded = cv2.imencode(".png", pixels[..., ::-1])
-    return bytes(encoded.tobytes())
+    return bytes(imagecodecs.jpeg8_encode(np.ascontiguousarray(pixels), level=QUALITY))

@@ -44,7 +44,7 @@ def percentiles(values: npt.NDArray[np.float32]) -> Bytes:
     if n_tiles == 1:
         return np.full(values.shape, HIGHEST, dtype=np.uint8)
     ranks = np.stack([rankdata(row) for row in values]) - 1
-    return np.rint(ranks * (HIGHEST / (n_tiles - 1))).astype(np.uint8)
+    return np.asarray(np.rint(ranks * (HIGHEST / (n_tiles - 1))), dtype=np.uint8)
 
 
 def value_range(values: npt.NDArray[np.float32]) -> tuple[float, float]:
@@ -60,7 +60,7 @@ def linear(values: npt.NDArray[np.float32], low: float, high: float) -> Bytes:
     """M x N values from `low` (0) to `high` (255)."""
     if high <= low:
         return np.zeros(values.shape, dtype=np.uint8)
-    return np.rint((values - low) * (HIGHEST / (high - low))).clip(0, HIGHEST).astype(np.uint8)
+    return np.asarray(np.rint((values - low) * (HIGHEST / (high - low))).clip(0, HIGHEST), dtype=np.uint8)
 
 
 def extremes(values: npt.NDArray[np.float32], count: int = TILES_LISTED) -> tuple[npt.NDArray[np.int32], ...]:
