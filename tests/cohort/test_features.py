@@ -19,8 +19,8 @@ from asmil.cohort.features import (
     read_bag,
     write_features,
 )
-from asmil.cohort.formats import common_step
 from asmil.cohort.manifest import cohort_from_features
+from asmil.cohort.reader import common_step
 from asmil.errors import AsmilError
 from asmil.version import __version__
 from feature_writers import WIDTH, grid, tiles, write_clam, write_stamp, write_tensor, write_trident
@@ -89,6 +89,15 @@ def test_extraction_settings_and_low_resolution_tiles_are_written(tmp_path):
     for wrong in (low[:5], low.astype(np.float32), low[..., :2], low.reshape(12, -1)):
         with pytest.raises(AsmilError, match=r"b.h5: low-magnification tiles are .* give uint8 of 12 x p x p x 3"):
             write_features(tmp_path / "b.h5", tiles(), grid(), Provenance(), lowres=wrong)
+
+
+def test_low_magnification_tiles_that_are_not_finite_are_refused(tmp_path):
+    path = tmp_path / "a.h5"
+    write_features(path, tiles(), grid(), Provenance())
+    with h5py.File(path, "a") as file:
+        file["lowres/features"] = np.full((2, 3), np.inf, dtype=np.float32)
+    with pytest.raises(AsmilError, match=r"a\.h5"):
+        read_bag(FeatureSource(path), "a")
 
 
 def test_trident(tmp_path):

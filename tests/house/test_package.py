@@ -20,11 +20,12 @@ IMPORT_NAMES = {
     "opencv-python-headless": "cv2",
     "openslide-bin": "openslide",  # the library that openslide-python loads
     "openslide-python": "openslide",
+    "pillow": "PIL",
     "pyyaml": "yaml",
     "scikit-learn": "sklearn",
     "tensorboard": "torch",  # imported by torch.utils.tensorboard
 }
-USER_EXTRAS = ("hub", "ray", "tracking", "fused", "viewer")
+USER_EXTRAS = ("hub", "ray", "sweep", "tracking", "fused", "viewer")
 HEAVY = ("torch", "pandas", "sklearn", "matplotlib", "h5py", "cv2", "openslide", "ray")
 
 

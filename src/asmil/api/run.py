@@ -14,19 +14,17 @@ from torch import Tensor
 
 from asmil.api.new_slides import ImageOptions, predict_slides
 from asmil.cohort.bag import Bag
-from asmil.cohort.features import inspect_features
-from asmil.cohort.loader import BagLoader
 from asmil.cohort.manifest import Cohort, cohort_from_features, load_cohort
 from asmil.cohort.splits import Splits
 from asmil.cohort.units import Unit, UnitKind, units_of
 from asmil.errors import AsmilError, did_you_mean
-from asmil.evaluation.evaluate import evaluate_run
-from asmil.evaluation.run import Run, read_run, setting
-from asmil.evaluation.run_evaluation import Role, RunEvaluation
+from asmil.evaluation.evaluate import Role, RunEvaluation, evaluate_run
 from asmil.models.base import MILModel
+from asmil.models.own_method import method_name
 from asmil.reporting import Estimate
 from asmil.tasks.base import TaskKind
 from asmil.training.attention_file import AttentionRecord, read_attention
+from asmil.training.finished_run import Run, read_run, setting
 from asmil.training.layout import RunLayout
 from asmil.training.prediction import RunPredictor, SlidePrediction
 
@@ -43,10 +41,12 @@ class TrainedRun:
     path: the run folder
     settings: everything that its `config.yaml` holds
     device: where the models are put
+    method: the run's method, where it is code; see `load_run`
     """
 
-    def __init__(self, path: Path | str, device: str = "auto") -> None:
+    def __init__(self, path: Path | str, device: str = "auto", method: str | type[MILModel] | None = None) -> None:
         layout = RunLayout(path)
+        self._own_method = None if method is None else method_name(method)
         self.path = layout.path
         self.settings: Mapping[str, Any] = layout.read_values()
         self.device = device
@@ -129,7 +129,7 @@ class TrainedRun:
         kind: one of the `heatmap_kinds` of the models; default: the first, as the method's authors draw it
         features: where the features of the cohort are, if not beside the manifest
         """
-        bag = as_bag(slide) if isinstance(slide, _BAG_TYPES) else self._bag(slide, features)
+        bag = as_bag(slide) if isinstance(slide, _BAG_TYPES) else self._predictor.read_bag(self._unit(slide, features))
         seen = self._folds_trained_on(bag.id)
         unseen = [one for one in self._predictor.trained if one.fold not in seen]
         return self._predictor.predict_bag(bag, attention=True, trained=unseen or None, heatmap_kind=kind)
@@ -188,7 +188,7 @@ class TrainedRun:
 
     @cached_property
     def _predictor(self) -> RunPredictor:
-        return RunPredictor(self.path, self.device)
+        return RunPredictor(self.path, self.device, self._own_method)
 
     @cached_property
     def _splits(self) -> pd.DataFrame:
@@ -204,12 +204,6 @@ class TrainedRun:
         chosen = (table[self._unit_column] == name) & (table["role"] == "train")
         return set(table.loc[chosen, "fold"].astype(int))
 
-    def _bag(self, slide: Path | str, features: Path | str | None) -> Bag:
-        unit = self._unit(slide, features)
-        for one in unit.slides:
-            self._predictor.description.refuse_other_features(inspect_features(one.source))
-        return BagLoader([unit], "none", prefetch=0).bag(0)
-
     def _unit(self, slide: Path | str, features: Path | str | None) -> Unit:
         known = set(self._splits[self._unit_column])
         if str(slide) not in known:
@@ -220,19 +214,24 @@ class TrainedRun:
                 )
             (found,) = cohort_from_features(slide).slides
             return Unit.of_slide(found)
-        cohort = load_cohort(self.settings["cohort"]["manifest"], features, kind=None)
+        manifest = self.settings["cohort"]
+        cohort = load_cohort(manifest["manifest"], features, kind=None, columns=manifest.get("columns"))
         units = {unit.name: unit for unit in units_of(cohort.slides, self._predictor.unit)}
         if str(slide) not in units:
             raise AsmilError(f"{cohort.path}: '{slide}' is no longer in the manifest; give its feature file instead")
         return units[str(slide)]
 
 
-def load_run(path: Path | str | TrainedRun, device: str = "auto") -> TrainedRun:
+def load_run(
+    path: Path | str | TrainedRun, device: str = "auto", *, method: str | type[MILModel] | None = None
+) -> TrainedRun:
     """Open the run folder that `asmil.train` or `asmil train` wrote.
 
     device: where the models are put: auto, cpu, cuda, ...
+    method: the run's method, where it is code of yours: the class, `module:Class` or `file.py:Class`. A run that names
+        code which you have not named is refused, since the code would be executed.
     """
-    return path if isinstance(path, TrainedRun) else TrainedRun(path, device)
+    return path if isinstance(path, TrainedRun) else TrainedRun(path, device, method)
 
 
 def as_bag(tiles: BagLike) -> Bag:

@@ -9,6 +9,7 @@ is the normalized sigmoid and that of the model is softmax.
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any, Literal
 
@@ -16,15 +17,15 @@ import torch
 from torch import Tensor, nn
 
 from asmil.attention import divergences
-from asmil.attention.moving_copy import MovingCopy, Read, When, unwrapped
+from asmil.attention.ema import EmaCopy, Read, UpdateSchedule, unwrapped
 from asmil.attention.normalizers import Normalizer, Softmax, build_normalizer
-from asmil.attention.stabilizer import Attended
+from asmil.attention.stabilizer import AttentionStep
 from asmil.errors import AsmilError, AsmilWarning
 
 _TILES_TO_TELL_WEIGHTS = 10
 
 
-class Anchor(MovingCopy):
+class Anchor(EmaCopy):
     """Holds the attention of a model in training to that of its moving average.
 
     >>> import asmil, torch
@@ -42,6 +43,9 @@ class Anchor(MovingCopy):
     update: "step" moves the anchor at each `update`, "epoch" at each `end_epoch`, "never" keeps it as it started
     divergence: "kl", or "cross_entropy" (same gradient, another value)
     reduction: "sum" over tiles as published, or "mean", which divides by the number of unmasked tiles as well
+    both_sides: the online scores are compared under the anchor's normalizer too, not under the model's own
+    ramp_epochs: the weight rises over so many epochs, by exp(-5 (1 - e / E)^2) in epoch e, as in Mean Teacher
+    ramp_momentum: the momentum during the ramp; default: the same as after it
 
     The anchor keeps only what the scores depend on: the first bag shows which parameters are read, and the copies of
     all others are dropped. It is in eval mode, has no gradients, moves with `.to()`, and its state dict restores it,
@@ -54,11 +58,14 @@ class Anchor(MovingCopy):
         momentum: float = 0.999,
         normalizer: str | Normalizer = "nsf",
         weight: float = 1.0,
-        update: When = "step",
+        update: UpdateSchedule = "step",
         *,
         divergence: Literal["kl", "cross_entropy"] = "kl",
         reduction: Literal["sum", "mean"] = "sum",
         scores: Read | None = None,
+        both_sides: bool = False,
+        ramp_epochs: int = 0,
+        ramp_momentum: float | None = None,
     ) -> None:
         model = unwrapped(model)
         if scores is None and not callable(getattr(model, "attend", None)):
@@ -73,11 +80,17 @@ class Anchor(MovingCopy):
                 "an anchor is; use it in the online model and give the anchor nsf or softmax"
             )
         self.weight = weight
+        self.ramp_epochs = ramp_epochs
+        self._momenta = (momentum if ramp_momentum is None else ramp_momentum, momentum)
+        self._epochs = 0
+        if ramp_epochs:
+            self.register_buffer("epochs_done", torch.zeros((), dtype=torch.int64))
+            self.register_load_state_dict_post_hook(_take_over_epochs)  # type: ignore[no-untyped-call]
         self.divergence = divergence
         self.reduction = reduction
         self._looked_for_weights = False
         # In a tuple, so that the online model's own module is not registered (saved, moved) here.
-        online = getattr(model, "normalizer", None)
+        online = self.normalizer if both_sides else getattr(model, "normalizer", None)
         self._online_normalizer = (online if isinstance(online, Normalizer) else Softmax(),)
         if self._online_normalizer[0].sparse:
             raise AsmilError(
@@ -85,13 +98,36 @@ class Anchor(MovingCopy):
                 "the weight 0 the divergence is infinite; give the online model softmax, nsf or mixture"
             )
 
+    epochs_done: Tensor
+
+    @property
+    def ramp(self) -> float:
+        """The factor of the weight: 1 without a ramp or after it."""
+        if self._epochs >= self.ramp_epochs:
+            return 1.0
+        return math.exp(-5.0 * (1.0 - (self._epochs + 1) / self.ramp_epochs) ** 2)
+
+    def update(self, model: nn.Module) -> None:
+        """To be called after every optimizer step."""
+        self.momentum = self._momenta[self._epochs >= self.ramp_epochs]
+        super().update(model)
+
+    def end_epoch(self, model: nn.Module) -> None:
+        """To be called after every epoch."""
+        self.momentum = self._momenta[self._epochs >= self.ramp_epochs]
+        super().end_epoch(model)
+        if self.ramp_epochs:
+            # beside the buffer, which is saved, a plain number: reading a buffer waits for a GPU
+            self._epochs += 1
+            self.epochs_done += 1
+
     def attend(self, bag: Any) -> Tensor:
         """The anchor's own scores of a bag, A x N."""
         return self.read(bag)
 
-    def penalty(self, attended: Attended) -> Tensor:
+    def penalty(self, step: AttentionStep) -> Tensor:
         """The loss, from what a training step shows to every stabilizer."""
-        return self._loss(attended.bag, attended.scores, attended.rows, None)
+        return self._loss(step.bag, step.scores, step.rows, None)
 
     def loss(self, bag: Any, scores: Tensor, rows: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """`weight * L_AS` for the scores that the model in training gave this bag.
@@ -124,6 +160,19 @@ class Anchor(MovingCopy):
         if mask is not None:
             padding = (mask == 0).to(scores.device)
             scores, target_scores = (one.masked_fill(padding, -torch.inf) for one in (scores, target_scores))
+        per_row = self._per_row(target_scores, scores)
+        return self.weight * self.ramp * (per_row.mean() if rows is None else per_row[rows].mean())
+
+    def batch_loss(self, target_scores: Tensor, scores: Tensor, rows: Tensor | None = None) -> Tensor:
+        """The mean of `loss` over B bags: both scores B x A x N, minus infinity for padding; rows: B x A."""
+        per_row = self._per_row(target_scores.flatten(0, 1), scores.flatten(0, 1)).view(scores.shape[:2])
+        if rows is None:
+            return self.weight * self.ramp * per_row.mean()
+        counted = rows.to(per_row.dtype)
+        return self.weight * self.ramp * ((per_row * counted).sum(dim=1) / counted.sum(dim=1)).mean()
+
+    def _per_row(self, target_scores: Tensor, scores: Tensor) -> Tensor:
+        """The divergence of every row, from the scores of the anchor and of the model in training."""
         online = self._online_normalizer[0]
         if self.divergence == "kl" and type(online) is Softmax and online.temperature == 1.0:
             per_row = divergences.kl_to_softmax(target_scores, self.normalizer, scores)
@@ -135,8 +184,7 @@ class Anchor(MovingCopy):
         if self.reduction == "mean":
             per_row = per_row / (target_scores != -torch.inf).sum(dim=-1)
         # The sigmoid of an infinite score is finite: times 0 it is NaN, as it is wherever else it enters.
-        per_row = per_row + 0.0 * target_scores.amax(dim=-1)
-        return self.weight * (per_row.mean() if rows is None else per_row[rows].mean())
+        return per_row + 0.0 * target_scores.amax(dim=-1)
 
     def _warn_of_weights(self, scores: Tensor) -> None:
         """Look at the first bag that is large enough to tell, once, since reading values waits for a GPU."""
@@ -153,6 +201,11 @@ class Anchor(MovingCopy):
                 AsmilWarning,
                 stacklevel=3,
             )
+
+
+def _take_over_epochs(module: nn.Module, incompatible_keys: Any) -> None:
+    assert isinstance(module, Anchor)
+    module._epochs = int(module.epochs_done)
 
 
 def _attend(model: Any, bag: Any) -> Tensor:

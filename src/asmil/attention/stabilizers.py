@@ -4,6 +4,7 @@
     features   KL(softmax(f' / t') || softmax(f / t)) over the channels of the bag feature f; f' is that of a moving
                copy of the model, as in MHIM. Different attentions can have the same bag feature (see `asmil affine`)
     entropy    sum_i a_i log a_i, as in AEM: rewards attention for spreading
+    entropy_floor   max(0, floor - H(a) / ln N): pushes only attention whose relative entropy lies below the floor
     l2         mean_i z_i^2: keeps scores small, and attention with them
 
 Terms of the attention are averaged over the rows of the scores.
@@ -19,9 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from asmil.attention import divergences
-from asmil.attention.moving_copy import MovingCopy, When
+from asmil.attention.ema import EmaCopy, UpdateSchedule
 from asmil.attention.normalizers import Normalizer
-from asmil.attention.stabilizer import Attended, Stabilizer
+from asmil.attention.stabilizer import AttentionStep, Stabilizer
 from asmil.errors import AsmilError
 
 
@@ -45,8 +46,8 @@ class TemporalEnsemble(Stabilizer):
         self.rate = rate
         self.log_averages: dict[str, Tensor] = {}
 
-    def penalty(self, attended: Attended) -> Tensor:
-        slide, log_attention = str(attended.bag.id), attended.log_attention
+    def penalty(self, step: AttentionStep) -> Tensor:
+        slide, log_attention = str(step.bag.id), step.log_attention
         now = log_attention.detach()
         before = self.log_averages.get(slide)
         if before is None:
@@ -62,7 +63,7 @@ class TemporalEnsemble(Stabilizer):
         # the logarithm of rho * before + (1 - rho) * now, which does not underflow
         mixed = torch.logaddexp(before + math.log(self.rate), now + math.log1p(-self.rate)) if self.rate else now
         self.log_averages[slide] = mixed.clone()
-        return self.weight * _mean(per_row, attended.rows)
+        return self.weight * _mean(per_row, step.rows)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """The averages, by slide."""
@@ -73,7 +74,7 @@ class TemporalEnsemble(Stabilizer):
         self.log_averages = dict(state_dict)
 
 
-class FeatureMatching(MovingCopy):
+class FeatureMatching(EmaCopy):
     """Holds the bag feature to that of a moving copy of the model, as a distribution over its channels."""
 
     def __init__(
@@ -83,14 +84,14 @@ class FeatureMatching(MovingCopy):
         momentum: float = 0.999,
         teacher_temperature: float = 0.1,
         student_temperature: float = 1.0,
-        update: When = "step",
+        update: UpdateSchedule = "step",
     ) -> None:
         super().__init__(model, _embedding, momentum, update, "feature matching")
         self.weight = weight
         self.temperatures = (teacher_temperature, student_temperature)
 
-    def penalty(self, attended: Attended) -> Tensor:
-        teacher, student = self.read(attended.bag).float(), attended.embedding.float()
+    def penalty(self, step: AttentionStep) -> Tensor:
+        teacher, student = self.read(step.bag).float(), step.embedding.float()
         log_target, log_found = (
             torch.log_softmax(feature.flatten() / temperature, dim=-1)
             for feature, temperature in zip((teacher, student), self.temperatures, strict=True)
@@ -105,8 +106,23 @@ class EntropyReward(Stabilizer):
         super().__init__()
         self.weight = weight
 
-    def penalty(self, attended: Attended) -> Tensor:
-        return self.weight * _mean(divergences.negative_entropy(attended.log_attention), attended.rows)
+    def penalty(self, step: AttentionStep) -> Tensor:
+        return self.weight * _mean(divergences.negative_entropy(step.log_attention), step.rows)
+
+
+class EntropyFloor(Stabilizer):
+    """Keeps attention from gathering on a few tiles: no effect while its relative entropy is above the floor."""
+
+    def __init__(self, weight: float = 1.0, floor: float = 0.5) -> None:
+        super().__init__()
+        self.weight = weight
+        self.floor = floor
+
+    def penalty(self, step: AttentionStep) -> Tensor:
+        log_attention = step.log_attention
+        n_tiles = (log_attention != -torch.inf).sum(dim=-1).clamp_min(2)
+        relative = -divergences.negative_entropy(log_attention) / n_tiles.log()
+        return self.weight * _mean((self.floor - relative).clamp_min(0), step.rows)
 
 
 class ScorePenalty(Stabilizer):
@@ -116,11 +132,11 @@ class ScorePenalty(Stabilizer):
         super().__init__()
         self.weight = weight
 
-    def penalty(self, attended: Attended) -> Tensor:
-        scores = attended.scores.float()
+    def penalty(self, step: AttentionStep) -> Tensor:
+        scores = step.scores.float()
         masked = scores == -torch.inf
         squares = scores.masked_fill(masked, 0).square().sum(dim=-1) / (~masked).sum(dim=-1).clamp_min(1)
-        return self.weight * _mean(squares, attended.rows)
+        return self.weight * _mean(squares, step.rows)
 
 
 def _mean(per_row: Tensor, rows: Tensor | None) -> Tensor:

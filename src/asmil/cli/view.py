@@ -1,4 +1,4 @@
-"""The command `view`: slides, maps and recorded attention in a browser."""
+"""`asmil view`: slides, maps and recorded attention in a browser."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ def view(
     """Look at slides in a browser: deep zoom, maps, how attention evolved, two runs side by side.
 
     The server runs on this machine and answers only to it, unless --host says otherwise.
+
+    Example: asmil view runs/asmil runs/abmil
     """
     from asmil.viewer.collection import Places
     from asmil.viewer.serve import view as serve

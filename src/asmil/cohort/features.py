@@ -18,9 +18,16 @@ from torch import Tensor
 from asmil.cohort.bag import COORDS_UM, LOWRES, LOWRES_TILES, Bag
 from asmil.cohort.checksums import checksum_of
 from asmil.cohort.fingerprint import content_hash, fingerprint
-from asmil.cohort.formats import CHECKSUM_KEY, FORMAT_KEY, FORMAT_VERSION, common_step
-from asmil.cohort.opened import OpenFeatures, as_tensor, open_features
 from asmil.cohort.problems import fail
+from asmil.cohort.reader import (
+    CHECKSUM_KEY,
+    FORMAT_KEY,
+    FORMAT_VERSION,
+    OpenFeatures,
+    as_tensor,
+    common_step,
+    open_features,
+)
 from asmil.cohort.source import FeatureInfo, FeatureSource, Provenance
 from asmil.errors import AsmilError
 from asmil.hdf5 import new_hdf5, set_attributes
@@ -79,10 +86,15 @@ def inspect_features(source: FeatureSource) -> FeatureInfo:
     Where the side of a tile is not stated, it is the most frequent step between tiles, marked as inferred.
     """
     with open_features(source, mmap=True) as file:
-        info = file.info
-        if info.tile_px_level0 is not None or info.coords_unit != "px" or info.n_tiles == 0:
-            return info
-        coords = file.read_coords()
+        return info_of(file)
+
+
+def info_of(file: OpenFeatures) -> FeatureInfo:
+    """What the header of an open feature file says, see `inspect_features`."""
+    info = file.info
+    if info.tile_px_level0 is not None or info.coords_unit != "px" or info.n_tiles == 0:
+        return info
+    coords = file.read_coords()
     step = None if coords is None else common_step(coords)
     return info if step is None else replace(info, tile_px_level0=step, tile_inferred=True)
 
@@ -108,7 +120,7 @@ def read_bag_and_info(
         altered = verify and _is_altered(file, features)
         coords, extras = _coords(file, mpp)
         if file.lowres is not None:
-            extras[LOWRES] = {name: as_tensor(values[()]) for name, values in file.lowres.items()}
+            extras[LOWRES] = {name: _lowres(values[()], source, id) for name, values in file.lowres.items()}
         info, validated = file.info, file.validated
     try:
         bag = Bag(features, coords, id=id, extras=extras, validated=validated)
@@ -118,6 +130,14 @@ def read_bag_and_info(
         what = "the values are not those that were written: the checksum differs"
         fail(source, what, "copy the file again or extract the slide again")
     return bag, info
+
+
+def _lowres(values: NDArray[Any], source: FeatureSource, id: str) -> Tensor:
+    """Low-magnification tiles, or what their files hold beside them; numbers must be finite."""
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        what = f"the low-magnification tiles in {source} hold NaN or infinite values"
+        fail(f"slide {id}", what, "extract the slide again")
+    return as_tensor(values)
 
 
 def _is_altered(file: OpenFeatures, features: Tensor) -> bool:

@@ -33,7 +33,7 @@ from asmil.models.attention_pool import AttentionPoolModel
 from asmil.models.base import Output, refuse_uneven
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.folded import FoldedProjections, embed_and_attend, single_layer
-from asmil.models.blocks.randomness import TokenDrop
+from asmil.models.blocks.token_drop import TokenDrop
 from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official
 from asmil.models.registry import register
 
@@ -103,12 +103,16 @@ class ASMIL(AttentionPoolModel):
             nn.ModuleList(nn.Linear(width, n_outputs) for _ in range(config.tokens)) if config.token_heads else None
         )
 
+    @property
+    def padding_from(self) -> int | None:
+        return self.padding_for(1)
+
     def score(self, embedded: Tensor) -> Tensor:
         vectors, constants = self.token_block.fold_queries(self.tokens)
         return _scores(vectors, constants, embedded)
 
     def forward(self, bag: Bag) -> Output:
-        weight = single_layer(self.embedding, self.normalizer, bag.features)
+        weight = single_layer(self.embedding, self.normalizer, bag)
         if weight is None:
             return super().forward(bag)
         vectors, constants = self.token_block.fold_queries(self.tokens)

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from typing import Any
+
+from tifffile import COMPRESSION, PHOTOMETRIC, PLANARCONFIG
 
 START = b"\xff\xd8"
 SCAN = 0xDA
@@ -17,6 +20,18 @@ FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 NOTES = frozenset((*range(0xE0, 0xF0), 0xFE))
 """Application data and comments."""
 JFIF = b"JFIF\0"
+
+
+def has_jpeg_tiles(page: Any) -> bool:
+    """Whether a page of a TIFF (a tifffile.TiffPage) is stored as JPEG tiles that every program can decode."""
+    return bool(
+        page.is_tiled
+        and page.compression == COMPRESSION.JPEG
+        and page.bitspersample == 8
+        and (page.samplesperpixel == 1 or page.planarconfig == PLANARCONFIG.CONTIG)
+        and page.photometric in (PHOTOMETRIC.RGB, PHOTOMETRIC.YCBCR, PHOTOMETRIC.MINISBLACK)
+        and page.tags.valueof("Orientation", 1) == 1
+    )
 
 
 def whole_jpeg(data: bytes, tables: bytes | None, is_rgb: bool) -> bytes | None:

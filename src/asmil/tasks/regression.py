@@ -9,7 +9,6 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy import stats
 from torch import Tensor
 from torch.nn import functional
 
@@ -82,6 +81,23 @@ class Regression:
         """`value`."""
         return {"value": self.values(logits)}
 
+    @property
+    def explained_names(self) -> tuple[str, ...]:
+        """The value."""
+        return ("value",)
+
+    def explained_first(self, logits: Tensor) -> int:
+        """The value."""
+        return 0
+
+    def evidence(self, logits: Tensor, name: int) -> Tensor:
+        """The value."""
+        return logits[:, 0] * self.sd + self.mean
+
+    def shown(self, logits: Tensor, name: int) -> Tensor:
+        """The value."""
+        return self.evidence(logits.double(), name)
+
     def to_dict(self) -> dict[str, Any]:
         """Mean, standard deviation and loss."""
         return {"kind": self.kind, "mean": self.mean, "sd": self.sd, "loss": self.loss_kind}
@@ -96,6 +112,8 @@ def spearman(target: Floats, value: Floats) -> float:
     """Spearman's rank correlation, midranks for ties; nan where either is constant or there are fewer than 2."""
     if len(target) < 2 or np.ptp(target) == 0 or np.ptp(value) == 0:
         return math.nan
+    from scipy import stats  # takes half as long to import as torch
+
     return float(stats.spearmanr(target, value).statistic)
 
 

@@ -12,7 +12,8 @@ from asmil.cohort.units import UnitKind
 from asmil.config import Settings, merge, nested, parse_settings
 from asmil.errors import AsmilError, did_you_mean
 from asmil.models import survival_study
-from asmil.models.base import ModelConfig
+from asmil.models.base import MILModel, ModelConfig
+from asmil.models.own_method import method_name
 from asmil.models.registry import Method, find_method
 from asmil.tasks.base import TaskKind
 
@@ -41,7 +42,8 @@ class TrainingConfig(Settings):
     lr_drops: list[int] = Field([], description="epochs after which the learning rate falls")
     lr_drop_factor: float = Field(0.2, gt=0, le=1, description="by which it falls")
     warmup_epochs: float = Field(0, ge=0, description="epochs over which the learning rate rises from 0")
-    accumulate: int = Field(1, ge=1, description="bags a step")
+    batch: int = Field(1, ge=1, description="bags that are computed at once, for methods whose bags can be padded")
+    accumulate: int = Field(1, ge=1, description="bags per step, or batches of them, one after the other")
     clip_norm: float | None = Field(None, gt=0, description="largest norm of the gradient of a step")
     class_weights: Literal["none", "balanced"] = "none"
     sampling: Literal["shuffle", "balanced"] = "shuffle"
@@ -53,10 +55,17 @@ class TrainingConfig(Settings):
     seed: int = Field(0, ge=0)
     precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="auto: bf16 on a GPU that has it")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, ...")
-    executor: Literal["auto", "plain", "fused"] = Field(
-        "auto", description="who takes the steps; auto: fused GPU kernels where they apply (docs/performance.md)"
+    executor: Literal["auto", "plain", "graphed", "fused"] = Field(
+        "auto",
+        description="who takes the steps; auto: on a GPU fused kernels, else CUDA graphs, where they apply "
+        "(docs/performance.md)",
     )
     checkpoint_seconds: float = Field(20, ge=0, description="at least so long between two checkpoints")
+
+    @property
+    def bags_per_step(self) -> int:
+        """How many bags an optimizer step is computed from."""
+        return self.batch * self.accumulate
 
     @model_validator(mode="after")
     def _stopping_needs_a_choice(self) -> TrainingConfig:
@@ -85,7 +94,7 @@ class NormalizerConfig(Settings):
     normalizer: str
     temperature: float = Field(1.0, gt=0, description="divides the scores, of softmax and nsf")
     alpha: float = Field(1.5, gt=1, le=2, description="of entmax: the larger, the fewer tiles")
-    kappa: float = Field(2.0, gt=0, description="of standardized_nsf: how sharp the border is")
+    kappa: float = Field(2.0, gt=0, description="of standardized_nsf and standardized_softmax: how sharp they are")
     offset: float = Field(1.0, description="of standardized_nsf: the border, in standard deviations above the mean")
 
     @model_validator(mode="after")
@@ -119,7 +128,9 @@ class AnchorConfig(NormalizerConfig):
     """The anchor that the attention is held to; `normalizer: none` trains without one."""
 
     unnamed = "none"
-    normalizer: Literal["none", "softmax", "nsf", "standardized_nsf", "sparsemax", "entmax"] = "none"
+    normalizer: Literal["none", "softmax", "nsf", "standardized_nsf", "standardized_softmax", "sparsemax", "entmax"] = (
+        "none"
+    )
     momentum: float = Field(0.999, ge=0, le=1)
     weight: float = Field(1.0, ge=0, description="beta")
     update: Literal["step", "epoch", "never"] = "step"
@@ -127,6 +138,12 @@ class AnchorConfig(NormalizerConfig):
     divergence: Literal["kl", "cross_entropy"] = "kl"
     reduction: Literal["sum", "mean"] = Field("sum", description="over tiles")
     rows: Literal["all", "kept"] = Field("all", description="which tokens enter the average")
+    both_sides: bool = Field(False, description="compare the online scores under the anchor's normalizer too")
+    ramp_epochs: int = Field(0, ge=0, description="epochs over which the weight rises, as in Mean Teacher")
+    ramp_momentum: float | None = Field(None, ge=0, le=1, description="momentum during the ramp")
+    gradient_share: float | None = Field(
+        None, gt=0, description="largest norm of the anchor's gradient, as a share of the norm of the loss's own"
+    )
 
 
 class TemporalConfig(Settings):
@@ -151,6 +168,13 @@ class EntropyConfig(Settings):
     weight: float = Field(0.0, ge=0)
 
 
+class EntropyFloorConfig(Settings):
+    """Pushes attention whose relative entropy H / ln N lies below a floor."""
+
+    weight: float = Field(0.0, ge=0)
+    floor: float = Field(0.5, gt=0, lt=1)
+
+
 class L2Config(Settings):
     """Penalizes the mean square of the scores."""
 
@@ -163,6 +187,7 @@ class StabilizersConfig(Settings):
     temporal: TemporalConfig = TemporalConfig()
     features: FeaturesConfig = FeaturesConfig()
     entropy: EntropyConfig = EntropyConfig()
+    entropy_floor: EntropyFloorConfig = EntropyFloorConfig()
     l2: L2Config = L2Config()
 
 
@@ -265,6 +290,11 @@ class RunConfig(Settings):
     record: RecordConfig = RecordConfig()
 
     @property
+    def all_seeds(self) -> tuple[int, ...]:
+        """The seeds of every fold."""
+        return tuple(range(self.training.seed, self.training.seed + self.seeds))
+
+    @property
     def unit(self) -> UnitKind:
         """What one prediction is of."""
         if self.data.unit == "auto":
@@ -273,13 +303,19 @@ class RunConfig(Settings):
 
     @model_validator(mode="after")
     def _comparisons_need_company(self) -> RunConfig:
-        if self.task.chosen_loss == "cox" and self.training.accumulate < 2:
+        if self.task.chosen_loss == "cox" and self.training.bags_per_step < 2:
             raise ValueError("task.loss = cox compares patients of a step; set training.accumulate to 2 or more")
+        if self.anchor.gradient_share is not None and (self.task.chosen_loss == "cox" or self.training.batch > 1):
+            raise ValueError("anchor.gradient_share needs single bags: neither task.loss = cox nor training.batch")
         return self
 
 
-def resolve(method: str, preset: str = "paper", changes: Mapping[str, Any] | None = None) -> RunConfig:
-    """The settings of a run: common defaults, the task's, the method's own, the preset's, then `changes`."""
+def resolve(method: str | type[MILModel], preset: str = "paper", changes: Mapping[str, Any] | None = None) -> RunConfig:
+    """The settings of a run: common defaults, the task's, the method's own, the preset's, then `changes`.
+
+    method: a name, `module:Class`, `file.py:Class` or a class
+    """
+    method = method_name(method)
     entry = find_method(method)
     known = preset_names(entry)
     if preset not in known:

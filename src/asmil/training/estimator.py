@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,10 +19,11 @@ from asmil.arithmetic import exact_arithmetic
 from asmil.cohort.bag import Bag
 from asmil.config import merge, nested
 from asmil.errors import AsmilError
+from asmil.models.base import MILModel
 from asmil.models.inference import infer
 from asmil.tasks.classification import Classification, balanced_weights
 from asmil.training.config import RunConfig, resolve
-from asmil.training.labeled_bags import LabeledBags
+from asmil.training.labeled_bags import BagList, LabeledBags
 from asmil.training.loop import Trainer
 from asmil.training.setup import build_model, choose_device
 
@@ -39,7 +40,7 @@ class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Bags are arrays, tensors or data frames of N x D (any N, one D), or `asmil.Bag`; labels are one per bag.
 
-    method, preset: as for `asmil train`
+    method, preset: as for `asmil train`; the method may also be a class of yours, a subclass of `asmil.MILModel`
     epochs, lr: shorthands for the settings `training.epochs` and `training.lr`
     settings: further settings by their dotted names, e.g. {"model.tokens": 4, "anchor.weight": 0.1}
     validation_share: of the training bags, kept aside (stratified) to choose the epoch; 0 keeps the last epoch
@@ -48,7 +49,7 @@ class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        method: str = "asmil",
+        method: str | type[MILModel] = "asmil",
         preset: str = "paper",
         epochs: int | None = None,
         lr: float | None = None,
@@ -109,7 +110,8 @@ class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "model_")
         if not self.model_.score_axes:
             kinds = ", ".join(repr(kind) for kind in self.model_.heatmap_kinds)
-            raise AsmilError(f"{self.method} has no attention; heatmap(bag) shows what it has: {kinds}")
+            name = type(self.model_).__name__
+            raise AsmilError(f"{name} has no attention; heatmap(bag) shows what it has: {kinds}")
         return self.heatmap(bag, "attention")
 
     def heatmap(self, bag: Any, kind: str | None = None) -> npt.NDArray[np.float32]:
@@ -145,7 +147,7 @@ class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self, bags: list[Bag], targets: npt.NDArray[np.int64], seed: int
     ) -> tuple[LabeledBags, LabeledBags | None]:
         if self.validation_share == 0:
-            return LabeledBags(_BagList(bags), targets), None
+            return LabeledBags(BagList(bags), targets), None
         try:
             train, val = train_test_split(
                 np.arange(len(bags)),
@@ -155,21 +157,8 @@ class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         except ValueError as error:
             raise AsmilError(f"validation_share = {self.validation_share}: {error}") from None
-        parts = [LabeledBags(_BagList([bags[i] for i in part]), targets[part]) for part in (train, val)]
+        parts = [LabeledBags(BagList([bags[i] for i in part]), targets[part]) for part in (train, val)]
         return parts[0], parts[1]
-
-
-class _BagList:
-    """Bags in memory, as a source."""
-
-    def __init__(self, bags: list[Bag]) -> None:
-        self.bags = bags
-
-    def __len__(self) -> int:
-        return len(self.bags)
-
-    def stream(self, order: Sequence[int]) -> Iterator[Bag]:
-        return (self.bags[i] for i in order)
 
 
 def _as_labels(labels: Any) -> npt.NDArray[Any]:

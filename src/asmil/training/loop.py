@@ -22,17 +22,17 @@ from asmil.attention.normalizers import Mixture
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.base import MILModel, Output
+from asmil.models.batch import refuse_batches
 from asmil.models.inference import infer
 from asmil.tasks.base import Task
 from asmil.training import checkpoint
+from asmil.training.checkpoint import CheckpointStore, Executor, Progress
 from asmil.training.config import RunConfig
 from asmil.training.epoch_log import EpochLog, without_nan
-from asmil.training.gradients import Parts, StepGradients
+from asmil.training.gradients import Parts, StepGradients, refuse_single_bags
 from asmil.training.interruption import Interrupted, stop_requests
-from asmil.training.keeper import Keeper
 from asmil.training.labeled_bags import BagSource, LabeledBags
 from asmil.training.optimization import build_optimizer, clip_gradients, lr_factor, set_lr
-from asmil.training.progress import Executor, Progress
 from asmil.training.recording import AttentionRecorder, Describes
 from asmil.training.selection import Merit, merit_of
 from asmil.training.setup import build_stabilizers, build_stages, uses_bf16
@@ -84,10 +84,15 @@ class Trainer:
         self.stages = build_stages(model, seed_number(seed, fold, 4))
         self.progress = Progress()
         self.losses = torch.zeros(0)
-        self.keeper = Keeper(folder, config.method, self.device, self.settings.checkpoint_seconds)
+        self.checkpoints = CheckpointStore(folder, config.method, self.device, self.settings.checkpoint_seconds)
         self.recorder: AttentionRecorder | None = None
         self.evaluator: Evaluator | None = None
         self._set_up_stage()
+
+    @property
+    def total_epochs(self) -> int:
+        """The epochs of all stages, if none is stopped early."""
+        return sum(stage.epochs or self.settings.epochs for stage in self.stages)
 
     def _set_up_stage(self) -> None:
         """Model, optimizer and stabilizers of the stage that `progress` names, as they begin."""
@@ -98,8 +103,13 @@ class Trainer:
         self.stabilizers = build_stabilizers(self.config, self.model, self.seed)
         for stabilizer in self.stabilizers.values():
             stabilizer.to(self.device)
+        if self.settings.batch > 1:
+            refuse_batches(self.model, f"training.batch = {self.settings.batch}")
+            refuse_single_bags(self.stabilizers)
         kept_rows = self.config.anchor.rows == "kept"
-        self.gradients = StepGradients(self.model, self.task, self.stabilizers, kept_rows, self.autocast)
+        self.gradients = StepGradients(
+            self.model, self.task, self.stabilizers, kept_rows, self.autocast, self.config.anchor.gradient_share
+        )
 
     def fit(self, train: LabeledBags, val: LabeledBags | None) -> int:
         """Train to the end; returns the epoch (1-based) whose weights the model then has.
@@ -161,9 +171,9 @@ class Trainer:
             self.model.use_generator(None)
         if not selects:
             self.progress.best = {"epoch": self.progress.epoch, "score": None}
-            self.keeper.keep_best(self.model, self.progress.best)
+            self.checkpoints.keep_best(self.model, self.progress.best)
         self._save_if_due(force=True)
-        self.keeper.load_best(self.model)
+        self.checkpoints.load_best(self.model)
 
     def _begin_next_stage(self, train: LabeledBags) -> None:
         previous = self.model
@@ -186,7 +196,7 @@ class Trainer:
     def _train_epoch(self, train: LabeledBags, should_stop: Callable[[], bool]) -> None:
         progress = self.progress
         order = self.epoch_order(train)
-        group = self.settings.accumulate
+        group = self.settings.bags_per_step
         steps_an_epoch = -(-len(order) // group)
         total_steps = steps_an_epoch * self.epochs
         if progress.position == 0:
@@ -220,15 +230,37 @@ class Trainer:
         targets = torch.as_tensor(train.targets[group], device=self.device)
         if self.task.joint:
             together = [self._training_bag(next(bags), index) for index in group]
-            output, noted = self.gradients.of_all(together, targets)
-            for parts in noted:
-                self._note(parts)
+            if self._can_pad(together):
+                output = self._add_padded(together, targets, len(group))
+            else:
+                output, noted = self.gradients.of_all(together, targets)
+                for parts in noted:
+                    self._note(parts)
             return together[-1], targets[-1:], output
-        for place, index in enumerate(group):
-            bag = self._training_bag(next(bags), index)
-            output, parts = self.gradients.of_one(bag, targets[place : place + 1], len(group))
+        for first in range(0, len(group), self.settings.batch):
+            indices = group[first : first + self.settings.batch]
+            together = [self._training_bag(next(bags), index) for index in indices]
+            wanted = targets[first : first + len(together)]
+            if self._can_pad(together):
+                output = self._add_padded(together, wanted, len(group))
+                continue
+            for place, bag in enumerate(together):
+                output, parts = self.gradients.of_one(bag, wanted[place : place + 1], len(group))
+                self._note(parts)
+        return together[-1], targets[-1:], output
+
+    def _can_pad(self, bags: list[Bag]) -> bool:
+        """Whether the bags are to be computed at once; a bag with too few tiles for that has them go one by one."""
+        fewest = self.model.padding_from
+        return self.settings.batch > 1 and len(bags) > 1 and fewest is not None and min(map(len, bags)) >= fewest
+
+    def _add_padded(self, bags: list[Bag], targets: Tensor, size: int) -> Output:
+        """Add the gradient of bags of a step of `size` bags at once; what the model says of the last one."""
+        batch = Bag.collate(bags)
+        output, parts = self.gradients.of_padded(batch.features, batch.mask, targets, len(bags) / size)
+        for _ in bags:
             self._note(parts)
-        return bag, targets[-1:], output
+        return output
 
     def _training_bag(self, bag: Bag, index: int) -> Bag:
         """The bag as the model trains on it: at most `data.max_tiles` tiles (in their order), on the device."""
@@ -285,7 +317,7 @@ class Trainer:
         merit, best = merit_of(measures, self.task, self.settings.select), self.progress.best
         if best["score"] is None or merit.beats(Merit(best["score"], best.get("loss"))):
             self.progress.best = {"epoch": self.progress.epoch, "score": merit.score, "loss": merit.loss}
-            self.keeper.keep_best(self.model, self.progress.best)
+            self.checkpoints.keep_best(self.model, self.progress.best)
 
     def _has_settled(self) -> bool:
         patience = self.settings.early_stopping
@@ -335,7 +367,7 @@ class Trainer:
     # Checkpoints
 
     def _save_if_due(self, force: bool) -> None:
-        if self.folder is None or not (force or self.keeper.is_due()):
+        if self.folder is None or not (force or self.checkpoints.is_due()):
             return
         if self.recorder is not None:
             self.recorder.writer.flush()
@@ -347,10 +379,10 @@ class Trainer:
         }
         for name, stabilizer in self.stabilizers.items():
             tensors |= checkpoint.prefixed(name, stabilizer.state_dict())
-        self.keeper.save_last(tensors, self.progress.as_json())
+        self.checkpoints.save_last(tensors, self.progress.as_json())
 
     def _resume(self) -> None:
-        saved = self.keeper.load_last()
+        saved = self.checkpoints.load_last()
         if saved is None:
             return
         tensors, state, path = saved

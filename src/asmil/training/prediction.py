@@ -68,11 +68,14 @@ class TrainedModel:
 
 
 class RunPredictor:
-    """The trained models of a run, ready to predict."""
+    """The trained models of a run, ready to predict.
 
-    def __init__(self, run: Path | str, device: str = "auto") -> None:
+    method: the run's method as the user names it; needed where it is code, `module:Class`
+    """
+
+    def __init__(self, run: Path | str, device: str = "auto", method: str | None = None) -> None:
         self.folder = RunFolder(run)
-        self.description = self.folder.read()
+        self.description = self.folder.read(method)
         self.device = choose_device(device)
         trainings = list(self.folder.trainings())
         self.trained = [self._load(fold, seed, path) for fold, seed, path in trainings if _is_finished(path)]
@@ -126,11 +129,15 @@ class RunPredictor:
         return point
 
     def predict(self, unit: Slide | Unit, attention: bool = False) -> SlidePrediction:
-        """Read the features of a slide or patient and predict; features made otherwise than the run's are refused."""
+        """Read the features of a slide or patient and predict; see `read_bag`."""
+        return self.predict_bag(self.read_bag(unit), attention)
+
+    def read_bag(self, unit: Slide | Unit) -> Bag:
+        """The bag of a slide or patient; features that were made in another way than the run's are refused."""
         unit = unit if isinstance(unit, Unit) else Unit.of_slide(unit)
         for slide in unit.slides:
             self.description.refuse_other_features(inspect_features(slide.source))
-        return self.predict_bag(BagLoader([unit], "none", prefetch=0).bag(0), attention)
+        return BagLoader([unit], "none", prefetch=0).bag(0)
 
     def predict_bag(
         self,

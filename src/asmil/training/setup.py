@@ -9,7 +9,7 @@ import torch
 
 from asmil.attention.anchor import Anchor
 from asmil.attention.stabilizer import Stabilizer
-from asmil.attention.stabilizers import EntropyReward, FeatureMatching, ScorePenalty, TemporalEnsemble
+from asmil.attention.stabilizers import EntropyFloor, EntropyReward, FeatureMatching, ScorePenalty, TemporalEnsemble
 from asmil.bf16 import has_bf16, require_bf16
 from asmil.errors import AsmilError
 from asmil.models.base import MILModel, Stage
@@ -51,11 +51,6 @@ def build_stages(model: MILModel, seed: int) -> list[Stage]:
     return stages
 
 
-def total_epochs(model: MILModel, config: RunConfig) -> int:
-    """The epochs of all stages, if none is stopped early."""
-    return sum(stage.epochs or config.training.epochs for stage in build_stages(model, 0))
-
-
 def build_stabilizers(config: RunConfig, model: MILModel, seed: int) -> dict[str, Stabilizer]:
     """The anchor and the other stabilizers that the settings ask for, by name; a senseless one is refused."""
     weights = {"anchor": float(config.anchor.normalizer != "none")}
@@ -86,6 +81,9 @@ def _anchor(config: RunConfig, model: MILModel, seed: int) -> Anchor:
         update=settings.update,
         divergence=settings.divergence,
         reduction=settings.reduction,
+        both_sides=settings.both_sides,
+        ramp_epochs=settings.ramp_epochs,
+        ramp_momentum=settings.ramp_momentum,
     )
 
 
@@ -104,6 +102,7 @@ STABILIZERS: dict[str, Callable[[RunConfig, MILModel, int], Stabilizer]] = {
     "temporal": _temporal,
     "features": lambda config, model, seed: FeatureMatching(model, **config.stabilizers.features.model_dump()),
     "entropy": lambda config, model, seed: EntropyReward(config.stabilizers.entropy.weight),
+    "entropy_floor": lambda config, model, seed: EntropyFloor(**config.stabilizers.entropy_floor.model_dump()),
     "l2": lambda config, model, seed: ScorePenalty(config.stabilizers.l2.weight),
 }
 """Every stabilizer that the settings know, in the order in which their parts of the loss are noted."""

@@ -14,7 +14,7 @@ from asmil.errors import AsmilError
 from asmil.slides.annotations import find_annotations
 from asmil.slides.discovery import SLIDES_FOLDER, SlideFile, find_slides
 from asmil.slides.opening import refuse_absent
-from asmil.slides.slide_table import TABLE_SUFFIXES
+from asmil.text_table import TABLE_SUFFIXES
 from asmil.training.layout import RunLayout
 
 MANIFEST_NAMES = ("cohort.csv", "cohort.parquet")

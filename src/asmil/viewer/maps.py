@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from asmil.attention import measures
 from asmil.cohort.features import inspect_features
 from asmil.cohort.manifest import Slide
 from asmil.cohort.units import Unit, units_of
 from asmil.errors import AsmilError, did_you_mean
-from asmil.evaluation.run import setting
-from asmil.evaluation.stability import measures
 from asmil.training.attention_file import AttentionRecord, read_attention
+from asmil.training.finished_run import setting
 from asmil.training.layout import RunLayout
 from asmil.training.notes import read_kept_epoch
 from asmil.viewer.collection import ViewedRun

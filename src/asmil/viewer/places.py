@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from asmil.cohort.features import inspect_features
-from asmil.cohort.opened import open_features
+from asmil.cohort.reader import open_features
 from asmil.cohort.source import FeatureInfo, FeatureSource
 from asmil.errors import AsmilError
 

@@ -14,7 +14,7 @@ import numpy as np
 from asmil.slides.image import Pixels, SlideImage
 from asmil.slides.levels import true_downsamples
 from asmil.slides.pixel_regions import resize
-from asmil.slides.segment_cache import SegmentCache
+from asmil.slides.tiff_image import SegmentCache
 
 TILE_PX = 512
 """Of levels that are not stored in tiles, or in tiles that are too small or large for a browser."""

@@ -10,7 +10,7 @@ import pandas as pd
 
 from asmil.cohort.splits import Splits
 from asmil.errors import AsmilError
-from asmil.evaluation.run import Run, read_run, setting
+from asmil.training.finished_run import Run, read_run, setting
 from asmil.training.layout import RunLayout
 from asmil.viewer.collection import ViewedRun
 from asmil.viewer.maps import joins_slides

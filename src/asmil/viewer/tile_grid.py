@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from asmil.cohort.formats import common_step
+from asmil.cohort.reader import common_step
 
 MOST_CELLS = 2_000_000
 FINEST = 8

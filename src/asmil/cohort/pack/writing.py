@@ -1,0 +1,272 @@
+"""Writing a pack: slides are appended, and noted in the journal of the index only after their data is on disk.
+
+At the end the index is written anew and the journal removed. Whatever either lists is whole, so a killed writer goes on
+after the last slide listed. A slide that is packed anew
+is appended, too, and the place it had stays unused: what is packed is never moved, since readers have it mapped and
+its source may be gone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from asmil.cohort.bag import COORDS_UM, LOWRES, LOWRES_TILES, Bag
+from asmil.cohort.checksums import checksum_of
+from asmil.cohort.features import read_bag_and_info
+from asmil.cohort.manifest import Slide
+from asmil.cohort.pack.files import (
+    COORDS,
+    FEATURE_FILES,
+    JOURNAL,
+    LOCK,
+    LOWRES_FILE,
+    OWN_FILES,
+    PackDtype,
+)
+from asmil.cohort.pack.index import (
+    Entry,
+    PackIndex,
+    journal_line,
+    read_index,
+    whole,
+    write_index,
+)
+from asmil.cohort.problems import fail, listed
+from asmil.cohort.source import CoordsUnit, FeatureInfo, FeatureSource, Provenance, source_state
+from asmil.files import is_disk_full
+from asmil.locks import locked
+
+SLIDES_A_LINE = 32
+
+
+class PackWriter:
+    """A pack that slides are added to; made by `writing`.
+
+    cut: slides that the index lists but whose data is not there any more
+    """
+
+    def __init__(self, folder: Path, index: PackIndex, cut: Sequence[str], files: ExitStack) -> None:
+        self.folder = folder
+        self.index = index
+        self.cut = tuple(cut)
+        self._files = files
+        self._open: dict[str, FileIO] = {}
+        self._sizes = index.ends.n_bytes(index.dtype)
+        self._unsaved: list[Entry] = []
+        self._journal_size = 0
+
+    def missing(self, slides: Sequence[Slide]) -> list[Slide]:
+        """The slides that are not in the pack, or not as their sources are now."""
+        entries = self.index.entries
+        return [slide for slide in slides if slide.slide not in entries or not _matches(entries[slide.slide], slide)]
+
+    def add(self, slide: Slide) -> None:
+        """Read a slide and append it; one that cannot be used leaves the pack as it is."""
+        size, mtime_ns = source_state(slide.source.path)
+        bag, info = read_bag_and_info(slide.source, slide.slide, slide.mpp, verify=True)
+        features = _stored(bag, self.index.dtype, slide.source)
+        corners, unit = _corners(bag)
+        tiles = _lowres_tiles(bag, slide.source)
+        places = self._append(features, corners, tiles)
+        entry = Entry(
+            slide=slide.slide,
+            offset=places[0],
+            n=len(bag),
+            width=bag.width,
+            coords_offset=places[1],
+            coords_unit=unit,
+            lowres_offset=places[2],
+            lowres_shape=None if tiles is None else tiles.shape,
+            source=absolute(slide.source),
+            source_size=size,
+            source_mtime_ns=mtime_ns,
+            mpp=slide.mpp,
+            layout=info.layout,
+            magnification=info.magnification,
+            provenance=_provenance(info, slide),
+            crc32=checksum_of(features, corners, tiles),
+        )
+        self.index.entries[slide.slide] = entry
+        self._unsaved.append(entry)
+        if len(self._unsaved) == SLIDES_A_LINE:
+            self._note()
+
+    def close(self) -> None:
+        """Write the index, after what was added is on disk."""
+        if self._unsaved or self._journal_size:
+            self._settle()
+            write_index(self.folder, self.index)
+
+    def _note(self) -> None:
+        """Add the slides since the last line to the journal; half a line of a full disk is written over."""
+        self._settle()
+        file = self._opened(JOURNAL)
+        _write_at(file, self._journal_size, journal_line(self.index.dtype, self._unsaved))
+        os.fsync(file.fileno())
+        self._journal_size = file.tell()
+        self._unsaved.clear()
+
+    def _settle(self) -> None:
+        """Bring the data to the disk; half a slide at the end is cut off."""
+        for name, size in self._sizes.items():
+            if name in self._open:
+                self._open[name].truncate(size)
+                os.fsync(self._open[name].fileno())
+
+    def _append(self, *parts: NDArray[Any] | None) -> list[int]:
+        """Where features, corners and low-magnification tiles begin in their files, counted in values."""
+        ends, places = dict(self._sizes), []
+        for name, values in zip((FEATURE_FILES[self.index.dtype], COORDS, LOWRES_FILE), parts, strict=True):
+            places.append(self._sizes[name] // (1 if values is None else values.itemsize))
+            file = self._opened(name)
+            if values is not None:
+                _write_at(file, self._sizes[name], memoryview(np.ascontiguousarray(values).data).cast("B"))
+                ends[name] = file.tell()
+        self._sizes = ends
+        return places
+
+    def _opened(self, name: str) -> FileIO:
+        """Without a buffer: what does not fit on a full disk must not be tried again when the file is closed."""
+        if name not in self._open:
+            path = self.folder / name
+            path.touch()
+            file = self._files.enter_context(path.open("r+b", buffering=0))
+            file.truncate(self._sizes.get(name, 0))
+            self._open[name] = file
+        return self._open[name]
+
+
+def _write_at(file: FileIO, start: int, values: bytes | memoryview) -> None:
+    file.seek(start)
+    rest = memoryview(values)
+    while rest:
+        rest = rest[file.write(rest) or 0 :]
+    file.truncate()
+
+
+@contextmanager
+def writing(folder: Path, dtype: PackDtype | None = None) -> Iterator[PackWriter]:
+    """Open a pack to add slides, or begin one; one writer at a time.
+
+    dtype: of the features; default: that of the pack, float16 for a new one
+    """
+    _refuse_foreign(folder)
+    is_new = not folder.exists()
+    try:
+        with _locked(folder), ExitStack() as files:
+            writer = _begun(folder, dtype, files)
+            try:
+                yield writer
+            finally:
+                writer.close()
+                is_new = is_new and not writer.index.entries
+    except OSError as error:
+        if not is_disk_full(error):
+            raise
+        what = "the disk is full (or a limit on file sizes is reached)"
+        fail(folder, what, "make room and give the same command again, it goes on")
+    finally:
+        if is_new:
+            _remove_empty(folder)
+
+
+def absolute(source: FeatureSource) -> str:
+    """A source as it is noted in the index: the same from any working folder."""
+    return str(FeatureSource(source.path.resolve(), source.group))
+
+
+def is_stale(entry: Entry) -> bool:
+    """Whether the source of a slide was changed or removed since it was packed."""
+    path = FeatureSource.parse(entry.source).path
+    return not path.exists() or source_state(path) != (entry.source_size, entry.source_mtime_ns)
+
+
+def _matches(entry: Entry, slide: Slide) -> bool:
+    return entry.source == absolute(slide.source) and entry.mpp == slide.mpp and not is_stale(entry)
+
+
+def _begun(folder: Path, dtype: PackDtype | None, files: ExitStack) -> PackWriter:
+    index = read_index(folder)
+    if index is None:
+        # removed, not emptied: a process that still has the old files mapped keeps them
+        for name in OWN_FILES - {LOCK}:
+            (folder / name).unlink(missing_ok=True)
+        return PackWriter(folder, PackIndex(dtype or "float16", {}), (), files)
+    if dtype not in (None, index.dtype):
+        fail(folder, f"the pack holds {index.dtype}, not {dtype}", "give another folder, or the type of this one")
+    kept = whole(folder, index)
+    if kept != index or (folder / JOURNAL).exists():
+        write_index(folder, kept)
+    return PackWriter(folder, kept, [name for name in index.entries if name not in kept.entries], files)
+
+
+def _stored(bag: Bag, dtype: PackDtype, source: FeatureSource) -> NDArray[Any]:
+    values = bag.features.to(getattr(torch, dtype))
+    if values.dtype != bag.features.dtype and not bool(torch.isfinite(values).all()):
+        what = f"features up to {float(bag.features.abs().max()):g} are beyond the range of {dtype} ({source})"
+        todo = "use another cache than the disk, or `asmil pack --dtype float32` into a new folder"
+        fail(f"slide '{bag.id}'", what, todo)
+    return values.numpy()
+
+
+def _corners(bag: Bag) -> tuple[NDArray[Any] | None, CoordsUnit | None]:
+    if bag.coords is not None:
+        return bag.coords.numpy().astype(np.int64, copy=False), "px"
+    if COORDS_UM in bag.extras:
+        # microns are float64: their bits lie in the same file, the unit tells how to read them
+        return bag.extras[COORDS_UM].numpy().view(np.int64), "um"
+    return None, None
+
+
+def _lowres_tiles(bag: Bag, source: FeatureSource) -> NDArray[np.uint8] | None:
+    tiles = bag.extras.get(LOWRES, {}).get(LOWRES_TILES)
+    if tiles is None:
+        return None
+    if tiles.dtype != torch.uint8 or tiles.ndim != 4 or len(tiles) != len(bag):
+        what = f"lowres/tiles of {source} is {str(tiles.dtype).removeprefix('torch.')} of shape {tuple(tiles.shape)}"
+        fail(f"slide '{bag.id}'", what, f"it must be uint8 of {len(bag)} x p x p x 3; write it again or remove it")
+    values: NDArray[np.uint8] = tiles.numpy()
+    return values
+
+
+def _provenance(info: FeatureInfo, slide: Slide) -> Provenance:
+    """What the header says, and the manifest's resolution where it says none."""
+    known = Provenance(**{name: getattr(info, name) for name in Provenance.__dataclass_fields__})
+    if known.mpp is None and slide.mpp is not None:
+        return replace(known, mpp=slide.mpp, mpp_source="manifest")
+    return known
+
+
+def _refuse_foreign(folder: Path) -> None:
+    if folder.is_file():
+        fail(folder, "this is a file", "give a new folder for the pack")
+    if folder.is_dir():
+        others = [path.name for path in folder.iterdir() if path.name not in OWN_FILES and path.suffix != ".partial"]
+        if others:
+            fail(folder, f"the folder holds other files ({listed(sorted(others))})", "give a new folder for the pack")
+
+
+def _remove_empty(folder: Path) -> None:
+    """Take away the folder that was made for a pack into which nothing came."""
+    if folder.is_dir() and {path.name for path in folder.iterdir()} <= OWN_FILES:
+        for path in folder.iterdir():
+            path.unlink()
+        folder.rmdir()
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """The lock falls when the process ends, however it ends."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder / LOCK):
+        yield

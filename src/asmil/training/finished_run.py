@@ -1,0 +1,146 @@
+"""Reading a run folder: its settings, its predictions and the course of its trainings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from pandas.api.types import is_numeric_dtype
+
+from asmil.errors import AsmilError
+from asmil.tasks.base import TaskKind
+from asmil.tasks.prediction_format import PredictionFormat, prediction_format
+from asmil.training.epoch_log import read_epochs
+from asmil.training.layout import RunLayout
+from asmil.training.notes import read_kept_epoch
+from asmil.training.prediction_table import read_predictions
+
+KEY_COLUMNS = ("slide", "patient", "fold", "seed", "role")
+ROUNDING = 1e-6
+"""How far a probability may lie outside of 0 to 1 by rounding."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: settings and predictions, checked."""
+
+    path: Path
+    config: Mapping[str, Any]
+    classes: tuple[str, ...]
+    predictions: pd.DataFrame
+    kind: TaskKind = "classification"
+
+    @property
+    def name(self) -> str:
+        """Name of the folder."""
+        return self.path.resolve().name
+
+    @cached_property
+    def format(self) -> PredictionFormat:
+        """The columns of the predictions, and the metrics of the task."""
+        return prediction_format(self.kind, self.classes)
+
+    def setting(self, *keys: str) -> Any:
+        """A value of the settings by its path, or None."""
+        return setting(self.config, *keys)
+
+
+@dataclass(frozen=True)
+class Training:
+    """The course of one training: one row per epoch, in columns like `train.loss`; the epoch that was kept."""
+
+    fold: int
+    seed: int
+    epochs: pd.DataFrame
+    selected_epoch: int | None
+
+
+def setting(config: Mapping[str, Any], *keys: str) -> Any:
+    """A value of a run's settings by its path, or None."""
+    value: Any = config
+    for key in keys:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def read_run(path: Path | str, kind: TaskKind | None = None) -> Run:
+    """Read and check a run folder; a problem raises AsmilError with one sentence.
+
+    kind: the expected task; None accepts any
+    """
+    folder = RunLayout(path)
+    path, config = folder.path, folder.read_values()
+    found: Any = setting(config, "task", "kind")
+    if found not in get_args(TaskKind) or (kind is not None and found != kind):
+        raise AsmilError(f"{path}: the task of this run is {found!r}, where a {kind or 'known'} task is needed")
+    named = setting(config, "task", "classes") or ()
+    if not isinstance(named, (list, tuple)):
+        raise AsmilError(f"{folder.config}: task.classes is {named!r}, not a list; restore it or train again")
+    classes = tuple(str(name) for name in named)
+    fewest = prediction_format(found, classes).fewest_names
+    if len(classes) < fewest:
+        raise AsmilError(f"{folder.config}: task.classes must have at least {fewest} names")
+    run = Run(path, config, classes, _predictions_of(folder), found)
+    _refuse_invalid(folder.predictions, run)
+    return run
+
+
+def read_training(path: Path, fold: int, seed: int) -> Training | None:
+    """The course of a training of the run at `path`; None when it was not kept, AsmilError when broken."""
+    folder = RunLayout(path).training(fold, seed)
+    log = folder / "metrics.jsonl"
+    if not log.is_file():
+        return None
+    epochs = pd.json_normalize(read_epochs(log))
+    if epochs.empty:
+        raise AsmilError(f"{log}: no epoch has ended; run the same `asmil train` command again to finish it")
+    return Training(fold, seed, epochs, read_kept_epoch(folder))
+
+
+def _predictions_of(folder: RunLayout) -> pd.DataFrame:
+    file = folder.predictions
+    if not file.is_file():
+        raise AsmilError(
+            f"{folder.path}: the run is unfinished (no predictions.parquet); run the same "
+            "`asmil train` command again to finish it"
+        )
+    return read_predictions(file)
+
+
+def _refuse_invalid(file: Path, run: Run) -> None:
+    table, expected = run.predictions, run.format
+    columns = (*KEY_COLUMNS, *expected.truth_columns, *expected.prediction_columns)
+    missing = [name for name in columns if name not in table]
+    if missing:
+        raise AsmilError(f"{file} lacks the columns {', '.join(missing)}; it has {', '.join(table.columns)}")
+    texts = [name for name in expected.number_columns if not is_numeric_dtype(table[name])]
+    if texts:
+        raise AsmilError(f"{file}: the columns {', '.join(texts)} do not hold numbers; restore it or train again")
+    refuse_rows(
+        file, table, table.duplicated(["slide", "fold", "seed", "role"]), "is predicted twice by the same training"
+    )
+    for bad, problem in expected.problems(table):
+        refuse_rows(file, table, bad, problem)
+    values = expected.predictions(table)
+    # a survival curve that never falls has an infinite mean time, and ranks below all others
+    finite = (~np.isnan(values) if expected.may_be_infinite else np.isfinite(values)).all(axis=1)
+    refuse_rows(file, table, ~finite, "has predictions that are not finite; train again")
+    if expected.are_probabilities:
+        outside = ((values < -ROUNDING) | (values > 1 + ROUNDING)).any(axis=1)
+        refuse_rows(
+            file, table, outside, "has a probability that is not between 0 and 1; restore the file or train again"
+        )
+
+
+def refuse_rows(file: Path, table: pd.DataFrame, bad: npt.ArrayLike, problem: str) -> None:
+    """Raise AsmilError that names the first of the bad rows of a table of predictions."""
+    marked = np.asarray(bad, dtype=bool)
+    if marked.any():
+        row = table[marked].iloc[0]
+        raise AsmilError(f"{file}: slide {row['slide']} (fold {row['fold']}, seed {row['seed']}) {problem}")

@@ -1,0 +1,170 @@
+"""One training of a run: a fold with a seed, from its bags to its predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import pandas as pd
+import torch
+
+from asmil.cohort.bag import Bag
+from asmil.cohort.loader import BagLoader
+from asmil.cohort.outcomes import Outcomes
+from asmil.cohort.splits import Roles, Splits
+from asmil.cohort.units import Unit
+from asmil.files import write_json
+from asmil.models.base import MILModel
+from asmil.tasks.base import Columns, Task
+from asmil.tasks.prediction_format import prediction_format
+from asmil.tasks.survival import Survival
+from asmil.training.config import RunConfig
+from asmil.training.labeled_bags import LabeledBags
+from asmil.training.layout import TASK_FILE
+from asmil.training.loop import EpochObserver, Trainer
+from asmil.training.setup import build_model
+from asmil.training.task_setup import build_task
+
+PREDICTIONS_FILE = "predictions.parquet"
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """What the trainings of a run have in common: the units of the cohort, their outcomes and their bags."""
+
+    units: Sequence[Unit]
+    outcomes: Outcomes
+    loader: BagLoader
+    in_features: int
+    device: torch.device
+
+    def places(self, splits: Splits, fold: int, role: Roles) -> list[int]:
+        """Where the units with a role in a fold stand; a patient's slides have one role."""
+        members = set(splits.slides(fold, role))
+        return [i for i, unit in enumerate(self.units) if unit.slides[0].slide in members]
+
+    def labeled(self, places: Sequence[int]) -> LabeledBags:
+        """Units with their targets."""
+        chosen = self.outcomes.among(places)
+        return LabeledBags(_Part(self.loader, list(places)), chosen.targets, chosen.strata, chosen.stratum_names)
+
+    def model_and_task(self, config: RunConfig, train: Sequence[int], seed: int) -> tuple[MILModel, Task]:
+        """A model as its training starts, and the task as the units `train` define it."""
+        task = build_task(config, self.outcomes, train)
+        return build_model(config, self.in_features, task.n_outputs, seed), task
+
+    def prepared_for(self, config: RunConfig, train: Sequence[int]) -> TrainingData:
+        """The same, with bags as a model of these settings wants them: its neighbors, its clusters."""
+        model, _ = self.model_and_task(config, train, config.training.seed)
+        return replace(self, loader=self.loader.preparing(model.prepare))
+
+    def trainer(
+        self,
+        config: RunConfig,
+        train: Sequence[int],
+        fold: int,
+        seed: int,
+        folder: Path,
+        on_epoch: EpochObserver | None = None,
+    ) -> Trainer:
+        """A training on the units `train` that is about to begin, or to go on."""
+        model, task = self.model_and_task(config, train, seed)
+        return Trainer(model, task, config, seed=seed, fold=fold, device=self.device, folder=folder, on_epoch=on_epoch)
+
+
+@dataclass(frozen=True)
+class FoldSeedJob:
+    """A fold and a seed."""
+
+    data: TrainingData
+    config: RunConfig
+    splits: Splits
+    fold: int
+    seed: int
+    folder: Path
+
+    def trainer(self, on_epoch: Callable[[Mapping[str, Any]], None]) -> Trainer:
+        """The training, about to begin or to go on."""
+        train = self.data.places(self.splits, self.fold, "train")
+        return self.data.trainer(self.config, train, self.fold, self.seed, self.folder, on_epoch)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it was trained before: its predictions are there."""
+        return self.predictions.exists()
+
+    @property
+    def predictions(self) -> Path:
+        """The file of its predictions."""
+        return self.folder / PREDICTIONS_FILE
+
+    def model_and_task(self) -> tuple[MILModel, Task]:
+        """The model as it starts, and the task."""
+        return self.data.model_and_task(self.config, self.data.places(self.splits, self.fold, "train"), self.seed)
+
+    @property
+    def train(self) -> LabeledBags:
+        """The training units."""
+        return self.data.labeled(self.data.places(self.splits, self.fold, "train"))
+
+    @property
+    def val(self) -> LabeledBags | None:
+        """The validation units, if there are any."""
+        places = self.data.places(self.splits, self.fold, "val")
+        return self.data.labeled(places) if places else None
+
+    def finish(self, trainer: Trainer) -> pd.DataFrame:
+        """Predict the validation and test units with the trained model; test bags are read only now."""
+        task = _completed(trainer, self.train)
+        write_json(self.folder / TASK_FILE, task.to_dict())
+        tables = [self._predict(trainer, task, role) for role in ("val", "test")]
+        return pd.concat([table for table in tables if len(table)] or tables, ignore_index=True)
+
+    def _predict(self, trainer: Trainer, task: Task, role: Roles) -> pd.DataFrame:
+        places = self.data.places(self.splits, self.fold, role)
+        units = [self.data.units[i] for i in places]
+        bags = self.data.labeled(places).bags
+        logits = trainer.predict(bags) if units else torch.zeros(0, task.n_outputs)
+        columns: Columns = {
+            "slide": [unit.name for unit in units],
+            "patient": [unit.patient for unit in units],
+            "fold": [self.fold] * len(units),
+            "seed": [self.seed] * len(units),
+            "role": [role] * len(units),
+            **_truth_columns(self.data.outcomes, places),
+            **task.columns(logits),
+        }
+        return pd.DataFrame(columns)
+
+
+def _truth_columns(outcomes: Outcomes, places: Sequence[int]) -> Columns:
+    return prediction_format(outcomes.kind, outcomes.names).target_columns(outcomes.targets[list(places)])
+
+
+def _completed(trainer: Trainer, train: LabeledBags) -> Task:
+    """The task with what only a trained model can tell: a Cox model's survival of an average patient."""
+    task = trainer.task
+    if not task.joint:
+        return task
+    log_risk = trainer.predict(train.bags)[:, 0]
+    return cast(Survival, task).fit_baseline(log_risk.numpy(), train.targets[:, 0], train.targets[:, 1])
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Some units of a loader, as a source of bags."""
+
+    loader: BagLoader
+    places: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def stream(self, order: Sequence[int]) -> Iterator[Bag]:
+        return self.loader.stream([self.places[i] for i in order])
+
+    def keys(self) -> Sequence[int]:
+        """What tells these units apart from all others of the cohort."""
+        return self.places

@@ -1,0 +1,99 @@
+"""Learning curves: losses and validation metrics over the epochs of trainings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from asmil.reporting.drawing import COLORS, new_figure, plain_text, svg_text
+from asmil.tasks.checked_arrays import Floats
+from asmil.training.finished_run import Training
+
+
+def learning_figure(trainings: Sequence[Training]) -> str | None:
+    """Losses and validation metrics over epochs: thin lines are trainings, thick ones their mean.
+
+    A ring (one training: a dashed line) marks the epoch that was kept. Where a method trains in stages, lines break
+    and a dotted line stands between them: they are of different models. None when nothing was recorded.
+    """
+    panels = [panel for panel in _panels(trainings) if panel[1]]
+    if not panels:
+        return None
+    with new_figure(3.7 * len(panels), 3.1) as figure:
+        for index, (title, columns) in enumerate(panels):
+            axes = figure.add_subplot(1, len(panels), index + 1)
+            later = stage_starts(trainings[0])[1:]
+            axes.set_xlabel("epoch" + "".join(f" (from {start:.0f}: {plain_text(name)})" for start, name in later))
+            for number, column in enumerate(columns):
+                _draw_course(axes, trainings, column, COLORS[number % len(COLORS)])
+            if len(trainings) == 1 and trainings[0].selected_epoch is not None:
+                axes.axvline(trainings[0].selected_epoch, color="#39424e", linewidth=1, linestyle="--")
+            for start, _ in later:
+                axes.axvline(start - 0.5, color="#8a94a0", linewidth=1, linestyle=":")
+            axes.set_title(title)
+            axes.legend(loc="best")
+        return svg_text(figure)
+
+
+def _panels(trainings: Iterable[Training]) -> list[tuple[str, list[str]]]:
+    """Titles and columns: parts of the training loss, the validation loss, and the validation metrics."""
+    columns = list(dict.fromkeys(name for training in trainings for name in _recorded(training.epochs)))
+    train = [name for name in columns if name.startswith("train.")]
+    val = [name for name in columns if name.startswith("val.")]
+    losses = [name for name in val if name == "val.loss"]
+    return [
+        ("training loss and its parts", train),
+        ("validation loss", losses),
+        ("validation metrics", [name for name in val if name not in losses]),
+    ]
+
+
+def _recorded(epochs: pd.DataFrame) -> list[str]:
+    """Columns with at least one finite number."""
+    return [str(name) for name in epochs if np.isfinite(_numbers(epochs[name])).any()]
+
+
+def _draw_course(axes: Axes, trainings: Sequence[Training], column: str, color: str) -> None:
+    courses = [_course(training, column) for training in trainings if column in training.epochs]
+    label = plain_text(column.partition(".")[2].replace("_", " "))
+    if len(courses) > 1:
+        for course in courses:
+            axes.plot(course.index, course, color=color, linewidth=0.7, alpha=0.3)
+    mean = pd.concat(courses, axis=1).mean(axis=1).sort_index()
+    marker = "o" if len(mean) == 1 else ""
+    axes.plot(mean.index, mean, color=color, linewidth=1.7, marker=marker, markersize=3, label=label)
+    if column.startswith("val."):
+        _mark_selected(axes, trainings, column, color)
+
+
+def _course(training: Training, column: str) -> pd.Series[float]:
+    """A column over the epochs, with a gap before every new stage."""
+    course = pd.Series(_numbers(training.epochs[column]), index=training.epochs["epoch"].astype(float))
+    gaps = pd.Series(np.nan, index=[start - 0.5 for start, _ in stage_starts(training)[1:]], dtype=float)
+    return pd.concat([course, gaps]).sort_index() if len(gaps) else course
+
+
+def stage_starts(training: Training) -> list[tuple[float, str]]:
+    """The first epoch and the name of every stage of a training; none where there are no stages."""
+    epochs = training.epochs
+    if "stage" not in epochs:
+        return []
+    begins = epochs["stage"] != epochs["stage"].shift()
+    return [
+        (float(epoch), str(name)) for epoch, name in zip(epochs["epoch"][begins], epochs["stage"][begins], strict=True)
+    ]
+
+
+def _mark_selected(axes: Axes, trainings: Sequence[Training], column: str, color: str) -> None:
+    for training in trainings:
+        if column in training.epochs:
+            kept = training.epochs[training.epochs["epoch"] == training.selected_epoch]
+            axes.plot(kept["epoch"], _numbers(kept[column]), "o", color=color, mfc="white", ms=4.5)
+
+
+def _numbers(column: pd.Series[Any]) -> Floats:
+    return np.asarray(pd.to_numeric(column, errors="coerce"), dtype=np.float64)

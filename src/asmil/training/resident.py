@@ -1,0 +1,80 @@
+"""The features of many bags on the device, in one pool."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from asmil.cohort.bag import Bag
+from asmil.training.labeled_bags import BagSource
+
+
+class ResidentBags:
+    """Bags by number, each with its rows of the pool; more can be added, which copies the pool.
+
+    features: all tiles x D
+    offsets, lengths: the first row and the number of rows of each bag
+    targets: a class index for each bag, set by `set_targets`
+    """
+
+    def __init__(self, width: int, device: torch.device, dtype: torch.dtype) -> None:
+        self.features = torch.empty(0, width, device=device, dtype=dtype)
+        self.offsets = torch.zeros(0, device=device, dtype=torch.int64)
+        self.lengths = torch.zeros(0, device=device, dtype=torch.int32)
+        self.targets = torch.zeros(0, device=device, dtype=torch.int32)
+        self.sizes: list[int] = []
+        self.names: list[str] = []
+        self._starts: list[int] = []
+        self._numbers: dict[Hashable, int] = {}
+
+    def add(self, source: BagSource) -> None:
+        """Read the bags of a source that are not here yet."""
+        keys = keys_of(source)
+        missing = [i for i, key in enumerate(keys) if key not in self._numbers]
+        if not missing:
+            return
+        arrived = []
+        for i, bag in zip(missing, source.stream(missing), strict=True):
+            self._numbers[keys[i]] = len(self.sizes)
+            self.sizes.append(len(bag))
+            self.names.append(bag.id)
+            arrived.append(bag.features.to(self.features.device, self.features.dtype, non_blocking=True))
+        self.features = torch.cat([self.features, *arrived])
+        lengths = torch.tensor(self.sizes, dtype=torch.int64)
+        device = self.features.device
+        self.lengths = lengths.to(device, torch.int32)
+        offsets = lengths.cumsum(0) - lengths
+        self.offsets = offsets.to(device, torch.int64)
+        self._starts = offsets.tolist()
+        self.targets = torch.zeros(len(self.sizes), device=device, dtype=torch.int32)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the features are."""
+        return self.features.device
+
+    def bag(self, number: int) -> Bag:
+        """One bag, whose features are a part of the pool."""
+        first = self._starts[number]
+        return Bag(self.features[first : first + self.sizes[number]], id=self.names[number], validated=True)
+
+    def numbers(self, source: BagSource) -> list[int]:
+        """The numbers of the bags of a source that was added."""
+        return [self._numbers[key] for key in keys_of(source)]
+
+    def set_targets(self, numbers: Sequence[int], targets: npt.NDArray[np.int64]) -> None:
+        """Class indices of some bags."""
+        self.targets[torch.as_tensor(numbers)] = torch.as_tensor(targets).to(self.targets)
+
+    def longest(self, numbers: Sequence[int]) -> int:
+        """The tiles of the longest of some bags."""
+        return max(self.sizes[number] for number in numbers)
+
+
+def keys_of(source: BagSource) -> list[Hashable]:
+    """What tells the bags of a source apart from those of others: its `keys`, or the source itself and a number."""
+    keys = getattr(source, "keys", None)
+    return list(keys()) if keys is not None else [(id(source), i) for i in range(len(source))]
