@@ -34,6 +34,7 @@ from asmil.cli import (
     synthetic_slides,
     tissue,
     train,
+    view,
 )
 from asmil.cli.help import Verb, Verbs
 from asmil.console import make_streams_safe
@@ -68,6 +69,7 @@ VERBS = {
     "From other tools": (import_manifest.import_manifest,),
     "Results in depth": (
         index.index,
+        view.view,
         heatmap.heatmap,
         compare.compare,
         localize.localize,

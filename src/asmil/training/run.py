@@ -19,6 +19,7 @@ from asmil.cohort.splits import ROLES, Splits, make_splits
 from asmil.cohort.units import Unit, units_of
 from asmil.columns import ColumnMapping
 from asmil.errors import AsmilError
+from asmil.models.registry import find_method
 from asmil.tasks.base import TaskKind
 from asmil.training.config import RunConfig
 from asmil.training.layout import PREDICTIONS_FILE, is_finished
@@ -35,6 +36,7 @@ class RunPlan:
     """What a run is going to do, decided before anything is written.
 
     finished: trainings that are already in the run folder
+    vectors: whether the features are one vector per slide
     """
 
     cohort: Cohort
@@ -43,6 +45,7 @@ class RunPlan:
     device: torch.device
     splits: Splits
     finished: int
+    vectors: bool
 
     def slides_per_fold(self) -> list[dict[str, int]]:
         """The number of slides of each role, fold by fold."""
@@ -66,6 +69,9 @@ def plan_run(
     _refuse_other_task(cohort, kind)
     infos = _inspect(cohort, observer or RunObserver(), item_timeout_s)
     refuse_mixed(infos)
+    vectors = all(info.may_be_slide_vector for info in infos)
+    if vectors:
+        _refuse_attention(config, infos[0])
     units = units_of(cohort.slides, config.unit)
     outcomes = outcomes_of(cohort, units, kind)
     description = describe(config, cohort, outcomes.names, infos)
@@ -79,7 +85,7 @@ def plan_run(
         for fold in range(splits.n_folds):
             inner_parts(cohort, config, splits, fold)
     finished = sum(is_finished(training) for _, _, training in folder.trainings())
-    return RunPlan(cohort, units, description, device, splits, finished)
+    return RunPlan(cohort, units, description, device, splits, finished, vectors)
 
 
 def train_run(
@@ -118,6 +124,8 @@ def _train(
     if not folder.splits.exists():
         splits.save(folder.splits)
     observer.began(plan.description, splits)
+    if plan.vectors:
+        observer.note("one vector per slide: every bag is one tile without coordinates, and there are no heat maps")
     for note in [*(f"{cohort.path}: {note}" for note in cohort.notes), *_notes(config, cohort, plan.units)]:
         observer.note(note)
 
@@ -139,6 +147,15 @@ def _refuse_other_task(cohort: Cohort, kind: TaskKind) -> None:
         raise AsmilError(
             f"{cohort.path}: it was loaded for {cohort.task or 'no task'}, but the run is to learn {kind}; load the "
             f"cohort for the task {kind}"
+        )
+
+
+def _refuse_attention(config: RunConfig, info: FeatureInfo) -> None:
+    """Raise if a method that weighs tiles is to learn from slide vectors, which have none."""
+    if find_method(config.method).model.score_axes:
+        raise AsmilError(
+            f"{info.source}: the files hold one vector per slide, and {config.method} weighs the tiles of a slide; use "
+            "--method linear (or mean_pooling), or give the features of the tiles"
         )
 
 
