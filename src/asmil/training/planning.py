@@ -172,7 +172,7 @@ def _warnings(cohort: Cohort, kind: TaskKind, groups: dict[str, set[str]], tiles
         if len(found) < FEW_PATIENTS:
             yield f"only {len(found)} patients in the smallest group ('{name}'): intervals will be wide"
     if not any(slide.patient != slide.slide for slide in cohort.slides):
-        yield "no patients are named: where patients have several slides, results without a column 'patient' are optimistic"
+        yield "no patients are named: if some have several slides, results without a column 'patient' are optimistic"
     yield from _confounded_sites(cohort.slides, kind)
     if max(tiles) > 50 * max(1, median(tiles)):
         yield f"one slide has {max(tiles):,} tiles, the median {median(tiles):,.0f}: look at its tissue"
