@@ -290,6 +290,11 @@ class RunConfig(Settings):
     record: RecordConfig = RecordConfig()
 
     @property
+    def all_seeds(self) -> tuple[int, ...]:
+        """The seeds of every fold."""
+        return tuple(range(self.training.seed, self.training.seed + self.seeds))
+
+    @property
     def unit(self) -> UnitKind:
         """What one prediction is of."""
         if self.data.unit == "auto":
