@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.svm import SVC
 
-from asmil.classic.bag_set import BagSet, Integers
+from asmil.arrays import Integers
+from asmil.classic.bag_set import BagSet
 from asmil.classic.folds import scaled
 
 Scores = NDArray[np.float64]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from asmil.classic.bag_set import Integers
+from asmil.arrays import Integers
 from asmil.classic.folds import Fold
 from asmil.tasks.metrics import accuracy, cross_entropy, macro_auc, predicted_classes
 

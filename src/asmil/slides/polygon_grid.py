@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Integers = NDArray[np.int64]
-Booleans = NDArray[np.bool_]
+from asmil.arrays import Booleans, Integers
 
 
 @dataclass(frozen=True)

@@ -16,17 +16,16 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from pydantic import Field
 
+from asmil.arrays import Floats
 from asmil.cohort.synthetic.plan import SlidePlan, Stream
 from asmil.cohort.synthetic.settings import SyntheticConfig
 from asmil.cohort.synthetic.world import SUB_MORPHOLOGIES
 from asmil.config import Settings
 from asmil.synthetic_plan import generator
 
-Floats = npt.NDArray[np.float64]
 SyntheticTask = Literal["classification", "survival", "regression", "multilabel"]
 
 SHORTEST_MONTHS = 0.01

@@ -34,7 +34,7 @@ Prediction = Literal["bag", "mean"]
 
 
 @dataclass(frozen=True)
-class Attended:
+class TwoStreams:
     """What both streams say of the tiles, before anything is pooled.
 
     instance_logits: N x C; max_logits, critical: C, of the critical tiles; scores: C x N
@@ -73,11 +73,11 @@ class DualStream(nn.Module):
         self.value = nn.Linear(in_features, in_features) if values else None
         self.dropout = Dropout(dropout)
 
-    def forward(self, features: Tensor, normalizer: Normalizer) -> tuple[Attended, Tensor]:
+    def forward(self, features: Tensor, normalizer: Normalizer) -> tuple[TwoStreams, Tensor]:
         """N x D -> what the streams say of the tiles, and the bag vectors (C x D)."""
         features = self.as_computed(features)
-        attended = self.attend(features)
-        return attended, self.pool(normalizer(attended.scores), features)
+        streams = self.attend(features)
+        return streams, self.pool(normalizer(streams.scores), features)
 
     def as_computed(self, features: Tensor) -> Tensor:
         """The features in the type of the products, converted once for all of them."""
@@ -85,7 +85,7 @@ class DualStream(nn.Module):
         autocast = torch.is_autocast_enabled(device)
         return features.to(torch.get_autocast_dtype(device) if autocast else self.instance.weight.dtype)
 
-    def attend(self, features: Tensor) -> Attended:
+    def attend(self, features: Tensor) -> TwoStreams:
         """Both streams up to the scores; no value is formed. The features are `as_computed`."""
         layer = self.instance
         per_class = torch.addmm(layer.bias.unsqueeze(1), layer.weight, features.t())
@@ -93,7 +93,7 @@ class DualStream(nn.Module):
         tiles = features[critical]
         # Read at the critical tiles alone: the same numbers, and the backward pass leaves the other tiles out.
         max_logits = (layer.weight * tiles).sum(dim=1) + layer.bias
-        return Attended(per_class.t(), max_logits, critical, self._scores(tiles, features))
+        return TwoStreams(per_class.t(), max_logits, critical, self._scores(tiles, features))
 
     def pool(self, attention: Tensor, features: Tensor) -> Tensor:
         """The bag vector of every class: C x N and N x D -> C x D."""
@@ -115,15 +115,15 @@ class DualStream(nn.Module):
         return torch.tanh(self.query[1](functional.relu_(queries))) if len(self.query) > 1 else queries
 
 
-def two_stream_output(attended: Attended, pooled: Tensor, bag_logits: Tensor, predict: Prediction = "bag") -> Output:
+def two_stream_output(streams: TwoStreams, pooled: Tensor, bag_logits: Tensor, predict: Prediction = "bag") -> Output:
     """The output of a method with two streams; `predict` says what its logits are. pooled: C x D."""
     extras = {
-        "max_logits": attended.max_logits,
+        "max_logits": streams.max_logits,
         "bag_logits": bag_logits,
-        "critical_index": attended.critical,
+        "critical_index": streams.critical,
     }
-    logits = bag_logits if predict == "bag" else mean_prediction(attended.max_logits, bag_logits)
-    return Output(logits, attended.scores, pooled.flatten(), attended.instance_logits, extras)
+    logits = bag_logits if predict == "bag" else mean_prediction(streams.max_logits, bag_logits)
+    return Output(logits, streams.scores, pooled.flatten(), streams.instance_logits, extras)
 
 
 def mean_prediction(first: Tensor, second: Tensor) -> Tensor:

@@ -8,16 +8,13 @@ decided by their index, not by the search. Tiles of different slides are never n
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from asmil.arrays import Floats, Integers
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.blocks.exporting import refuse_in_export
-
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
 
 _RESERVE = 8
 """Places asked for beyond the cut; on a grid this settles the cut at once nearly everywhere."""

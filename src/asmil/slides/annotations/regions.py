@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from shapely import make_valid
 from shapely.geometry import MultiPolygon, Polygon
 from shapely.geometry.base import BaseGeometry
 
 from asmil.errors import AsmilError
+from asmil.slides.tissue.geojson import polygons_of
 
 Kind = Literal["asap", "aperio", "geojson", "ncrf"]
 Ring = NDArray[np.float64]
@@ -91,17 +91,8 @@ class Collector:
 
 
 def area_of(shape: BaseGeometry) -> MultiPolygon:
-    """The parts of a shape that have an area, with outlines that do not cross themselves; empty if there are none."""
-    valid = shape if shape.is_valid else make_valid(shape)
-    return MultiPolygon([part for part in _polygons(valid) if part.area > 0])
-
-
-def _polygons(shape: BaseGeometry) -> Iterator[Polygon]:
-    if isinstance(shape, Polygon):
-        yield shape
-    else:
-        for part in getattr(shape, "geoms", ()):
-            yield from _polygons(part)
+    """The parts of a shape that have an area, see `polygons_of`; empty if there are none."""
+    return MultiPolygon(polygons_of(shape))
 
 
 def _annotations(count: int) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from shapely import STRtree, union_all
@@ -16,6 +15,7 @@ from shapely.geometry import MultiPolygon, Polygon
 from shapely.geometry.base import BaseGeometry
 from shapely.geometry.polygon import LinearRing
 
+from asmil.arrays import Booleans
 from asmil.slides.annotations.regions import AnnotatedRegion, Annotations, area_of
 from asmil.slides.polygon_grid import PointGrid, locate_points
 
@@ -123,12 +123,11 @@ def without(shapes: Sequence[BaseGeometry], cut_out: Sequence[BaseGeometry]) -> 
     return MultiPolygon([polygon for shape in left for polygon in area_of(shape).geoms])
 
 
-Mask = NDArray[np.bool_]
 STEPS = 256
 """Corners are rounded to this part of a mask pixel, so that containment is decided in whole numbers."""
 
 
-def rasterize(shape: MultiPolygon, mask_shape: tuple[int, int], downsample: float) -> Mask:
+def rasterize(shape: MultiPolygon, mask_shape: tuple[int, int], downsample: float) -> Booleans:
     """The mask (rows x columns) of a shape given in level-0 pixels; a pixel belongs to it if its center does.
 
     downsample: level-0 pixels along the side of a mask pixel
@@ -139,7 +138,7 @@ def rasterize(shape: MultiPolygon, mask_shape: tuple[int, int], downsample: floa
     return mask
 
 
-def _draw(mask: Mask, polygon: Polygon, scale: float) -> None:
+def _draw(mask: Booleans, polygon: Polygon, scale: float) -> None:
     rows, columns = mask.shape
     left, top, right, bottom = (bound * scale / STEPS for bound in polygon.bounds)
     first_column, last_column = max(math.floor(left), 0), min(math.ceil(right) + 1, columns)
@@ -154,7 +153,7 @@ def _draw(mask: Mask, polygon: Polygon, scale: float) -> None:
     mask[first_row:last_row, first_column:last_column] |= inside.T
 
 
-def _covered(ring: LinearRing, grid: PointGrid, scale: float) -> Mask:
+def _covered(ring: LinearRing, grid: PointGrid, scale: float) -> Booleans:
     """Columns x rows: the points within a ring or on it."""
     corners = np.rint(np.asarray(ring.coords)[:-1, :2] * scale).astype(np.int64)
     found = locate_points(corners, grid)

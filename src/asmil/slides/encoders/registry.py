@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -14,6 +12,7 @@ from torch import Tensor, nn
 
 from asmil.bf16 import has_bf16, require_bf16
 from asmil.errors import AsmilError, did_you_mean
+from asmil.lazy_names import import_modules
 from asmil.slides.encoders.base import Encoder, EncoderEntry, Precision
 from asmil.slides.encoders.fused import fold_batch_norms
 from asmil.slides.encoders.own_callable import is_own, load_own, own_entry
@@ -34,9 +33,7 @@ def register(entry: EncoderEntry) -> EncoderEntry:
 
 def encoders() -> dict[str, EncoderEntry]:
     """All registered encoders, by name: every module of `asmil.slides.encoders` may register some."""
-    package = importlib.import_module("asmil.slides.encoders")
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"asmil.slides.encoders.{module.name}")
+    import_modules("asmil.slides.encoders")
     return dict(sorted(_ENTRIES.items()))
 
 

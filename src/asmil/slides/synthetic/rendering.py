@@ -11,10 +11,11 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from asmil.arrays import Bytes, Floats32
 from asmil.slides.image import Pixels
 from asmil.slides.synthetic.cells import Cells, Outlines
 from asmil.slides.synthetic.layout import Layout
-from asmil.slides.synthetic.noise import Bytes, Floats, to_bytes, torus_texture
+from asmil.slides.synthetic.noise import to_bytes, torus_texture
 from asmil.slides.synthetic.sprites import longest_um, sprite_bank
 from asmil.slides.synthetic.stain import Stain
 
@@ -42,7 +43,7 @@ def texture_bank(mpp: float) -> Textures:
     """The textures at a resolution, which repeat without a seam; made once per process and resolution."""
     rng = np.random.default_rng(BANK_SEED)
 
-    def smooth(x_um: float, y_um: float) -> Floats:
+    def smooth(x_um: float, y_um: float) -> Floats32:
         return torus_texture(rng, SIDE_PX, x_um / mpp, y_um / mpp)
 
     strands = 0.55 * smooth(28, 1.0) + 0.65 * smooth(45, 2.6) + 0.4 * smooth(60, 8)

@@ -13,8 +13,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from asmil.arrays import Bytes
 from asmil.slides.image import Pixels
-from asmil.slides.synthetic.noise import Bytes
 from asmil.slides.synthetic.plan import SlidePlan, Stream
 from asmil.synthetic_plan import generator
 
