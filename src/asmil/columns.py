@@ -13,7 +13,7 @@ from asmil.text_table import TextTable
 
 COLUMNS = ("slide", "patient", "label", "time", "event", "features", "split", "fold", "site", "mpp", "image")
 FILE_ALIASES = ("filename", "file_name", "file", "slide_file", "slide_filename", "wsi_filename", "image_name")
-"""They name the slide by a file, whose ending is no part of the name."""
+"""They name the slide by a file, whose extension is not part of the name."""
 ALIASES: Mapping[str, tuple[str, ...]] = {
     # CLAM and TRIDENT write slide_id and case_id, STAMP FILENAME and PATIENT, the GDC the last four
     "slide": ("slide_id", "slideid", "slide_name", "slidename", "wsi", "wsi_id", "wsi_name", "image_id", *FILE_ALIASES),
@@ -75,7 +75,7 @@ def understand_columns(path: Path, table: TextTable) -> Columns:
 
 @dataclass(frozen=True)
 class _Given:
-    """A column as it stands in the file."""
+    """A column as it is in the file."""
 
     name: str
     cells: list[str]
@@ -114,7 +114,7 @@ def _stems(paths: list[str]) -> list[str]:
 
 
 def _disagreement(column: str, key: str, cells: Mapping[str, list[str]], other: list[str]) -> int | None:
-    """The first row in which another spelling of a column tells something else, None if it never does."""
+    """The first row in which two spellings of a column have different values, None if there is none."""
     if column == "slide":
         # a column that is called as we call it was meant; others may name other files of the slide
         alike = zip(_stems(cells["slide"]), _stems(other), strict=True)

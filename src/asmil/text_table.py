@@ -17,7 +17,7 @@ PARQUET_SUFFIXES = (".parquet", ".pq")
 class TextTable:
     """The columns of a table in order; cells have no surrounding blanks, an empty cell is the empty text.
 
-    names: as they stand in the file, so that two of them may be alike
+    names: as they are in the file, so that two of them may be equal
     """
 
     names: tuple[str, ...]
@@ -25,7 +25,7 @@ class TextTable:
 
 
 def read_text_table(path: Path) -> TextTable:
-    """Read a CSV (commas, UTF-8) or Parquet file; one that is no table or has no rows is refused."""
+    """Read a CSV (commas, UTF-8) or Parquet file; a file that is not a table or has no rows is refused."""
     try:
         table = _read_parquet(path) if path.suffix.lower() in PARQUET_SUFFIXES else _read_csv(path)
     except AsmilError:

@@ -102,7 +102,7 @@ def _names(path: Path, bag_names: ArrayLike) -> NDArray[Any]:
     if names.dtype == object:
         names = names.astype(str)
     if names.dtype.kind not in "iufbUS" or (names.dtype.kind == "f" and not np.isfinite(names).all()):
-        raise AsmilError(f"{path}: its bags are named by {names.dtype} values that are no names; give numbers or texts")
+        raise AsmilError(f"{path}: its bags are named by {names.dtype} values; give numbers or texts")
     return names
 
 
@@ -120,7 +120,7 @@ def _numbers(path: Path, features: ArrayLike) -> Floats32:
     if len(wrong):
         row, column = wrong[0] + 1
         raise AsmilError(
-            f"{path}: row {row}, feature {column} is no finite number up to {LARGEST_FEATURE:g}; repair or leave out "
-            "that row"
+            f"{path}: row {row}, feature {column} is not a finite number up to {LARGEST_FEATURE:g}; repair "
+            "or leave out that row"
         )
     return values

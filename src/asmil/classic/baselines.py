@@ -33,7 +33,7 @@ class Baseline:
 
 
 def mi_svm(bag_set: BagSet, train: Integers, test: Integers, seed: int) -> Scores:
-    """Like MI-SVM (Andrews et al., 2002): a positive bag is stood for by the instance that scores highest.
+    """Like MI-SVM (Andrews et al., 2002): a positive bag is represented by its highest-scoring instance.
 
     It begins with the mean of each positive bag, and ends when the choice of instances no longer changes, or after 20
     rounds. All instances of negative bags are negative. A bag scores as its highest instance; above 0 it is positive.

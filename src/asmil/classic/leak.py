@@ -1,4 +1,4 @@
-"""The leak check: a column that alone predicts the label is a label, not a feature."""
+"""The leak check: a column that predicts the label on its own is a label, not a feature."""
 
 from __future__ import annotations
 

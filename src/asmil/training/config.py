@@ -17,14 +17,14 @@ from asmil.models.registry import Method, find_method
 from asmil.tasks.base import TaskKind
 
 COMMON_PRESETS = ("paper", "recommended")
-"""Presets that every method has. `paper` is the common setting of the ASMIL study; `recommended` is ours where there is
-evidence for one, and otherwise equals it."""
+"""Presets that every method has. `paper` is the common setting of the ASMIL study; `recommended` is ours if there is
+evidence for one, and otherwise equals `paper`."""
 
 
 TASK_DEFAULTS: dict[str, dict[str, Any]] = {
     "survival": {"training": survival_study.TRAINING, "data": {"val_share": 0.0}},
 }
-"""How a task is trained where it differs: survival as in the study whose set-up the ASMIL paper took over."""
+"""Training settings by task, where they differ: survival as in the study that the ASMIL paper follows."""
 
 
 class TrainingConfig(Settings):
@@ -48,15 +48,15 @@ class TrainingConfig(Settings):
     select: Literal["f1_auc", "loss", "last"] = Field(
         "f1_auc", description="which epoch is kept, by validation data; f1_auc: C-index for survival, R2 for regression"
     )
-    early_stopping: int | None = Field(None, ge=1, description="stop after so many epochs without improvement")
-    early_stopping_from: int = Field(0, ge=0, description="never stop before so many epochs of a stage are done")
+    early_stopping: int | None = Field(None, ge=1, description="stop after this many epochs without improvement")
+    early_stopping_from: int = Field(0, ge=0, description="never stop a stage before this many epochs")
     seed: int = Field(0, ge=0)
     precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="auto: bf16 on a GPU that has it")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, ...")
     executor: Literal["auto", "plain", "fused"] = Field(
-        "auto", description="who takes the steps; auto: fused GPU kernels where they apply (docs/performance.md)"
+        "auto", description="how steps are computed; auto: fused GPU kernels if they apply (docs/performance.md)"
     )
-    checkpoint_seconds: float = Field(20, ge=0, description="at least so long between two checkpoints")
+    checkpoint_seconds: float = Field(20, ge=0, description="least time between two checkpoints")
 
     @model_validator(mode="after")
     def _stopping_needs_a_choice(self) -> TrainingConfig:
@@ -123,14 +123,14 @@ class AnchorConfig(NormalizerConfig):
     momentum: float = Field(0.999, ge=0, le=1)
     weight: float = Field(1.0, ge=0, description="beta")
     update: Literal["step", "epoch", "never"] = "step"
-    start: Literal["copy", "random"] = Field("copy", description="of the online weights, or weights of its own")
+    start: Literal["copy", "random"] = Field("copy", description="a copy of the online weights, or new random weights")
     divergence: Literal["kl", "cross_entropy"] = "kl"
     reduction: Literal["sum", "mean"] = Field("sum", description="over tiles")
     rows: Literal["all", "kept"] = Field("all", description="which tokens enter the average")
 
 
 class TemporalConfig(Settings):
-    """Holds the attention of a slide to the average of its own past."""
+    """Pulls the attention of a slide towards the average of its own past."""
 
     weight: float = Field(0.0, ge=0)
     rate: float = Field(0.9, ge=0, lt=1, description="rho, the share of the past in the average")
@@ -184,14 +184,14 @@ class RecordConfig(Settings):
     """Which attention is written down while training, for `asmil stability`."""
 
     attention: Annotated[int | str, _count_or("none", "all")] = Field(
-        2, description="slides: none, all, or so many a class"
+        2, description="slides: none, all, or a number per class"
     )
-    every: Annotated[int | str, _count_or("epoch")] = Field("epoch", description="epoch, or so many steps")
+    every: Annotated[int | str, _count_or("epoch")] = Field("epoch", description="epoch, or a number of steps")
     role: Literal["train", "val", "both"] = Field("train", description="the part that the slides are of")
 
 
 class TaskConfig(Settings):
-    """What is predicted; the options from `bins` on are of survival."""
+    """The prediction task; the options from `bins` on are for survival."""
 
     kind: TaskKind = "classification"
     loss: Literal["own", "incidence", "hazard", "cox", "squared", "huber"] = Field(
@@ -209,7 +209,7 @@ class TaskConfig(Settings):
     def _loss_is_of_the_kind(self) -> TaskConfig:
         known = {"survival": ("incidence", "hazard", "cox"), "regression": ("squared", "huber")}.get(self.kind, ())
         if self.loss != "own" and self.loss not in known:
-            raise ValueError(f"loss = {self.loss} is no loss of a {self.kind} task: {', '.join(('own', *known))}")
+            raise ValueError(f"loss = {self.loss} is not a loss of a {self.kind} task: {', '.join(('own', *known))}")
         return self
 
     @property
@@ -237,12 +237,14 @@ class NestedConfig(Settings):
 class DataConfig(Settings):
     """How bags reach the model."""
 
-    max_tiles: int | None = Field(None, ge=1, description="tiles of a bag in training, drawn anew every epoch")
+    max_tiles: int | None = Field(None, ge=1, description="tiles per bag in training, drawn again every epoch")
     cache: Literal["auto", "none", "memory", "disk"] = "auto"
-    val_share: float = Field(0.15, ge=0, lt=1, description="of what is not tested, where the manifest does not say")
-    test_share: float = Field(0.25, ge=0, lt=1, description="of the slides, where the manifest does not say")
+    val_share: float = Field(
+        0.15, ge=0, lt=1, description="of the slides that are not tested; a split column overrides it"
+    )
+    test_share: float = Field(0.25, ge=0, lt=1, description="of all slides; a split column overrides it")
     unit: Literal["auto", "slide", "patient"] = Field(
-        "auto", description="what is predicted; patient: the slides of a patient joined (auto: for survival)"
+        "auto", description="the unit of prediction; patient: the slides of a patient joined (auto: for survival)"
     )
     leave_out: Literal["patients", "site"] = Field("patients", description="what a test fold holds; site: one site")
 
@@ -253,7 +255,7 @@ class RunConfig(Settings):
     method: str
     preset: str = "paper"
     folds: int = Field(1, ge=1)
-    seeds: int = Field(1, ge=1, description="trainings a fold, with seeds seed, seed + 1, ...")
+    seeds: int = Field(1, ge=1, description="seeds per fold: seed, seed + 1, ...")
     task: TaskConfig = TaskConfig()
     nested: NestedConfig = NestedConfig()
     model: SerializeAsAny[ModelConfig]
@@ -286,7 +288,7 @@ def resolve(method: str, preset: str = "paper", changes: Mapping[str, Any] | Non
         raise AsmilError(f"{method} has no preset {preset!r}: {did_you_mean(preset, known)}")
     for key in ("method", "preset"):
         if key in (changes or {}):
-            raise AsmilError(f"'{key}' is no setting that can be changed afterwards; choose it with --{key}")
+            raise AsmilError(f"'{key}' cannot be changed afterwards; choose it with --{key}")
     task = (changes or {}).get("task") or {}
     tree = TASK_DEFAULTS.get(task.get("kind", ""), {}) if isinstance(task, Mapping) else {}
     for layer in (entry.defaults, entry.presets.get(preset, {}), changes or {}):
@@ -303,7 +305,7 @@ def with_settings(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
 
 
 def preset_names(method: Method) -> list[str]:
-    """The presets a method can be trained with."""
+    """The presets of a method."""
     return [*COMMON_PRESETS, *(name for name in method.presets if name not in COMMON_PRESETS)]
 
 

@@ -1,4 +1,4 @@
-"""Who takes the steps of the trainings of a fold: fused kernels for all seeds at once, or one seed after the other."""
+"""How the trainings of a fold run: fused kernels for all seeds at once, or one seed after the other."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Trained = tuple[FoldSeedJob, pd.DataFrame]
 class JobRunner:
     """Runs the trainings of a run, and keeps what they share on the device.
 
-    note: told once why the fused executor is not used, where a GPU would allow it
+    note: called once with the reason why the fused executor is not used on a GPU
     """
 
     def __init__(self, note: Callable[[str], None]) -> None:
@@ -60,7 +60,7 @@ class JobRunner:
             return wanted
         bound = next((job.folder for job in jobs if begun[job.seed] == "fused"), None)
         if asked == "fused" or bound is not None:
-            what = "training.executor = fused" if bound is None else f"{bound} was begun with the fused executor"
+            what = "training.executor = fused" if bound is None else f"{bound} was started with the fused executor"
             raise AsmilError(f"{what}, but it cannot be used here: {reason}; run it elsewhere, or give another --out")
         if device.type == "cuda":
             self._tell(f"training without fused kernels: {reason}")
@@ -110,7 +110,7 @@ class JobRunner:
 
 
 def _begun_with(job: FoldSeedJob) -> str | None:
-    """The executor that a training was begun with; None if it was not."""
+    """The executor that a training was started with; None if it was not started."""
     path = job.folder / "checkpoints" / "last.safetensors"
     if not path.exists():
         return None
@@ -118,6 +118,6 @@ def _begun_with(job: FoldSeedJob) -> str | None:
 
 
 def executor_here(device: torch.device) -> str:
-    """Which executor trains ASMIL on a device with its default settings, in words."""
+    """Which executor trains ASMIL on a device with its default settings, as a phrase."""
     reason = machine_reason(device)
     return "fused kernels, all seeds of a fold at once" if reason is None else f"plain ({reason})"

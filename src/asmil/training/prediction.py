@@ -35,10 +35,10 @@ from asmil.training.task_setup import read_task, task_names
 
 @dataclass(frozen=True)
 class SlidePrediction:
-    """What a run says of one slide, or of one patient whose slides were joined.
+    """The prediction of a run for one slide, or for one patient whose slides were joined.
 
     values: the predictions by the names of their columns, the mean over the run's models
-    heatmap: N, the mean of their heat maps, if asked for
+    heatmap: N, the mean of their heat maps, if requested
     heatmap_kind: what the map shows: "attention", or for a method without attention the kind that it has
     slide_index: N, which slide a tile is of, where several were joined
     """
@@ -172,7 +172,7 @@ class RunPredictor:
     def row(self, prediction: SlidePrediction) -> dict[str, Any]:
         """A prediction as a row of a table; lists (survival curves) are written as JSON.
 
-        `predicted` is the most probable class; `called` goes by the threshold that was chosen on validation slides.
+        `predicted` is the most probable class; `called` uses the threshold that was chosen on validation slides.
         """
         values = {
             name: json.dumps(value) if isinstance(value, list) else value for name, value in prediction.values.items()

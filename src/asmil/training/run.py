@@ -32,22 +32,22 @@ from asmil.training.task_setup import build_task
 
 
 class RunObserver:
-    """Is told how a run goes on; the default listens to nothing."""
+    """Receives the progress of a run; the default ignores it."""
 
     def began(self, description: RunDescription, splits: Splits) -> None:
         """The cohort is read and split."""
 
     def preparing(self, what: str, done: int, total: int) -> None:
-        """Work before the first training: so many of all slides are done."""
+        """Work before the first training: `done` of `total` slides are done."""
 
     def note(self, text: str) -> None:
-        """Something that the user may not expect."""
+        """A note on something that the user may not expect."""
 
     def already_trained(self, fold: int, seed: int) -> None:
         """The training of a fold and seed was done by an earlier call."""
 
     def training(self, fold: int, seed: int, epochs: int) -> None:
-        """The training of a fold and seed begins, or resumes; it takes so many epochs in all."""
+        """The training of a fold and seed begins, or resumes; `epochs` in all."""
 
     def epoch(self, fold: int, seed: int, record: Mapping[str, Any]) -> None:
         """An epoch has ended."""
@@ -61,7 +61,7 @@ def train_run(
     observer: RunObserver | None = None,
     item_timeout_s: float | None = 0.0,
 ) -> RunFolder:
-    """Train every fold and seed of a run; one that was begun before goes on where it stopped.
+    """Train every fold and seed of a run; a run that was interrupted is resumed.
 
     The slides of a test fold are read only after the training of that fold has ended. One process trains into a
     folder at a time; a second is refused.
@@ -85,7 +85,7 @@ def _train(
     item_timeout_s: float | None,
 ) -> None:
     kind = config.task.kind
-    candidates(config)  # a wrong grid is told before thousands of slides are looked at
+    candidates(config)  # a wrong grid is refused before thousands of slides are inspected
     cohort = source if isinstance(source, Cohort) else load_cohort(source, features, kind)
     _refuse_other_task(cohort, kind)
     infos = _inspect(cohort, observer, item_timeout_s)
@@ -94,7 +94,7 @@ def _train(
     outcomes = outcomes_of(cohort, units, kind)
     description = describe(config, cohort, outcomes.names, infos)
     device = choose_device(config.training.device)
-    uses_bf16(config.training.precision, device)  # refused before there is a folder
+    uses_bf16(config.training.precision, device)  # refused before a folder is created
     splits = Splits.load(folder.splits) if folder.splits.exists() else _make_splits(cohort, config)
     refuse_leakage(cohort, splits)
     model = _trial_model(config, units, outcomes, splits, description.in_features)
@@ -135,7 +135,7 @@ def _train(
 def _refuse_other_task(cohort: Cohort, kind: TaskKind) -> None:
     if cohort.task != kind:
         raise AsmilError(
-            f"{cohort.path}: it was loaded for {cohort.task or 'no task'}, but the run is to learn {kind}; load the "
+            f"{cohort.path}: it was loaded for {cohort.task or 'no task'}, but the task of the run is {kind}; load the "
             f"cohort for the task {kind}"
         )
 
@@ -166,7 +166,7 @@ def _make_splits(cohort: Cohort, config: RunConfig) -> Splits:
 def _trial_model(
     config: RunConfig, units: Sequence[Unit], outcomes: Outcomes, splits: Splits, in_features: int
 ) -> MILModel:
-    """A model as the last fold trains it. What cannot be built for any fold is refused before there is a folder."""
+    """A model of the last fold. Settings that fail for any fold are refused before a folder is created."""
     for settings in candidates(config):
         chosen = with_settings(config, settings)
         for fold in range(splits.n_folds):
@@ -180,11 +180,11 @@ def _trial_model(
 
 def _notes(config: RunConfig, cohort: Cohort, units: Sequence[Unit]) -> Iterator[str]:
     if config.folds > 1 and any(slide.split for slide in cohort.slides):
-        yield f"the manifest's column 'split' is not used, since {config.folds} folds were asked for"
+        yield f"the manifest's column 'split' is not used, since {config.folds} folds were requested"
     if config.data.leave_out == "site" and any(slide.split or slide.fold is not None for slide in cohort.slides):
-        yield "the manifest's column 'split' or 'fold' is not used, since every site is a fold"
+        yield "the manifest's column 'split' or 'fold' is not used, since each site is one fold"
     if config.data.max_tiles is not None:
-        yield f"training bags are capped at {config.data.max_tiles} tiles, drawn anew every epoch"
+        yield f"training bags are capped at {config.data.max_tiles} tiles, drawn again every epoch"
     if len(units) < len(cohort.slides):
         yield f"the slides of a patient are joined: {len(cohort.slides)} slides, {len(units)} bags"
 

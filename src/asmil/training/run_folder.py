@@ -89,7 +89,7 @@ class RunDescription:
         }
 
     def refuse_other_features(self, info: FeatureInfo) -> None:
-        """Raise if a feature file was made in another way than those of the training; what is not stated passes."""
+        """Raise if a feature file was made in another way than those of the training; missing metadata passes."""
         differing = []
         for key in _FEATURE_KEYS:
             trained, found = self.features.get(key), getattr(info, key)
@@ -178,7 +178,7 @@ class RunFolder(RunLayout):
                 partial.unlink(missing_ok=True)
 
     def begin(self, description: RunDescription) -> None:
-        """Write the description, or, where a run was begun before, make sure that it is the same."""
+        """Write the description or, if the folder holds a run, make sure that it has the same one."""
         if not self.config.exists():
             write_text(self.config, yaml.safe_dump(description.to_dict(), sort_keys=False, allow_unicode=True))
             return
@@ -191,5 +191,5 @@ class RunFolder(RunLayout):
             more = f" and {len(differing) - 4} more" if len(differing) > 4 else ""
             raise AsmilError(
                 f"{self.path} holds a run with other settings ({shown}{more}); "
-                "give another --out, or the same settings to go on with that run"
+                "choose another --out, or use the same settings to resume that run"
             )

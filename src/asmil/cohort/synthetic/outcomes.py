@@ -1,4 +1,4 @@
-"""What the patients and slides of a synthetic cohort have to tell, besides classes: times, values, several labels.
+"""Outcomes of synthetic patients and slides other than classes: survival times, values, several labels.
 
 All follow from the tiles, by known functions. Of a patient with the share s of lesion tiles on all slides together, and
 the morphology m (1, 2, ... M; 0: none) that is the worst on them:

@@ -35,7 +35,7 @@ Prediction = Literal["bag", "mean"]
 
 @dataclass(frozen=True)
 class TwoStreams:
-    """What both streams say of the tiles, before anything is pooled.
+    """The results of both streams for the tiles, before pooling.
 
     instance_logits: N x C; max_logits, critical: C, of the critical tiles; scores: C x N
     """
@@ -74,7 +74,7 @@ class DualStream(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, features: Tensor, normalizer: Normalizer) -> tuple[TwoStreams, Tensor]:
-        """N x D -> what the streams say of the tiles, and the bag vectors (C x D)."""
+        """N x D -> the results of the streams for the tiles, and the bag vectors (C x D)."""
         features = self.as_computed(features)
         streams = self.attend(features)
         return streams, self.pool(normalizer(streams.scores), features)
@@ -116,7 +116,7 @@ class DualStream(nn.Module):
 
 
 def two_stream_output(streams: TwoStreams, pooled: Tensor, bag_logits: Tensor, predict: Prediction = "bag") -> Output:
-    """The output of a method with two streams; `predict` says what its logits are. pooled: C x D."""
+    """The output of a method with two streams; `predict` decides what its logits are. pooled: C x D."""
     extras = {
         "max_logits": streams.max_logits,
         "bag_logits": bag_logits,
@@ -151,7 +151,7 @@ LINEAR_QUERY, NONLINEAR_QUERY = ("b_classifier.q",), ("b_classifier.q.0", "b_cla
 
 
 def official_names(query: Sequence[str]) -> frozenset[str]:
-    """The names that tell the official layout with this query."""
+    """The names that identify the official layout with this query."""
     return frozenset(f"{layer}.weight" for layer in (INSTANCE, *query, HEAD))
 
 

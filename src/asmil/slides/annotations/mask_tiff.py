@@ -27,9 +27,9 @@ def read_mask(
     downsample: float,
     value: int | None = None,
 ) -> Booleans:
-    """Where a mask file says tumor, on a mask of `mask_shape` (rows x columns) whose pixels are `downsample` wide.
+    """The tumor of a mask file, on a mask of `mask_shape` (rows x columns) whose pixels are `downsample` wide.
 
-    slide_size_px: width and height of the slide at level 0, which tell how much coarser the file is; None: it is
+    slide_size_px: width and height of the slide at level 0, from which the downsample of the file follows; None: it is
         taken to be of the slide's own size
     value: that of tumor; by default all that is not 0, in a file that has one other value only
 

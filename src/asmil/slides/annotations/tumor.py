@@ -1,4 +1,4 @@
-"""Which regions of an annotation are tumor: by the names of their classes, with what must be cut out taken away."""
+"""The tumor of an annotation as a shape and as a mask: regions by the names of their classes, without cut-outs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ClassNames:
 
 @dataclass(frozen=True)
 class TumorArea:
-    """The tumor of a slide, without what is cut out of it, and how many regions of which class it was made from.
+    """The tumor of a slide, without cut-outs, and the number of regions of each class it was made from.
 
     unknown: classes that are neither, so that their regions were not used
     """
@@ -64,7 +64,7 @@ class TumorArea:
 def tumor_area(annotations: Annotations, names: ClassNames | None = None) -> TumorArea:
     """Join the regions whose class is tumor, and take the excluded ones away from all of them.
 
-    Names are compared without regard to case. Where the user names none: a file in which no region has a class (but
+    Names are compared without regard to case. If the user names none: a file in which no region has a class (but
     for those to be cut out) is all tumor, and so are all layers of an Aperio file.
     """
     names = names or ClassNames()
@@ -80,7 +80,7 @@ def tumor_area(annotations: Annotations, names: ClassNames | None = None) -> Tum
 def _parted(
     regions: Iterable[AnnotatedRegion], chosen: Callable[[AnnotatedRegion], bool]
 ) -> tuple[list[AnnotatedRegion], list[AnnotatedRegion]]:
-    """Those that are chosen and the others; regions are never compared, since comparing outlines takes long."""
+    """The chosen regions and the others; regions are never compared, since comparing outlines is slow."""
     parts: tuple[list[AnnotatedRegion], list[AnnotatedRegion]] = ([], [])
     for region in regions:
         parts[not chosen(region)].append(region)
@@ -103,7 +103,7 @@ def joined(shapes: Sequence[BaseGeometry]) -> list[BaseGeometry]:
     """The union of the shapes, in parts that do not meet each other; time grows with their number, not its square."""
     if not shapes:
         return []
-    first, second = STRtree(shapes).query(shapes)  # those whose boxes meet, which is quick to say
+    first, second = STRtree(shapes).query(shapes)  # pairs whose bounding boxes meet
     meetings = coo_array((np.ones(len(first), np.bool_), (first, second)), shape=(len(shapes), len(shapes)))
     _, labels = connected_components(meetings, directed=False)
     groups: dict[int, list[BaseGeometry]] = defaultdict(list)
@@ -113,7 +113,7 @@ def joined(shapes: Sequence[BaseGeometry]) -> list[BaseGeometry]:
 
 
 def without(shapes: Sequence[BaseGeometry], cut_out: Sequence[BaseGeometry]) -> MultiPolygon:
-    """What is left of shapes that do not meet each other when others are cut out of all of them."""
+    """Shapes that do not meet each other, with other shapes cut out of all of them."""
     cuts: dict[int, list[BaseGeometry]] = defaultdict(list)
     if shapes and cut_out:
         which, by = STRtree(cut_out).query(shapes)

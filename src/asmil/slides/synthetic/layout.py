@@ -1,4 +1,4 @@
-"""Where things are on a synthetic slide, on a map of about 4 microns a pixel."""
+"""The layout of a synthetic slide, on a map of about 4 microns per pixel."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ RED_CELL_RADIUS_UM = 3.3
 
 
 class SlideRenderer:
-    """A slide ready to be rendered; holds its layout, cells and what is the same for all blocks."""
+    """A slide ready to be rendered: its layout, its cells and what all blocks share."""
 
     def __init__(self, layout: Layout, cells: Cells, stain: Stain, light: Pixels, rng: np.random.Generator) -> None:
         self._layout, self._cells, self._stain, self._light = layout, cells, stain, light
@@ -122,7 +122,7 @@ class SlideRenderer:
         return _blurred(cv2.bitwise_and(hematoxylin, inside)), _blurred(cv2.bitwise_and(eosin, inside))
 
     def _masks(self, left: int, top: int, width: int, height: int) -> tuple[Bytes, Bytes]:
-        """Where cytoplasm of glands, nests and lymphocytes is, and what is open (lumens, vacuoles, vessels)."""
+        """Masks of the cytoplasm of glands, nests and lymphocytes, and of openings (lumens, vacuoles, vessels)."""
         crowded = self._layout.grid.enlarged(self._crowded, left, top, width, height)
         body = np.asarray(cv2.threshold(crowded, 128, 255, cv2.THRESH_BINARY)[1], dtype=np.uint8)
         clear = np.zeros((height, width), dtype=np.uint8)

@@ -36,7 +36,7 @@ def tissue_geojson(tissue: Tissue) -> dict[str, Any]:
 def region_shape(region: Region) -> Polygon | MultiPolygon | None:
     """The shape of a piece; None where its outline has no area.
 
-    Outlines of masks may touch themselves, which is no valid polygon: such a piece becomes several polygons.
+    Outlines of masks may touch themselves, which is not a valid polygon: such a piece becomes several polygons.
     """
     if len(region.outline) < SMALLEST_RING:
         return None
