@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DEMO := demo
 DIR ?= oracles/data
 
-.PHONY: help install demo test test-all test-clean lint oracles bench bench-gpu campaign clean
+.PHONY: help install demo test test-all test-clean lint oracles bench bench-gpu campaign docs coverage clean
 
 help:
 	@echo "make demo       the whole way: synthetic slides, their features, ASMIL trained on them, metrics, tests, maps against annotations"
@@ -16,6 +16,8 @@ help:
 	@echo "make bench      speed: ASMIL beside its plain form, every method, the anchor, and the way from slides to features"
 	@echo "make bench-gpu  ASMIL on a GPU: the fused step, five seeds at once, inference, asmil train from start to report"
 	@echo "make campaign   damaged files, killed commands, full disks: nothing may be lost, hang or end in a traceback"
+	@echo "make docs       the documentation site, in the folder site"
+	@echo "make coverage   make test without the linters, and which lines it runs"
 	@echo "make clean      remove the environment, the demo and all caches"
 
 install: $(VENV)/installed
@@ -79,5 +81,11 @@ campaign: install
 	$(BIN)/python -m tests.campaigns.full_disk --trials $(FULL_DISKS) --seed $(SEED) || status=1; \
 	exit $$status
 
+docs: install
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+coverage: install
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'not heavy' --cov=asmil --cov-report=xml --cov-report=term:skip-covered $(TESTS)
+
 clean:
-	rm -rf $(VENV) $(DEMO) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(DEMO) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache site coverage.xml .coverage

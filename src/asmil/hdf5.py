@@ -64,6 +64,16 @@ def member(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset | None:
     return node
 
 
+def dataset(file: h5py.File, name: str) -> h5py.Dataset:
+    """The dataset at a path such as `attention/3`, whole and in this file; KeyError if there is none."""
+    node: h5py.Group | h5py.Dataset | None = file
+    for part in name.split("/"):
+        node = member(node, part) if isinstance(node, h5py.Group) else None
+    if not isinstance(node, h5py.Dataset):
+        raise KeyError(f"it has no dataset '{name}'")
+    return node
+
+
 def members(group: h5py.Group) -> Iterator[tuple[str, h5py.Group | h5py.Dataset | None]]:
     """The members of a group by name."""
     for name in group:
@@ -89,5 +99,5 @@ def _refuse_incomplete(data: h5py.Dataset) -> None:
 
 def _refuse(node: h5py.Group | h5py.Dataset, what: str) -> NoReturn:
     raise AsmilError(
-        f"{node.file.filename}: {what}; a feature file must hold all its values, so copy it again or write it again"
+        f"{node.file.filename}: {what}; a file must hold all its values itself, so copy it or write it again"
     )

@@ -91,6 +91,15 @@ def test_extraction_settings_and_low_resolution_tiles_are_written(tmp_path):
             write_features(tmp_path / "b.h5", tiles(), grid(), Provenance(), lowres=wrong)
 
 
+def test_low_magnification_tiles_that_are_not_finite_are_refused(tmp_path):
+    path = tmp_path / "a.h5"
+    write_features(path, tiles(), grid(), Provenance())
+    with h5py.File(path, "a") as file:
+        file["lowres/features"] = np.full((2, 3), np.inf, dtype=np.float32)
+    with pytest.raises(AsmilError, match=r"a\.h5"):
+        read_bag(FeatureSource(path), "a")
+
+
 def test_trident(tmp_path):
     path = tmp_path / "slide.h5"
     write_trident(path, tiles(), grid())

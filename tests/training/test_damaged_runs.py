@@ -5,6 +5,7 @@ import shutil
 
 import h5py
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -129,6 +130,32 @@ def test_a_flipped_bit_of_recorded_attention_is_noticed(copied):
         damaged[chunk.byte_offset + int(draw.integers(chunk.size))] ^= 1 << int(draw.integers(8))
         path.write_bytes(damaged)
         assert use(copied) == [path]
+
+
+@pytest.mark.parametrize("change", ["fewer recordings", "values in another file"])
+def test_recorded_attention_that_is_not_all_in_its_file_is_refused(copied, change):
+    file = copied / "fold-0/seed-0/attention.h5"
+    with h5py.File(file, "r+") as content:
+        values = content["attention/0"][:]
+        del content["attention/0"]
+        if change == "fewer recordings":
+            content["attention/0"] = values[:-1]
+        else:
+            (copied / "elsewhere").write_bytes(values.tobytes())
+            content.create_dataset(
+                "attention/0", values.shape, values.dtype, external=[(str(copied / "elsewhere"), 0, values.nbytes)]
+            )
+    with pytest.raises(AsmilError, match=r"attention\.h5"):
+        read_attention(file.parent).attention(0)
+
+
+def test_probabilities_beyond_one_name_the_slide(copied):
+    file = copied / "predictions.parquet"
+    table = pd.read_parquet(file)
+    table.loc[0, "prob_tumor"] = 7.0
+    table.to_parquet(file)
+    with pytest.raises(AsmilError, match=rf"predictions\.parquet.*{table['slide'][0]}"):
+        read_run(copied)
 
 
 def test_files_of_earlier_versions_are_read(copied):

@@ -120,7 +120,7 @@ def read_bag_and_info(
         altered = verify and _is_altered(file, features)
         coords, extras = _coords(file, mpp)
         if file.lowres is not None:
-            extras[LOWRES] = {name: as_tensor(values[()]) for name, values in file.lowres.items()}
+            extras[LOWRES] = {name: _lowres(values[()], source, id) for name, values in file.lowres.items()}
         info, validated = file.info, file.validated
     try:
         bag = Bag(features, coords, id=id, extras=extras, validated=validated)
@@ -130,6 +130,14 @@ def read_bag_and_info(
         what = "the values are not the ones that were written: the checksum differs"
         fail(source, what, "copy the file again or extract the slide again")
     return bag, info
+
+
+def _lowres(values: NDArray[Any], source: FeatureSource, id: str) -> Tensor:
+    """Low-magnification tiles, or what their files hold beside them; numbers must be finite."""
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        what = f"the low-magnification tiles in {source} hold NaN or infinite values"
+        fail(f"slide {id}", what, "extract the slide again")
+    return as_tensor(values)
 
 
 def _is_altered(file: OpenFeatures, features: Tensor) -> bool:

@@ -22,6 +22,8 @@ from asmil.training.notes import read_kept_epoch
 from asmil.training.prediction_table import read_predictions
 
 KEY_COLUMNS = ("slide", "patient", "fold", "seed", "role")
+ROUNDING = 1e-6
+"""How far a probability may lie outside of 0 to 1 by rounding."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,11 @@ def _refuse_invalid(file: Path, run: Run) -> None:
     # a survival curve that never falls has an infinite mean time, and ranks below all others
     finite = (~np.isnan(values) if expected.may_be_infinite else np.isfinite(values)).all(axis=1)
     refuse_rows(file, table, ~finite, "has predictions that are not finite; train again")
+    if expected.are_probabilities:
+        outside = ((values < -ROUNDING) | (values > 1 + ROUNDING)).any(axis=1)
+        refuse_rows(
+            file, table, outside, "has a probability that is not between 0 and 1; restore the file or train again"
+        )
 
 
 def refuse_rows(file: Path, table: pd.DataFrame, bad: npt.ArrayLike, problem: str) -> None:

@@ -152,6 +152,7 @@ def class_format(classes: tuple[str, ...]) -> PredictionFormat:
         counts=lambda target, weights: weighted.has_two_classes(target, len(classes), weights),
         selected_by="macro-F1 + macro-AUC",
         part_name="class",
+        are_probabilities=True,
         fewest_names=2,
     )
 

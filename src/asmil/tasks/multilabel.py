@@ -108,6 +108,7 @@ def label_format(labels: tuple[str, ...]) -> PredictionFormat:
         measure=measure_labels,
         selected_by="macro-F1 + macro-AUC",
         part_name="label",
+        are_probabilities=True,
         fewest_names=1,
     )
 

@@ -58,6 +58,7 @@ class PredictionFormat:
     metrics: those of all slides; part_metrics: those of every class or label
     measure: all of them at once, by name: R values, or R x K
     counts: which of R sets of weights can be judged at all; None: all of them
+    are_probabilities: whether predictions lie between 0 and 1
     may_be_infinite: whether a prediction may be infinite, as the risk of a curve that never falls is
     selected_by: what chooses the epoch on validation slides
     part_name: what the K columns are, "class" or "label"; empty if there are none
@@ -76,6 +77,7 @@ class PredictionFormat:
     part_metrics: tuple[Metric, ...] = ()
     measure: Callable[[Truth, Floats, Floats], Mapping[str, Floats]] | None = None
     counts: Callable[[Truth, Floats], Mask] | None = None
+    are_probabilities: bool = False
     may_be_infinite: bool = False
     part_name: str = ""
     fewest_names: int = 0

@@ -31,7 +31,7 @@ from pydantic import BaseModel, Field, PositiveInt
 
 from asmil.documents import one_line, parse_json
 from asmil.errors import AsmilError
-from asmil.hdf5 import DAMAGED_HDF5, new_hdf5
+from asmil.hdf5 import DAMAGED_HDF5, dataset, new_hdf5
 
 FORMAT = 2
 REMEDY = "restore the file or train again"
@@ -92,7 +92,10 @@ class AttentionRecord(RecordedSlides):
         start = 0
         for file in self.files:
             with _opened(file) as content:
-                stored = content[f"attention/{slide}"]
+                stored = dataset(content, f"attention/{slide}")
+                if len(stored) != len(content["steps"]):
+                    what = f"the attention of {self.slides[slide]} has {len(stored)} recordings"
+                    raise AsmilError(f"{file}: {what} instead of {len(content['steps'])}; {REMEDY}")
                 here = np.flatnonzero((wanted >= start) & (wanted < start + len(stored)))
                 if recordings is None:
                     weights[here] = stored[:]
@@ -120,7 +123,7 @@ class AttentionRecord(RecordedSlides):
         for file in self.files:
             with _opened(file) as content:
                 if name in content:
-                    return np.asarray(content[name])
+                    return np.asarray(dataset(content, name))
         return None
 
 
@@ -227,7 +230,8 @@ def _opened(path: Path) -> Iterator[h5py.File]:
 
 def _read_times(path: Path) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
     with _opened(path) as file:
-        epochs, steps = np.asarray(file["epochs"], dtype=np.float64), np.asarray(file["steps"], dtype=np.int64)
+        epochs = np.asarray(dataset(file, "epochs"), dtype=np.float64)
+        steps = np.asarray(dataset(file, "steps"), dtype=np.int64)
     in_order = epochs.ndim == 1 and len(epochs) > 0 and np.isfinite(epochs).all() and (np.diff(epochs) >= 0).all()
     if not in_order or steps.shape != epochs.shape or (np.diff(steps) <= 0).any():
         raise AsmilError(f"{path}: the times of its recordings are not in order; {REMEDY}")
@@ -237,7 +241,7 @@ def _read_times(path: Path) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int
 def _read_moments(path: Path, n_slides: int) -> _Moments:
     epochs, steps = _read_times(path)
     with _opened(path) as file:
-        logits, embedding = (np.asarray(file[name], dtype=np.float32) for name in ("logits", "embedding"))
+        logits, embedding = (np.asarray(dataset(file, name), dtype=np.float32) for name in ("logits", "embedding"))
     for name, values in (("logits", logits), ("embedding", embedding)):
         if values.ndim != 3 or values.shape[:2] != (len(epochs), n_slides):
             raise AsmilError(f"{path}: {name} are not of {len(epochs)} recordings and {n_slides} slides; {REMEDY}")
@@ -260,8 +264,8 @@ class _About(BaseModel):
 
 def _read_about(path: Path) -> _About:
     with _opened(path) as file:
-        text = file["about"][()].tobytes() if "about" in file else file.attrs["about"]
-        n_tiles = tuple(file[f"attention/{slide}"].shape[-1] for slide in range(len(file["attention"])))
+        text = dataset(file, "about")[()].tobytes() if "about" in file else file.attrs["about"]
+        n_tiles = tuple(dataset(file, f"attention/{slide}").shape[-1] for slide in range(len(file["attention"])))
     about = parse_json(text, _About, str(path), REMEDY)
     alike = len(about.slides) == len(about.targets) == len(about.roles)
     if not alike or about.n_tiles != n_tiles or max(about.targets, default=0) >= max(1, len(about.classes)):
