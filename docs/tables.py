@@ -21,6 +21,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 DOCS = Path(__file__).parent
+NUMBERS = ("whole number", "number")
+BOUNDS = {Ge: "ge", Gt: "gt", Le: "le", Lt: "lt"}
 TABLE = re.compile(r"(<!-- settings: ([\w.]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -88,6 +90,8 @@ def is_section(kind: Any) -> bool:
 
 def default_of(field: FieldInfo) -> str:
     """The default as it is written in YAML."""
+    if field.is_required():
+        return "required"
     value = field.get_default(call_default_factory=True)
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
@@ -97,8 +101,10 @@ def default_of(field: FieldInfo) -> str:
 
 
 def values_of(field: FieldInfo) -> str:
-    """Allowed values: the choices, the kind and the bounds."""
-    return ", ".join([*kinds(field.annotation), *bounds(field.metadata)])
+    """Allowed values: the choices, and the kind or the bounds of numbers."""
+    limits = bounds(field.metadata)
+    named = [name for name in kinds(field.annotation) if not (limits and name in NUMBERS)]
+    return ", ".join([*named, limits] if limits else named)
 
 
 def kinds(annotation: Any) -> Iterator[str]:
@@ -115,12 +121,20 @@ def kinds(annotation: Any) -> Iterator[str]:
             yield from kinds(part)
 
 
-def bounds(metadata: Iterable[Any]) -> Iterator[str]:
-    """Bounds as signs."""
-    for bound in metadata:
-        for kind, sign, value in ((Ge, ">=", "ge"), (Gt, ">", "gt"), (Le, "<=", "le"), (Lt, "<", "lt")):
-            if isinstance(bound, kind):
-                yield f"{sign} {getattr(bound, value)}"
+def bounds(metadata: Iterable[Any]) -> str:
+    """The bounds of a number; empty if there are none."""
+    limits = {type(bound): getattr(bound, BOUNDS[type(bound)]) for bound in metadata if type(bound) in BOUNDS}
+    low = limits.get(Ge, limits.get(Gt))
+    high = limits.get(Le, limits.get(Lt))
+    if low is None and high is None:
+        return ""
+    if high is None:
+        return f"{low} or more" if Ge in limits else f"above {low}"
+    if low is None or Gt in limits:
+        return ", ".join(
+            [*([f"above {low}"] if low is not None else []), f"{'below' if Lt in limits else 'at most'} {high}"]
+        )
+    return f"{low} to {'below ' if Lt in limits else ''}{high}"
 
 
 def markdown(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
