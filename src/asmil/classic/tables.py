@@ -48,7 +48,7 @@ def set_table(report: Report) -> str:
         "bags (positive)",
         "instances",
         "features",
-        "instances a bag",
+        "instances per bag",
         "best column: per instance, per bag",
     ]
     rows = []
@@ -74,7 +74,7 @@ def results_section(report: Report) -> str:
     for rule in rules_of(report):
         parts += [f"## `{rule}`: {RULES[rule]}", accuracy_table(report, rule)]
     parts += [
-        "## `last`, seed by seed: the least and the largest mean of a seed",
+        "## `last`, seed by seed: the lowest and highest mean of a seed",
         seed_table(report, "last"),
         "## `last`: AUC over the joined folds of a seed, mean over seeds",
         auc_table(report, "last"),
