@@ -47,7 +47,7 @@ def table_of(name: str) -> str:
     if section is None:
         return markdown(("key", "default", "meaning"), model_rows(name))
     fields = [(key, field) for key, field in section.model_fields.items() if not is_section(field.annotation)]
-    rows4 = [(key, default_of(field), values_of(field), str(field.description)) for key, field in fields]
+    rows4 = [(key, default_of(field), values_of(field), meaning_of(key, field)) for key, field in fields]
     return markdown(("key", "default", "values", "meaning"), rows4)
 
 
@@ -75,7 +75,7 @@ def model_rows(module: str) -> list[tuple[str, ...]]:
         )
     for method in found:
         for key, field in method.model.config_type.model_fields.items():
-            rows.setdefault((key, default_of(field), str(field.description)), []).append(method.name)
+            rows.setdefault((key, default_of(field), meaning_of(key, field)), []).append(method.name)
     common = len(found)
     return [
         (key, default, meaning if len(names) == common else f"{meaning} ({', '.join(names)})")
@@ -86,6 +86,13 @@ def model_rows(module: str) -> list[tuple[str, ...]]:
 def is_section(kind: Any) -> bool:
     """Whether a type is a group of settings."""
     return isinstance(kind, type) and issubclass(kind, BaseModel)
+
+
+def meaning_of(key: str, field: FieldInfo) -> str:
+    """What a setting means; every one must say."""
+    if not field.description:
+        raise SystemExit(f"the setting {key} has no description; add one to its Field")
+    return field.description
 
 
 def default_of(field: FieldInfo) -> str:

@@ -122,7 +122,7 @@ class NormalizerConfig(Settings):
     normalizer: str
     temperature: float = Field(1.0, gt=0, description="divides the scores, of softmax and nsf")
     alpha: float = Field(1.5, gt=1, le=2, description="of entmax: the larger, the fewer tiles")
-    kappa: float = Field(2.0, gt=0, description="of standardized_nsf: how sharp the border is")
+    kappa: float = Field(2.0, gt=0, description="of standardized_nsf and standardized_softmax: how sharp they are")
     offset: float = Field(1.0, description="of standardized_nsf: the border, in standard deviations above the mean")
 
     @model_validator(mode="after")
@@ -158,8 +158,8 @@ class AnchorConfig(NormalizerConfig):
     """The anchor that the attention is held to; `normalizer: none` trains without one."""
 
     unnamed = "none"
-    normalizer: Literal["none", "softmax", "nsf", "standardized_nsf", "sparsemax", "entmax"] = Field(
-        "none", description="from the anchor's scores to attention; none: train without an anchor"
+    normalizer: Literal["none", "softmax", "nsf", "standardized_nsf", "standardized_softmax", "sparsemax", "entmax"] = (
+        Field("none", description="from the anchor's scores to attention; none: train without an anchor")
     )
     momentum: float = Field(0.999, ge=0, le=1, description="m of the moving average")
     weight: float = Field(1.0, ge=0, description="beta, the factor of the anchor's loss")
@@ -169,6 +169,19 @@ class AnchorConfig(NormalizerConfig):
     reduction: Literal["sum", "mean"] = Field("sum", description="over tiles")
     rows: Literal["all", "kept"] = Field(
         "all", description="which tokens enter the average; kept: those not dropped in this step"
+    )
+    both_sides: bool = Field(
+        False, description="compare the online scores under the anchor's normalizer too, not under the model's own"
+    )
+    ramp_epochs: int = Field(
+        0, ge=0, description="epochs E over which the weight rises, by exp(-5 (1 - e / E)^2) in epoch e (Mean Teacher)"
+    )
+    ramp_momentum: float | None = Field(None, ge=0, le=1, description="momentum during the ramp; null: `momentum`")
+    gradient_share: float | None = Field(
+        None,
+        gt=0,
+        description="the anchor's gradient is scaled down if its norm exceeds this share of the norm of the loss's own "
+        "gradient, over the parameters that the anchor's gradient reaches",
     )
 
 
@@ -206,6 +219,17 @@ class EntropyConfig(Settings):
     )
 
 
+class EntropyFloorConfig(Settings):
+    """Penalizes attention whose relative entropy H / ln N is below a floor."""
+
+    weight: float = Field(
+        0.0,
+        ge=0,
+        description="max(0, floor - H(a) / ln N), mean over rows: no effect while the entropy is above the floor",
+    )
+    floor: float = Field(0.5, gt=0, lt=1, description="the lowest relative entropy without a penalty")
+
+
 class L2Config(Settings):
     """Penalizes the mean square of the scores."""
 
@@ -218,6 +242,7 @@ class StabilizersConfig(Settings):
     temporal: TemporalConfig = TemporalConfig()
     features: FeaturesConfig = FeaturesConfig()
     entropy: EntropyConfig = EntropyConfig()
+    entropy_floor: EntropyFloorConfig = EntropyFloorConfig()
     l2: L2Config = L2Config()
 
 
@@ -355,6 +380,8 @@ class RunConfig(Settings):
     def _comparisons_need_company(self) -> RunConfig:
         if self.task.chosen_loss == "cox" and self.training.bags_per_step < 2:
             raise ValueError("task.loss = cox compares patients of a step; set training.accumulate to 2 or more")
+        if self.anchor.gradient_share is not None and (self.task.chosen_loss == "cox" or self.training.batch > 1):
+            raise ValueError("anchor.gradient_share needs single bags: neither task.loss = cox nor training.batch")
         return self
 
 
