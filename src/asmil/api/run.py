@@ -20,6 +20,7 @@ from asmil.cohort.units import Unit, UnitKind, units_of
 from asmil.errors import AsmilError, did_you_mean
 from asmil.evaluation.evaluate import Role, RunEvaluation, evaluate_run
 from asmil.models.base import MILModel
+from asmil.models.own_method import method_name
 from asmil.reporting import Estimate
 from asmil.tasks.base import TaskKind
 from asmil.training.attention_file import AttentionRecord, read_attention
@@ -40,10 +41,12 @@ class TrainedRun:
     path: the run folder
     settings: everything that its `config.yaml` holds
     device: where the models are put
+    method: the run's method, where it is code; see `load_run`
     """
 
-    def __init__(self, path: Path | str, device: str = "auto") -> None:
+    def __init__(self, path: Path | str, device: str = "auto", method: str | type[MILModel] | None = None) -> None:
         layout = RunLayout(path)
+        self._own_method = None if method is None else method_name(method)
         self.path = layout.path
         self.settings: Mapping[str, Any] = layout.read_values()
         self.device = device
@@ -185,7 +188,7 @@ class TrainedRun:
 
     @cached_property
     def _predictor(self) -> RunPredictor:
-        return RunPredictor(self.path, self.device)
+        return RunPredictor(self.path, self.device, self._own_method)
 
     @cached_property
     def _splits(self) -> pd.DataFrame:
@@ -211,19 +214,24 @@ class TrainedRun:
                 )
             (found,) = cohort_from_features(slide).slides
             return Unit.of_slide(found)
-        cohort = load_cohort(self.settings["cohort"]["manifest"], features, kind=None)
+        manifest = self.settings["cohort"]
+        cohort = load_cohort(manifest["manifest"], features, kind=None, columns=manifest.get("columns"))
         units = {unit.name: unit for unit in units_of(cohort.slides, self._predictor.unit)}
         if str(slide) not in units:
             raise AsmilError(f"{cohort.path}: '{slide}' is no longer in the manifest; give its feature file instead")
         return units[str(slide)]
 
 
-def load_run(path: Path | str | TrainedRun, device: str = "auto") -> TrainedRun:
+def load_run(
+    path: Path | str | TrainedRun, device: str = "auto", *, method: str | type[MILModel] | None = None
+) -> TrainedRun:
     """Open the run folder that `asmil.train` or `asmil train` wrote.
 
     device: where the models are put: auto, cpu, cuda, ...
+    method: the run's method, where it is code of yours: the class, `module:Class` or `file.py:Class`. A run that names
+        code which you have not named is refused, since the code would be executed.
     """
-    return path if isinstance(path, TrainedRun) else TrainedRun(path, device)
+    return path if isinstance(path, TrainedRun) else TrainedRun(path, device, method)
 
 
 def as_bag(tiles: BagLike) -> Bag:

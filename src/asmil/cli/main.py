@@ -11,6 +11,7 @@ import typer
 from asmil.cli import (
     affine,
     check,
+    claims,
     classic,
     compare,
     completion,
@@ -19,6 +20,7 @@ from asmil.cli import (
     evaluate,
     extract,
     heatmap,
+    import_manifest,
     localize,
     methods,
     pack,
@@ -61,6 +63,7 @@ app = typer.Typer(
 VERBS = {
     "Start here": (doctor.doctor, check.check, train.train, evaluate.evaluate, predict.predict),
     "From slides to features": (tissue.tissue, extract.extract, pack.pack, encoders.encoders),
+    "From other tools": (import_manifest.import_manifest,),
     "Results in depth": (
         heatmap.heatmap,
         compare.compare,
@@ -73,6 +76,7 @@ VERBS = {
         classic.classic,
         sweep.sweep,
         paper.paper,
+        claims.claims,
         synthetic.synthetic,
         synthetic_slides.synthetic_slides,
     ),
