@@ -173,6 +173,6 @@ def _group_sizes(cohort: Cohort, kind: TaskKind) -> dict[str, int]:
         return {"with an event": events.count(True), "censored": events.count(False)}
     if kind == "regression":
         return {}
-    told = [label_names(slide.label or "") if kind == "multilabel" else {slide.label} for slide in cohort.slides]
-    counts = Counter(name for names in told for name in names)
+    labels = [label_names(slide.label or "") if kind == "multilabel" else {slide.label} for slide in cohort.slides]
+    counts = Counter(name for names in labels for name in names)
     return {name: counts[name] for name in (cohort.classes if kind == "classification" else sorted(map(str, counts)))}

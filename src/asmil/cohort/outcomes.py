@@ -111,11 +111,11 @@ def _value_strata(values: NDArray[Any]) -> tuple[NDArray[np.int64], tuple[str, .
 
 
 def _labels(cohort: Cohort, slides: Sequence[Slide]) -> Outcomes:
-    told = [label_names(slide.label or "") for slide in slides]
-    names = tuple(sorted(set[str]().union(*told)))
+    labels = [label_names(slide.label or "") for slide in slides]
+    names = tuple(sorted(set[str]().union(*labels)))
     if not names:
         fail(cohort.path, "no slide has a label", f"name labels in column 'label', separated by {LABEL_SEPARATOR!r}")
-    targets = np.array([[name in one for name in names] for one in told], dtype=np.int64)
+    targets = np.array([[name in one for name in names] for one in labels], dtype=np.int64)
     return Outcomes("multilabel", names, targets, *_label_strata(targets, names), ())
 
 

@@ -130,7 +130,7 @@ class _Crew:
             self._replace(slot, reason, needed)
 
     def is_stopped(self, slot: int, reason: str, needed: bool) -> None:
-        """A worker was ended on purpose; unlike a lost one it is no sign of a problem with the machine."""
+        """A worker was ended on purpose; unlike a lost one it is not a sign of a problem with the machine."""
         self._ready.discard(slot)
         self._replace(slot, reason, needed)
 

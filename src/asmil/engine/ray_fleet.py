@@ -181,8 +181,8 @@ def _offered(resources: Mapping[str, float]) -> str:
 def why_lost(error: Exception) -> str:
     """Ray's account of a lost worker in a few words: cause and node, without its list of possible reasons."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = next((line for line in lines if "because" in line), lines[0] if lines else type(error).__name__)
-    cause = told.split(". ")[0].split("because ")[-1].rstrip(".")
+    reason = next((line for line in lines if "because" in line), lines[0] if lines else type(error).__name__)
+    cause = reason.split(". ")[0].split("because ")[-1].rstrip(".")
     if "NODE_OUT_OF_MEMORY" in str(error):
         cause = "its node ran out of memory"
     if cause.startswith("The "):

@@ -153,7 +153,7 @@ class MILModel(nn.Module):
 
     @property
     def padding_from(self) -> int | None:
-        """Bags of at least so many tiles may be filled up with rows that `bag.mask` names, with the same result.
+        """Bags of at least this many tiles may be filled up with rows that `bag.mask` names, with the same result.
 
         None: the method needs every bag as it is.
         """

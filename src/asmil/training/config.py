@@ -266,8 +266,8 @@ class RecordConfig(Settings):
 
     attention: Annotated[int | str, _count_or("none", "all")] = Field(
         2,
-        description="slides: none, all, or the first of the manifest, so many per class (or group of outcomes, as for "
-        "`training.sampling`)",
+        description="slides: none, all, or this many per class, the first of the manifest (or per group of outcomes, "
+        "as for `training.sampling`)",
     )
     every: Annotated[int | str, _count_or("epoch")] = Field(
         "epoch", description="after every epoch, or every this many optimizer steps; and before the first"

@@ -72,7 +72,7 @@ class JobRunner:
                     chosen.append(executor)
                     break
             else:
-                what = f"training.executor = {asked}" if begun is None else f"{job.folder} was begun so"
+                what = f"training.executor = {asked}" if begun is None else f"{job.folder} was started with it"
                 raise AsmilError(
                     f"{what}, but the {wanted[0]} executor cannot be used here: {reasons[wanted[0]]}; run it "
                     "elsewhere, or give another --out"

@@ -28,7 +28,7 @@ from asmil.training.notes import read_choice
 from asmil.version import __version__
 
 _FREE_TO_CHANGE = {"training.device", "training.checkpoint_seconds", "cohort.manifest", "asmil"}
-"""Settings that may differ when a run goes on: they do not change what it computes."""
+"""Settings that may differ when a run resumes: they do not change what it computes."""
 
 _ADDED = ("attention", "stabilizers", "record", "nested")
 """Sections that runs of earlier versions do not have; their defaults train what those versions trained."""

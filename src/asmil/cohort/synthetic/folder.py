@@ -68,9 +68,9 @@ def write_synthetic(
     tiles = pd.concat(tables, ignore_index=True)
     _write_parquet(truth, tiles)
     if task == "survival":
-        told = patient_times(config, times, plans, tiles)
-        _write_parquet(patients, told)
-        by_patient = told.set_index("patient").loc[[plan.patient for plan in plans]]
+        outcomes = patient_times(config, times, plans, tiles)
+        _write_parquet(patients, outcomes)
+        by_patient = outcomes.set_index("patient").loc[[plan.patient for plan in plans]]
         outcome = {name: by_patient[name].to_list() for name in ("time", "event")}
     elif task == "regression":
         outcome = {"label": lesion_shares(plans, tiles)}

@@ -35,7 +35,7 @@ class PyramidPosition(nn.Module):
 
     The tokens are laid out row by row on the smallest square with room for them, and the first tokens fill what is
     left of it. A square of a side below `at_least` gets zero tokens at its end up to at_least^2, and the list is laid
-    out anew in rows of that length (MHIM's form has 7).
+    out again in rows of that length (MHIM's form has 7).
     """
 
     def __init__(self, width: int, at_least: int = 1) -> None:

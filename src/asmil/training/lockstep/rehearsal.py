@@ -51,8 +51,8 @@ def refuse_settings(trainer: Trainer) -> None:
         "data.max_tiles draws tiles": trainer.config.data.max_tiles is not None,
         "stabilizers.temporal remembers every bag": "temporal" in trainer.stabilizers,
     }
-    for obstacle, stands in obstacles.items():
-        if stands:
+    for obstacle, is_there in obstacles.items():
+        if is_there:
             raise NotSideBySide(obstacle)
 
 
