@@ -17,6 +17,7 @@ from asmil.cohort.splits import Splits, make_splits
 from asmil.cohort.units import Unit, units_of
 from asmil.columns import ColumnMapping
 from asmil.errors import AsmilError
+from asmil.models.registry import find_method
 from asmil.tasks.base import TaskKind
 from asmil.training.config import RunConfig
 from asmil.training.fold_seed_job import PREDICTIONS_FILE
@@ -71,6 +72,9 @@ def _train(
     _refuse_other_task(cohort, kind)
     infos = _inspect(cohort, observer, item_timeout_s)
     refuse_mixed(infos)
+    vectors = all(info.may_be_slide_vector for info in infos)
+    if vectors:
+        _refuse_attention(config, infos[0])
     units = units_of(cohort.slides, config.unit)
     outcomes = outcomes_of(cohort, units, kind)
     description = describe(config, cohort, outcomes.names, infos)
@@ -86,6 +90,8 @@ def _train(
     if not folder.splits.exists():
         splits.save(folder.splits)
     observer.began(description, splits)
+    if vectors:
+        observer.note("one vector per slide: every bag is one tile without coordinates, and there are no heat maps")
     for note in [*(f"{cohort.path}: {note}" for note in cohort.notes), *_notes(config, cohort, units)]:
         observer.note(note)
 
@@ -107,6 +113,15 @@ def _refuse_other_task(cohort: Cohort, kind: TaskKind) -> None:
         raise AsmilError(
             f"{cohort.path}: it was loaded for {cohort.task or 'no task'}, but the run is to learn {kind}; load the "
             f"cohort for the task {kind}"
+        )
+
+
+def _refuse_attention(config: RunConfig, info: FeatureInfo) -> None:
+    """Raise if a method that weighs tiles is to learn from slide vectors, which have none."""
+    if find_method(config.method).model.score_axes:
+        raise AsmilError(
+            f"{info.source}: the files hold one vector per slide, and {config.method} weighs the tiles of a slide; use "
+            "--method linear (or mean_pooling), or give the features of the tiles"
         )
 
 

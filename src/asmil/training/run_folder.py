@@ -45,6 +45,7 @@ class _Features(BaseModel):
     tile_px: FiniteFloat | None = None
     magnification: FiniteFloat | None = None
     extraction: dict[str, Any] | None = None
+    slide_vectors: bool = False
 
 
 class _Task(BaseModel, extra="allow"):
@@ -92,6 +93,10 @@ class RunDescription:
     def refuse_other_features(self, info: FeatureInfo) -> None:
         """Raise if a feature file was made in another way than those of the training; what is not stated passes."""
         differing = []
+        vectors = bool(self.features.get("slide_vectors"))
+        if (info.slide_vector and not vectors) or (vectors and not info.may_be_slide_vector):
+            kinds = ("features of tiles", "one vector per slide")
+            differing.append(f"{kinds[not vectors]} instead of {kinds[vectors]}")
         for key in _FEATURE_KEYS:
             trained, found = self.features.get(key), getattr(info, key)
             if trained is None or found is None:
@@ -115,6 +120,8 @@ def describe(config: RunConfig, cohort: Cohort, classes: tuple[str, ...], infos:
         (made.settings for info in infos if (made := read_extraction(info)) is not None and made.settings is not None),
         None,
     )
+    if all(info.may_be_slide_vector for info in infos):
+        features["slide_vectors"] = True
     survives = config.task.kind == "survival"
     rows = [
         (s.slide, s.patient, s.label, s.site, s.split, s.fold, *((s.time, s.event) if survives else ()))

@@ -25,6 +25,7 @@ from asmil.engine.jobs import Report
 from asmil.engine.local import usable_cores
 from asmil.errors import AsmilError, did_you_mean
 from asmil.models.base import MILModel
+from asmil.models.own_method import method_name
 from asmil.training.config import RunConfig, with_settings
 from asmil.training.executors import JobRunner
 from asmil.training.fold_seed_job import FoldSeedJob, TrainingData
@@ -110,6 +111,7 @@ class RunPart:
 
     def open(self, device: torch.device, observer: RunObserver) -> Trainings:
         """Ready to train on a device."""
+        method_name(self.config.method)  # a method of the user's own is not known to a new process
         return Trainings(self, device, observer)
 
 
