@@ -78,7 +78,9 @@ class TileEmbedding(nn.Module):
         if not self.layers:
             untouched: Tensor = self.dropout(features.to(self.like.dtype))
             return untouched
-        embedded = features.to(self.like.dtype)
+        # under autocast the first product converts the features, to what it needs
+        autocast = torch.is_autocast_enabled(features.device.type)
+        embedded = features if autocast else features.to(self.like.dtype)
         for layer in self.layers:
             embedded = self.mil_dropout(self.dropout(self.activation(layer(embedded))))
         return embedded

@@ -47,6 +47,12 @@ class RandomModule(nn.Module):
     def drop(self, x: Tensor, p: float) -> Tensor:
         """Values of x set to 0 with probability p, the others divided by 1 - p."""
         count = x.numel()
+        on_gpu = x.device.type == "cuda" and (self.generator is None or self.generator.device.type == "cuda")
+        if on_gpu and not _batched.get():
+            kept = torch.empty(x.shape, dtype=torch.bool, device=x.device).bernoulli_(1 - p, generator=self.generator)
+            # x * kept / (1 - p) in one pass, forward and backward
+            scaled: Tensor = torch.ops.aten.native_dropout_backward(x, kept, 1 / (1 - p))
+            return scaled
         if x.device.type != "cpu" or count < FEW or _batched.get():
             return x * (self.uniform(x.shape, x) >= p) / (1 - p)
         # Four numbers of 16 bits from every draw of a fast generator that one draw of the given one seeds: several

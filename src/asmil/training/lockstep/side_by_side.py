@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from asmil.errors import AsmilError
-from asmil.models.blocks.randomness import FEW, RandomModule
+from asmil.models.blocks.randomness import FEW, RandomModule, batched_draws
 from asmil.training.lockstep.bag_loss import AfterStep, plain_bag
 from asmil.training.lockstep.plain_forms import plain_forms
 from asmil.training.lockstep.rehearsal import NotSideBySide, refuse_settings, rehearse
@@ -241,7 +241,8 @@ class StackedDraws:
 
     def _drop(self, part: RandomModule, x: Tensor, p: float) -> Tensor:
         if x.device.type != "cpu" or x.numel() < FEW:
-            return RandomModule.drop(part, x, p)  # by `_uniform`
+            with batched_draws():
+                return RandomModule.drop(part, x, p)  # by `_uniform`
         ones = torch.ones(x.shape, dtype=x.dtype)
         return x * self._stacked(lambda source: source.drop(ones, p))
 
