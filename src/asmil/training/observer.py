@@ -19,7 +19,7 @@ class RunObserver:
         """Work before the first training: this many of all slides are done."""
 
     def note(self, text: str) -> None:
-        """Something that the user may not expect."""
+        """A note on something that the user may not expect."""
 
     def already_trained(self, fold: int, seed: int) -> None:
         """The training of a fold and seed was done by an earlier call."""

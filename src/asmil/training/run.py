@@ -145,7 +145,7 @@ def _train(
 def _refuse_other_task(cohort: Cohort, kind: TaskKind) -> None:
     if cohort.task != kind:
         raise AsmilError(
-            f"{cohort.path}: it was loaded for {cohort.task or 'no task'}, but the run is to learn {kind}; load the "
+            f"{cohort.path}: it was loaded for {cohort.task or 'no task'}, but the task of the run is {kind}; load the "
             f"cohort for the task {kind}"
         )
 
@@ -184,10 +184,10 @@ def _make_splits(cohort: Cohort, config: RunConfig) -> Splits:
 
 def _notes(config: RunConfig, cohort: Cohort, units: Sequence[Unit]) -> Iterator[str]:
     if config.folds > 1 and any(slide.split for slide in cohort.slides):
-        yield f"the manifest's column 'split' is not used, since {config.folds} folds were asked for"
+        yield f"the manifest's column 'split' is not used, since {config.folds} folds were requested"
     if config.data.leave_out == "site" and any(slide.split or slide.fold is not None for slide in cohort.slides):
-        yield "the manifest's column 'split' or 'fold' is not used, since every site is a fold"
+        yield "the manifest's column 'split' or 'fold' is not used, since each site is one fold"
     if config.data.max_tiles is not None:
-        yield f"training bags are capped at {config.data.max_tiles} tiles, drawn anew every epoch"
+        yield f"training bags are capped at {config.data.max_tiles} tiles, drawn again every epoch"
     if len(units) < len(cohort.slides):
         yield f"the slides of a patient are joined: {len(cohort.slides)} slides, {len(units)} bags"

@@ -28,7 +28,7 @@ from asmil.training.notes import read_choice
 from asmil.version import __version__
 
 _FREE_TO_CHANGE = {"training.device", "training.checkpoint_seconds", "cohort.manifest", "asmil"}
-"""Settings that may differ when a run goes on: they do not change what it computes."""
+"""Settings that may differ when a run resumes: they do not change what it computes."""
 
 _ADDED = ("attention", "stabilizers", "record", "nested")
 """Sections that runs of earlier versions do not have; their defaults train what those versions trained."""
@@ -91,7 +91,7 @@ class RunDescription:
         }
 
     def refuse_other_features(self, info: FeatureInfo) -> None:
-        """Raise if a feature file was made in another way than those of the training; what is not stated passes."""
+        """Raise if a feature file was made in another way than those of the training; missing metadata passes."""
         differing = []
         vectors = bool(self.features.get("slide_vectors"))
         if (info.slide_vector and not vectors) or (vectors and not info.may_be_slide_vector):
