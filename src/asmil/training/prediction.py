@@ -25,6 +25,7 @@ from asmil.tasks.base import Task
 from asmil.tasks.classification import Classification
 from asmil.tasks.ensemble import average
 from asmil.training import checkpoint
+from asmil.training.bundle import is_bundle, read_bundle
 from asmil.training.layout import TASK_FILE
 from asmil.training.operating_point import FILE as OPERATING_POINT_FILE
 from asmil.training.operating_point import OperatingPoint, read_operating_point
@@ -74,6 +75,8 @@ class RunPredictor:
         self.folder = RunFolder(run)
         self.description = self.folder.read()
         self.device = choose_device(device)
+        if is_bundle(self.folder.path):
+            read_bundle(self.folder.path)
         trainings = list(self.folder.trainings())
         self.trained = [self._load(fold, seed, path) for fold, seed, path in trainings if _is_finished(path)]
         if not self.trained:
@@ -208,4 +211,5 @@ def write_attention(path: Path, prediction: SlidePrediction, slides: Sequence[st
 
 
 def _is_finished(training: Path) -> bool:
-    return (training / "predictions.parquet").exists()
+    """Whether a training has ended; a bundle holds no others, and none of their predictions."""
+    return (training / "predictions.parquet").exists() or is_bundle(training.parents[1])
