@@ -28,7 +28,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from asmil import Anchor, Bag, MILModel, build
 from asmil.attention.normalizers import build_normalizer
-from asmil.attention.stabilizer import Attended
+from asmil.attention.stabilizer import AttentionStep
 from asmil.attention.stabilizers import TemporalEnsemble
 from asmil.files import write_json
 from asmil.memory import keep_freed_memory
@@ -117,7 +117,7 @@ def temporal_bytes(model: MILModel, bag: Bag) -> int:
     """What temporal ensembling keeps of one slide: the average of its past attention."""
     ensemble = TemporalEnsemble(model.normalizer)
     output = model.eval()(bag)
-    ensemble.penalty(Attended(bag, output.scores, output.embedding, model.normalizer))
+    ensemble.penalty(AttentionStep(bag, output.scores, output.embedding, model.normalizer))
     return sum(average.nbytes for average in ensemble.state_dict().values())
 
 

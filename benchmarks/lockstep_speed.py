@@ -24,10 +24,9 @@ import torch
 from asmil.files import write_json
 from asmil.training.config import RunConfig, resolve
 from asmil.training.lockstep import Replica
-from asmil.training.lockstep.one_at_a_time import train_one_at_a_time
 from asmil.training.lockstep.replicas import SharedBags, share_bags
 from asmil.training.lockstep.side_by_side import SideBySide
-from asmil.training.lockstep.train import build_trainers
+from asmil.training.lockstep.train import build_trainers, train_one_at_a_time
 from markdown_table import markdown_table
 from measuring import about, milliseconds
 

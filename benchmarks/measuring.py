@@ -56,7 +56,7 @@ def training_step(model: MILModel, bag: Bag, anchor: Anchor | None = None) -> St
         optimizer.zero_grad(set_to_none=True)
         model.before_step(0, 100)
         if anchor is not None:
-            anchor.look(bag)
+            anchor.prefetch(bag)
         output = model(bag)
         total = model.loss([output], target, task).total
         if anchor is not None:

@@ -28,8 +28,7 @@ from asmil.slides.image import SlideImage
 from asmil.slides.opening import open_slide
 from asmil.slides.settings import ClamConfig, TilingConfig, TissueConfig
 from asmil.slides.tiling import place_tiles
-from asmil.slides.tissue.clam import clam_tissue, search_level
-from asmil.slides.tissue.clam_parameters import resolve_clam
+from asmil.slides.tissue.clam import clam_tissue, resolve_clam, search_level
 from markdown_table import markdown_table
 from plain_clam import plain_contours, plain_coordinates
 

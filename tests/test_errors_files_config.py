@@ -5,8 +5,9 @@ import torch
 import yaml
 
 from asmil.cohort.features import FeatureSource
-from asmil.cohort.opened import open_features
-from asmil.cohort.pack_index import INDEX, PACK_VERSION, read_index
+from asmil.cohort.pack.files import INDEX
+from asmil.cohort.pack.index import PACK_VERSION, read_index
+from asmil.cohort.reader import open_features
 from asmil.config import merge, parse_assignments
 from asmil.documents import parse_yaml
 from asmil.errors import AsmilError, did_you_mean

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from asmil import MILModel
-from asmil.models.aem import AEM
-from asmil.models.blocks.query_pool import QueryPool
+from asmil.models.aem import AEM, QueryPool
 from asmil.models.dsmil import DSMIL
 from plain_methods.dsmil import PlainDSMIL
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from asmil.cohort.affine import AffineVerdict, affine_dependence, count_decides, share_of
+from asmil.attention.affine import AffineVerdict, affine_dependence, count_decides, share_of
 from asmil.errors import AsmilError
 from oracles.sheet import Allowance, Content, Kind, is_rows
 

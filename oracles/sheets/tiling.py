@@ -25,8 +25,7 @@ from asmil.slides.image import SlideImage
 from asmil.slides.opening import open_slide
 from asmil.slides.settings import ContourCheck
 from asmil.slides.tiling import keep_tiles
-from asmil.slides.tissue.clam import Segmentation, search_level, segment, tissue_of
-from asmil.slides.tissue.clam_parameters import REFERENCE_PX, ClamParameters
+from asmil.slides.tissue.clam import REFERENCE_PX, ClamParameters, Segmentation, search_level, segment, tissue_of
 from asmil.slides.tissue.contours import polygon_area
 from asmil.slides.tissue.regions import Tissue
 from asmil.slides.tissue.saturation import read_saturation

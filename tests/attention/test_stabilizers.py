@@ -9,7 +9,7 @@ from torch import nn
 from asmil import Anchor, AsmilError, Bag
 from asmil.attention import (
     NSF,
-    Attended,
+    AttentionStep,
     Entmax,
     EntropyReward,
     FeatureMatching,
@@ -42,17 +42,17 @@ def model():
     return Model()
 
 
-def attended(model: Model, bag: Bag, normalizer=None, rows=None) -> Attended:
+def attended(model: Model, bag: Bag, normalizer=None, rows=None) -> AttentionStep:
     output = model(bag)
-    return Attended(bag, output.scores, output.embedding, normalizer or Softmax(), rows)
+    return AttentionStep(bag, output.scores, output.embedding, normalizer or Softmax(), rows)
 
 
 def bag(n=9, seed=0, name="slide") -> Bag:
     return Bag(torch.randn(n, 5, generator=torch.Generator().manual_seed(seed)), id=name)
 
 
-def scored(scores, name="slide", normalizer=None) -> Attended:
-    return Attended(Bag(torch.zeros(scores.shape[1], 1), id=name), scores, torch.zeros(3), normalizer or Softmax())
+def scored(scores, name="slide", normalizer=None) -> AttentionStep:
+    return AttentionStep(Bag(torch.zeros(scores.shape[1], 1), id=name), scores, torch.zeros(3), normalizer or Softmax())
 
 
 def test_temporal_ensemble_is_the_average_of_a_slides_past():
@@ -141,12 +141,12 @@ def test_a_look_ahead_is_of_one_bag_and_changes_nothing(model):
     first, second = bag(), bag(seed=1)
     scores = model(first).scores
     plain = anchor.loss(first, scores)
-    anchor.look(first)
+    anchor.prefetch(first)
     with torch.no_grad():
         anchor.copy.score.weight.add_(1.0)  # what was seen already stays as it was
     assert torch.equal(anchor.loss(first, scores), plain)
     assert not torch.equal(anchor.loss(first, scores), plain)
-    anchor.look(first)
+    anchor.prefetch(first)
     assert torch.equal(anchor.attend(second), anchor.copy(second).scores)
 
 

@@ -15,8 +15,8 @@ import torch
 
 from asmil.cohort.features import FeatureSource, Provenance, fingerprint, inspect_features, read_bag, write_features
 from asmil.cohort.manifest import cohort_from_features
-from asmil.cohort.pack import pack_features
-from asmil.cohort.pack_index import read_index, write_index
+from asmil.cohort.pack.index import read_index, write_index
+from asmil.cohort.pack.packing import pack_features
 from tests.campaigns.kinds import Kind
 from tests.cohort.feature_writers import grid, make_slides, tiles, write_clam, write_stamp, write_tensor, write_trident
 

@@ -117,9 +117,9 @@ class DamagedFiles:
         except OSError as error:
             if error.filename is not None:  # which `asmil` tells in one sentence
                 return replace(found, name="clear error", message=str(error))
-            return replace(found, name="raw exception", message=_told(error), where=_where(error))
+            return replace(found, name="raw exception", message=_describe(error), where=_where(error))
         except Exception as error:  # noqa: BLE001 that is what is looked for
-            return replace(found, name="raw exception", message=_told(error), where=_where(error))
+            return replace(found, name="raw exception", message=_describe(error), where=_where(error))
         if was_finite and not is_finite(value):
             return replace(found, name="not finite")
         if digest(value) == expected:
@@ -134,7 +134,7 @@ def _names_the_file(message: str, kind: Kind, place: Path) -> bool:
     return any(name in message for name in (file.name, str(place), *slide))
 
 
-def _told(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:300]
 
 

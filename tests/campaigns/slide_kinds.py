@@ -13,8 +13,8 @@ import tifffile
 import torch
 from safetensors.torch import save_file
 
-from asmil.slides.annotation_files import write_asap, write_geojson
 from asmil.slides.annotations import rasterize, read_annotations, read_mask, tumor_area
+from asmil.slides.annotations.writing import write_asap, write_geojson
 from asmil.slides.encoders.state import read_state, state_hash
 from asmil.slides.opening import open_slide, require_resolution
 from asmil.slides.overview import read_overview

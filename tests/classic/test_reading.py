@@ -7,7 +7,7 @@ import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asmil.classic import find_sets, mat_file, read_set
+from asmil.classic import find_sets, read_set, reading
 from asmil.classic.bag_set import BagSet
 from asmil.errors import AsmilError
 from shared_data import SHARED_DATA, shared_file
@@ -286,8 +286,8 @@ def test_damaged_matlab_files_are_one_sentence(toy, tmp_path):
 @pytest.mark.parametrize("program", ["import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "while True: pass"])
 def test_a_reader_that_crashes_or_hangs_is_one_sentence(toy, tmp_path, monkeypatch, program):
     (tmp_path / "reader.py").write_text(program)
-    monkeypatch.setattr(mat_file, "READER", tmp_path / "reader.py")
-    monkeypatch.setattr(mat_file, "TIMEOUT_S", 2.0)
+    monkeypatch.setattr(reading, "READER", tmp_path / "reader.py")
+    monkeypatch.setattr(reading, "TIMEOUT_S", 2.0)
     write_mat_arrays(tmp_path / "a.mat", toy())
     with pytest.raises(AsmilError, match=r"a\.mat"):
         read_set(tmp_path / "a.mat")

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asmil.cohort.features import FeatureSource, Provenance, inspect_features, read_bag, write_features
-from asmil.cohort.formats import slide_groups
+from asmil.cohort.reader import slide_groups
 from asmil.errors import AsmilError
 from feature_writers import WIDTH, grid, tiles, write_clam, write_stamp, write_trident
 

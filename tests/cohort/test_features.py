@@ -19,8 +19,8 @@ from asmil.cohort.features import (
     read_bag,
     write_features,
 )
-from asmil.cohort.formats import common_step
 from asmil.cohort.manifest import cohort_from_features
+from asmil.cohort.reader import common_step
 from asmil.errors import AsmilError
 from asmil.version import __version__
 from feature_writers import WIDTH, grid, tiles, write_clam, write_stamp, write_tensor, write_trident

@@ -13,11 +13,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asmil.cohort import pack_index, pack_writing
 from asmil.cohort.features import FeatureSource, Provenance, read_bag, write_features
 from asmil.cohort.manifest import cohort_from_features
-from asmil.cohort.pack import pack_features, read_packed, write_pack
-from asmil.cohort.pack_reading import Pack
+from asmil.cohort.pack import index as pack_index
+from asmil.cohort.pack import writing as pack_writing
+from asmil.cohort.pack.packing import pack_features, read_packed, write_pack
+from asmil.cohort.pack.reading import Pack
 from asmil.errors import AsmilError
 from feature_writers import WIDTH, grid, make_slides, tiles, write_clam, write_stamp, write_tensor, write_trident
 
@@ -110,7 +111,7 @@ def test_a_killed_writer_leaves_a_pack_that_goes_on(tmp_path):
         "from pathlib import Path\n"
         "from asmil.cohort.features import FeatureSource\n"
         "from asmil.cohort.manifest import Slide\n"
-        "from asmil.cohort.pack import write_pack\n"
+        "from asmil.cohort.pack.packing import write_pack\n"
         "root = Path(sys.argv[1])\n"
         "paths = sorted((root / 'features').glob('*'))\n"
         "slides = [Slide(path.stem, path.stem, '0', FeatureSource(path)) for path in paths]\n"

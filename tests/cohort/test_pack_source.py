@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asmil.cohort.affine import cohort_dependence
+from asmil.attention.affine import cohort_dependence
 from asmil.cohort.check import check_cohort
 from asmil.cohort.features import (
     FeatureSource,
@@ -24,8 +24,8 @@ from asmil.cohort.features import (
 from asmil.cohort.loader import BagLoader
 from asmil.cohort.locate import find_features
 from asmil.cohort.manifest import cohort_from_features, load_cohort
-from asmil.cohort.pack import pack_features
-from asmil.cohort.pack_reading import Pack
+from asmil.cohort.pack.packing import pack_features
+from asmil.cohort.pack.reading import Pack
 from asmil.errors import AsmilError
 from feature_writers import WIDTH, grid, make_slides, tiles, write_clam, write_manifest, write_stamp, write_trident
 
@@ -151,7 +151,7 @@ def test_large_bags_are_views_of_one_mapping(tmp_path):
 def test_where_memory_is_not_promised_bags_are_copied(tmp_path, monkeypatch):
     import mmap
 
-    from asmil.cohort import pack_reading
+    from asmil.cohort.pack import reading as pack_reading
 
     real = mmap.mmap
 

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asmil.cohort.features import FeatureSource, Provenance, write_features
+from asmil.cohort.leakage import refuse_leakage
 from asmil.cohort.manifest import Cohort, Slide
-from asmil.cohort.splits import Splits, make_splits, refuse_leakage
+from asmil.cohort.splits import Splits, make_splits
 from asmil.errors import AsmilError
 from feature_writers import grid, make_slides, tiles, write_clam
 

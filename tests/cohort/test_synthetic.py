@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from asmil.cohort.synthetic import SyntheticConfig, make_synthetic, plan_slides, write_synthetic
 from asmil.cohort.synthetic.slides import draw_layout
-from asmil.cohort.synthetic.streams import orthonormal_rows
 from asmil.cohort.synthetic.tissue import draw_foci, draw_tissue
-from asmil.cohort.synthetic.world import SUB_MORPHOLOGIES, build_world, mahalanobis
+from asmil.cohort.synthetic.world import SUB_MORPHOLOGIES, build_world, mahalanobis, orthonormal_rows
 from asmil.config import parse_settings
 from asmil.errors import AsmilError
 

@@ -4,8 +4,7 @@ import torch
 
 from asmil import AsmilError, Bag, build
 from asmil.models import official
-from asmil.models.blocks.pseudo_bags import deal
-from asmil.models.dtfd import _rivals
+from asmil.models.dtfd import _rivals, deal
 from asmil.tasks.classification import Classification
 from asmil.training.config import TrainingConfig, resolve
 from asmil.training.optimization import build_optimizer, clip_gradients

@@ -6,8 +6,7 @@ import torch
 from asmil import AsmilError, Bag, build
 from asmil.memory import available_bytes
 from asmil.models import inference
-from asmil.models.inference import infer
-from asmil.models.memory_need import LiveBytes, bytes_needed
+from asmil.models.inference import LiveBytes, bytes_needed, infer
 from asmil.models.registry import methods
 
 WHOLE = [name for name in methods() if not build(name, 32, 2).can_stream]

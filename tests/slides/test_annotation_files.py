@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import numpy as np
 from shapely.geometry import shape
 
-from asmil.slides.annotation_files import write_asap, write_geojson
+from asmil.slides.annotations.writing import write_asap, write_geojson
 from asmil.slides.tissue.regions import Region
 
 SQUARE = np.array([[10, 20], [110, 20], [110, 220], [10, 220]], dtype=np.int32)

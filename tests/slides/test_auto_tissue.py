@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 
 from array_slide import EOSIN, NUCLEI, PALE_EOSIN, ArraySlide, as_jpeg, ellipse, glass
 from asmil.slides.settings import ClamConfig, TissueConfig
-from asmil.slides.tissue.auto import auto_tissue
+from asmil.slides.tissue.auto import auto_tissue, drop_small, fill_small, mask_regions, otsu
 from asmil.slides.tissue.finding import find_tissue
 from asmil.slides.tissue.geojson import region_shape, tissue_geojson
-from asmil.slides.tissue.outlines import drop_small, fill_small, mask_regions
-from asmil.slides.tissue.threshold import otsu
 from shared_data import REPOSITORY, SHARED_DATA, shared_file
 
 

@@ -10,8 +10,7 @@ from asmil.slides.clam_file import write_clam_coords
 from asmil.slides.clam_grid import clam_coordinates
 from asmil.slides.settings import ClamConfig
 from asmil.slides.tissue import clam, saturation
-from asmil.slides.tissue.clam import clam_tissue, search_level, segment
-from asmil.slides.tissue.clam_parameters import PRESETS, ClamParameters, resolve_clam
+from asmil.slides.tissue.clam import PRESETS, ClamParameters, clam_tissue, resolve_clam, search_level, segment
 from asmil.slides.tissue.contours import (
     fill_regions,
     keep_regions,

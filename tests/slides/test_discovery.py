@@ -4,9 +4,8 @@ import pandas as pd
 import pytest
 
 from asmil.errors import AsmilError
-from asmil.slides.discovery import SlideFile, find_slides
+from asmil.slides.discovery import SlideFile, find_slides, read_slide_table
 from asmil.slides.opening import open_slide
-from asmil.slides.slide_table import read_slide_table
 from shared_data import SHARED_DATA, shared_file
 
 

@@ -16,8 +16,7 @@ from asmil.errors import AsmilError
 from asmil.slides.opening import open_slide, require_resolution
 from asmil.slides.openslide_image import OpenSlideImage
 from asmil.slides.overview import read_overview
-from asmil.slides.segment_cache import SegmentCache
-from asmil.slides.tiff_segments import segments_meeting
+from asmil.slides.tiff_image import SegmentCache, segments_meeting
 from shared_data import SHARED_DATA, shared_file
 from tiff_writers import noise_image, shrunk, smooth_image, write_ome_slide, write_slide
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from asmil.slides.encoders import clip, pathology
-from asmil.slides.encoders.attention_pool import AttentionPooledTransformer
+from asmil.slides.encoders.clip import AttentionPooledTransformer
 from asmil.slides.encoders.registry import find_encoder
 from asmil.slides.encoders.vit import VisionTransformer, VitShape
 from vit_weights import draw_state

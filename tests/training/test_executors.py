@@ -94,19 +94,24 @@ def test_a_training_ends_with_the_executor_it_began_with(small_cohort, tmp_path,
 
 
 def test_seeds_are_all_begun_and_reported(small_cohort, tmp_path):
-    class Told(RunObserver):
+    class Seen(RunObserver):
         def __init__(self):
-            self.seen = []
+            self.begun, self.done = [], []
 
-        def training(self, fold, seed, epochs, done):
-            self.seen.append((fold, seed, epochs, done))
+        def training(self, fold, seed, epochs):
+            self.begun.append((fold, seed, epochs))
+
+        def already_trained(self, fold, seed):
+            self.done.append((fold, seed))
 
     config = resolve("asmil", changes={"training": {"epochs": 1}, "seeds": 2})
-    first, second = Told(), Told()
+    first, second = Seen(), Seen()
     train_run(small_cohort, tmp_path / "run", config, observer=first)
     train_run(small_cohort, tmp_path / "run", config, observer=second)
-    assert first.seen == [(0, 0, 1, False), (0, 1, 1, False)]
-    assert second.seen == [(0, 0, 1, True), (0, 1, 1, True)]
+    assert first.begun == [(0, 0, 1), (0, 1, 1)]
+    assert not first.done
+    assert not second.begun
+    assert second.done == [(0, 0), (0, 1)]
 
 
 def test_the_layout_holds_every_parameter_once():

@@ -18,14 +18,14 @@ manifest, out, method, changes, step, flush = sys.argv[1:]
 torch.set_num_threads(1)
 torch.set_flush_denormal(flush == "True")
 from asmil.training.config import resolve
-from asmil.training.keeper import Keeper
+from asmil.training.checkpoint import CheckpointStore
 from asmil.training.run import train_run
-save = Keeper.save_last
+save = CheckpointStore.save_last
 def save_and_die(self, tensors, progress):
     save(self, tensors, progress)
     if progress["step"] >= int(step):
         os.kill(os.getpid(), signal.SIGKILL)
-Keeper.save_last = save_and_die
+CheckpointStore.save_last = save_and_die
 train_run(manifest, out, resolve(method, changes=json.loads(changes)))
 """
 

@@ -26,13 +26,13 @@ def training_progress(console: Console) -> Iterator[RunObserver]:
         MofNCompleteColumn(),
         TextColumn("{task.fields[unit]}"),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[news]}"),
+        TextColumn("{task.fields[status]}"),
     )
     progress = Progress(*columns, console=console)
 
     class Bars(RunObserver):
         def __init__(self) -> None:
-            self.task = progress.add_task("", total=None, visible=False, unit="epochs", news="")
+            self.task = progress.add_task("", total=None, visible=False, unit="epochs", status="")
 
         def preparing(self, what: str, done: int, total: int) -> None:
             progress.start()
@@ -50,25 +50,25 @@ def training_progress(console: Console) -> Iterator[RunObserver]:
         def note(self, text: str) -> None:
             progress.console.print(f"note: {text}", highlight=False)
 
-        def training(self, fold: int, seed: int, epochs: int, done: bool) -> None:
-            progress.reset(
-                self.task,
-                description=f"fold {fold}, seed {seed}",
-                total=epochs,
-                completed=epochs if done else 0,
-                visible=True,
-                unit="epochs",
-                news="already trained" if done else "",
-            )
+        def already_trained(self, fold: int, seed: int) -> None:
+            self._show(fold, seed, total=1, completed=1, unit="training", status="already trained")
+
+        def training(self, fold: int, seed: int, epochs: int) -> None:
+            self._show(fold, seed, total=epochs, completed=0, unit="epochs", status="")
+
+        def _show(self, fold: int, seed: int, **fields: Any) -> None:
+            progress.reset(self.task, description=f"fold {fold}, seed {seed}", visible=True, **fields)
 
         def epoch(self, fold: int, seed: int, record: Mapping[str, Any]) -> None:
-            news = f"{record['stage']}  " if "stage" in record else ""
-            news += f"loss {record['train']['loss']:.3f}"
+            status = f"{record['stage']}  " if "stage" in record else ""
+            status += f"loss {record['train']['loss']:.3f}"
             for name, short in WATCHED.items():
                 value = (record["val"] or {}).get(name)
-                news += "" if value is None else f"  val {short} {value:.3f}"
+                status += "" if value is None else f"  val {short} {value:.3f}"
             # seeds that train side by side take turns
-            progress.update(self.task, description=f"fold {fold}, seed {seed}", completed=record["epoch"], news=news)
+            progress.update(
+                self.task, description=f"fold {fold}, seed {seed}", completed=record["epoch"], status=status
+            )
 
     try:
         yield Bars()

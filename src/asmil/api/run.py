@@ -14,8 +14,6 @@ from torch import Tensor
 
 from asmil.api.new_slides import ImageOptions, predict_slides
 from asmil.cohort.bag import Bag
-from asmil.cohort.features import inspect_features
-from asmil.cohort.loader import BagLoader
 from asmil.cohort.manifest import Cohort, cohort_from_features, load_cohort
 from asmil.cohort.splits import Splits
 from asmil.cohort.units import Unit, UnitKind, units_of
@@ -138,7 +136,7 @@ class TrainedRun:
         kind: one of the `heatmap_kinds` of the models; default: the first, as the method's authors draw it
         features: where the features of the cohort are, if not beside the manifest
         """
-        bag = as_bag(slide) if isinstance(slide, _BAG_TYPES) else self._bag(slide, features)
+        bag = as_bag(slide) if isinstance(slide, _BAG_TYPES) else self._predictor.read_bag(self._unit(slide, features))
         seen = self._folds_trained_on(bag.id)
         unseen = [one for one in self._predictor.trained if one.fold not in seen]
         return self._predictor.predict_bag(bag, attention=True, trained=unseen or None, heatmap_kind=kind)
@@ -261,12 +259,6 @@ class TrainedRun:
         table = self._splits
         chosen = (table[self._unit_column] == name) & (table["role"] == "train")
         return set(table.loc[chosen, "fold"].astype(int))
-
-    def _bag(self, slide: Path | str, features: Path | str | None) -> Bag:
-        unit = self._unit(slide, features)
-        for one in unit.slides:
-            self._predictor.description.refuse_other_features(inspect_features(one.source))
-        return BagLoader([unit], "none", prefetch=0).bag(0)
 
     def _unit(self, slide: Path | str, features: Path | str | None) -> Unit:
         known = set() if self._is_bundle else set(self._splits[self._unit_column])

@@ -24,13 +24,13 @@ from asmil.attention.normalizers import (
     sparsemax,
     standardized_nsf,
 )
-from asmil.attention.stabilizer import Attended, Stabilizer
+from asmil.attention.stabilizer import AttentionStep, Stabilizer
 from asmil.attention.stabilizers import EntropyReward, FeatureMatching, ScorePenalty, TemporalEnsemble
 
 __all__ = [
     "NSF",
     "Anchor",
-    "Attended",
+    "AttentionStep",
     "Entmax",
     "EntropyReward",
     "FeatureMatching",

@@ -16,15 +16,15 @@ import torch
 from torch import Tensor, nn
 
 from asmil.attention import divergences
-from asmil.attention.moving_copy import MovingCopy, Read, When, unwrapped
+from asmil.attention.ema import EmaCopy, Read, UpdateSchedule, unwrapped
 from asmil.attention.normalizers import Normalizer, Softmax, build_normalizer
-from asmil.attention.stabilizer import Attended
+from asmil.attention.stabilizer import AttentionStep
 from asmil.errors import AsmilError, AsmilWarning
 
 _TILES_TO_TELL_WEIGHTS = 10
 
 
-class Anchor(MovingCopy):
+class Anchor(EmaCopy):
     """Holds the attention of a model in training to that of its moving average.
 
     >>> import asmil, torch
@@ -54,7 +54,7 @@ class Anchor(MovingCopy):
         momentum: float = 0.999,
         normalizer: str | Normalizer = "nsf",
         weight: float = 1.0,
-        update: When = "step",
+        update: UpdateSchedule = "step",
         *,
         divergence: Literal["kl", "cross_entropy"] = "kl",
         reduction: Literal["sum", "mean"] = "sum",
@@ -89,9 +89,9 @@ class Anchor(MovingCopy):
         """The anchor's own scores of a bag, A x N."""
         return self.read(bag)
 
-    def penalty(self, attended: Attended) -> Tensor:
+    def penalty(self, step: AttentionStep) -> Tensor:
         """The loss, from what a training step shows to every stabilizer."""
-        return self._loss(attended.bag, attended.scores, attended.rows, None)
+        return self._loss(step.bag, step.scores, step.rows, None)
 
     def loss(self, bag: Any, scores: Tensor, rows: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """`weight * L_AS` for the scores that the model in training gave this bag.

@@ -12,7 +12,7 @@ from asmil.attention.normalizers import Normalizer
 
 
 @dataclass(frozen=True)
-class Attended:
+class AttentionStep:
     """What a training step shows to the stabilizers: a bag, and what the model in training made of it.
 
     bag: has an `id`, by which a stabilizer may know it again
@@ -40,10 +40,10 @@ class Stabilizer(nn.Module):
     It is saved with a checkpoint (`state_dict`) and moves with `.to()`.
     """
 
-    def look(self, bag: Any) -> None:
+    def prefetch(self, bag: Any) -> None:
         """Called before the model in training sees the bag, while nothing is held for its backward pass."""
 
-    def penalty(self, attended: Attended) -> Tensor:
+    def penalty(self, step: AttentionStep) -> Tensor:
         """The term for one bag of a training step, its weight included."""
         raise NotImplementedError
 

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from asmil.attention import divergences
-from asmil.attention.moving_copy import MovingCopy, When
+from asmil.attention.ema import EmaCopy, UpdateSchedule
 from asmil.attention.normalizers import Normalizer
-from asmil.attention.stabilizer import Attended, Stabilizer
+from asmil.attention.stabilizer import AttentionStep, Stabilizer
 from asmil.errors import AsmilError
 
 
@@ -45,8 +45,8 @@ class TemporalEnsemble(Stabilizer):
         self.rate = rate
         self.log_averages: dict[str, Tensor] = {}
 
-    def penalty(self, attended: Attended) -> Tensor:
-        slide, log_attention = str(attended.bag.id), attended.log_attention
+    def penalty(self, step: AttentionStep) -> Tensor:
+        slide, log_attention = str(step.bag.id), step.log_attention
         now = log_attention.detach()
         before = self.log_averages.get(slide)
         if before is None:
@@ -62,7 +62,7 @@ class TemporalEnsemble(Stabilizer):
         # the logarithm of rho * before + (1 - rho) * now, which does not underflow
         mixed = torch.logaddexp(before + math.log(self.rate), now + math.log1p(-self.rate)) if self.rate else now
         self.log_averages[slide] = mixed.clone()
-        return self.weight * _mean(per_row, attended.rows)
+        return self.weight * _mean(per_row, step.rows)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """The averages, by slide."""
@@ -73,7 +73,7 @@ class TemporalEnsemble(Stabilizer):
         self.log_averages = dict(state_dict)
 
 
-class FeatureMatching(MovingCopy):
+class FeatureMatching(EmaCopy):
     """Holds the bag feature to that of a moving copy of the model, as a distribution over its channels."""
 
     def __init__(
@@ -83,14 +83,14 @@ class FeatureMatching(MovingCopy):
         momentum: float = 0.999,
         teacher_temperature: float = 0.1,
         student_temperature: float = 1.0,
-        update: When = "step",
+        update: UpdateSchedule = "step",
     ) -> None:
         super().__init__(model, _embedding, momentum, update, "feature matching")
         self.weight = weight
         self.temperatures = (teacher_temperature, student_temperature)
 
-    def penalty(self, attended: Attended) -> Tensor:
-        teacher, student = self.read(attended.bag).float(), attended.embedding.float()
+    def penalty(self, step: AttentionStep) -> Tensor:
+        teacher, student = self.read(step.bag).float(), step.embedding.float()
         log_target, log_found = (
             torch.log_softmax(feature.flatten() / temperature, dim=-1)
             for feature, temperature in zip((teacher, student), self.temperatures, strict=True)
@@ -105,8 +105,8 @@ class EntropyReward(Stabilizer):
         super().__init__()
         self.weight = weight
 
-    def penalty(self, attended: Attended) -> Tensor:
-        return self.weight * _mean(divergences.negative_entropy(attended.log_attention), attended.rows)
+    def penalty(self, step: AttentionStep) -> Tensor:
+        return self.weight * _mean(divergences.negative_entropy(step.log_attention), step.rows)
 
 
 class ScorePenalty(Stabilizer):
@@ -116,11 +116,11 @@ class ScorePenalty(Stabilizer):
         super().__init__()
         self.weight = weight
 
-    def penalty(self, attended: Attended) -> Tensor:
-        scores = attended.scores.float()
+    def penalty(self, step: AttentionStep) -> Tensor:
+        scores = step.scores.float()
         masked = scores == -torch.inf
         squares = scores.masked_fill(masked, 0).square().sum(dim=-1) / (~masked).sum(dim=-1).clamp_min(1)
-        return self.weight * _mean(squares, attended.rows)
+        return self.weight * _mean(squares, step.rows)
 
 
 def _mean(per_row: Tensor, rows: Tensor | None) -> Tensor:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
-from asmil.classic.bag_set import BagSet
-from asmil.classic.delimited_text import read_delimited
-from asmil.classic.mat_file import read_mat
-from asmil.classic.npz_file import read_npz_set
-from asmil.classic.svmlight import is_svmlight, read_svmlight
+import numpy as np
+
+from asmil.classic import mat_reader
+from asmil.classic.bag_set import BagSet, make_bag_set
+from asmil.classic.text_sets import is_svmlight, read_delimited, read_svmlight
+from asmil.cohort.numpy_files import DAMAGED_NUMPY, read_npz
 from asmil.errors import AsmilError
 
 TEXT_SUFFIXES = (".data", ".csv", ".svm", ".svmlight", ".txt")
@@ -62,3 +67,59 @@ def _existing(path: Path) -> Path:
     if not path.is_file():
         raise AsmilError(f"{path} is neither a file nor a folder; check the path")
     return path
+
+
+def read_npz_set(path: Path) -> BagSet:
+    """An archive with `features` (N x D), `bag` (N) and `label` (one a bag, or one an instance)."""
+    try:
+        arrays = read_npz(path, ("features", "bag", "label"))
+    except DAMAGED_NUMPY as error:
+        reason = " ".join(str(error).split())
+        raise AsmilError(f"{path}: it cannot be read as .npz ({reason}); write it anew with numpy.savez") from None
+    missing = {"features", "bag", "label"} - arrays.keys()
+    if missing:
+        raise AsmilError(
+            f"{path}: it has no {' and no '.join(sorted(missing))}; an .npz needs features (instances x features), "
+            "bag (the bag of every instance) and label (one a bag)"
+        )
+    return from_arrays(path, arrays)
+
+
+def from_arrays(path: Path, arrays: Mapping[str, Any]) -> BagSet:
+    """A set from `features`, `bag` and `label`; labels of bags are told from labels of instances by their number."""
+    bag, label = np.asarray(arrays["bag"]).reshape(-1), np.asarray(arrays["label"]).reshape(-1)
+    if len(label) != len(bag):
+        names = np.unique(bag) if bag.dtype.kind in "iu" else bag[:0]
+        if len(names) != len(label) or not len(names) or names[0] != 0 or names[-1] != len(label) - 1:
+            raise AsmilError(
+                f"{path}: {len(label)} labels fit neither {len(bag)} instances nor {len(names)} bags numbered from 0; "
+                "give one label a bag, in the order of the numbers in bag"
+            )
+        label = label[bag]
+    return make_bag_set(path, arrays["features"], bag, label)
+
+
+READER = Path(mat_reader.__file__)
+TIMEOUT_S = 300.0
+
+
+def read_mat(path: Path) -> BagSet:
+    """A .mat file of one of the three forms in `mat_reader.FORMS`, read in a process of its own."""
+    with TemporaryDirectory(prefix="asmil-mat-") as folder:
+        out = Path(folder) / "arrays.npz"
+        # -P: no module beside the program, or in the working folder, is taken for one of SciPy's
+        command = [sys.executable, "-P", "-X", "utf8", str(READER), str(path.absolute()), str(out)]
+        try:
+            ended = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False, encoding="utf-8")
+        except subprocess.TimeoutExpired:
+            raise AsmilError(
+                f"{path}: it cannot be read as a .mat file within {TIMEOUT_S:g} s; write it anew with '-v7'"
+            ) from None
+        if ended.returncode == mat_reader.REFUSED:
+            raise AsmilError(f"{path}: {ended.stdout.strip()}")
+        if ended.returncode != 0:
+            raise AsmilError(
+                f"{path}: it cannot be read as a .mat file (its reader ended with code {ended.returncode}: the file is "
+                "damaged); write it anew with '-v7'"
+            )
+        return from_arrays(path, read_npz(out))

@@ -10,7 +10,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from asmil.cohort.affine import CohortDependence, Form, Share
+    from asmil.attention.affine import CohortDependence, Form, Share
 
 PAPER_PERCENT = {"CAMELYON-16": 99.24, "CAMELYON-17": 99.80, "BRACS": 96.08}
 TITLES = {"plain": "bag feature", "softmax": "its softmax"}
@@ -32,7 +32,7 @@ def affine(
     from rich.console import Console
     from rich.progress import Progress
 
-    from asmil.cohort.affine import cohort_dependence
+    from asmil.attention.affine import cohort_dependence
     from asmil.errors import AsmilError
     from asmil.files import replacing
 
@@ -62,7 +62,7 @@ def affine(
 
 
 def _shares(found: CohortDependence, deduplicate: bool) -> dict[str, dict[Form, Share]]:
-    from asmil.cohort.affine import FORMS
+    from asmil.attention.affine import FORMS
 
     shares = {"all_tiles": {form: found.share(form) for form in FORMS}}
     if deduplicate:

@@ -178,8 +178,7 @@ def _write(report: dict[str, Any], out: Path) -> None:
 def _print(report: dict[str, Any], out: Path | None) -> None:
     from rich.console import Console
 
-    from asmil.classic.console_tables import paper_grid, rule_grid, rule_title
-    from asmil.classic.tables import rules_of
+    from asmil.classic.tables import paper_grid, rule_grid, rule_title, rules_of
 
     console = Console(highlight=False)
     for rule in rules_of(report):

@@ -11,7 +11,7 @@ from asmil.cli.item_timeout import ITEM_TIMEOUT_HELP
 
 if TYPE_CHECKING:
     from asmil.cohort.manifest import Slide
-    from asmil.cohort.pack import PackReport
+    from asmil.cohort.pack.packing import PackReport
     from asmil.cohort.problems import Problem
 
 TABLES = (".csv", ".parquet", ".pq")
@@ -41,7 +41,7 @@ def pack(
     from rich.console import Console
     from rich.progress import Progress
 
-    from asmil.cohort.pack import pack_features
+    from asmil.cohort.pack.packing import pack_features
     from asmil.errors import AsmilError
 
     slides, missing = _slides(place, features)
@@ -82,7 +82,7 @@ def _slides(place: Path, features: Path | None) -> tuple[list[Slide], list[Probl
 
 
 def _told(report: PackReport) -> str:
-    from asmil.cohort.stored import stored_bytes
+    from asmil.cohort.source import stored_bytes
 
     assert report.pack is not None
     entries = report.pack.entries.values()

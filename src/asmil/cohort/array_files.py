@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.torch_version import TorchVersion
 
-from asmil.cohort.formats import FEATURE_NAMES, first_line
 from asmil.cohort.numpy_files import DAMAGED_NUMPY, NPY_MAGIC, is_npz, read_npy, read_npz
 from asmil.cohort.problems import fail, listed
-from asmil.cohort.source import Layout
+from asmil.cohort.source import FEATURE_NAMES, Layout
 
 ZIP_MAGIC = b"PK"
 PICKLE_MAGIC = b"\x80"
@@ -60,6 +59,11 @@ def read_array_file(path: Path, mmap: bool = False) -> ArrayFile | None:
     if start.startswith((ZIP_MAGIC, PICKLE_MAGIC)):
         return _from_torch(path, mmap and start.startswith(ZIP_MAGIC))
     return None
+
+
+def first_line(error: Exception) -> str:
+    """The first line of what an error says, without quotes around it."""
+    return (str(error).strip("'\"").splitlines() or [type(error).__name__])[0]
 
 
 def _from_numpy(path: Path, single: bool, mmap: bool) -> ArrayFile:

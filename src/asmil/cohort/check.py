@@ -14,9 +14,8 @@ from asmil.cohort.leakage import duplicate_problems, patient_problems
 from asmil.cohort.manifest import Cohort, Slide, read_manifest
 from asmil.cohort.outcomes import contradictions
 from asmil.cohort.problems import Problem, listed, problems_of
-from asmil.cohort.source import FeatureInfo
+from asmil.cohort.source import FeatureInfo, stored_bytes
 from asmil.cohort.splits import make_splits
-from asmil.cohort.stored import stored_bytes
 from asmil.cohort.table import OUTCOME_COLUMNS, label_names, number
 from asmil.cohort.units import units_of
 from asmil.errors import AsmilError

@@ -7,7 +7,7 @@ from functools import cache, cached_property
 from pathlib import Path
 
 from asmil.cohort.locate import find_features, find_nested_features
-from asmil.cohort.pack_index import is_pack
+from asmil.cohort.pack.files import is_pack
 from asmil.cohort.problems import SHOWN, Problem, listed
 from asmil.cohort.source import GROUP_MARK, FeatureSource
 from asmil.errors import AsmilError, did_you_mean

@@ -18,9 +18,16 @@ from torch import Tensor
 from asmil.cohort.bag import COORDS_UM, LOWRES, LOWRES_TILES, Bag
 from asmil.cohort.checksums import checksum_of
 from asmil.cohort.fingerprint import content_hash, fingerprint
-from asmil.cohort.formats import CHECKSUM_KEY, FORMAT_KEY, FORMAT_VERSION, common_step
-from asmil.cohort.opened import OpenFeatures, as_tensor, open_features
 from asmil.cohort.problems import fail
+from asmil.cohort.reader import (
+    CHECKSUM_KEY,
+    FORMAT_KEY,
+    FORMAT_VERSION,
+    OpenFeatures,
+    as_tensor,
+    common_step,
+    open_features,
+)
 from asmil.cohort.source import FeatureInfo, FeatureSource, Provenance
 from asmil.errors import AsmilError
 from asmil.hdf5 import new_hdf5, set_attributes
@@ -79,10 +86,15 @@ def inspect_features(source: FeatureSource) -> FeatureInfo:
     Where the side of a tile is not stated, it is the most frequent step between tiles, marked as inferred.
     """
     with open_features(source, mmap=True) as file:
-        info = file.info
-        if info.tile_px_level0 is not None or info.coords_unit != "px" or info.n_tiles == 0:
-            return info
-        coords = file.read_coords()
+        return info_of(file)
+
+
+def info_of(file: OpenFeatures) -> FeatureInfo:
+    """What the header of an open feature file says, see `inspect_features`."""
+    info = file.info
+    if info.tile_px_level0 is not None or info.coords_unit != "px" or info.n_tiles == 0:
+        return info
+    coords = file.read_coords()
     step = None if coords is None else common_step(coords)
     return info if step is None else replace(info, tile_px_level0=step, tile_inferred=True)
 

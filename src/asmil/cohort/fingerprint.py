@@ -8,9 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asmil.cohort.opened import OpenFeatures, open_features
-from asmil.cohort.source import FeatureSource
-from asmil.cohort.stored import source_state
+from asmil.cohort.reader import OpenFeatures, open_features
+from asmil.cohort.source import FeatureSource, source_state
 
 SAMPLED_ROWS = 8
 ROWS_AT_ONCE = 4096
@@ -23,7 +22,8 @@ def fingerprint(source: FeatureSource) -> str:
     """A cheap hash: the shape and a few rows, spread over the slide. Equal files have equal fingerprints."""
     key = (source, source_state(source.path))
     if key not in _known:
-        _known[key] = _fingerprint(source)
+        with open_features(source, mmap=True) as file:
+            _known[key] = fingerprint_of(file)
     return _known[key]
 
 
@@ -32,12 +32,12 @@ def remember_fingerprint(source: FeatureSource, value: str) -> None:
     _known[source, source_state(source.path)] = value
 
 
-def _fingerprint(source: FeatureSource) -> str:
-    with open_features(source, mmap=True) as file:
-        digest = _started(file)
-        if file.info.n_tiles:
-            rows = np.unique(np.linspace(0, file.info.n_tiles - 1, SAMPLED_ROWS).astype(np.int64))
-            digest.update(_half_bytes(file.features(rows)))
+def fingerprint_of(file: OpenFeatures) -> str:
+    """The fingerprint of an open feature file."""
+    digest = _started(file)
+    if file.info.n_tiles:
+        rows = np.unique(np.linspace(0, file.info.n_tiles - 1, SAMPLED_ROWS).astype(np.int64))
+        digest.update(_half_bytes(file.features(rows)))
     return digest.hexdigest()
 
 

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from asmil.cohort.features import inspect_features, read_bag
-from asmil.cohort.fingerprint import fingerprint, remember_fingerprint
+from asmil.cohort.features import info_of, read_bag
+from asmil.cohort.fingerprint import fingerprint_of, remember_fingerprint
 from asmil.cohort.manifest import Slide
 from asmil.cohort.problems import CohortError
+from asmil.cohort.reader import open_features
 from asmil.cohort.source import FeatureInfo, FeatureSource
 from asmil.engine.guarded import guard_limit, guarded
 from asmil.errors import AsmilError
@@ -54,10 +55,11 @@ def inspect_slides(
 
 
 def _inspect(deep: bool, slide: Slide) -> _Inspected:
-    info = inspect_features(slide.source)
-    if deep or info.n_tiles == 0:
+    with open_features(slide.source, mmap=True) as file:
+        found = _Inspected(info_of(file), fingerprint_of(file))
+    if deep or found.info.n_tiles == 0:
         read_bag(slide.source, slide.slide, slide.mpp, verify=True)
-    return _Inspected(info, fingerprint(slide.source))
+    return found
 
 
 def _naming(slide: Slide, error: AsmilError) -> AsmilError:

@@ -6,14 +6,11 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from asmil.cohort.fingerprint import content_hash, fingerprint
 from asmil.cohort.manifest import Cohort, Slide
 from asmil.cohort.problems import Problem, listed, raise_errors
-
-if TYPE_CHECKING:
-    from asmil.cohort.splits import Splits
+from asmil.cohort.splits import Splits
 
 
 def refuse_leakage(cohort: Cohort, splits: Splits) -> None:

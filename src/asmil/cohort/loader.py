@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -16,9 +17,9 @@ from torch import Tensor
 from asmil.cohort.bag import Bag
 from asmil.cohort.features import read_bag
 from asmil.cohort.manifest import Slide
-from asmil.cohort.pack import read_packed, write_pack
-from asmil.cohort.pack_reading import Pack
-from asmil.cohort.stored import stored_bytes
+from asmil.cohort.pack.packing import Progress, read_packed, write_pack
+from asmil.cohort.pack.reading import Pack
+from asmil.cohort.source import stored_bytes
 from asmil.cohort.units import Unit, join_bags
 from asmil.errors import AsmilError, did_you_mean
 
@@ -37,6 +38,7 @@ class BagLoader:
         in `cache_folder`; "auto" is "memory" if the files fit in a quarter of the free RAM, else "none"
     prepare: parameter-free work on a bag (neighbors, clusters); what it adds to the extras is kept, room allowing
     prefetch: how many bags may be read ahead; workers: how many threads read them
+    packing: called with (slides done, slides in all) while features are packed
     """
 
     def __init__(
@@ -47,31 +49,34 @@ class BagLoader:
         prepare: Callable[[Bag], Bag] | None = None,
         prefetch: int = 4,
         workers: int = 1,
+        packing: Progress | None = None,
     ) -> None:
         if cache not in get_args(CacheMode):
             raise AsmilError(f"cache '{cache}' is not known; {did_you_mean(cache, get_args(CacheMode))}")
         self.units = tuple(unit if isinstance(unit, Unit) else Unit.of_slide(unit) for unit in units)
         slides = [slide for unit in self.units for slide in unit.slides]
         self.cache = _fitting(slides) if cache == "auto" else cache
-        self._cache_folder = cache_folder
         self._prepare = prepare
         self._prefetch = prefetch
         self._workers = workers
         self._kept: dict[int, Bag] = {}
         self._added: dict[int, dict[str, Any]] = {}
-        self._room_for_extras = int(EXTRAS_SHARE_OF_RAM * psutil.virtual_memory().available)
+        self._room_for_extras = _room_for_extras()
         self._pack: Pack | None = None
         if self.cache == "disk" and slides:
             if cache_folder is None:
                 raise AsmilError("cache 'disk' needs a folder; give cache_folder")
-            self._pack = write_pack(slides, Path(cache_folder) / PACK_NAME)
+            self._pack = write_pack(slides, Path(cache_folder) / PACK_NAME, packing)
 
     def __len__(self) -> int:
         return len(self.units)
 
     def preparing(self, prepare: Callable[[Bag], Bag]) -> BagLoader:
         """A loader of the same bags that prepares them in another way; what this one keeps is not shared."""
-        return BagLoader(self.units, self.cache, self._cache_folder, prepare, self._prefetch, self._workers)
+        other = copy(self)
+        other._prepare, other._kept, other._added = prepare, {}, {}
+        other._room_for_extras = _room_for_extras()
+        return other
 
     def bag(self, index: int) -> Bag:
         """The prepared bag of one slide or patient."""
@@ -142,6 +147,10 @@ def _naming(name: str, slide: Slide) -> Iterator[None]:
     except Exception as error:
         error.add_note(f"while reading slide '{slide.slide}' ({slide.source})")
         raise
+
+
+def _room_for_extras() -> int:
+    return int(EXTRAS_SHARE_OF_RAM * psutil.virtual_memory().available)
 
 
 def _bytes(value: Any) -> int:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from asmil.cohort.formats import slide_groups
-from asmil.cohort.pack_index import is_pack
-from asmil.cohort.pack_reading import Pack
+from asmil.cohort.pack.files import is_pack
+from asmil.cohort.pack.reading import Pack
 from asmil.cohort.problems import fail
+from asmil.cohort.reader import slide_groups
 from asmil.cohort.source import FeatureSource
 
 # the last found wins: the folder itself before CLAM's subfolders, HDF5 (which has coordinates) before tensors

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from asmil.cohort.feature_search import FeatureSearch
 from asmil.cohort.locate import find_features, holds_a_cohort
-from asmil.cohort.naming import naming_problems
-from asmil.cohort.patient_columns import patient_column_problems
+from asmil.cohort.manifest_checks import naming_problems, patient_column_problems
 from asmil.cohort.problems import Problem, fail, raise_errors
 from asmil.cohort.source import FeatureSource
 from asmil.cohort.table import (

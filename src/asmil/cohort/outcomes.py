@@ -64,14 +64,14 @@ def contradictions(cohort: Cohort, units: Sequence[Unit], kind: TaskKind) -> lis
     problems = []
     columns = OUTCOME_COLUMNS[kind]
     for unit in units:
-        if len({_told(slide, kind) for slide in unit.slides}) > 1:
+        if len({_stated(slide, kind) for slide in unit.slides}) > 1:
             what = f"the slides of patient '{unit.patient}' differ in {' or '.join(columns)}"
             todo = "give all slides of a patient the same, or predict slide by slide (data.unit=slide)"
             problems.append(Problem("error", str(cohort.path), what, todo))
     return problems
 
 
-def _told(slide: Slide, kind: TaskKind) -> Hashable:
+def _stated(slide: Slide, kind: TaskKind) -> Hashable:
     """What a row says of its slide; `a;b` and `b;a` are the same labels, 1 and 1.0 the same value."""
     if kind == "survival":
         return slide.time, slide.event

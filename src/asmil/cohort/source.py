@@ -1,13 +1,19 @@
-"""Where features lie and what is known about them."""
+"""Where features are stored, the state of that file or pack, and what is known about the features."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from asmil.cohort.pack.files import OWN_FILES, index_state, is_pack
+from asmil.cohort.problems import fail
+
 Layout = Literal["asmil", "trident", "clam", "stamp", "stamp_historic", "cohort_h5", "tensor", "numpy"]
 CoordsUnit = Literal["px", "um"]
+FEATURE_NAMES = ("features", "feats", "feat")
+"""What tools call the dataset of the features."""
 GROUP_MARK = "::"
 """Between a file or a pack and the slide in it."""
 
@@ -86,3 +92,21 @@ class FeatureInfo(Provenance):
         if self.tile_um is not None:
             return self.tile_um
         return self.tile_px * self.tile_mpp if self.tile_px and self.tile_mpp else None
+
+
+def source_state(path: Path) -> tuple[int, int]:
+    """Size and time of change; a file rewritten since, or a pack written to, has others."""
+    if is_pack(path) and (states := index_state(path)):
+        return sum(size for _, size, _ in states), max(changed for _, _, changed in states)
+    try:
+        stat = os.stat(path)
+    except FileNotFoundError:
+        fail(path, "the feature file does not exist", "correct its path or extract the slide")
+    return stat.st_size, stat.st_mtime_ns
+
+
+def stored_bytes(path: Path) -> int:
+    """Bytes on disk."""
+    if is_pack(path):
+        return sum(file.stat().st_size for file in path.iterdir() if file.name in OWN_FILES)
+    return path.stat().st_size

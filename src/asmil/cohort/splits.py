@@ -12,7 +12,6 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from asmil.cohort.holdout import Subjects, hold_out, refuse_absent, refuse_rare, stratified_folds
-from asmil.cohort.leakage import refuse_leakage
 from asmil.cohort.manifest import Cohort, Slide
 from asmil.cohort.outcomes import outcomes_of
 from asmil.cohort.problems import fail, listed
@@ -21,8 +20,6 @@ from asmil.cohort.units import Unit
 from asmil.files import replacing
 from asmil.tasks.base import TaskKind
 from asmil.text_table import read_text_table
-
-__all__ = ["ROLES", "Roles", "Splits", "inner_splits", "make_splits", "refuse_leakage"]
 
 Roles = Literal["train", "val", "test"]
 ROLES: tuple[Roles, ...] = ("train", "val", "test")

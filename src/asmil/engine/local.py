@@ -119,27 +119,27 @@ class _Processes:
         return [self._receive(slots[pipe]) for pipe in wait(list(slots), timeout_s) if isinstance(pipe, Connection)]
 
     def stop(self, slot: int) -> None:
-        self._bury(slot)
+        self._reap(slot)
 
     def close(self) -> None:
         for member in self._members.values():
             member.process.terminate()
         for slot in list(self._members):
-            self._bury(slot)
+            self._reap(slot)
 
     def _receive(self, slot: int) -> Event:
         try:
             event: Event = self._members[slot].pipe.recv()
         except (EOFError, OSError):
             was_ready = slot in self._ready
-            return Lost(slot, how_it_died(self._bury(slot), was_ready))
+            return Lost(slot, how_it_died(self._reap(slot), was_ready))
         if isinstance(event, Ready):
             self._ready.add(slot)
         elif isinstance(event, Lost | NotMade):
-            self._bury(slot)
+            self._reap(slot)
         return event
 
-    def _bury(self, slot: int) -> int | None:
+    def _reap(self, slot: int) -> int | None:
         member = self._members.pop(slot)
         self._ready.discard(slot)
         member.pipe.close()

@@ -27,20 +27,71 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from asmil.attention.divergences import negative_entropy
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.abmil import ABMIL, ABMILConfig
-from asmil.models.base import Loss, MILModel, Output, inner_width, lend_normalizer
+from asmil.models.attention_pool import AttentionPoolModel
+from asmil.models.base import Loss, MILModel, Output, inner_width, lend_normalizer, refuse_uneven
 from asmil.models.blocks.dual_stream import LINEAR_QUERY, from_official, official_names
-from asmil.models.blocks.embedding import EmbeddingConfig
-from asmil.models.blocks.query_pool import QueryPool, QueryPoolConfig
+from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
+from asmil.models.blocks.folded import FoldedProjections, embed_and_attend, single_layer
 from asmil.models.dsmil import DSMIL, DSMILConfig
 from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
 from asmil.models.registry import register
 from asmil.tasks.base import Task
+
+
+class QueryPoolConfig(EmbeddingConfig):
+    """Architecture of a query pool."""
+
+    heads: int = Field(8, ge=1, description="H")
+    dropout: float = Field(0.1, ge=0, lt=1, description="on the output of the attention block")
+    init_std: float = Field(1e-6, ge=0, description="standard deviation of the query at the start")
+
+
+class QueryPool(AttentionPoolModel):
+    """Attention of one learned query with several heads, the base that the authors of ACMIL and AEM call MHA.
+
+        h_i  = act(W_e x_i)
+        z_ik = (W_q p + b_q)_k . (W_k h_i + b_k)_k / sqrt(d)                 head k, query p, d = I / H
+        b    = LayerNorm(Dropout(W_o [sum_i softmax(z_:k)_i (W_v h_i + b_v)_k]_k + b_o))
+        logits = W_c b + b_c
+
+    The query does not depend on the bag, so no key and no value of a tile is formed (`blocks/folded.py`). It is not
+    registered as a method of its own.
+    """
+
+    config_type = QueryPoolConfig
+    score_axes = ("head",)
+    config: QueryPoolConfig
+
+    def __init__(self, in_features: int, n_outputs: int, config: QueryPoolConfig) -> None:
+        super().__init__(in_features, n_outputs, config)
+        self.embedding = TileEmbedding(in_features, config, bias=False)
+        width = self.embedding.width
+        refuse_uneven(width, config.heads)
+        self.query = nn.Parameter(config.init_std * torch.randn(1, width))
+        self.block = FoldedProjections(1, width, config.heads, config.dropout)
+        self.head = nn.Linear(width, n_outputs)
+
+    def score(self, embedded: Tensor) -> Tensor:
+        vectors, constants = self.block.fold_queries(self.query)
+        return torch.addmm(constants.to(embedded.dtype), vectors.to(embedded.dtype), embedded.t())
+
+    def forward(self, bag: Bag) -> Output:
+        weight = single_layer(self.embedding, self.normalizer, bag.features)
+        if weight is None:
+            return super().forward(bag)
+        vectors, constants = self.block.fold_queries(self.query)
+        scores, pooled = embed_and_attend(bag.features.to(weight.dtype), weight, vectors, constants)
+        return self.readout(pooled, scores)
+
+    def readout(self, pooled: Tensor, scores: Tensor | None) -> Output:
+        embedding = self.block.project_pooled(pooled).squeeze(0)
+        return Output(self.head(embedding), scores, embedding)
 
 
 class AEMConfig(EmbeddingConfig):

@@ -33,7 +33,7 @@ from asmil.models.attention_pool import AttentionPoolModel
 from asmil.models.base import Output, refuse_uneven
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.folded import FoldedProjections, embed_and_attend, single_layer
-from asmil.models.blocks.randomness import TokenDrop
+from asmil.models.blocks.token_drop import TokenDrop
 from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official
 from asmil.models.registry import register
 

@@ -41,7 +41,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from asmil.cohort.bag import Bag
@@ -52,7 +52,6 @@ from asmil.models.blocks.dual_stream import two_stream_loss
 from asmil.models.blocks.maskable import AttentionEncoder, Network
 from asmil.models.blocks.masking import Mask, MaskRatios, choose_masked, cosine
 from asmil.models.blocks.mhim_config import MHIMConfig
-from asmil.models.blocks.momentum import move_towards
 from asmil.models.blocks.nystrom import as_distribution
 from asmil.models.blocks.randomness import RandomModule
 from asmil.models.layouts.mhim import FORMS
@@ -293,3 +292,11 @@ class MHIM(PureMHIM):
 
 for _form in FORMS:
     register_official(_form)
+
+
+@torch.no_grad()
+def move_towards(slow: nn.Module, fast: nn.Module, momentum: float) -> None:
+    """`slow <- momentum slow + (1 - momentum) fast`, for the parameters (not the buffers) of two equal modules."""
+    slow_parameters: list[Tensor] = list(slow.parameters())
+    fast_parameters = [parameter.detach() for parameter in fast.parameters()]
+    torch._foreach_lerp_(slow_parameters, fast_parameters, 1.0 - momentum)

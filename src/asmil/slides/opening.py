@@ -20,7 +20,7 @@ from asmil.slides.picture_image import PictureImage
 from asmil.slides.resolution import from_properties, given_resolution
 from asmil.slides.tiff_image import TiffImage
 from asmil.slides.tiff_loops import refuse_looping_pages
-from asmil.slides.tiff_pages import TIFF_TROUBLE, find_levels, pages_like, refuse_absurd_pages, tiff_resolution
+from asmil.slides.tiff_pages import TIFF_ERRORS, find_levels, pages_like, refuse_absurd_pages, tiff_resolution
 
 TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 READ_HERE = ("aperio", "generic-tiff")
@@ -93,7 +93,7 @@ def _open_with_openslide(path: Path, given: Resolution | None) -> SlideImage:
             image = _same_tiff(path, slide, given)
         except AsmilError:
             raise
-        except TIFF_TROUBLE:
+        except TIFF_ERRORS:
             image = None
         if image is not None:
             slide.close()
@@ -129,7 +129,7 @@ def _open_with_tifffile(path: Path, given: Resolution | None) -> SlideImage:
             return image
     except AsmilError:
         raise
-    except TIFF_TROUBLE as error:
+    except TIFF_ERRORS as error:
         raise AsmilError(f"{path}: the TIFF is damaged ({one_line(error)}); {COPY_AGAIN}") from error
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import cast
+from typing import Any, NamedTuple, cast
 
 import cv2
 import numpy as np
@@ -15,12 +17,12 @@ from numpy.typing import NDArray
 
 from asmil.slides.file_names import slide_name
 from asmil.slides.image import Pixels, Resolution, SlideImage
-from asmil.slides.levels import true_downsamples
+from asmil.slides.levels import Size, true_downsamples
 from asmil.slides.openslide_image import CACHE_BYTES, unreadable
 from asmil.slides.pixel_regions import over_gray, paste, read_between
-from asmil.slides.segment_cache import SegmentCache
-from asmil.slides.tiff_pages import PHOTOMETRIC
-from asmil.slides.tiff_segments import Page, is_stored_as_array, page_size, segments_meeting
+
+Page = Any
+"""A tifffile.TiffPage; tifffile computes most of its attributes, and does not type them."""
 
 
 class TiffImage(SlideImage):
@@ -107,4 +109,98 @@ def _rgb(canvas: NDArray[np.uint8], photometric: int, outside: int) -> Pixels:
     if channels == 4:
         return over_gray(canvas, outside)
     rgb = cast(Pixels, cv2.cvtColor(canvas, cv2.COLOR_GRAY2RGB))
-    return 255 - rgb if photometric == PHOTOMETRIC.MINISWHITE else rgb
+    return 255 - rgb if photometric == tifffile.PHOTOMETRIC.MINISWHITE else rgb
+
+
+# Tiles and strips of a page
+
+
+class SegmentGrid(NamedTuple):
+    """Tiles or strips: pixels of each, how many of them, and planes where every channel has its own."""
+
+    width: int
+    height: int
+    across: int
+    down: int
+    planes: int
+
+    @property
+    def total(self) -> int:
+        """How many there are in all."""
+        return self.across * self.down * self.planes
+
+
+class SegmentPlace(NamedTuple):
+    """A tile or strip of a page: its number, the pixel of its corner, and its channel where each has its own."""
+
+    number: int
+    x: int
+    y: int
+    sample: int
+
+
+def page_size(page: Page) -> Size:
+    """(width, height) of a page."""
+    return int(page.imagewidth), int(page.imagelength)
+
+
+def segment_grid(page: Page) -> SegmentGrid:
+    """How a page is divided."""
+    page_width, page_height = page_size(page)
+    if page.is_tiled:
+        width, height = int(page.tilewidth), int(page.tilelength)
+    else:
+        width, height = page_width, min(int(page.rowsperstrip), page_height)
+    planes = page.samplesperpixel if page.planarconfig == tifffile.PLANARCONFIG.SEPARATE else 1
+    return SegmentGrid(width, height, -(-page_width // width), -(-page_height // height), planes)
+
+
+def segments_meeting(page: Page, column: int, row: int, width: int, height: int) -> Iterator[SegmentPlace]:
+    """The tiles or strips that a region meets."""
+    grid = segment_grid(page)
+    rows = range(max(row // grid.height, 0), min(math.ceil((row + height) / grid.height), grid.down))
+    columns = range(max(column // grid.width, 0), min(math.ceil((column + width) / grid.width), grid.across))
+    for sample in range(grid.planes):
+        for j in rows:
+            for i in columns:
+                yield SegmentPlace((sample * grid.down + j) * grid.across + i, i * grid.width, j * grid.height, sample)
+
+
+def is_stored_as_array(page: Page) -> bool:
+    """Whether the pixels lie in the file one after another, so that any part can be read without the rest."""
+    one_plane = page.planarconfig == tifffile.PLANARCONFIG.CONTIG or page.samplesperpixel == 1
+    return bool(not page.is_tiled and one_plane and page.is_memmappable)
+
+
+class SegmentCache:
+    """Keeps the latest used arrays; the newest is kept even if it alone is too large. Safe from several threads."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._bytes = 0
+        self._segments: OrderedDict[Hashable, NDArray[np.uint8]] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, key: Hashable) -> NDArray[np.uint8] | None:
+        """The array of a key, if it is still there."""
+        with self._lock:
+            segment = self._segments.get(key)
+            if segment is not None:
+                self._segments.move_to_end(key)
+            return segment
+
+    def put(self, key: Hashable, segment: NDArray[np.uint8]) -> None:
+        """Add an array and drop those that were not used for longest."""
+        with self._lock:
+            if key in self._segments:
+                return
+            self._segments[key] = segment
+            self._bytes += segment.nbytes
+            while self._bytes > self._most_bytes and len(self._segments) > 1:
+                self._bytes -= self._segments.popitem(last=False)[1].nbytes
+
+    def clear(self) -> None:
+        """Drop everything."""
+        with self._lock:
+            self._segments.clear()
+            self._bytes = 0

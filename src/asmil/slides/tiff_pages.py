@@ -12,7 +12,7 @@ from asmil.errors import AsmilError
 from asmil.slides.image import Resolution
 from asmil.slides.levels import Size
 from asmil.slides.resolution import from_ome, from_pixels_per_unit, plausible
-from asmil.slides.tiff_segments import Page, page_size, segment_grid
+from asmil.slides.tiff_image import Page, page_size, segment_grid
 
 COMPRESSION = tifffile.COMPRESSION
 PHOTOMETRIC = tifffile.PHOTOMETRIC
@@ -29,7 +29,7 @@ libraries were built for different CPUs)."""
 ALPHA = (1, 2)
 IMAGEJ_MICRONS = ("micron", "microns", "um", "µm", "\\u00B5m")
 MOST_TILE_PIXELS = 1 << 28
-TIFF_TROUBLE = (
+TIFF_ERRORS = (
     *(ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, MemoryError, OSError),
     struct.error,
 )
@@ -41,7 +41,7 @@ def refuse_absurd_pages(path: Path) -> None:
     try:
         with tifffile.TiffFile(path) as tiff:
             absurd = any(_is_absurd(page) for page in tiff.pages)
-    except TIFF_TROUBLE:
+    except TIFF_ERRORS:
         return
     if absurd:
         raise _cut_off(path)

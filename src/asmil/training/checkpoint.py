@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field, FiniteFloat, PositiveInt, TypeAdapter
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
@@ -22,9 +25,114 @@ from asmil.documents import one_line
 from asmil.errors import AsmilError
 from asmil.files import replacing, write_json
 
+Count = Annotated[int, Field(ge=0)]
+Executor = Literal["plain", "fused"]
 DIGEST = "digest"
 """In the state of the header: what the content of the file is compared with when it is loaded."""
 _REMEDY = "delete it and give the train command again"
+
+
+@dataclass
+class Progress:
+    """How far a training has got.
+
+    stage: which stage of the method's training
+    stage_start: the epochs that were done when it began
+    epoch: whole epochs done, over all stages
+    position: bags done of the current epoch
+    step: optimizer steps done in this stage
+    part_names: the parts of the loss, in the order in which they are noted
+    seconds: time spent on the current epoch
+    best: the epoch chosen so far in this stage, its score (None: none yet, or not chosen by validation) and its loss
+    threads: with which the training began, and goes on: sums of other numbers of threads have other bits
+    executor: who takes the steps, see `training.executor`
+    """
+
+    stage: Count = 0
+    stage_start: Count = 0
+    epoch: Count = 0
+    position: Count = 0
+    step: Count = 0
+    part_names: list[str] = field(default_factory=list)
+    seconds: FiniteFloat = 0.0
+    best: dict[str, Any] = field(default_factory=lambda: {"epoch": 0, "score": None})
+    threads: PositiveInt = field(default_factory=torch.get_num_threads)
+    executor: Executor = "plain"
+
+    def next_stage(self) -> Progress:
+        """The beginning of the stage after this one."""
+        return Progress(
+            stage=self.stage + 1, stage_start=self.epoch, epoch=self.epoch, threads=self.threads, executor=self.executor
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(state: Mapping[str, Any]) -> Progress:
+        """From a checkpoint, whose state holds other things as well."""
+        # checkpoints of earlier versions do not note these
+        added = ("threads", "executor")
+        known = {name: state[name] for name in Progress.__dataclass_fields__ if name in state or name not in added}
+        return TypeAdapter(Progress).validate_python(known)
+
+
+class CheckpointStore:
+    """The last state of a training, to go on from, and the best weights so far.
+
+    seconds: at least so long lies between two checkpoints, unless one is forced
+    """
+
+    def __init__(self, folder: Path | None, method: str, device: torch.device, seconds: float) -> None:
+        self.folder = None if folder is None else folder / "checkpoints"
+        self.method = method
+        self.device = device
+        self.seconds = seconds
+        self._saved_at = time.monotonic()
+        self._best: dict[str, Tensor] = {}
+
+    def is_due(self) -> bool:
+        """Whether it is time for a"""
+        return self.folder is not None and time.monotonic() - self._saved_at >= self.seconds
+
+    def save_last(self, tensors: Mapping[str, Tensor], progress: Mapping[str, Any]) -> None:
+        """Write the state to go on from."""
+        if self.folder is None:
+            return
+        state = {"method": self.method, "device": self.device.type, **progress}
+        save_checkpoint(self.folder / "last.safetensors", tensors, state)
+        self._saved_at = time.monotonic()
+
+    def load_last(self) -> tuple[dict[str, Tensor], dict[str, Any], Path] | None:
+        """Tensors, state and file of the state to go on from, or None; it must have been begun on this device."""
+        if self.folder is None or not (path := self.folder / "last.safetensors").exists():
+            return None
+        tensors, state = load_checkpoint(path)
+        begun_on = state.get("device")
+        if begun_on != self.device.type:
+            raise AsmilError(
+                f"{path}: this training was begun on {begun_on} and cannot go on on {self.device.type} "
+                f"with the same random numbers; set training.device={begun_on}, or give another --out"
+            )
+        return tensors, state, path
+
+    def keep_best(self, model: nn.Module, best: Mapping[str, Any]) -> None:
+        """Keep the weights that the model has now."""
+        weights = model.state_dict()
+        if self.folder is None:
+            self._best = {name: tensor.clone() for name, tensor in weights.items()}
+        else:
+            save_checkpoint(self.folder / "best.safetensors", weights, {"method": self.method, **best})
+
+    def load_best(self, model: nn.Module) -> None:
+        """Give the model the kept weights, and put it into eval mode."""
+        if self.folder is None:
+            model.load_state_dict(self._best)
+        else:
+            path = self.folder / "best.safetensors"
+            restore_model(model, load_checkpoint(path)[0], path)
+        model.eval()
 
 
 def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from asmil.errors import AsmilError
 from asmil.models.inference import infer
 from asmil.tasks.classification import Classification, balanced_weights
 from asmil.training.config import RunConfig, resolve
-from asmil.training.labeled_bags import LabeledBags
+from asmil.training.labeled_bags import BagList, LabeledBags
 from asmil.training.loop import Trainer
 from asmil.training.setup import build_model, choose_device
 
@@ -145,7 +145,7 @@ class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self, bags: list[Bag], targets: npt.NDArray[np.int64], seed: int
     ) -> tuple[LabeledBags, LabeledBags | None]:
         if self.validation_share == 0:
-            return LabeledBags(_BagList(bags), targets), None
+            return LabeledBags(BagList(bags), targets), None
         try:
             train, val = train_test_split(
                 np.arange(len(bags)),
@@ -155,21 +155,8 @@ class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         except ValueError as error:
             raise AsmilError(f"validation_share = {self.validation_share}: {error}") from None
-        parts = [LabeledBags(_BagList([bags[i] for i in part]), targets[part]) for part in (train, val)]
+        parts = [LabeledBags(BagList([bags[i] for i in part]), targets[part]) for part in (train, val)]
         return parts[0], parts[1]
-
-
-class _BagList:
-    """Bags in memory, as a source."""
-
-    def __init__(self, bags: list[Bag]) -> None:
-        self.bags = bags
-
-    def __len__(self) -> int:
-        return len(self.bags)
-
-    def stream(self, order: Sequence[int]) -> Iterator[Bag]:
-        return (self.bags[i] for i in order)
 
 
 def _as_labels(labels: Any) -> npt.NDArray[Any]:

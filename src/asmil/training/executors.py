@@ -10,15 +10,17 @@ import torch
 
 from asmil.errors import AsmilError
 from asmil.training import checkpoint
+from asmil.training.fold_seed_job import FoldSeedJob
 from asmil.training.fused.applies import machine_reason, settings_reason
 from asmil.training.loop import Trainer
-from asmil.training.one_training import OneTraining
 
 if TYPE_CHECKING:
     from asmil.training.fused.resident import ResidentBags
 
-OnEpoch = Callable[[OneTraining], Callable[[Mapping[str, Any]], None]]
-Trained = tuple[OneTraining, pd.DataFrame]
+OnStart = Callable[[FoldSeedJob, int], None]
+"""Called with a job that begins, and the number of its epochs."""
+OnEpoch = Callable[[FoldSeedJob], Callable[[Mapping[str, Any]], None]]
+Trained = tuple[FoldSeedJob, pd.DataFrame]
 
 
 class JobRunner:
@@ -32,21 +34,21 @@ class JobRunner:
         self._noted: set[str] = set()
         self._pool: ResidentBags | None = None
 
-    def run(
-        self, jobs: Sequence[OneTraining], on_start: Callable[[OneTraining], None], on_epoch: OnEpoch
-    ) -> Iterator[Trained]:
+    def run(self, jobs: Sequence[FoldSeedJob], on_start: OnStart, on_epoch: OnEpoch) -> Iterator[Trained]:
         """Train the jobs of one fold; each with its predictions, as it ends."""
         fused = self._fused(jobs) if jobs else []
         if fused:
             yield from self._side_by_side(fused, on_start, on_epoch)
         for job in jobs:
             if job not in fused:
-                on_start(job)
-                yield job, job.run(on_epoch(job))
+                trainer = job.trainer(on_epoch(job))
+                on_start(job, trainer.total_epochs)
+                trainer.fit(job.train, job.val)
+                yield job, job.finish(trainer)
 
-    def _fused(self, jobs: Sequence[OneTraining]) -> list[OneTraining]:
+    def _fused(self, jobs: Sequence[FoldSeedJob]) -> list[FoldSeedJob]:
         """The jobs that fused kernels train: as they began, or else as the settings ask and the machine allows."""
-        asked, device = jobs[0].config.training.executor, jobs[0].material.device
+        asked, device = jobs[0].config.training.executor, jobs[0].data.device
         begun = {job.seed: _begun_with(job) for job in jobs}
         wanted = [job for job in jobs if begun[job.seed] != "plain" and asked != "plain"]
         if not wanted:
@@ -64,9 +66,7 @@ class JobRunner:
             self._tell(f"training without fused kernels: {reason}")
         return []
 
-    def _side_by_side(
-        self, jobs: Sequence[OneTraining], on_start: Callable[[OneTraining], None], on_epoch: OnEpoch
-    ) -> Iterator[Trained]:
+    def _side_by_side(self, jobs: Sequence[FoldSeedJob], on_start: OnStart, on_epoch: OnEpoch) -> Iterator[Trained]:
         """Train the jobs, as many at once as the memory of the device takes."""
         from asmil.training.fused.side_by_side import fit_side_by_side, members_that_fit
 
@@ -75,18 +75,18 @@ class JobRunner:
         for first in range(0, len(jobs), at_once):
             together = jobs[first : first + at_once]
             trainers: list[Trainer] = [job.trainer(on_epoch(job)) for job in together]
-            for job in together:
-                on_start(job)
+            for job, trainer in zip(together, trainers, strict=True):
+                on_start(job, trainer.total_epochs)
             fit_side_by_side(trainers, pool, train, val)
             for job, trainer in zip(together, trainers, strict=True):
                 yield job, job.finish(trainer)
 
-    def _fits(self, job: OneTraining) -> bool:
+    def _fits(self, job: FoldSeedJob) -> bool:
         """Whether the features of the job's training and validation bags fit on the device; they are then there."""
         from asmil.training.fused.side_by_side import empty_pool
 
         if self._pool is None:
-            self._pool = empty_pool(job.material.in_features, job.material.device)
+            self._pool = empty_pool(job.data.in_features, job.data.device)
         try:
             for part in (job.train, job.val):
                 if part is not None:
@@ -97,7 +97,7 @@ class JobRunner:
             return False
         return True
 
-    def _resident(self, job: OneTraining) -> ResidentBags:
+    def _resident(self, job: FoldSeedJob) -> ResidentBags:
         fits = self._fits(job)
         assert fits, "its features were found to fit before"
         assert self._pool is not None
@@ -109,7 +109,7 @@ class JobRunner:
             self._note(text)
 
 
-def _begun_with(job: OneTraining) -> str | None:
+def _begun_with(job: FoldSeedJob) -> str | None:
     """The executor that a training was begun with; None if it was not."""
     path = job.folder / "checkpoints" / "last.safetensors"
     if not path.exists():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from asmil.attention.stabilizer import Attended, Stabilizer
+from asmil.attention.stabilizer import AttentionStep, Stabilizer
 from asmil.cohort.bag import Bag
 from asmil.models.base import MILModel, Output
 from asmil.tasks.base import Task
@@ -53,15 +53,15 @@ class StepGradients:
 
     def _forward(self, bag: Bag) -> tuple[Output, Parts]:
         for stabilizer in self.stabilizers.values():
-            stabilizer.look(bag)
+            stabilizer.prefetch(bag)
         output: Output = self.model(bag)
         if not self.stabilizers:
             return output, {}
         # a method that masks tiles in training gives no scores of the whole bag: they are asked for here
         scores = self.model.attend(bag) if output.scores is None else output.scores
         rows = output.extras.get("kept_rows") if self.kept_rows else None
-        attended = Attended(bag, scores, output.embedding, self.model.normalizer, rows)
-        return output, {name: stabilizer.penalty(attended) for name, stabilizer in self.stabilizers.items()}
+        step = AttentionStep(bag, scores, output.embedding, self.model.normalizer, rows)
+        return output, {name: stabilizer.penalty(step) for name, stabilizer in self.stabilizers.items()}
 
     def _autocast(self, bag: Bag) -> torch.autocast:
         return torch.autocast(bag.features.device.type, dtype=torch.bfloat16, enabled=self.autocast)

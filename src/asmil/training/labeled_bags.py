@@ -23,6 +23,20 @@ class BagSource(Protocol):
 
 
 @dataclass(frozen=True)
+class BagList:
+    """Bags in memory, as a source."""
+
+    bags: Sequence[Bag]
+
+    def __len__(self) -> int:
+        return len(self.bags)
+
+    def stream(self, order: Sequence[int]) -> Iterator[Bag]:
+        """The bags with these indices, in this order."""
+        return (self.bags[i] for i in order)
+
+
+@dataclass(frozen=True)
 class LabeledBags:
     """Bags with their targets, as the task has them.
 

@@ -25,14 +25,13 @@ from asmil.models.base import MILModel, Output
 from asmil.models.inference import infer
 from asmil.tasks.base import Task
 from asmil.training import checkpoint
+from asmil.training.checkpoint import CheckpointStore, Executor, Progress
 from asmil.training.config import RunConfig
 from asmil.training.epoch_log import EpochLog, without_nan
 from asmil.training.gradients import Parts, StepGradients
 from asmil.training.interruption import Interrupted, stop_requests
-from asmil.training.keeper import Keeper
 from asmil.training.labeled_bags import BagSource, LabeledBags
 from asmil.training.optimization import build_optimizer, clip_gradients, lr_factor, set_lr
-from asmil.training.progress import Executor, Progress
 from asmil.training.recording import AttentionRecorder, Describes
 from asmil.training.selection import Merit, merit_of
 from asmil.training.setup import build_stabilizers, build_stages, uses_bf16
@@ -84,10 +83,15 @@ class Trainer:
         self.stages = build_stages(model, seed_number(seed, fold, 4))
         self.progress = Progress()
         self.losses = torch.zeros(0)
-        self.keeper = Keeper(folder, config.method, self.device, self.settings.checkpoint_seconds)
+        self.checkpoints = CheckpointStore(folder, config.method, self.device, self.settings.checkpoint_seconds)
         self.recorder: AttentionRecorder | None = None
         self.evaluator: Evaluator | None = None
         self._set_up_stage()
+
+    @property
+    def total_epochs(self) -> int:
+        """The epochs of all stages, if none is stopped early."""
+        return sum(stage.epochs or self.settings.epochs for stage in self.stages)
 
     def _set_up_stage(self) -> None:
         """Model, optimizer and stabilizers of the stage that `progress` names, as they begin."""
@@ -161,9 +165,9 @@ class Trainer:
             self.model.use_generator(None)
         if not selects:
             self.progress.best = {"epoch": self.progress.epoch, "score": None}
-            self.keeper.keep_best(self.model, self.progress.best)
+            self.checkpoints.keep_best(self.model, self.progress.best)
         self._save_if_due(force=True)
-        self.keeper.load_best(self.model)
+        self.checkpoints.load_best(self.model)
 
     def _begin_next_stage(self, train: LabeledBags) -> None:
         previous = self.model
@@ -285,7 +289,7 @@ class Trainer:
         merit, best = merit_of(measures, self.task, self.settings.select), self.progress.best
         if best["score"] is None or merit.beats(Merit(best["score"], best.get("loss"))):
             self.progress.best = {"epoch": self.progress.epoch, "score": merit.score, "loss": merit.loss}
-            self.keeper.keep_best(self.model, self.progress.best)
+            self.checkpoints.keep_best(self.model, self.progress.best)
 
     def _has_settled(self) -> bool:
         patience = self.settings.early_stopping
@@ -335,7 +339,7 @@ class Trainer:
     # Checkpoints
 
     def _save_if_due(self, force: bool) -> None:
-        if self.folder is None or not (force or self.keeper.is_due()):
+        if self.folder is None or not (force or self.checkpoints.is_due()):
             return
         if self.recorder is not None:
             self.recorder.writer.flush()
@@ -347,10 +351,10 @@ class Trainer:
         }
         for name, stabilizer in self.stabilizers.items():
             tensors |= checkpoint.prefixed(name, stabilizer.state_dict())
-        self.keeper.save_last(tensors, self.progress.as_json())
+        self.checkpoints.save_last(tensors, self.progress.as_json())
 
     def _resume(self) -> None:
-        saved = self.keeper.load_last()
+        saved = self.checkpoints.load_last()
         if saved is None:
             return
         tensors, state, path = saved

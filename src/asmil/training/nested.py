@@ -17,9 +17,9 @@ from asmil.errors import AsmilError, did_you_mean
 from asmil.files import write_json
 from asmil.training.config import RunConfig, with_settings
 from asmil.training.epoch_log import without_nan
+from asmil.training.fold_seed_job import TrainingData
 from asmil.training.layout import CHOICE_FILE
 from asmil.training.notes import read_choice, read_inner_score
-from asmil.training.one_training import Material
 from asmil.training.selection import Merit, merit_of
 
 CHOOSABLE = ("model", "training", "attention", "anchor", "stabilizers", "task")
@@ -66,7 +66,7 @@ def inner_parts(cohort: Cohort, config: RunConfig, splits: Splits, fold: int) ->
 class InnerSearch:
     """The inner loop of one fold. Every candidate is trained on all inner folds but one and judged on that one."""
 
-    material: Material
+    data: TrainingData
     cohort: Cohort
     config: RunConfig
     splits: Splits
@@ -111,11 +111,11 @@ class InnerSearch:
         if noted is not None:
             return noted
         config = with_settings(self.config, {**settings, "record.attention": "none"})
-        train, held_out = (self.material.places(inner, inner_fold, role) for role in ("train", "val"))
-        material = own_material(self.material, config, train)
-        trainer = material.trainer(config, train, inner_fold, config.training.seed, folder)
-        val = material.labeled(held_out)
-        epoch = trainer.fit(material.labeled(train), val if self.splits.slides(self.fold, "val") else None)
+        train, held_out = (self.data.places(inner, inner_fold, role) for role in ("train", "val"))
+        data = own_data(self.data, config, train)
+        trainer = data.trainer(config, train, inner_fold, config.training.seed, folder)
+        val = data.labeled(held_out)
+        epoch = trainer.fit(data.labeled(train), val if self.splits.slides(self.fold, "val") else None)
         measures = without_nan(trainer.validate(val))
         merit = merit_of(measures, trainer.task, "f1_auc")
         write_json(note, {"score": merit.score, "epoch": epoch, "settings": settings, **measures})
@@ -123,10 +123,10 @@ class InnerSearch:
         return merit
 
 
-def own_material(material: Material, config: RunConfig, train: list[int]) -> Material:
-    """The material with bags prepared for these settings, where the folds may choose settings of the model."""
+def own_data(data: TrainingData, config: RunConfig, train: list[int]) -> TrainingData:
+    """The data with bags prepared for these settings, where the folds may choose settings of the model."""
     chooses_model = any(name.startswith("model.") for name in config.nested.grid)
-    return material.prepared_for(config, train) if chooses_model else material
+    return data.prepared_for(config, train) if chooses_model else data
 
 
 def _mean(merits: Sequence[Merit]) -> Merit:

@@ -129,11 +129,15 @@ class RunPredictor:
         return point
 
     def predict(self, unit: Slide | Unit, attention: bool = False) -> SlidePrediction:
-        """Read the features of a slide or patient and predict; features made otherwise than the run's are refused."""
+        """Read the features of a slide or patient and predict; see `read_bag`."""
+        return self.predict_bag(self.read_bag(unit), attention)
+
+    def read_bag(self, unit: Slide | Unit) -> Bag:
+        """The bag of a slide or patient; features that were made in another way than the run's are refused."""
         unit = unit if isinstance(unit, Unit) else Unit.of_slide(unit)
         for slide in unit.slides:
             self.description.refuse_other_features(inspect_features(slide.source))
-        return self.predict_bag(BagLoader([unit], "none", prefetch=0).bag(0), attention)
+        return BagLoader([unit], "none", prefetch=0).bag(0)
 
     def predict_bag(
         self,

@@ -13,10 +13,9 @@ from asmil.cohort.consistency import refuse_mixed
 from asmil.cohort.features import FeatureInfo
 from asmil.cohort.inspection import inspect_slides
 from asmil.cohort.leakage import refuse_leakage
-from asmil.cohort.loader import PACK_NAME, BagLoader
+from asmil.cohort.loader import BagLoader
 from asmil.cohort.manifest import Cohort, load_cohort
 from asmil.cohort.outcomes import Outcomes, outcomes_of
-from asmil.cohort.pack import write_pack
 from asmil.cohort.splits import Splits, make_splits
 from asmil.cohort.units import Unit, units_of
 from asmil.errors import AsmilError
@@ -24,11 +23,11 @@ from asmil.models.base import MILModel
 from asmil.tasks.base import TaskKind
 from asmil.training.config import RunConfig, with_settings
 from asmil.training.executors import JobRunner
-from asmil.training.nested import InnerSearch, candidates, inner_parts, own_material
-from asmil.training.one_training import Material, OneTraining
+from asmil.training.fold_seed_job import FoldSeedJob, TrainingData
+from asmil.training.nested import InnerSearch, candidates, inner_parts, own_data
 from asmil.training.prediction_table import read_predictions, write_predictions
 from asmil.training.run_folder import RunDescription, RunFolder, describe
-from asmil.training.setup import build_model, build_stabilizers, choose_device, total_epochs, uses_bf16
+from asmil.training.setup import build_model, build_stabilizers, choose_device, uses_bf16
 from asmil.training.task_setup import build_task
 
 
@@ -44,8 +43,11 @@ class RunObserver:
     def note(self, text: str) -> None:
         """Something that the user may not expect."""
 
-    def training(self, fold: int, seed: int, epochs: int, done: bool) -> None:
-        """The training of a fold and seed, over so many epochs, begins, or was done before."""
+    def already_trained(self, fold: int, seed: int) -> None:
+        """The training of a fold and seed was done by an earlier call."""
+
+    def training(self, fold: int, seed: int, epochs: int) -> None:
+        """The training of a fold and seed begins, or resumes; it takes so many epochs in all."""
 
     def epoch(self, fold: int, seed: int, record: Mapping[str, Any]) -> None:
         """An epoch has ended."""
@@ -106,28 +108,27 @@ def _train(
     for note in _notes(config, cohort, units):
         observer.note(note)
 
-    cache = folder.path / "cache"
-    slides = [slide for unit in units for slide in unit.slides]
-    if config.data.cache == "disk":
-        write_pack(slides, cache / PACK_NAME, partial(observer.preparing, "packing features"))
-    loader = BagLoader(units, config.data.cache, cache, model.prepare)
-    material = Material(units, outcomes, loader, description.in_features, device)
+    packing = partial(observer.preparing, "packing features")
+    loader = BagLoader(units, config.data.cache, folder.path / "cache", model.prepare, packing=packing)
+    data = TrainingData(units, outcomes, loader, description.in_features, device)
     runner = JobRunner(observer.note)
     tables: list[pd.DataFrame] = []
     for fold in range(splits.n_folds):
-        chosen = _chosen(material, cohort, config, splits, fold, folder, observer)
-        own = own_material(material, chosen, material.places(splits, fold, "train"))
+        chosen = _chosen(data, cohort, config, splits, fold, folder, observer)
+        own = own_data(data, chosen, data.places(splits, fold, "train"))
         seeds = range(config.training.seed, config.training.seed + config.seeds)
-        jobs = [OneTraining(own, chosen, splits, fold, seed, folder.training(fold, seed)) for seed in seeds]
-        epochs = total_epochs(model, chosen)
+        jobs = [FoldSeedJob(own, chosen, splits, fold, seed, folder.training(fold, seed)) for seed in seeds]
+        left = [job for job in jobs if not job.is_done]
         for job in jobs:
-            if _predictions(job).exists():
-                observer.training(fold, job.seed, epochs, True)
-        left = [job for job in jobs if not _predictions(job).exists()]
-        began = partial(_began, observer, epochs)
-        for job, predictions in runner.run(left, began, lambda job: partial(observer.epoch, job.fold, job.seed)):
-            write_predictions(_predictions(job), predictions)
-        tables += [read_predictions(_predictions(job)) for job in jobs]
+            if job.is_done:
+                observer.already_trained(fold, job.seed)
+        for job, predictions in runner.run(
+            left,
+            lambda job, epochs: observer.training(job.fold, job.seed, epochs),
+            lambda job: partial(observer.epoch, job.fold, job.seed),
+        ):
+            write_predictions(job.predictions, predictions)
+        tables += [read_predictions(job.predictions) for job in jobs]
     write_predictions(folder.predictions, pd.concat(tables, ignore_index=True))
 
 
@@ -137,14 +138,6 @@ def _refuse_other_task(cohort: Cohort, kind: TaskKind) -> None:
             f"{cohort.path}: it was loaded for {cohort.task or 'no task'}, but the run is to learn {kind}; load the "
             f"cohort for the task {kind}"
         )
-
-
-def _predictions(job: OneTraining) -> Path:
-    return job.folder / "predictions.parquet"
-
-
-def _began(observer: RunObserver, epochs: int, job: OneTraining) -> None:
-    observer.training(job.fold, job.seed, epochs, False)
 
 
 def _inspect(cohort: Cohort, observer: RunObserver, item_timeout_s: float | None) -> list[FeatureInfo]:
@@ -197,7 +190,7 @@ def _notes(config: RunConfig, cohort: Cohort, units: Sequence[Unit]) -> Iterator
 
 
 def _chosen(
-    material: Material,
+    data: TrainingData,
     cohort: Cohort,
     config: RunConfig,
     splits: Splits,
@@ -208,7 +201,7 @@ def _chosen(
     """The settings of a fold: those of the run, or with nested cross-validation those that it chooses."""
     if not config.nested.folds:
         return config
-    search = InnerSearch(material, cohort, config, splits, fold, folder.fold(fold))
+    search = InnerSearch(data, cohort, config, splits, fold, folder.fold(fold))
     settings = search.choose(lambda done, total: observer.preparing(f"fold {fold}: choosing settings", done, total))
     observer.note(f"fold {fold} chose {', '.join(f'{name} = {value}' for name, value in settings.items())}")
     return with_settings(config, settings)

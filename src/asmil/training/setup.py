@@ -51,11 +51,6 @@ def build_stages(model: MILModel, seed: int) -> list[Stage]:
     return stages
 
 
-def total_epochs(model: MILModel, config: RunConfig) -> int:
-    """The epochs of all stages, if none is stopped early."""
-    return sum(stage.epochs or config.training.epochs for stage in build_stages(model, 0))
-
-
 def build_stabilizers(config: RunConfig, model: MILModel, seed: int) -> dict[str, Stabilizer]:
     """The anchor and the other stabilizers that the settings ask for, by name; a senseless one is refused."""
     weights = {"anchor": float(config.anchor.normalizer != "none")}

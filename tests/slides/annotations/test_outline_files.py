@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from asmil.errors import AsmilError
-from asmil.slides.annotation_files import write_asap, write_geojson
 from asmil.slides.annotations import ClassNames, read_annotations, tumor_area
+from asmil.slides.annotations.writing import write_asap, write_geojson
 from asmil.slides.tissue.regions import Region
 from shared_data import SHARED_DATA, shared_file
 

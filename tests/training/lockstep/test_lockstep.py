@@ -11,10 +11,9 @@ import torch
 from asmil import AsmilError, methods
 from asmil.training.config import resolve
 from asmil.training.lockstep import Replica, obstacle, train_side_by_side
-from asmil.training.lockstep.one_at_a_time import train_one_at_a_time
 from asmil.training.lockstep.plain_forms import PLAIN, plain_forms
 from asmil.training.lockstep.replicas import share_bags
-from asmil.training.lockstep.train import build_trainers
+from asmil.training.lockstep.train import build_trainers, train_one_at_a_time
 
 BAGS, WIDTH, REPLICAS = 8, 6, 3
 SIDE_BY_SIDE = {

@@ -20,11 +20,11 @@ import numpy.typing as npt
 import pandas as pd
 from pydantic import Field
 
-from asmil.cohort.synthetic.plan import SlidePlan
+from asmil.cohort.synthetic.plan import SlidePlan, Stream
 from asmil.cohort.synthetic.settings import SyntheticConfig
-from asmil.cohort.synthetic.streams import Stream, generator
 from asmil.cohort.synthetic.world import SUB_MORPHOLOGIES
 from asmil.config import Settings
+from asmil.synthetic_plan import generator
 
 Floats = npt.NDArray[np.float64]
 SyntheticTask = Literal["classification", "survival", "regression", "multilabel"]

@@ -1,37 +1,43 @@
 """Who is in a synthetic cohort: the part, label, patient and site of every slide.
 
-The first n slides of a longer cohort are the cohort of n slides: every choice is made by quota or from a
-stream that the position of the slide addresses.
+The first n slides of a longer cohort are the cohort of n slides, see `asmil.synthetic_plan`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 
 from asmil.cohort.synthetic.settings import SyntheticConfig
-from asmil.cohort.synthetic.streams import Stream, generator
+from asmil.synthetic_plan import PlannedSlide, generator, parts_by_quota, patient_name, slide_name
 
 SPLIT_QUOTA = {"train": 200, "val": 65, "test": 100}
+"""Met exactly every 73 slides."""
 SLIDES_IN_UNIT = 2
 
 
+class Stream(IntEnum):
+    """What a stream is for; the numbers are part of what a seed means, and stay."""
+
+    TISSUE = 0
+    STAIN = 1
+    MORPHOLOGY = 2
+    SITE = 3
+    LABELS = 4
+    PAIRING = 5
+    PATIENT = 6
+    SLIDE_LAYOUT = 7
+    SLIDE_FEATURES = 8
+    OUTCOME = 9
+
+
 @dataclass(frozen=True, slots=True)
-class SlidePlan:
+class SlidePlan(PlannedSlide):
     """One slide before it has tiles. `patient_address` singles out the patient's random stream."""
 
-    index: int
-    slide: str
-    patient: str
     patient_address: tuple[int, int, int]
-    split: str
-    site: int
     label: int
     class_name: str
-
-    @property
-    def site_name(self) -> str:
-        """The site as it is written into the manifest, counted from 1."""
-        return f"site-{self.site + 1}"
 
 
 def plan_slides(config: SyntheticConfig) -> list[SlidePlan]:
@@ -41,12 +47,9 @@ def plan_slides(config: SyntheticConfig) -> list[SlidePlan]:
     patient too. Every `classes` successive units hold every label once, in random order.
     """
     first_slide_of: dict[tuple[int, int, int], int] = {}
-    taken = dict.fromkeys(SPLIT_QUOTA, 0)
     plans = []
-    for index in range(config.slides):
-        split = _split_in_need(taken, index)
-        part, rank = list(SPLIT_QUOTA).index(split), taken[split]
-        taken[split] += 1
+    for index, (split, rank) in enumerate(parts_by_quota(config.slides, SPLIT_QUOTA)):
+        part = list(SPLIT_QUOTA).index(split)
         unit, member = divmod(rank, SLIDES_IN_UNIT)
         if _is_paired(config, part, unit):
             member = 0
@@ -56,8 +59,8 @@ def plan_slides(config: SyntheticConfig) -> list[SlidePlan]:
         plans.append(
             SlidePlan(
                 index=index,
-                slide=f"slide-{index:04d}",
-                patient=f"patient-{patient:04d}",
+                slide=slide_name(index),
+                patient=patient_name(patient),
                 patient_address=address,
                 split=split,
                 site=_site(config, split, label, address),
@@ -66,12 +69,6 @@ def plan_slides(config: SyntheticConfig) -> list[SlidePlan]:
             )
         )
     return plans
-
-
-def _split_in_need(taken: dict[str, int], index: int) -> str:
-    """The part that lies furthest below its quota of the first `index + 1` slides; exact every 73 slides."""
-    total = sum(SPLIT_QUOTA.values())
-    return max(taken, key=lambda name: SPLIT_QUOTA[name] * (index + 1) - total * taken[name])
 
 
 def _is_paired(config: SyntheticConfig, part: int, unit: int) -> bool:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from asmil.cohort.synthetic.plan import SlidePlan, plan_slides
+from asmil.cohort.synthetic.plan import SlidePlan, Stream, plan_slides
 from asmil.cohort.synthetic.settings import SyntheticConfig
-from asmil.cohort.synthetic.streams import Stream, generator
 from asmil.cohort.synthetic.tissue import MARGIN_TILES, draw_foci, draw_patches, draw_tissue
 from asmil.cohort.synthetic.world import SUB_MORPHOLOGIES, World, build_world
+from asmil.synthetic_plan import generator
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -20,8 +20,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from asmil.cohort.synthetic.plan import Stream
 from asmil.cohort.synthetic.settings import SyntheticConfig
-from asmil.cohort.synthetic.streams import Stream, generator, orthonormal_rows, unit
+from asmil.synthetic_plan import generator
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -115,3 +116,21 @@ def _step(config: SyntheticConfig, morphology: int, wide: Floats, wide_sd: Float
     }
     step = np.sum([np.sqrt(share) * parts[name] for name, share in STEP_SHARES.items()], axis=0)
     return np.asarray(step * config.separation / mahalanobis(step, wide, wide_sd))
+
+
+def unit(vector: Floats) -> Floats:
+    """The vector scaled to length 1."""
+    return np.asarray(vector / np.sqrt(np.square(vector).sum()))
+
+
+def orthonormal_rows(rng: np.random.Generator, count: int, width: int) -> Floats:
+    """count x width random orthonormal rows, by Gram and Schmidt.
+
+    A QR decomposition would do the same, with signs that differ between LAPACK builds.
+    """
+    rows = rng.standard_normal((count, width))
+    for index in range(count):
+        for earlier in rows[:index]:
+            rows[index] -= (rows[index] * earlier).sum() * earlier
+        rows[index] = unit(rows[index])
+    return rows

@@ -112,7 +112,7 @@ class FewQueries(ProjectedAttention):
         return mapped, torch.einsum("qhe,hed->qhd", mapped, self.heads_of(1)).flatten(0, 1)
 
 
-class FewKeys(ProjectedAttention):
+class ShortKeyAttention(ProjectedAttention):
     """Many tiles (N x Q) read a few keys (r x d)."""
 
     def forward(self, tiles: Tensor, keys: Tensor) -> Tensor:
@@ -146,7 +146,7 @@ class LowRankBlock(nn.Module):
         super().__init__()
         self.latents = nn.Parameter(xavier_vectors(rank, width))
         self.read_tiles = FewQueries(width, in_width, width, heads, norm, gated=True)
-        self.read_latents = FewKeys(in_width, width, width, heads, norm, gated=True)
+        self.read_latents = ShortKeyAttention(in_width, width, width, heads, norm, gated=True)
 
     def forward(self, tiles: Tensor) -> Tensor:
         tiles = converted_once(tiles)

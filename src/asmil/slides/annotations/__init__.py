@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from asmil.slides.annotations.mask_tiff import read_mask
 from asmil.slides.annotations.matching import AnnotationFiles, find_annotations
-from asmil.slides.annotations.raster import rasterize
 from asmil.slides.annotations.reading import MASK_SUFFIXES, read_annotations
 from asmil.slides.annotations.regions import AnnotatedRegion, Annotations
-from asmil.slides.annotations.tumor import ClassNames, TumorArea, tumor_area
+from asmil.slides.annotations.tumor import ClassNames, TumorArea, rasterize, tumor_area
 
 __all__ = [
     "MASK_SUFFIXES",

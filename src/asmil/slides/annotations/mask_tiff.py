@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from asmil.errors import AsmilError
 from asmil.files import refuse_special_file
 from asmil.slides.levels import LEVEL_TOLERANCE, Size, choose_level, true_downsamples
+from asmil.slides.tiff_image import Page, is_stored_as_array, page_size
 from asmil.slides.tiff_loops import refuse_looping_pages
-from asmil.slides.tiff_pages import TIFF_TROUBLE
-from asmil.slides.tiff_segments import Page, is_stored_as_array, page_size
+from asmil.slides.tiff_pages import TIFF_ERRORS
 
 Mask = NDArray[np.bool_]
 Values = NDArray[np.integer]
@@ -48,7 +48,7 @@ def read_mask(
             values = _sample(path, pages[level], scales[level], mask_shape, downsample)
     except AsmilError:
         raise
-    except TIFF_TROUBLE as error:
+    except TIFF_ERRORS as error:
         raise AsmilError(f"{path}: the mask cannot be read ({error}); copy the file again") from None
     return _chosen(path, values, value)
 

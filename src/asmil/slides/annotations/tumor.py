@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import math
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from shapely.geometry import MultiPolygon
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+from shapely import STRtree, union_all
+from shapely.geometry import MultiPolygon, Polygon
+from shapely.geometry.base import BaseGeometry
+from shapely.geometry.polygon import LinearRing
 
-from asmil.slides.annotations.joining import joined, without
-from asmil.slides.annotations.regions import AnnotatedRegion, Annotations
+from asmil.slides.annotations.regions import AnnotatedRegion, Annotations, area_of
+from asmil.slides.polygon_grid import PointGrid, locate_points
 
 TUMOR_NAMES = frozenset(
     {
@@ -89,3 +97,65 @@ def _lowered(names: Collection[str]) -> frozenset[str]:
 
 def _count(regions: Sequence[AnnotatedRegion]) -> Counter[str]:
     return Counter(region.group or NO_CLASS for region in regions)
+
+
+def joined(shapes: Sequence[BaseGeometry]) -> list[BaseGeometry]:
+    """The union of the shapes, in parts that do not meet each other; time grows with their number, not its square."""
+    if not shapes:
+        return []
+    first, second = STRtree(shapes).query(shapes)  # those whose boxes meet, which is quick to say
+    meetings = coo_array((np.ones(len(first), np.bool_), (first, second)), shape=(len(shapes), len(shapes)))
+    _, labels = connected_components(meetings, directed=False)
+    groups: dict[int, list[BaseGeometry]] = defaultdict(list)
+    for label, shape in zip(labels.tolist(), shapes, strict=True):
+        groups[label].append(shape)
+    return [group[0] if len(group) == 1 else union_all(group) for group in groups.values()]
+
+
+def without(shapes: Sequence[BaseGeometry], cut_out: Sequence[BaseGeometry]) -> MultiPolygon:
+    """What is left of shapes that do not meet each other when others are cut out of all of them."""
+    cuts: dict[int, list[BaseGeometry]] = defaultdict(list)
+    if shapes and cut_out:
+        which, by = STRtree(cut_out).query(shapes)
+        for shape, cut in zip(which.tolist(), by.tolist(), strict=True):
+            cuts[shape].append(cut_out[cut])
+    left = [shape.difference(union_all(cuts[n])) if n in cuts else shape for n, shape in enumerate(shapes)]
+    return MultiPolygon([polygon for shape in left for polygon in area_of(shape).geoms])
+
+
+Mask = NDArray[np.bool_]
+STEPS = 256
+"""Corners are rounded to this part of a mask pixel, so that containment is decided in whole numbers."""
+
+
+def rasterize(shape: MultiPolygon, mask_shape: tuple[int, int], downsample: float) -> Mask:
+    """The mask (rows x columns) of a shape given in level-0 pixels; a pixel belongs to it if its center does.
+
+    downsample: level-0 pixels along the side of a mask pixel
+    """
+    mask = np.zeros(mask_shape, dtype=np.bool_)
+    for polygon in shape.geoms:
+        _draw(mask, polygon, STEPS / downsample)
+    return mask
+
+
+def _draw(mask: Mask, polygon: Polygon, scale: float) -> None:
+    rows, columns = mask.shape
+    left, top, right, bottom = (bound * scale / STEPS for bound in polygon.bounds)
+    first_column, last_column = max(math.floor(left), 0), min(math.ceil(right) + 1, columns)
+    first_row, last_row = max(math.floor(top), 0), min(math.ceil(bottom) + 1, rows)
+    if first_column >= last_column or first_row >= last_row:
+        return
+    corner = (first_column * STEPS + STEPS // 2, first_row * STEPS + STEPS // 2)
+    grid = PointGrid(*corner, STEPS, STEPS, last_column - first_column, last_row - first_row)
+    inside = _covered(polygon.exterior, grid, scale)
+    for hole in polygon.interiors:
+        inside &= ~_covered(hole, grid, scale)
+    mask[first_row:last_row, first_column:last_column] |= inside.T
+
+
+def _covered(ring: LinearRing, grid: PointGrid, scale: float) -> Mask:
+    """Columns x rows: the points within a ring or on it."""
+    corners = np.rint(np.asarray(ring.coords)[:-1, :2] * scale).astype(np.int64)
+    found = locate_points(corners, grid)
+    return found.inside | found.boundary

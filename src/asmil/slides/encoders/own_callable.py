@@ -95,7 +95,7 @@ def _called(name: str) -> nn.Module:
             f"encoder {name}: there is no module {error.name!r} in this folder or the installation; check its name"
         ) from None
     except Exception as error:  # noqa: BLE001  whatever the user's module does wrong
-        raise AsmilError(f"encoder {name}: importing {module_name} fails with {_told(error)}; mend it") from None
+        raise AsmilError(f"encoder {name}: importing {module_name} fails with {_describe(error)}; fix it") from None
     for part in attribute.split("."):
         if not hasattr(found, part):
             raise AsmilError(f"encoder {name}: {module_name} has no {part!r}; {did_you_mean(part, vars(found))}")
@@ -103,7 +103,9 @@ def _called(name: str) -> nn.Module:
     try:
         network = found()
     except Exception as error:  # noqa: BLE001
-        raise AsmilError(f"encoder {name}: calling it without arguments fails with {_told(error)}; mend it") from None
+        raise AsmilError(
+            f"encoder {name}: calling it without arguments fails with {_describe(error)}; fix it"
+        ) from None
     if not callable(network):
         raise AsmilError(
             f"encoder {name}: it returned a {type(network).__name__}; "
@@ -120,7 +122,7 @@ def _width(name: str, network: nn.Module, device: torch.device) -> int:
             features = network(torch.ones(2, 3, side_px, side_px, device=device))
     except Exception as error:  # noqa: BLE001
         raise AsmilError(
-            f"encoder {name}: two blank tiles of {side_px} px fail with {_told(error)}; mend it, "
+            f"encoder {name}: two blank tiles of {side_px} px fail with {_describe(error)}; fix it, "
             "or set its attribute tile_px to the side that it takes"
         ) from None
     if not isinstance(features, Tensor) or features.dim() != 2 or len(features) != 2:
@@ -133,6 +135,6 @@ def _tile_px(network: nn.Module) -> int:
     return int(getattr(network, "tile_px", DEFAULT_TILE_PX))
 
 
-def _told(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from asmil.slides.annotation_files import write_asap, write_geojson
+from asmil.slides.annotations.writing import write_asap, write_geojson
 from asmil.slides.pyramid_tiff import write_pyramid
 from asmil.slides.synthetic.artifacts import draw_light
 from asmil.slides.synthetic.cells import place_cells
 from asmil.slides.synthetic.layout import Layout, draw_layout
-from asmil.slides.synthetic.plan import SlidePlan
+from asmil.slides.synthetic.plan import SlidePlan, Stream
 from asmil.slides.synthetic.rendering import SlideRenderer
 from asmil.slides.synthetic.settings import SyntheticSlidesConfig
 from asmil.slides.synthetic.stain import draw_stain
-from asmil.slides.synthetic.streams import Stream, generator
 from asmil.slides.synthetic.truth import SlideTruth, slide_truth
+from asmil.synthetic_plan import generator
 
 TUMOR_LABEL = "tumor"
 

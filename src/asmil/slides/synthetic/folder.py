@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
-from functools import partial
-from multiprocessing import get_context
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import cv2
 
+from asmil.engine.inline import InlineEngine
+from asmil.engine.jobs import Engine, Place, one_line
+from asmil.engine.local import LocalEngine, usable_cores
 from asmil.errors import AsmilError
 from asmil.files import write_text
 from asmil.folder_settings import claim_folder
@@ -50,7 +50,7 @@ def write_synthetic_slides(
     if manifest.is_file() and truth_table.is_file() and all(_is_whole(folder, plan) for plan in plans):
         return manifest
     truths: dict[int, SlideTruth] = {}
-    for index, truth in _make_all(config, plans, folder, workers or os.cpu_count() or 1):
+    for index, truth in _make_all(config, plans, folder, workers or usable_cores()):
         truths[index] = truth
         if progress is not None:
             progress(len(truths), len(plans))
@@ -69,29 +69,39 @@ def _make_all(
     config: SyntheticSlidesConfig, plans: list[SlidePlan], folder: Path, workers: int
 ) -> Iterator[tuple[int, SlideTruth]]:
     """The truth of every slide, as they are done."""
-    make = partial(make_slide, config, folder=folder)
-    if workers == 1 or len(plans) == 1:
-        for plan in plans:
+    processes = min(workers, len(plans))
+    engine: Engine = InlineEngine()
+    if processes > 1:
+        # one thread per process: the processes already use all cores
+        engine = LocalEngine(processes, concurrency=1, threads_per_worker=1)
+    with closing(engine.run(_SlideMaker(config, folder), plans)) as outcomes:
+        for outcome in outcomes:
+            if outcome.result is None:
+                raise AsmilError(f"{outcome.job.slide}: {outcome.error}")
+            yield outcome.job.index, outcome.result
+
+
+@dataclass(frozen=True)
+class _SlideMaker:
+    """Makes one slide after another, in this process or in another."""
+
+    config: SyntheticSlidesConfig
+    folder: Path
+
+    def __call__(self, place: Place) -> Callable[[SlidePlan], SlideTruth]:
+        return self._make
+
+    def _make(self, plan: SlidePlan) -> SlideTruth:
+        try:
             with _one_thread():
-                truth = make(plan)
-            yield plan.index, truth
-        return
-    # One thread a process: the processes already use all cores. Spawned, since forking a process that may
-    # hold threads (of torch, of OpenCV) can hang.
-    pool = ProcessPoolExecutor(
-        min(workers, len(plans)), mp_context=get_context("spawn"), initializer=cv2.setNumThreads, initargs=(1,)
-    )
-    try:
-        pending = {pool.submit(make, plan): plan.index for plan in plans}
-        for done in as_completed(pending):
-            yield pending[done], done.result()
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+                return make_slide(self.config, plan, self.folder)
+        except OSError as error:
+            raise AsmilError(one_line(str(error))) from error
 
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """OpenCV as in the worker processes: on some CPUs its filters round otherwise with several threads."""
+    """OpenCV with one thread: on some CPUs its filters round differently with several."""
     before = cv2.getNumThreads()
     cv2.setNumThreads(1)
     try:

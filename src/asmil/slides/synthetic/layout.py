@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from asmil.slides.synthetic.map_grid import MapGrid, points_in, raise_blob
 from asmil.slides.synthetic.noise import Floats
-from asmil.slides.synthetic.plan import SlidePlan
+from asmil.slides.synthetic.plan import SlidePlan, Stream
 from asmil.slides.synthetic.settings import SyntheticSlidesConfig
-from asmil.slides.synthetic.streams import Stream, generator
 from asmil.slides.tissue.regions import Mask
+from asmil.synthetic_plan import generator
 
 SIDE_MULTIPLE_PX = 16
 """Sides are multiples of it, so that the levels of the pyramid lie exactly over each other."""

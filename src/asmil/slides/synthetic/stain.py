@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from asmil.slides.image import Pixels
 from asmil.slides.synthetic.noise import Bytes
-from asmil.slides.synthetic.plan import SlidePlan
-from asmil.slides.synthetic.streams import Stream, generator
+from asmil.slides.synthetic.plan import SlidePlan, Stream
+from asmil.synthetic_plan import generator
 
 HEMATOXYLIN = (0.60, 0.72, 0.36)
 EOSIN = (0.16, 0.82, 0.54)

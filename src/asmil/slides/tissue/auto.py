@@ -2,8 +2,8 @@
 
 1. The slide at `mpp` microns a pixel, so that 20x and 40x scans give the same tissue.
 2. The distance from gray of every pixel once the glass is white (`signal`).
-3. Otsu on its logarithm, between bounds (`threshold`).
-4. Pen marks (`pen`), dark frames and cover slip lines (`edges`) leave the mask.
+3. Otsu's threshold on its logarithm, between bounds (`stain_threshold`).
+4. Pen marks (`pen`), dark frames and cover slip lines are removed from the mask.
 5. Gaps up to CLOSE_UM are closed and threads up to OPEN_UM removed; small holes are filled, small pieces dropped.
 """
 
@@ -14,17 +14,25 @@ from dataclasses import dataclass
 
 import cv2
 import numpy as np
+from numpy.typing import NDArray
 
 from asmil.slides.image import Pixels, SlideImage
 from asmil.slides.overview import read_overview
 from asmil.slides.settings import TissueConfig
-from asmil.slides.tissue.edges import dark_frame, straight_lines
-from asmil.slides.tissue.outlines import drop_small, fill_small, largest_piece, mask_regions
+from asmil.slides.tissue.contours import trace_regions
 from asmil.slides.tissue.pen import pen_marks
-from asmil.slides.tissue.regions import Mask, Tissue
+from asmil.slides.tissue.regions import Mask, Polygon, Region, Tissue
 from asmil.slides.tissue.scale import Scale
-from asmil.slides.tissue.signal import brightest, glass_color, is_dark_field, looks_like_glass, stain_signal, to_white
-from asmil.slides.tissue.threshold import light_threshold, stain_threshold
+from asmil.slides.tissue.signal import (
+    Signal,
+    brightest,
+    chroma,
+    glass_color,
+    is_dark_field,
+    looks_like_glass,
+    stain_signal,
+    to_white,
+)
 
 SMOOTH_UM = 24.0
 CLOSE_UM = 48.0
@@ -127,3 +135,146 @@ def _notes(found: TissueMask, scaled: bool) -> tuple[str, ...]:
         advice = "; for a blue or green stain set tissue.pen=false" if found.pen_share > MUCH_PEN else ""
         notes.append(f"pen marks left out ({found.pen_share:.1%} of what is stained{advice})")
     return tuple(notes)
+
+
+LOWEST = 5.0
+"""JPEG noise on averaged glass stays below this signal."""
+HIGHEST_NOISE = 10.0
+HIGHEST = 18.0
+"""Stain that is seen at once lies above this signal."""
+NOISE_DEVIATIONS = 5.0
+DEVIATIONS_PER_MAD = 1.4826
+
+
+def otsu(counts: NDArray[np.int64], values: NDArray[np.float64]) -> int:
+    """The index of the last bin of the lower class: the split with the largest variance between classes.
+
+    counts, values: of each bin. Of equal splits the first counts. One filled bin only: that bin.
+    """
+    total = counts.sum()
+    below = np.cumsum(counts)
+    above = total - below
+    weighted = np.cumsum(counts * values)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        gap = weighted / below - (weighted[-1] - weighted) / above
+        between = np.where((below > 0) & (above > 0), below * 1.0 * above * gap**2, 0.0)
+    if between.max() <= 0:
+        return int(np.flatnonzero(counts)[-1]) if total else 0
+    return int(np.argmax(between))
+
+
+def stain_threshold(signal: Signal, glass: NDArray[np.bool_]) -> float:
+    """The signal above which a pixel is tissue.
+
+    Otsu always splits a histogram in two, also that of an empty slide (where it splits the noise) and that of a slide
+    full of tissue (where it splits the tissue). So its answer is used only between what noise reaches and what pale
+    stain reaches. It is computed on the logarithm of the signal: glass is near 0 and strong stain above 100, and pale
+    stain belongs with the latter.
+
+    glass: pixels that are surely not stained, whose spread is the noise of this slide
+    """
+    counts = np.bincount(signal.ravel(), minlength=256)
+    split = float(otsu(counts, np.log1p(np.arange(256.0))))
+    return float(np.clip(split, _noise_bound(signal[glass]), HIGHEST))
+
+
+def light_threshold(signal: Signal) -> float:
+    """The brightness above which a pixel of a dark field is tissue."""
+    counts = np.bincount(signal.ravel(), minlength=256)
+    return float(max(otsu(counts, np.log1p(np.arange(256.0))), LOWEST))
+
+
+def _noise_bound(noise: Signal) -> float:
+    if not noise.size:
+        return LOWEST
+    center = float(np.median(noise))
+    deviation = DEVIATIONS_PER_MAD * float(np.median(np.abs(noise - center)))
+    return float(np.clip(center + NOISE_DEVIATIONS * deviation, LOWEST, HIGHEST_NOISE))
+
+
+FRAME_BRIGHTNESS = 110
+FRAME_CHROMA = 12
+FRAME_CHROMA_SHARE = 0.15
+"""A frame has at most this chroma, and this share of its brightness more; dense nuclei have thrice as much."""
+LINE_WIDTH_UM = 160.0
+"""Cores of a needle are wider."""
+LINE_LENGTH = 0.3
+"""Of the slide's longer side."""
+LINE_SLENDERNESS = 12.0
+"""Length by width."""
+RIM_UM = 40.0
+
+
+def dark_frame(pixels: Pixels, scale: Scale) -> Mask:
+    """Dark, colorless areas that reach the border of the scan, with a rim: frames, and what was never scanned."""
+    brightness = brightest(pixels)
+    dark = (brightness < FRAME_BRIGHTNESS) & (chroma(pixels) <= FRAME_CHROMA + FRAME_CHROMA_SHARE * brightness)
+    # Thin dark seams between dense tissue and glass are no frame.
+    wide = cv2.morphologyEx(dark.astype(np.uint8), cv2.MORPH_OPEN, scale.disk(RIM_UM))
+    if not wide.any():
+        return np.zeros_like(dark)
+    _, labels = cv2.connectedComponents(wide, connectivity=8)
+    border = np.unique(np.concatenate([labels[0], labels[-1], labels[:, 0], labels[:, -1]]))
+    frame = np.isin(labels, border[border > 0])
+    return np.asarray(cv2.dilate(frame.astype(np.uint8), scale.disk(2 * RIM_UM)) > 0, dtype=bool)
+
+
+def straight_lines(mask: Mask, scale: Scale) -> Mask:
+    """Parts of a mask that are straight, thinner than LINE_WIDTH_UM and a good part of the slide long."""
+    binary = mask.astype(np.uint8)
+    side = scale.px(LINE_WIDTH_UM)
+    # A border of nothing: whatever is cut off by the end of the scan must not count as thick.
+    padded = cv2.copyMakeBorder(binary, side, side, side, side, cv2.BORDER_CONSTANT, value=0)
+    thick = cv2.morphologyEx(padded, cv2.MORPH_OPEN, np.ones((side, side), np.uint8))[side:-side, side:-side]
+    contours, _ = cv2.findContours((mask & (thick == 0)).astype(np.uint8), cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)
+    lines = np.zeros_like(binary)
+    longest = LINE_LENGTH * max(mask.shape)
+    for contour in contours:
+        width, length = (extent + 1 for extent in sorted(cv2.minAreaRect(contour)[1]))  # through pixel centers
+        if length >= max(longest, LINE_SLENDERNESS * width) and width <= side:
+            cv2.drawContours(lines, [contour], -1, 1, cv2.FILLED)
+    return np.asarray(lines > 0, dtype=bool)
+
+
+STRAIGHTENING_PX = 0.5
+
+
+def drop_small(mask: Mask, min_px: float) -> Mask:
+    """The mask without pieces of fewer than `min_px` pixels."""
+    _, labels, stats, _ = cv2.connectedComponentsWithStats(mask.astype(np.uint8), connectivity=8)
+    keep = stats[:, cv2.CC_STAT_AREA] >= min_px
+    keep[0] = False
+    return np.asarray(keep[labels], dtype=bool)
+
+
+def largest_piece(mask: Mask) -> int:
+    """The pixels of the largest piece."""
+    stats = cv2.connectedComponentsWithStats(mask.astype(np.uint8), connectivity=8)[2]
+    return int(stats[1:, cv2.CC_STAT_AREA].max(initial=0))
+
+
+def fill_small(mask: Mask, min_px: float) -> Mask:
+    """The mask with holes of fewer than `min_px` pixels filled; a bay that is open to the border is no hole."""
+    _, labels, stats, _ = cv2.connectedComponentsWithStats((~mask).astype(np.uint8), connectivity=4)
+    fill = stats[:, cv2.CC_STAT_AREA] < min_px
+    fill[np.unique(np.concatenate([labels[0], labels[-1], labels[:, 0], labels[:, -1]]))] = False
+    fill[0] = True
+    return np.asarray(fill[labels], dtype=bool)
+
+
+def mask_regions(mask: Mask, downsample: tuple[float, float]) -> tuple[Region, ...]:
+    """The pieces of a mask with their holes, in level-0 pixels; an island in a hole is a piece of its own.
+
+    Outlines run through the centers of the outermost pixels, and straight where they leave these by at most half a
+    pixel.
+    """
+    scale = np.asarray(downsample)
+
+    def level0(polygon: Polygon) -> Polygon:
+        corners = cv2.approxPolyDP(polygon, STRAIGHTENING_PX, closed=True).reshape(-1, 2)
+        return np.asarray(np.rint((corners + 0.5) * scale), dtype=np.int32)
+
+    return tuple(
+        Region(level0(region.outline), tuple(map(level0, region.holes)))
+        for region in trace_regions(mask.astype(np.uint8))
+    )

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from asmil.attention.stabilizer import Attended, Stabilizer
+from asmil.attention.stabilizer import AttentionStep, Stabilizer
 from asmil.cohort.bag import Bag
 from asmil.models.base import MILModel, Output
 from asmil.tasks.base import Task
@@ -34,10 +34,10 @@ class BagLoss(nn.Module):
         if self.stabilizers:
             scores = self.model.attend(bag) if output.scores is None else output.scores
             rows = output.extras.get("kept_rows") if self.kept_rows else None
-            attended = Attended(bag, scores, output.embedding, self.model.normalizer, rows)
+            step = AttentionStep(bag, scores, output.embedding, self.model.normalizer, rows)
             for stabilizer in self.stabilizers.values():
                 assert isinstance(stabilizer, Stabilizer)
-                total = total + stabilizer.penalty(attended)
+                total = total + stabilizer.penalty(step)
         return total, _tensors(output) if self.has_after_step else {}
 
 

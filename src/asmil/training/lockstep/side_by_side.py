@@ -7,18 +7,19 @@ the replicas' losses holds the gradient of each, since none depends on the weigh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call
 
 from asmil.errors import AsmilError
+from asmil.models.blocks.randomness import FEW, RandomModule
 from asmil.training.lockstep.bag_loss import AfterStep, plain_bag
-from asmil.training.lockstep.draws import StackedDraws
 from asmil.training.lockstep.plain_forms import plain_forms
 from asmil.training.lockstep.rehearsal import NotSideBySide, refuse_settings, rehearse
 from asmil.training.lockstep.replicas import Replica, SharedBags, scaled
@@ -202,3 +203,61 @@ class SideBySide:
             raise NotSideBySide(f"torch cannot batch it: {error}") from error
         finally:
             rewind()
+
+
+class StackedDraws:
+    """Stands in for the random parts of a model that runs under `torch.vmap`.
+
+    A replica that has no part in a step draws nothing, so its generator stays where it is.
+
+    active: which replicas take part in the step
+    place: within the vmapped function, the replica's number
+    """
+
+    def __init__(self, generators: Sequence[torch.Generator]) -> None:
+        self._sources = [_source(generator) for generator in generators]
+        self.active: Sequence[int] = range(len(generators))
+        self.place = torch.tensor(0)
+
+    def install(self, model: nn.Module) -> None:
+        """Let every random part of the model draw here."""
+        for part in model.modules():
+            if isinstance(part, RandomModule):
+                object.__setattr__(part, "uniform", self._uniform)
+                object.__setattr__(part, "drop", partial(self._drop, part))
+
+    def rewound(self) -> Callable[[], None]:
+        """A function that sets all generators back to where they are now."""
+        states = [_generator(source).get_state() for source in self._sources]
+
+        def rewind() -> None:
+            for source, state in zip(self._sources, states, strict=True):
+                _generator(source).set_state(state)
+
+        return rewind
+
+    def _uniform(self, shape: tuple[int, ...] | torch.Size, like: Tensor) -> Tensor:
+        return self._stacked(lambda source: source.uniform(shape, like))
+
+    def _drop(self, part: RandomModule, x: Tensor, p: float) -> Tensor:
+        if x.device.type != "cpu" or x.numel() < FEW:
+            return RandomModule.drop(part, x, p)  # by `_uniform`
+        ones = torch.ones(x.shape, dtype=x.dtype)
+        return x * self._stacked(lambda source: source.drop(ones, p))
+
+    def _stacked(self, draw: Callable[[RandomModule], Tensor]) -> Tensor:
+        """What `draw` gives for the replica at hand."""
+        drawn = {replica: draw(self._sources[replica]) for replica in self.active}
+        unused = torch.zeros_like(drawn[self.active[0]])
+        return torch.stack([drawn.get(replica, unused) for replica in range(len(self._sources))])[self.place]
+
+
+def _source(generator: torch.Generator) -> RandomModule:
+    source = RandomModule()
+    source.generator = generator
+    return source
+
+
+def _generator(source: RandomModule) -> torch.Generator:
+    assert source.generator is not None
+    return source.generator

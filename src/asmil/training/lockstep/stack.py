@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from asmil.attention.moving_copy import MovingCopy
+from asmil.attention.ema import EmaCopy
 from asmil.training.lockstep.bag_loss import BagLoss
 from asmil.training.lockstep.rehearsal import Rehearsal
 from asmil.training.loop import Trainer
@@ -43,7 +43,7 @@ class Stack:
         self.fixed = {name: torch.stack([own[name].detach() for own in tensors]) for name in kept if name not in moved}
         self.buffers = [name for name, _ in rehearsal.form.named_buffers() if name in self.fixed]
         self.optimizer = RowOptimizer(self.rows, [group for _, group in groups], type(trainers[0].optimizer))
-        self._copies = _moving_copies(rehearsal.form)
+        self._copies = _ema_copies(rehearsal.form)
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor of the form, R x ..., with gradients to `rows`."""
@@ -118,12 +118,12 @@ class RowOptimizer:
             nn.utils.clip_grad_norm_(shared, clip_norm)
 
 
-def _moving_copies(form: BagLoss) -> dict[str, MovingCopy]:
+def _ema_copies(form: BagLoss) -> dict[str, EmaCopy]:
     """By the beginning of the names of their tensors."""
     return {
         f"stabilizers.{name}.copy.": stabilizer
         for name, stabilizer in form.stabilizers.items()
-        if isinstance(stabilizer, MovingCopy)
+        if isinstance(stabilizer, EmaCopy)
     }
 
 

@@ -26,8 +26,8 @@ from torch import Tensor
 
 from asmil.cohort.features import read_bag
 from asmil.cohort.manifest import Slide, read_manifest
-from asmil.cohort.opened import open_features
 from asmil.cohort.problems import Problem, problems_of
+from asmil.cohort.reader import open_features
 from asmil.errors import AsmilError
 
 Form = Literal["plain", "softmax"]

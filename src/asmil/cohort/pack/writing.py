@@ -24,15 +24,17 @@ from asmil.cohort.bag import COORDS_UM, LOWRES, LOWRES_TILES, Bag
 from asmil.cohort.checksums import checksum_of
 from asmil.cohort.features import read_bag_and_info
 from asmil.cohort.manifest import Slide
-from asmil.cohort.pack_index import (
+from asmil.cohort.pack.files import (
     COORDS,
     FEATURE_FILES,
     JOURNAL,
     LOCK,
     LOWRES_FILE,
     OWN_FILES,
-    Entry,
     PackDtype,
+)
+from asmil.cohort.pack.index import (
+    Entry,
     PackIndex,
     journal_line,
     read_index,
@@ -40,8 +42,7 @@ from asmil.cohort.pack_index import (
     write_index,
 )
 from asmil.cohort.problems import fail, listed
-from asmil.cohort.source import CoordsUnit, FeatureInfo, FeatureSource, Provenance
-from asmil.cohort.stored import source_state
+from asmil.cohort.source import CoordsUnit, FeatureInfo, FeatureSource, Provenance, source_state
 from asmil.files import is_disk_full
 from asmil.locks import locked
 

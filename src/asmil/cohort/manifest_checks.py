@@ -1,12 +1,17 @@
-"""Refusing a manifest that knows whose the slides are, but not in the column that splits are grouped by."""
+"""What is refused in a manifest: names that cannot be used, and patients in a column that splits do not look at."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
 
 from asmil.cohort.problems import Problem
+from asmil.cohort.table import label_names
 from asmil.columns import COLUMNS, Columns
+from asmil.names import lookalikes, name_problem, spelled, text_problem
+from asmil.tasks.base import TaskKind
 
 PERSON = re.compile(r"patient|case|subject|donor|participant|person|individual|submitter|mrn|(^|_)pid($|_)")
 IDENTIFIER = ("id", "ids", "identifier", "barcode", "uuid", "accession")
@@ -23,7 +28,7 @@ INDEPENDENT = "add a column 'patient' that repeats the slide names if the slides
 
 
 def patient_column_problems(table: Columns) -> list[Problem]:
-    """What a manifest without patients says of them all the same."""
+    """Columns and slide names that identify patients in a manifest without a column `patient`."""
     if any(table.cells.get("patient", [])):
         return []
     slides = table.cells["slide"]
@@ -65,3 +70,28 @@ def _barcode_problems(table: Columns, slides: list[str]) -> list[Problem]:
     what = f"slides '{names[0]}' and '{names[1]}' are of the TCGA patient {patient}, and no column names patients"
     todo = f"add a column 'patient' with the first 12 characters of the barcodes, or {INDEPENDENT}"
     return [Problem("error", str(table.path), what, todo)]
+
+
+NAMED = {"slide": name_problem, "patient": name_problem, "label": text_problem, "site": text_problem}
+"""The columns whose cells are shown or become file names, and what each may not be."""
+
+
+def naming_problems(path: Path, columns: Mapping[str, list[str]], kind: TaskKind | None) -> list[Problem]:
+    """Names that leave their folder or change a terminal, and names that are spelled in several ways."""
+    problems = []
+    for column, reason_of in NAMED.items():
+        # values are numbers, of which 1e5 and 1E5 are the same
+        if column == "label" and kind in (None, "survival", "regression"):
+            continue
+        names = {cell for cell in columns.get(column, []) if cell}
+        if column == "label" and kind == "multilabel":
+            names = {name for cell in names for name in label_names(cell)}
+        problems += [
+            Problem("error", str(path), f"the {column} '{name}' {reason}", "rename it")
+            for name in sorted(names)
+            if (reason := reason_of(name))
+        ]
+        for spellings in lookalikes(sorted(names)):
+            what = f"column '{column}' spells one name in {len(spellings)} ways: {spelled(spellings)}"
+            problems.append(Problem("error", str(path), what, "write it in one way, or rename what differs"))
+    return problems

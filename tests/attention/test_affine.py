@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asmil.cohort import affine
-from asmil.cohort.affine import affine_dependence, cohort_dependence, count_decides, distinct_tiles, slide_dependence
+from asmil.attention import affine
+from asmil.attention.affine import affine_dependence, cohort_dependence, count_decides, distinct_tiles, slide_dependence
 from asmil.cohort.features import FeatureSource
 from asmil.cohort.manifest import Slide
 from feature_writers import make_slides, write_clam, write_manifest, write_tensor

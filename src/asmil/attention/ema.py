@@ -17,7 +17,7 @@ from asmil.attention.stabilizer import Stabilizer
 from asmil.errors import AsmilError
 
 Read = Callable[[Any, Any], Tensor]
-When = Literal["step", "epoch", "never"]
+UpdateSchedule = Literal["step", "epoch", "never"]
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -33,7 +33,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
             return model
 
 
-class MovingCopy(Stabilizer):
+class EmaCopy(Stabilizer):
     """`theta' <- m theta' + (1 - m) theta`, for all parameters that `read(model, bag)` reads.
 
     The first bag shows which parameters they are, and the copies of all others are dropped. It is in eval mode, has
@@ -45,7 +45,7 @@ class MovingCopy(Stabilizer):
     update: "step" moves the copy at each `update`, "epoch" at each `end_epoch`, "never" keeps it as it started
     """
 
-    def __init__(self, model: nn.Module, read: Read, momentum: float, update: When, name: str) -> None:
+    def __init__(self, model: nn.Module, read: Read, momentum: float, update: UpdateSchedule, name: str) -> None:
         super().__init__()
         if not 0 <= momentum <= 1:
             raise AsmilError(f"{name} momentum = {momentum}: it must lie between 0 and 1")
@@ -63,7 +63,7 @@ class MovingCopy(Stabilizer):
         self._pruned = False
         self._seen: tuple[Any, Tensor] | None = None
 
-    def look(self, bag: Any) -> None:
+    def prefetch(self, bag: Any) -> None:
         """Read the bag already, before the model in training does: then a step needs hardly more memory than without.
 
         The next `read` of the same bag has it.
@@ -94,12 +94,12 @@ class MovingCopy(Stabilizer):
         if self.update_when == "epoch":
             self._move_towards(model)
 
-    def train(self, mode: bool = True) -> MovingCopy:
+    def train(self, mode: bool = True) -> EmaCopy:
         """The copy stays in eval mode, whatever is asked of it."""
         del mode
         return super().train(False)
 
-    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> MovingCopy:
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> EmaCopy:
         """Move or convert (`.to()`, `.half()`, ...)."""
         exact = dict(self.copy.named_parameters()) | self._averages
         exact = {name: value.detach() for name, value in exact.items()}  # converting replaces a parameter's data
@@ -157,7 +157,7 @@ class MovingCopy(Stabilizer):
 def _save_averages(module: nn.Module, state_dict: dict[str, Any], prefix: str, local_metadata: Any) -> None:
     """Put the float32 averages into a state dict, in the place of their half-precision copies."""
     del local_metadata
-    assert isinstance(module, MovingCopy)
+    assert isinstance(module, EmaCopy)
     for name, average in module._averages.items():
         state_dict[f"{prefix}copy.{name}"] = average
 
@@ -165,7 +165,7 @@ def _save_averages(module: nn.Module, state_dict: dict[str, Any], prefix: str, l
 def _take_over(module: nn.Module, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
     """Before a state is loaded: drop what had been dropped when it was saved, and take over its averages."""
     del args
-    assert isinstance(module, MovingCopy)
+    assert isinstance(module, EmaCopy)
     start = f"{prefix}copy."
     saved = {name.removeprefix(start): value for name, value in state_dict.items() if name.startswith(start)}
     if not saved:

@@ -1,36 +1,176 @@
-"""Which tool wrote an HDF5 feature file, and what it says; decided by content, never by folder names.
+"""Opening a feature file of any layout, with one sentence for whatever can go wrong.
 
-The layouts are those of TRIDENT, CLAM, STAMP (2 and 1), the cohort files of ACMIL and ASMIL, and ours.
+HDF5 files of TRIDENT, CLAM, STAMP (2 and 1), cohort files of ACMIL and ASMIL, and ours are recognized by their content,
+never by folder names; see `read_header`. Files of plain arrays are read by `array_files`, packs by `pack`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from asmil.cohort.attributes import integer, number, plain, text
-from asmil.cohort.bag import LARGEST_COORDINATE, LOWRES
+from asmil.cohort.array_files import ArrayFile, first_line, read_array_file
+from asmil.cohort.bag import LARGEST_COORDINATE, LOWRES, LOWRES_TILES, refuse_wrong_coords
+from asmil.cohort.pack.files import is_pack
+from asmil.cohort.pack.index import info_of
+from asmil.cohort.pack.reading import Pack
 from asmil.cohort.problems import fail, listed
-from asmil.cohort.source import CoordsUnit, FeatureSource, Layout, Provenance
+from asmil.cohort.source import FEATURE_NAMES, CoordsUnit, FeatureInfo, FeatureSource, Layout, Provenance
 from asmil.errors import AsmilError, did_you_mean
+from asmil.files import refuse_special_file
 from asmil.hdf5 import DAMAGED_HDF5, member, members, reading_hdf5
 
 FORMAT_KEY = "asmil_format"
 FORMAT_VERSION = 1
-FEATURE_NAMES = ("features", "feats", "feat")
 TRIDENT_COORD_KEYS = ("patch_size_level0", "target_magnification", "level0_magnification")
 CHECKSUM_KEY = "crc32"
 HISTORIC_TILE_UM = 256.0
 HISTORIC_TILE_PX = 224
-AS_TYPE: Mapping[str, Callable[[Any], Any]] = {"str | None": text, "float | None": number, "int | None": integer}
-"""How an attribute becomes the value of a field of Provenance, by the type of the field."""
+
+
+@dataclass(frozen=True)
+class OpenFeatures:
+    """A slide's features, ready to be read; valid as long as its file is open.
+
+    validated: the values are known to be those of a valid bag, as all in a pack with checksums are
+    checksum: what asmil noted when it wrote the file, see `checksum_of`
+    """
+
+    info: FeatureInfo
+    values: h5py.Dataset | Tensor
+    coords: h5py.Dataset | NDArray[Any] | None = None
+    um_per_unit: float = 1.0
+    lowres: Mapping[str, h5py.Dataset | NDArray[Any]] | None = None
+    validated: bool = False
+    checksum: int | None = None
+
+    def features(self, rows: NDArray[Any] | slice = slice(None)) -> Tensor:
+        """The features of some tiles (ascending rows), in the type in which they are stored."""
+        values = self.values
+        return as_tensor(values[0, rows] if len(values.shape) == 3 else values[rows])
+
+    def read_coords(self) -> NDArray[Any] | None:
+        """Coordinates N x 2, in `info.coords_unit`; what cannot lie on a slide is refused."""
+        if self.coords is None or self.info.n_tiles == 0:
+            return None
+        coords = np.asarray(self.coords[()])
+        if coords.ndim == 3 and coords.shape[0] == 1:
+            coords = coords[0]
+        refuse_wrong_coords(self.info.source, torch.from_numpy(coords.astype(np.float64)), self.info.n_tiles)
+        return coords * self.um_per_unit if self.info.coords_unit == "um" else coords
+
+
+@contextmanager
+def open_features(source: FeatureSource, mmap: bool = False) -> Iterator[OpenFeatures]:
+    """Open a feature file, or a slide of a pack, read-only and without locking.
+
+    mmap: only a few values are needed, so a tensor file or a pack is left on disk until read
+    """
+    refuse_special_file(source.path)
+    with explained(source.path):
+        if is_pack(source.path):
+            yield _open_pack(source, whole=not mmap)
+        elif (arrays := read_array_file(source.path, mmap)) is not None:
+            yield _open_arrays(source, arrays)
+        else:
+            with reading_hdf5(source.path) as file:
+                yield _open_hdf5(read_header(file, source), source)
+
+
+def as_tensor(values: Any) -> Tensor:
+    """A tensor of the values as stored; foreign byte order is turned round."""
+    if isinstance(values, Tensor):
+        return values
+    array = np.asarray(values)
+    if not array.flags.writeable:
+        array = array.copy()
+    return torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=False))
+
+
+def _open_hdf5(header: Header, source: FeatureSource) -> OpenFeatures:
+    values = header.features
+    info = _info(source, header.layout, values.shape, str(values.dtype), values.dtype.itemsize)
+    known = asdict(header.provenance) | {
+        "coords_unit": None if header.coords is None else header.coords_unit,
+        "magnification": header.magnification,
+    }
+    return OpenFeatures(
+        FeatureInfo(**(info | known)),
+        values,
+        header.coords,
+        header.um_per_unit,
+        header.lowres,
+        checksum=header.checksum,
+    )
+
+
+def _open_arrays(source: FeatureSource, arrays: ArrayFile) -> OpenFeatures:
+    values = arrays.features
+    dtype = str(values.dtype).removeprefix("torch.")
+    info = _info(source, arrays.layout, tuple(values.shape), dtype, values.element_size())
+    if arrays.coords is not None:
+        return OpenFeatures(FeatureInfo(**(info | {"coords_unit": "px"})), values, arrays.coords)
+    sibling = source.path.parent.parent / "h5_files" / f"{source.path.stem}.h5"
+    if sibling.is_file():
+        with open_features(FeatureSource(sibling)) as beside:
+            coords = beside.read_coords()
+            if coords is not None and len(coords) == info["n_tiles"] and beside.info.layout == "clam":
+                side = {"tile_px": beside.info.tile_px, "tile_px_level0": beside.info.tile_px_level0}
+                known = info | side | {"layout": "clam", "coords_unit": "px"}
+                return OpenFeatures(FeatureInfo(**known), values, coords)
+    return OpenFeatures(FeatureInfo(**info), values)
+
+
+def _open_pack(source: FeatureSource, whole: bool) -> OpenFeatures:
+    pack = Pack.open(source.path)
+    entry = pack.entry(source.group)
+    if whole:
+        pack.verify_once(entry)
+    info = info_of(source.path, pack.dtype, entry)
+    values = torch.from_numpy(pack.features(entry, whole))
+    tiles = pack.lowres(entry, whole)
+    lowres = None if tiles is None else {LOWRES_TILES: tiles}
+    return OpenFeatures(info, values, pack.coords(entry), lowres=lowres, validated=entry.crc32 is not None)
+
+
+def _info(source: FeatureSource, layout: Layout, shape: tuple[int, ...], dtype: str, item_bytes: int) -> dict[str, Any]:
+    n_tiles, width = _tiles_and_width(shape, source)
+    return {
+        "source": source,
+        "layout": layout,
+        "n_tiles": n_tiles,
+        "width": width,
+        "dtype": dtype,
+        "n_bytes": n_tiles * width * item_bytes,
+    }
+
+
+def _tiles_and_width(shape: tuple[int, ...], source: FeatureSource) -> tuple[int, int]:
+    if len(shape) == 3 and shape[0] == 1:
+        shape = shape[1:]
+    if shape == (0,):
+        return 0, 0
+    if len(shape) == 1:
+        what = (
+            f"the file holds one vector of {shape[0]} values for the slide (a slide embedding), not features of tiles"
+        )
+        fail(source, what, "give the file with the features of its tiles, N x D")
+    if len(shape) != 2:
+        fail(source, f"features have shape {shape}, not N x D (tiles x features)", "extract the slide again")
+    return shape[0], shape[1]
+
+
+# Layouts of HDF5 files
 
 
 @dataclass(frozen=True)
@@ -83,11 +223,6 @@ def explained(path: Path) -> Iterator[None]:
     except DAMAGED_HDF5 as error:
         reason = "is truncated" if "truncated" in str(error) else "is damaged, or of no format that asmil reads"
         fail(path, f"the feature file {reason} ({first_line(error)})", "copy it again or extract the slide again")
-
-
-def first_line(error: Exception) -> str:
-    """The first line of what an error says, without quotes around it."""
-    return (str(error).strip("'\"").splitlines() or [type(error).__name__])[0]
 
 
 def common_step(coords: NDArray[Any]) -> int | None:
@@ -177,7 +312,8 @@ def _asmil(file: h5py.File, features: h5py.Dataset, coords: h5py.Dataset | None,
         fail(source, f"attribute '{FORMAT_KEY}' is no number", "copy the file again or extract the slide again")
     if version > FORMAT_VERSION:
         fail(source, f"format {version} is newer than this asmil reads ({FORMAT_VERSION})", "update asmil")
-    known = {field.name: AS_TYPE[str(field.type)](attrs.get(field.name)) for field in fields(Provenance)}
+    as_type: dict[str, Callable[[Any], Any]] = {"str | None": text, "float | None": number, "int | None": integer}
+    known = {field.name: as_type[str(field.type)](attrs.get(field.name)) for field in fields(Provenance)}
     return Header("asmil", features, coords, Provenance(**known), checksum=integer(attrs.get(CHECKSUM_KEY)))
 
 
@@ -242,3 +378,38 @@ def _stamp_historic(attrs: Mapping[str, Any], features: h5py.Dataset, coords: h5
     provenance = Provenance(encoder=encoder, tile_um=HISTORIC_TILE_UM, tile_px=HISTORIC_TILE_PX)
     scale = HISTORIC_TILE_UM / HISTORIC_TILE_PX
     return Header("stamp_historic", features, coords, provenance, coords_unit="um", um_per_unit=scale)
+
+
+# Attributes
+
+
+def plain(value: Any) -> Any:
+    """An attribute as a Python value; tools store None as the text 'None'."""
+    if isinstance(value, np.ndarray):
+        value = value.reshape(-1)[0] if value.size == 1 else value.tolist()
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, str) and value == "None" else value
+
+
+def text(value: Any) -> str | None:
+    """An attribute as text, None if there is none."""
+    value = plain(value)
+    return None if value is None else str(value)
+
+
+def number(value: Any) -> float | None:
+    """An attribute as a positive number (all that are read are sizes), None if it is none."""
+    try:
+        found = float(plain(value))
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return found if 0 < found < math.inf else None
+
+
+def integer(value: Any) -> int | None:
+    """An attribute as a whole number, None if it is none."""
+    exact = number(value)
+    return None if exact is None else round(exact)

@@ -16,15 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asmil.cohort.checksums import checksum_of
-from asmil.cohort.pack_index import (
-    COORDS,
-    FEATURE_FILES,
-    LOWRES_FILE,
-    Entry,
-    PackIndex,
-    index_state,
-    read_index,
-)
+from asmil.cohort.pack.files import COORDS, FEATURE_FILES, LOWRES_FILE, index_state
+from asmil.cohort.pack.index import Entry, PackIndex, read_index
 from asmil.cohort.problems import fail
 from asmil.errors import did_you_mean
 

@@ -9,27 +9,31 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from asmil.cohort.pack.files import (
+    COORD_BYTES,
+    COORDS,
+    FEATURE_BYTES,
+    FEATURE_FILES,
+    INDEX,
+    JOURNAL,
+    LOWRES_FILE,
+    OWN_FILES,
+    PackDtype,
+)
 from asmil.cohort.problems import fail
 from asmil.cohort.source import CoordsUnit, FeatureInfo, FeatureSource, Layout, Provenance
 from asmil.errors import AsmilError
 from asmil.files import write_text
 
-PackDtype = Literal["float16", "float32"]
 PACK_VERSION = 2
-INDEX, JOURNAL, COORDS, LOWRES_FILE, LOCK = "index.json", "index.journal", "coords.i64", "lowres.u8", "lock"
-FEATURE_FILES: dict[PackDtype, str] = {"float16": "features.f16", "float32": "features.f32"}
-FEATURE_BYTES: dict[PackDtype, int] = {"float16": 2, "float32": 4}
-COORD_BYTES = 8
-OWN_FILES = frozenset((INDEX, JOURNAL, COORDS, LOWRES_FILE, LOCK, *FEATURE_FILES.values()))
 
 Count = Annotated[int, Field(ge=0)]
 Size = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -96,27 +100,6 @@ class PackIndex:
     def ends(self) -> Ends:
         """Where the data of all slides ends."""
         return Ends(*map(max, zip((0, 0, 0), *map(_ends, self.entries.values()), strict=True)))
-
-
-def is_pack(path: Path) -> bool:
-    """Whether a folder is a pack, finished or not: it has the data files of one."""
-    # asked of every slide: without the path objects of pathlib, which take longer than the disk
-    folder = os.fspath(path)
-    return os.path.isdir(folder) and any(
-        os.path.isfile(f"{folder}/{name}") for name in (*FEATURE_FILES.values(), COORDS)
-    )
-
-
-def index_state(folder: Path) -> list[tuple[int, int, int]]:
-    """Number, size and time of change of the files of the index; empty if there is none."""
-    states = []
-    for name in (INDEX, JOURNAL):
-        try:
-            stat = os.stat(f"{folder}/{name}")
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        states.append((stat.st_ino, stat.st_size, stat.st_mtime_ns))
-    return states
 
 
 def write_index(folder: Path, index: PackIndex) -> None:

@@ -29,7 +29,7 @@ from asmil.training.task_setup import build_task
 
 
 @dataclass(frozen=True)
-class Material:
+class TrainingData:
     """What the trainings of a run have in common: the units of the cohort, their outcomes and their bags."""
 
     units: Sequence[Unit]
@@ -48,10 +48,14 @@ class Material:
         chosen = self.outcomes.among(places)
         return LabeledBags(_Part(self.loader, list(places)), chosen.targets, chosen.strata, chosen.stratum_names)
 
-    def prepared_for(self, config: RunConfig, train: Sequence[int]) -> Material:
+    def model_and_task(self, config: RunConfig, train: Sequence[int], seed: int) -> tuple[MILModel, Task]:
+        """A model as its training starts, and the task as the units `train` define it."""
+        task = build_task(config, self.outcomes, train)
+        return build_model(config, self.in_features, task.n_outputs, seed), task
+
+    def prepared_for(self, config: RunConfig, train: Sequence[int]) -> TrainingData:
         """The same, with bags as a model of these settings wants them: its neighbors, its clusters."""
-        n_outputs = build_task(config, self.outcomes, train).n_outputs
-        model = build_model(config, self.in_features, n_outputs, config.training.seed)
+        model, _ = self.model_and_task(config, train, config.training.seed)
         return replace(self, loader=self.loader.preparing(model.prepare))
 
     def trainer(
@@ -64,48 +68,50 @@ class Material:
         on_epoch: EpochObserver | None = None,
     ) -> Trainer:
         """A training on the units `train` that is about to begin, or to go on."""
-        task = build_task(config, self.outcomes, train)
-        model = build_model(config, self.in_features, task.n_outputs, seed)
+        model, task = self.model_and_task(config, train, seed)
         return Trainer(model, task, config, seed=seed, fold=fold, device=self.device, folder=folder, on_epoch=on_epoch)
 
 
 @dataclass(frozen=True)
-class OneTraining:
+class FoldSeedJob:
     """A fold and a seed."""
 
-    material: Material
+    data: TrainingData
     config: RunConfig
     splits: Splits
     fold: int
     seed: int
     folder: Path
 
-    def run(self, on_epoch: Callable[[Mapping[str, Any]], None]) -> pd.DataFrame:
-        """Train, then predict."""
-        trainer = self.trainer(on_epoch)
-        trainer.fit(self.train, self.val)
-        return self.finish(trainer)
-
     def trainer(self, on_epoch: Callable[[Mapping[str, Any]], None]) -> Trainer:
         """The training, about to begin or to go on."""
-        train = self.material.places(self.splits, self.fold, "train")
-        return self.material.trainer(self.config, train, self.fold, self.seed, self.folder, on_epoch)
+        train = self.data.places(self.splits, self.fold, "train")
+        return self.data.trainer(self.config, train, self.fold, self.seed, self.folder, on_epoch)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it was trained before: its predictions are there."""
+        return self.predictions.exists()
+
+    @property
+    def predictions(self) -> Path:
+        """The file of its predictions."""
+        return self.folder / "predictions.parquet"
 
     def model_and_task(self) -> tuple[MILModel, Task]:
         """The model as it starts, and the task."""
-        task = build_task(self.config, self.material.outcomes, self.material.places(self.splits, self.fold, "train"))
-        return build_model(self.config, self.material.in_features, task.n_outputs, self.seed), task
+        return self.data.model_and_task(self.config, self.data.places(self.splits, self.fold, "train"), self.seed)
 
     @property
     def train(self) -> LabeledBags:
         """The training units."""
-        return self.material.labeled(self.material.places(self.splits, self.fold, "train"))
+        return self.data.labeled(self.data.places(self.splits, self.fold, "train"))
 
     @property
     def val(self) -> LabeledBags | None:
         """The validation units, if there are any."""
-        places = self.material.places(self.splits, self.fold, "val")
-        return self.material.labeled(places) if places else None
+        places = self.data.places(self.splits, self.fold, "val")
+        return self.data.labeled(places) if places else None
 
     def finish(self, trainer: Trainer) -> pd.DataFrame:
         """Predict the validation and test units with the trained model; test bags are read only now."""
@@ -115,9 +121,9 @@ class OneTraining:
         return pd.concat([table for table in tables if len(table)] or tables, ignore_index=True)
 
     def _predict(self, trainer: Trainer, task: Task, role: Roles) -> pd.DataFrame:
-        places = self.material.places(self.splits, self.fold, role)
-        units = [self.material.units[i] for i in places]
-        bags = self.material.labeled(places).bags
+        places = self.data.places(self.splits, self.fold, role)
+        units = [self.data.units[i] for i in places]
+        bags = self.data.labeled(places).bags
         logits = trainer.predict(bags) if units else torch.zeros(0, task.n_outputs)
         columns: Columns = {
             "slide": [unit.name for unit in units],
@@ -125,7 +131,7 @@ class OneTraining:
             "fold": [self.fold] * len(units),
             "seed": [self.seed] * len(units),
             "role": [role] * len(units),
-            **_truth_columns(self.material.outcomes, places),
+            **_truth_columns(self.data.outcomes, places),
             **task.columns(logits),
         }
         return pd.DataFrame(columns)

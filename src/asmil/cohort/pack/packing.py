@@ -1,8 +1,4 @@
-"""A whole cohort as raw values in one folder, mapped into memory: bags are read at the speed of the disk.
-
-A pack holds `features.f16` (or `features.f32`), `coords.i64`, `lowres.u8` and `index.json`. It is made by `asmil pack`,
-and then stands for the feature files wherever features are named, or by a training as its cache.
-"""
+"""Packing the features of a cohort: what is missing or changed is read, what cannot be used is reported."""
 
 from __future__ import annotations
 
@@ -16,9 +12,10 @@ from asmil.cohort.consistency import mixture_problems
 from asmil.cohort.features import read_bag
 from asmil.cohort.inspection import inspect_slides
 from asmil.cohort.manifest import Slide
-from asmil.cohort.pack_index import PackDtype, info_of
-from asmil.cohort.pack_reading import Pack
-from asmil.cohort.pack_writing import PackWriter, is_stale, writing
+from asmil.cohort.pack.files import PackDtype
+from asmil.cohort.pack.index import info_of
+from asmil.cohort.pack.reading import Pack
+from asmil.cohort.pack.writing import PackWriter, is_stale, writing
 from asmil.cohort.problems import Problem, fail, problems_of, raise_errors
 from asmil.cohort.source import FeatureInfo, FeatureSource
 from asmil.errors import AsmilError

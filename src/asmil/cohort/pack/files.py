@@ -1,0 +1,35 @@
+"""The files of a pack: their names, whether a folder is a pack, and the state of its index."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+PackDtype = Literal["float16", "float32"]
+INDEX, JOURNAL, COORDS, LOWRES_FILE, LOCK = "index.json", "index.journal", "coords.i64", "lowres.u8", "lock"
+FEATURE_FILES: dict[PackDtype, str] = {"float16": "features.f16", "float32": "features.f32"}
+FEATURE_BYTES: dict[PackDtype, int] = {"float16": 2, "float32": 4}
+COORD_BYTES = 8
+OWN_FILES = frozenset((INDEX, JOURNAL, COORDS, LOWRES_FILE, LOCK, *FEATURE_FILES.values()))
+
+
+def is_pack(path: Path) -> bool:
+    """Whether a folder is a pack, finished or not: it has the data files of one."""
+    # asked of every slide: without the path objects of pathlib, which take longer than the disk
+    folder = os.fspath(path)
+    return os.path.isdir(folder) and any(
+        os.path.isfile(f"{folder}/{name}") for name in (*FEATURE_FILES.values(), COORDS)
+    )
+
+
+def index_state(folder: Path) -> list[tuple[int, int, int]]:
+    """Number, size and time of change of the files of the index; empty if there is none."""
+    states = []
+    for name in (INDEX, JOURNAL):
+        try:
+            stat = os.stat(f"{folder}/{name}")
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        states.append((stat.st_ino, stat.st_size, stat.st_mtime_ns))
+    return states
