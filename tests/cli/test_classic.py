@@ -37,7 +37,7 @@ def test_two_sets_and_two_methods_give_tables_and_files(asmil_here, tmp_path):
     assert "last: after the last epoch" in done.stdout
     assert "optimistic" not in done.stdout
     assert "[dim]" not in done.stdout
-    assert "what the paper prints" in done.stdout
+    assert "the paper" in done.stdout
     assert {path.name for path in out.iterdir()} == {
         "classic.json",
         "classic.csv",
@@ -128,5 +128,5 @@ def test_an_interruption_is_told_and_keeps_what_is_finished(asmil_here, monkeypa
     monkeypatch.setattr("asmil.classic.jobs.train_side_by_side", interrupt)
     done = asmil_here(*interrupted_arguments(tmp_path / "a.npz", tmp_path / "out"))
     assert done.returncode == 130
-    assert "interrupted; what is finished is kept: give the same command again to go on" in done.stderr
+    assert "interrupted" in done.stderr
     assert [path.name for path in (tmp_path / "out" / "jobs").iterdir()] == ["a-mi_svm-seed0.json"]

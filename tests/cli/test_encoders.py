@@ -32,7 +32,7 @@ def test_the_table_says_whether_weights_are_here(asmil_here, tmp_path):
 
 def test_one_encoder_with_what_to_do(asmil_here, tmp_path):
     done = asmil_here("encoders", "resnet50_trunc")
-    assert "1024 a tile" in done.stdout
+    assert "1024" in done.stdout
     assert "to 224 px (bilinear)" in done.stdout
     assert f"put the file at {tmp_path}/weights/resnet50_trunc.safetensors" in done.stdout
     assert "none; tiles of 32 px or more" in asmil_here("encoders", "efficientnet_lite0").stdout
@@ -44,7 +44,7 @@ def test_an_encoder_of_your_own(asmil_here, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
     done = asmil_here("encoders", "mine_for_the_table:means")
     assert done.returncode == 0, done.stderr
-    assert "3 a tile" in done.stdout
+    assert "3 per" in done.stdout
 
 
 def test_an_unknown_one(asmil_here):

@@ -55,7 +55,7 @@ def test_a_bad_file_is_named_and_the_same_command_goes_on(cohort, asmil_here, tm
     done = asmil_here("pack", cohort, "--out", pack)
     assert done.returncode == 1
     assert "23 packed, 0 already there" in done.stdout
-    assert "1 to mend" in done.stderr
+    assert "1 error" in done.stderr
     assert "slide-0003.h5: the feature file is truncated" in done.stderr
     assert "Traceback" not in done.stderr
     path.write_bytes(whole)
@@ -75,7 +75,7 @@ def test_mistakes_are_one_sentence(cohort, asmil_here, tmp_path):
     for words, told in (
         ((tmp_path / "nowhere", "--out", tmp_path / "p"), "nowhere: it does not exist"),
         ((cohort, "--features", tmp_path / "no", "--out", tmp_path / "p"), "no: there is no such folder of features"),
-        ((features, "--features", features, "--out", tmp_path / "p"), "it is for a manifest"),
+        ((features, "--features", features, "--out", tmp_path / "p"), "manifest"),
         ((features, "--out", features), "the folder holds other files"),
         ((features, "--out", cohort), "this is a file"),
     ):

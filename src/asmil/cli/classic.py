@@ -1,4 +1,4 @@
-"""The verb `classic`: small benchmark sets, from files to a table."""
+"""`asmil classic`: small benchmark sets, from files to a table."""
 
 from __future__ import annotations
 
@@ -20,45 +20,55 @@ if TYPE_CHECKING:
 def classic(
     data: Annotated[
         list[Path],
-        typer.Argument(metavar="DATA...", help="Sets, or folders of sets: .npz, .mat, UCI text, .csv, SVM-light."),
+        typer.Argument(
+            metavar="DATA...", help="Benchmark sets, or folders of them: .npz, .mat, UCI text, .csv, SVM-light."
+        ),
     ],
     method: Annotated[
         list[str] | None,
-        typer.Option("--method", "-m", help="A method, mi_svm or bag_forest; repeatable. Default: the usual eleven."),
+        typer.Option(
+            "--method",
+            "-m",
+            metavar="NAME",
+            help="A method, mi_svm or bag_forest; may be repeated. Default: the usual eleven.",
+        ),
     ] = None,
     preset: Annotated[
-        list[str] | None, typer.Option(help="paper (default), recommended, ...; repeatable, a row for each.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="paper (default), recommended, ...; may be repeated, one row each."),
     ] = None,
     assignments: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting, e.g. training.epochs=20.")
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Repeats, with seeds SEED, SEED + 1, ...")] = 5,
-    seed: Annotated[int, typer.Option(min=0, help="The first seed, of folds, weights and order.")] = 0,
-    folds: Annotated[int, typer.Option(min=2, help="Folds of a repeat.")] = 10,
+    seeds: Annotated[int, typer.Option(min=1, help="Repetitions, with seeds SEED, SEED + 1, ...")] = 5,
+    seed: Annotated[int, typer.Option(min=0, help="First seed: of folds, initial weights and order of bags.")] = 0,
+    folds: Annotated[int, typer.Option(min=2, help="Folds per repetition.")] = 10,
     optimistic: Annotated[
-        bool, typer.Option("--optimistic", help="Show the best test epoch too: an upper bound, not a result.")
+        bool, typer.Option("--optimistic", help="Also show the best test epoch: an upper bound, not a result.")
     ] = False,
     drop_last_column: Annotated[
-        bool, typer.Option("--drop-last-column", help="Leave out the last feature of every set, if it is the label.")
+        bool, typer.Option("--drop-last-column", help="Leave out the last feature of every set, where it is the label.")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder for results; a benchmark begun there goes on.")
+        Path | None,
+        typer.Option("--out", "-o", help="Folder for the results; an interrupted benchmark in it is resumed."),
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes; default: one a core.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Number of processes. Default: one per core.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
-    """Benchmark methods on small sets of bags: repeated stratified cross-validation, accuracy.
+    """Benchmark methods on small sets of bags: accuracy in repeated stratified cross-validation.
 
-    A set in which one column alone predicts the label is refused. With --out, every finished seed is kept at once, the
-    same command goes on where it stopped, and classic.json, .csv and .md are written.
+    A set in which one column alone predicts the label is refused. With --out, every finished seed is saved, the same
+    command resumes an interrupted benchmark, and classic.json, .csv and .md are written.
+
+    Example: asmil classic musk1.mat --method abmil --method asmil --out classic
     """
-    import json
-
     from asmil.classic.running import make_jobs, run_jobs
     from asmil.classic.settings import DEFAULT_METHODS, contenders
     from asmil.classic.summary import describe_set, make_report
     from asmil.config import parse_assignments
+    from asmil.console import print_json
     from asmil.errors import AsmilError
     from asmil.folder_settings import claim_folder
 
@@ -87,7 +97,7 @@ def classic(
     if out is not None and found:
         _write(report, out)
     if as_json:
-        typer.echo(json.dumps(report, indent=1, ensure_ascii=False))
+        print_json(report)
     elif found:
         _print(report, out)
     if failed:
@@ -121,7 +131,7 @@ def _read(data: list[Path], drop_last_column: bool) -> tuple[list[BagSet], list[
 
 
 def _checked(sets: list[BagSet], folds: int) -> Iterator[tuple[BagSet, ColumnScores]]:
-    """Every set with the scores of its columns; leaks, and sets too small for the folds, are told before any work."""
+    """Every set with the scores of its columns; leaks, and sets too small for the folds, are refused first."""
     from asmil.classic.folds import make_folds
     from asmil.classic.leak import refuse_leaks
 
@@ -132,10 +142,11 @@ def _checked(sets: list[BagSet], folds: int) -> Iterator[tuple[BagSet, ColumnSco
 
 def _follow(results: Iterator[Done], total: int, quiet: bool, kept: bool) -> list[Done]:
     """All results, shown while they come; an interruption ends the command."""
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    console = Console(stderr=True, quiet=quiet)
+    from asmil.console import messages
+
+    console = messages(quiet)
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     seen: list[Done] = []
     with Progress(*columns, console=console) as progress:
@@ -143,10 +154,10 @@ def _follow(results: Iterator[Done], total: int, quiet: bool, kept: bool) -> lis
         try:
             for done in results:
                 seen.append(done)
-                news = "failed" if done.error is not None else "was done before" if done.before else "done"
-                progress.update(task, completed=len(seen), description=f"{done.name}: {news}")
+                status = "failed" if done.error is not None else "already done" if done.before else "done"
+                progress.update(task, completed=len(seen), description=f"{done.name}: {status}")
         except KeyboardInterrupt:
-            what = "what is finished is kept: give the same command again to go on" if kept else "nothing was kept"
+            what = "run the same command again to resume" if kept else "nothing was saved, since --out was not given"
             typer.echo(f"interrupted; {what}", err=True)
             raise typer.Exit(130) from None
     return seen
@@ -176,19 +187,18 @@ def _write(report: dict[str, Any], out: Path) -> None:
 
 
 def _print(report: dict[str, Any], out: Path | None) -> None:
-    from rich.console import Console
-
     from asmil.classic.tables import paper_grid, rule_grid, rule_title, rules_of
+    from asmil.console import results, say
 
-    console = Console(highlight=False)
+    console = results()
     for rule in rules_of(report):
-        console.print(rule_title(report, rule), markup=False)
+        say(console, rule_title(report, rule))
         console.print(rule_grid(report, rule))
     printed = paper_grid(report)
     if printed is not None:
-        console.print("what the paper prints", printed)
-        console.print("the paper's figures cannot be compared with ours:", markup=False)
+        console.print("what the paper reports", printed)
+        say(console, "the paper's numbers cannot be compared with ours:")
         for reason in report["paper"]["why_not_comparable"]:
-            console.print(f"- {reason}", markup=False)
+            say(console, f"- {reason}")
     if out is not None:
-        console.print(f"results: {out / 'classic.json'}, .csv and .md", markup=False, soft_wrap=True)
+        say(console, f"results: {out / 'classic.json'}, .csv and .md")

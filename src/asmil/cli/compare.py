@@ -1,4 +1,4 @@
-"""The verb `compare`: runs side by side, with tests of their differences."""
+"""`asmil compare`: runs side by side, with tests of their differences."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN...", help="Folders that `asmil train` wrote.")],
     role: Annotated[Literal["test", "val"], typer.Option(help="Part of the cohort to compare on.")] = "test",
     reference: Annotated[
-        Path | None, typer.Option(help="The run that the others are compared with; default: the first.")
+        Path | None, typer.Option(help="The run that the others are compared with. Default: the first.")
     ] = None,
     all_pairs: Annotated[bool, typer.Option("--all-pairs", help="Compare every pair of runs.")] = False,
     unit: Annotated[
         Literal["slide", "patient"],
         typer.Option(help="patient: average the predictions of a patient's slides first."),
     ] = "slide",
-    out: Annotated[Path | None, typer.Option(help="Folder for page and tables; default: none are written.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for the page and tables. Default: only print.")
+    ] = None,
     resamples: Annotated[int, typer.Option(min=1, help="Bootstrap resamples.")] = 2000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
@@ -27,12 +29,11 @@ def compare(
     """Compare runs on the same patients: metrics, paired differences with intervals, tests, Holm's correction.
 
     --out writes `comparison.{html,md,tex,csv,json}` and `differences.csv`. A run that cannot be read is reported, the
-    others are compared, and the exit code is not zero.
+    others are compared, and the exit code is 1.
+
+    Example: asmil compare runs/asmil runs/abmil --out comparison
     """
-    import json
-
-    from rich.console import Console
-
+    from asmil.console import print_json, results, say
     from asmil.evaluation.comparison import compare_runs, write_comparison
     from asmil.evaluation.comparison.report import comparison_document, comparison_to_dict
     from asmil.reporting import print_document
@@ -40,12 +41,12 @@ def compare(
     found = compare_runs(runs, role, resamples, seed, reference=reference, all_pairs=all_pairs, unit=unit)
     page = None if out is None else write_comparison(found, out)
     if as_json:
-        typer.echo(json.dumps(comparison_to_dict(found), indent=1, ensure_ascii=False))
+        print_json(comparison_to_dict(found))
     else:
-        console = Console(highlight=False)
+        console = results()
         print_document(comparison_document(found), console)
         if page is not None:
-            console.print(f"page: {page}", markup=False, soft_wrap=True)
+            say(console, f"page: {page}")
     for problem in found.problems:
         typer.echo(f"left out: {problem}", err=True)
     if found.problems:

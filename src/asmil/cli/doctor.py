@@ -10,21 +10,23 @@ import typer
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Tell what this machine can do: torch, GPU, readers, memory, versions."""
-    import json
+    """Report what this machine can do: GPU, memory, file formats, versions.
 
-    from rich.console import Console
+    Example: asmil doctor
+    """
     from rich.markup import escape
     from rich.table import Table
 
+    from asmil.console import print_json, results
+
     findings = _examine()
     if as_json:
-        typer.echo(json.dumps(findings, indent=1))
+        print_json(findings)
         return
     table = Table(box=None, pad_edge=False, show_header=False)
     for key, value in findings.items():
         table.add_row(key, escape(str(value)))
-    Console(highlight=False).print(table)
+    results().print(table)
 
 
 def _examine() -> dict[str, str]:

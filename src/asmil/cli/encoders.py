@@ -1,4 +1,4 @@
-"""`asmil encoders`: what makes features of tiles."""
+"""`asmil encoders`: the models that turn tiles into features."""
 
 from __future__ import annotations
 
@@ -10,20 +10,23 @@ if TYPE_CHECKING:
     from asmil.slides.encoders.base import EncoderEntry
 
 WIDE = 110
-"""From so many columns on there is room for what each encoder is."""
+"""Windows of at least this many columns have room for a description of each encoder."""
 
 
 def encoders(
-    name: Annotated[str | None, typer.Argument(help="One encoder, or your own as module:callable.")] = None,
+    name: Annotated[str | None, typer.Argument(help="An encoder to explain, or your own as module:callable.")] = None,
 ) -> None:
-    """List the encoders and whether their weights are here, or explain one."""
-    from rich.console import Console
+    """List the encoders and whether their weights are installed, or explain one.
+
+    Example: asmil encoders efficientnet_lite0
+    """
     from rich.markup import escape
     from rich.table import Table
 
+    from asmil.console import results, say
     from asmil.slides.encoders import registry
 
-    console = Console(highlight=False)
+    console = results()
     if name is None:
         table = Table(box=None, pad_edge=False)
         for heading in ("encoder", "features", "tile"):
@@ -36,10 +39,10 @@ def encoders(
             shown = map(escape, cells[: len(table.columns) - 2])
             table.add_row(entry.name, str(entry.width), *shown)
         console.print(table)
-        console.print(f"default: {registry.DEFAULT_ENCODER}; `asmil encoders NAME` says more of one", markup=False)
+        say(console, f"default: {registry.DEFAULT_ENCODER}; `asmil encoders NAME` explains one encoder")
         return
     for key, value in _details(registry.find_encoder(name)).items():
-        console.print(f"{key + ':':<11}{value}", markup=False, soft_wrap=True)
+        say(console, f"{key + ':':<11}{value}")
 
 
 def _weights(entry: EncoderEntry) -> tuple[str, str]:
@@ -60,11 +63,11 @@ def _details(entry: EncoderEntry) -> dict[str, str]:
 
     details = {
         "encoder": f"{entry.name}: {entry.summary}",
-        "features": f"{entry.width} a tile",
+        "features": f"{entry.width} per tile",
         "tile": f"{entry.tile_px} px at {entry.mpp:g} um/px is recommended",
     }
     if is_own(entry.name):
-        return details | {"transform": "values of 0 to 1; the rest is its own"}
+        return details | {"transform": "gets values from 0 to 1; everything else is up to it"}
     found = present_weights(entry)
     return details | {
         "resizing": _resizing(entry),
@@ -78,7 +81,7 @@ def _details(entry: EncoderEntry) -> dict[str, str]:
 def _resizing(entry: EncoderEntry) -> str:
     side_px = entry.transform.resize_px
     if side_px is None:
-        return f"none; tiles of {entry.min_px} px or more are taken as they are"
+        return f"none; tiles of {entry.min_px} px or more are used as they are"
     crop = f", then the center of {entry.input_px} px" if entry.input_px != side_px else ""
     return f"to {side_px} px ({entry.interpolation}){crop}"
 

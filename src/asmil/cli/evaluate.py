@@ -1,4 +1,4 @@
-"""The verb `evaluate`: metrics with intervals, and a report."""
+"""`asmil evaluate`: metrics with intervals, and a report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import typer
 def evaluate(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders that `asmil train` wrote.")],
     role: Annotated[Literal["test", "val"], typer.Option(help="Part of the cohort to evaluate.")] = "test",
-    out: Annotated[Path | None, typer.Option(help="Folder for the report; default: the run's own.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for the report. Default: the run folder.")
+    ] = None,
     resamples: Annotated[int, typer.Option(min=1, help="Bootstrap resamples of patients.")] = 2000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap.")] = 0,
     unit: Annotated[
@@ -21,21 +23,20 @@ def evaluate(
         str | None,
         typer.Option(
             metavar="RULE",
-            help="Two classes: how the threshold is chosen on validation slides: youden (default), f1, "
-            "sensitivity:0.95, specificity:0.95.",
+            help="For two classes: how the threshold is chosen on validation slides: youden (default), f1, "
+            "sensitivity:0.95 or specificity:0.95.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Evaluate runs of one task: every metric with a 95 % interval by patient, and a report.
+    """Evaluate runs: every metric with a 95 % confidence interval, and a report.
 
     One run without --out gets `report.html` and `evaluation.json` in its own folder. Several runs are only printed
     unless --out names a folder, which gets `report.html`, `report.md`, `metrics.csv` and `metrics.json`.
+
+    Example: asmil evaluate runs/asmil runs/abmil --out report
     """
-    import json
-
-    from rich.console import Console
-
+    from asmil.console import print_json, results, say
     from asmil.evaluation.evaluate import evaluate_run
     from asmil.evaluation.report import evaluation_document, write_report
     from asmil.reporting import print_document
@@ -45,9 +46,9 @@ def evaluate(
     page = write_report(evaluations, out) if out is not None or len(evaluations) == 1 else None
     if as_json:
         found = [evaluation.to_dict() for evaluation in evaluations]
-        typer.echo(json.dumps(found[0] if len(found) == 1 else found, indent=1, ensure_ascii=False))
+        print_json(found[0] if len(found) == 1 else found)
         return
-    console = Console()
+    console = results()
     print_document(document, console)
     if page is not None:
-        console.print(f"report: {page}", markup=False, soft_wrap=True)
+        say(console, f"report: {page}")

@@ -15,40 +15,56 @@ if TYPE_CHECKING:
 
 
 def extract(
-    slides: Annotated[Path, typer.Argument(help="A folder of slides, one slide, or a table with their paths.")],
+    slides: Annotated[Path, typer.Argument(help="A folder of slides, one slide, or a table of slides.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the feature files.")],
-    encoder: Annotated[str, typer.Option(help="One of `asmil encoders`, or module:callable.")] = "efficientnet_lite0",
-    weights: Annotated[Path | None, typer.Option(help="File of the encoder's weights.")] = None,
-    tile_um: Annotated[float | None, typer.Option(help="Side of a tile, microns. Default: the encoder's.")] = None,
-    tile_px: Annotated[int | None, typer.Option(help="Side of a tile, pixels. Default: the encoder's.")] = None,
-    magnification: Annotated[float | None, typer.Option(help="Instead of --tile-um: 20 is 0.5 um/px.")] = None,
-    overlap: Annotated[float | None, typer.Option(help="Share of a tile's side that the next covers again.")] = None,
+    encoder: Annotated[
+        str, typer.Option(metavar="NAME", help="One of `asmil encoders`, or your own as module:callable.")
+    ] = "efficientnet_lite0",
+    weights: Annotated[Path | None, typer.Option(help="File with the encoder's weights.")] = None,
+    tile_um: Annotated[float | None, typer.Option(help="Side of a tile in microns. Default: the encoder's.")] = None,
+    tile_px: Annotated[int | None, typer.Option(help="Side of a tile in pixels. Default: the encoder's.")] = None,
+    magnification: Annotated[float | None, typer.Option(help="Instead of --tile-um, e.g. 20 for 0.5 um/px.")] = None,
+    overlap: Annotated[
+        float | None, typer.Option(help="Overlap of neighboring tiles, as a share of their side.")
+    ] = None,
     min_tissue: Annotated[float | None, typer.Option(help="Smallest share of tissue in a tile.")] = None,
-    mpp: Annotated[float | None, typer.Option(help="Microns per level-0 pixel; wins over the files.")] = None,
-    tissue: Annotated[str | None, typer.Option(help="auto, clam, or none (the whole slide).")] = None,
-    preset: Annotated[str | None, typer.Option(help="CLAM's preset; means --tissue clam.")] = None,
+    mpp: Annotated[float | None, typer.Option(help="Microns per level-0 pixel; overrides the files.")] = None,
+    tissue: Annotated[
+        str | None, typer.Option(metavar="METHOD", help="How tissue is found: auto, clam, or none (the whole slide).")
+    ] = None,
+    preset: Annotated[str | None, typer.Option(metavar="NAME", help="A preset of CLAM; implies --tissue clam.")] = None,
     lowres: Annotated[float | None, typer.Option(help="Also store tiles at this magnification, e.g. 1.25.")] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Any setting, e.g. tissue.min_area_um2=100000.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any setting, e.g. tissue.min_area_um2=100000."),
     ] = None,
-    engine: Annotated[str, typer.Option(help="local (processes of this machine) or ray.")] = "local",
-    address: Annotated[str | None, typer.Option(help="Of the Ray cluster; auto finds one.")] = None,
+    engine: Annotated[str, typer.Option(metavar="ENGINE", help="local (processes on this machine) or ray.")] = "local",
+    address: Annotated[str | None, typer.Option(help="Address of the Ray cluster; auto finds one.")] = None,
     workers: Annotated[
-        int | None, typer.Option(min=0, help="Processes. Default: one a GPU, or one a core; 0: this one.")
+        int | None,
+        typer.Option(min=0, help="Number of processes; 0: only this one. Default: one per GPU, or one per core."),
     ] = None,
-    cpus: Annotated[float, typer.Option(min=0, help="Ray: cores of a worker.")] = 1,
-    gpus: Annotated[float, typer.Option(min=0, help="Ray: GPUs of a worker.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
-    precision: Annotated[str, typer.Option(help="auto (bf16 on a GPU), float32, or bf16.")] = "auto",
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Tiles at once. Default: 16, on a GPU 256.")] = None,
-    shard: Annotated[str | None, typer.Option(help="Only part i of n, for job arrays: 3/16.")] = None,
-    pictures: Annotated[bool, typer.Option("--qc/--no-qc", help="A picture of every slide, in OUT/qc.")] = True,
+    cpus: Annotated[float, typer.Option(min=0, help="For Ray: cores per worker.")] = 1,
+    gpus: Annotated[float, typer.Option(min=0, help="For Ray: GPUs per worker.")] = 0,
+    device: Annotated[str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:1, ...")] = "auto",
+    precision: Annotated[str, typer.Option(metavar="TYPE", help="auto (bf16 on a GPU), float32 or bf16.")] = "auto",
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Tiles per batch. Default: 16, on a GPU 256.")] = None,
+    shard: Annotated[
+        str | None, typer.Option(metavar="I/N", help="Only part I of N, for job arrays, e.g. 3/16.")
+    ] = None,
+    pictures: Annotated[
+        bool,
+        typer.Option("--qc/--no-qc", help="Whether to draw every slide with its tiles into OUT/qc. [default: yes]"),
+    ] = True,
     item_timeout: Annotated[float | None, typer.Option(min=0, help=SLIDE_TIMEOUT_HELP)] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
-    """Extract features: tissue, tiles, encoder; one HDF5 file a slide.
+    """Extract features from slides: find tissue, cut tiles, encode them; one HDF5 file per slide.
 
-    The same command again does only what is missing. A bad slide is listed at the end and the others are done.
+    The same command again does only what is missing. A slide that cannot be read is listed at the end; the others are
+    extracted.
+
+    Example: asmil extract lab/slides --out lab/features --magnification 20
     """
     from asmil.cli.slide_progress import SlideProgress
     from asmil.errors import AsmilError
@@ -87,7 +103,7 @@ def _config(
     lowres: float | None,
     assignments: list[str],
 ) -> ExtractionConfig:
-    """The settings of the options, and over them those of `--set`."""
+    """The settings of the options, overridden by those of `--set`."""
     from asmil.config import merge, nested, parse_assignments
     from asmil.errors import AsmilError
     from asmil.extraction.settings import parse_extraction, tile_size
@@ -95,7 +111,7 @@ def _config(
 
     sizes = {key: tiling.pop(key) for key in ("tile_um", "tile_px", "magnification")}
     if preset is not None and tissue not in (None, "clam"):
-        raise AsmilError(f"--preset {preset} is of CLAM's method; leave --tissue {tissue} out")
+        raise AsmilError(f"--preset {preset} belongs to --tissue clam; leave --tissue {tissue} out")
     method = "clam" if preset is not None else tissue
     values: dict[str, Any] = {
         "encoder": encoder,
@@ -118,8 +134,8 @@ def _summarize(results: list[Done], out: Path) -> None:
     before = sum(done.before for done in results)
     failed = [done.error for done in results if done.error is not None]
     tiles = sum(done.report.n_tiles for done in fresh if done.report is not None)
-    told = f"{len(fresh)} slide{'s' * (len(fresh) != 1)} extracted, {tiles:,} tiles: {out}"
-    typer.echo(told + (f" ({before} done before)" if before else ""))
+    summary = f"{len(fresh)} slide{'s' * (len(fresh) != 1)} extracted, {tiles:,} tiles: {out}"
+    typer.echo(summary + (f" ({before} were already done)" if before else ""))
     for done in fresh:
         if done.report is not None:
             for note in done.report.notes:

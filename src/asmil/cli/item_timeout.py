@@ -1,9 +1,10 @@
-"""The option `--item-timeout` in words, for the verbs that have it."""
+"""The help of the option `--item-timeout`, for the verbs that have it."""
 
 ITEM_TIMEOUT_HELP = (
-    "Seconds for one feature file; one that takes longer is reported and left out. 0: no limit. "
+    "Leave out, and report, a feature file that takes longer than this many seconds. 0: no limit. "
     "Default: 600 for 32 files or more."
 )
 SLIDE_TIMEOUT_HELP = (
-    "Seconds without progress on a slide before it is given up and the others go on. 0: no limit. Default: 1800."
+    "Give up on a slide after this many seconds without progress and continue with the others. 0: no limit. "
+    "Default: 1800."
 )

@@ -1,4 +1,4 @@
-"""The command `localize`: whether the heat maps of a run show the annotated tumor."""
+"""`asmil localize`: whether the heat maps of a run show the annotated tumor."""
 
 from __future__ import annotations
 
@@ -19,44 +19,54 @@ def localize(
     truth: Annotated[
         Path | None, typer.Option(help="Instead of annotations: a table of tiles (slide, x, y, tumor).")
     ] = None,
-    cohort: Annotated[Path | None, typer.Option(help="Manifest; default: the one the run was trained on.")] = None,
-    features: Annotated[
-        Path | None, typer.Option(help="Folder of the features; default: that of the manifest.")
+    cohort: Annotated[Path | None, typer.Option(help="The manifest. Default: the one the run was trained on.")] = None,
+    features: Annotated[Path | None, typer.Option(help="Where the features are. Default: beside the manifest.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for the page and tables. Default: RUN/localization.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for page and tables; default: RUN/localization.")] = None,
     role: Annotated[Literal["test", "val", "train"], typer.Option(help="Part of the run to evaluate.")] = "test",
     preset: Annotated[Preset, typer.Option(help="FROC convention.")] = "release",
     conversion: Annotated[ConversionName, typer.Option(help="How tiles become points for FROC.")] = "nms",
-    radius: Annotated[int, typer.Option(min=1, help="nms: radius, in tiles, that a point suppresses.")] = 3,
+    radius: Annotated[
+        int, typer.Option(min=1, help="For nms: radius in tiles within which a point suppresses others.")
+    ] = 3,
     scaling: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Scaling in addition to minmax, may be repeated: gated, times_n, cohort, rank. Default: gated, or "
+            help="Scaling in addition to minmax: gated, times_n, cohort or rank; may be repeated. Default: gated, or "
             "times_n if no class is normal.",
         ),
     ] = None,
-    heatmap: Annotated[str | None, typer.Option(metavar="KIND", help="Another heat map of the method.")] = None,
-    tumor: Annotated[list[str] | None, typer.Option(help="Annotated class that is tumor, may be repeated.")] = None,
-    exclude: Annotated[list[str] | None, typer.Option(help="Annotated class to cut out, may be repeated.")] = None,
-    mask_value: Annotated[int | None, typer.Option(help="Value of tumor in mask TIFFs; default: all but 0.")] = None,
-    normal: Annotated[list[str] | None, typer.Option(help="Label of normal slides, may be repeated.")] = None,
+    heatmap: Annotated[
+        str | None, typer.Option(metavar="KIND", help="Another kind of heat map that the method offers.")
+    ] = None,
+    tumor: Annotated[
+        list[str] | None, typer.Option(metavar="CLASS", help="Annotated class that is tumor; may be repeated.")
+    ] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option(metavar="CLASS", help="Annotated class to cut out; may be repeated.")
+    ] = None,
+    mask_value: Annotated[int | None, typer.Option(help="Value of tumor in mask TIFFs. Default: all but 0.")] = None,
+    normal: Annotated[
+        list[str] | None, typer.Option(metavar="LABEL", help="Label of normal slides; may be repeated.")
+    ] = None,
     skip_list: Annotated[Path | None, typer.Option(help="File with slides to leave out, one name per line.")] = None,
     resamples: Annotated[int, typer.Option(min=1, help="Bootstrap resamples of patients.")] = 2000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    device: Annotated[str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:1, ...")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
     """Compare the heat maps of a run with annotations: FROC, Dice, specificity, missed regions, tile AUC.
 
     Every slide is evaluated with models that were not trained on it: those of its test fold, averaged over seeds.
-    """
-    import json
 
-    from rich.console import Console
+    Example: asmil localize runs/abmil --annotations cohort/annotations
+    """
     from rich.progress import Progress
 
+    from asmil.console import messages, print_json, results, say
     from asmil.errors import AsmilError
     from asmil.evaluation.localization.localize import LocalizeSettings, known_scalings, localize_run
     from asmil.evaluation.localization.report import localization_dict, localization_document, write_localization
@@ -82,7 +92,7 @@ def localize(
         seed=seed,
         device=device,
     )
-    with Progress(console=Console(stderr=True, quiet=quiet), transient=True) as progress:
+    with Progress(console=messages(quiet), transient=True) as progress:
         task = progress.add_task("slides", total=None)
         found = localize_run(
             run, settings, progress=lambda done, total: progress.update(task, completed=done, total=total)
@@ -90,17 +100,17 @@ def localize(
     folder = out or run / ("localization" if role == "test" else f"localization-{role}")
     page = write_localization(found, folder)
     if as_json:
-        typer.echo(json.dumps(localization_dict(found), indent=1, ensure_ascii=False))
+        print_json(localization_dict(found))
     else:
-        console = Console(highlight=False)
+        console = results()
         document = localization_document(found)
-        console.print(f"{found.name}: {document.about}", markup=False)
+        say(console, f"{found.name}: {document.about}")
         print_document(document, console)
         for note in found.notes:
-            console.print(f"note: {note}", markup=False)
+            say(console, f"note: {note}")
         if found.skipped:
-            console.print(f"left out by {skip_list}: {', '.join(found.skipped)}", markup=False)
-        console.print(f"page: {page}", markup=False, soft_wrap=True)
+            say(console, f"left out by {skip_list}: {', '.join(found.skipped)}")
+        say(console, f"page: {page}")
     if found.problems:
         listed = "\n".join(f"  - {line}" for line in found.problems)
         total = len(found.problems) + len(found.slides)

@@ -1,9 +1,10 @@
-"""The command `asmil`: one file a verb, and one place where a user's mistake becomes one sentence."""
+"""The command `asmil`: one file per verb, and one place where a user's mistake becomes one sentence."""
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -12,6 +13,7 @@ from asmil.cli import (
     check,
     classic,
     compare,
+    completion,
     doctor,
     encoders,
     evaluate,
@@ -27,39 +29,50 @@ from asmil.cli import (
     tissue,
     train,
 )
+from asmil.cli.help import Verb, Verbs
+from asmil.console import make_streams_safe
 from asmil.errors import AsmilError, printable
 from asmil.files import is_disk_full
 from asmil.version import __version__
 
+UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+"""The error of typer for whatever a command line gets wrong."""
+COMPLETION_VARIABLE = "_ASMIL_COMPLETE"
+"""Set by the scripts of `asmil completion` when a shell asks how a word goes on."""
+PIPE_CLOSED = 141
+"""The exit code of programs whose reader has closed the pipe, as shells report it."""
+
 app = typer.Typer(
     name="asmil",
-    help="Slide-level learning on whole-slide images with attention that can be trusted.",
+    cls=Verbs,
+    help=(
+        "Slide-level learning on whole-slide images with attention that can be trusted.\n\n"
+        "`asmil VERB -h` explains a verb, with an example. No slides at hand? `asmil synthetic-slides lab` makes some. "
+        "All verbs and settings: docs/verbs.md and docs/settings.md."
+    ),
     no_args_is_help=True,
     add_completion=False,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (
-    synthetic.synthetic,
-    synthetic_slides.synthetic_slides,
-    tissue.tissue,
-    extract.extract,
-    pack.pack,
-    check.check,
-    train.train,
-    evaluate.evaluate,
-    compare.compare,
-    localize.localize,
-    stability.stability,
-    predict.predict,
-    export.export,
-    affine.affine,
-    classic.classic,
-    methods.methods,
-    encoders.encoders,
-    doctor.doctor,
-):
-    app.command()(verb)
+VERBS = {
+    "Start here": (doctor.doctor, check.check, train.train, evaluate.evaluate, predict.predict),
+    "From slides to features": (tissue.tissue, extract.extract, pack.pack, encoders.encoders),
+    "Results in depth": (compare.compare, localize.localize, stability.stability, affine.affine),
+    "Use elsewhere": (export.export,),
+    "Methods and benchmarks": (
+        methods.methods,
+        classic.classic,
+        synthetic.synthetic,
+        synthetic_slides.synthetic_slides,
+    ),
+    "Your shell": (completion.completion,),
+}
+"""All verbs, in the groups and the order in which the help lists them."""
+for group, verbs in VERBS.items():
+    for verb in verbs:
+        app.command(cls=Verb, rich_help_panel=group)(verb)
 
 
 def _print_version(asked: bool) -> None:
@@ -78,23 +91,58 @@ def _options(
 
 
 def main() -> NoReturn:
-    """Run the command; mistakes are told in one sentence and end with a code other than zero."""
+    """Run the command; a mistake is reported in one sentence and ends with an exit code other than zero."""
+    make_streams_safe()
+    if COMPLETION_VARIABLE in os.environ:
+        from typer.completion import completion_init  # type: ignore[attr-defined]
+
+        completion_init()
     try:
-        app()
+        code = _run()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # what is left in the buffer must not fail when the interpreter ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = PIPE_CLOSED
+    sys.exit(code)
+
+
+def _run() -> int:
+    """The exit code of the command."""
+    try:
+        return int(app(prog_name="asmil", standalone_mode=False) or 0)
     except AsmilError as error:
-        _fail(str(error), 1)
+        return _failed(str(error), 1)
+    except UsageError as error:
+        return _misused(error)
+    except BrokenPipeError:
+        raise
     except OSError as error:
         if is_disk_full(error):
-            _fail(f"{error.filename or 'the disk'}: no space is left; free some and give the same command again", 1)
+            return _failed(
+                f"{error.filename or 'the disk'}: no space left; free some and run the same command again", 1
+            )
         if error.filename is None:
             raise
-        _fail(f"{error.filename}: {error.strerror or error}; check the path and its permissions", 1)
-    except KeyboardInterrupt:
-        _fail("interrupted; give the same command again to go on", 130)
-    sys.exit(0)
+        return _failed(f"{error.filename}: {error.strerror or error}; check the path and its permissions", 1)
+    except (KeyboardInterrupt, typer.Abort):
+        return _failed("interrupted; run the same command again to resume", 130)
 
 
-def _fail(message: str, code: int) -> NoReturn:
-    typer.secho("error: ", fg=typer.colors.RED, bold=True, err=True, nl=False)
-    typer.echo(printable(message), err=True)
-    sys.exit(code)
+def _misused(error: Any) -> int:
+    """Explain an unknown verb or option, or a missing argument."""
+    context = getattr(error, "ctx", None)
+    if type(error).__name__ == "NoArgsIsHelpError":
+        typer.echo(error.format_message(), err=True)
+    else:
+        path = context.command_path if context else "asmil"
+        _failed(f"{error.format_message().rstrip('.')}; `{path} -h` explains what to give", 2)
+    return int(error.exit_code)
+
+
+def _failed(message: str, code: int) -> int:
+    from asmil.console import messages, say
+
+    console = messages()
+    say(console, f"error: {printable(message)}", style="red" if console.is_terminal else "")
+    return code

@@ -1,4 +1,4 @@
-"""`asmil methods`: what can be built."""
+"""`asmil methods`: the methods that can be trained."""
 
 from __future__ import annotations
 
@@ -8,19 +8,22 @@ import typer
 
 
 def methods(
-    name: Annotated[str | None, typer.Argument(help="One method: its formulas and settings.")] = None,
+    name: Annotated[str | None, typer.Argument(help="A method to explain, with its formulas and settings.")] = None,
 ) -> None:
-    """List the methods with their papers, or explain one with all its settings."""
+    """List the methods with their papers, or explain one with all its settings.
+
+    Example: asmil methods asmil
+    """
     import inspect
     import sys
 
-    from rich.console import Console
     from rich.table import Table
 
+    from asmil.console import results, say
     from asmil.models import registry
     from asmil.training.config import preset_names
 
-    console = Console(highlight=False)
+    console = results()
     if name is None:
         table = Table("method", "what it does", "paper", "presets", box=None, pad_edge=False)
         for method in registry.methods().values():
@@ -30,7 +33,7 @@ def methods(
         console.print(table)
         return
     method = registry.find_method(name)
-    console.print(inspect.getdoc(sys.modules[method.model.__module__]) or method.summary, markup=False, soft_wrap=True)
+    say(console, inspect.getdoc(sys.modules[method.model.__module__]) or method.summary)
     table = Table("setting", "default", "meaning", box=None, pad_edge=False, title="\nmodel settings")
     for key, field in method.model.config_type.model_fields.items():
         table.add_row(f"model.{key}", str(field.default), field.description or "")

@@ -1,4 +1,4 @@
-"""`asmil pack`: the features of a cohort in one folder that is read at the speed of the disk."""
+"""`asmil pack`: the features of a cohort in one folder that is read much faster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from asmil.cohort.problems import Problem
 
 TABLES = (".csv", ".parquet", ".pq")
-UNUSED_TOLD = 0.2
+UNUSED_REPORTED = 0.2
 
 
 def pack(
@@ -23,38 +23,42 @@ def pack(
         Path,
         typer.Argument(metavar="FEATURES", help="A folder of feature files, a cohort file, a pack, or a manifest."),
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The pack, a folder; one begun there goes on.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The pack, a folder; an existing one is completed.")],
     features: Annotated[
-        Path | None, typer.Option(help="Folder (or cohort file, or pack) of the features, for a manifest.")
+        Path | None, typer.Option(help="For a manifest: where the features are: a folder, a cohort file or a pack.")
     ] = None,
     dtype: Annotated[
         Literal["float16", "float32"] | None,
-        typer.Option(help="How the features are stored. Default: as the pack has them, float16 in a new one."),
+        typer.Option(help="How the features are stored. Default: as in the existing pack; float16 in a new one."),
     ] = None,
     item_timeout: Annotated[float | None, typer.Option(min=0, help=ITEM_TIMEOUT_HELP)] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
-    """Copy the features of all slides into one pack, which stands for them wherever features are named.
+    """Copy the features of all slides into one pack, a folder that is read many times faster.
 
-    The same command again packs what is missing or changed. The feature files are not needed afterwards.
+    Give the pack wherever features are asked for; the feature files are not needed any more. The same command again
+    packs what is missing or has changed.
+
+    Example: asmil pack cohort/features --out cohort.pack
     """
-    from rich.console import Console
     from rich.progress import Progress
 
     from asmil.cohort.pack.packing import pack_features
+    from asmil.console import messages
     from asmil.errors import AsmilError
+    from asmil.reporting.formats import format_count
 
     slides, missing = _slides(place, features)
-    with Progress(console=Console(stderr=True, quiet=quiet), transient=True) as progress:
+    with Progress(console=messages(quiet), transient=True) as progress:
         task = progress.add_task("packing", total=None)
         report = pack_features(
             slides, out, dtype, lambda done, total: progress.update(task, completed=done, total=total), item_timeout
         )
     if report.pack is not None:
-        typer.echo(_told(report))
-        if report.pack.unused_share > UNUSED_TOLD:
-            what = f"{report.pack.unused_share:.0%} of the pack is unused, since slides were packed anew"
-            typer.echo(f"note: {what}; `asmil pack {out} --out NEW` copies it without", err=True)
+        typer.echo(_describe(report))
+        if report.pack.unused_share > UNUSED_REPORTED:
+            what = f"{report.pack.unused_share:.0%} of the pack is unused, since slides were packed again"
+            typer.echo(f"note: {what}; `asmil pack {out} --out NEW` copies only what is used", err=True)
     if report.others:
         what = f"slides of the pack that are not in {place} stay as they are: {len(report.others)}"
         typer.echo(f"note: {what}", err=True)
@@ -65,7 +69,9 @@ def pack(
     errors = [problem for problem in problems if problem.severity == "error"]
     if errors:
         listed = "\n".join(f"  - {problem}" for problem in errors)
-        raise AsmilError(f"{out}: not everything could be packed, {len(errors)} to mend:\n{listed}")
+        raise AsmilError(
+            f"{out}: not everything could be packed, {format_count(len(errors), 'error')} to fix:\n{listed}"
+        )
 
 
 def _slides(place: Path, features: Path | None) -> tuple[list[Slide], list[Problem]]:
@@ -77,11 +83,11 @@ def _slides(place: Path, features: Path | None) -> tuple[list[Slide], list[Probl
         cohort, problems = read_manifest(place, features, kind=None)
         return list(cohort.slides), problems
     if features is not None:
-        raise AsmilError(f"--features {features}: it is for a manifest, and {place} is none; leave it out")
+        raise AsmilError(f"--features {features}: it goes with a manifest, and {place} is not a manifest; leave it out")
     return list(cohort_from_features(place).slides), []
 
 
-def _told(report: PackReport) -> str:
+def _describe(report: PackReport) -> str:
     from asmil.cohort.source import stored_bytes
 
     assert report.pack is not None

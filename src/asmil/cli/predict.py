@@ -1,4 +1,4 @@
-"""`asmil predict`: what a run says of new slides, from their features or from the slides themselves."""
+"""`asmil predict`: predictions for new slides, from their features or from the slides themselves."""
 
 from __future__ import annotations
 
@@ -14,45 +14,51 @@ if TYPE_CHECKING:
 
 def predict(
     run: Annotated[Path, typer.Argument(help="A run folder of `asmil train`.")],
-    slides: Annotated[Path, typer.Argument(help="Slides or feature files: a folder, one file, or a table (manifest).")],
+    slides: Annotated[Path, typer.Argument(help="Slides or feature files: a folder, one file, or a table.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The CSV file to write.")] = Path("predictions.csv"),
     attention: Annotated[
         bool, typer.Option("--attention", help="Also write the attention of every tile, to OUT_attention/SLIDE.h5.")
     ] = False,
-    features: Annotated[Path | None, typer.Option(help="Folder of the features, for a manifest.")] = None,
-    mpp: Annotated[float | None, typer.Option(help="Slides: microns per level-0 pixel; wins over the files.")] = None,
-    weights: Annotated[Path | None, typer.Option(help="Slides: file of the encoder's weights.")] = None,
+    features: Annotated[Path | None, typer.Option(help="For a table: where the features are.")] = None,
+    mpp: Annotated[
+        float | None, typer.Option(help="For slides: microns per level-0 pixel; overrides the files.")
+    ] = None,
+    weights: Annotated[Path | None, typer.Option(help="For slides: file with the encoder's weights.")] = None,
     encoder: Annotated[
-        str | None, typer.Option(help="Slides: confirm the run's encoder where it is code, module:callable.")
+        str | None, typer.Option(metavar="NAME", help="For slides: confirm the run's encoder if it is your own code.")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=0, help="Slides: processes that extract. Default: one a GPU, or one a core.")
+        int | None,
+        typer.Option(min=0, help="For slides: processes that extract. Default: one per GPU, or one per core."),
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    device: Annotated[str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:1, ...")] = "auto",
     item_timeout: Annotated[
-        float | None, typer.Option(min=0, help="Slides and feature files: as in `asmil extract` and `asmil check`.")
+        float | None, typer.Option(min=0, help="As in `asmil extract` (slides) and `asmil check` (features).")
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the predictions as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
-    """Predict slides with the models of a run, averaged over its folds and seeds. Labels are not needed.
+    """Predict new slides with the models of a run, averaged over its folds and seeds.
 
-    A run that joined the slides of a patient (survival) joins them here, too, by the table's column `patient`.
+    Labels are not needed. Slides are first extracted in the same way as the training slides; their features are kept in
+    OUT_features/. A run that joined the slides of each patient (survival) does the same here, by the column `patient`
+    of the table.
 
-    Slides are extracted first, as those of the training were; their features are kept in OUT_features/.
+    Example: asmil predict runs/asmil new_slides --out predictions.csv --attention
     """
     import pandas as pd
-    from rich.console import Console
     from rich.progress import track
 
     from asmil.api.new_slides import are_images, extracted_slides, feature_slides, naming, patients_of, readable_units
     from asmil.cohort.units import units_of
+    from asmil.console import messages, print_json
     from asmil.errors import AsmilError
     from asmil.files import replacing
     from asmil.memory import keep_freed_memory
     from asmil.names import file_in
     from asmil.training.prediction import RunPredictor, write_attention
 
-    console = Console(quiet=quiet, stderr=True)
+    console = messages(quiet)
     keep_freed_memory()
     predictor = RunPredictor(run, device)
     rows: list[dict[str, Any]] = []
@@ -68,7 +74,9 @@ def predict(
         cohort = feature_slides(slides, features)
     units = units_of(cohort, predictor.unit)
     if predictor.unit == "patient" and all(unit.name == unit.slides[0].slide for unit in units):
-        typer.echo("note: no patients are named, so every slide counts as a patient; name them in a table", err=True)
+        typer.echo(
+            "note: no patients are given, so every slide counts as one patient; give a table with them", err=True
+        )
     total = len(units) + len(bad)
     readable, unreadable = readable_units(units, item_timeout)
     bad += unreadable
@@ -89,7 +97,9 @@ def predict(
                 pd.DataFrame(rows).to_csv(partial, index=False)
     n_models = len(predictor.models)
     averaged = f", each the mean of {n_models} models (folds and seeds of the run)" if n_models > 1 else ""
-    if rows:
+    if as_json:
+        print_json({"out": str(out) if rows else None, "models": n_models, "predictions": rows, "failed": bad})
+    elif rows:
         typer.echo(
             f"{len(rows)} {predictor.unit}{'s' * (len(rows) != 1)} predicted{averaged}: {out}"
             + (f", attention in {maps}" if attention else "")
@@ -112,7 +122,7 @@ def _extract(
     machine: Machine,
     quiet: bool,
 ) -> tuple[list[str], list[str]]:
-    """Take slides to features: the names of those that are there, and what is wrong with the others."""
+    """Extract features of slides: the names of those that have them, and what is wrong with the others."""
     from asmil.cli.slide_progress import SlideProgress
     from asmil.extraction.extract import extract, with_mpp
     from asmil.slides.discovery import find_slides

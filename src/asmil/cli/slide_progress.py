@@ -15,10 +15,11 @@ class SlideProgress:
     """A bar over slides that also counts tiles, as workers report them or, at the latest, slide by slide."""
 
     def __init__(self, total: int, quiet: bool) -> None:
-        from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-        self._console = Console(stderr=True, quiet=quiet)
+        from asmil.console import messages
+
+        self._console = messages(quiet)
         columns = (TextColumn("extracting"), BarColumn(), MofNCompleteColumn(), TextColumn("slides"))
         tiles = TextColumn("{task.fields[tiles]:,} tiles")
         self._progress = Progress(*columns, tiles, TimeElapsedColumn(), console=self._console)
@@ -26,12 +27,14 @@ class SlideProgress:
         self._reported = 0
 
     def report(self, n_tiles: Any) -> None:
-        """So many more tiles are encoded."""
+        """Count tiles that were encoded."""
         self._reported += n_tiles
         self._progress.update(self._task, tiles=self._reported)
 
     def follow(self, results: Iterable[Done]) -> list[Done]:
         """All results, shown while they come. An interruption ends the command."""
+        from asmil.console import say
+
         seen: list[Done] = []
         with self._progress:
             for done in _until_interrupted(results):
@@ -39,7 +42,7 @@ class SlideProgress:
                 finished = sum(result.report.n_tiles for result in seen if result.report is not None)
                 self._progress.update(self._task, completed=len(seen), tiles=max(finished, self._reported))
                 if done.error is not None and self._console.is_terminal:
-                    self._console.print(f"failed: {done.error}", style="red", markup=False, soft_wrap=True)
+                    say(self._console, f"failed: {done.error}", style="red")
         return seen
 
 
@@ -47,5 +50,5 @@ def _until_interrupted(results: Iterable[Done]) -> Iterator[Done]:
     try:
         yield from results
     except KeyboardInterrupt:
-        typer.echo("interrupted; what is finished is kept: give the same command again to go on", err=True)
+        typer.echo("interrupted; finished slides are kept: run the same command again to resume", err=True)
         raise typer.Exit(130) from None

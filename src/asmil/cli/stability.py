@@ -1,4 +1,4 @@
-"""The command `stability`: how the attention of runs moved during training."""
+"""`asmil stability`: how the attention of runs changed during training."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ import typer
 
 def stability(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders that `asmil train` wrote.")],
-    out: Annotated[Path | None, typer.Option(help="Folder for page and tables; default: the run's own.")] = None,
-    slide: Annotated[str | None, typer.Option(help="The slide whose maps are drawn.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for the page and tables. Default: the run folder.")
+    ] = None,
+    slide: Annotated[str | None, typer.Option(metavar="NAME", help="The slide whose maps are drawn.")] = None,
     epochs: Annotated[
         str | None, typer.Option(metavar="LIST", help="Epochs whose maps are drawn, e.g. 0,1,10,50.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Measure the attention that runs recorded: how it moves, how concentrated it is, whether seeds agree.
+    """Measure attention over a training: how it changes, how concentrated it is, whether seeds agree.
 
     One run without --out gets `stability.html`, `stability_*.csv` and `stability.json` in its own folder; several runs
     are only printed unless --out names a folder.
+
+    Example: asmil stability runs/asmil runs/abmil --out stability
     """
-    import json
-
-    from rich.console import Console
-
+    from asmil.console import print_json, results, say
     from asmil.evaluation.stability import read_stability, summary_of, write_tables
     from asmil.evaluation.stability.figures import choose_slide
     from asmil.evaluation.stability.report import stability_document, write_stability_page
@@ -41,11 +42,11 @@ def stability(
         page = write_stability_page(found, folder, slide, chosen_epochs)
     if as_json:
         summaries = [summary_of(one) for one in found]
-        typer.echo(json.dumps(summaries[0] if len(summaries) == 1 else summaries, indent=1, ensure_ascii=False))
+        print_json(summaries[0] if len(summaries) == 1 else summaries)
         return
-    console = Console(highlight=False)
+    console = results()
     print_document(stability_document(found, slide), console)
-    console.print("for the report use --out FOLDER" if page is None else f"page: {page}", markup=False, soft_wrap=True)
+    say(console, "for the page use --out FOLDER" if page is None else f"page: {page}")
 
 
 def _parse_epochs(text: str | None) -> list[float] | None:

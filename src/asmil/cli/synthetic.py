@@ -1,4 +1,4 @@
-"""The verb `synthetic`: a cohort of made-up slides with known truth."""
+"""`asmil synthetic`: a cohort of features with known truth."""
 
 from __future__ import annotations
 
@@ -13,31 +13,38 @@ if TYPE_CHECKING:
 
 def synthetic(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the cohort.")],
-    slides: Annotated[int, typer.Option(help="Slides in all, split 200:65:100 into train, val, test.")] = 60,
+    slides: Annotated[int, typer.Option(help="Number of slides, split 200:65:100 into train, val and test.")] = 60,
     seed: Annotated[int, typer.Option(help="Seed; the same seed makes the same slides.")] = 0,
     classes: Annotated[int, typer.Option(help="2 (normal, tumor) or 3 (benign, atypical, malignant).")] = 2,
-    width: Annotated[int, typer.Option(help="Features of a tile.")] = 384,
-    difficulty: Annotated[str, typer.Option(help="easy, medium, hard, or a number (medium: 1).")] = "medium",
+    width: Annotated[int, typer.Option(help="Features per tile.")] = 384,
+    difficulty: Annotated[
+        str, typer.Option(metavar="LEVEL", help="easy, medium, hard, or a number (medium: 1).")
+    ] = "medium",
     tiles_min: Annotated[int, typer.Option(help="Fewest tiles of a slide.")] = 200,
     tiles_max: Annotated[int, typer.Option(help="Most tiles of a slide.")] = 5000,
     witness_min: Annotated[float, typer.Option(help="Smallest share of lesion tiles.")] = 0.005,
     witness_max: Annotated[float, typer.Option(help="Largest share of lesion tiles.")] = 0.20,
-    sites: Annotated[int, typer.Option(help="Sites of training and validation; test has one more.")] = 4,
+    sites: Annotated[int, typer.Option(help="Number of sites of training and validation; test has one more.")] = 4,
     task: Annotated[
-        str, typer.Option(help="classification, survival, regression (share of lesion tiles) or multilabel.")
+        str,
+        typer.Option(
+            metavar="TASK", help="classification, survival, regression (share of lesion tiles) or multilabel."
+        ),
     ] = "classification",
-    censored: Annotated[float, typer.Option(help="survival: expected share of censored patients.")] = 0.5,
+    censored: Annotated[float, typer.Option(help="For survival: expected share of censored patients.")] = 0.5,
 ) -> None:
-    """Make a synthetic cohort: feature files, cohort.csv, and the truth of every tile.
+    """Make a synthetic cohort of features: feature files, cohort.csv and the truth of every tile.
 
     The same command again makes what is missing; other settings are refused.
+
+    Example: asmil synthetic cohort --slides 24 --width 32
     """
-    from rich.console import Console
     from rich.progress import Progress
 
     from asmil.cohort.synthetic import SurvivalConfig, SyntheticConfig, write_synthetic
     from asmil.cohort.synthetic.outcomes import SyntheticTask
     from asmil.config import parse_settings
+    from asmil.console import messages
     from asmil.errors import AsmilError, did_you_mean
 
     if task not in get_args(SyntheticTask):
@@ -59,8 +66,7 @@ def synthetic(
         },
     )
     survival = parse_settings(SurvivalConfig, {"censored": censored})
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True) as progress:
+    with Progress(console=messages(), transient=True) as progress:
         bar = progress.add_task("slides", total=slides)
         manifest = write_synthetic(
             folder,
@@ -81,8 +87,9 @@ def _number_or_word(text: str) -> float | str:
 
 def _print_summary(manifest: Path, task: str) -> None:
     import pandas as pd
-    from rich.console import Console
     from rich.table import Table
+
+    from asmil.console import results, say
 
     cohort = pd.read_csv(manifest)
     names = _outcome_names(cohort, task)
@@ -94,9 +101,9 @@ def _print_summary(manifest: Path, task: str) -> None:
         table.add_row(
             str(part), str(len(rows)), str(rows["patient"].nunique()), *_outcome_cells(rows, task, names), sites
         )
-    console = Console()
+    console = results()
     console.print(table)
-    console.print(f"manifest: {manifest}", markup=False, soft_wrap=True)
+    say(console, f"manifest: {manifest}")
 
 
 def _outcome_names(cohort: pd.DataFrame, task: str) -> list[str]:
@@ -117,5 +124,5 @@ def _outcome_cells(rows: pd.DataFrame, task: str, names: list[str]) -> list[str]
         return [str(events), str(len(patients) - events), f"{patients['time'].median():.1f}"]
     if task == "regression":
         return [f"{rows['label'].mean():.4f}"]
-    told = [cell.split(";") for cell in rows["label"]]
-    return [str(sum(name in labels for labels in told)) for name in names]
+    listed = [cell.split(";") for cell in rows["label"]]
+    return [str(sum(name in labels for labels in listed)) for name in names]

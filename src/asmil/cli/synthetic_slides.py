@@ -1,4 +1,4 @@
-"""The verb `synthetic-slides`: slides that look like H&E, with known tumor."""
+"""`asmil synthetic-slides`: slides that look like H&E, with known tumor."""
 
 from __future__ import annotations
 
@@ -10,24 +10,26 @@ import typer
 
 def synthetic_slides(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the slides.")],
-    slides: Annotated[int, typer.Option(help="Slides in all, split 5:2:3 into train, val, test.")] = 40,
+    slides: Annotated[int, typer.Option(help="Number of slides, split 5:2:3 into train, val and test.")] = 40,
     seed: Annotated[int, typer.Option(help="Seed; the same seed makes the same slides.")] = 0,
-    mpp: Annotated[float, typer.Option(help="Microns a pixel.")] = 0.5,
+    mpp: Annotated[float, typer.Option(help="Microns per pixel.")] = 0.5,
     side_mm_min: Annotated[float, typer.Option(help="Shortest side of a slide, mm.")] = 1.8,
     side_mm_max: Annotated[float, typer.Option(help="Longest side of a slide, mm.")] = 2.4,
-    tumor: Annotated[float, typer.Option(help="Share of the slides that hold tumor.")] = 0.5,
-    sites: Annotated[int, typer.Option(help="Sites; each stains in its own way.")] = 3,
-    pen: Annotated[float, typer.Option(help="Share of the slides with marks of a pen.")] = 0.2,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes; default: as many as cores.")] = None,
+    tumor: Annotated[float, typer.Option(help="Share of slides with tumor.")] = 0.5,
+    sites: Annotated[int, typer.Option(help="Number of sites; each has its own stain.")] = 3,
+    pen: Annotated[float, typer.Option(help="Share of slides with pen marks.")] = 0.2,
+    workers: Annotated[int | None, typer.Option(min=1, help="Number of processes. Default: one per core.")] = None,
 ) -> None:
-    """Make slides that look like H&E: pyramidal TIFFs, annotations, cohort.csv and the truth.
+    """Make slides that look like H&E: pyramidal TIFFs, tumor annotations and cohort.csv.
 
     The same command again makes what is missing; other settings are refused.
+
+    Example: asmil synthetic-slides lab --slides 12
     """
-    from rich.console import Console
     from rich.progress import Progress
 
     from asmil.config import parse_settings
+    from asmil.console import messages
     from asmil.slides.synthetic import SyntheticSlidesConfig, write_synthetic_slides
 
     config = parse_settings(
@@ -43,7 +45,7 @@ def synthetic_slides(
             "pen": pen,
         },
     )
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    with Progress(console=messages(), transient=True) as progress:
         task = progress.add_task("slides", total=slides)
         manifest = write_synthetic_slides(
             folder, config, lambda done, total: progress.update(task, completed=done), workers
@@ -53,8 +55,9 @@ def synthetic_slides(
 
 def _print_summary(manifest: Path) -> None:
     import pandas as pd
-    from rich.console import Console
     from rich.table import Table
+
+    from asmil.console import results, say
 
     cohort = pd.read_csv(manifest).merge(pd.read_csv(manifest.with_name("truth.csv")), on="slide")
     table = Table(title="synthetic slides")
@@ -69,6 +72,6 @@ def _print_summary(manifest: Path) -> None:
         areas = [f"{rows[name].sum():.1f}" for name in ("tissue_mm2", "tumor_mm2")]
         table.add_row(str(part), *map(str, counts), *areas, str(rows["foci"].sum()))
     megabytes = sum(path.stat().st_size for path in (manifest.parent / "slides").glob("*.tif")) / 1e6
-    console = Console()
+    console = results()
     console.print(table)
-    console.print(f"manifest: {manifest} ({megabytes:.0f} MB of slides)", markup=False, soft_wrap=True)
+    say(console, f"manifest: {manifest} ({megabytes:.0f} MB of slides)")

@@ -1,4 +1,4 @@
-"""`asmil tissue`: where the tissue of slides is, as pictures to check before features are extracted."""
+"""`asmil tissue`: where slides have tissue, as pictures to check before features are extracted."""
 
 from __future__ import annotations
 
@@ -17,38 +17,43 @@ MOST_ROWS = 40
 
 def tissue(
     slides: Annotated[
-        Path, typer.Argument(metavar="SLIDES", help="A slide, a folder of slides, or a table with column slide.")
+        Path, typer.Argument(metavar="SLIDES", help="A folder of slides, one slide, or a table of slides.")
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for masks, contours and pictures.")],
-    mpp: Annotated[float | None, typer.Option(help="Microns per pixel of the slides; wins over the files.")] = None,
-    method: Annotated[str | None, typer.Option(help="auto (default), clam, or none: the whole slide.")] = None,
-    preset: Annotated[
-        str | None, typer.Option(help="CLAM's parameters: default, bwh_biopsy, bwh_resection or tcga.")
+    mpp: Annotated[float | None, typer.Option(help="Microns per level-0 pixel; overrides the files.")] = None,
+    method: Annotated[
+        str | None, typer.Option(metavar="NAME", help="auto (default), clam, or none (the whole slide).")
     ] = None,
-    tile_um: Annotated[float | None, typer.Option(help="Side of the tiles that are counted, microns.")] = None,
-    tile_px: Annotated[int | None, typer.Option(help="Side of the tiles as an encoder gets them, pixels.")] = None,
+    preset: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A preset of CLAM: default, bwh_biopsy, bwh_resection or tcga.")
+    ] = None,
+    tile_um: Annotated[float | None, typer.Option(help="Side of the counted tiles in microns.")] = None,
+    tile_px: Annotated[int | None, typer.Option(help="Side of the tiles in pixels, as an encoder gets them.")] = None,
     assignments: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Any setting, e.g. tissue.min_area_um2=10000."),
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Slides at once; default: up to 4.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Slides at the same time. Default: up to 4.")] = None,
     item_timeout: Annotated[float | None, typer.Option(min=0, help=SLIDE_TIMEOUT_HELP)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Find the tissue of every slide: masks, contours for QuPath, overlays, a table and a contact sheet.
+    """Find the tissue of every slide: masks, contours for QuPath, overlays and a contact sheet.
 
     The same command again does what is missing; other settings are refused.
+
+    Example: asmil tissue lab/slides --out qc
     """
     import os
 
-    from rich.console import Console
     from rich.progress import Progress
 
+    from asmil.console import messages, print_json
     from asmil.slides.discovery import find_slides
     from asmil.slides.survey import SurveyFolder, survey_engine, survey_slides
 
     config = _config(mpp, method, preset, tile_um, tile_px, assignments or [])
     files = find_slides(slides)
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    with Progress(console=messages(), transient=True) as progress:
         task = progress.add_task("slides", total=len(files))
         result = survey_slides(
             files,
@@ -57,7 +62,10 @@ def tissue(
             survey_engine(workers or min(4, os.cpu_count() or 1), item_timeout),
             lambda done, total: progress.update(task, completed=done, total=total),
         )
-    _print_result(result, out)
+    if as_json:
+        print_json(_as_dict(result, out))
+    else:
+        _print_result(result, out)
     if result.failures:
         raise typer.Exit(1)
 
@@ -90,12 +98,24 @@ def _config(
     return parse_settings(SurveyConfig, merge(asked, parse_assignments(assignments)))
 
 
+def _as_dict(result: SurveyResult, out: Path) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {
+        "out": str(out),
+        "already_done": result.already_done,
+        "slides": [asdict(row) for row in result.rows],
+        "failures": [{"slide": str(failure.slide), "reason": failure.reason} for failure in result.failures],
+    }
+
+
 def _print_result(result: SurveyResult, out: Path) -> None:
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    console = Console(highlight=False)
+    from asmil.console import results, say
+
+    console = results()
     if len(result.rows) <= MOST_ROWS:
         table = Table()
         for name in ("slide", "mpp", "tissue", "mm2", "pieces", "tiles"):
@@ -112,12 +132,11 @@ def _print_result(result: SurveyResult, out: Path) -> None:
         console.print(table)
     noted = [row for row in result.rows if row.notes]
     for row in noted[:MOST_ROWS]:
-        console.print(f"[yellow]note[/yellow] {escape(row.slide)}: {escape(row.notes)}", soft_wrap=True)
+        say(console, f"note: {row.slide}: {row.notes}", style="yellow")
     if len(noted) > MOST_ROWS:
-        console.print(f"[yellow]note[/yellow] {len(noted) - MOST_ROWS} more slides have notes, see tissue.csv")
+        say(console, f"note: {len(noted) - MOST_ROWS} more slides have notes, see tissue.csv", style="yellow")
     for failure in result.failures:
-        console.print(f"[red]failed[/red] {escape(failure.reason)}", soft_wrap=True)
-    again = f" ({result.already_done} of them before)" if result.already_done else ""
+        say(console, f"failed: {failure.reason}", style="red")
+    again = f" ({result.already_done} were already done)" if result.already_done else ""
     failed = f", {len(result.failures)} failed" if result.failures else ""
-    page = escape(str(out / "contact_sheet.html"))
-    console.print(f"{len(result.rows)} slides done{again}{failed}; look at {page}", soft_wrap=True)
+    say(console, f"{len(result.rows)} slides done{again}{failed}; open {out / 'contact_sheet.html'}")

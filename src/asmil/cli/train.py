@@ -51,23 +51,24 @@ def train(
     item_timeout: Annotated[float | None, typer.Option(min=0, help=ITEM_TIMEOUT_HELP)] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
-    """Train a method on a cohort: every fold and seed, one run folder.
+    """Train a method on a cohort: every fold and seed, into one run folder.
 
-    The same command goes on with a run that was interrupted; on a CPU the result has the same bits.
+    Run the same command again to resume an interrupted run; on a CPU the result is the same to the bit.
+
+    Example: asmil train cohort.csv --method asmil --out runs/asmil
     """
-    from rich.console import Console
-
     from asmil.api.progress import training_progress
     from asmil.cli.evaluate import evaluate
     from asmil.cohort.splits import Splits
     from asmil.config import merge, parse_assignments
+    from asmil.console import messages
     from asmil.errors import AsmilError
     from asmil.memory import keep_freed_memory
     from asmil.training.config import resolve
     from asmil.training.interruption import Interrupted
     from asmil.training.run import train_run
 
-    console = Console(quiet=quiet, stderr=True)
+    console = messages(quiet)
     keep_freed_memory()
     asked: dict[str, Any] = {"folds": folds, "seeds": seeds, "training": {"seed": seed}, "task": {"kind": task}}
     if leave_one_site_out:
@@ -84,7 +85,7 @@ def train(
         with training_progress(console) as observer:
             folder = train_run(cohort, out, config, features, observer, item_timeout)
     except Interrupted:
-        typer.echo(f"stopped; all that was done is in {out}; give the same command again to go on", err=True)
+        typer.echo(f"stopped; everything done so far is in {out}; run the same command again to resume", err=True)
         raise typer.Exit(130) from None
     tested = "test" in set(Splits.load(folder.splits).table["role"])
     if not tested:
