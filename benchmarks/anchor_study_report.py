@@ -259,7 +259,7 @@ def draw(courses: Sequence[Mapping[str, Any]], role: str) -> str:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    from asmil.evaluation.figures import COLORS, STYLE, svg_text
+    from asmil.reporting.drawing import COLORS, STYLE, svg_text
 
     bases = sorted({course["base"] for course in courses}, key=lambda base: _place(base, BASES))
     terms = sorted({course["term"] for course in courses}, key=lambda term: _place(term, TERMS))

@@ -34,9 +34,9 @@ from asmil.cohort.features import Provenance, write_features
 from asmil.models.asmil import ASMIL
 from asmil.training.fused.forward import Dropped, Forward
 from asmil.training.fused.layout import Sizes
-from asmil.training.fused.resident import ResidentBags
 from asmil.training.fused.step import Step, StepSettings
 from asmil.training.fused.weights import Weights
+from asmil.training.resident import ResidentBags
 from asmil_speed import folded_step, plain_step
 from markdown_table import markdown_table
 from plain_methods.asmil import PlainASMIL

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from asmil.evaluation.stability import measures
+from asmil.attention import measures
 from asmil.evaluation.statistics import attention
 from oracles.sheet import Content
 

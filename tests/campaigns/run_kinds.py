@@ -17,11 +17,11 @@ from asmil.cohort.manifest import Slide
 from asmil.cohort.units import units_of
 from asmil.errors import AsmilError
 from asmil.evaluation.evaluate import evaluate_run
-from asmil.evaluation.run import read_run, read_training
 from asmil.evaluation.stability import read_stability, summary_of
 from asmil.extraction.settings import parse_extraction
 from asmil.folder_settings import claim_folder
 from asmil.training.config import resolve
+from asmil.training.finished_run import read_run, read_training
 from asmil.training.operating_point import OperatingPoint
 from asmil.training.prediction import RunPredictor
 from asmil.training.run import train_run

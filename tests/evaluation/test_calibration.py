@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asmil.errors import AsmilError
-from asmil.evaluation.calibration import (
+from asmil.tasks.calibration import (
     brier_score,
     expected_calibration_error,
     fit_temperature,

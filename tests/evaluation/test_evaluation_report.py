@@ -14,9 +14,9 @@ from asmil.cli.evaluate import evaluate
 from asmil.cli.synthetic import synthetic
 from asmil.errors import AsmilError
 from asmil.evaluation import RunEvaluation, evaluate_run, write_report
-from asmil.evaluation.classification_figures import roc_points
 from asmil.evaluation.report import evaluation_document
 from asmil.reporting.page import html_document
+from asmil.tasks.metrics import roc_points
 from fake_run_folder import write_run
 from parsed_page import Page
 
@@ -146,8 +146,8 @@ def test_the_verb_synthetic(tmp_path: Path) -> None:
 
 
 def test_stages_are_told_apart_in_the_learning_curves():
-    from asmil.evaluation.figures import _course, learning_figure, stage_starts
-    from asmil.evaluation.run import Training
+    from asmil.training.finished_run import Training
+    from asmil.training.learning_curves import _course, learning_figure, stage_starts
 
     epochs = pd.DataFrame(
         {"epoch": [1, 2, 3, 4], "stage": ["pure", "pure", "masked", "masked"], "train.loss": [0.9, 0.8, 1.4, 1.3]}

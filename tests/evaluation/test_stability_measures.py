@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 from scipy.stats import spearmanr
 
 from asmil import attention as tensor_attention
-from asmil.evaluation.stability import measures
+from asmil.attention import measures
 
 LN2 = math.log(2)
 

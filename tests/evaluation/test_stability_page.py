@@ -16,12 +16,11 @@ from matplotlib.image import imread
 
 from asmil.attention import nsf, softmax
 from asmil.errors import AsmilError
-from asmil.evaluation.figures import raster, tile_cells, tile_pitch
 from asmil.evaluation.stability import RunStability, read_stability
 from asmil.evaluation.stability.bag_features import bag_feature_figure, drawn_slides, joint_layout, silhouettes
 from asmil.evaluation.stability.figures import (
     choose_slide,
-    course_figure,
+    course_figures,
     default_epochs,
     describe,
     histogram_figure,
@@ -33,6 +32,7 @@ from asmil.evaluation.stability.figures import (
 )
 from asmil.evaluation.stability.maps import map_rows, maps_figure
 from asmil.evaluation.stability.report import write_stability_page
+from asmil.reporting.drawing import raster, tile_cells, tile_pitch
 from asmil.reporting.formats import format_share, format_significant
 from fake_recorded_slides import PITCH, FakeRun, tissue, write_fake_run
 from parsed_page import Page
@@ -59,7 +59,7 @@ def page_of(stabilities: Sequence[RunStability], folder: Path) -> tuple[str, Pag
 
 def test_the_page_of_two_runs(two_runs: list[RunStability], tmp_path: Path) -> None:
     text, page = page_of(two_runs, tmp_path)
-    assert page.tags.count("img") == 4
+    assert page.tags.count("img") == 6
     assert all(address.startswith(("data:image/svg+xml;", "data:image/png;")) for address in page.addresses)
     words = " ".join(page.words)
     for wanted in (
@@ -75,12 +75,14 @@ def test_the_page_of_two_runs(two_runs: list[RunStability], tmp_path: Path) -> N
     assert text.count("<code>--set record.attention=all</code>") == 2
     files = {path.relative_to(tmp_path / "stability_pictures").as_posix() for path in tmp_path.rglob("*.*g")}
     assert files == {
-        "course.svg",
+        "course_jsd_previous.svg",
+        "course_effective_share.svg",
+        "course_ce.svg",
         "attention_maps.png",
         "run-1/score_histograms.svg",
         "run-2/score_histograms.svg",
     }
-    inside = base64.b64encode((tmp_path / "stability_pictures" / "course.svg").read_bytes()).decode()
+    inside = base64.b64encode((tmp_path / "stability_pictures" / "course_ce.svg").read_bytes()).decode()
     assert inside in text
 
 
@@ -98,14 +100,14 @@ def test_names_are_escaped(tmp_path: Path) -> None:
     text, page = page_of([stability], tmp_path)
     assert "script" not in page.tags
     assert "<img onerror" not in text
-    assert page.tags.count("img") == 3
+    assert page.tags.count("img") == 5
     assert "<b>run" in page.words
 
 
 def test_one_slide_with_one_recording(tmp_path: Path) -> None:
     stability = read_fake(tmp_path / "run", FakeRun(n_slides=1, seeds=1, n_recordings=1, side=4))
     text, page = page_of([stability], tmp_path)
-    assert page.tags.count("img") == 3
+    assert page.tags.count("img") == 5
     assert "<code>--seeds 3</code>" in text
     assert (tmp_path / "stability_pictures" / "score_histograms.svg").is_file()
 
@@ -119,7 +121,7 @@ def test_an_unfinished_run_without_scores_or_places(tmp_path: Path) -> None:
     assert "without coordinates" in words
     assert "No scores" in words
     assert "1 of 3 trainings" in words
-    assert page.tags.count("img") == 2
+    assert page.tags.count("img") == 4
 
 
 def test_nothing_to_show(tmp_path: Path) -> None:
@@ -160,8 +162,8 @@ def test_the_nearest_recording_or_none() -> None:
 
 def test_columns_of_the_maps(two_runs: list[RunStability]) -> None:
     long, short = map_rows(two_runs, "slide-1")
-    assert [long.training.record.epochs[i] for i in long.recordings if i is not None] == [0, 1, 4, 6, 8, 11, 9]
-    assert short.recordings == (0, 1, 4, None, None, None, 2)
+    assert [long.training.record.epochs[i] for i in long.recordings if i is not None] == [0, 1, 4, 6, 8, 9, 11]
+    assert short.recordings == (0, 1, 2, 4, None, None, None)
     asked = map_rows(two_runs, "slide-1", [0, 0.3, 9, 11])
     assert [row.recordings for row in asked] == [(0, 9, 11), (0, None, None)]
     late = maps_figure(two_runs, "slide-1", [9])
@@ -237,7 +239,7 @@ def test_the_schedule_is_named() -> None:
 
 def test_many_recordings_stay_a_small_picture(tmp_path: Path) -> None:
     fake = FakeRun(n_slides=1, seeds=2, n_recordings=1500, side=3, epochs_apart=0.02)
-    content = course_figure([read_fake(tmp_path / "run", fake)]).content
+    content = course_figures([read_fake(tmp_path / "run", fake)])["course_jsd_previous"].content
     assert isinstance(content, str)
     assert len(content) < 300_000
 
@@ -246,11 +248,8 @@ def test_scores_are_those_of_one_slide_a_class(tmp_path: Path) -> None:
     stability = read_fake(tmp_path / "run", replace(SMALL, n_slides=5))
     n_tiles = len(tissue(SMALL.side))
     slides = scored_slides(stability)
-    assert [slide.name for slide in slides] == [
-        f"slide-0 (normal, {n_tiles} tiles)",
-        f"slide-1 (tumor, {n_tiles} tiles)",
-    ]
-    assert slides[0].scores.shape == (2, n_tiles)
+    assert [title.partition(" ")[0] for title in slides] == ["slide-0", "slide-1"]
+    assert [scores.shape for scores in slides.values()] == [(2, n_tiles)] * 2
     assert isinstance(histogram_figure(stability).content, str)
 
 

@@ -7,8 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from asmil.evaluation.rows import unique_names
 from asmil.evaluation.stability import read_stability, summary_of, write_tables
-from asmil.evaluation.stability.analysis import MEASURES, run_names
+from asmil.evaluation.stability.analysis import MEASURES
 from fake_recordings import restless, settling, write_recorded_run
 
 
@@ -65,5 +66,5 @@ def test_runs_of_the_same_name_are_told_apart_by_their_paths(tmp_path: Path) -> 
     for path in paths:
         path.parent.mkdir()
     runs = [read_stability(write_recorded_run(path, {(0, 0): [settling(0)]})) for path in paths]
-    assert run_names(runs) == [str(path) for path in paths]
-    assert run_names(runs[:1]) == ["run"]
+    assert unique_names([run.path for run in runs]) == [str(path) for path in paths]
+    assert unique_names([runs[0].path]) == ["run"]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from asmil.errors import AsmilError
 from asmil.evaluation import evaluate_run, write_report
-from asmil.evaluation.thresholds import choose_threshold
+from asmil.tasks.thresholds import choose_threshold
 from asmil.training.operating_point import read_operating_point
 from fake_run_folder import write_run
 

@@ -52,11 +52,12 @@ def trainers(settings, seeds, folder):
 
 
 def fit(settings, seeds, folder=None, data=None):
-    from asmil.training.fused.side_by_side import empty_pool, fit_side_by_side
+    from asmil.training.fused.side_by_side import fit_side_by_side
+    from asmil.training.resident import ResidentBags
 
     found = trainers(settings, seeds, folder)
     train, val = data or (labeled(0), labeled(1, 10))
-    fit_side_by_side(found, empty_pool(WIDTH, torch.device("cuda")), train, val)
+    fit_side_by_side(found, ResidentBags(WIDTH, torch.device("cuda"), torch.bfloat16), train, val)
     return found
 
 
@@ -71,9 +72,9 @@ def weights(trainer):
 def test_gradients_are_those_of_double_precision(width, inner, tokens, heads):
     from asmil.training.fused.forward import Dropped
     from asmil.training.fused.layout import Sizes
-    from asmil.training.fused.resident import ResidentBags
     from asmil.training.fused.step import Step, StepSettings
     from asmil.training.fused.weights import Weights
+    from asmil.training.resident import ResidentBags
 
     torch.manual_seed(0)
     device = torch.device("cuda")
@@ -170,11 +171,11 @@ def test_early_stopping_and_no_anchor(tmp_path):
 
 def test_evaluation_of_many_bags_agrees_with_one_at_a_time(tmp_path):
     from asmil.training.fused.members import MemberEvaluator, Members
-    from asmil.training.fused.side_by_side import empty_pool
+    from asmil.training.resident import ResidentBags
 
     (trainer,) = fit(config(2), [0])
     train, val = labeled(0), labeled(1, 10)
-    bags = empty_pool(WIDTH, torch.device("cuda"))
+    bags = ResidentBags(WIDTH, torch.device("cuda"), torch.bfloat16)
     bags.add(train.bags)
     bags.add(val.bags)
     members = Members([trainer], bags, train, bags.numbers(val.bags))

@@ -20,6 +20,7 @@ IMPORT_NAMES = {
     "opencv-python-headless": "cv2",
     "openslide-bin": "openslide",  # the library that openslide-python loads
     "openslide-python": "openslide",
+    "pillow": "PIL",
     "pyyaml": "yaml",
     "scikit-learn": "sklearn",
     "tensorboard": "torch",  # imported by torch.utils.tensorboard

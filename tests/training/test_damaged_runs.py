@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from asmil import AsmilError
-from asmil.evaluation.run import read_run, read_training
 from asmil.evaluation.stability import read_stability
 from asmil.training import checkpoint
 from asmil.training.attention_file import read_attention
 from asmil.training.config import resolve
 from asmil.training.epoch_log import read_epochs
+from asmil.training.finished_run import read_run, read_training
 from asmil.training.layout import RunLayout
 from asmil.training.operating_point import OperatingPoint, read_operating_point
 from asmil.training.prediction import RunPredictor

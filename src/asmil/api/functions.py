@@ -18,7 +18,7 @@ from asmil.cohort.units import UnitKind
 from asmil.config import merge, nested
 from asmil.errors import AsmilError, did_you_mean
 from asmil.evaluation.comparison import Comparison, compare_runs
-from asmil.evaluation.run_evaluation import Role, RunEvaluation
+from asmil.evaluation.evaluate import Role, RunEvaluation
 from asmil.tasks.base import TaskKind
 from asmil.training.config import resolve
 from asmil.training.interruption import Interrupted

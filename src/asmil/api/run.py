@@ -18,9 +18,7 @@ from asmil.cohort.manifest import Cohort, cohort_from_features, load_cohort
 from asmil.cohort.splits import Splits
 from asmil.cohort.units import Unit, UnitKind, units_of
 from asmil.errors import AsmilError, did_you_mean
-from asmil.evaluation.evaluate import evaluate_run
-from asmil.evaluation.run import Run, read_run, setting
-from asmil.evaluation.run_evaluation import Role, RunEvaluation
+from asmil.evaluation.evaluate import Role, RunEvaluation, evaluate_run
 from asmil.export.bundle import write_bundle
 from asmil.export.hub import download, upload
 from asmil.models.base import MILModel
@@ -28,6 +26,7 @@ from asmil.reporting import Estimate, Interval
 from asmil.tasks.base import TaskKind
 from asmil.training.attention_file import AttentionRecord, read_attention
 from asmil.training.bundle import is_bundle, read_bundle
+from asmil.training.finished_run import Run, read_run, setting
 from asmil.training.layout import RunLayout
 from asmil.training.prediction import RunPredictor, SlidePrediction
 

@@ -124,6 +124,19 @@ class Anchor(EmaCopy):
         if mask is not None:
             padding = (mask == 0).to(scores.device)
             scores, target_scores = (one.masked_fill(padding, -torch.inf) for one in (scores, target_scores))
+        per_row = self._per_row(target_scores, scores)
+        return self.weight * (per_row.mean() if rows is None else per_row[rows].mean())
+
+    def batch_loss(self, target_scores: Tensor, scores: Tensor, rows: Tensor | None = None) -> Tensor:
+        """The mean of `loss` over B bags: both scores B x A x N, minus infinity for padding; rows: B x A."""
+        per_row = self._per_row(target_scores.flatten(0, 1), scores.flatten(0, 1)).view(scores.shape[:2])
+        if rows is None:
+            return self.weight * per_row.mean()
+        counted = rows.to(per_row.dtype)
+        return self.weight * ((per_row * counted).sum(dim=1) / counted.sum(dim=1)).mean()
+
+    def _per_row(self, target_scores: Tensor, scores: Tensor) -> Tensor:
+        """The divergence of every row, from the scores of the anchor and of the model in training."""
         online = self._online_normalizer[0]
         if self.divergence == "kl" and type(online) is Softmax and online.temperature == 1.0:
             per_row = divergences.kl_to_softmax(target_scores, self.normalizer, scores)
@@ -135,8 +148,7 @@ class Anchor(EmaCopy):
         if self.reduction == "mean":
             per_row = per_row / (target_scores != -torch.inf).sum(dim=-1)
         # The sigmoid of an infinite score is finite: times 0 it is NaN, as it is wherever else it enters.
-        per_row = per_row + 0.0 * target_scores.amax(dim=-1)
-        return self.weight * (per_row.mean() if rows is None else per_row[rows].mean())
+        return per_row + 0.0 * target_scores.amax(dim=-1)
 
     def _warn_of_weights(self, scores: Tensor) -> None:
         """Look at the first bag that is large enough to tell, once, since reading values waits for a GPU."""

@@ -75,6 +75,11 @@ class EmaCopy(Stabilizer):
         seen, self._seen = self._seen, None
         return seen[1] if seen is not None and seen[0] is bag else self._find(bag)
 
+    @property
+    def is_pruned(self) -> bool:
+        """Whether a bag has shown which parameters are read."""
+        return self._pruned
+
     @torch.no_grad()
     def _find(self, bag: Any) -> Tensor:
         if self._pruned:

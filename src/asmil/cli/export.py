@@ -20,6 +20,8 @@ def export(
 
     A bundle is used like a run: `asmil predict BUNDLE slides/`. ONNX and torch.export files take the features of one
     slide, any number of tiles, and are compared with the run before the command ends.
+
+    Example: asmil export runs/asmil --out asmil-tumor
     """
     from asmil.export.bundle import write_bundle
     from asmil.export.graph import export_onnx, export_torch

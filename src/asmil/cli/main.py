@@ -19,6 +19,7 @@ from asmil.cli import (
     evaluate,
     export,
     extract,
+    heatmap,
     localize,
     methods,
     pack,
@@ -59,7 +60,13 @@ app = typer.Typer(
 VERBS = {
     "Start here": (doctor.doctor, check.check, train.train, evaluate.evaluate, predict.predict),
     "From slides to features": (tissue.tissue, extract.extract, pack.pack, encoders.encoders),
-    "Results in depth": (compare.compare, localize.localize, stability.stability, affine.affine),
+    "Results in depth": (
+        heatmap.heatmap,
+        compare.compare,
+        localize.localize,
+        stability.stability,
+        affine.affine,
+    ),
     "Use elsewhere": (export.export,),
     "Methods and benchmarks": (
         methods.methods,

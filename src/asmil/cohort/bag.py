@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,6 +31,8 @@ class Bag:
     coords: N x 2, top-left corners (x, y) in level-0 pixels, or None when unknown
     slide_index: N, which slide a tile is of, for patients whose slides were joined
     extras: parameter-free additions (clusters, neighbours, low-resolution tiles)
+    mask: N, false for rows that only fill up the bag to a common length; None: every row is a tile. Models whose
+        `padding_from` allows it give such rows the score minus infinity
     """
 
     features: Tensor
@@ -38,6 +40,7 @@ class Bag:
     id: str = "bag"
     slide_index: Tensor | None = None
     extras: Mapping[str, Any] = field(default_factory=dict)
+    mask: Tensor | None = None
     validated: bool = field(default=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -70,6 +73,7 @@ class Bag:
             coords=None if self.coords is None else self.coords.to(device, non_blocking=True),
             slide_index=None if self.slide_index is None else self.slide_index.to(device),
             extras={name: _moved(value, device) for name, value in self.extras.items()},
+            mask=None if self.mask is None else self.mask.to(device, non_blocking=True),
         )
 
     def subset(self, tiles: Tensor) -> Bag:
@@ -83,12 +87,68 @@ class Bag:
             coords=None if self.coords is None else self.coords[tiles],
             slide_index=None if self.slide_index is None else self.slide_index[tiles],
             extras=extras,
+            mask=None if self.mask is None else self.mask[tiles],
         )
+
+    @staticmethod
+    def collate(bags: Sequence[Bag], length: int | None = None) -> PaddedBags:
+        """Several bags as one batch, for `model.run_batch`; also as `collate_fn` of a torch `DataLoader`.
+
+        length: the rows of every bag of the batch; by default those of the longest
+        """
+        sizes = [len(bag) for bag in bags]
+        if not bags:
+            raise AsmilError("a batch needs at least one bag")
+        longest = max(sizes)
+        if length is not None and length < longest:
+            raise AsmilError(f"a batch of {length} rows per bag cannot hold a bag of {longest} tiles")
+        misfit = next((bag for bag in bags if bag.width != bags[0].width), None)
+        if misfit is not None:
+            raise AsmilError(
+                f"{misfit.id}: its tiles have {misfit.width} features, those of {bags[0].id} have {bags[0].width}; a "
+                "batch needs features of one encoder"
+            )
+        first = bags[0].features
+        features = first.new_zeros(len(bags), length or longest, bags[0].width)
+        for row, bag in zip(features, bags, strict=True):
+            row[: len(bag)] = bag.features
+        places = torch.arange(features.shape[1], device=first.device)
+        mask = places < torch.tensor(sizes, device=first.device).unsqueeze(1)
+        return PaddedBags(features, mask, tuple(bag.id for bag in bags), tuple(sizes))
 
     def _chosen_lowres(self, tiles: Tensor) -> dict[str, Tensor]:
         """Of the given tiles; what does not belong to single tiles is left out."""
         lowres: Mapping[str, Tensor] = self.extras[LOWRES]
         return {name: values[tiles] for name, values in lowres.items() if len(values) == len(self)}
+
+
+@dataclass(frozen=True)
+class PaddedBags:
+    """Bags of different lengths as one block of memory.
+
+    features: B x L x D, zeros after the tiles of a bag
+    mask: B x L, true for tiles
+    ids: the names of the bags
+    sizes: their numbers of tiles
+    """
+
+    features: Tensor
+    mask: Tensor
+    ids: tuple[str, ...]
+    sizes: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    @property
+    def width(self) -> int:
+        """D, the number of features of a tile."""
+        return self.features.shape[2]
+
+    def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> PaddedBags:
+        """The same batch on another device; `dtype` converts the features."""
+        features = self.features.to(device=device, dtype=dtype, non_blocking=True)
+        return replace(self, features=features, mask=self.mask.to(device, non_blocking=True))
 
 
 def _moved(value: Any, device: torch.device | str) -> Any:

@@ -10,6 +10,7 @@ from asmil.cohort.pack.reading import Pack
 from asmil.cohort.problems import fail
 from asmil.cohort.reader import slide_groups
 from asmil.cohort.source import FeatureSource
+from asmil.errors import AsmilError
 
 # the last found wins: the folder itself before CLAM's subfolders, HDF5 (which has coordinates) before tensors
 PLACES = (("pt_files", ".pt"), ("h5_files", ".h5"), ("", ".pt"), ("", ".h5"))
@@ -68,7 +69,7 @@ def holds_a_cohort(path: Path) -> bool:
     """Whether a file has a group a slide; a file that cannot be read has not, and is named when it is read."""
     try:
         return bool(slide_groups(path))
-    except OSError:
+    except (OSError, AsmilError):
         return False
 
 

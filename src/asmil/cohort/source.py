@@ -93,6 +93,16 @@ class FeatureInfo(Provenance):
             return self.tile_um
         return self.tile_px * self.tile_mpp if self.tile_px and self.tile_mpp else None
 
+    def tile_side_level0(self, mpp: float | None = None) -> float | None:
+        """Side of a tile in level-0 pixels, stated or from microns and resolution; None where neither is known.
+
+        mpp: microns per level-0 pixel, for files that do not state it
+        """
+        if self.tile_px_level0:
+            return float(self.tile_px_level0)
+        side_um, mpp = self.tile_side_um, self.mpp or mpp
+        return side_um / mpp if side_um and mpp else None
+
 
 def source_state(path: Path) -> tuple[int, int]:
     """Size and time of change; a file rewritten since, or a pack written to, has others."""

@@ -1,12 +1,9 @@
-from asmil.evaluation.calibration import expected_calibration_error as expected_calibration_error
-from asmil.evaluation.calibration import fit_temperature as fit_temperature
-from asmil.evaluation.calibration import reliability as reliability
-from asmil.evaluation.calibration import scale_probabilities as scale_probabilities
 from asmil.evaluation.classification import Evaluation as Evaluation
 from asmil.evaluation.comparison import Comparison as Comparison
 from asmil.evaluation.comparison import Difference as Difference
 from asmil.evaluation.comparison import compare_runs as compare_runs
 from asmil.evaluation.comparison import write_comparison as write_comparison
+from asmil.evaluation.evaluate import RunEvaluation as RunEvaluation
 from asmil.evaluation.evaluate import evaluate_run as evaluate_run
 from asmil.evaluation.localization import FrocOptions as FrocOptions
 from asmil.evaluation.localization import FrocSlide as FrocSlide
@@ -18,7 +15,6 @@ from asmil.evaluation.localization import scale_scores as scale_scores
 from asmil.evaluation.localization import tile_mask as tile_mask
 from asmil.evaluation.localization import tile_overlap as tile_overlap
 from asmil.evaluation.report import write_report as write_report
-from asmil.evaluation.run_evaluation import RunEvaluation as RunEvaluation
 from asmil.evaluation.slide_evaluation import ClassSummary as ClassSummary
 from asmil.evaluation.slide_evaluation import SlideEvaluation as SlideEvaluation
 from asmil.evaluation.statistics import benjamini_hochberg as benjamini_hochberg
@@ -34,9 +30,12 @@ from asmil.evaluation.statistics import stouffer_if_independent as stouffer_if_i
 from asmil.evaluation.survival import evaluate_survival as evaluate_survival
 from asmil.evaluation.survival import integrated_brier_score as integrated_brier_score
 from asmil.evaluation.survival import time_dependent_auc as time_dependent_auc
-from asmil.evaluation.thresholds import choose_threshold as choose_threshold
 from asmil.reporting import Estimate as Estimate
 from asmil.reporting import Interval as Interval
+from asmil.tasks.calibration import expected_calibration_error as expected_calibration_error
+from asmil.tasks.calibration import fit_temperature as fit_temperature
+from asmil.tasks.calibration import reliability as reliability
+from asmil.tasks.calibration import scale_probabilities as scale_probabilities
 from asmil.tasks.concordance import concordance as concordance
 from asmil.tasks.metrics import accuracy as accuracy
 from asmil.tasks.metrics import balanced_accuracy as balanced_accuracy
@@ -44,3 +43,4 @@ from asmil.tasks.metrics import macro_auc as macro_auc
 from asmil.tasks.metrics import macro_f1 as macro_f1
 from asmil.tasks.survival_bins import fit_bins as fit_bins
 from asmil.tasks.survival_curves import mean_survival_time as mean_survival_time
+from asmil.tasks.thresholds import choose_threshold as choose_threshold

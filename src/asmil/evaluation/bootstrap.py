@@ -8,21 +8,14 @@ patient was drawn), which the metrics of `asmil.tasks.weighted` take as weights.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from asmil.reporting import Interval
+from asmil.reporting import Estimate, Interval
+from asmil.reporting.estimate import UNDEFINED
 from asmil.tasks.checked_arrays import Floats
-
-__all__ = [
-    "Interval",
-    "draw_patients",
-    "number_patients",
-    "percentile_interval",
-    "under_draws",
-]
 
 Integers = npt.NDArray[np.integer]
 CELLS_AT_ONCE = 2_000_000
@@ -60,7 +53,19 @@ def percentile_interval(samples: Floats, level: float = 0.95) -> Interval:
     """The middle `level` of the samples, by linear interpolation; nan samples are left out."""
     defined = samples[~np.isnan(samples)]
     if defined.size == 0:
-        return Interval(np.nan, np.nan)
+        return UNDEFINED
     tail = 100 * (1 - level) / 2
     low, high = np.percentile(defined, [tail, 100 - tail])
     return Interval(float(low), float(high))
+
+
+def estimate(value: float, samples: Floats, skipped: int = 0, **details: Any) -> Estimate:
+    """A value with the interval of its samples; an undefined value has none.
+
+    skipped: resamples that were left out of the samples; undefined samples are counted too
+    """
+    if np.isnan(value):
+        return Estimate(float(value), **details)
+    return Estimate(
+        float(value), percentile_interval(samples), skipped=skipped + int(np.isnan(samples).sum()), **details
+    )

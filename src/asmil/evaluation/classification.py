@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,30 +10,27 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from asmil.cohort.units import UnitKind
-from asmil.evaluation.operating_point import (
-    CalibrationSummary,
-    OperatingSummary,
-    called_rows,
-    choose_operating_point,
-    fit_temperatures,
-    scaled_rows,
-    summarize_calibration,
+from asmil.evaluation.evaluate import Request
+from asmil.evaluation.rows import folds_are_disjoint, part_of, replicates_of, rows_of, trainings_of
+from asmil.evaluation.slide_evaluation import Measured, SlideEvaluation, evaluated, measure_rows
+from asmil.reporting import Estimate, jsonable
+from asmil.tasks.calibration import (
+    Reliability,
+    brier_score,
+    fit_temperature,
+    negative_log_likelihood,
+    reliability,
+    scale_probabilities,
 )
-from asmil.evaluation.run import Run
-from asmil.evaluation.run_evaluation import Role, part_of, rows_of
-from asmil.evaluation.slide_evaluation import (
-    Measured,
-    SlideEvaluation,
-    class_summaries,
-    folds_are_disjoint,
-    measure_rows,
-    replicates_of,
-    trainings_of,
-)
-from asmil.reporting import Estimate
+from asmil.tasks.checked_arrays import Floats
 from asmil.tasks.metrics import confusion_matrix, predicted_classes
+from asmil.tasks.thresholds import choose_threshold
+from asmil.training.finished_run import Run
+from asmil.training.operating_point import OperatingPoint
 
+Key = tuple[int, int]
+POSITIVE = 1
+"""The place of the positive class: the second of two."""
 OPERATING_METRICS = (
     ("sensitivity", "recall", 1),
     ("specificity", "specificity", 1),
@@ -42,6 +39,52 @@ OPERATING_METRICS = (
     ("accuracy", "accuracy", None),
 )
 """The metrics of an operating point: their name there, the metric, and the class it is of."""
+
+
+@dataclass(frozen=True)
+class CalibrationNumbers:
+    """Calibration: means over seeds; the bins hold the slides of all seeds."""
+
+    ece: float
+    nll: float
+    brier: float
+    bins: Reliability
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {"ece": self.ece, "nll": self.nll, "brier": self.brier, **jsonable(self.bins)}
+
+
+@dataclass(frozen=True)
+class CalibrationSummary:
+    """The probabilities as they are, and with the temperatures fitted on validation slides (None where none are)."""
+
+    as_predicted: CalibrationNumbers
+    scaled: CalibrationNumbers | None
+    temperatures: Mapping[Key, float]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "bins": len(self.as_predicted.bins.count),
+            "as_predicted": self.as_predicted.to_dict(),
+            "scaled": None if self.scaled is None else self.scaled.to_dict(),
+            "temperatures": [
+                {"fold": fold, "seed": seed, "temperature": value} for (fold, seed), value in self.temperatures.items()
+            ],
+        }
+
+
+@dataclass(frozen=True)
+class OperatingSummary:
+    """The test part at the thresholds chosen on validation slides: every metric with its interval."""
+
+    point: OperatingPoint
+    metrics: Mapping[str, Estimate]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {**self.point.to_dict(), "metrics": {name: one.to_dict() for name, one in self.metrics.items()}}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +105,9 @@ class Evaluation(SlideEvaluation):
         if self.operating is not None and not self.file_suffix:
             self.operating.point.save(self.path)
 
-    def replicates(self) -> list[tuple[npt.NDArray[np.intp], npt.NDArray[np.float64]]]:
-        """Targets and n x K probabilities of every group of predictions that is judged together."""
-        task = self.run.format
-        return [(task.truth(part), task.predictions(part)) for part in replicates_of(self.rows)]
+    def replicates(self) -> list[tuple[npt.NDArray[np.intp], Floats]]:
+        """Targets and n x K probabilities of every group of predictions that is evaluated together."""
+        return _arrays(self.run, self.rows)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything found, for JSON: undefined numbers are None."""
@@ -86,60 +128,76 @@ class Evaluation(SlideEvaluation):
         }
 
 
-def evaluate_classification(
-    run: Run, role: Role, resamples: int, seed: int, unit: UnitKind, threshold_rule: str
-) -> Evaluation:
+def evaluate_classification(run: Run, asked: Request) -> Evaluation:
     """Evaluate one part of a classification run."""
-    rows = rows_of(run, role, unit)
-    found = measure_rows(run.format, rows, resamples, seed)
-    operating = _operating(run, rows, role, unit, threshold_rule, resamples, seed)
+    rows = rows_of(run, asked.role, asked.unit)
+    found = measure_rows(run.format, rows, asked)
+    operating = _operating(run, rows, asked)
+    reasons = [operating] if isinstance(operating, str) else []
     return Evaluation(
-        run=run,
-        role=role,
-        metrics=found.metrics,
-        classes=class_summaries(run, rows, found),
-        calibration=_calibration(run, rows, role, unit),
-        operating=operating if isinstance(operating, OperatingSummary) else None,
-        unit=unit,
+        **evaluated(run, rows, found, asked),
+        calibration=_calibration(run, rows, asked),
+        operating=None if isinstance(operating, str) else operating,
         confusion=np.sum([_confusion(run, part) for part in trainings_of(rows).values()], axis=0),
-        rows=rows,
-        folds_joined=folds_are_disjoint(rows),
-        resamples=resamples,
         skipped_resamples=found.skipped,
-        bootstrap_seed=seed,
-        warnings=(*_warnings(run, rows, found, resamples), *([operating] if isinstance(operating, str) else [])),
+        warnings=(*_warnings(run, rows, found, asked.resamples), *reasons),
     )
 
 
-def _operating(
-    run: Run, rows: pd.DataFrame, role: Role, unit: UnitKind, rule: str, resamples: int, seed: int
-) -> OperatingSummary | str | None:
-    """The part at the thresholds chosen on validation slides, or why there are none; None for validation slides.
+def _operating(run: Run, rows: pd.DataFrame, asked: Request) -> OperatingSummary | str | None:
+    """The part at the thresholds chosen on validation slides, or why there are none; None where none applies.
 
     A called class is a probability of 1, so metrics and intervals are those of probabilities.
     """
-    if role == "val":
+    if asked.role == "val" or not run.format.has_threshold:
         return None
-    point = choose_operating_point(run, part_of(run, "val", unit), list(trainings_of(rows)), rule)
-    if isinstance(point, str):
-        return point if len(run.classes) == 2 else None
-    found = measure_rows(run.format, called_rows(run, rows, point), resamples, seed)
-    metrics: dict[str, Estimate] = {
+    validation = trainings_of(part_of(run, "val", asked.unit))
+    thresholds, called = {}, rows.copy()
+    columns = list(run.format.prediction_columns)
+    for key, part in trainings_of(rows).items():
+        if key not in validation:
+            return "There are no validation slides to choose a threshold on, so the most probable class is predicted."
+        positive = run.format.truth(validation[key]) == POSITIVE
+        if positive.all() or not positive.any():
+            return f"The validation part of fold {key[0]} has one class only, so no threshold could be chosen."
+        scores = run.format.predictions(validation[key])[:, POSITIVE]
+        thresholds[key] = choose_threshold(positive, scores, asked.threshold_rule)
+        calls = run.format.predictions(part)[:, POSITIVE] >= thresholds[key]
+        called.loc[part.index, columns] = np.stack([~calls, calls], axis=1).astype(np.float64)
+    found = measure_rows(run.format, called, asked)
+    metrics = {
         title: found.metrics[name] if place is None else found.parts[place][name]
         for title, name, place in OPERATING_METRICS
     }
-    return OperatingSummary(point, metrics)
+    return OperatingSummary(OperatingPoint(asked.threshold_rule, run.classes[POSITIVE], thresholds), metrics)
 
 
-def _calibration(run: Run, rows: pd.DataFrame, role: Role, unit: UnitKind) -> CalibrationSummary:
-    fitted: dict[tuple[int, int], float] = {}
-    if role == "test":
-        fitted = fit_temperatures(run, part_of(run, "val", unit), list(trainings_of(rows)))
-    return CalibrationSummary(
-        summarize_calibration(run, replicates_of(rows)),
-        summarize_calibration(run, replicates_of(scaled_rows(run, rows, fitted))) if fitted else None,
-        fitted,
+def _calibration(run: Run, rows: pd.DataFrame, asked: Request) -> CalibrationSummary:
+    """Calibration as predicted and, if every training has validation slides, with temperatures fitted on them."""
+    validation = trainings_of(part_of(run, "val", asked.unit)) if asked.role == "test" else {}
+    trainings, plain = trainings_of(rows), _calibration_numbers(_arrays(run, rows))
+    if not set(trainings) <= set(validation):
+        return CalibrationSummary(plain, None, {})
+    temperatures, scaled = {}, rows.copy()
+    for key, part in trainings.items():
+        known = validation[key]
+        temperatures[key] = fit_temperature(run.format.truth(known), run.format.predictions(known))
+        changed = scale_probabilities(run.format.predictions(part), temperatures[key])
+        scaled.loc[part.index, list(run.format.prediction_columns)] = changed
+    return CalibrationSummary(plain, _calibration_numbers(_arrays(run, scaled)), temperatures)
+
+
+def _calibration_numbers(pairs: Sequence[tuple[npt.NDArray[np.intp], Floats]]) -> CalibrationNumbers:
+    return CalibrationNumbers(
+        ece=float(np.mean([reliability(*pair).ece for pair in pairs])),
+        nll=float(np.mean([negative_log_likelihood(*pair) for pair in pairs])),
+        brier=float(np.mean([brier_score(*pair) for pair in pairs])),
+        bins=reliability(np.concatenate([pair[0] for pair in pairs]), np.concatenate([pair[1] for pair in pairs])),
     )
+
+
+def _arrays(run: Run, rows: pd.DataFrame) -> list[tuple[npt.NDArray[np.intp], Floats]]:
+    return [(run.format.truth(part), run.format.predictions(part)) for part in replicates_of(rows)]
 
 
 def _confusion(run: Run, part: pd.DataFrame) -> npt.NDArray[np.int64]:
@@ -148,17 +206,27 @@ def _confusion(run: Run, part: pd.DataFrame) -> npt.NDArray[np.int64]:
 
 
 def _warnings(run: Run, rows: pd.DataFrame, found: Measured, resamples: int) -> Iterator[str]:
-    present = set(run.format.truth(rows).tolist())
-    absent = [name for label, name in enumerate(run.classes) if label not in present]
-    total = len(run.classes)
-    if len(present) == 1:
+    absent = absent_classes(run.classes, run.format.truth(rows))
+    if len(run.classes) - len(absent) == 1:
         yield "All slides are of one class: the AUC is undefined and there is no interval."
     elif absent:
-        yield (
-            f"No slide is of class {', '.join(absent)}: macro-AUC is the mean of {total - len(absent)} of "
-            f"{total} classes, and macro-F1 counts the absent ones as 0."
-        )
+        yield absent_sentence(run.classes, absent)
     if not folds_are_disjoint(rows):
         yield "The folds share slides, so each training was evaluated on its own and the values were averaged."
-    if found.skipped and len(present) > 1:
+    if found.skipped and len(run.classes) - len(absent) > 1:
         yield f"{found.skipped} of {resamples} resamples held a single class and were left out of the intervals."
+
+
+def absent_classes(classes: Sequence[str], truth: npt.NDArray[Any]) -> list[str]:
+    """The classes that no slide has."""
+    present = set(np.asarray(truth).tolist())
+    return [name for label, name in enumerate(classes) if label not in present]
+
+
+def absent_sentence(classes: Sequence[str], absent: Sequence[str]) -> str:
+    """What absent classes mean for the averages over classes."""
+    total = len(classes)
+    return (
+        f"No slide is of class {', '.join(absent)}: macro-AUC is the mean of {total - len(absent)} of {total} classes, "
+        "and macro-F1 counts the absent ones as 0."
+    )

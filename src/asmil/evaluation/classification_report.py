@@ -1,65 +1,42 @@
-"""What the report of a classification run says beside its metrics."""
+"""What the report of a classification run says beside its metrics, with its curves."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from asmil.evaluation.classification import Evaluation
-from asmil.evaluation.classification_figures import precision_recall_figure, reliability_figure, roc_figure
-from asmil.evaluation.report import metric_table
+import numpy as np
+from matplotlib.axes import Axes
+
+from asmil.evaluation.classification import OPERATING_METRICS, Evaluation
+from asmil.evaluation.curves import KINDS, CurveKind, class_curves
+from asmil.evaluation.report import SLIDE_READING, parts_table
 from asmil.reporting import Block, Cell, Figure, Heading, Row, SideBySide, Table, estimate_cell
+from asmil.reporting.drawing import COLORS, GUIDE, new_figure, svg_text
 from asmil.reporting.formats import format_count, format_number
-
-OPERATING_TITLES = {
-    "sensitivity": "sensitivity",
-    "specificity": "specificity",
-    "precision": "precision",
-    "macro_f1": "macro-F1",
-    "accuracy": "accuracy",
-}
+from asmil.tasks.calibration import Reliability
 
 
-def classification_blocks(evaluation: Evaluation) -> list[Block]:
+def class_blocks(evaluation: Evaluation) -> list[Block]:
     """Classes, confusion, curves, calibration and the operating point of one run."""
     return [
         Heading("Classes"),
-        metric_table(
-            ("class", "slides"),
-            [(row.name, str(row.support), row.metrics) for row in evaluation.classes],
-            evaluation.run.format.part_metrics,
-            title="each class against the rest",
-            caption="Each class against the rest: mean over seeds, 95 % interval by patient.",
-            in_terminal=True,
-        ),
+        parts_table(evaluation, "slides", "Each class against the rest: mean over seeds, 95 % interval by patient."),
         Heading("Confusion matrix"),
         _confusion(evaluation),
-        SideBySide(
-            [
-                Figure(roc_figure(evaluation), "ROC curves"),
-                Figure(precision_recall_figure(evaluation), "Precision-recall curves"),
-            ]
-        ),
+        SideBySide([Figure(_curves(evaluation, kind), kind.title) for kind in KINDS]),
         Heading("Calibration"),
         SideBySide([_calibration(evaluation), Figure(reliability_figure(evaluation), "Reliability")]),
         *_operating(evaluation),
     ]
 
 
-def classification_reading(evaluations: Sequence[Evaluation]) -> list[str]:
+def class_reading(evaluations: Sequence[Evaluation]) -> list[str]:
     """How to read the numbers."""
-    sentences = [
-        "Values are means over seeds of the metric on all slides of the part, with the folds of a seed joined. "
-        "The predicted class is the most probable one. Macro averages give every class the same weight; macro-AUC "
-        "is the mean of the one-vs-rest AUCs.",
-        "Intervals are 95 % percentile intervals of a bootstrap over patients, each drawn with all its slides. They "
-        "show how much the choice of patients matters; the standard deviation (sd) over seeds shows the noise of "
-        "training.",
+    return [
+        *SLIDE_READING,
+        "The predicted class is the most probable one. Macro averages give every class the same weight; macro-AUC is "
+        "the mean of the one-vs-rest AUCs.",
     ]
-    if len(evaluations) > 1:
-        sentences.append(
-            "Overlapping intervals of two runs do not test their difference: both were measured on the same patients."
-        )
-    return sentences
 
 
 def _confusion(evaluation: Evaluation) -> Table:
@@ -74,16 +51,29 @@ def _confusion(evaluation: Evaluation) -> Table:
     return Table(["true \\ predicted", *evaluation.run.classes], rows, caption=caption)
 
 
+def _curves(evaluation: Evaluation, kind: CurveKind) -> str | None:
+    """One curve per class; two classes mirror each other, so only the second is drawn."""
+    labels = [1] if len(evaluation.classes) == 2 else range(len(evaluation.classes))
+    replicates = evaluation.replicates()
+    drawn = {
+        evaluation.classes[k].name: (
+            evaluation.classes[k].metrics[kind.metric].value,
+            [(target == k, probabilities[:, k]) for target, probabilities in replicates],
+        )
+        for k in labels
+    }
+    return class_curves(kind, drawn)
+
+
 def _calibration(evaluation: Evaluation) -> Table:
     found = evaluation.calibration
     columns = [("as predicted", found.as_predicted)]
     note = "No temperature was fitted: that needs a validation part beside the one shown."
     if found.scaled is not None:
         columns.append(("temperature-scaled", found.scaled))
-        ends = dict.fromkeys(format_number(end(found.temperatures.values()), 2) for end in (min, max))
         note = (
-            f"Temperatures ({' to '.join(ends)}) were fitted on the validation part of each training; they never "
-            "change the predicted class."
+            f"Temperatures ({_ends(found.temperatures.values(), 2)}) were fitted on the validation part of each "
+            "training; they never change the predicted class."
         )
     titles = {"ece": "expected calibration error", "nll": "negative log-likelihood", "brier": "Brier score"}
     rows = [
@@ -96,11 +86,42 @@ def _operating(evaluation: Evaluation) -> list[Block]:
     found = evaluation.operating
     if found is None:
         return []
-    ends = dict.fromkeys(format_number(end(found.point.thresholds.values())) for end in (min, max))
     caption = (
-        f"A slide is called {found.point.positive} from a probability of {' to '.join(ends)} on (rule "
-        f"{found.point.rule}), chosen on the validation part of each training without the test part."
+        f"A slide is predicted as {found.point.positive} from a probability of "
+        f"{_ends(found.point.thresholds.values())} on (rule {found.point.rule}), chosen on the validation part of each "
+        "training without the test part."
     )
-    row: Row = [found.point.positive, *(estimate_cell(found.metrics[name]) for name in OPERATING_TITLES)]
-    table = Table(["class", *OPERATING_TITLES.values()], [row], caption=caption)
+    names = [name for name, _, _ in OPERATING_METRICS]
+    row: Row = [found.point.positive, *(estimate_cell(found.metrics[name]) for name in names)]
+    table = Table(["class", *(name.replace("_f1", "-F1") for name in names)], [row], caption=caption)
     return [Heading("At the operating threshold"), table]
+
+
+def _ends(values: Iterable[float], digits: int = 3) -> str:
+    numbers = list(values)
+    return " to ".join(dict.fromkeys(format_number(end(numbers), digits) for end in (min, max)))
+
+
+def reliability_figure(evaluation: Evaluation) -> str:
+    """Accuracy against confidence, as predicted and at the fitted temperature, above the number of slides per bin."""
+    calibration = evaluation.calibration
+    with new_figure(4.6, 4.6) as figure:
+        axes, below = figure.subplots(2, 1, height_ratios=[4, 1], sharex=True)
+        axes.plot([0, 1], [0, 1], color=GUIDE, linewidth=1, linestyle="--")
+        _draw_reliability(axes, calibration.as_predicted.bins, COLORS[0], "as predicted")
+        if calibration.scaled is not None:
+            _draw_reliability(axes, calibration.scaled.bins, COLORS[1], "temperature-scaled")
+        axes.set(xlim=(0, 1), ylim=(-0.02, 1.02), title="Reliability", ylabel="share predicted correctly")
+        axes.legend(loc="upper left")
+        count = calibration.as_predicted.bins.count
+        edges = np.linspace(0, 1, len(count) + 1)
+        below.bar(edges[:-1], count, width=np.diff(edges), align="edge", color=COLORS[0], alpha=0.6, linewidth=0)
+        below.set(xlabel="probability of the predicted class", ylabel="slides")
+        return svg_text(figure)
+
+
+def _draw_reliability(axes: Axes, bins: Reliability, color: str, name: str) -> None:
+    filled = bins.count > 0
+    sizes = 12 + 60 * bins.count[filled] / bins.count.max()
+    axes.plot(bins.confidence[filled], bins.accuracy[filled], color=color, linewidth=1, label=name)
+    axes.scatter(bins.confidence[filled], bins.accuracy[filled], s=sizes, color=color, alpha=0.7, linewidths=0)

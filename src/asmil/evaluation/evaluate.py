@@ -3,18 +3,175 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
+
+import pandas as pd
 
 from asmil.cohort.units import UnitKind
-from asmil.errors import AsmilError
-from asmil.evaluation.run import Run, read_run
-from asmil.evaluation.run_evaluation import Role, RunEvaluation, refuse_request
-from asmil.reporting import Block
+from asmil.errors import AsmilError, did_you_mean
+from asmil.reporting import Block, Estimate
+from asmil.reporting.formats import format_count
+from asmil.reporting.notebook import Displayed
 from asmil.tasks.base import TaskKind
+from asmil.training.finished_run import Run, read_run
 
-DEFAULT_RULE = "youden"
+Role = Literal["test", "val"]
+PART_TITLES: Mapping[Role, str] = {"test": "test part", "val": "validation part"}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of an evaluation or a comparison: the part, the bootstrap, the unit and the threshold's rule."""
+
+    role: Role = "test"
+    resamples: int = 2000
+    seed: int = 0
+    unit: UnitKind = "slide"
+    threshold_rule: str = "youden"
+
+    def __post_init__(self) -> None:
+        if self.role not in PART_TITLES:
+            raise AsmilError(f"role {self.role!r} is unknown: {did_you_mean(self.role, PART_TITLES)}")
+        if self.unit not in get_args(UnitKind):
+            raise AsmilError(f"unit {self.unit!r} is unknown: {did_you_mean(self.unit, get_args(UnitKind))}")
+        if self.resamples < 1:
+            raise AsmilError(f"{self.resamples} resamples are too few; give at least 1, better 2000")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunEvaluation(Displayed):
+    """How good a run is on one part of its cohort.
+
+    metrics: every metric of the task with its interval
+    rows: the predictions that were evaluated
+    """
+
+    run: Run = field(repr=False)
+    role: Role
+    metrics: Mapping[str, Estimate]
+    rows: pd.DataFrame = field(repr=False)
+    resamples: int
+    bootstrap_seed: int
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Name of the run folder."""
+        return self.run.name
+
+    @property
+    def path(self) -> Path:
+        """The run folder."""
+        return self.run.path
+
+    @property
+    def method(self) -> str:
+        """Name of the trained method."""
+        return str(self.run.setting("method") or "unknown")
+
+    @property
+    def preset(self) -> str:
+        """Name of the training preset."""
+        return str(self.run.setting("preset") or "none")
+
+    @property
+    def n_folds(self) -> int:
+        """How many folds were evaluated."""
+        return self._count("fold")
+
+    @property
+    def n_seeds(self) -> int:
+        """How many seeds were evaluated."""
+        return self._count("seed")
+
+    @property
+    def n_trainings(self) -> int:
+        """How many trainings (fold by seed) were evaluated."""
+        return self._count("fold", "seed")
+
+    @property
+    def n_slides(self) -> int:
+        """How many slides were evaluated; patients where each has one prediction."""
+        return self._count("slide")
+
+    @property
+    def n_patients(self) -> int:
+        """How many patients were evaluated."""
+        return self._count("patient")
+
+    def _count(self, *columns: str) -> int:
+        return len(self.rows[list(columns)].drop_duplicates())
+
+    @property
+    def sizes(self) -> str:
+        """What was evaluated, in words."""
+        return f"{format_count(self.n_slides, 'slide')} of {format_count(self.n_patients, 'patient')}"
+
+    @property
+    def file_suffix(self) -> str:
+        """What tells the files of this evaluation from those of the test part."""
+        return "" if self.role == "test" else f"-{self.role}"
+
+    def keep_choices(self) -> None:
+        """Write what later predictions need into the run folder, such as thresholds; by default nothing."""
+
+    def spread(self, estimate: Estimate) -> tuple[str, float]:
+        """Over what a metric varies, and its standard deviation."""
+        return "seeds", estimate.sd_seeds
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything found, for JSON: undefined numbers are None."""
+        return {
+            "run": str(self.run.path),
+            "name": self.name,
+            "method": self.method,
+            "preset": self.preset,
+            "task": self.run.kind,
+            "role": self.role,
+            "trainings": self.n_trainings,
+            "folds": self.n_folds,
+            "seeds": self.n_seeds,
+            "patients": self.n_patients,
+            "bootstrap": {"unit": "patient", "resamples": self.resamples, "seed": self.bootstrap_seed, "level": 0.95},
+            "selection": self.run.setting("training", "select"),
+            "max_tiles": self.run.setting("data", "max_tiles"),
+            "warnings": list(self.warnings),
+        }
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row per metric: its value, the ends of its 95 % interval and its standard deviation over seeds."""
+        rows = [{"metric": name, **one.with_sd()} for name, one in self.metrics.items()]
+        return pd.DataFrame(rows).set_index("metric")
+
+    def display_parts(self) -> tuple[str, list[pd.DataFrame], list[str]]:
+        """The title, the tables and the warnings, as they are shown in a notebook."""
+        title = f"{self.name}: {self.method} ({self.preset}), {PART_TITLES[self.role]}, {self.sizes}"
+        return title, [self.table], list(self.warnings)
+
+    def csv_rows(self) -> list[dict[str, Any]]:
+        """One row per metric."""
+        return [
+            {
+                "run": self.name,
+                "method": self.method,
+                "preset": self.preset,
+                "role": self.role,
+                "metric": name,
+                "class": "",
+                **metric.with_sd(),
+                "sd_trainings": metric.sd_trainings,
+                "slides": self.n_slides,
+                "trainings": self.n_trainings,
+                "seeds": self.n_seeds,
+                "patients": self.n_patients,
+                "resamples": self.resamples,
+                "skipped_resamples": metric.skipped,
+            }
+            for name, metric in self.metrics.items()
+        ]
 
 
 def evaluate_run(
@@ -35,14 +192,14 @@ def evaluate_run(
     threshold_rule: how the threshold of two classes is chosen on validation slides (`choose_threshold`), by default
     `youden`; `warnings` reports a rule that does not apply
     """
-    refuse_request(role, resamples, unit)
+    request = Request(role, resamples, seed, unit, threshold_rule or Request.threshold_rule)
     opened = run if isinstance(run, Run) else read_run(run)
     evaluator = evaluator_of(opened.kind)
     if unit not in evaluator.units:
         raise AsmilError(
             f"{opened.path}: --unit {unit} does not apply to a {opened.kind} run; train with --set data.unit={unit}"
         )
-    found = evaluator.evaluate(opened, role, resamples, seed, unit, threshold_rule or DEFAULT_RULE)
+    found = evaluator.evaluate(opened, request)
     if threshold_rule is None or opened.format.has_threshold:
         return found
     ignored = f"--threshold {threshold_rule} was ignored: it applies to runs with two classes."
@@ -53,30 +210,27 @@ def evaluate_run(
 class TaskEvaluator:
     """How one task is evaluated and reported.
 
-    evaluate: a run, the part, the number of resamples and their seed, the unit and the rule of the threshold
     blocks: what a report says of one run, besides the summary of its metrics
     reading: how to read the numbers of several runs
     units: what may be evaluated
     """
 
-    evaluate: Callable[[Run, Role, int, int, UnitKind, str], RunEvaluation]
+    evaluate: Callable[[Run, Request], RunEvaluation]
     blocks: Callable[[Any], Sequence[Block]]
     reading: Callable[[Sequence[Any]], Sequence[str]]
     units: tuple[UnitKind, ...] = ("slide",)
 
 
 def evaluator_of(kind: TaskKind) -> TaskEvaluator:
-    """The evaluator of a task."""
+    """The evaluator of a task; tasks are imported when they are needed."""
     return _EVALUATORS[kind]()
 
 
 def _classification() -> TaskEvaluator:
     from asmil.evaluation.classification import evaluate_classification
-    from asmil.evaluation.classification_report import classification_blocks, classification_reading
+    from asmil.evaluation.classification_report import class_blocks, class_reading
 
-    return TaskEvaluator(
-        evaluate_classification, classification_blocks, classification_reading, units=("slide", "patient")
-    )
+    return TaskEvaluator(evaluate_classification, class_blocks, class_reading, units=("slide", "patient"))
 
 
 def _survival() -> TaskEvaluator:
@@ -85,7 +239,7 @@ def _survival() -> TaskEvaluator:
 
     # a row of a survival run is a patient, so both units mean the same
     return TaskEvaluator(
-        lambda run, role, resamples, seed, unit, rule: evaluate_survival(run, role, resamples, seed),
+        lambda run, asked: evaluate_survival(run, asked.role, asked.resamples, asked.seed),
         survival_blocks,
         survival_reading,
         units=("slide", "patient"),
@@ -93,21 +247,17 @@ def _survival() -> TaskEvaluator:
 
 
 def _regression() -> TaskEvaluator:
-    from asmil.evaluation.slide_report import regression_blocks, regression_reading
+    from asmil.evaluation.slide_evaluation import evaluate_slides
+    from asmil.evaluation.slide_report import value_blocks, value_reading
 
-    return TaskEvaluator(_evaluate_slides, regression_blocks, regression_reading)
+    return TaskEvaluator(evaluate_slides, value_blocks, value_reading)
 
 
 def _multilabel() -> TaskEvaluator:
+    from asmil.evaluation.slide_evaluation import evaluate_slides
     from asmil.evaluation.slide_report import label_blocks, label_reading
 
-    return TaskEvaluator(_evaluate_slides, label_blocks, label_reading)
-
-
-def _evaluate_slides(run: Run, role: Role, resamples: int, seed: int, unit: UnitKind, rule: str) -> RunEvaluation:
-    from asmil.evaluation.slide_evaluation import evaluate_slides
-
-    return evaluate_slides(run, role, resamples, seed, unit)
+    return TaskEvaluator(evaluate_slides, label_blocks, label_reading)
 
 
 _EVALUATORS: Mapping[TaskKind, Callable[[], TaskEvaluator]] = {

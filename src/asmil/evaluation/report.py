@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from asmil.errors import AsmilError
-from asmil.evaluation.evaluate import evaluator_of
-from asmil.evaluation.figures import learning_figure, stage_starts
-from asmil.evaluation.run import Training, read_training, setting
-from asmil.evaluation.run_evaluation import PART_TITLES, Role, RunEvaluation
-from asmil.files import write_json, write_text
+from asmil.evaluation.evaluate import PART_TITLES, Role, RunEvaluation, evaluator_of
+from asmil.files import write_json
 from asmil.reporting import (
     Block,
     Cell,
     Document,
-    Estimate,
     Figure,
     Folded,
     Heading,
@@ -25,14 +21,20 @@ from asmil.reporting import (
     Row,
     Section,
     Table,
-    csv_text,
     estimate_cell,
-    markdown_document,
     settings_table,
 )
+from asmil.reporting.files import write_document
 from asmil.reporting.formats import format_count, format_interval, format_number
-from asmil.reporting.page import html_document
-from asmil.tasks.prediction_format import Metric
+from asmil.training.finished_run import Training, read_training, setting
+from asmil.training.learning_curves import learning_figure, stage_starts
+
+SLIDE_READING = (
+    "Values are means over seeds of the metric on all slides of the part, with the folds of a seed joined.",
+    "Intervals are 95 % percentile intervals of a bootstrap over patients, each drawn with all its slides. They show "
+    "how much the choice of patients matters; the standard deviation (sd) over seeds shows the noise of training.",
+)
+"""How to read the numbers of runs that predict slides."""
 
 
 def write_report(evaluations: RunEvaluation | Sequence[RunEvaluation], folder: Path | str | None = None) -> Path:
@@ -45,20 +47,15 @@ def write_report(evaluations: RunEvaluation | Sequence[RunEvaluation], folder: P
     listed = [evaluations] if isinstance(evaluations, RunEvaluation) else list(evaluations)
     document = evaluation_document(listed)
     if folder is not None:
-        folder = Path(folder)
-        write_json(folder / "metrics.json", [evaluation.to_dict() for evaluation in listed])
-        write_text(folder / "metrics.csv", csv_text([row for evaluation in listed for row in evaluation.csv_rows()]))
-        write_text(folder / "report.md", markdown_document(document))
-        page = folder / "report.html"
-    elif len(listed) == 1:
-        (one,) = listed
-        one.keep_choices()
-        write_json(one.path / f"evaluation{one.file_suffix}.json", one.to_dict())
-        page = one.path / f"report{one.file_suffix}.html"
-    else:
+        tables = {"metrics": [row for evaluation in listed for row in evaluation.csv_rows()]}
+        write_json(Path(folder) / "metrics.json", [evaluation.to_dict() for evaluation in listed])
+        return write_document(document, Path(folder) / "report.html", tables=tables)
+    if len(listed) > 1:
         raise AsmilError("the report of several runs needs its own folder; give one with --out")
-    write_text(page, html_document(document))
-    return page
+    (one,) = listed
+    one.keep_choices()
+    write_json(one.path / f"evaluation{one.file_suffix}.json", one.to_dict())
+    return write_document(document, one.path / f"report{one.file_suffix}.html", markdown=False)
 
 
 def evaluation_document(evaluations: Sequence[RunEvaluation]) -> Document:
@@ -89,18 +86,19 @@ def evaluation_document(evaluations: Sequence[RunEvaluation]) -> Document:
     )
 
 
-def metric_table(
-    titles: tuple[str, str],
-    rows: Iterable[tuple[str, str, Mapping[str, Estimate]]],
-    metrics: Sequence[Metric],
-    **options: Any,
-) -> Table:
-    """One row per name with its metrics and a last column; titles are those of the first and the last column."""
+def parts_table(evaluation: Any, column: str, caption: str) -> Table:
+    """One row per class or label of an evaluation of slides, with its metrics and the number of slides that have it."""
+    metrics = evaluation.run.format.part_metrics
     return Table(
-        [titles[0], *(metric.title for metric in metrics), titles[1]],
-        [[name, *(estimate_cell(found[metric.name]) for metric in metrics), last] for name, last, found in rows],
+        [evaluation.part_name, *(metric.title for metric in metrics), column],
+        [
+            [row.name, *(estimate_cell(row.metrics[metric.name]) for metric in metrics), str(row.support)]
+            for row in evaluation.classes
+        ],
         narrow=frozenset(metric.title for metric in metrics if not metric.in_terminal),
-        **options,
+        title=f"each {evaluation.part_name}",
+        caption=caption,
+        in_terminal=True,
     )
 
 
@@ -157,8 +155,7 @@ def _summary(evaluations: Sequence[RunEvaluation]) -> Table:
         trainings = f"{one.n_trainings} ({format_count(one.n_folds, 'fold')} × {format_count(one.n_seeds, 'seed')})"
         slides = [] if by_patient else [str(one.n_slides)]
         rows.append([Cell(one.name, (about,)), *cells, trainings, *slides, str(one.n_patients)])
-    chose_epoch = first.role == "val" and any(one.run.setting("training", "select") != "last" for one in evaluations)
-    optimistic = " (optimistic: it chose the epoch)" if chose_epoch else ""
+    optimistic = " (optimistic: it chose the epoch)" if any(map(_chose_epoch, evaluations)) else ""
     return Table(
         ["run", *(metric.title for metric in metrics), *sizes],
         rows,
@@ -213,6 +210,10 @@ def _trainings(evaluation: RunEvaluation) -> list[Block]:
 def _about_runs(evaluations: Sequence[RunEvaluation]) -> list[str]:
     """How the epoch of each run was chosen, and how many tiles it used."""
     sentences = []
+    if len(evaluations) > 1:
+        sentences.append(
+            "Overlapping intervals of two runs do not test their difference: both were measured on the same patients."
+        )
     for one in evaluations:
         prefix = f"{one.name}: " if len(evaluations) > 1 else ""
         has_validation = bool((one.run.predictions["role"] == "val").any())

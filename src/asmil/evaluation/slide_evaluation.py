@@ -1,6 +1,6 @@
-"""Evaluating runs whose slides are judged one by one: classification, regression and multi-label runs.
+"""Evaluating runs that predict slides: classification, regression and multi-label runs.
 
-The folds of a seed are joined (judged one by one where they share slides), values are averaged over seeds, and
+The folds of a seed are joined (evaluated one by one where they share slides), values are averaged over seeds, and
 intervals come from a bootstrap over patients.
 """
 
@@ -16,14 +16,15 @@ import numpy.typing as npt
 import pandas as pd
 
 from asmil.cohort.units import UnitKind
-from asmil.evaluation.bootstrap import draw_patients, number_patients, percentile_interval, under_draws
-from asmil.evaluation.run import Run
-from asmil.evaluation.run_evaluation import Role, RunEvaluation, rows_of
+from asmil.evaluation.bootstrap import draw_patients, estimate, number_patients, under_draws
+from asmil.evaluation.evaluate import Request, RunEvaluation
+from asmil.evaluation.rows import folds_are_disjoint, replicates_of, rows_of, trainings_of
 from asmil.reporting import Estimate
 from asmil.reporting.estimate import means_by
 from asmil.tasks.checked_arrays import Floats
 from asmil.tasks.prediction_format import PredictionFormat
 from asmil.tasks.weighted import mean_defined
+from asmil.training.finished_run import Run
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,8 @@ class SlideEvaluation(RunEvaluation):
     """The evaluation of a run that predicts slides.
 
     classes: the metrics of every class or label; none for regression
-    folds_joined: whether the folds of a seed were joined (their slides do not overlap) or judged one by one
-    unit: whether slides were judged, or patients by the mean prediction of their slides
+    folds_joined: whether the folds of a seed were joined (their slides do not overlap) or evaluated one by one
+    unit: whether slides were evaluated, or patients by the mean prediction of their slides
     """
 
     classes: tuple[ClassSummary, ...]
@@ -60,6 +61,11 @@ class SlideEvaluation(RunEvaluation):
         """What tells the files of this evaluation from those of the slides of the test part."""
         return super().file_suffix + ("" if self.unit == "slide" else f"-{self.unit}")
 
+    @property
+    def part_name(self) -> str:
+        """What the rows of `classes` are called."""
+        return self.run.format.part_name or "label"
+
     def to_dict(self) -> dict[str, Any]:
         """Everything found, for JSON: undefined numbers are None."""
         return {
@@ -77,24 +83,20 @@ class SlideEvaluation(RunEvaluation):
     def csv_rows(self) -> list[dict[str, Any]]:
         """One row per metric, then one per class and metric."""
         rows = super().csv_rows()
-        for row in self.classes:
-            for name, metric in row.metrics.items():
-                values = {"value": metric.value, "low": metric.interval.low, "high": metric.interval.high}
-                spread = {"sd_seeds": math.nan, "sd_trainings": math.nan}
-                rows.append(rows[0] | {"metric": name, "class": row.name, "slides": row.support} | values | spread)
-        return rows
-
-    @property
-    def part_name(self) -> str:
-        """What the rows of `classes` are called."""
-        return self.run.format.part_name or "label"
+        return rows + [
+            rows[0]
+            | {"metric": name, "class": row.name, "slides": row.support, "sd_trainings": math.nan}
+            | metric.with_sd()
+            for row in self.classes
+            for name, metric in row.metrics.items()
+        ]
 
 
 @dataclass(frozen=True)
 class Measured:
     """All metrics of a table of predictions.
 
-    parts: the metrics of every class or label; skipped: resamples that could not be judged at all
+    parts: the metrics of every class or label; skipped: resamples that could not be evaluated at all
     """
 
     metrics: dict[str, Estimate]
@@ -102,121 +104,83 @@ class Measured:
     skipped: int
 
 
-def evaluate_slides(run: Run, role: Role, resamples: int, seed: int, unit: UnitKind) -> SlideEvaluation:
+def evaluate_slides(run: Run, asked: Request) -> SlideEvaluation:
     """Evaluate one part of a regression or multi-label run."""
-    rows = rows_of(run, role, unit)
-    folds_joined = folds_are_disjoint(rows)
-    found = measure_rows(run.format, rows, resamples, seed)
+    rows = rows_of(run, asked.role, asked.unit)
+    found = measure_rows(run.format, rows, asked)
     titles = {metric.name: metric.title for metric in run.format.metrics}
-    warnings = [] if folds_joined else ["The folds share slides, so each training was evaluated on its own."]
-    warnings += [
-        f"{metric.skipped} of {resamples} resamples left {titles[name]} undefined and are not in its interval."
+    warnings = [
+        f"{metric.skipped} of {asked.resamples} resamples left {titles[name]} undefined and are not in its interval."
         for name, metric in found.metrics.items()
         if metric.skipped
     ]
-    return SlideEvaluation(
-        run=run,
-        role=role,
-        metrics=found.metrics,
-        classes=class_summaries(run, rows, found),
-        rows=rows,
-        folds_joined=folds_joined,
-        unit=unit,
-        resamples=resamples,
-        bootstrap_seed=seed,
-        warnings=tuple(warnings),
-    )
+    if not folds_are_disjoint(rows):
+        warnings.insert(0, "The folds share slides, so each training was evaluated on its own.")
+    return SlideEvaluation(**evaluated(run, rows, found, asked), warnings=tuple(warnings))
 
 
-def class_summaries(run: Run, rows: pd.DataFrame, found: Measured) -> tuple[ClassSummary, ...]:
-    """The metrics of every class or label with the number of slides that have it."""
-    truth = run.format.truth(rows.drop_duplicates("slide"))
-    present = truth > 0 if truth.ndim == 2 else truth[:, None] == np.arange(len(run.classes))
-    return tuple(
-        ClassSummary(name, int(present[:, place].sum()), metrics)
-        for place, (name, metrics) in enumerate(zip(run.classes, found.parts, strict=False))
-    )
+def evaluated(run: Run, rows: pd.DataFrame, found: Measured, asked: Request) -> dict[str, Any]:
+    """The fields that all evaluations of slides share."""
+    present = run.format.memberships(run.format.truth(rows.drop_duplicates("slide")))
+    classes = zip(run.classes, present.T, found.parts, strict=False)
+    return {
+        "run": run,
+        "role": asked.role,
+        "metrics": found.metrics,
+        "classes": tuple(ClassSummary(name, int(has.sum()), metrics) for name, has, metrics in classes),
+        "rows": rows,
+        "folds_joined": folds_are_disjoint(rows),
+        "unit": asked.unit,
+        "resamples": asked.resamples,
+        "bootstrap_seed": asked.seed,
+    }
 
 
-def folds_are_disjoint(rows: pd.DataFrame) -> bool:
-    """Whether no slide is evaluated in two folds of a seed."""
-    return not rows.duplicated(["slide", "seed"]).any()
-
-
-def trainings_of(rows: pd.DataFrame) -> dict[tuple[int, int], pd.DataFrame]:
-    """The rows of every training, by (fold, seed)."""
-    return {(_first(part, "fold"), _first(part, "seed")): part for _, part in rows.groupby(["fold", "seed"], sort=True)}
-
-
-def replicates_of(rows: pd.DataFrame) -> list[pd.DataFrame]:
-    """What is judged together: the folds of a seed, or every training where folds share slides."""
-    if folds_are_disjoint(rows):
-        return [part for _, part in rows.groupby("seed", sort=True)]
-    return list(trainings_of(rows).values())
-
-
-def measure_rows(task: PredictionFormat, rows: pd.DataFrame, resamples: int, seed: int) -> Measured:
+def measure_rows(task: PredictionFormat, rows: pd.DataFrame, asked: Request) -> Measured:
     """All metrics: means over replicates, with intervals by drawing patients."""
     rows = rows.assign(patient_number=number_patients(rows["patient"].tolist()))
-    replicates, trainings = replicates_of(rows), trainings_of(rows)
+    replicates = replicates_of(rows)
     patients = [part["patient_number"].to_numpy() for part in replicates]
     arrays = [(task.truth(part), task.predictions(part)) for part in replicates]
     assert task.measure is not None
-    measure, judged = task.measure, task.counts
+    measure, defined = task.measure, task.counts
 
     def under(counts: Floats) -> dict[str, npt.NDArray[np.generic]]:
         weights = [counts[:, index] for index in patients]
         found = [measure(truth, predicted, weight) for (truth, predicted), weight in zip(arrays, weights, strict=True)]
         kept = np.ones(len(counts), dtype=np.bool_)
-        if judged is not None:
-            kept = np.all([judged(truth, w) for (truth, _), w in zip(arrays, weights, strict=True)], axis=0)
+        if defined is not None:
+            kept = np.all([defined(truth, w) for (truth, _), w in zip(arrays, weights, strict=True)], axis=0)
         return {**_averaged(found), "kept": kept}
 
-    counts = draw_patients(rows["patient"].nunique(), resamples, seed)
+    def plain(part: pd.DataFrame) -> Mapping[str, Floats]:
+        return measure(task.truth(part), task.predictions(part), np.ones((1, len(part))))
+
+    counts = draw_patients(rows["patient"].nunique(), asked.resamples, asked.seed)
     values = under(np.ones((1, counts.shape[1])))
     samples = under_draws(under, counts, max(map(len, replicates)))
-    kept = samples["kept"].astype(np.bool_)
-    by_training = {
-        key: measure(task.truth(part), task.predictions(part), _ones(part)) for key, part in trainings.items()
-    }
-    by_replicate = [
-        (_first(part, "seed"), measure(truth, predicted, _ones(part)))
-        for part, (truth, predicted) in zip(replicates, arrays, strict=True)
-    ]
+    kept = samples.pop("kept").astype(np.bool_)
+    drawn = {name: sample[kept].astype(np.float64) for name, sample in samples.items()}
+    skipped = int((~kept).sum())
+    by_training = {key: plain(part) for key, part in trainings_of(rows).items()}
+    by_replicate = [(int(part["seed"].iloc[0]), plain(part)) for part in replicates]
     metrics = {
-        metric.name: _estimate(
-            values[metric.name][0],
-            samples[metric.name][kept],
-            skipped=len(kept) - int(kept.sum()),
-            n=len(rows.drop_duplicates("slide")),
-            per_seed=means_by((number, float(found[metric.name][0])) for number, found in by_replicate),
-            per_training={key: float(found[metric.name][0]) for key, found in by_training.items()},
+        name: estimate(
+            float(values[name][0]),
+            drawn[name],
+            skipped,
+            n=rows["slide"].nunique(),
+            per_seed=means_by((number, float(found[name][0])) for number, found in by_replicate),
+            per_training={key: float(found[name][0]) for key, found in by_training.items()},
         )
-        for metric in task.metrics
+        for name in (metric.name for metric in task.metrics)
     }
     parts = [
-        {
-            metric.name: _estimate(values[metric.name][0, place], samples[metric.name][kept, place])
-            for metric in task.part_metrics
-        }
-        for place in range(len(task.names))
+        {one.name: estimate(float(values[one.name][0, k]), drawn[one.name][:, k]) for one in task.part_metrics}
+        for k in range(len(task.names))
     ]
-    return Measured(metrics, parts, len(kept) - int(kept.sum()))
-
-
-def _estimate(value: Any, samples: npt.NDArray[np.generic], skipped: int = 0, **details: Any) -> Estimate:
-    drawn = samples.astype(np.float64)
-    undefined = 0 if math.isnan(value) else skipped + int(np.isnan(drawn).sum())
-    return Estimate(float(value), percentile_interval(drawn), skipped=undefined, **details)
+    return Measured(metrics, parts, skipped)
 
 
 def _averaged(found: Sequence[Mapping[str, Floats]]) -> dict[str, Floats]:
     return {name: mean_defined(np.stack([one[name] for one in found], axis=-1)) for name in found[0]}
-
-
-def _ones(part: pd.DataFrame) -> Floats:
-    return np.ones((1, len(part)))
-
-
-def _first(part: pd.DataFrame, column: str) -> int:
-    return int(part[column].iloc[0])

@@ -9,13 +9,12 @@ from pathlib import Path
 import yaml
 
 from asmil.errors import AsmilError
-from asmil.evaluation.evaluate import evaluate_run
-from asmil.evaluation.run import read_run
-from asmil.evaluation.run_evaluation import RunEvaluation
+from asmil.evaluation.evaluate import RunEvaluation, evaluate_run
 from asmil.export.card import model_card
 from asmil.files import write_json, write_text
 from asmil.reporting import jsonable
 from asmil.training.bundle import BUNDLE_FILE, FORMAT, Bundle, BundleMetric, is_bundle, sha256
+from asmil.training.finished_run import read_run
 from asmil.training.layout import CHOICE_FILE, TASK_FILE
 from asmil.training.operating_point import FILE as OPERATING_POINT_FILE
 from asmil.training.prediction import RunPredictor

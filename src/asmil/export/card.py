@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from asmil.evaluation.run_evaluation import RunEvaluation
+from asmil.evaluation.evaluate import RunEvaluation
 from asmil.reporting import escape_markdown, markdown_table
 from asmil.reporting.formats import format_interval, format_number
 from asmil.training.prediction import RunPredictor

@@ -39,7 +39,7 @@ from torch.nn import functional
 
 from asmil.cohort.bag import Bag
 from asmil.models.attention_pool import AttentionPoolModel
-from asmil.models.base import Loss, Output, refuse_uneven
+from asmil.models.base import Loss, Output, masked_scores, refuse_uneven
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.folded import FoldedProjections
 from asmil.models.blocks.randomness import Dropout, RandomModule
@@ -90,12 +90,17 @@ class ACMIL(AttentionPoolModel):
         self.branch_heads = nn.ModuleList(nn.Linear(width, n_outputs) for _ in range(config.branches))
         self.head = nn.Linear(width, n_outputs)
 
+    @property
+    def padding_from(self) -> int | None:
+        # below, the number of masked tiles depends on that of the bag
+        return self.padding_for(self.config.mask_top + 1)
+
     def score(self, embedded: Tensor) -> Tensor:
         return self.branches.score(embedded)
 
     def forward(self, bag: Bag) -> Output:
         embedded = self.embed(bag.features)
-        scores = self.score(embedded)
+        scores = masked_scores(self.score(embedded), bag)
         attention: Tensor = self.normalizer(self.masking(scores))
         output = self.readout(attention.to(embedded.dtype) @ embedded, scores)
         if self.masking.training:

@@ -77,12 +77,16 @@ class QueryPool(AttentionPoolModel):
         self.block = FoldedProjections(1, width, config.heads, config.dropout)
         self.head = nn.Linear(width, n_outputs)
 
+    @property
+    def padding_from(self) -> int | None:
+        return self.padding_for(1)
+
     def score(self, embedded: Tensor) -> Tensor:
         vectors, constants = self.block.fold_queries(self.query)
         return torch.addmm(constants.to(embedded.dtype), vectors.to(embedded.dtype), embedded.t())
 
     def forward(self, bag: Bag) -> Output:
-        weight = single_layer(self.embedding, self.normalizer, bag.features)
+        weight = single_layer(self.embedding, self.normalizer, bag)
         if weight is None:
             return super().forward(bag)
         vectors, constants = self.block.fold_queries(self.query)
@@ -140,11 +144,19 @@ class AEM(MILModel):
         return output
 
     @property
+    def padding_from(self) -> int | None:
+        return self.base.padding_from
+
+    @property
     def can_stream(self) -> bool:
         return self._current_base().can_stream
 
     def stream(self, chunks: Iterable[Tensor]) -> Output:
         return self._current_base().stream(chunks)
+
+    @property
+    def steps_alike(self) -> bool:
+        return self.config.annealing == "constant"
 
     def before_step(self, step: int, steps: int) -> None:
         if self.config.annealing == "cosine":

@@ -103,12 +103,16 @@ class ASMIL(AttentionPoolModel):
             nn.ModuleList(nn.Linear(width, n_outputs) for _ in range(config.tokens)) if config.token_heads else None
         )
 
+    @property
+    def padding_from(self) -> int | None:
+        return self.padding_for(1)
+
     def score(self, embedded: Tensor) -> Tensor:
         vectors, constants = self.token_block.fold_queries(self.tokens)
         return _scores(vectors, constants, embedded)
 
     def forward(self, bag: Bag) -> Output:
-        weight = single_layer(self.embedding, self.normalizer, bag.features)
+        weight = single_layer(self.embedding, self.normalizer, bag)
         if weight is None:
             return super().forward(bag)
         vectors, constants = self.token_block.fold_queries(self.tokens)

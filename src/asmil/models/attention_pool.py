@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from asmil.cohort.bag import Bag
-from asmil.models.base import MILModel, Output
+from asmil.models.base import MILModel, Output, masked_scores
 from asmil.models.blocks.embedding import TileEmbedding
 from asmil.models.blocks.running_pool import RunningPool
 
@@ -42,12 +42,22 @@ class AttentionPoolModel(MILModel):
         """A x I -> the output; `scores` are passed through."""
         raise AssertionError("a subclass defines readout")
 
+    @property
+    def padding_from(self) -> int | None:
+        own, base = type(self), AttentionPoolModel
+        masks = own.attend is base.attend and own.forward is base.forward and own.loss is base.loss
+        return self.padding_for(1) if masks else None
+
+    def padding_for(self, fewest: int) -> int | None:
+        """`padding_from` of a method that masks the scores of padding: `fewest`, unless its embedding mixes tiles."""
+        return None if self.embedding.mil_dropout.top else fewest
+
     def attend(self, bag: Bag) -> Tensor:
-        return self.score(self.embed(bag.features))
+        return masked_scores(self.score(self.embed(bag.features)), bag)
 
     def forward(self, bag: Bag) -> Output:
         embedded = self.embed(bag.features)
-        scores = self.score(embedded)
+        scores = masked_scores(self.score(embedded), bag)
         return self.readout(self.normalizer(scores).to(embedded.dtype) @ embedded, scores)
 
     @property

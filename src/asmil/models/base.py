@@ -65,6 +65,11 @@ def predicted_row(output: Output) -> Tensor:
     return output.scores[row : row + 1]
 
 
+def masked_scores(scores: Tensor, bag: Bag) -> Tensor:
+    """The scores (A x N), minus infinity for rows that only fill up the bag."""
+    return scores if bag.mask is None else scores.masked_fill(~bag.mask, -torch.inf)
+
+
 def lend_normalizer(owner: MILModel, borrower: MILModel) -> None:
     """Let `borrower`, a part of `owner`, read the owner's normalizer; a state dict then holds it once."""
     borrower._modules.pop("normalizer", None)
@@ -109,6 +114,10 @@ class MILModel(nn.Module):
     """What the A rows of the scores are, outermost first; empty for a method without attention."""
     heatmap_kinds: ClassVar[tuple[str, ...]] = ("attention",)
     """The maps that `heatmap` can draw, the default first."""
+    weighted_instance_logits: ClassVar[bool] = False
+    """Whether the instance logits of an output are multiplied by the attention of their tiles already."""
+    label_routes_gradients: ClassVar[bool] = False
+    """Whether the class of a bag decides which parameters its loss reaches."""
     own_stabilizers: ClassVar[Mapping[str, str]] = {}
     """Stabilizers that the method has anyway, each with the setting that weighs it."""
 
@@ -126,6 +135,8 @@ class MILModel(nn.Module):
         """Raise unless `bag` is a bag whose tiles have the width the model was built for."""
         if not isinstance(bag, Bag):
             raise AsmilError(f"{type(self).__name__} takes a Bag, not {type(bag).__name__}; wrap it: Bag(features)")
+        if bag.mask is not None and self.padding_from is None:
+            raise AsmilError(f"{bag.id}: {type(self).__name__} needs a bag without padding; give it bags one by one")
         if bag.width != self.in_features:
             raise AsmilError(
                 f"{bag.id}: its tiles have {bag.width} features, the model was built for {self.in_features}; "
@@ -139,6 +150,20 @@ class MILModel(nn.Module):
     def attend(self, bag: Bag) -> Tensor:
         """The scores of the tiles, A x N."""
         raise AsmilError(f"{type(self).__name__} has no attention, so there are no scores to read")
+
+    @property
+    def padding_from(self) -> int | None:
+        """Bags of at least so many tiles may be filled up with rows that `bag.mask` names, with the same result.
+
+        None: the method needs every bag as it is.
+        """
+        return None
+
+    @property
+    def steps_alike(self) -> bool:
+        """Whether every training step is the same function of weights and bag: no schedule or state of the method."""
+        own, base = type(self), MILModel
+        return own.before_step is base.before_step and own.after_step is base.after_step
 
     @property
     def can_stream(self) -> bool:
@@ -158,6 +183,11 @@ class MILModel(nn.Module):
     def has_heatmap(self) -> bool:
         """Whether the model can say how much each tile counted: by its scores, or by a map of its own."""
         return bool(self.score_axes) or type(self).draw_heatmap is not MILModel.draw_heatmap
+
+    @property
+    def classifies_tiles(self) -> bool:
+        """Whether outputs have instance logits in eval mode."""
+        return False
 
     @torch.no_grad()
     def heatmap(self, output: Output, kind: str | None = None) -> Tensor:

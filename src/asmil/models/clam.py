@@ -34,7 +34,7 @@ from torch import Tensor, nn
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.attention_pool import AttentionPoolModel
-from asmil.models.base import Loss, Output, predicted_row
+from asmil.models.base import Loss, Output, masked_scores, predicted_row
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.instance_loss import InstanceLossConfig, cluster_logits, clustering_loss
 from asmil.models.blocks.scoring import ScoreNetwork
@@ -78,6 +78,7 @@ class CLAM(AttentionPoolModel):
 
     config_type = CLAMConfig
     heatmap_kinds = ("attention", "percentile")
+    label_routes_gradients = True
     config: CLAMConfig
 
     def __init__(self, in_features: int, n_outputs: int, config: CLAMConfig, rows: int) -> None:
@@ -93,11 +94,16 @@ class CLAM(AttentionPoolModel):
         self.head = nn.Linear(width, n_outputs)
         self.cluster_heads = nn.ModuleList(nn.Linear(width, 2) for _ in range(n_outputs))
 
+    @property
+    def padding_from(self) -> int | None:
+        # below, the number of clustered tiles depends on that of the bag
+        return self.padding_for(2 * self.config.k_sample)
+
     def forward(self, bag: Bag) -> Output:
         embedded = self.embed(bag.features)
-        scores = self.score(embedded)
+        scores = masked_scores(self.score(embedded), bag)
         output = self.readout(self.normalizer(scores).to(embedded.dtype) @ embedded, scores)
-        output.extras |= cluster_logits(embedded, scores, self.cluster_heads, self.config)
+        output.extras |= cluster_logits(embedded, scores, self.cluster_heads, self.config, bag.mask)
         return output
 
     def loss(self, outputs: Sequence[Output], targets: Tensor, task: Task) -> Loss:

@@ -118,6 +118,11 @@ class DEMIL(AttentionPoolModel):
             nn.init.kaiming_uniform_(self.head.weight, mode="fan_out")
         self.head.requires_grad_(config.train_classifier)
 
+    @property
+    def padding_from(self) -> int | None:
+        # the entropy of the unnormalized attention is a sum over all rows
+        return None if self.config.entropy_weight else self.padding_for(1)
+
     def score(self, embedded: Tensor) -> Tensor:
         values: Tensor = self.value(embedded)
         gates: Tensor = values if self.gate is None else self.gate(embedded)

@@ -104,11 +104,19 @@ class DSMIL(MILModel):
                     nn.init.orthogonal_(layer.weight)
                     nn.init.zeros_(layer.bias)
 
+    @property
+    def classifies_tiles(self) -> bool:
+        return True
+
+    @property
+    def padding_from(self) -> int | None:
+        return 1
+
     def attend(self, bag: Bag) -> Tensor:
-        return self.streams.attend(self.streams.as_computed(bag.features)).scores
+        return self.streams.attend(self.streams.as_computed(bag.features), bag.mask).scores
 
     def forward(self, bag: Bag) -> Output:
-        attended, pooled = self.streams(bag.features, self.normalizer)
+        attended, pooled = self.streams(bag.features, self.normalizer, bag.mask)
         return two_stream_output(attended, pooled, self.head(pooled.flatten()), self.config.predict)
 
     def loss(self, outputs: Sequence[Output], targets: Tensor, task: Task) -> Loss:

@@ -146,6 +146,7 @@ class DTFD(MILModel):
     config_type = DTFDConfig
     score_axes = ("branch",)
     heatmap_kinds = ("attention", "probability")
+    weighted_instance_logits = True
     config: DTFDConfig
 
     def __init__(self, in_features: int, n_outputs: int, config: DTFDConfig) -> None:
@@ -168,6 +169,10 @@ class DTFD(MILModel):
         self.dropout = Dropout(config.dropout)
         self.tier2 = SecondTier(width, n_outputs, config.attention, config.tier2_dropout)
         self.split = PseudoBags(config.groups)
+
+    @property
+    def classifies_tiles(self) -> bool:
+        return True
 
     def embed(self, features: Tensor) -> Tensor:
         """N x D -> N x I, tile by tile."""

@@ -126,6 +126,10 @@ class IBMIL(MILModel):
         return self._intervene(self._current_base()(bag))
 
     @property
+    def padding_from(self) -> int | None:
+        return self.base.padding_from
+
+    @property
     def can_stream(self) -> bool:
         return self._current_base().can_stream
 

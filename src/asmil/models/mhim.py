@@ -110,6 +110,10 @@ class PureMHIM(AttentionPoolModel):
     def can_stream(self) -> bool:
         return super().can_stream and self.network.encoder.tilewise and not self.merges_at_test
 
+    @property
+    def classifies_tiles(self) -> bool:
+        return self.config.base == "dsmil"
+
     def loss(self, outputs: Sequence[Output], targets: Tensor, task: Task) -> Loss:
         if self.config.base == "dsmil":
             return two_stream_loss(outputs, targets, task)

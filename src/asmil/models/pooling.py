@@ -82,6 +82,10 @@ class PoolingModel(MILModel):
     def can_stream(self) -> bool:
         return True
 
+    @property
+    def classifies_tiles(self) -> bool:
+        return True
+
     def forward(self, bag: Bag) -> Output:
         return self.pool([bag.features])
 

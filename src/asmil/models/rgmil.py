@@ -82,6 +82,10 @@ class RGMIL(MILModel):
         logits = pooled[0] @ columns if self.n_outputs == 2 else (pooled * columns.t()).sum(dim=1)
         return Output(logits, scores, pooled.flatten(), instance_logits)
 
+    @property
+    def classifies_tiles(self) -> bool:
+        return True
+
     def draw_heatmap(self, output: Output, kind: str) -> Tensor:
         """The attention of the stream of the predicted class."""
         del kind

@@ -73,9 +73,13 @@ class Estimate:
         """Standard deviation over all trainings (fold by seed)."""
         return standard_deviation(self.per_training.values())
 
+    def with_sd(self) -> dict[str, float]:
+        """Value, interval and standard deviation over seeds, as a row of a table; undefined numbers are nan."""
+        return {"value": self.value, **self.interval._asdict(), "sd_seeds": self.sd_seeds}
+
     def to_dict(self, *details: Detail) -> dict[str, Any]:
         """Value and interval for JSON, with the requested details; undefined numbers are None."""
-        found: dict[str, Any] = {"value": self.value, "low": self.interval.low, "high": self.interval.high}
+        found: dict[str, Any] = {"value": self.value, **self.interval._asdict()}
         if "seeds" in details:
             found |= {"sd_seeds": self.sd_seeds, "per_seed": self.per_seed}
         if "trainings" in details:

@@ -61,6 +61,11 @@ class SlideImage(ABC):
         width, height = self.size
         return tuple((width / w, height / h) for w, h in self.level_sizes)
 
+    @property
+    def bounds_origin(self) -> tuple[int, int]:
+        """Level-0 position of the part that was scanned, which QuPath counts from; (0, 0) where the file names none."""
+        return (0, 0)
+
     @abstractmethod
     def read(self, x: int, y: int, level: int, width: int, height: int, outside: int = 255) -> Pixels:
         """A region of a level; (x, y) is its corner at level 0.

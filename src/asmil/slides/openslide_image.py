@@ -33,6 +33,12 @@ class OpenSlideImage(SlideImage):
         self._slide.set_cache(openslide.OpenSlideCache(CACHE_BYTES))
         self._downsamples = true_downsamples(self.level_sizes)
 
+    @property
+    def bounds_origin(self) -> tuple[int, int]:
+        """The corner of OpenSlide's bounds, where the slide has all four of them."""
+        bounds = [self._slide.properties.get(f"openslide.bounds-{side}", "") for side in ("x", "y", "width", "height")]
+        return (int(bounds[0]), int(bounds[1])) if all(text.isdecimal() for text in bounds) else (0, 0)
+
     def read(self, x: int, y: int, level: int, width: int, height: int, outside: int = 255) -> Pixels:
         """A region of a level; (x, y) is its corner at level 0."""
         if x >= 0 and y >= 0:

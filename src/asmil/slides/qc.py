@@ -22,6 +22,8 @@ TILE_LINE = 0.45
 SMALLEST_GRID_PX = 5
 """Lines around tiles smaller than this would hide the tissue."""
 JPEG_QUALITY = 88
+PNG_COMPRESSION = 3
+"""Of 9: files a little larger, in a fraction of the time."""
 SUBPIXEL_BITS = 4
 
 
@@ -67,6 +69,11 @@ def draw_tissue(
 def write_jpeg(path: Path | str, pixels: Pixels) -> None:
     """Write an RGB picture as JPEG, whole or not at all."""
     _write(Path(path), ".jpg", pixels[:, :, ::-1], [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
+
+
+def write_png(path: Path | str, pixels: Pixels) -> None:
+    """Write an RGB picture as PNG, whole or not at all."""
+    _write(Path(path), ".png", pixels[:, :, ::-1], [cv2.IMWRITE_PNG_COMPRESSION, PNG_COMPRESSION])
 
 
 def write_mask(path: Path | str, mask: Mask) -> None:

@@ -55,6 +55,23 @@ class Task(Protocol):
         """The predictions as columns of a table, one value a bag."""
         ...
 
+    @property
+    def explained_names(self) -> tuple[str, ...]:
+        """What of a prediction can be explained: the classes or labels, or its one number."""
+        ...
+
+    def explained_first(self, logits: Tensor) -> int:
+        """Which of `explained_names` is explained unless another is asked for: the predicted class; logits C."""
+        ...
+
+    def evidence(self, logits: Tensor, name: int) -> Tensor:
+        """B numbers that explanations take apart, with gradient: the log-odds of a class, a risk or a value."""
+        ...
+
+    def shown(self, logits: Tensor, name: int) -> Tensor:
+        """The same as readers know it: the probability of a class, a risk or a value; B numbers."""
+        ...
+
     def to_dict(self) -> dict[str, Any]:
         """All that makes the task again, as plain values."""
         ...

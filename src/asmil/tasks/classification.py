@@ -69,7 +69,8 @@ class Classification:
         else:
             per_slide = functional.cross_entropy(logits, targets, reduction="none")
         if self._weights is not None:
-            per_slide = per_slide * self._weights.to(logits)[targets]
+            self._weights = self._weights.to(logits.device)  # moved once: a copy in every step waits for a GPU
+            per_slide = per_slide * self._weights.to(logits.dtype)[targets]
         return per_slide.mean()
 
     def class_index(self, targets: Tensor) -> Tensor:
@@ -103,6 +104,26 @@ class Classification:
         """`prob_<class>` for every class."""
         probabilities = self.probabilities(logits).numpy()
         return {f"prob_{name}": probabilities[:, i] for i, name in enumerate(self.classes)}
+
+    @property
+    def explained_names(self) -> tuple[str, ...]:
+        """The classes."""
+        return self.classes
+
+    def explained_first(self, logits: Tensor) -> int:
+        """The most probable class."""
+        return int(self.probabilities(logits.detach()[None])[0].argmax())
+
+    def evidence(self, logits: Tensor, name: int) -> Tensor:
+        """The log-odds of a class, `z_k - log sum_{j != k} exp(z_j)`."""
+        if self.single_output:
+            return logits[:, 0] if name == 1 else -logits[:, 0]
+        others = [place for place in range(len(self.classes)) if place != name]
+        return logits[:, name] - logits[:, others].logsumexp(dim=1)
+
+    def shown(self, logits: Tensor, name: int) -> Tensor:
+        """The probability of a class."""
+        return self.probabilities(logits)[:, name]
 
     def to_dict(self) -> dict[str, Any]:
         """The classes."""

@@ -17,6 +17,7 @@ from asmil.tasks.checked_arrays import classes_of, probabilities_of, same_length
 
 Floats = npt.NDArray[np.floating]
 Integers = npt.NDArray[np.integer]
+Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +173,27 @@ def cross_entropy(target: Integers, probabilities: Floats) -> float:
     of_target = probabilities[np.arange(len(probabilities)), np.asarray(target)]
     smallest = np.finfo(probabilities.dtype).eps
     return float(-np.log(np.maximum(of_target, smallest)).mean(dtype=np.float64))
+
+
+def roc_points(positive: Mask, score: Floats, weights: Floats | None = None) -> tuple[Floats, Floats]:
+    """False and true positive rates from (0, 0) to (1, 1), one point per distinct score; weights: one per slide."""
+    true, total = _cumulated(positive, score, weights)
+    false = total - true
+    return np.r_[0.0, false / false[-1]], np.r_[0.0, true / true[-1]]
+
+
+def precision_recall_points(positive: Mask, score: Floats, weights: Floats | None = None) -> tuple[Floats, Floats]:
+    """Recall and precision from the highest score down, one point per distinct score; recall rises to 1."""
+    true, total = _cumulated(positive, score, weights)
+    return true / true[-1], true / np.maximum(total, 1e-300)
+
+
+def _cumulated(positive: Mask, score: Floats, weights: Floats | None) -> tuple[Floats, Floats]:
+    """The weight of positive slides, and of all slides, with each distinct score or a higher one."""
+    order = np.argsort(-score, kind="stable")
+    last_of_tie = np.r_[np.flatnonzero(np.diff(score[order])), len(score) - 1]
+    weight = np.ones(len(score)) if weights is None else weights[order]
+    return np.cumsum(weight * positive[order])[last_of_tie], np.cumsum(weight)[last_of_tie]
 
 
 def _confusion(target: Integers, predicted: Integers, n_classes: int) -> npt.NDArray[np.float64]:

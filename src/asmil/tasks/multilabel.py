@@ -68,6 +68,23 @@ class MultiLabel:
         probabilities = np.asarray(self.probabilities(logits).numpy())
         return {f"prob_{name}": probabilities[:, i] for i, name in enumerate(self.labels)}
 
+    @property
+    def explained_names(self) -> tuple[str, ...]:
+        """The labels."""
+        return self.labels
+
+    def explained_first(self, logits: Tensor) -> int:
+        """The most probable label."""
+        return int(logits.detach().argmax())
+
+    def evidence(self, logits: Tensor, name: int) -> Tensor:
+        """The log-odds of a label, which are its logit."""
+        return logits[:, name]
+
+    def shown(self, logits: Tensor, name: int) -> Tensor:
+        """The probability of a label."""
+        return torch.sigmoid(logits[:, name].double())
+
     def to_dict(self) -> dict[str, Any]:
         """The labels."""
         return {"kind": self.kind, "classes": list(self.labels)}

@@ -92,6 +92,10 @@ class PredictionFormat:
         """The columns that must hold numbers; the names of classes are text."""
         return self.prediction_columns if self.part_name == "class" else (*self.truth_columns, *self.prediction_columns)
 
+    def memberships(self, truth: Truth) -> Mask:
+        """n x K: which slides have which class or label; K is 0 for values and times."""
+        return np.asarray(truth > 0 if self.part_name == "label" else truth[:, None] == np.arange(len(self.names)))
+
     @property
     def has_threshold(self) -> bool:
         """Whether a threshold on one probability decides: two classes."""

@@ -85,6 +85,23 @@ class Regression:
         """`value`."""
         return {"value": self.values(logits)}
 
+    @property
+    def explained_names(self) -> tuple[str, ...]:
+        """The value."""
+        return ("value",)
+
+    def explained_first(self, logits: Tensor) -> int:
+        """The value."""
+        return 0
+
+    def evidence(self, logits: Tensor, name: int) -> Tensor:
+        """The value."""
+        return logits[:, 0] * self.sd + self.mean
+
+    def shown(self, logits: Tensor, name: int) -> Tensor:
+        """The value."""
+        return self.evidence(logits.double(), name)
+
     def to_dict(self) -> dict[str, Any]:
         """Mean, standard deviation and loss."""
         return {"kind": self.kind, "mean": self.mean, "sd": self.sd, "loss": self.loss_kind}

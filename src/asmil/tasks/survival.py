@@ -162,6 +162,29 @@ class Survival:
         baseline = Baseline(tuple(event_times[kept].tolist()), tuple(hazard[kept].tolist()), center)
         return Survival(None, "cox", self.alpha, self.risk_kind, baseline)
 
+    @property
+    def explained_names(self) -> tuple[str, ...]:
+        """The risk."""
+        return ("risk",)
+
+    def explained_first(self, logits: Tensor) -> int:
+        """The risk."""
+        return 0
+
+    def evidence(self, logits: Tensor, name: int) -> Tensor:
+        """The risk of the task's model: the log-risk of Cox, or minus the sum of the survival over the bins.
+
+        A model that ranks patients by the mean survival time is explained by this sum, too: it always has a gradient.
+        """
+        if self.edges is None:
+            return logits[:, 0]
+        of_bins = survival_from_incidence if self.loss_kind == "incidence" else survival_from_hazards
+        return risk(of_bins(logits))
+
+    def shown(self, logits: Tensor, name: int) -> Tensor:
+        """The same risk."""
+        return self.evidence(logits.double(), name)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for `from_dict`."""
         baseline = None
@@ -236,6 +259,14 @@ def risk_format(names: tuple[str, ...] = ()) -> PredictionFormat:
             np.asarray(~table["event"].isin([0, 1])),
             "has an event that is neither 0 nor 1; correct the manifest",
         )
+        twice = table.duplicated(["patient", "fold", "seed", "role"]).to_numpy()
+        yield twice, "is of a patient that the same training predicts twice"
+        differ = table.groupby("patient")[["time", "event"]].transform("nunique").gt(1).any(axis=1).to_numpy()
+        yield differ, "is of a patient with two times or events; correct the manifest and train again"
+        if {"survival", "survival_times"} <= set(table):
+            curves = zip(table["survival_times"], table["survival"], strict=True)
+            broken = np.array([not _is_curve(*pair) for pair in curves], dtype=np.bool_)
+            yield broken, "has a survival curve whose times do not increase or whose values rise"
 
     def c_index(time_and_event: Truth, risk: Floats, weights: Floats) -> Floats:
         return weighted_concordance(time_and_event[:, 0], time_and_event[:, 1], risk[:, 0], weights)
@@ -261,3 +292,14 @@ def risk_format(names: tuple[str, ...] = ()) -> PredictionFormat:
         may_be_infinite=True,
         by_patient=True,
     )
+
+
+def _is_curve(times: Any, survival: Any) -> bool:
+    if times is None or survival is None:
+        return times is None and survival is None
+    times, survival = np.asarray(times, dtype=np.float64), np.asarray(survival, dtype=np.float64)
+    if times.ndim != 1 or times.shape != survival.shape or len(times) == 0:
+        return False
+    rounding = 1e-6
+    falling = np.diff(np.r_[1.0, survival, 0.0]) <= rounding
+    return bool(np.isfinite(times).all() and times[0] >= 0 and (np.diff(times) > 0).all() and falling.all())

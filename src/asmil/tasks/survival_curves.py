@@ -90,3 +90,12 @@ def mean_curve(times: Sequence[npt.ArrayLike], survivals: Sequence[npt.ArrayLike
     union = np.unique(np.concatenate([np.asarray(each, dtype=np.float64) for each in times]))
     steps = [survival_at(each, curve, union) for each, curve in zip(times, survivals, strict=True)]
     return union, np.asarray(np.mean(steps, axis=0))
+
+
+def survival_between_bins(ends: Floats, survival: Floats, times: Floats) -> Floats:
+    """S at T times from S at the right ends of bins: straight lines from (0, 1); constant after the last end.
+
+    >>> survival_between_bins(np.array([10.0, 20.0]), np.array([0.5, 0.4]), np.array([5.0, 10.0, 30.0])).tolist()
+    [0.75, 0.5, 0.4]
+    """
+    return np.interp(times, np.r_[0.0, ends], np.r_[1.0, survival])

@@ -26,7 +26,7 @@ from asmil.errors import AsmilError
 from asmil.files import replacing, write_json
 
 Count = Annotated[int, Field(ge=0)]
-Executor = Literal["plain", "fused"]
+Executor = Literal["plain", "graphed", "fused"]
 DIGEST = "digest"
 """In the state of the header: what the content of the file is compared with when it is loaded."""
 _REMEDY = "delete it and give the train command again"

@@ -41,7 +41,8 @@ class TrainingConfig(Settings):
     lr_drops: list[int] = Field([], description="epochs after which the learning rate falls")
     lr_drop_factor: float = Field(0.2, gt=0, le=1, description="by which it falls")
     warmup_epochs: float = Field(0, ge=0, description="epochs over which the learning rate rises from 0")
-    accumulate: int = Field(1, ge=1, description="bags a step")
+    batch: int = Field(1, ge=1, description="bags that are computed at once, for methods whose bags can be padded")
+    accumulate: int = Field(1, ge=1, description="bags per step, or batches of them, one after the other")
     clip_norm: float | None = Field(None, gt=0, description="largest norm of the gradient of a step")
     class_weights: Literal["none", "balanced"] = "none"
     sampling: Literal["shuffle", "balanced"] = "shuffle"
@@ -53,10 +54,17 @@ class TrainingConfig(Settings):
     seed: int = Field(0, ge=0)
     precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="auto: bf16 on a GPU that has it")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, ...")
-    executor: Literal["auto", "plain", "fused"] = Field(
-        "auto", description="who takes the steps; auto: fused GPU kernels where they apply (docs/performance.md)"
+    executor: Literal["auto", "plain", "graphed", "fused"] = Field(
+        "auto",
+        description="who takes the steps; auto: on a GPU fused kernels, else CUDA graphs, where they apply "
+        "(docs/performance.md)",
     )
     checkpoint_seconds: float = Field(20, ge=0, description="at least so long between two checkpoints")
+
+    @property
+    def bags_per_step(self) -> int:
+        """How many bags an optimizer step is computed from."""
+        return self.batch * self.accumulate
 
     @model_validator(mode="after")
     def _stopping_needs_a_choice(self) -> TrainingConfig:
@@ -273,7 +281,7 @@ class RunConfig(Settings):
 
     @model_validator(mode="after")
     def _comparisons_need_company(self) -> RunConfig:
-        if self.task.chosen_loss == "cox" and self.training.accumulate < 2:
+        if self.task.chosen_loss == "cox" and self.training.bags_per_step < 2:
             raise ValueError("task.loss = cox compares patients of a step; set training.accumulate to 2 or more")
         return self
 

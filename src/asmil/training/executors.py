@@ -1,4 +1,4 @@
-"""Who takes the steps of the trainings of a fold: fused kernels for all seeds at once, or one seed after the other."""
+"""Who takes the steps of the trainings of a fold: fused kernels (all seeds at once), CUDA graphs or PyTorch."""
 
 from __future__ import annotations
 
@@ -10,61 +10,94 @@ import torch
 
 from asmil.errors import AsmilError
 from asmil.training import checkpoint
+from asmil.training.checkpoint import Executor, Progress
 from asmil.training.fold_seed_job import FoldSeedJob
-from asmil.training.fused.applies import machine_reason, settings_reason
+from asmil.training.fused import applies as fused_applies
+from asmil.training.graphed import applies as graphed_applies
 from asmil.training.loop import Trainer
+from asmil.training.setup import uses_bf16
 
 if TYPE_CHECKING:
-    from asmil.training.fused.resident import ResidentBags
+    from asmil.training.resident import ResidentBags
 
 OnStart = Callable[[FoldSeedJob, int], None]
 """Called with a job that begins, and the number of its epochs."""
 OnEpoch = Callable[[FoldSeedJob], Callable[[Mapping[str, Any]], None]]
 Trained = tuple[FoldSeedJob, pd.DataFrame]
+PREFERENCE: tuple[Executor, ...] = ("fused", "graphed", "plain")
 
 
 class JobRunner:
     """Runs the trainings of a run, and keeps what they share on the device.
 
-    note: told once why the fused executor is not used, where a GPU would allow it
+    note: told once why a GPU is used by the plain executor
     """
 
     def __init__(self, note: Callable[[str], None]) -> None:
         self._note = note
         self._noted: set[str] = set()
-        self._pool: ResidentBags | None = None
+        self._pools: dict[torch.dtype, ResidentBags] = {}
 
     def run(self, jobs: Sequence[FoldSeedJob], on_start: OnStart, on_epoch: OnEpoch) -> Iterator[Trained]:
         """Train the jobs of one fold; each with its predictions, as it ends."""
-        fused = self._fused(jobs) if jobs else []
+        executors = self._executors(jobs) if jobs else []
+        fused = [job for job, executor in zip(jobs, executors, strict=True) if executor == "fused"]
         if fused:
             yield from self._side_by_side(fused, on_start, on_epoch)
-        for job in jobs:
-            if job not in fused:
-                trainer = job.trainer(on_epoch(job))
-                on_start(job, trainer.total_epochs)
+        for job, executor in zip(jobs, executors, strict=True):
+            if executor == "fused":
+                continue
+            trainer = job.trainer(on_epoch(job))
+            on_start(job, trainer.total_epochs)
+            if executor == "graphed":
+                self._fit_graphed(job, trainer)
+            else:
                 trainer.fit(job.train, job.val)
-                yield job, job.finish(trainer)
+            yield job, job.finish(trainer)
 
-    def _fused(self, jobs: Sequence[FoldSeedJob]) -> list[FoldSeedJob]:
-        """The jobs that fused kernels train: as they began, or else as the settings ask and the machine allows."""
-        asked, device = jobs[0].config.training.executor, jobs[0].data.device
-        begun = {job.seed: _begun_with(job) for job in jobs}
-        wanted = [job for job in jobs if begun[job.seed] != "plain" and asked != "plain"]
-        if not wanted:
-            return []
-        reason = machine_reason(device) or settings_reason(wanted[0].config, *wanted[0].model_and_task())
-        if reason is None and not self._fits(wanted[0]):
+    def _executors(self, jobs: Sequence[FoldSeedJob]) -> list[Executor]:
+        """Who trains each job: as it began, or else as the settings ask and the machine allows."""
+        asked = jobs[0].config.training.executor
+        reasons: dict[Executor, str | None] = {}
+        chosen: list[Executor] = []
+        for job in jobs:
+            begun = _begun_with(job)
+            wanted: Sequence[Executor] = PREFERENCE if asked == "auto" else [asked]
+            if begun is not None:
+                wanted = [begun] if asked != "plain" else ["plain"]
+            for executor in wanted:
+                if executor not in reasons:
+                    reasons[executor] = self._reason(executor, job)
+                if reasons[executor] is None:
+                    chosen.append(executor)
+                    break
+            else:
+                what = f"training.executor = {asked}" if begun is None else f"{job.folder} was begun so"
+                raise AsmilError(
+                    f"{what}, but the {wanted[0]} executor cannot be used here: {reasons[wanted[0]]}; run it "
+                    "elsewhere, or give another --out"
+                )
+        if "plain" in chosen and asked == "auto" and jobs[0].data.device.type == "cuda" and reasons.get("graphed"):
+            self._tell(f"training without CUDA graphs: {reasons['graphed']}")
+        return chosen
+
+    def _reason(self, executor: Executor, job: FoldSeedJob) -> str | None:
+        """Why an executor cannot train a job here, or None where it can."""
+        if executor == "plain":
+            return None
+        device, settings = job.data.device, (job.config, *job.model_and_task())
+        if executor == "fused":
+            reason = fused_applies.machine_reason(device) or fused_applies.settings_reason(*settings)
+        else:
+            reason = graphed_applies.machine_reason(device) or graphed_applies.settings_reason(*settings)
+        if reason is None and self._pool_with(job) is None:
             reason = "the features of the training and validation slides do not fit into the memory of the GPU"
-        if reason is None:
-            return wanted
-        bound = next((job.folder for job in jobs if begun[job.seed] == "fused"), None)
-        if asked == "fused" or bound is not None:
-            what = "training.executor = fused" if bound is None else f"{bound} was begun with the fused executor"
-            raise AsmilError(f"{what}, but it cannot be used here: {reason}; run it elsewhere, or give another --out")
-        if device.type == "cuda":
-            self._tell(f"training without fused kernels: {reason}")
-        return []
+        return reason
+
+    def _fit_graphed(self, job: FoldSeedJob, trainer: Trainer) -> None:
+        from asmil.training.graphed.train import fit_graphed
+
+        fit_graphed(trainer, self._resident(job), job.train, job.val)
 
     def _side_by_side(self, jobs: Sequence[FoldSeedJob], on_start: OnStart, on_epoch: OnEpoch) -> Iterator[Trained]:
         """Train the jobs, as many at once as the memory of the device takes."""
@@ -81,27 +114,27 @@ class JobRunner:
             for job, trainer in zip(together, trainers, strict=True):
                 yield job, job.finish(trainer)
 
-    def _fits(self, job: FoldSeedJob) -> bool:
-        """Whether the features of the job's training and validation bags fit on the device; they are then there."""
-        from asmil.training.fused.side_by_side import empty_pool
+    def _pool_with(self, job: FoldSeedJob) -> ResidentBags | None:
+        """The features of the job's training and validation bags on the device; None where they do not fit."""
+        from asmil.training.resident import ResidentBags
 
-        if self._pool is None:
-            self._pool = empty_pool(job.data.in_features, job.data.device)
+        device = job.data.device
+        dtype = torch.bfloat16 if uses_bf16(job.config.training.precision, device) else torch.float32
+        pool = self._pools.setdefault(dtype, ResidentBags(job.data.in_features, device, dtype))
         try:
             for part in (job.train, job.val):
                 if part is not None:
-                    self._pool.add(part.bags)
+                    pool.add(part.bags)
         except torch.OutOfMemoryError:
-            self._pool = None
+            del self._pools[dtype]
             torch.cuda.empty_cache()
-            return False
-        return True
+            return None
+        return pool
 
     def _resident(self, job: FoldSeedJob) -> ResidentBags:
-        fits = self._fits(job)
-        assert fits, "its features were found to fit before"
-        assert self._pool is not None
-        return self._pool
+        pool = self._pool_with(job)
+        assert pool is not None, "its features were found to fit before"
+        return pool
 
     def _tell(self, text: str) -> None:
         if text not in self._noted:
@@ -109,15 +142,21 @@ class JobRunner:
             self._note(text)
 
 
-def _begun_with(job: FoldSeedJob) -> str | None:
+def _begun_with(job: FoldSeedJob) -> Executor | None:
     """The executor that a training was begun with; None if it was not."""
     path = job.folder / "checkpoints" / "last.safetensors"
     if not path.exists():
         return None
-    return str(checkpoint.load_checkpoint(path)[1].get("executor", "plain"))
+    return Progress.from_json(checkpoint.load_checkpoint(path)[1]).executor
 
 
 def executor_here(device: torch.device) -> str:
-    """Which executor trains ASMIL on a device with its default settings, in words."""
-    reason = machine_reason(device)
-    return "fused kernels, all seeds of a fold at once" if reason is None else f"plain ({reason})"
+    """Which executors train on a device with default settings, in words."""
+    reason = graphed_applies.machine_reason(device)
+    if reason is not None:
+        return f"plain PyTorch ({reason})"
+    graphs = "CUDA graphs for the attention methods whose bags can be padded"
+    reason = fused_applies.machine_reason(device)
+    return (
+        f"fused kernels for asmil, all seeds of a fold at once; {graphs}" if reason is None else f"{graphs} ({reason})"
+    )

@@ -8,13 +8,26 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from asmil.attention.anchor import Anchor
 from asmil.attention.stabilizer import AttentionStep, Stabilizer
 from asmil.cohort.bag import Bag
+from asmil.errors import AsmilError
 from asmil.models.base import MILModel, Output
+from asmil.models.batch import over_bags, run_padded
 from asmil.tasks.base import Task
 
 Parts = dict[str, Tensor]
 """What a loss is made of, its total first, under the name `loss`."""
+
+
+def refuse_single_bags(stabilizers: Mapping[str, Stabilizer]) -> None:
+    """Raise where a stabilizer looks at bags one by one; the anchor does not."""
+    for name, stabilizer in stabilizers.items():
+        if not isinstance(stabilizer, Anchor):
+            raise AsmilError(
+                f"stabilizers.{name} needs bags one by one, but training.batch takes several at once; use "
+                "training.accumulate instead"
+            )
 
 
 @dataclass(frozen=True)
@@ -33,7 +46,7 @@ class StepGradients:
 
     def of_one(self, bag: Bag, target: Tensor, size: int) -> tuple[Output, Parts]:
         """Add the gradient of one bag of a step of `size` bags, and free what it needed at once."""
-        with self._autocast(bag):
+        with self._autocast(bag.features):
             output, penalties = self._forward(bag)
             loss = self.model.loss([output], target, self.task)
             total = sum(penalties.values(), loss.total)
@@ -42,7 +55,7 @@ class StepGradients:
 
     def of_all(self, bags: Sequence[Bag], targets: Tensor) -> tuple[Output, list[Parts]]:
         """Add the gradient of a step whose loss compares its bags; the last bag's output, and the parts of each."""
-        with self._autocast(bags[0]):
+        with self._autocast(bags[0].features):
             outputs, penalties = zip(*(self._forward(bag) for bag in bags), strict=True)
             loss = self.model.loss(list(outputs), targets, self.task)
             extra = [penalty for one in penalties for penalty in one.values()]
@@ -50,6 +63,40 @@ class StepGradients:
         if total.requires_grad:
             total.backward()
         return outputs[-1], [{"loss": total, **loss.parts, **one} for one in penalties]
+
+    def of_padded(self, features: Tensor, mask: Tensor, targets: Tensor, share: float = 1.0) -> tuple[Output, Parts]:
+        """Add the gradient of the mean loss of B bags (B x L x D, masks B x L), which are computed at once.
+
+        share: of these bags among those of the step
+        """
+        with self._autocast(features):
+            before = {name: self._anchor_scores(name, features, mask) for name in self.stabilizers}
+            outputs, scores = run_padded(self.model, features, mask)
+            loss = self.model.loss(outputs, targets, self.task)
+            penalties = {name: self._batch_penalty(name, before[name], scores, outputs) for name in self.stabilizers}
+            total = sum(penalties.values(), loss.total)
+        (total * share).backward()
+        return outputs[-1], {"loss": total, **loss.parts, **penalties}
+
+    @torch.no_grad()
+    def _anchor_scores(self, name: str, features: Tensor, mask: Tensor) -> Tensor:
+        anchor = self._anchor(name)
+        if not anchor.is_pruned:
+            anchor.read(Bag(features[0, :1], validated=True))
+        scores: Tensor = over_bags(anchor.read, features, mask)
+        return scores
+
+    def _batch_penalty(
+        self, name: str, target_scores: Tensor, scores: Tensor | None, outputs: Sequence[Output]
+    ) -> Tensor:
+        assert scores is not None, "methods that can be padded give the scores of the whole bag"
+        rows = torch.stack([output.extras["kept_rows"] for output in outputs]) if self.kept_rows else None
+        return self._anchor(name).batch_loss(target_scores, scores, rows)
+
+    def _anchor(self, name: str) -> Anchor:
+        stabilizer = self.stabilizers[name]
+        assert isinstance(stabilizer, Anchor), "others are refused before"
+        return stabilizer
 
     def _forward(self, bag: Bag) -> tuple[Output, Parts]:
         for stabilizer in self.stabilizers.values():
@@ -63,5 +110,5 @@ class StepGradients:
         step = AttentionStep(bag, scores, output.embedding, self.model.normalizer, rows)
         return output, {name: stabilizer.penalty(step) for name, stabilizer in self.stabilizers.items()}
 
-    def _autocast(self, bag: Bag) -> torch.autocast:
-        return torch.autocast(bag.features.device.type, dtype=torch.bfloat16, enabled=self.autocast)
+    def _autocast(self, features: Tensor) -> torch.autocast:
+        return torch.autocast(features.device.type, dtype=torch.bfloat16, enabled=self.autocast)

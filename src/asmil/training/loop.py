@@ -22,13 +22,14 @@ from asmil.attention.normalizers import Mixture
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.base import MILModel, Output
+from asmil.models.batch import refuse_batches
 from asmil.models.inference import infer
 from asmil.tasks.base import Task
 from asmil.training import checkpoint
 from asmil.training.checkpoint import CheckpointStore, Executor, Progress
 from asmil.training.config import RunConfig
 from asmil.training.epoch_log import EpochLog, without_nan
-from asmil.training.gradients import Parts, StepGradients
+from asmil.training.gradients import Parts, StepGradients, refuse_single_bags
 from asmil.training.interruption import Interrupted, stop_requests
 from asmil.training.labeled_bags import BagSource, LabeledBags
 from asmil.training.optimization import build_optimizer, clip_gradients, lr_factor, set_lr
@@ -102,6 +103,9 @@ class Trainer:
         self.stabilizers = build_stabilizers(self.config, self.model, self.seed)
         for stabilizer in self.stabilizers.values():
             stabilizer.to(self.device)
+        if self.settings.batch > 1:
+            refuse_batches(self.model, f"training.batch = {self.settings.batch}")
+            refuse_single_bags(self.stabilizers)
         kept_rows = self.config.anchor.rows == "kept"
         self.gradients = StepGradients(self.model, self.task, self.stabilizers, kept_rows, self.autocast)
 
@@ -190,7 +194,7 @@ class Trainer:
     def _train_epoch(self, train: LabeledBags, should_stop: Callable[[], bool]) -> None:
         progress = self.progress
         order = self.epoch_order(train)
-        group = self.settings.accumulate
+        group = self.settings.bags_per_step
         steps_an_epoch = -(-len(order) // group)
         total_steps = steps_an_epoch * self.epochs
         if progress.position == 0:
@@ -224,15 +228,37 @@ class Trainer:
         targets = torch.as_tensor(train.targets[group], device=self.device)
         if self.task.joint:
             together = [self._training_bag(next(bags), index) for index in group]
-            output, noted = self.gradients.of_all(together, targets)
-            for parts in noted:
-                self._note(parts)
+            if self._can_pad(together):
+                output = self._add_padded(together, targets, len(group))
+            else:
+                output, noted = self.gradients.of_all(together, targets)
+                for parts in noted:
+                    self._note(parts)
             return together[-1], targets[-1:], output
-        for place, index in enumerate(group):
-            bag = self._training_bag(next(bags), index)
-            output, parts = self.gradients.of_one(bag, targets[place : place + 1], len(group))
+        for first in range(0, len(group), self.settings.batch):
+            indices = group[first : first + self.settings.batch]
+            together = [self._training_bag(next(bags), index) for index in indices]
+            wanted = targets[first : first + len(together)]
+            if self._can_pad(together):
+                output = self._add_padded(together, wanted, len(group))
+                continue
+            for place, bag in enumerate(together):
+                output, parts = self.gradients.of_one(bag, wanted[place : place + 1], len(group))
+                self._note(parts)
+        return together[-1], targets[-1:], output
+
+    def _can_pad(self, bags: list[Bag]) -> bool:
+        """Whether the bags are to be computed at once; a bag with too few tiles for that has them go one by one."""
+        fewest = self.model.padding_from
+        return self.settings.batch > 1 and len(bags) > 1 and fewest is not None and min(map(len, bags)) >= fewest
+
+    def _add_padded(self, bags: list[Bag], targets: Tensor, size: int) -> Output:
+        """Add the gradient of bags of a step of `size` bags at once; what the model says of the last one."""
+        batch = Bag.collate(bags)
+        output, parts = self.gradients.of_padded(batch.features, batch.mask, targets, len(bags) / size)
+        for _ in bags:
             self._note(parts)
-        return bag, targets[-1:], output
+        return output
 
     def _training_bag(self, bag: Bag, index: int) -> Bag:
         """The bag as the model trains on it: at most `data.max_tiles` tiles (in their order), on the device."""

@@ -10,7 +10,7 @@ from hypothesis.extra import numpy as hnp
 from scipy import stats
 from scipy.spatial.distance import jensenshannon
 
-from asmil.evaluation.stability import measures
+from asmil.attention import measures
 from asmil.evaluation.statistics import attention
 
 

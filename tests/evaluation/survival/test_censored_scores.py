@@ -15,8 +15,7 @@ from asmil.evaluation.survival import (
     survival_curves,
     time_dependent_auc,
 )
-from asmil.evaluation.survival.brier import weighted_brier
-from asmil.evaluation.survival.dynamic_auc import weighted_dynamic_auc
+from asmil.tasks.survival_metrics import weighted_brier, weighted_dynamic_auc
 from fake_survival_run import exponential_patients
 
 # small whole times: many patients leave at the same one

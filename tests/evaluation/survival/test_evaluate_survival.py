@@ -9,8 +9,8 @@ import pytest
 
 from asmil.errors import AsmilError
 from asmil.evaluation.survival import evaluate_survival, integrated_brier_score
-from asmil.evaluation.survival.predictions import survival_between_bins
 from asmil.tasks.concordance import concordance
+from asmil.tasks.survival_curves import survival_between_bins
 from fake_survival_run import ENDS, exponential_patients, write_survival_run
 
 

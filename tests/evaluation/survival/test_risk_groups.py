@@ -5,14 +5,15 @@ import pytest
 from lifelines.statistics import logrank_test
 
 from asmil.errors import AsmilError
-from asmil.evaluation.survival.predictions import TestedPart as Part
-from asmil.evaluation.survival.risk_groups import compare_groups, group_patients
+from asmil.evaluation.survival.evaluate import TestedPart as Part
+from asmil.evaluation.survival.evaluate import group_patients
+from asmil.tasks.risk_groups import compare_groups
 from fake_survival_run import exponential_patients
 
 
 def _part(patients: list[int], risk: list[float], fold: int = 0, seed: int = 0) -> Part:
     n = len(patients)
-    return Part(fold, seed, np.array(patients), np.arange(1.0, n + 1), np.ones(n), np.array(risk), None, None)
+    return Part(fold, seed, np.array(patients), np.arange(1.0, n + 1), np.ones(n), np.array(risk), None)
 
 
 def test_the_cut_lies_within_the_fold() -> None:

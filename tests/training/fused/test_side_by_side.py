@@ -30,7 +30,8 @@ def labeled(seed):
 
 
 def fit(epochs, seeds, folder):
-    from asmil.training.fused.side_by_side import empty_pool, fit_side_by_side
+    from asmil.training.fused.side_by_side import fit_side_by_side
+    from asmil.training.resident import ResidentBags
 
     changes = {
         "model": {"tokens": 4, "heads": 4, "inner": 16},
@@ -43,7 +44,7 @@ def fit(epochs, seeds, folder):
         Trainer(build_model(config, WIDTH, 2, seed), task, config, seed=seed, folder=folder / str(seed))
         for seed in seeds
     ]
-    fit_side_by_side(trainers, empty_pool(WIDTH, torch.device("cpu")), labeled(0), labeled(1))
+    fit_side_by_side(trainers, ResidentBags(WIDTH, torch.device("cpu"), torch.float32), labeled(0), labeled(1))
     return trainers
 
 

@@ -34,9 +34,9 @@ def make_step(models, bags, *, anchor_weight=0.7, class_weights=None, dropped=No
     """A step on the models' weights, with anchors a little away from them, and the models and anchors themselves."""
     from asmil.training.fused.forward import Dropped
     from asmil.training.fused.layout import Sizes
-    from asmil.training.fused.resident import ResidentBags
     from asmil.training.fused.step import Step, StepSettings
     from asmil.training.fused.weights import Weights
+    from asmil.training.resident import ResidentBags
 
     sizes = Sizes.of(models[0])
     device = torch.device("cpu")

@@ -3,25 +3,53 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from asmil.cohort.splits import Splits
 from asmil.cohort.units import UnitKind
 from asmil.errors import AsmilError
-from asmil.evaluation.bootstrap import draw_patients, percentile_interval
-from asmil.evaluation.comparison.captions import cautions_of
-from asmil.evaluation.comparison.findings import Comparison, Difference, EnsembleTest, FoldTest, RunScores
-from asmil.evaluation.comparison.pair_tests import auc_test, f1_test, fold_test, part_sizes, seed_tests
-from asmil.evaluation.comparison.paired_predictions import ComparedRun, PairedPredictions
-from asmil.evaluation.comparison.pairing import names_of, open_runs, pair_runs, pairs_of, refuse_comparison
-from asmil.evaluation.run_evaluation import Role
-from asmil.evaluation.statistics import Draws, draw_seeds_and_patients, holm, summarize_seed_bootstrap
+from asmil.evaluation.bootstrap import draw_patients, estimate
+from asmil.evaluation.classification import absent_classes, absent_sentence
+from asmil.evaluation.comparison.findings import (
+    ClassAuc,
+    Comparison,
+    Difference,
+    EnsembleTest,
+    FoldTest,
+    RunScores,
+    SeedTests,
+)
+from asmil.evaluation.comparison.pairing import (
+    ComparedRun,
+    PairedPredictions,
+    Rows,
+    open_runs,
+    pair_runs,
+    pairs_of,
+)
+from asmil.evaluation.evaluate import Request, Role
+from asmil.evaluation.statistics import (
+    CombinationRule,
+    Draws,
+    combine_p,
+    corrected_resampled_t,
+    delong,
+    draw_seeds_and_patients,
+    holm,
+    permutation_f1,
+    summarize_seed_bootstrap,
+)
 from asmil.reporting import Estimate
 from asmil.tasks.checked_arrays import Floats
-from asmil.tasks.prediction_format import Metric
+from asmil.tasks.metrics import macro_auc, macro_f1, predicted_classes
+from asmil.training.layout import RunLayout
+
+SEED_RULE: CombinationRule = "twice_median"
 
 
 def compare_runs(
@@ -40,21 +68,19 @@ def compare_runs(
     unit: `patient` averages the predictions of a patient's slides first
     A run that cannot be read is reported in `problems`, and the others are compared.
     """
-    refuse_comparison(runs, role, resamples, reference, all_pairs, unit)
-    opened, problems = open_runs(runs, reference)
-    names = names_of(opened)
-    paired = pair_runs(opened, names, role, unit)
-    rows = paired.rows
-    scores, skipped = _scores(paired, resamples, seed)
-    pairs = pairs_of(opened, names, reference, all_pairs)
-    sizes = {pair: _part_sizes(paired, pair, role, unit) for pair in pairs}
+    asked = Request(role, resamples, seed, unit)
+    opened, problems = open_runs(runs, reference, all_pairs)
+    paired = pair_runs(opened, asked)
+    rows, pairs = paired.rows, pairs_of(paired, reference, all_pairs)
+    scores, skipped = _scores(paired, asked)
+    sizes = {pair: _part_sizes(paired, pair, asked) for pair in pairs}
     differences = _with_holm(
         [
             replace(
                 _with_tests(paired, found, seed),
                 folds=_over_folds(scores, found, sizes[found.run, found.reference]),
             )
-            for found in _differences(paired, pairs, resamples, seed)
+            for found in _differences(paired, pairs, asked)
         ]
     )
     return Comparison(
@@ -73,38 +99,34 @@ def compare_runs(
         skipped=skipped,
         bootstrap_seed=seed,
         family=sum(not math.isnan(found.p_holm) for found in differences),
-        warnings=tuple(cautions_of(paired, differences)),
+        paired=paired,
+        warnings=tuple(_warnings(paired, differences)),
         problems=tuple(problems),
     )
 
 
-def _scores(paired: PairedPredictions, resamples: int, seed: int) -> tuple[dict[str, RunScores], int]:
+def _scores(paired: PairedPredictions, asked: Request) -> tuple[dict[str, RunScores], int]:
     """Every run with its metrics, and how many draws of patients were left out."""
-    counts = draw_patients(paired.n_patients, resamples, seed)
+    counts = draw_patients(paired.n_patients, asked.resamples, asked.seed)
     drawn = paired.under(counts, list(paired.runs.values()))
     scores = {}
     for name, run in paired.runs.items():
-        metrics = {metric.name: _estimate(paired, run, metric, drawn[name, metric.name]) for metric in paired.metrics}
+        metrics = {}
+        for metric in paired.metrics:
+            per_seed = paired.per_seed(run, metric)
+            metrics[metric.name] = estimate(
+                float(per_seed.mean()),
+                drawn[name, metric.name].mean(axis=1),
+                n=paired.n_patients,
+                per_seed=dict(zip(run.seeds, per_seed.tolist(), strict=True)),
+                per_training=paired.per_training(run, metric),
+            )
         method, preset = (str(run.run.setting(key) or "unknown") for key in ("method", "preset"))
         scores[name] = RunScores(name, str(run.run.path), method, preset, run.seeds, metrics)
-    skipped = int(np.isnan(next(iter(drawn.values()))).any(axis=1).sum())
-    return scores, skipped
+    return scores, int(np.isnan(next(iter(drawn.values()))).any(axis=1).sum())
 
 
-def _estimate(paired: PairedPredictions, run: ComparedRun, metric: Metric, drawn: Floats) -> Estimate:
-    per_seed = paired.per_seed(run, metric)
-    return Estimate(
-        value=float(per_seed.mean()),
-        interval=percentile_interval(drawn.mean(axis=1)),
-        n=paired.n_patients,
-        per_seed=dict(zip(run.seeds, per_seed.tolist(), strict=True)),
-        per_training=paired.per_training(run, metric),
-    )
-
-
-def _differences(
-    paired: PairedPredictions, pairs: Sequence[tuple[str, str]], resamples: int, seed: int
-) -> Iterator[Difference]:
+def _differences(paired: PairedPredictions, pairs: Sequence[tuple[str, str]], asked: Request) -> Iterator[Difference]:
     """Every pair (run, reference) in every metric, with the bootstrap over seeds and patients.
 
     Pairs with the same numbers of seeds have the same draws, which are evaluated once.
@@ -114,7 +136,7 @@ def _differences(
         ours, theirs = paired.runs[run], paired.runs[reference]
         sizes = len(ours.seeds), len(theirs.seeds)
         if sizes not in known:
-            draws = draw_seeds_and_patients(*sizes, paired.n_patients, resamples, seed)
+            draws = draw_seeds_and_patients(*sizes, paired.n_patients, asked.resamples, asked.seed)
             involved = [one for one in paired.runs.values() if len(one.seeds) in sizes]
             known[sizes] = draws, paired.under(draws.patients, involved)
         draws, values = known[sizes]
@@ -123,10 +145,14 @@ def _differences(
             found = summarize_seed_bootstrap(
                 difference, values[run, metric.name], values[reference, metric.name], draws
             )
-            estimate = Estimate(
-                difference, found.interval, how="bootstrap over seeds and patients", skipped=found.skipped
+            how = "bootstrap over seeds and patients"
+            yield Difference(
+                run,
+                reference,
+                metric,
+                Estimate(difference, found.interval, how=how, skipped=found.skipped),
+                found.sd,
             )
-            yield Difference(run, reference, metric, estimate, found.sd)
 
 
 def _with_tests(paired: PairedPredictions, found: Difference, seed: int) -> Difference:
@@ -136,37 +162,97 @@ def _with_tests(paired: PairedPredictions, found: Difference, seed: int) -> Diff
 
     def test(ours: Floats, theirs: Floats) -> EnsembleTest:
         if found.metric.paired_test == "delong":
-            return auc_test(paired.rows, ours, theirs)
-        return f1_test(paired.rows, ours, theirs, seed)
+            return _auc_test(paired.rows, ours, theirs)
+        return _f1_test(paired.rows, ours, theirs, seed)
 
     run, reference = paired.runs[found.run], paired.runs[found.reference]
-    by_seed = [test(ours, theirs).p for ours, theirs in zip(run.predictions, reference.predictions, strict=False)]
-    return replace(
-        found,
-        ensemble=test(run.predictions.mean(axis=0), reference.predictions.mean(axis=0)),
-        per_seed=seed_tests(run.seeds, reference.seeds, by_seed),
+    p = tuple(test(ours, theirs).p for ours, theirs in zip(run.predictions, reference.predictions, strict=False))
+    per_seed = None
+    # a single pair of seeds says nothing new
+    if len(p) > 1 and not any(map(math.isnan, p)):
+        seeds = tuple(zip(run.seeds, reference.seeds, strict=False))
+        per_seed = SeedTests(seeds, p, SEED_RULE, combine_p(p, SEED_RULE))
+    ensemble = test(run.predictions.mean(axis=0), reference.predictions.mean(axis=0))
+    return replace(found, ensemble=ensemble, per_seed=per_seed)
+
+
+def _auc_test(rows: Rows, prediction: Floats, reference: Floats) -> EnsembleTest:
+    """DeLong's test of two n x K probabilities: of the second class for K = 2, else of every class, with Holm.
+
+    For K > 2 the p of the pair is the smallest Holm-adjusted one: it tests whether any class's AUC differs.
+    """
+    (joined, ours), (_, theirs) = rows.by_slide(prediction), rows.by_slide(reference)
+    labels = [1] if len(rows.task.names) == 2 else range(len(rows.task.names))
+    found, reasons = [], []
+    for label in labels:
+        name = rows.task.names[label]
+        try:
+            test = delong((joined.truth == label).astype(np.intp), ours[:, label], theirs[:, label])
+        except AsmilError as error:
+            reasons.append(f"class {name}: {error}")
+        else:
+            found.append(ClassAuc(name, test.auc_a, test.auc_b, test.difference, test.interval, test.z, test.p))
+    adjusted = holm([one.p for one in found])
+    classes = tuple(replace(one, p_holm=float(p)) for one, p in zip(found, adjusted, strict=True))
+    return EnsembleTest(
+        test="DeLong" if len(rows.task.names) == 2 else "DeLong per class, Holm over classes",
+        value=macro_auc(joined.truth, ours),
+        value_reference=macro_auc(joined.truth, theirs),
+        p=min((one.p_holm for one in classes), default=math.nan),
+        classes=classes,
+        reason="; ".join(reasons),
     )
 
 
-def _part_sizes(
-    paired: PairedPredictions, pair: tuple[str, str], role: Role, unit: UnitKind
-) -> tuple[float, float] | str:
-    """Mean sizes of a fold's training part and evaluated part; a sentence if `splits.csv` does not have them."""
-    counted: UnitKind = "patient" if paired.rows.task.by_patient else unit
-    try:
-        # where the training parts differ, the smaller one: it gives the larger p
-        return min(part_sizes(paired.runs[name].run.path, role, counted) for name in pair)
-    except AsmilError as error:
-        return str(error)
+def _f1_test(rows: Rows, prediction: Floats, reference: Floats, seed: int) -> EnsembleTest:
+    """The permutation test of macro-F1: the predicted classes of a patient's slides are swapped together."""
+    (joined, ours), (_, theirs) = rows.by_slide(prediction), rows.by_slide(reference)
+    n_classes = len(rows.task.names)
+    called = [predicted_classes(part) for part in (ours, theirs)]
+    test = permutation_f1(joined.truth, called[0], called[1], n_classes, joined.patients.tolist(), seed=seed)
+    values = [macro_f1(joined.truth, part, n_classes) for part in called]
+    how = "exact" if test.exact else f"{test.patterns} random patterns"
+    return EnsembleTest(f"permutation by patient, {how}", values[0], values[1], test.p)
 
 
 def _over_folds(
     scores: Mapping[str, RunScores], found: Difference, sizes: tuple[float, float] | str
 ) -> FoldTest | None:
+    """The corrected resampled t of the folds' differences; sizes: of both parts, or why they are unknown."""
     ours, theirs = (scores[name].metrics[found.metric.name].per_fold for name in (found.run, found.reference))
     if len(ours) < 2:
         return None
-    return fold_test([ours[fold] - theirs[fold] for fold in ours], sizes)
+    differences = tuple(ours[fold] - theirs[fold] for fold in ours)
+    n_train, n_test = (math.nan, math.nan) if isinstance(sizes, str) else sizes
+    reason = sizes if isinstance(sizes, str) else ""
+    if not reason and any(map(math.isnan, differences)):
+        reason = "the metric is undefined in a fold"
+    if not reason:
+        try:
+            test = corrected_resampled_t(differences, n_train, n_test)
+            return FoldTest(differences, n_train, n_test, test.t, test.df, test.p)
+        except AsmilError as error:
+            reason = str(error)
+    return FoldTest(differences, n_train, n_test, math.nan, len(differences) - 1, math.nan, reason)
+
+
+def _part_sizes(paired: PairedPredictions, pair: tuple[str, str], asked: Request) -> tuple[float, float] | str:
+    """Mean sizes over folds of the training part and the evaluated part, from `splits.csv`; a sentence if unknown."""
+    unit = "patient" if paired.rows.task.by_patient else asked.unit
+    found = []
+    for name in pair:
+        file = RunLayout(paired.runs[name].run.path).splits
+        try:
+            table = Splits.load(file).table.drop_duplicates([unit, "fold", "role"])
+        except AsmilError as error:
+            return str(error)
+        counts = table.groupby(["fold", "role"]).size().unstack(fill_value=0)
+        counts = counts.reindex(columns=["train", asked.role], fill_value=0)
+        if (counts == 0).any(axis=None):
+            return f"{file}: a fold has no slides to train on or to evaluate; check the splits"
+        found.append((float(counts["train"].mean()), float(counts[asked.role].mean())))
+    # where the training parts differ, the smaller one: it gives the larger p
+    return min(found)
 
 
 def _with_holm(differences: Sequence[Difference]) -> list[Difference]:
@@ -174,3 +260,58 @@ def _with_holm(differences: Sequence[Difference]) -> list[Difference]:
     family = [place for place, one in enumerate(differences) if not math.isnan(one.p)]
     adjusted = dict(zip(family, holm([differences[place].p for place in family]).tolist(), strict=True))
     return [replace(one, p_holm=adjusted.get(place, math.nan)) for place, one in enumerate(differences)]
+
+
+def _warnings(paired: PairedPredictions, differences: Sequence[Difference]) -> Iterator[str]:
+    """Caveats for a reader of this comparison, one sentence each."""
+    rows, runs = paired.rows, list(paired.runs.values())
+    absent = absent_classes(rows.task.names, rows.truth) if rows.task.part_name == "class" else []
+    if absent:
+        yield absent_sentence(rows.task.names, absent)
+    for metric in paired.metrics:
+        evaluated = np.concatenate([rows.folds[part] for part in paired.parts[metric.name]])
+        left_out = sorted(set(rows.folds.tolist()) - set(evaluated.tolist()))
+        if left_out:
+            named = ", ".join(map(str, left_out))
+            yield f"{metric.title} is undefined in fold {named}, which is left out of its mean."
+    most = max(Counter(dict(zip(rows.slides, rows.patients, strict=True)).values()).values())
+    if most > 1 and any(metric.paired_test == "delong" for metric in rows.task.compared):
+        yield (
+            f"Patients have up to {most} slides: bootstrap and permutation draw and swap whole patients, but DeLong's "
+            "test treats slides as independent, so its p is too small; `--unit patient` gives one prediction per "
+            "patient."
+        )
+    single = [run.name for run in runs if len(run.seeds) == 1]
+    if single:
+        yield (
+            f"{', '.join(single)}: with one seed the interval of a difference ignores the noise of training; it "
+            "compares these trained models, not the methods."
+        )
+    yield from _other_training_parts(runs)
+    for found in differences:
+        what = f"{found.run} compared with {found.reference}, {found.metric.title}"
+        if found.ensemble is not None and found.ensemble.reason:
+            yield f"{what}: {found.ensemble.test} left something out ({found.ensemble.reason})."
+        if found.folds is not None and found.folds.reason:
+            yield f"{what}: there is no t-test over folds ({found.folds.reason})."
+
+
+def _other_training_parts(runs: Sequence[ComparedRun]) -> Iterator[str]:
+    first = _training_part(runs[0])
+    for run in runs[1:]:
+        found = _training_part(run)
+        if first is not None and found is not None and found != first:
+            fold, slide = sorted(first ^ found)[0]
+            yield (
+                f"{run.name} and {runs[0].name} were not trained on the same slides (e.g. {slide} in fold "
+                f"{fold}): the difference is also one of training data."
+            )
+
+
+def _training_part(run: ComparedRun) -> frozenset[tuple[int, str]] | None:
+    try:
+        table = Splits.load(RunLayout(run.run.path).splits).table
+    except AsmilError:
+        return None
+    chosen = table[table["role"] == "train"]
+    return frozenset(zip(chosen["fold"].tolist(), chosen["slide"].astype(str), strict=True))

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pandas as pd
 
 from asmil.cohort.units import UnitKind
-from asmil.evaluation.display import Displayed
-from asmil.evaluation.run_evaluation import PART_TITLES, Role
+from asmil.evaluation.comparison.pairing import PairedPredictions
+from asmil.evaluation.evaluate import PART_TITLES, Role
 from asmil.reporting import Estimate, Interval
 from asmil.reporting.formats import format_count
+from asmil.reporting.notebook import Displayed
 from asmil.tasks.prediction_format import Metric, PredictionFormat
 
 
@@ -39,7 +40,7 @@ class ClassAuc:
     interval: Interval
     z: float
     p: float
-    p_holm: float
+    p_holm: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -116,18 +117,19 @@ class Difference:
         return math.nan if self.ensemble is None else self.ensemble.p
 
     @property
-    def p_folds(self) -> float:
-        """The p-value of the test over folds; nan without one."""
-        return math.nan if self.folds is None else self.folds.p
+    def classes(self) -> tuple[ClassAuc, ...]:
+        """DeLong's tests of single classes, if there are more than two classes."""
+        return self.ensemble.classes if self.ensemble is not None and len(self.ensemble.classes) > 1 else ()
 
 
 @dataclass(frozen=True)
 class Comparison(Displayed):
     """Runs side by side on the same patients, and the differences between them.
 
-    reference: the run that all others are compared with; None when all pairs were asked for
+    reference: the run that all others are compared with; None if all pairs are compared
     family: how many p-values Holm's correction is over
     problems: runs that could not be read, one sentence each; they are not among the runs
+    paired: the predictions behind the numbers
     """
 
     task: PredictionFormat
@@ -145,6 +147,7 @@ class Comparison(Displayed):
     skipped: int
     bootstrap_seed: int
     family: int
+    paired: PairedPredictions = field(repr=False)
     warnings: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
 
@@ -152,28 +155,19 @@ class Comparison(Displayed):
     def table(self) -> pd.DataFrame:
         """One row per run and metric: its value, the ends of its 95 % interval and its deviation over seeds."""
         rows = [
-            {"run": run.name, "metric": name, "value": one.value, **one.interval._asdict(), "sd_seeds": one.sd_seeds}
-            for run in self.runs
-            for name, one in run.metrics.items()
+            {"run": run.name, "metric": name, **one.with_sd()} for run in self.runs for name, one in run.metrics.items()
         ]
         return pd.DataFrame(rows).set_index(["run", "metric"])
 
     @property
     def differences_table(self) -> pd.DataFrame:
         """One row per pair of runs and metric: the difference, the ends of its 95 % interval and its p-values."""
+        keys = ["run", "reference", "metric"]
         rows = [
-            {
-                "run": one.run,
-                "reference": one.reference,
-                "metric": one.metric.name,
-                "difference": one.value,
-                **one.interval._asdict(),
-                "p": one.p,
-                "p_holm": one.p_holm,
-            }
+            (one.run, one.reference, one.metric.name, one.value, *one.interval, one.p, one.p_holm)
             for one in self.differences
         ]
-        return pd.DataFrame(rows).set_index(["run", "reference", "metric"])
+        return pd.DataFrame(rows, columns=[*keys, "difference", "low", "high", "p", "p_holm"]).set_index(keys)
 
     def display_parts(self) -> tuple[str, list[pd.DataFrame], list[str]]:
         """The title, the tables and the warnings, as they are shown in a notebook."""

@@ -1,12 +1,14 @@
-"""What is compared: checking the request, opening the runs, and bringing their predictions to the same rows.
+"""What is compared: the runs, brought to the same rows, and their metrics under draws of patients.
 
 Predictions are paired by slide and fold, never by order. Runs of other tasks, slides, folds, patients or targets are
-refused.
+refused. All runs see the same draws; the value of a seed under R draws of patients is computed once, and drawing seeds
+then only chooses among these values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +16,160 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from asmil.cohort.units import UnitKind
 from asmil.errors import AsmilError, did_you_mean
-from asmil.evaluation.comparison.paired_predictions import ComparedRun, PairedPredictions, Rows, pair_predictions
-from asmil.evaluation.run import Run, read_run
-from asmil.evaluation.run_evaluation import Role, refuse_request, rows_of
-from asmil.tasks.prediction_format import PredictionFormat
+from asmil.evaluation.bootstrap import number_patients, under_draws
+from asmil.evaluation.evaluate import Request
+from asmil.evaluation.rows import rows_of, unique_names
+from asmil.tasks.checked_arrays import Floats
+from asmil.tasks.prediction_format import Metric, PredictionFormat, Truth
+from asmil.training.finished_run import Run, read_run
 
+Integers = npt.NDArray[np.integer]
 KEYS = ["fold", "slide"]
 
 
-def refuse_comparison(
-    runs: Sequence[Path | str], role: str, resamples: int, reference: Path | str | None, all_pairs: bool, unit: str
-) -> None:
-    """Refuse a request that cannot be meant, before anything is read."""
-    refuse_request(role, resamples, unit)
+@dataclass(frozen=True)
+class Rows:
+    """What all runs are evaluated on: n rows, each a slide (or a patient) in the fold that evaluates it.
+
+    truth: as the task's `PredictionFormat.truth` gives it
+    """
+
+    task: PredictionFormat
+    slides: npt.NDArray[np.object_]
+    patients: npt.NDArray[np.object_]
+    folds: npt.NDArray[np.intp]
+    truth: Truth
+
+    @property
+    def folds_overlap(self) -> bool:
+        """Whether a slide is evaluated in several folds (repeated splits)."""
+        return len(set(self.slides)) < len(self.slides)
+
+    def by_fold(self) -> list[Integers]:
+        """The places of the rows of every fold, in order of the folds."""
+        return [np.flatnonzero(self.folds == fold) for fold in np.unique(self.folds)]
+
+    def by_slide(self, prediction: Floats) -> tuple[Rows, Floats]:
+        """One row per slide: predictions (n x C) of folds that share a slide are averaged."""
+        names, first, place = np.unique(self.slides.astype(str), return_index=True, return_inverse=True)
+        total = np.zeros((len(names), prediction.shape[1]))
+        np.add.at(total, place, prediction)
+        joined = replace(
+            self,
+            slides=self.slides[first],
+            patients=self.patients[first],
+            folds=np.zeros(len(names), dtype=np.intp),
+            truth=self.truth[first],
+        )
+        return joined, total / np.bincount(place)[:, None]
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """A run on those rows: predictions are S x n x C for S seeds."""
+
+    run: Run
+    name: str
+    seeds: tuple[int, ...]
+    predictions: Floats
+
+
+@dataclass(frozen=True)
+class PairedPredictions:
+    """All runs on the rows they share.
+
+    parts: for every metric the groups of rows that are evaluated together: all rows, or fold by fold where folds share
+    slides or their models must not be ranked together; folds without a value are left out
+    """
+
+    rows: Rows
+    runs: Mapping[str, ComparedRun]
+    metrics: tuple[Metric, ...]
+    parts: Mapping[str, Sequence[Integers]]
+
+    @property
+    def n_patients(self) -> int:
+        """How many patients there are to draw."""
+        return len(set(self.rows.patients))
+
+    def per_seed(self, run: ComparedRun, metric: Metric) -> Floats:
+        """S values: the metric of every seed, averaged over its parts."""
+        return np.asarray(_part_values(self.rows, run, metric, self.parts[metric.name]).mean(axis=0))
+
+    def per_training(self, run: ComparedRun, metric: Metric) -> dict[tuple[int, int], float]:
+        """The metric in every fold and seed; nan where undefined."""
+        values = _part_values(self.rows, run, metric, self.rows.by_fold())
+        folds = np.unique(self.rows.folds).tolist()
+        return {
+            (int(fold), seed): float(values[i, k]) for i, fold in enumerate(folds) for k, seed in enumerate(run.seeds)
+        }
+
+    def under(self, counts: Integers, runs: Sequence[ComparedRun]) -> dict[tuple[str, str], Floats]:
+        """R x S values of every run and metric when patients are drawn as `counts` (R x P) says.
+
+        A draw in which any of them is undefined, such as one of a single class, is nan in all.
+        """
+        patient = number_patients(self.rows.patients.tolist())
+
+        def measure(drawn: Floats) -> dict[tuple[str, str], Floats]:
+            weights = {name: [drawn[:, patient[part]] for part in parts] for name, parts in self.parts.items()}
+            return {
+                (run.name, metric.name): np.stack(
+                    [self._mean_over_parts(metric, one, weights[metric.name]) for one in run.predictions], axis=1
+                )
+                for run in runs
+                for metric in self.metrics
+            }
+
+        found = under_draws(measure, counts, len(patient))
+        undefined = np.isnan(np.concatenate(list(found.values()), axis=1)).any(axis=1)
+        return {key: np.where(undefined[:, None], np.nan, values) for key, values in found.items()}
+
+    def _mean_over_parts(self, metric: Metric, prediction: Floats, weights: Sequence[Floats]) -> Floats:
+        """R values from the R x n_k weights of every part."""
+        values = [
+            _measured(metric, self.rows.truth[part], prediction[part], weight)
+            for part, weight in zip(self.parts[metric.name], weights, strict=True)
+        ]
+        return np.asarray(np.mean(values, axis=0))
+
+
+def _part_values(rows: Rows, run: ComparedRun, metric: Metric, parts: Sequence[Integers]) -> Floats:
+    """Parts x S: the metric of every seed in every part; nan where undefined."""
+    return np.array(
+        [
+            [_measured(metric, rows.truth[part], one[part], np.ones((1, len(part))))[0] for one in run.predictions]
+            for part in parts
+        ]
+    )
+
+
+def _measured(metric: Metric, truth: Truth, prediction: Floats, weights: Floats) -> Floats:
+    """R values; nan where none of the part's patients was drawn."""
+    assert metric.function is not None
+    drawn = weights.sum(axis=1) > 0
+    found = np.full(len(weights), np.nan)
+    found[drawn] = metric.function(truth, prediction, weights[drawn])
+    return found
+
+
+def _defined_parts(rows: Rows, run: ComparedRun, metric: Metric) -> list[Integers]:
+    """The parts that have a value. That depends on the truth alone, so one run answers for all."""
+    joined = metric.joins_folds and not rows.folds_overlap
+    parts: list[Integers] = [np.arange(len(rows.slides))] if joined else rows.by_fold()
+    values = _part_values(rows, run, metric, parts)
+    defined = [part for part, value in zip(parts, values, strict=True) if not np.isnan(value).any()]
+    if not defined:
+        raise AsmilError(
+            f"{run.name}: {metric.title} is undefined, since all outcomes are alike (as that of slide "
+            f"{rows.slides[0]}); compare runs that were evaluated on slides with different outcomes"
+        )
+    return defined
+
+
+def open_runs(runs: Sequence[Path | str], reference: Path | str | None, all_pairs: bool) -> tuple[list[Run], list[str]]:
+    """The runs that can be read, and a sentence for each that cannot; the reference must be among the former."""
     if len(runs) < 2:
         raise AsmilError("a comparison needs two runs or more; `asmil evaluate` evaluates one")
     if reference is not None and all_pairs:
@@ -37,19 +178,16 @@ def refuse_comparison(
     twice = next((run for place, run in enumerate(runs) if known[place] in known[:place]), None)
     if twice is not None:
         raise AsmilError(f"{twice} is given twice; name every run once")
-    if reference is not None and Path(reference).resolve() not in known:
+    needed = None if reference is None else Path(reference).resolve()
+    if needed is not None and needed not in known:
         hint = did_you_mean(str(reference), map(str, runs))
         raise AsmilError(f"the reference {reference} is not among the runs: {hint}")
-
-
-def open_runs(runs: Sequence[Path | str], reference: Path | str | None) -> tuple[list[Run], list[str]]:
-    """The runs that can be read, and a sentence for each that cannot; the reference must be among the former."""
     opened, problems = [], []
-    for path in runs:
+    for run in runs:
         try:
-            opened.append(read_run(path))
+            opened.append(read_run(run))
         except AsmilError as error:
-            if reference is not None and Path(reference).resolve() == Path(path).resolve():
+            if Path(run).resolve() == needed:
                 raise
             problems.append(str(error))
     if len(opened) < 2:
@@ -58,27 +196,10 @@ def open_runs(runs: Sequence[Path | str], reference: Path | str | None) -> tuple
     return opened, problems
 
 
-def names_of(runs: Sequence[Run]) -> list[str]:
-    """The folders' names, or their paths where two have the same name."""
-    names = [run.name for run in runs]
-    return names if len(set(names)) == len(names) else [str(run.path) for run in runs]
-
-
-def pairs_of(
-    runs: Sequence[Run], names: Sequence[str], reference: Path | str | None, all_pairs: bool
-) -> list[tuple[str, str]]:
-    """Pairs (run, reference): every run but the reference against it, or every run against every earlier one."""
-    if all_pairs:
-        return [(run, earlier) for place, earlier in enumerate(names) for run in names[place + 1 :]]
-    place = 0
-    if reference is not None:
-        place = [run.path.resolve() for run in runs].index(Path(reference).resolve())
-    return [(run, names[place]) for run in names if run != names[place]]
-
-
-def pair_runs(runs: Sequence[Run], names: Sequence[str], role: Role, unit: UnitKind) -> PairedPredictions:
+def pair_runs(runs: Sequence[Run], asked: Request) -> PairedPredictions:
     """The rows that all runs share and the predictions of each; AsmilError if they share none."""
-    tables = [_table(run, role, unit) for run in runs]
+    names = unique_names([run.path for run in runs])
+    tables = [_table(run, asked) for run in runs]
     _refuse_other_tasks(runs, names)
     rows, keys = _rows(runs[0], tables[0])
     compared = []
@@ -86,7 +207,19 @@ def pair_runs(runs: Sequence[Run], names: Sequence[str], role: Role, unit: UnitK
         _refuse_other_slides(tables[0], table, names[0], name)
         _refuse_other_truth(tables[0], table, runs[0].format.truth_columns, (names[0], name))
         compared.append(_compared_run(run, name, table, keys, rows.task))
-    return pair_predictions(rows, compared)
+    metrics = rows.task.compared
+    parts = {metric.name: _defined_parts(rows, compared[0], metric) for metric in metrics}
+    return PairedPredictions(rows, {run.name: run for run in compared}, metrics, parts)
+
+
+def pairs_of(paired: PairedPredictions, reference: Path | str | None, all_pairs: bool) -> list[tuple[str, str]]:
+    """Pairs (run, reference): every run but the reference against it, or every run against every earlier one."""
+    names = list(paired.runs)
+    if all_pairs:
+        return [(run, earlier) for place, earlier in enumerate(names) for run in names[place + 1 :]]
+    wanted = None if reference is None else Path(reference).resolve()
+    chosen = next((one.name for one in paired.runs.values() if one.run.path.resolve() == wanted), names[0])
+    return [(run, chosen) for run in names if run != chosen]
 
 
 def _refuse_other_tasks(runs: Sequence[Run], names: Sequence[str]) -> None:
@@ -147,8 +280,8 @@ def _differ(known: pd.Series[Any], found: pd.Series[Any]) -> npt.NDArray[np.bool
     return np.asarray(known.astype(str).to_numpy() != found.astype(str).to_numpy())
 
 
-def _table(run: Run, role: Role, unit: UnitKind) -> pd.DataFrame:
-    table = rows_of(run, role, unit)
+def _table(run: Run, asked: Request) -> pd.DataFrame:
+    table = rows_of(run, asked.role, asked.unit)
     table = table.assign(slide=table["slide"].astype(str), patient=table["patient"].astype(str))
     return table.sort_values(["seed", *KEYS], ignore_index=True)
 

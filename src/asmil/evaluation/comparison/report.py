@@ -7,19 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from asmil.evaluation.comparison.captions import (
-    BOLD_IS_NO_TEST,
-    DIFFERENCE_INTERVAL_IS,
-    DIFFERENCE_IS,
-    ENSEMBLE_IS,
-    INTERVAL_IS,
-    VALUE_IS,
-    reading_of,
-)
-from asmil.evaluation.comparison.findings import ClassAuc, Comparison, Difference, EnsembleTest
-from asmil.evaluation.comparison.forest import forest_figure
-from asmil.evaluation.run_evaluation import PART_TITLES
-from asmil.files import write_json, write_text
+import numpy as np
+from matplotlib.axes import Axes
+
+from asmil.evaluation.bootstrap import draw_patients, number_patients
+from asmil.evaluation.comparison.findings import Comparison, Difference, EnsembleTest
+from asmil.evaluation.curves import KINDS, run_curves
+from asmil.evaluation.evaluate import PART_TITLES
 from asmil.reporting import (
     Block,
     Cell,
@@ -29,42 +23,44 @@ from asmil.reporting import (
     Note,
     Row,
     Section,
+    SideBySide,
     Table,
-    csv_text,
     estimate_cell,
     jsonable,
-    latex_document,
-    markdown_document,
 )
-from asmil.reporting.formats import (
-    format_count,
-    format_number,
-    format_p,
-    format_signed,
-    format_signed_interval,
-)
-from asmil.reporting.page import html_document
+from asmil.reporting.drawing import COLORS, EDGE, new_figure, plain_text, svg_text
+from asmil.reporting.files import write_document
+from asmil.reporting.formats import format_count, format_number, format_p, format_signed, format_signed_interval
+from asmil.tasks.prediction_format import Metric
 
 MOST_IN_ANSWER = 2
+FEW_PATIENTS = 30
+"""With fewer patients a report says that they are too few to rank methods."""
+BAND_DRAWS = 200
+LONGEST_NAME = 34
+HOW = {
+    "value": "mean over seeds",
+    "interval": "middle 95 % of draws of patients",
+    "difference": "difference of the means over seeds",
+    "difference_interval": "middle 95 % of draws of seeds (for each run) and patients (the same for both)",
+    "ensemble": "probabilities averaged over seeds",
+}
+"""What the numbers are, for programs and captions."""
 
 
 def write_comparison(found: Comparison, folder: Path | str) -> Path:
     """Write `comparison.{csv,json,md,tex,html}` and `differences.csv`; return the path of the page."""
-    folder, document = Path(folder), comparison_document(found)
-    write_json(folder / "comparison.json", comparison_to_dict(found))
-    write_text(folder / "comparison.csv", csv_text(list(_run_rows(found))))
-    write_text(folder / "differences.csv", csv_text(list(_difference_rows(found))))
-    write_text(folder / "comparison.md", markdown_document(document))
-    write_text(folder / "comparison.tex", latex_document(document, [runs_table(found), differences_table(found)]))
-    write_text(folder / "comparison.html", html_document(document))
-    return folder / "comparison.html"
+    tables = {"comparison": list(_run_rows(found)), "differences": list(_difference_rows(found))}
+    latex = [runs_table(found), differences_table(found)]
+    page = Path(folder) / "comparison.html"
+    return write_document(comparison_document(found), page, comparison_to_dict(found), tables, latex)
 
 
 def comparison_document(found: Comparison) -> Document:
     """What the report says."""
     note = "Intervals come from draws of seeds and patients; those in blue exclude 0."
-    blocks: list[Block] = [Figure(forest_figure(found), "Differences with intervals", note), differences_table(found)]
-    sections = [Section("Runs", [runs_table(found)]), Section("Differences", blocks)]
+    blocks: list[Block] = [differences_table(found), Figure(forest_figure(found), "Differences with intervals", note)]
+    sections = [Section("Runs", [runs_table(found), *_curves(found)]), Section("Differences", blocks)]
     classes = _classes_table(found)
     if classes.rows:
         sections.append(Section("Classes", [classes]))
@@ -78,7 +74,7 @@ def comparison_document(found: Comparison) -> Document:
         about=f"On the {PART_TITLES[found.role]}: {sizes_of(found)}.{against}",
         warnings=list(_warnings(found)),
         sections=sections,
-        reading=list(reading_of(found)),
+        reading=list(_reading(found)),
     )
 
 
@@ -90,13 +86,41 @@ def sizes_of(found: Comparison) -> str:
     return f"{slides}{patients}" + (f", {found.n_folds} folds" if found.n_folds > 1 else "")
 
 
+def _answer(found: Comparison) -> str:
+    clear = [one for one in found.differences if one.interval.excludes_zero]
+    few = found.n_patients < FEW_PATIENTS
+    if not clear:
+        return "No difference shown: the 95 % intervals of all differences include 0." + (
+            f" {format_count(found.n_patients, 'patient')} are too few to rank methods." * few
+        )
+    said = [
+        f"{one.run} is {'better' if (one.value > 0) == one.metric.larger_is_better else 'worse'} than {one.reference} "
+        f"in {one.metric.title}: {format_signed(one.value)} ({format_signed_interval(one.interval)})"
+        for one in clear
+    ]
+    more = len(said) - MOST_IN_ANSWER
+    return "; ".join(said[:MOST_IN_ANSWER]) + (f"; {more} more below." if more > 0 else ".")
+
+
+def _warnings(found: Comparison) -> Iterator[str]:
+    if found.role == "val":
+        yield "These are validation slides: if they chose the epoch, all numbers here are optimistic."
+    yield from found.warnings
+    if found.skipped:
+        yield f"{found.skipped} of {found.resamples} draws of patients had no value (a single class) and were left out."
+
+
+def _has_seeds(found: Comparison) -> bool:
+    return any(len(run.seeds) > 1 for run in found.runs)
+
+
 def runs_table(found: Comparison) -> Table:
-    """One row per run with its metrics; the best value of each is bold."""
+    """One row per run with its metrics; a value is bold if it is the best and a difference is shown."""
     rows: list[Row] = [
         [
             Cell(run.name, (f"{run.method}, preset {run.preset}",)),
             *(
-                estimate_cell(one, _spread(one), strong=run.name in found.best(metric))
+                estimate_cell(one, _spread(one), strong=_is_shown_best(found, run.name, metric))
                 for metric in found.metrics
                 for one in [run.metrics[metric.name]]
             ),
@@ -104,14 +128,27 @@ def runs_table(found: Comparison) -> Table:
         ]
         for run in found.runs
     ]
+    mean = "Mean over seeds" if _has_seeds(found) else "One training per fold"
     return Table(
         ["run", *(metric.title for metric in found.metrics), "seeds"],
         rows,
-        title=f"{PART_TITLES[found.role]}: {sizes_of(found)}; mean over seeds",
-        caption=f"Mean over seeds, 95 % interval of a bootstrap over patients, standard deviation. {BOLD_IS_NO_TEST}",
+        title=f"{PART_TITLES[found.role]}: {sizes_of(found)}",
+        caption=f"{mean}, 95 % interval of a bootstrap over patients, standard deviation (sd). Bold: best, and the "
+        "interval of a difference excludes 0.",
         in_terminal=True,
         emphasis=True,
     )
+
+
+def _is_shown_best(found: Comparison, run: str, metric: Metric) -> bool:
+    about = [one for one in found.differences if one.metric == metric and run in (one.run, one.reference)]
+    return run in found.best(metric) and any(one.interval.excludes_zero for one in about)
+
+
+def _spread(estimate: Estimate) -> tuple[str, float]:
+    """Over seeds, or over folds if there is one seed."""
+    sd = estimate.sd_seeds
+    return ("folds", estimate.sd_folds) if math.isnan(sd) else ("seeds", sd)
 
 
 def differences_table(found: Comparison) -> Table:
@@ -123,28 +160,132 @@ def differences_table(found: Comparison) -> Table:
     columns += ["p over folds"] if folded else []
     rows: list[Row] = []
     for one in found.differences:
-        difference = Cell(
-            format_signed(one.value),
-            interval=format_signed_interval(one.interval),
-            strong=one.interval.excludes_zero,
-        )
+        interval = format_signed_interval(one.interval)
+        difference = Cell(format_signed(one.value), interval=interval, strong=one.interval.excludes_zero)
         cells: list[Cell | str] = [one.run, one.reference, one.metric.title, difference]
         if tested:
             test = () if one.ensemble is None else (one.ensemble.test.partition(",")[0],)
             cells += [Cell(format_p(one.p), notes=test), format_p(one.p_holm)]
         if folded:
-            t = math.nan if one.folds is None else one.folds.t
-            statistic = () if one.folds is None or math.isnan(t) else (f"|t| = {abs(t):.2f}, df = {one.folds.df}",)
-            cells.append(Cell(format_p(one.p_folds), notes=statistic))
+            test = ()
+            if one.folds is not None and not math.isnan(one.folds.t):
+                test = (f"|t| = {abs(one.folds.t):.2f}, df = {one.folds.df}",)
+            cells.append(Cell(format_p(math.nan if one.folds is None else one.folds.p), notes=test))
         rows.append(cells)
-    caption = (
-        "Run minus reference, of the means over seeds, with 95 % intervals of a bootstrap over seeds and patients."
-    )
+    caption = "Run minus reference, with 95 % intervals of a bootstrap over seeds and patients."
     if tested:
-        caption += f" p: one test of the {ENSEMBLE_IS}; p (Holm): adjusted over all {found.family}."
+        caption += f" p: one test of the {HOW['ensemble']}; p (Holm): adjusted over all {found.family}."
     if folded:
         caption += " p over folds: corrected resampled t-test."
     return Table(columns, rows, title="differences: run minus reference", caption=caption, in_terminal=True)
+
+
+def _classes_table(found: Comparison) -> Table:
+    columns = ["run", "reference", "class", "AUC", "AUC of reference", "difference", "p", "p (Holm over classes)"]
+    rows: list[Row] = [
+        [
+            one.run,
+            one.reference,
+            row.name,
+            format_number(row.auc),
+            format_number(row.auc_reference),
+            Cell(format_signed(row.difference), interval=format_signed_interval(row.interval)),
+            format_p(row.p),
+            format_p(row.p_holm),
+        ]
+        for one in found.differences
+        for row in one.classes
+    ]
+    return Table(columns, rows, caption=f"DeLong's test of each class against the rest, on {HOW['ensemble']}.")
+
+
+def _curves(found: Comparison) -> list[Block]:
+    """ROC and precision-recall curves of all runs in one picture each, where the task has them."""
+    rows = found.paired.rows
+    if not found.task.part_metrics:
+        return []
+    patients = number_patients(rows.patients.tolist())
+    draws = draw_patients(found.n_patients, min(BAND_DRAWS, found.resamples), found.bootstrap_seed)
+    weights = draws[:, patients].astype(np.float64)
+    labels = [1] if found.task.has_threshold else range(len(found.task.names))
+    runs = {name: run.predictions for name, run in found.paired.runs.items()}
+    figures = [
+        Figure(run_curves(kind, found.task.memberships(rows.truth), runs, weights, labels), kind.title)
+        for kind in KINDS
+    ]
+    caption = f"Bands: 95 % of {len(weights)} draws of patients." + (
+        f" Each curve is the mean over the {found.task.part_name} curves." * (len(labels) > 1)
+    )
+    return [SideBySide(figures), caption] if any(figure.content for figure in figures) else []
+
+
+def forest_figure(found: Comparison) -> str:
+    """Differences (run minus reference) as dots, 95 % intervals as lines; one row of panels per metric."""
+    n_pairs = len(found.differences) // len(found.metrics)
+    height = 1.1 + 0.4 * n_pairs
+    with new_figure(7.2, height * len(found.metrics), axes_grid_axis="x", axes_spines_left=False) as figure:
+        panels = figure.subplots(len(found.metrics), 1, squeeze=False)[:, 0]
+        for axes, metric in zip(panels, found.metrics, strict=True):
+            _draw_differences(axes, metric, [one for one in found.differences if one.metric == metric])
+        return svg_text(figure)
+
+
+def _draw_differences(axes: Axes, metric: Metric, differences: list[Difference]) -> None:
+    axes.axvline(0, color=EDGE, linewidth=1, linestyle="--")
+    for place, one in enumerate(differences):
+        color = COLORS[0] if one.interval.excludes_zero else EDGE
+        axes.plot(list(one.interval), [place, place], color=color, linewidth=2.2, solid_capstyle="round")
+        axes.plot(one.value, place, "o", color=color, markersize=6)
+    names = [f"{_short(one.run)} − {_short(one.reference)}" for one in differences]
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+    better = "larger is better" if metric.larger_is_better else "smaller is better"
+    axes.set(title=plain_text(metric.title), xlabel=f"difference ({better})")
+
+
+def _short(name: str) -> str:
+    return plain_text(name if len(name) <= LONGEST_NAME else f"…{name[1 - LONGEST_NAME :]}")
+
+
+def _reading(found: Comparison) -> Iterator[str]:
+    """What every number is and how seeds, folds and patients enter it."""
+    titles = " and ".join(metric.title for metric in found.metrics)
+    if found.n_folds == 1:
+        folds = f" on the {found.role} part"
+    elif found.folds_joined:
+        folds = f", the {found.role} parts of the {found.n_folds} folds of a seed joined"
+    else:
+        folds = f", the mean over the {found.role} parts of {found.n_folds} folds"
+    seeds = ", averaged over seeds" * _has_seeds(found)
+    yield (
+        f"Values: {titles}{folds}{seeds}. The interval holds the middle 95 % of {found.resamples} draws of patients, "
+        "each with all its slides; sd is the standard deviation over seeds, or over folds if there is one seed."
+    )
+    yield (
+        "Differences: run minus reference. Their interval asks whether the procedure is better on new patients: seeds "
+        "are drawn for each run separately and patients once for both. An interval that excludes 0 is evidence of a "
+        "difference. Intervals are not adjusted for multiple comparisons."
+    )
+    tests = [one.ensemble for one in found.differences if one.ensemble is not None]
+    if tests:
+        classes = any("per class" in test.test for test in tests)
+        delong = "DeLong's test" + " of every class (the smallest p after Holm is shown)" * classes
+        yield (
+            f"p asks whether the ensemble of the seeds is better: macro-AUC by {delong}, macro-F1 by a permutation "
+            "test in which the predicted classes of a patient are swapped together. p (Holm) is adjusted over all "
+            f"{found.family} p-values here."
+        )
+    if any(one.per_seed is not None for one in found.differences):
+        yield (
+            "The p-values of single seeds are in the JSON and CSV files, combined by twice their median, which is "
+            "valid under any dependence."
+        )
+    if found.n_folds > 1:
+        yield (
+            "p over folds is that of the corrected resampled t-test (Nadeau and Bengio), which allows for training "
+            "sets that overlap. It is not adjusted for multiple comparisons."
+        )
 
 
 def comparison_to_dict(found: Comparison) -> dict[str, Any]:
@@ -164,13 +305,7 @@ def comparison_to_dict(found: Comparison) -> dict[str, Any]:
             "seed": found.bootstrap_seed,
             "level": 0.95,
         },
-        "how": {
-            "value": VALUE_IS,
-            "interval": INTERVAL_IS,
-            "difference": DIFFERENCE_IS,
-            "difference_interval": DIFFERENCE_INTERVAL_IS,
-            "ensemble": ENSEMBLE_IS,
-        },
+        "how": HOW,
         "methods": [
             {
                 "name": run.name,
@@ -184,144 +319,10 @@ def comparison_to_dict(found: Comparison) -> dict[str, Any]:
         ],
         "differences": [_difference_to_dict(one) for one in found.differences],
         "holm_family": found.family,
-        "notes": [*reading_of(found), *_warnings(found)],
+        "notes": [*_reading(found), *_warnings(found)],
         "problems": found.problems,
     }
     return dict(jsonable(content))
-
-
-def _answer(found: Comparison) -> str:
-    clear = [one for one in found.differences if one.interval.excludes_zero]
-    if not clear:
-        return "No clear difference: the 95 % intervals of all differences include 0."
-    said = [
-        f"{one.run} is {'better' if (one.value > 0) == one.metric.larger_is_better else 'worse'} than {one.reference} "
-        f"in {one.metric.title}: {format_signed(one.value)} ({format_signed_interval(one.interval)})"
-        for one in clear
-    ]
-    more = len(said) - MOST_IN_ANSWER
-    return "; ".join(said[:MOST_IN_ANSWER]) + (f"; {more} more below." if more > 0 else ".")
-
-
-def _warnings(found: Comparison) -> Iterator[str]:
-    if found.role == "val":
-        yield "These are validation slides: if they chose the epoch, all numbers here are optimistic."
-    yield from found.warnings
-    if found.skipped:
-        yield f"{found.skipped} of {found.resamples} draws of patients had no value (a single class) and were left out."
-
-
-def _spread(estimate: Estimate) -> tuple[str, float]:
-    """Over seeds, or over folds if there is one seed."""
-    sd = estimate.sd_seeds
-    return ("folds", estimate.sd_folds) if math.isnan(sd) else ("seeds", sd)
-
-
-def _single_classes(one: Difference) -> tuple[ClassAuc, ...]:
-    """DeLong's tests of single classes, if there are more than two classes."""
-    return one.ensemble.classes if one.ensemble is not None and len(one.ensemble.classes) > 1 else ()
-
-
-def _classes_table(found: Comparison) -> Table:
-    columns = ["run", "reference", "class", "AUC", "AUC of reference", "difference", "p", "p (Holm over classes)"]
-    rows: list[Row] = [
-        [
-            one.run,
-            one.reference,
-            row.name,
-            format_number(row.auc),
-            format_number(row.auc_reference),
-            Cell(format_signed(row.difference), interval=format_signed_interval(row.interval)),
-            format_p(row.p),
-            format_p(row.p_holm),
-        ]
-        for one in found.differences
-        for row in _single_classes(one)
-    ]
-    caption = f"DeLong's test of each class against the rest, on {ENSEMBLE_IS}."
-    return Table(columns, rows, caption=caption)
-
-
-def _run_rows(found: Comparison) -> Iterator[dict[str, Any]]:
-    """One row per run and metric."""
-    for run in found.runs:
-        for name, one in run.metrics.items():
-            yield {
-                "run": run.name,
-                "method": run.method,
-                "preset": run.preset,
-                "role": found.role,
-                "measure": name,
-                "value": one.value,
-                "value_of": VALUE_IS,
-                "low": one.interval.low,
-                "high": one.interval.high,
-                "interval_of": INTERVAL_IS,
-                "sd_seeds": one.sd_seeds,
-                "sd_folds": one.sd_folds,
-                "seeds": len(run.seeds),
-                "folds": found.n_folds,
-                "slides": found.n_slides,
-                "patients": found.n_patients,
-                "unit": found.unit,
-                "resamples": found.resamples,
-                "skipped_resamples": found.skipped,
-            }
-
-
-def _difference_rows(found: Comparison) -> Iterator[dict[str, Any]]:
-    """One row per pair and metric, then one per class for which DeLong's test was made; undefined is empty."""
-    for one in found.differences:
-        yield _difference_row(found, one)
-        classes = _single_classes(one)
-        for row in classes:
-            yield {
-                "run": one.run,
-                "reference": one.reference,
-                "measure": "auc",
-                "class": row.name,
-                "p_of": f"{ENSEMBLE_IS}: DeLong, Holm over classes",
-                "ensemble_difference": row.difference,
-                "ensemble_low": row.interval.low,
-                "ensemble_high": row.interval.high,
-                "p": row.p,
-                "p_holm": row.p_holm,
-                "holm_family": len(classes),
-            }
-
-
-def _difference_row(found: Comparison, one: Difference) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "run": one.run,
-        "reference": one.reference,
-        "measure": one.metric.name,
-        "class": "",
-        "difference": one.value,
-        "difference_of": DIFFERENCE_IS,
-        "low": one.interval.low,
-        "high": one.interval.high,
-        "sd": one.sd,
-        "interval_of": DIFFERENCE_INTERVAL_IS,
-        "resamples": found.resamples,
-        "skipped_resamples": one.estimate.skipped,
-    }
-    if one.ensemble is not None:
-        row |= {
-            "p_of": f"{ENSEMBLE_IS}: {one.ensemble.test}",
-            "ensemble_difference": one.ensemble.difference,
-            "p": one.p,
-            "p_holm": one.p_holm,
-            "holm_family": found.family,
-        }
-    if one.folds is not None:
-        row |= {"folds": len(one.folds.differences), "t_folds": one.folds.t, "p_folds": one.folds.p}
-    if one.per_seed is not None:
-        row |= {
-            "p_seeds": " ".join(f"{p:.6g}" for p in one.per_seed.p),
-            "p_seeds_combined": one.per_seed.p_combined,
-            "p_seeds_rule": one.per_seed.rule,
-        }
-    return row
 
 
 def _difference_to_dict(one: Difference) -> dict[str, Any]:
@@ -341,25 +342,85 @@ def _difference_to_dict(one: Difference) -> dict[str, Any]:
 
 
 def _ensemble_to_dict(test: EnsembleTest) -> dict[str, Any]:
-    classes = [
-        {
-            "class": one.name,
-            "auc": one.auc,
-            "auc_reference": one.auc_reference,
-            "difference": one.difference,
-            **one.interval._asdict(),
-            "z": one.z,
+    classes = []
+    for one in test.classes:
+        numbers = {name: value for name, value in vars(one).items() if name not in ("name", "interval")}
+        classes.append({"class": one.name, **numbers, **one.interval._asdict()})
+    return {**vars(test), "difference": test.difference, "classes": classes, "reason": test.reason or None}
+
+
+def _run_rows(found: Comparison) -> Iterator[dict[str, Any]]:
+    """One row per run and metric."""
+    for run in found.runs:
+        for name, one in run.metrics.items():
+            yield {
+                "run": run.name,
+                "method": run.method,
+                "preset": run.preset,
+                "role": found.role,
+                "measure": name,
+                "value_of": HOW["value"],
+                "interval_of": HOW["interval"],
+                **one.with_sd(),
+                "sd_folds": one.sd_folds,
+                "seeds": len(run.seeds),
+                "folds": found.n_folds,
+                "slides": found.n_slides,
+                "patients": found.n_patients,
+                "unit": found.unit,
+                "resamples": found.resamples,
+                "skipped_resamples": found.skipped,
+            }
+
+
+def _difference_rows(found: Comparison) -> Iterator[dict[str, Any]]:
+    """One row per pair and metric, then one per class for which DeLong's test was made; undefined is empty."""
+    for one in found.differences:
+        yield _difference_row(found, one)
+        for row in one.classes:
+            yield {
+                "run": one.run,
+                "reference": one.reference,
+                "measure": "auc",
+                "class": row.name,
+                "p_of": f"{HOW['ensemble']}: DeLong, Holm over classes",
+                "ensemble_difference": row.difference,
+                "ensemble_low": row.interval.low,
+                "ensemble_high": row.interval.high,
+                "p": row.p,
+                "p_holm": row.p_holm,
+                "holm_family": len(one.classes),
+            }
+
+
+def _difference_row(found: Comparison, one: Difference) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "run": one.run,
+        "reference": one.reference,
+        "measure": one.metric.name,
+        "class": "",
+        "difference": one.value,
+        "difference_of": HOW["difference"],
+        **one.interval._asdict(),
+        "sd": one.sd,
+        "interval_of": HOW["difference_interval"],
+        "resamples": found.resamples,
+        "skipped_resamples": one.estimate.skipped,
+    }
+    if one.ensemble is not None:
+        row |= {
+            "p_of": f"{HOW['ensemble']}: {one.ensemble.test}",
+            "ensemble_difference": one.ensemble.difference,
             "p": one.p,
             "p_holm": one.p_holm,
+            "holm_family": found.family,
         }
-        for one in test.classes
-    ]
-    return {
-        "test": test.test,
-        "value": test.value,
-        "value_reference": test.value_reference,
-        "difference": test.difference,
-        "p": test.p,
-        "classes": classes,
-        "reason": test.reason or None,
-    }
+    if one.folds is not None:
+        row |= {"folds": len(one.folds.differences), "t_folds": one.folds.t, "p_folds": one.folds.p}
+    if one.per_seed is not None:
+        row |= {
+            "p_seeds": " ".join(f"{p:.6g}" for p in one.per_seed.p),
+            "p_seeds_combined": one.per_seed.p_combined,
+            "p_seeds_rule": one.per_seed.rule,
+        }
+    return row

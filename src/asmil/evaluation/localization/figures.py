@@ -6,16 +6,13 @@ from collections.abc import Sequence
 
 import matplotlib
 import numpy as np
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, ListedColormap
-from matplotlib.figure import Figure
 
-from asmil.evaluation.figures import COLORS, STYLE, plain_text, png_bytes, raster, svg_text, tile_cells, tile_pitch
-from asmil.evaluation.localization.captions import scaling_title
 from asmil.evaluation.localization.localize import Localization
-from asmil.evaluation.localization.scaling import THRESHOLDS
+from asmil.evaluation.localization.scaling import THRESHOLDS, scaling_title
 from asmil.evaluation.localization.slide_evaluator import Mask, SlideMeasures
+from asmil.reporting.drawing import COLORS, new_figure, plain_text, png_bytes, raster, svg_text, tile_cells, tile_pitch
 from asmil.tasks.checked_arrays import Floats
 
 SPREAD = 0.16
@@ -35,14 +32,14 @@ def froc_figure(found: Localization) -> str | None:
     curves = [(scaling, one.froc) for scaling, one in found.summary.scaled.items() if not one.froc.reason]
     if not curves:
         return None
-    with rc_context(STYLE):
-        figure = Figure(figsize=(5.4, 3.6), layout="constrained")
+    with new_figure(5.4, 3.6) as figure:
         axes = figure.add_subplot()
         for number, (scaling, froc) in enumerate(curves):
             color = COLORS[number % len(COLORS)]
             fp, sensitivity = froc.average_fp[::-1], froc.sensitivity[::-1]
             last = max(*froc.fp_targets, fp[-1])
-            steps = "default" if froc.options.rule == "linear" else "steps-post"
+            # between two points as the rule reads them, so that the rings lie on the line
+            steps = {"linear": "default", "up": "steps-pre", "down": "steps-post"}[froc.options.rule]
             axes.plot(
                 np.append(fp, last),
                 np.append(sensitivity, sensitivity[-1]),
@@ -71,8 +68,7 @@ def slides_figure(found: Localization) -> str | None:
         panels.append(("Dice of tumor slides", "dice"))
     if found.summary.n_normal:
         panels.append(("specificity of normal slides", "specificity"))
-    with rc_context(STYLE):
-        figure = Figure(figsize=(5.4, 3.6), layout="constrained")
+    with new_figure(5.4, 3.6) as figure:
         for place, (title, measure) in enumerate(panels):
             axes = figure.add_subplot(1, len(panels), place + 1)
             for number, scaling in enumerate(found.protocol.scalings):
@@ -106,10 +102,9 @@ def maps_figure(found: Localization) -> bytes | None:
     if not slides:
         return None
     columns = 1 + len(found.protocol.scalings)
-    with rc_context({**STYLE, "axes.grid": False}):
-        width = min(PANEL_WIDTH * columns, MOST_WIDTH)
-        heights = [_panel_height(one, width / columns) for one in slides]
-        figure = Figure(figsize=(width, sum(heights)), layout="constrained")
+    width = min(PANEL_WIDTH * columns, MOST_WIDTH)
+    heights = [_panel_height(one, width / columns) for one in slides]
+    with new_figure(width, sum(heights), axes_grid=False) as figure:
         panels = figure.subplots(len(slides), columns, squeeze=False, height_ratios=heights)
         for row, one in zip(panels, slides, strict=True):
             _draw_row(list(row), one, found.masks.get(one.name))

@@ -15,8 +15,7 @@ import numpy.typing as npt
 from scipy import ndimage
 
 from asmil.errors import AsmilError
-from asmil.evaluation.localization.checks import mask_of
-from asmil.tasks.checked_arrays import Floats
+from asmil.tasks.checked_arrays import Floats, mask_of
 
 Booleans = npt.NDArray[np.bool_]
 Labels = npt.NDArray[np.int32]

@@ -12,7 +12,7 @@ import numpy as np
 from asmil.cohort.manifest import Cohort, read_manifest
 from asmil.cohort.splits import Roles
 from asmil.errors import AsmilError, did_you_mean
-from asmil.evaluation.bootstrap import draw_patients, number_patients, percentile_interval
+from asmil.evaluation.bootstrap import draw_patients, estimate, number_patients
 from asmil.evaluation.localization.froc_curve import Froc, FrocOptions, froc_of_hits, froc_options, resampled_froc
 from asmil.evaluation.localization.points import Conversion
 from asmil.evaluation.localization.run_maps import RunMaps
@@ -27,7 +27,7 @@ from asmil.evaluation.localization.slide_evaluator import (
 from asmil.evaluation.localization.tile_ranking import RankedTiles, resampled_ranking
 from asmil.evaluation.localization.truth import AnnotationTruth, TileTruth, Truth
 from asmil.reporting import Estimate
-from asmil.reporting.estimate import NAN, UNDEFINED
+from asmil.reporting.estimate import NAN
 from asmil.slides.annotations import ClassNames, find_annotations
 from asmil.tasks.checked_arrays import Floats
 
@@ -144,14 +144,14 @@ def localize_run(
     protocol = LocalizationProtocol(_scalings(settings, normal), options, settings.conversion, settings.radius)
     truth = _truth(settings, cohort)
     evaluator = SlideEvaluator(maps, truth, protocol, normal, n_masks)
-    evaluated = evaluator.evaluate(wanted, progress or (lambda done, total: None))
-    problems += evaluated.problems
-    if not evaluated.slides:
+    slides, masks, failed = evaluator.evaluate(wanted, progress or (lambda done, total: None))
+    problems += failed
+    if not slides:
         listed = "".join(f"\n  - {line}" for line in [*problems, *truth.notes()])
         raise AsmilError(
             f"{run}: no slide with the role {settings.role} could be evaluated{':' * bool(listed)}{listed}"
         )
-    notes = [*_run_notes(maps, cohort, settings, skipped, normal), *truth.notes(), *_spacing_notes(evaluated.slides)]
+    notes = [*_run_notes(maps, cohort, settings, skipped, normal), *truth.notes(), *_spacing_notes(slides)]
     return Localization(
         path=maps.path,
         method=maps.description.config.method,
@@ -160,9 +160,9 @@ def localize_run(
         settings=settings,
         protocol=protocol,
         normal=normal,
-        slides=tuple(evaluated.slides),
-        summary=summarize(evaluated.slides, options, settings.resamples, settings.seed),
-        masks=evaluated.masks,
+        slides=tuple(slides),
+        summary=summarize(slides, options, settings.resamples, settings.seed),
+        masks=masks,
         skipped=tuple(name for name in skipped if name in cohort),
         notes=tuple(notes),
         problems=tuple(problems),
@@ -323,14 +323,14 @@ def _summarize_scaling(
     aucs, precisions = resampled_ranking(tumor, scores, counts[1:])
     froc = froc_of_hits(hits, options)
     numbers = {
-        "froc": _estimate(np.r_[froc.score, resampled_froc(hits, options, counts[1:])], len(slides)),
+        "froc": estimate(froc.score, resampled_froc(hits, options, counts[1:]), n=len(slides)),
         "dice": _mean([one.dice for one in scaled], counts),
         "specificity": _mean([one.specificity for one in scaled], counts),
         "no_miss_regions": _mean([one.without_missed_region for one in scaled], counts),
         "no_miss_tiles": _mean([one.without_missed_tile for one in scaled], counts),
         "region_recall": _ratio([one.regions_found for one in scaled], [one.n_regions for one in slides], counts),
-        "pooled_auc": _estimate(np.r_[pooled.auc, aucs], len(slides)),
-        "pooled_ap": _estimate(np.r_[pooled.ap, precisions], len(slides)),
+        "pooled_auc": estimate(pooled.auc, aucs, n=len(slides)),
+        "pooled_ap": estimate(pooled.ap, precisions, n=len(slides)),
     }
     return ScalingSummary(numbers, froc)
 
@@ -345,10 +345,5 @@ def _ratio(parts: Sequence[float], wholes: Sequence[float], counts: Floats) -> E
     part, whole = np.array(parts, dtype=np.float64), np.array(wholes, dtype=np.float64)
     defined = ~np.isnan(part)
     above, below = counts[:, defined] @ part[defined], counts[:, defined] @ whole[defined]
-    return _estimate(np.where(below > 0, above / np.where(below > 0, below, 1.0), NAN), int(defined.sum()))
-
-
-def _estimate(samples: Floats, n_slides: int) -> Estimate:
-    """The first sample is from the slides themselves, the others are from resamples."""
-    value = float(samples[0])
-    return Estimate(value, UNDEFINED if np.isnan(value) else percentile_interval(samples[1:]), n=n_slides)
+    ratios = np.where(below > 0, above / np.where(below > 0, below, 1.0), NAN)
+    return estimate(float(ratios[0]), ratios[1:], n=int(defined.sum()))

@@ -17,9 +17,8 @@ import numpy.typing as npt
 from scipy import ndimage
 
 from asmil.errors import AsmilError, did_you_mean
-from asmil.evaluation.localization.checks import corners_of, one_per_tile
 from asmil.evaluation.localization.lesions import EIGHT_CONNECTED
-from asmil.tasks.checked_arrays import Floats, numbers_of
+from asmil.tasks.checked_arrays import Floats, corners_of, numbers_of, one_per_tile
 
 Places = npt.NDArray[np.intp]
 Conversion = Literal["nms", "tiles", "components"]

@@ -7,29 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
-from asmil.evaluation.localization.captions import (
-    TITLES,
-    convention,
-    minmax_sentences,
-    reading,
-    scaling_title,
-    sizes,
-    warnings_of,
-)
 from asmil.evaluation.localization.figures import froc_figure, maps_figure, slides_figure
 from asmil.evaluation.localization.localize import Localization
-from asmil.evaluation.localization.scaling import THRESHOLDS, Scaling
+from asmil.evaluation.localization.scaling import THRESHOLDS, Scaling, scaling_title
 from asmil.evaluation.localization.slide_evaluator import SlideMeasures
-from asmil.files import write_json, write_text
 from asmil.reporting import (
     Block,
     Cell,
     Document,
     Estimate,
     Figure,
-    Folded,
     Note,
     Row,
     Section,
@@ -37,32 +24,45 @@ from asmil.reporting import (
     Table,
     estimate_cell,
     jsonable,
-    markdown_document,
 )
-from asmil.reporting.formats import format_count, format_interval, format_number
-from asmil.reporting.page import html_document
+from asmil.reporting.files import folded_table, write_document
+from asmil.reporting.formats import format_count, format_interval, format_number, format_share
 
+FEW_PATIENTS = 10
 MOST_ROWS = 300
+TITLES = {
+    "froc": ("FROC", "mean sensitivity over the false-positive targets"),
+    "dice": ("Dice", "mean over tumor slides"),
+    "specificity": ("specificity", "share of tiles below the cut, normal slides"),
+    "no_miss_regions": ("no missed region", "share of tumor slides"),
+    "no_miss_tiles": ("no missed tile", "share of tumor slides"),
+    "region_recall": ("region recall", "regions touched by a positive tile"),
+    "pooled_auc": ("tile AUC, pooled", "tiles of all slides together"),
+    "pooled_ap": ("tile AP, pooled", "tiles of all slides together"),
+    "tile_auc": ("tile AUC", "mean over tumor slides"),
+    "tile_ap": ("tile AP", "mean over tumor slides"),
+}
+"""Title and short meaning of every measure."""
+SCALINGS: dict[Scaling, str] = {
+    "minmax": "min-max scaling of each slide, as in papers",
+    "gated": "min-max times the tumor probability of the slide, so a slide predicted as normal has no positive tile",
+    "times_n": "attention × number of tiles (uniform attention: 1)",
+    "cohort": "one scale for all slides",
+    "rank": "rank among the tiles of the slide",
+}
 
 
 def write_localization(found: Localization, folder: Path | str) -> Path:
     """Write `localization.html`, `.md`, `.json`, `.csv` and `localization_slides.csv`; return the path of the page."""
-    folder = Path(folder)
-    document = localization_document(found)
-    write_json(folder / "localization.json", localization_dict(found))
-    write_text(folder / "localization.csv", numbers_frame(found).to_csv(index=False))
-    write_text(folder / "localization_slides.csv", slides_frame(found).to_csv(index=False))
-    write_text(folder / "localization.md", markdown_document(document))
-    page = folder / "localization.html"
-    write_text(page, html_document(document))
-    return page
+    tables = {"localization": numbers_rows(found), "localization_slides": slide_rows(found)}
+    page = Path(folder) / "localization.html"
+    return write_document(localization_document(found), page, localization_dict(found), tables)
 
 
 def localization_document(found: Localization) -> Document:
     """What the report says."""
     sections = [
-        Section("Results", [_measures(found), _sensitivities(found), *_result_figures(found)]),
-        Section("Effect of min-max scaling", minmax_sentences(found)),
+        Section("Results", [_measures(found), *_result_figures(found), _sensitivities(found)]),
         Section("Slides", [*_maps(found), *_slides(found)]),
     ]
     if found.problems:
@@ -72,21 +72,56 @@ def localization_document(found: Localization) -> Document:
         kind="Localization",
         title=found.name,
         answer=_answer(found),
-        about=f"{found.method}; {convention(found)}.",
-        warnings=warnings_of(found),
+        about=f"{found.method}; {_convention(found)}.",
+        warnings=_warnings(found),
         sections=sections,
-        reading=reading(found),
+        reading=_reading(found),
     )
 
 
+def _convention(found: Localization) -> str:
+    """How FROC was computed; without this its value says nothing."""
+    protocol = found.protocol
+    radius = f" (radius {protocol.radius} tiles)" if protocol.conversion == "nms" else ""
+    preset = f"FROC preset {found.settings.preset}"
+    return f"{preset}, points by {protocol.conversion}{radius}, heat map '{found.heatmap_kind}'"
+
+
 def _answer(found: Localization) -> str:
-    numbers = found.summary.scaled["minmax"].numbers | found.summary.unscaled
+    summary = found.summary
+    numbers = summary.scaled["minmax"].numbers | summary.unscaled
+    said = []
+    if summary.n_tumor:
+        regions = sum(one.n_regions for one in found.slides)
+        marked = int(sum(one.scaled["minmax"].regions_found for one in found.slides if not one.is_normal))
+        said.append(f"The maps mark {marked} of {regions} annotated regions on {summary.n_tumor} tumor slides")
+    if summary.n_normal:
+        wrong = format_share(1 - numbers["specificity"].value)
+        said.append(f"{wrong} of the tiles of {format_count(summary.n_normal, 'normal slide')} are marked wrongly")
     shown = [
         f"{TITLES[name][0]} {format_number(numbers[name].value)} ({format_interval(numbers[name].interval)})"
         for name in ("froc", "dice", "specificity", "tile_auc")
         if not math.isnan(numbers[name].value)
     ]
-    return f"{', '.join(shown)} with min-max scaling on the {found.settings.role} part: {sizes(found)}."
+    part = f"{found.settings.role} part, {format_count(summary.n_patients, 'patient')}, min-max scaling"
+    return f"{', and '.join(said)}. {', '.join(shown)} ({part})."
+
+
+def _warnings(found: Localization) -> list[str]:
+    """What limits the numbers most."""
+    sentences = []
+    if found.settings.role != "test":
+        sentences.append(f"Optimistic: the models have seen these slides (role {found.settings.role}).")
+    counts = {"tumor": found.summary.n_tumor_patients, "normal": found.summary.n_normal_patients}
+    sentences += [
+        f"Only {format_count(count, 'patient')} with {kind} slides: the intervals are too narrow."
+        for kind, count in counts.items()
+        if 0 < count < FEW_PATIENTS
+    ]
+    for scaling, one in found.summary.scaled.items():
+        if one.froc.reason:
+            sentences.append(f"FROC is undefined under {scaling}: {one.froc.reason}.")
+    return sentences
 
 
 def _measures(found: Localization) -> Table:
@@ -118,11 +153,10 @@ def _sensitivities(found: Localization) -> Table:
 
 
 def _result_figures(found: Localization) -> list[Block]:
-    taken = ", each from the next point with more false positives" if found.protocol.options.rule == "up" else ""
     return [
         SideBySide(
             [
-                Figure(froc_figure(found), "FROC", f"Rings: the sensitivities that FROC averages{taken}."),
+                Figure(froc_figure(found), "FROC", "Rings: the sensitivities that FROC averages."),
                 Figure(slides_figure(found), "Dice and specificity", "One point per slide; bars are means."),
             ]
         )
@@ -142,41 +176,66 @@ def _slides(found: Localization) -> list[Block]:
     columns = ["slide", "tiles", "tumor tiles", "regions", "p(tumor)", "tile AUC"]
     columns += [f"{scaling} {name}" for scaling in scalings for name in ("Dice", "specificity", "regions found")]
     rows: list[Row] = []
-    for one in found.slides[:MOST_ROWS]:
+    for one in found.slides:
         row = [str(len(one.tumor)), str(int(one.tumor.sum())), str(one.n_regions)]
         row += [format_number(one.tumor_probability), format_number(one.tile_auc)]
         for measures in (one.scaled[scaling] for scaling in scalings):
             row += [format_number(measures.dice), format_number(measures.specificity)]
             row.append(format_number(measures.regions_found, 0))
         rows.append([Cell(one.name, (str(one.map.slide.label),)), *row])
-    hidden = len(found.slides) - MOST_ROWS
-    more = [f"{format_count(hidden, 'more slide')}: see localization_slides.csv."] if hidden > 0 else []
-    return [Folded(f"All slides ({len(found.slides)})", [Table(columns, rows), *more])]
+    return [folded_table("All slides", Table(columns, rows), MOST_ROWS, "localization_slides.csv")]
 
 
-def numbers_frame(found: Localization) -> pd.DataFrame:
-    """One row per measure and scaling; the scaling is empty for measures that do not depend on it."""
-    rows: list[dict[str, Any]] = []
-    for scaling, name, number in _numbers(found):
-        of_froc = name == "froc"
-        rows.append(
-            {
-                "run": found.name,
-                "method": found.method,
-                "role": found.settings.role,
-                "heatmap": found.heatmap_kind,
-                "metric": name,
-                "scaling": scaling or "",
-                "cut": THRESHOLDS[scaling] if scaling else math.nan,
-                "preset": found.settings.preset if of_froc else "",
-                "conversion": found.settings.conversion if of_froc else "",
-                "value": number.value,
-                "low": number.interval.low,
-                "high": number.interval.high,
-                "slides": number.n,
-            }
+def _reading(found: Localization) -> list[str]:
+    """How to read the numbers; docs/localization.md says more."""
+    summary = found.summary
+    froc = summary.scaled["minmax"].froc
+    scalings = found.protocol.scalings
+    sentences = [
+        "Scalings: " + "; ".join(f"{scaling}: {SCALINGS[scaling]}" for scaling in scalings) + ". Cuts are fixed; none "
+        "was chosen on these slides.",
+        f"FROC values compare only under the same preset, conversion and scaling; here: {_convention(found)}. Lesions "
+        "are the annotated regions with a margin of 37.5 um, joined where they touch; those below 275 um are isolated "
+        "tumor cells, neither targets nor false positives. All other numbers use the annotation as drawn.",
+        "A region is missed if no positive tile overlaps it. No missed tile is stricter: every tile that overlaps "
+        "tumor must be positive. Tile AUC and AP need no cut; the pooled versions also test whether scores compare "
+        "between slides.",
+        "Min-max scaling sets the highest tile of every slide to 1, also on normal slides: specificity then measures "
+        "how peaked the map is, not whether the slide looks normal.",
+        f"Intervals: {summary.resamples} bootstrap resamples of patients, each with all its slides.",
+    ]
+    if summary.n_normal:
+        forced = summary.n_normal / (froc.n_normal if froc.options.fp_slides == "normal" else froc.n_slides)
+        sentences[3] += (
+            f" It is at most {summary.best_specificity:.4f} here, and the FROC curve starts at {forced:.2f} or more "
+            "false positives per slide."
         )
-    return pd.DataFrame(rows)
+    sentences += [note[0].upper() + note[1:] + "." for note in found.notes]
+    if found.skipped:
+        sentences.append(f"Left out by the skip list: {', '.join(found.skipped)}.")
+    return sentences
+
+
+def numbers_rows(found: Localization) -> list[dict[str, Any]]:
+    """One row per measure and scaling; the scaling is empty for measures that do not depend on it."""
+    settings = found.settings
+    return [
+        {
+            "run": found.name,
+            "method": found.method,
+            "role": settings.role,
+            "heatmap": found.heatmap_kind,
+            "metric": name,
+            "scaling": scaling or "",
+            "cut": THRESHOLDS[scaling] if scaling else math.nan,
+            "preset": settings.preset if name == "froc" else "",
+            "conversion": settings.conversion if name == "froc" else "",
+            "value": number.value,
+            **number.interval._asdict(),
+            "slides": number.n,
+        }
+        for scaling, name, number in _numbers(found)
+    ]
 
 
 def _numbers(found: Localization) -> Iterator[tuple[Scaling | None, str, Estimate]]:
@@ -187,13 +246,13 @@ def _numbers(found: Localization) -> Iterator[tuple[Scaling | None, str, Estimat
         yield None, name, number
 
 
-def slides_frame(found: Localization) -> pd.DataFrame:
+def slide_rows(found: Localization) -> list[dict[str, Any]]:
     """One row per slide; the columns of a scaling start with its name."""
-    return pd.DataFrame([_slide_row(one) for one in found.slides])
+    return [_slide_row(one) for one in found.slides]
 
 
 def _slide_row(one: SlideMeasures) -> dict[str, Any]:
-    slide, frame = one.map.slide, one.map.frame
+    slide = one.map.slide
     row: dict[str, Any] = {
         "slide": slide.slide,
         "patient": slide.patient,
@@ -206,7 +265,7 @@ def _slide_row(one: SlideMeasures) -> dict[str, Any]:
         "regions": one.n_regions,
         "lesions": one.n_lesions,
         "itc": one.n_itc,
-        "mask_pixel_um": frame.um_per_pixel,
+        "mask_pixel_um": one.map.frame.um_per_pixel,
         "tumor_probability": one.tumor_probability,
         "tile_auc": one.tile_auc,
         "tile_ap": one.tile_ap,
@@ -230,23 +289,22 @@ def _slide_row(one: SlideMeasures) -> dict[str, Any]:
 def localization_dict(found: Localization) -> dict[str, Any]:
     """Everything found, ready for JSON: undefined numbers are None."""
     summary, settings = found.summary, found.settings
-    scalings = {}
-    for scaling, one in summary.scaled.items():
-        froc = one.froc
-        curve = {
-            "average_fp": froc.average_fp,
-            "sensitivity": froc.sensitivity,
-            "fp_targets": froc.fp_targets,
-            "sensitivities": froc.sensitivities,
-            "lesions": froc.n_lesions,
-            "reason": froc.reason,
-        }
-        scalings[scaling] = {
+    scalings = {
+        scaling: {
             "cut": THRESHOLDS[scaling],
             "measures": _estimates(one.numbers),
-            "froc_curve": jsonable(curve),
+            "froc_curve": {
+                "average_fp": one.froc.average_fp,
+                "sensitivity": one.froc.sensitivity,
+                "fp_targets": one.froc.fp_targets,
+                "sensitivities": one.froc.sensitivities,
+                "lesions": one.froc.n_lesions,
+                "reason": one.froc.reason,
+            },
         }
-    return {
+        for scaling, one in summary.scaled.items()
+    }
+    content = {
         "run": str(found.path),
         "name": found.name,
         "method": found.method,
@@ -261,13 +319,14 @@ def localization_dict(found: Localization) -> dict[str, Any]:
         "normal_slides": summary.n_normal,
         "patients": summary.n_patients,
         "resamples": summary.resamples,
-        "highest_specificity_with_minmax": jsonable(summary.best_specificity),
+        "highest_specificity_with_minmax": summary.best_specificity,
         "measures": _estimates(summary.unscaled),
         "scalings": scalings,
-        "left_out": list(found.skipped),
-        "notes": list(found.notes),
-        "not_judged": list(found.problems),
+        "left_out": found.skipped,
+        "notes": found.notes,
+        "not_judged": found.problems,
     }
+    return dict(jsonable(content))
 
 
 def _estimates(numbers: dict[str, Estimate]) -> dict[str, Any]:

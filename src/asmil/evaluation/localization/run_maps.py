@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import torch
 
 from asmil.cohort.features import inspect_features, read_bag
 from asmil.cohort.manifest import Slide
 from asmil.cohort.splits import Roles, Splits
 from asmil.errors import AsmilError, did_you_mean
 from asmil.evaluation.localization.tile_maps import Frame, frame_of
-from asmil.models.base import MILModel
-from asmil.models.inference import infer
-from asmil.tasks.classification import Classification
-from asmil.training.prediction import RunPredictor
+from asmil.tasks.prediction_format import prediction_format
+from asmil.training.prediction import RunPredictor, TrainedModel
 
 
 @dataclass(frozen=True)
@@ -52,9 +48,8 @@ class RunMaps:
         self.role = role
         self.description = self._predictor.description
         kind = self.description.config.task.kind
-        if kind != "classification":
+        if prediction_format(kind).part_name != "class":
             raise AsmilError(f"{run}: the task is {kind}; localization needs classes, to tell normal from tumor slides")
-        self._task = Classification(self.description.classes)
         splits = Splits.load(self._predictor.folder.splits).table
         self._roles_of_slide = _roles_by(splits, "slide")
         self._roles_of_patient = _roles_by(splits, "patient")
@@ -94,24 +89,21 @@ class RunMaps:
         bag = read_bag(slide.source, slide.slide, slide.mpp or info.mpp)
         if bag.coords is None:
             raise AsmilError(f"{slide.slide}: its features have no coordinates ({slide.source}); extract them again")
-        models = self._models(slide)
-        heat, probabilities = [], []
-        for model in models:
-            output = infer(model, model.prepare(bag), self._predictor.device)
-            heat.append(model.heatmap(output, self.kind).double())
-            probabilities.append(self._task.probabilities(output.logits[None])[0])
-        coords = bag.coords.numpy().astype(np.int64)
+        trained = self._trained(slide)
+        found = self._predictor.predict_bag(bag, attention=True, trained=trained, heatmap_kind=self.kind)
+        assert found.heatmap is not None
+        heat, coords = found.heatmap.astype(np.float64), bag.coords.numpy().astype(np.int64)
         frame = frame_of(slide.slide, info, coords, slide.mpp)
-        return SlideMap(slide, coords, _mean(heat), _mean(probabilities), len(models), frame)
+        return SlideMap(slide, coords, heat, found.probabilities, len(trained), frame)
 
     def _roles(self, slide: Slide) -> dict[str, set[int]]:
         """The folds of every role that a slide has, or that the other slides of its patient have."""
         return self._roles_of_slide.get(slide.slide) or self._roles_of_patient.get(slide.patient, {})
 
-    def _models(self, slide: Slide) -> list[MILModel]:
+    def _trained(self, slide: Slide) -> list[TrainedModel]:
         roles = self._roles(slide)
         folds = roles.get(self.role, set())
-        found = [one.model for one in self._predictor.trained if not roles or one.fold in folds]
+        found = [one for one in self._predictor.trained if not roles or one.fold in folds]
         if not found:
             raise AsmilError(
                 f"{slide.slide}: no training of the fold in which its role is {self.role} is finished; finish the "
@@ -126,7 +118,3 @@ def _roles_by(splits: pd.DataFrame, column: str) -> dict[str, dict[str, set[int]
     for name, role, fold in zip(splits[column], splits["role"], splits["fold"], strict=True):
         found.setdefault(str(name), {}).setdefault(str(role), set()).add(int(fold))
     return found
-
-
-def _mean(values: Sequence[torch.Tensor]) -> npt.NDArray[np.float64]:
-    return np.asarray(torch.stack(list(values)).mean(dim=0).numpy(), dtype=np.float64)

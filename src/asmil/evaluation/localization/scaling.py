@@ -23,6 +23,11 @@ THRESHOLDS: dict[Scaling, float] = {"minmax": 0.5, "rank": 0.5, "times_n": 1.0, 
 """A tile is positive from this score on."""
 
 
+def scaling_title(scaling: Scaling) -> str:
+    """A scaling with its threshold."""
+    return f"{scaling}, cut\u00a0{THRESHOLDS[scaling]:g}"
+
+
 def scale_scores(
     attention: npt.ArrayLike,
     scaling: Scaling = "minmax",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -91,15 +91,6 @@ class SlideMeasures:
         return self.map.slide.slide
 
 
-@dataclass
-class EvaluatedSlides:
-    """The measures of the slides, the masks of the first tumor slides, and why other slides failed."""
-
-    slides: list[SlideMeasures] = field(default_factory=list)
-    masks: dict[str, Mask] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
-
-
 @dataclass(frozen=True)
 class SlideEvaluator:
     """Compares the maps of a run with the truth; a slide that fails does not stop the others.
@@ -114,39 +105,47 @@ class SlideEvaluator:
     normal: frozenset[str]
     n_masks: int
 
-    def evaluate(self, slides: Sequence[Slide], progress: Progress) -> EvaluatedSlides:
-        """Pass over the slides twice: all maps first, since a scaling may need them all, then the truth of each."""
-        evaluated = EvaluatedSlides()
+    def evaluate(
+        self, slides: Sequence[Slide], progress: Progress
+    ) -> tuple[list[SlideMeasures], dict[str, Mask], list[str]]:
+        """The measures of the slides, the masks of the first tumor slides, and why other slides failed.
+
+        There are two passes: all maps first, since a scaling may need them all, then the truth of each.
+        """
+        measured: list[SlideMeasures] = []
+        masks: dict[str, Mask] = {}
+        problems: list[str] = []
         read: list[SlideMap] = []
         for done, slide in enumerate(slides, start=1):
             try:
                 read.append(self.maps.read(slide))
             except AsmilError as error:
-                evaluated.problems.append(_describe(slide, error))
+                problems.append(_describe(slide, error))
             progress(done, 2 * len(slides))
         limits = limits_of(read, self._is_attention) if read and "cohort" in self.protocol.scalings else None
         for done, one in enumerate(read, start=1):
             try:
-                self._evaluate_one(one, limits, evaluated)
+                tumor = self._tumor_mask(one)
+                measured.append(self._measure(one, tumor, limits))
+                if tumor is not None and len(masks) < self.n_masks:
+                    masks[one.slide.slide] = tumor
             except AsmilError as error:
-                evaluated.problems.append(_describe(one.slide, error))
+                problems.append(_describe(one.slide, error))
             progress(len(slides) + done, len(slides) + len(read))
-        return evaluated
+        return measured, masks, problems
 
     @property
     def _is_attention(self) -> bool:
         return self.maps.kind == "attention"
 
-    def _evaluate_one(self, one: SlideMap, limits: tuple[float, float] | None, evaluated: EvaluatedSlides) -> None:
-        tumor = self._tumor_mask(one)
-        probability = self._tumor_probability(one)
+    def _measure(self, one: SlideMap, tumor: Mask | None, limits: tuple[float, float] | None) -> SlideMeasures:
+        normal = [place for place, name in enumerate(self.maps.description.classes) if name in self.normal]
+        probability = float(np.clip(1 - one.probabilities[normal].sum(), 0, 1))
         scores = {
             scaling: scaled_map(one.heat, scaling, probability, limits, self._is_attention)
             for scaling in self.protocol.scalings
         }
-        evaluated.slides.append(measure_slide(one, tumor, probability, scores, self.protocol))
-        if tumor is not None and len(evaluated.masks) < self.n_masks:
-            evaluated.masks[one.slide.slide] = tumor
+        return measure_slide(one, tumor, probability, scores, self.protocol)
 
     def _tumor_mask(self, one: SlideMap) -> Mask | None:
         """The mask of a tumor slide, None for a normal one; a truth that contradicts the label is an error."""
@@ -167,10 +166,6 @@ class SlideEvaluator:
                 "or leave the slide out with --skip-list"
             )
         return mask
-
-    def _tumor_probability(self, one: SlideMap) -> float:
-        normal = [place for place, name in enumerate(self.maps.description.classes) if name in self.normal]
-        return float(np.clip(1 - one.probabilities[normal].sum(), 0, 1))
 
 
 def _describe(slide: Slide, error: AsmilError) -> str:

@@ -15,9 +15,8 @@ import numpy.typing as npt
 
 from asmil.cohort.source import FeatureInfo
 from asmil.errors import AsmilError
-from asmil.evaluation.localization.checks import corners_of, flags_of, mask_of, one_per_tile
 from asmil.evaluation.localization.lesions import CAMELYON_UM_PER_PIXEL, MASK_DOWNSAMPLE, label_regions
-from asmil.tasks.checked_arrays import Floats, numbers_of
+from asmil.tasks.checked_arrays import Floats, corners_of, flags_of, mask_of, numbers_of, one_per_tile
 
 Booleans = npt.NDArray[np.bool_]
 Integers = npt.NDArray[np.intp]
@@ -155,7 +154,7 @@ def frame_of(slide: str, info: FeatureInfo, coords: npt.NDArray[np.int64], mpp: 
     """
     side_um = info.tile_side_um
     mpp = info.mpp or mpp or (side_um / info.tile_px_level0 if side_um and info.tile_px_level0 else None)
-    tile_px = info.tile_px_level0 or (side_um / mpp if side_um and mpp else None)
+    tile_px = info.tile_side_level0(mpp)
     if tile_px is None:
         raise AsmilError(
             f"{slide}: the size of its tiles at level 0 is unknown ({info.source}); extract the features again"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from asmil.evaluation.run import setting
+from asmil.training.finished_run import setting
 
 FEWEST_TILES = 10
 """Slides with this many tiles or fewer raise no alarm: their attention is flat or peaked by chance."""
@@ -19,6 +19,9 @@ MOVING_RELATIVE = 0.005
 DISAGREEING_OVERLAP = 0.2
 DISAGREEING_RANKS = 0.5
 TRAININGS_NAMED = 4
+TRAINING = ["fold", "seed"]
+
+Config = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -29,8 +32,21 @@ class Alarm:
     text: str
     advice: str
 
+    @property
+    def short(self) -> str:
+        """One sentence for the top of every report that concerns the run."""
+        return f"{SHORT[self.kind]} {self.advice}"
 
-def run_label(config: Mapping[str, Any]) -> str:
+
+SHORT = {
+    "uniform": "Attention is flat: the model averages all tiles. Do not read the heat maps.",
+    "one_tile": "Attention is on one tile: each prediction rests on a single tile. Check what it shows.",
+    "moving": "Attention was still moving when training ended: the map of another epoch would look different.",
+    "seeds_disagree": "Seeds disagree about where to look: a map of one seed is not the map of the method.",
+}
+
+
+def run_label(config: Config) -> str:
     """The method, and the changes to its attention, in a few words for a legend.
 
     >>> run_label({"method": "abmil", "preset": "paper", "anchor": {"normalizer": "nsf", "weight": 0.1}})
@@ -47,16 +63,11 @@ def run_label(config: Mapping[str, Any]) -> str:
         weight = setting(config, "anchor", "weight")
         weighted = "" if weight in (None, 1) else f", weight {weight:g}"
         parts.append(f"anchor ({setting(config, 'anchor', 'normalizer')}{weighted})")
-    for name in config.get("stabilizers") or {}:
-        weight = setting(config, "stabilizers", name, "weight")
-        if weight:
-            parts.append(f"{name} {weight:g}")
-    return " + ".join(parts)
+    weights = {name: setting(config, "stabilizers", name, "weight") for name in config.get("stabilizers") or {}}
+    return " + ".join(parts + [f"{name} {weight:g}" for name, weight in weights.items() if weight])
 
 
-def alarms_of(
-    config: Mapping[str, Any], times: pd.DataFrame, slides: pd.DataFrame, agreement: pd.DataFrame
-) -> tuple[Alarm, ...]:
+def alarms_of(config: Config, times: pd.DataFrame, slides: pd.DataFrame, agreement: pd.DataFrame) -> tuple[Alarm, ...]:
     """All alarms raised by the tables of a run."""
     eligible = slides[slides["n_tiles"] > FEWEST_TILES]
     uniform = _uniform(config, times, eligible)
@@ -69,15 +80,17 @@ def alarms_of(
     return tuple(alarm for alarm in found if alarm is not None)
 
 
-def _uniform(config: Mapping[str, Any], times: pd.DataFrame, slides: pd.DataFrame) -> Alarm | None:
+def _uniform(config: Config, times: pd.DataFrame, slides: pd.DataFrame) -> Alarm | None:
     flat = slides["effective_share"] > UNIFORM_SHARE
     extent = _extent(slides, flat)
     if extent is None:
         return None
-    shares = times.groupby(["fold", "seed", "slide"])["effective_share"].agg(["min", "last"])
-    others = slides[flat].join(shares, on=["fold", "seed", "slide"])
+    shares = times.groupby([*TRAINING, "slide"])["effective_share"].agg(["min", "last"])
+    others = slides[flat].join(shares, on=[*TRAINING, "slide"])
     lowest, last = others["min"].median(), others["last"].median()
-    proposals = [*_less_flattening(config), _learn_faster(config), _train_longer(config)]
+    faster = f"raise the learning rate with {_scaled(config, 3, 'training', 'lr')}"
+    longer = f"train longer with {_scaled(config, 2, 'training', 'epochs')}"
+    proposals = [*_less_flattening(config), faster, longer]
     if others["min"].min() > UNIFORM_SHARE:
         when = "at every recording"
     elif last > UNIFORM_SHARE:
@@ -85,63 +98,52 @@ def _uniform(config: Mapping[str, Any], times: pd.DataFrame, slides: pd.DataFram
     else:
         when = f"at the epoch that was kept, but not at the end of the training (share {last:.2f} there)"
         proposals = ["keep the last epoch with `--set training.select=last`"]
-    median = slides.loc[flat, "effective_share"].median()
     return Alarm(
         "uniform",
         f"the attention is nearly uniform {when}, {extent}: the effective share is above {UNIFORM_SHARE:g} (median "
-        f"{median:.3f}). The tiles are pooled almost as a plain mean, and a small JSD means nothing, since a flat "
-        "attention cannot move; the order of the tiles may still be right.",
+        f"{slides.loc[flat, 'effective_share'].median():.3f}). The tiles are pooled almost as a plain mean, and a "
+        "small JSD means nothing, since a flat attention cannot move; the order of the tiles may still be right.",
         _to_try(proposals),
     )
 
 
-def _one_tile(config: Mapping[str, Any], slides: pd.DataFrame) -> Alarm | None:
+def _one_tile(config: Config, slides: pd.DataFrame) -> Alarm | None:
     peaked = slides["max_weight"] > ONE_TILE_WEIGHT
     extent = _extent(slides, peaked)
     if extent is None:
         return None
-    median = slides.loc[peaked, "max_weight"].median()
+    proposals = [*_own_rule(config, ("sparsemax", "entmax")), _more_anchor(config), _more_entropy(config)]
     return Alarm(
         "one_tile",
         f"one tile gets nearly all of the attention {extent}: its weight is above {ONE_TILE_WEIGHT:g} (median "
-        f"{median:.3f}). The prediction rests on that tile alone; check whether it shows the lesion or an artifact.",
-        _to_try(
-            [
-                *_own_rule(config, ("sparsemax", "entmax")),
-                _more_anchor(config),
-                _more_entropy(config),
-                _learn_slower(config),
-            ]
-        ),
+        f"{slides.loc[peaked, 'max_weight'].median():.3f}). The prediction rests on that tile alone; check whether it "
+        "shows the lesion or an artifact.",
+        _to_try([*proposals, _learn_slower(config)]),
     )
 
 
-def _moving(config: Mapping[str, Any], times: pd.DataFrame, slides: pd.DataFrame) -> Alarm | None:
+def _moving(config: Config, times: pd.DataFrame, slides: pd.DataFrame) -> Alarm | None:
     ended = slides[slides["finished"].astype(bool)]
     moving = (ended["jsd_late"] > MOVING_JSD) & (ended["jsd_relative"] > MOVING_RELATIVE)
     extent = _extent(ended, moving)
     if extent is None:
         return None
     seen = ended[moving]
-    apart = times.groupby(["fold", "seed", "slide"])["epoch"].diff().median()
+    apart = times.groupby([*TRAINING, "slide"])["epoch"].diff().median()
     step = "from one epoch to the next" if apart == 1 else f"between recordings {apart:.2g} epochs apart"
-    proposals = [_more_anchor(config), _learn_slower(config)]
+    calmer = "use more slides per step with `--set training.accumulate=4`"
     if setting(config, "training", "schedule") == "constant":
-        proposals.append(
-            "decay the learning rate with `--set training.schedule=cosine`, which stops any model at its end"
-        )
-    else:
-        proposals.append("use more slides per step with `--set training.accumulate=4`")
+        calmer = "decay the learning rate with `--set training.schedule=cosine`, which stops any model at its end"
     return Alarm(
         "moving",
         f"the attention was still moving when the training ended, {extent}: {step} the late JSD is "
         f"{seen['jsd_late'].median():.3f} nats, {100 * seen['jsd_relative'].median():.1f} % of ln N - entropy "
         "(medians). The map of another epoch would look different.",
-        _to_try(proposals),
+        _to_try([_more_anchor(config), _learn_slower(config), calmer]),
     )
 
 
-def _seeds_disagree(config: Mapping[str, Any], agreement: pd.DataFrame, *, flat: bool) -> Alarm | None:
+def _seeds_disagree(config: Config, agreement: pd.DataFrame, *, flat: bool) -> Alarm | None:
     if agreement.empty:
         return None
     alike = agreement.groupby(["fold", "slide"])[["top1_overlap", "rank_correlation"]].mean()
@@ -174,11 +176,10 @@ def _extent(slides: pd.DataFrame, flags: pd.Series[bool]) -> str | None:
 
 
 def _to_try(proposals: list[str]) -> str:
-    """The proposals as one sentence."""
     return "Try: " + "; or ".join(proposals) + "."
 
 
-def _less_flattening(config: Mapping[str, Any]) -> list[str]:
+def _less_flattening(config: Config) -> list[str]:
     """Ways to weaken the settings that make attention flat."""
     if config.get("method") == "asmil" and config.get("preset") == "paper":
         return ["use larger initial tokens and a weaker anchor: `--preset recommended`"]
@@ -196,27 +197,19 @@ def _less_flattening(config: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _own_rule(config: Mapping[str, Any], blamed: tuple[str, ...]) -> list[str]:
+def _own_rule(config: Config, blamed: tuple[str, ...]) -> list[str]:
     """Return to the method's own normalizer, if one of the blamed ones replaced it."""
-    if setting(config, "attention", "normalizer") not in blamed:
-        return []
-    return ["return to the method's own normalizer with `--set attention.normalizer=own`"]
+    replaced = setting(config, "attention", "normalizer") in blamed
+    return ["return to the method's own normalizer with `--set attention.normalizer=own`"] if replaced else []
 
 
-def _train_longer(config: Mapping[str, Any]) -> str:
-    """Twice the epochs."""
-    return f"train longer with {_scaled(config, 2, 'training', 'epochs')}"
-
-
-def _more_anchor(config: Mapping[str, Any]) -> str:
-    """An anchor, or a stronger one."""
+def _more_anchor(config: Config) -> str:
     if not _has_anchor(config):
         return "add an anchor: `--anchor nsf`"
     return f"strengthen the anchor with {_scaled(config, 10, 'anchor', 'weight')}"
 
 
-def _more_entropy(config: Mapping[str, Any]) -> str:
-    """An entropy term, or a stronger one."""
+def _more_entropy(config: Config) -> str:
     if config.get("method") == "aem":
         return f"strengthen the entropy term with {_scaled(config, 10, 'model', 'weight')}"
     if setting(config, "stabilizers", "entropy", "weight"):
@@ -224,17 +217,11 @@ def _more_entropy(config: Mapping[str, Any]) -> str:
     return "add an entropy term: `--stabilizer entropy=0.1`"
 
 
-def _learn_slower(config: Mapping[str, Any]) -> str:
-    """A third of the learning rate."""
+def _learn_slower(config: Config) -> str:
     return f"lower the learning rate with {_scaled(config, 1 / 3, 'training', 'lr')}"
 
 
-def _learn_faster(config: Mapping[str, Any]) -> str:
-    """Three times the learning rate."""
-    return f"raise the learning rate with {_scaled(config, 3, 'training', 'lr')}"
-
-
-def _scaled(config: Mapping[str, Any], factor: float, *keys: str) -> str:
+def _scaled(config: Config, factor: float, *keys: str) -> str:
     """A setting times a factor, as a command-line option, with its present value if the settings name it."""
     name, now = ".".join(keys), setting(config, *keys)
     if not isinstance(now, int | float):
@@ -242,6 +229,5 @@ def _scaled(config: Mapping[str, Any], factor: float, *keys: str) -> str:
     return f"`--set {name}={now * factor:.3g}` (now {now:g})"
 
 
-def _has_anchor(config: Mapping[str, Any]) -> bool:
-    """Whether an anchor was trained on."""
+def _has_anchor(config: Config) -> bool:
     return setting(config, "anchor", "normalizer") not in (None, "none") and setting(config, "anchor", "weight") != 0

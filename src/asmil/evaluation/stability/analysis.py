@@ -11,15 +11,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from asmil.attention import measures
+from asmil.attention.measures import in_blocks
 from asmil.errors import AsmilError
-from asmil.evaluation.run import setting
-from asmil.evaluation.stability import measures
+from asmil.evaluation.rows import unique_names
 from asmil.evaluation.stability.alarms import Alarm, alarms_of, run_label
-from asmil.evaluation.stability.measures import in_blocks
 from asmil.files import write_json, write_text
 from asmil.reporting import jsonable
 from asmil.tasks.checked_arrays import Floats
+from asmil.tasks.prediction_format import prediction_format
 from asmil.training.attention_file import AttentionRecord, read_attention
+from asmil.training.finished_run import setting
 from asmil.training.layout import RunLayout
 from asmil.training.notes import read_kept_epoch
 
@@ -66,7 +68,7 @@ def read_stability(run: Path | str) -> RunStability:
     """Measure the attention that a run recorded, slide by slide; unfinished trainings are included."""
     layout = RunLayout(run)
     config = layout.read_values()
-    classifies = setting(config, "task", "kind") in (None, "classification")
+    has_classes = prediction_format(setting(config, "task", "kind") or "classification").part_name == "class"
     trainings, courses, slides = [], [], []
     for fold, seed, folder in layout.trainings():
         record = read_attention(folder)
@@ -76,7 +78,7 @@ def read_stability(run: Path | str) -> RunStability:
         trainings.append(training)
         finished = (folder / "predictions.parquet").is_file()
         for place in range(len(record.slides)):
-            course = _course(training, place, classifies)
+            course = _course(training, place, has_classes)
             courses.append(course)
             slides.append(_slide_row(course, training.kept, finished))
     if not trainings:
@@ -136,18 +138,12 @@ def write_tables(stabilities: Sequence[RunStability], folder: Path | str) -> Non
         "epochs": [stability.times for stability in stabilities],
         "agreement": [stability.agreement for stability in stabilities],
     }
-    names = run_names(stabilities)
+    names = unique_names([one.path for one in stabilities])
     for part, tables in parts.items():
         named = [table.assign(run=name)[["run", *table.columns]] for name, table in zip(names, tables, strict=True)]
         joined = pd.concat([table for table in named if len(table)] or named[:1])
         write_text(folder / f"stability_{part}.csv", joined.to_csv(index=False))
     write_json(folder / "stability.json", [summary_of(stability) for stability in stabilities])
-
-
-def run_names(stabilities: Sequence[RunStability]) -> list[str]:
-    """The names of the folders, or their paths if two have the same name."""
-    names = [stability.name for stability in stabilities]
-    return names if len(set(names)) == len(names) else [str(stability.path) for stability in stabilities]
 
 
 def summary_of(stability: RunStability) -> dict[str, Any]:
@@ -194,7 +190,7 @@ def late_recordings(n_recordings: int) -> int:
     return LATE_RECORDINGS if n_recordings >= 2 * LATE_RECORDINGS else max(1, n_recordings // 2)
 
 
-def _course(training: TrainingStability, place: int, classifies: bool) -> pd.DataFrame:
+def _course(training: TrainingStability, place: int, has_classes: bool) -> pd.DataFrame:
     """One slide of a training, one row per recording; cross-entropy is only defined for classification."""
     record = training.record
     attention = record.attention(place)
@@ -215,7 +211,7 @@ def _course(training: TrainingStability, place: int, classifies: bool) -> pd.Dat
         "step": record.steps,
         "jsd_previous": jsd_previous,
         "jsd_final": in_blocks(measures.jsd, attention, np.broadcast_to(attention[-1], attention.shape)),
-        "ce": measures.cross_entropy(record.logits[:, place], target) if classifies else np.nan,
+        "ce": measures.cross_entropy(record.logits[:, place], target) if has_classes else np.nan,
         "entropy": entropy,
         "effective_tiles": effective_tiles,
         "effective_share": effective_tiles / n_tiles,

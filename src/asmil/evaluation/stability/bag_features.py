@@ -6,14 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure as Drawing
 
-from asmil.evaluation.figures import COLORS, STYLE, plain_text, svg_text
 from asmil.evaluation.stability.analysis import RunStability, TrainingStability
 from asmil.evaluation.stability.figures import default_epochs, nearest_recording
 from asmil.reporting import Figure
+from asmil.reporting.drawing import COLORS, new_figure, plain_text, svg_text
 from asmil.tasks.checked_arrays import Floats
 from asmil.training.attention_file import AttentionRecord
 
@@ -40,11 +38,9 @@ def bag_feature_figure(stability: RunStability, epochs: Sequence[float] | None =
         return Figure(None, TITLE, "Not drawn: some bag features are not finite.")
     slides = drawn_slides(record, MOST_POINTS // len(recordings))
     caption = (
-        f"Fold {training.fold}, seed {training.seed}; one point per slide, one t-SNE of the bag features of all panels "
-        "(scikit-learn, initialized with principal components, fixed seed). Panels are centered and have the same "
-        "scale, so their spreads compare, but distances in a t-SNE mean little. The silhouette is that of the classes "
-        "in the bag features themselves, from -1 to 1, above 0 if classes are separate; training slides separate more "
-        "easily than others."
+        f"Fold {training.fold}, seed {training.seed}; one point per slide, one t-SNE of all panels; its distances mean "
+        "little. The silhouette of the classes is that of the bag features themselves, from -1 to 1, above 0 if they "
+        "are separate."
     )
     if len(slides) < len(record.slides):
         caption += f" {len(slides)} of {len(record.slides)} slides are drawn; the silhouette is of all."
@@ -100,8 +96,7 @@ def _draw(training: TrainingStability, recordings: Sequence[int], slides: npt.ND
     span = 1.16 * np.ptp(places, axis=1).max(axis=0) + 1e-9
     n_columns = min(6, len(recordings))
     n_rows = -(-len(recordings) // n_columns)
-    with rc_context(STYLE):
-        figure = Drawing(figsize=(11.2, 2.5 * n_rows + 0.4), layout="constrained")
+    with new_figure(11.2, 2.5 * n_rows + 0.4) as figure:
         panels = figure.subplots(n_rows, n_columns, squeeze=False).ravel()
         for axes in panels[len(recordings) :]:
             axes.set_axis_off()

@@ -7,37 +7,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.figure import Figure as Drawing
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+from asmil.attention.measures import effective_tiles, top_mass
 from asmil.errors import AsmilError, did_you_mean
-from asmil.evaluation.figures import COLORS, STYLE, plain_text, svg_text
-from asmil.evaluation.run import setting
 from asmil.evaluation.stability.analysis import RunStability, TrainingStability
-from asmil.evaluation.stability.measures import effective_tiles, top_mass
 from asmil.reporting import Figure
+from asmil.reporting.drawing import COLORS, EDGE, new_figure, plain_text, svg_text
 from asmil.reporting.formats import format_share, format_significant
 from asmil.tasks.checked_arrays import Floats
-
-LineStyle = Literal["-", "--", ":"]
+from asmil.training.finished_run import setting
 
 PANELS = {
-    "jsd_previous": ("movement", "JSD to the previous recording (nats)"),
-    "ce": ("fit", "cross-entropy (nats)"),
-    "effective_share": ("concentration", "effective share of tiles, exp(H) / N"),
+    "jsd_previous": ("Movement", "JSD to the previous recording (nats)"),
+    "effective_share": ("Concentration", "effective share of tiles, exp(H) / N"),
+    "ce": ("Fit", "cross-entropy (nats)"),
 }
-LEGEND_COLUMNS = 3
-LINE_STYLES: tuple[LineStyle, ...] = ("-", "--", ":")
+LINE_STYLES: tuple[Literal["-", "--", ":"], ...] = ("-", "--", ":")
 LOGARITHMIC_FROM = 30.0
 """An axis is logarithmic if the largest value is more than this many times the smallest."""
 MAX_POINTS = 400
@@ -58,26 +51,33 @@ SMALLEST_DRAWN = 1e-5
 BINS = 60
 
 
-def course_figure(stabilities: Sequence[RunStability]) -> Figure:
-    """JSD, cross-entropy and effective share over epochs, one color per run."""
-    names = legend_names(stabilities)
+def course_figures(stabilities: Sequence[RunStability]) -> dict[str, Figure]:
+    """JSD, effective share and cross-entropy over epochs, one color per run; cross-entropy only for classification."""
+    # survival and regression have no cross-entropy
+    classifies = any(stability.times["ce"].notna().any() for stability in stabilities)
+    return {
+        f"course_{column}": Figure(_draw_courses(stabilities, column, *titles), titles[0])
+        for column, titles in PANELS.items()
+        if column != "ce" or classifies
+    }
+
+
+def course_caption(stabilities: Sequence[RunStability]) -> str:
+    """How to read the courses, and the learning rates behind them."""
     lines = "Lines are means over the recorded slides."
     if any(len(stability.trainings) > 1 for stability in stabilities):
         lines = "Thin lines are single trainings (means over slides), thick lines the mean over trainings."
     schedules: dict[str, list[str]] = {}
-    for name, stability in zip(names, stabilities, strict=True):
+    for name, stability in zip(legend_names(stabilities), stabilities, strict=True):
         schedules.setdefault(schedule_sentence(stability.config), []).append(name)
-    of_all = len(schedules) == 1
-    rates = " ".join(
-        f"Learning rate: {schedule}" if of_all else f"Learning rate of {', '.join(runs)}: {schedule}"
+    rates = [
+        f"Learning rate{' of ' + ', '.join(runs) if len(schedules) > 1 else ''}: {schedule}"
         for schedule, runs in schedules.items()
+    ]
+    return (
+        f"{lines} Rings mark the epochs that were kept. Read movement together with concentration: a flat attention "
+        f"(share near 1) hardly moves; it is stable but useless. {' '.join(rates)}"
     )
-    caption = (
-        f"{lines} Rings mark the epochs that were kept. Read the first panel together with the last: a flat attention "
-        "(share near 1) hardly moves; it is stable but useless. "
-        f"{rates}"
-    )
-    return Figure(_draw_courses(stabilities, names), "Attention during training", caption)
 
 
 def schedule_sentence(config: Mapping[str, Any]) -> str:
@@ -97,46 +97,33 @@ def schedule_sentence(config: Mapping[str, Any]) -> str:
     return f"{schedule}, {lr:g}{fall}; {meaning}."
 
 
-def _draw_courses(stabilities: Sequence[RunStability], names: Sequence[str]) -> str:
-    looks = [_look(number) for number in range(len(stabilities))]
-    with rc_context(STYLE):
-        figure = Drawing(figsize=(11.2, 3.2 + 0.22 * -(-len(stabilities) // LEGEND_COLUMNS)), layout="constrained")
-        # survival and regression have no cross-entropy
-        classifies = any(stability.times["ce"].notna().any() for stability in stabilities)
-        panels = {column: words for column, words in PANELS.items() if column != "ce" or classifies}
-        for place, (column, (title, label)) in enumerate(panels.items(), 1):
-            axes = figure.add_subplot(1, len(panels), place)
-            drawn = [_draw_run(axes, run, column, *look) for run, look in zip(stabilities, looks, strict=True)]
-            axes.set(title=title, xlabel="epoch", ylabel=label)
-            _scale_values(axes, np.concatenate(drawn), share=column == "effective_share")
-            _scale_epochs(axes)
-        handles = [
-            Line2D([], [], color=color, linestyle=style, linewidth=1.9, label=plain_text(name))
-            for name, (color, style) in zip(names, looks, strict=True)
-        ]
-        figure.legend(handles=handles, loc="outside lower center", ncols=min(LEGEND_COLUMNS, len(handles)))
+def _draw_courses(stabilities: Sequence[RunStability], column: str, title: str, label: str) -> str:
+    with new_figure(5.2, 3.2 + 0.2 * len(stabilities)) as figure:
+        axes, drawn = figure.add_subplot(), []
+        for number, (name, run) in enumerate(zip(legend_names(stabilities), stabilities, strict=True)):
+            look = {"color": COLORS[number % len(COLORS)], "linestyle": LINE_STYLES[number // len(COLORS) % 3]}
+            drawn.append(_draw_run(axes, run, column, look, plain_text(name)))
+        axes.set(title=title, xlabel="epoch", ylabel=label)
+        _scale_values(axes, np.concatenate(drawn), share=column == "effective_share")
+        _scale_epochs(axes)
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower left")
         return svg_text(figure)
 
 
-def _look(number: int) -> tuple[str, LineStyle]:
-    return COLORS[number % len(COLORS)], LINE_STYLES[number // len(COLORS) % len(LINE_STYLES)]
-
-
-def _draw_run(axes: Axes, stability: RunStability, column: str, color: str, style: LineStyle) -> Floats:
+def _draw_run(axes: Axes, stability: RunStability, column: str, look: dict[str, Any], name: str) -> Floats:
     """Draw the run; return the values of its mean line."""
-    times = stability.times
-    by_training = times.groupby(["fold", "seed", "epoch"])[column].mean()
+    by_training = stability.times.groupby(["fold", "seed", "epoch"])[column].mean()
     if len(stability.trainings) > 1:
         for training in stability.trainings:
             one = _thinned(by_training.loc[training.fold, training.seed].dropna())
-            axes.plot(one.index, one, color=color, linestyle=style, linewidth=0.7, alpha=0.35)
+            axes.plot(one.index, one, **look, linewidth=0.7, alpha=0.35)
     mean = _thinned(by_training.groupby("epoch").mean().dropna())
     marker = "o" if len(mean) == 1 else ""
-    axes.plot(mean.index, mean, color=color, linestyle=style, linewidth=1.9, marker=marker, markersize=4)
+    axes.plot(mean.index, mean, **look, linewidth=1.9, marker=marker, markersize=4, label=name)
     for training in stability.trainings:
         epoch = float(training.record.epochs[training.kept])
         value = by_training.get((training.fold, training.seed, epoch), np.nan)
-        axes.plot(epoch, value, "o", color=color, markerfacecolor="white", markersize=4)
+        axes.plot(epoch, value, "o", color=look["color"], markerfacecolor="white", markersize=4)
     return np.asarray(mean, dtype=np.float64)
 
 
@@ -170,14 +157,6 @@ def _scale_epochs(axes: Axes) -> None:
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
 
 
-@dataclass(frozen=True)
-class ScoredSlide:
-    """A slide with the raw scores of its tiles from the kept model, A x N."""
-
-    name: str
-    scores: Floats
-
-
 def histogram_figure(stability: RunStability) -> Figure:
     """One slide per class, from the first training that kept scores."""
     slides = scored_slides(stability)
@@ -186,60 +165,55 @@ def histogram_figure(stability: RunStability) -> Figure:
         return Figure(None, title, "No scores yet: they are kept when a training ends.")
     caption = (
         "Left: the raw scores of one slide per class from the kept model, all rows (heads, tokens, branches) together. "
-        "Right: the attention × N that each normalizer computes from these scores; 1 is uniform. Weights below "
-        f"{SMALLEST_DRAWN:g} are drawn at the left end, zeros are counted in the legend. Normalizers keep the order of "
-        "the tiles (sparse ones up to ties at 0), so they differ in concentration, not in ranking. The model was "
-        "trained with one of them; training with another would give other scores."
+        "Right: the attention × N that each normalizer computes from these scores; 1 is uniform, and weights below "
+        f"{SMALLEST_DRAWN:g} are drawn at the left end. The model was trained with one of them."
     )
-    return Figure(_draw_histograms(slides), title, caption)
+    with new_figure(11.2, 2.6 * len(slides)) as figure:
+        grid = figure.subplots(len(slides), 2, squeeze=False, width_ratios=(1, 1.5))
+        for (left, right), (name, scores) in zip(grid, slides.items(), strict=True):
+            _draw_scores(left, name, scores)
+            _draw_attention(right, scores)
+        grid[-1, 0].set_xlabel("score")
+        grid[-1, 1].set_xlabel("attention × N")
+        return Figure(svg_text(figure), title, caption)
 
 
-def scored_slides(stability: RunStability) -> list[ScoredSlide]:
-    """The slides whose scores were kept, from the first training that has any; masked tiles are left out."""
+def scored_slides(stability: RunStability) -> dict[str, Floats]:
+    """A x N raw scores of the slides whose scores were kept, by their titles; masked tiles are left out.
+
+    They are from the kept model of the first training that has any.
+    """
     for training in stability.trainings:
-        record, found = training.record, []
+        record, found = training.record, {}
         for slide, name in enumerate(record.slides):
             scores = record.scores(slide)
             if scores is not None:
                 values = np.asarray(scores, dtype=np.float64)
-                seen = values[:, np.isfinite(values).all(axis=0)]
-                text = f"{name} ({record.classes[record.targets[slide]]}, {record.n_tiles[slide]} tiles)"
-                found.append(ScoredSlide(text, seen))
+                title = f"{name} ({record.classes[record.targets[slide]]}, {record.n_tiles[slide]} tiles)"
+                found[title] = values[:, np.isfinite(values).all(axis=0)]
         if found:
             return found
-    return []
+    return {}
 
 
-def _draw_histograms(slides: Sequence[ScoredSlide]) -> str:
-    with rc_context(STYLE):
-        figure = Drawing(figsize=(11.2, 2.6 * len(slides)), layout="constrained")
-        grid = figure.subplots(len(slides), 2, squeeze=False, width_ratios=(1, 1.5))
-        for (left, right), slide in zip(grid, slides, strict=True):
-            _draw_scores(left, slide)
-            _draw_attention(right, slide)
-        grid[-1, 0].set_xlabel("score")
-        grid[-1, 1].set_xlabel("attention × N")
-        return svg_text(figure)
-
-
-def _draw_scores(axes: Axes, slide: ScoredSlide) -> None:
-    counts, edges = np.histogram(slide.scores, bins=BINS)
+def _draw_scores(axes: Axes, name: str, scores: Floats) -> None:
+    counts, edges = np.histogram(scores, bins=BINS)
     axes.stairs(counts / counts.sum(), edges, color=COLORS[5], fill=True, alpha=0.7)
-    axes.axvline(0, color="#8a94a0", linewidth=0.8, linestyle=":")
-    axes.set(title=plain_text(slide.name), ylabel="share of tiles", axisbelow=True)
+    axes.axvline(0, color=EDGE, linewidth=0.8, linestyle=":")
+    axes.set(title=plain_text(name), ylabel="share of tiles", axisbelow=True)
     make_logarithmic(axes, "y")
 
 
-def _draw_attention(axes: Axes, slide: ScoredSlide) -> None:
-    n_tiles = slide.scores.shape[1]
+def _draw_attention(axes: Axes, scores: Floats) -> None:
+    n_tiles = scores.shape[1]
     edges = np.geomspace(SMALLEST_DRAWN, max(2.0, n_tiles), BINS + 1)
     for (title, name, options), color in zip(NORMALIZERS, COLORS, strict=False):
-        attention = normalized(slide.scores, name, options)
+        attention = normalized(scores, name, options)
         weights = attention.ravel() * n_tiles
         counts, _ = np.histogram(weights[weights > 0].clip(*edges[[0, -1]]), bins=edges)
         label = f"{title}: {describe(attention)}"
         axes.stairs(counts / weights.size, edges, color=color, linewidth=1.4, label=label)
-    axes.axvline(1, color="#8a94a0", linewidth=0.8, linestyle=":")
+    axes.axvline(1, color=EDGE, linewidth=0.8, linestyle=":")
     axes.set(title="attention under each normalizer", axisbelow=True)
     make_logarithmic(axes, "x")
     make_logarithmic(axes, "y")
@@ -260,8 +234,7 @@ def normalized(scores: Floats, name: str, options: dict[str, float]) -> Floats:
 
     from asmil.attention import build_normalizer
 
-    normalizer = build_normalizer(name, **options)
-    attention: Floats = normalizer(torch.from_numpy(scores)).numpy()
+    attention: Floats = build_normalizer(name, **options)(torch.from_numpy(scores)).numpy()
     return attention
 
 
@@ -276,15 +249,21 @@ def legend_names(stabilities: Sequence[RunStability]) -> list[str]:
 
 def choose_slide(stabilities: Sequence[RunStability], wanted: str | None = None) -> str:
     """The wanted slide, or the slide of the last class that most runs recorded."""
-    counts: dict[str, int] = {}
-    for stability in stabilities:
-        for slide in _recorded_slides(stability):
-            counts[slide] = counts.get(slide, 0) + 1
-    if wanted is not None:
-        if wanted not in counts:
-            raise AsmilError(f"--slide {wanted}: the slide was not recorded; {did_you_mean(wanted, counts)}")
-        return wanted
-    return max(_of_last_class(stabilities), key=lambda slide: counts[slide])
+    records = [training.record for stability in stabilities for training in stability.trainings]
+    last = max(int(record.targets.max()) for record in records)
+    of_last_class = [
+        slide
+        for record in records
+        for slide, target in zip(record.slides, record.targets, strict=True)
+        if target == last
+    ]
+    runs = [{slide for one in stability.trainings for slide in one.record.slides} for stability in stabilities]
+    known = dict.fromkeys(slide for record in records for slide in record.slides)
+    if wanted is None:
+        return max(of_last_class, key=lambda slide: sum(slide in run for run in runs))
+    if wanted not in known:
+        raise AsmilError(f"--slide {wanted}: the slide was not recorded; {did_you_mean(wanted, known)}")
+    return wanted
 
 
 def training_of(stability: RunStability, slide: str) -> TrainingStability | None:
@@ -306,22 +285,6 @@ def nearest_recording(epochs: npt.NDArray[np.float64], wanted: float) -> int | N
     spacing = float(np.median(np.diff(epochs))) if len(epochs) > 1 else 1.0
     reach = max(1.0, spacing) / 2
     return nearest if abs(epochs[nearest] - wanted) <= reach else None
-
-
-def _recorded_slides(stability: RunStability) -> list[str]:
-    return list(dict.fromkeys(slide for training in stability.trainings for slide in training.record.slides))
-
-
-def _of_last_class(stabilities: Sequence[RunStability]) -> list[str]:
-    last = max(int(training.record.targets.max()) for stability in stabilities for training in stability.trainings)
-    slides = [
-        slide
-        for stability in stabilities
-        for training in stability.trainings
-        for slide, target in zip(training.record.slides, training.record.targets, strict=True)
-        if target == last
-    ]
-    return list(dict.fromkeys(slides))
 
 
 def make_logarithmic(axes: Axes, which: str) -> None:

@@ -8,17 +8,15 @@ from dataclasses import dataclass
 import matplotlib
 import numpy as np
 import numpy.typing as npt
-from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.colors import Colormap, Normalize
-from matplotlib.figure import Figure as Drawing
+from matplotlib.colors import Normalize
 from matplotlib.figure import SubFigure
 
 from asmil.errors import AsmilError
-from asmil.evaluation.figures import COLORS, STYLE, plain_text, png_bytes, raster, tile_cells
 from asmil.evaluation.stability.analysis import RunStability, TrainingStability
 from asmil.evaluation.stability.figures import default_epochs, legend_names, nearest_recording, training_of
 from asmil.reporting import Figure
+from asmil.reporting.drawing import COLORS, new_figure, plain_text, png_bytes, raster, tile_cells
 from asmil.reporting.formats import format_share, format_significant
 from asmil.tasks.checked_arrays import Floats
 
@@ -44,17 +42,14 @@ class Row:
     slide: int
     recordings: tuple[int | None, ...]
 
-    @property
-    def title(self) -> str:
-        """The run and its training."""
-        return f"{self.name} (fold {self.training.fold}, seed {self.training.seed})"
-
 
 def maps_figure(stabilities: Sequence[RunStability], slide: str, epochs: Sequence[float] | None = None) -> Figure:
     """The maps of a slide at the given epochs; by default from start to end, and at the kept epoch."""
     rows = map_rows(stabilities, slide, epochs)
+    record, place = rows[0].training.record, rows[0].slide
     caption = (
-        f"Slide {slide} ({_about(rows[0])}). Colors show attention × N (1: uniform), with one scale per row, which "
+        f"Slide {slide} ({record.classes[record.targets[place]]}, {record.n_tiles[place]} tiles). "
+        f"Colors show attention × N (1: uniform), with one scale per row, which "
         f"ends at the {100 * CLIP_QUANTILE:g} % quantile of the row but not below {SMALLEST_SCALE:g}. If tiles share a "
         "cell, the largest value is shown. Below each map: the JSD to the previous recording, and the effective share "
         "of tiles. A map that does not change is only useful if it is not flat."
@@ -71,16 +66,20 @@ def maps_figure(stabilities: Sequence[RunStability], slide: str, epochs: Sequenc
 
 
 def map_rows(stabilities: Sequence[RunStability], slide: str, epochs: Sequence[float] | None = None) -> list[Row]:
-    """The rows with something to show; all have the same epochs as columns."""
+    """The rows with something to show, in order of time; given epochs are the columns of all rows."""
     named = zip(legend_names(stabilities), stabilities, strict=True)
     found = [(name, run, one) for name, run in named if (one := training_of(run, slide)) is not None]
     trainings = [training for _, _, training in found]
     wanted = default_epochs(trainings) if epochs is None else list(epochs)
     chosen = [_unrepeated([nearest_recording(one.record.epochs, epoch) for epoch in wanted]) for one in trainings]
     if epochs is None:
-        for recordings, training in zip(chosen, trainings, strict=True):
-            recordings.append(None if training.kept in recordings else training.kept)
-    columns = [column for column in zip(*chosen, strict=True) if _shows(column)]
+        # the kept epoch in its place in time, so the columns of two runs need not be of the same epoch
+        shown = [
+            sorted({one.kept, *(recording for recording in known if recording is not None)})
+            for known, one in zip(chosen, trainings, strict=True)
+        ]
+        chosen = [[*known, *[None] * (max(map(len, shown)) - len(known))] for known in shown]
+    columns = [column for column in zip(*chosen, strict=True) if any(one is not None for one in column)]
     if not columns:
         last = max(float(training.record.epochs[-1]) for training in trainings)
         asked = ", ".join(f"{epoch:g}" for epoch in wanted)
@@ -88,17 +87,8 @@ def map_rows(stabilities: Sequence[RunStability], slide: str, epochs: Sequence[f
     return [
         Row(name, stability, training, training.record.slides.index(slide), recordings)
         for (name, stability, training), recordings in zip(found, zip(*columns, strict=True), strict=True)
-        if _shows(recordings)
+        if any(recording is not None for recording in recordings)
     ]
-
-
-def _shows(recordings: Sequence[int | None]) -> bool:
-    return any(recording is not None for recording in recordings)
-
-
-def _about(row: Row) -> str:
-    record = row.training.record
-    return f"{record.classes[record.targets[row.slide]]}, {record.n_tiles[row.slide]} tiles"
 
 
 def _unrepeated(recordings: Sequence[int | None]) -> list[int | None]:
@@ -110,8 +100,7 @@ def _draw(rows: Sequence[Row]) -> bytes:
     width = float(np.clip(2.4 * n_columns + 1, *FIGURE_WIDTHS))
     sizes = [_panel_size(row, (width - 1) / n_columns) for row in rows]
     heights = [height + ROW_TEXT for _, height in sizes]
-    with rc_context({**STYLE, "axes.grid": False}):
-        figure = Drawing(figsize=(width, sum(heights)), layout="constrained")
+    with new_figure(width, sum(heights), axes_grid=False) as figure:
         parts = figure.subfigures(len(rows), 1, squeeze=False, height_ratios=heights)
         for part, row, size in zip(parts.flat, rows, sizes, strict=True):
             _draw_row(part, row, size)
@@ -142,7 +131,13 @@ def _draw_row(part: SubFigure, row: Row, size: Size) -> None:
     top = max(SMALLEST_SCALE, float(np.quantile(weights[:-1], CLIP_QUANTILE)))
     order = np.argsort(-weights[-1], kind="stable")
     panels = [part.add_subplot(1, len(row.recordings), place + 1) for place in range(len(row.recordings))]
-    part.suptitle(plain_text(row.title), x=0.005, ha="left", fontsize=10, fontweight="bold")
+    part.suptitle(
+        plain_text(f"{row.name} (fold {row.training.fold}, seed {row.training.seed})"),
+        x=0.005,
+        ha="left",
+        fontsize=10,
+        fontweight="bold",
+    )
     coords = record.coords(row.slide)
     cells, shape = (None, (0, 0)) if coords is None else tile_cells(coords, _most_cells(coords, size))
     for axes in panels:
@@ -163,7 +158,12 @@ def _draw_row(part: SubFigure, row: Row, size: Size) -> None:
 
 
 def _draw_map(axes: Axes, image: Floats, top: float) -> None:
-    axes.imshow(image, cmap=_colormap(), norm=Normalize(0, top), interpolation="nearest")
+    axes.imshow(
+        image,
+        cmap=matplotlib.colormaps["viridis"].with_extremes(bad="#eef1f4"),
+        norm=Normalize(0, top),
+        interpolation="nearest",
+    )
     axes.set(xticks=[], yticks=[], anchor="W")
     axes.spines[:].set_visible(False)
 
@@ -189,7 +189,3 @@ def _label(axes: Axes, row: Row, recording: int) -> None:
     ].iloc[0]
     moved, share = format_significant(here["jsd_previous"]), format_share(here["effective_share"])
     axes.set_xlabel(f"JSD {moved}\neffective {share}", fontsize=8)
-
-
-def _colormap() -> Colormap:
-    return matplotlib.colormaps["viridis"].with_extremes(bad="#eef1f4")

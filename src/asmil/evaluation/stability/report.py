@@ -7,14 +7,27 @@ from dataclasses import replace
 from pathlib import Path
 
 from asmil.errors import AsmilError
-from asmil.evaluation.stability.analysis import RunStability, run_names, summary_of
+from asmil.evaluation.rows import unique_names
+from asmil.evaluation.stability.analysis import RunStability, summary_of
 from asmil.evaluation.stability.bag_features import bag_feature_figure
-from asmil.evaluation.stability.figures import choose_slide, course_figure, histogram_figure
+from asmil.evaluation.stability.figures import choose_slide, course_caption, course_figures, histogram_figure
 from asmil.evaluation.stability.maps import maps_figure
 from asmil.files import replacing, write_text
-from asmil.reporting import Block, Cell, Document, Figure, Folded, Heading, Row, Section, Table, settings_table
+from asmil.reporting import (
+    Block,
+    Cell,
+    Document,
+    Figure,
+    Folded,
+    Heading,
+    Row,
+    Section,
+    SideBySide,
+    Table,
+    settings_table,
+)
+from asmil.reporting.files import folded_table, write_document
 from asmil.reporting.formats import format_count, format_significant
-from asmil.reporting.page import html_document
 
 MEASURE_TITLES = {
     "jsd_mean": "JSD mean",
@@ -30,17 +43,13 @@ MOST_ROWS = 100
 FIGURE_FOLDER = "stability_pictures"
 
 READING = (
-    "The attention is that of the whole model in evaluation mode, on all tiles of the slide. JSD is the Jensen-Shannon "
-    "divergence in nats, from 0 (equal) to ln 2 = 0.69 (no tile in common).",
-    "JSD mean is over all recordings, JSD late over the last 10 (the last half of fewer than 20), each compared with "
-    "the previous recording; both depend on how often attention was recorded. JSD relative is the late JSD divided by "
-    "ln N - entropy, since a flat attention always has a small JSD.",
+    "JSD is the Jensen-Shannon divergence in nats, from 0 (equal) to 0.69 (no tile in common): mean over all "
+    "recordings, late over the last 10 (the last half of fewer than 20), each compared with the previous recording; "
+    "relative is late divided by ln N - entropy, since a flat attention always has a small JSD.",
     "Concentration is measured at the epoch that was kept: effective share is exp(entropy) / N, peak × N the largest "
     "weight relative to uniform attention, Gini 0 for uniform attention and near 1 for a single tile, top-1 % mass the "
-    "weight of the top 1 % of tiles.",
-    "Seed overlap is the share of the top 1 % of tiles that two seeds have in common (by chance 1 %); seed ranks is "
-    "the rank correlation of all tiles.",
-    "Only a few slides are recorded, chosen by their order and not at random; slides of the training part were seen in "
+    "weight of the top 1 % of tiles. Seed overlap is the share of these that two seeds have in common.",
+    "Only a few slides are recorded, chosen by their order and not at random; those of the training part were seen in "
     "training. Stable attention need not be right: compare it with annotations (`asmil localize`).",
 )
 
@@ -57,31 +66,31 @@ def write_stability_page(
     """
     if not stabilities:
         raise AsmilError("there is nothing to show: give at least one run with recorded attention")
-    shared = {
-        "course": course_figure(stabilities),
-        "attention_maps": maps_figure(stabilities, choose_slide(stabilities, slide), epochs),
-    }
+    courses = course_figures(stabilities)
+    maps = maps_figure(stabilities, choose_slide(stabilities, slide), epochs)
     single: list[Figures] = [
         {"score_histograms": histogram_figure(stability), "bag_features": bag_feature_figure(stability, epochs)}
         for stability in stabilities
     ]
     place = folder / FIGURE_FOLDER
-    _write_figures(shared, place)
+    _write_figures({**courses, "attention_maps": maps}, place)
     for number, figures in enumerate(single, 1):
         _write_figures(figures, place if len(stabilities) == 1 else place / f"run-{number}")
     document = stability_document(stabilities, slide)
-    sections = [
-        Section(document.sections[0].title, [*document.sections[0].blocks, *_figure_blocks(shared.values(), set())]),
-        *_run_sections(stabilities, single),
+    summary = document.sections[0]
+    course: list[Block] = [
+        Heading("Attention during training"),
+        SideBySide(list(courses.values())),
+        course_caption(stabilities),
     ]
-    page = folder / "stability.html"
-    write_text(page, html_document(replace(document, sections=sections)))
-    return page
+    blocks = [*summary.blocks, *course, *_figure_blocks([maps], set())]
+    sections = [Section(summary.title, blocks), *_run_sections(stabilities, single)]
+    return write_document(replace(document, sections=sections), folder / "stability.html", markdown=False)
 
 
 def stability_document(stabilities: Sequence[RunStability], slide: str | None = None) -> Document:
     """What the report says, without its figures; slide: the one whose maps were asked for."""
-    names = run_names(stabilities)
+    names = unique_names([one.path for one in stabilities])
     slides = len({name for stability in stabilities for name in stability.slides["slide"]})
     trainings = sum(len(stability.trainings) for stability in stabilities)
     return Document(
@@ -89,7 +98,12 @@ def stability_document(stabilities: Sequence[RunStability], slide: str | None = 
         title=names[0] if len(names) == 1 else f"{len(names)} runs",
         answer=_answer(stabilities, names),
         about=f"{format_count(slides, 'recorded slide')}, {format_count(trainings, 'training')}.",
-        warnings=[*_alarms(stabilities, names), *_caveats(stabilities, names, slide)],
+        warnings=[
+            f"{name}: {alarm.short}" if len(names) > 1 else alarm.short
+            for name, stability in zip(names, stabilities, strict=True)
+            for alarm in stability.alarms
+        ]
+        + _caveats(stabilities, names, slide),
         sections=[Section("Movement and concentration", [_summary(stabilities, names)])],
         reading=READING,
     )
@@ -111,14 +125,6 @@ def _answer(stabilities: Sequence[RunStability], names: Sequence[str]) -> str:
         f"{count}: {'; '.join(f'{name}: {listed}' for name, listed in kinds.items())}."
         + f" No alarm for {', '.join(quiet)}." * bool(quiet)
     )
-
-
-def _alarms(stabilities: Sequence[RunStability], names: Sequence[str]) -> list[str]:
-    return [
-        (f"{name}: {alarm.text}" if len(names) > 1 else alarm.text[:1].upper() + alarm.text[1:]) + f" {alarm.advice}"
-        for name, stability in zip(names, stabilities, strict=True)
-        for alarm in stability.alarms
-    ]
 
 
 def _caveats(stabilities: Sequence[RunStability], names: Sequence[str], slide: str | None) -> list[str]:
@@ -167,11 +173,13 @@ def _summary(stabilities: Sequence[RunStability], names: Sequence[str]) -> Table
 
 def _run_sections(stabilities: Sequence[RunStability], single: Sequence[Figures]) -> list[Section]:
     shown: set[str] = set()
-    sections = []
-    for name, stability, figures in zip(run_names(stabilities), stabilities, single, strict=True):
+    sections, names = [], unique_names([one.path for one in stabilities])
+    for name, stability, figures in zip(names, stabilities, single, strict=True):
         blocks: list[Block] = [stability.label] if stability.label != name else []
         blocks += _figure_blocks(figures.values(), shown)
-        blocks += [_slides(stability), _agreement(stability), Folded("Settings", [settings_table(stability.config)])]
+        found = [f"{alarm.text[:1].upper()}{alarm.text[1:]} {alarm.advice}" for alarm in stability.alarms]
+        blocks = [*found, *blocks, _slides(stability), _agreement(stability)]
+        blocks.append(Folded("Settings", [settings_table(stability.config)]))
         sections.append(Section(name, blocks))
     return sections
 
@@ -201,10 +209,10 @@ def _slides(stability: RunStability) -> Folded:
             str(row["trainings"]),
             *(format_significant(row[measure]) for measure in MEASURE_TITLES),
         ]
-        for row in found.head(MOST_ROWS).to_dict("records")
+        for row in found.to_dict("records")
     ]
     table = Table(["slide", "tiles", "trainings", *MEASURE_TITLES.values()], rows)
-    return _folded("Slides", table, len(found), "stability_slides.csv")
+    return folded_table("Slides", table, MOST_ROWS, "stability_slides.csv")
 
 
 def _agreement(stability: RunStability) -> Block:
@@ -214,7 +222,7 @@ def _agreement(stability: RunStability) -> Block:
     groups = [part for _, part in stability.agreement.groupby(["fold", "slide"], sort=False)]
     groups.sort(key=lambda part: float(part["top1_overlap"].mean()))
     rows: list[Row] = []
-    for part in groups[:MOST_ROWS]:
+    for part in groups:
         cells = [
             Cell(
                 format_significant(values.mean()),
@@ -225,12 +233,7 @@ def _agreement(stability: RunStability) -> Block:
         rows.append([Cell(part["slide"].iloc[0], (f"fold {part['fold'].iloc[0]}",)), str(len(part)), *cells])
     caption = "Mean over pairs of seeds, with the smallest and largest value."
     table = Table(["slide", "pairs of seeds", *AGREEMENT_TITLES.values()], rows, caption=caption)
-    return _folded("Agreement between seeds", table, len(groups), "stability_agreement.csv")
-
-
-def _folded(title: str, table: Table, n_rows: int, file: str) -> Folded:
-    rest = [f"{n_rows - MOST_ROWS} more: see {file}."] if n_rows > MOST_ROWS else []
-    return Folded(f"{title} ({n_rows})", [table, *rest])
+    return folded_table("Agreement between seeds", table, MOST_ROWS, "stability_agreement.csv")
 
 
 def _write_figures(figures: Figures, folder: Path) -> None:

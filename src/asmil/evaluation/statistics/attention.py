@@ -1,4 +1,4 @@
-"""More numbers on attentions, beside those of `asmil.evaluation.stability.measures`: natural logarithm, in nats.
+"""More numbers on attentions, beside those of `asmil.attention.measures`: natural logarithm, in nats.
 
 p and q are attentions over the same N tiles: N weights, at least 0, with the sum 1.
 """
@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from asmil.evaluation.stability.measures import entropy, heaviest
+from asmil.attention.measures import entropy, heaviest
 from asmil.tasks.checked_arrays import Floats
 
 ROUNDING = 1e-12

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from scipy.special import ndtr, ndtri
 
 from asmil.errors import AsmilError
-from asmil.evaluation.bootstrap import Interval
+from asmil.reporting import Interval
 from asmil.tasks.checked_arrays import Floats, classes_of, numbers_of, same_length
 
 NORMAL_QUANTILE = float(ndtri(0.975))

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from asmil.evaluation.survival.brier import brier_score, integrated_brier_score
-from asmil.evaluation.survival.dynamic_auc import time_dependent_auc
 from asmil.evaluation.survival.evaluate import SurvivalEvaluation, TimeCurve, evaluate_survival
-from asmil.evaluation.survival.risk_groups import RiskGroup, RiskGroups, compare_groups
-from asmil.evaluation.survival.step_curves import StepCurves, censoring_curves, survival_curves
+from asmil.tasks.risk_groups import RiskGroup, RiskGroups, compare_groups
+from asmil.tasks.survival_metrics import (
+    StepCurves,
+    brier_score,
+    censoring_curves,
+    integrated_brier_score,
+    survival_curves,
+    time_dependent_auc,
+)
 
 __all__ = [
     "RiskGroup",

@@ -1,7 +1,8 @@
 """Evaluating a survival run: ranking, curves and risk groups, with the spread over folds and an interval by patient.
 
 Risks of different trainings have no common scale, so nothing that ranks is ever taken over two trainings at once:
-every training is evaluated on its own patients, and the values are averaged.
+each training is evaluated on its own patients, and the values are averaged. Curves are given at the right ends of time
+bins; between them S is taken as a straight line, from 1 at time 0, and after the last end it stays as it is.
 """
 
 from __future__ import annotations
@@ -13,29 +14,107 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import pandas as pd
 
 from asmil.errors import AsmilError
-from asmil.evaluation.bootstrap import draw_patients, percentile_interval, under_draws
-from asmil.evaluation.run import Run, read_run
-from asmil.evaluation.run_evaluation import Role, RunEvaluation, refuse_request, rows_of
-from asmil.evaluation.survival.brier import mean_over_time, weighted_brier
-from asmil.evaluation.survival.dynamic_auc import weighted_dynamic_auc
-from asmil.evaluation.survival.predictions import (
-    TestedPart,
-    chosen_times,
-    judged_window,
-    refuse_impossible,
-    spread_evenly,
-    tested_parts,
-)
-from asmil.evaluation.survival.risk_groups import RiskGroup, RiskGroups, compare_groups, group_patients
-from asmil.evaluation.survival.step_curves import StepCurves, censoring_curves, survival_curves
+from asmil.evaluation.bootstrap import draw_patients, estimate, number_patients, percentile_interval, under_draws
+from asmil.evaluation.evaluate import Request, Role, RunEvaluation
+from asmil.evaluation.rows import rows_of, trainings_of
 from asmil.reporting import Estimate, Interval, jsonable
+from asmil.reporting.estimate import UNDEFINED, means_by
 from asmil.reporting.estimate import mean_defined as mean_of_numbers
-from asmil.reporting.estimate import means_by
 from asmil.tasks.checked_arrays import Floats
 from asmil.tasks.concordance import weighted_concordance
+from asmil.tasks.risk_groups import GROUP_NAMES, RiskGroups, compare_groups
+from asmil.tasks.survival_curves import survival_between_bins
+from asmil.tasks.survival_metrics import (
+    StepCurves,
+    censoring_curves,
+    mean_over_time,
+    survival_curves,
+    weighted_brier,
+    weighted_dynamic_auc,
+)
 from asmil.tasks.weighted import mean_defined
+from asmil.training.finished_run import Run, read_run
+
+GRID_SIZE = 40
+OUTER_EVENTS = 0.05
+SMALLEST_SIDE = 0.1
+FEWEST_ON_A_SIDE = 5
+
+
+@dataclass(frozen=True)
+class TestedPart:
+    """What one training predicted: n patients (numbers into the evaluated ones), their risks and curves.
+
+    curves: n pairs of times and values, or None where the run has no curves
+    """
+
+    fold: int
+    seed: int
+    patients: npt.NDArray[np.intp]
+    time: Floats
+    event: Floats
+    risk: Floats
+    curves: list[tuple[Floats, Floats]] | None
+
+    def survival(self, times: Floats) -> Floats | None:
+        """n x T values of S at the given times, or None without curves."""
+        return None if self.curves is None else np.stack([survival_between_bins(*one, times) for one in self.curves])
+
+
+def tested_parts(rows: pd.DataFrame) -> list[TestedPart]:
+    """The trainings behind the given rows, by fold and seed; patients are numbered by sorted name."""
+    has_curves = "survival" in rows
+    parts = []
+    for key, part in trainings_of(rows.assign(number=number_patients(rows["patient"].tolist()))).items():
+        time, event, risk = (part[name].to_numpy(dtype=np.float64) for name in ("time", "event", "risk"))
+        curves = None
+        if has_curves and part["survival"].notna().all():
+            pairs = zip(part["survival_times"], part["survival"], strict=True)
+            curves = [(np.asarray(ends, np.float64), np.asarray(values, np.float64)) for ends, values in pairs]
+        parts.append(TestedPart(*key, part["number"].to_numpy(), time, event, risk, curves))
+    return parts
+
+
+def judged_window(parts: Sequence[TestedPart], event_times: Floats) -> Interval | None:
+    """Where every training has patients on both sides, or None.
+
+    From the 5 % to the 95 % quantile of the event times; not before every training has a tenth of its events (at least
+    5, at most half), and not after fewer than a tenth of its patients (at least 5, at most half) are still followed:
+    outside, single patients decide.
+    """
+    with_events = [part for part in parts if (part.event > 0).any()]
+    if not with_events:
+        return None
+    low, high = np.quantile(event_times, [OUTER_EVENTS, 1 - OUTER_EVENTS])
+    low = max(low, *(_inner(np.sort(part.time[part.event > 0])) for part in with_events))
+    # a patient counts as followed longer only after t, so the window ends just before the time of the last needed
+    high = min(high, *(np.nextafter(_inner(np.sort(part.time)[::-1]), 0.0) for part in with_events))
+    return Interval(float(low), float(high)) if low < high else None
+
+
+def _inner(ordered: Floats) -> float:
+    """The time that leaves a tenth of the ordered times, itself included, on its outer side."""
+    wanted = max(FEWEST_ON_A_SIDE, int(np.ceil(SMALLEST_SIDE * len(ordered))))
+    return float(ordered[min(wanted, (len(ordered) + 1) // 2) - 1])
+
+
+def spread_evenly(window: Interval | None) -> Floats:
+    """Evenly spaced times over the window."""
+    return np.empty(0) if window is None else np.linspace(window.low, window.high, GRID_SIZE)
+
+
+def chosen_times(times: Sequence[float] | None, event_times: Floats) -> Floats:
+    """The times asked for, or the quartiles of the event times."""
+    if times is None:
+        return np.unique(np.quantile(event_times, [0.25, 0.5, 0.75]))
+    if not all(np.isfinite(t) and t > 0 for t in times):
+        raise AsmilError(f"the times {', '.join(map(str, times))} cannot be evaluated; give months above 0")
+    return np.unique(np.asarray(times, dtype=np.float64))
+
 
 Measures = dict[tuple[int, int], dict[str, Floats]]
 CURVES = ("auc", "brier", "reference")
@@ -87,11 +166,24 @@ class SurvivalEvaluation(RunEvaluation):
             "auc_at": [{"months": t, **_to_dict(metric)} for t, metric in self.auc_at.items()],
             "brier_at": [{"months": t, **_to_dict(metric)} for t, metric in self.brier_at.items()],
             "window_months": [jsonable(end) for end in self.window],
-            "curves": {name: _curve_to_dict(curve) for name, curve in self.curves.items()},
+            "curves": {
+                name: jsonable({"months": curve.times, "value": curve.mean, "low": curve.low, "high": curve.high})
+                for name, curve in self.curves.items()
+            },
             "risk_groups": {
                 "cut": groups.cut,
                 "log_rank": jsonable({"statistic": groups.statistic, "p": groups.p}),
-                "groups": [_group_to_dict(group) for group in groups.groups],
+                "groups": [
+                    {
+                        "name": group.name,
+                        "patients": group.patients,
+                        "events": group.events,
+                        "median_months": jsonable(group.median),
+                        "median_low": jsonable(group.median_interval.low),
+                        "median_high": jsonable(group.median_interval.high),
+                    }
+                    for group in groups.groups
+                ],
             },
         }
 
@@ -123,9 +215,8 @@ def evaluate_survival(
     times: months for AUC(t) and the Brier score, by default the quartiles of the event times
     n_groups: 2 risk groups cut at the median, or 3 at the tertiles
     """
-    refuse_request(role, resamples)
+    Request(role, resamples, seed)
     opened = run if isinstance(run, Run) else read_run(run, "survival")
-    refuse_impossible(opened)
     rows = rows_of(opened, role)
     parts = tested_parts(rows)
     labels = rows.drop_duplicates("patient").sort_values("patient")
@@ -157,7 +248,7 @@ def evaluate_survival(
         metrics=metrics,
         auc_at=auc_at,
         brier_at=_at_times("brier_at", grid.times, found, samples),
-        window=percentile_interval(np.empty(0)) if window is None else window,
+        window=UNDEFINED if window is None else window,
         curves={name: curve for name, curve in curves.items() if np.isfinite(curve.mean).any()},
         risk_groups=groups,
         rows=rows,
@@ -176,7 +267,9 @@ def measure_trainings(parts: Sequence[TestedPart], grid: EvaluationGrid, weights
     """
     censoring = censoring_curves(grid.time, grid.event, weights)
     reference = survival_curves(grid.time, grid.event, weights)
-    return {part.key: _measure(part, grid, weights[:, part.patients], censoring, reference) for part in parts}
+    return {
+        (part.fold, part.seed): _measure(part, grid, weights[:, part.patients], censoring, reference) for part in parts
+    }
 
 
 def _measure(
@@ -217,7 +310,7 @@ def _bootstrap(
 
     def under(counts: Floats) -> dict[str, Floats]:
         drawn = measure_trainings(parts, grid, counts)
-        return {name: _mean_of_defined(name, drawn, found) for name in found[parts[0].key]}
+        return {name: _mean_of_defined(name, drawn, found) for name in next(iter(found.values()))}
 
     counts = draw_patients(len(grid.time), resamples, seed)
     # curves over many times take more memory than a single number per draw
@@ -233,15 +326,40 @@ def _mean_of_defined(name: str, drawn: Measures, found: Measures) -> Floats:
 
 
 def _over_trainings(per_training: dict[tuple[int, int], float], samples: Floats, n: int | None = None) -> Estimate:
+    per_seed = means_by((seed, one) for (_, seed), one in per_training.items())
     value = mean_of_numbers(per_training.values())
-    return Estimate(
-        value=value,
-        interval=percentile_interval(samples),
-        per_seed=means_by((seed, one) for (_, seed), one in per_training.items()),
-        per_training=per_training,
-        n=n,
-        skipped=0 if np.isnan(value) else int(np.isnan(samples).sum()),
-    )
+    return estimate(value, samples, n=n, per_seed=per_seed, per_training=per_training)
+
+
+def group_patients(parts: Sequence[TestedPart], n_patients: int, n_groups: int = 2) -> npt.NDArray[np.intp]:
+    """P group numbers, 0 for the lowest risk; equal risks fall into the same, lower group.
+
+    Each training's risks become ranks among its own patients (0 to 1, ties share their mean), and a patient's ranks are
+    averaged over trainings. Each fold has its own cut, unless folds share patients.
+    """
+    from scipy.stats import rankdata
+
+    if n_groups not in GROUP_NAMES:
+        raise AsmilError(f"{n_groups} risk groups cannot be made; give 2 (cut at the median) or 3 (at the tertiles)")
+    total, count, fold_of = np.zeros(n_patients), np.zeros(n_patients), np.full(n_patients, -1)
+    for part in parts:
+        total[part.patients] += (rankdata(part.risk) - 0.5) / len(part.risk)
+        count[part.patients] += 1
+        fold_of[part.patients] = part.fold
+    if _folds_share_patients(parts):
+        fold_of[:] = 0
+    rank, rounding = total / count, 1e-9
+    group = np.zeros(n_patients, dtype=np.intp)
+    for fold in np.unique(fold_of):
+        members = fold_of == fold
+        cuts = np.quantile(rank[members], np.arange(1, n_groups) / n_groups)
+        group[members] = (rank[members, None] > cuts + rounding).sum(axis=1)
+    return group
+
+
+def _folds_share_patients(parts: Sequence[TestedPart]) -> bool:
+    fold_patients = {(part.fold, patient) for part in parts for patient in part.patients.tolist()}
+    return len(fold_patients) > len({patient for _, patient in fold_patients})
 
 
 def _at_times(name: str, times: Floats, found: Measures, samples: dict[str, Floats]) -> dict[float, Estimate]:
@@ -283,7 +401,7 @@ def _warnings(
             f"No two patients can be compared in {named}: the C-index is undefined there, and the mean is that of the "
             f"other {len(parts) - len(without)} trainings."
         )
-    if any(part.curve_times is None for part in parts):
+    if any(part.curves is None for part in parts):
         yield "The predictions hold no survival curves (a Cox model without a baseline): there is no Brier score."
     if window is None:
         yield "The folds have too few events or too short a follow-up in common for a mean AUC(t) or Brier score."
@@ -306,19 +424,3 @@ def _warnings(
 
 def _to_dict(metric: Estimate) -> dict[str, Any]:
     return metric.to_dict("seeds", "trainings", "folds", "skipped")
-
-
-def _curve_to_dict(curve: TimeCurve) -> dict[str, Any]:
-    columns = {"months": curve.times, "value": curve.mean, "low": curve.low, "high": curve.high}
-    return dict(jsonable(columns))
-
-
-def _group_to_dict(group: RiskGroup) -> dict[str, Any]:
-    return {
-        "name": group.name,
-        "patients": group.patients,
-        "events": group.events,
-        "median_months": jsonable(group.median),
-        "median_low": jsonable(group.median_interval.low),
-        "median_high": jsonable(group.median_interval.high),
-    }

@@ -1,14 +1,82 @@
-"""What the report of a survival run says beside its metrics."""
+"""What the report of a survival run says beside its metrics, with its curves."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from asmil.evaluation.survival.evaluate import SurvivalEvaluation
-from asmil.evaluation.survival.figures import auc_figure, brier_figure, kaplan_meier_figure
+import numpy as np
+from matplotlib.axes import Axes
+
+from asmil.evaluation.survival.evaluate import SurvivalEvaluation, TimeCurve
 from asmil.reporting import Block, Cell, Figure, Heading, Row, SideBySide, Table, estimate_cell
+from asmil.reporting.drawing import COLORS, GUIDE, TEXT, new_figure, svg_text
 from asmil.reporting.formats import format_months, format_p
+from asmil.tasks.risk_groups import RiskGroups
+
+GROUP_COLORS = {"low risk": COLORS[0], "middle risk": COLORS[4], "high risk": COLORS[1]}
+
+
+def kaplan_meier_figure(groups: RiskGroups) -> str:
+    """Kaplan-Meier curves of the risk groups with 95 % bands, censored patients as ticks, numbers at risk below."""
+    with new_figure(7.4, 4.3 + 0.2 * len(groups.groups)) as figure:
+        axes, counts = figure.subplots(2, 1, sharex=True, height_ratios=[10, 0.9 * len(groups.groups)])
+        for group in groups.groups:
+            color = GROUP_COLORS[group.name]
+            label = f"{group.name}: {group.patients} patients, {group.events} events"
+            axes.step(group.times, group.survival, where="post", color=color, linewidth=1.8, label=label)
+            axes.fill_between(group.times, group.low, group.high, step="post", color=color, alpha=0.14, linewidth=0)
+            heights = group.survival[np.searchsorted(group.times, group.censored, side="right") - 1]
+            axes.plot(group.censored, heights, "|", color=color, markersize=5, markeredgewidth=0.8)
+        longest = max(group.times.max() for group in groups.groups)
+        axes.set(ylim=(0, 1.02), xlim=(-0.02 * longest, 1.02 * longest), ylabel="survival")
+        axes.set_title("Kaplan-Meier curves by risk group")
+        axes.legend(loc="best")
+        _write_counts(counts, groups)
+        return svg_text(figure)
+
+
+def time_figure(evaluation: SurvivalEvaluation, name: str, title: str, label: str) -> str | None:
+    """AUC(t), or the Brier score with that of Kaplan-Meier, over the window with its band; None if undefined."""
+    curve, reference = evaluation.curves.get(name), evaluation.curves.get("reference")
+    if curve is None:
+        return None
+    with new_figure(4.8, 3.4) as figure:
+        axes = figure.add_subplot()
+        if name == "auc":
+            axes.axhline(0.5, color=GUIDE, linewidth=1, linestyle="--")
+        elif reference is not None:
+            line, *_ = axes.plot(reference.times, reference.mean, color=TEXT, linewidth=1.4, label="Kaplan-Meier")
+            line.set_linestyle("--")
+        _draw(axes, curve, COLORS[0], "model, mean over trainings")
+        axes.set(title=title, xlabel="months", ylabel=label)
+        if name == "brier":
+            axes.set_ylim(bottom=0)
+        axes.legend(loc="best")
+        return svg_text(figure)
+
+
+def _draw(axes: Axes, curve: TimeCurve, color: str, label: str) -> None:
+    if len(curve.per_training) > 1:
+        for values in curve.per_training.values():
+            axes.plot(curve.times, values, color=color, linewidth=0.7, alpha=0.3)
+    axes.fill_between(curve.times, curve.low, curve.high, color=color, alpha=0.14, linewidth=0)
+    axes.plot(curve.times, curve.mean, color=color, linewidth=1.8, label=label)
+
+
+def _write_counts(axes: Axes, groups: RiskGroups) -> None:
+    """The numbers at risk as text under the times they are of."""
+    axes.set(ylim=(len(groups.groups) - 0.5, -0.5), xlabel="months", xticks=groups.at_risk_times)
+    axes.set_yticks(range(len(groups.groups)), [group.name for group in groups.groups])
+    axes.grid(visible=False)
+    axes.tick_params(length=0)
+    axes.tick_params(axis="y", pad=10)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_visible(False)
+    axes.set_title("number at risk", loc="left", fontsize=8.5, fontweight="normal")
+    for row, (group, counts) in enumerate(zip(groups.groups, groups.at_risk, strict=True)):
+        for t, count in zip(groups.at_risk_times, counts, strict=True):
+            axes.text(t, row, str(count), ha="center", va="center", fontsize=8.5, color=GROUP_COLORS[group.name])
 
 
 def survival_blocks(evaluation: SurvivalEvaluation) -> list[Block]:
@@ -21,8 +89,13 @@ def survival_blocks(evaluation: SurvivalEvaluation) -> list[Block]:
         _times(evaluation),
         SideBySide(
             [
-                Figure(auc_figure(evaluation), "AUC over time"),
-                Figure(brier_figure(evaluation), "Brier score over time"),
+                Figure(
+                    time_figure(evaluation, "auc", "AUC(t)", "AUC: event by t against followed longer"), "AUC over time"
+                ),
+                Figure(
+                    time_figure(evaluation, "brier", "Brier score (lower is better)", "Brier score"),
+                    "Brier score over time",
+                ),
             ]
         ),
     ]
@@ -60,33 +133,20 @@ def _times(evaluation: SurvivalEvaluation) -> Table:
 
 
 def survival_reading(evaluations: Sequence[SurvivalEvaluation]) -> list[str]:
-    """How to read the numbers."""
-    sentences = [
-        "One sample is one patient. Risks of different trainings have no common scale, so the C-index and AUC(t) are "
-        "never taken over two folds at once: each training is evaluated on the test patients of its own fold. "
-        "Values are means over folds and seeds.",
-        "Intervals are 95 % percentile intervals of a bootstrap over patients of that mean. They show how much the "
-        "choice of patients matters, the standard deviation over folds how much the folds differ. Trainings of several "
-        "folds share training patients, so neither is an interval for a new training.",
-        "C-index: a pair counts if the one with the earlier time has the event (at equal times: if the other is "
-        "censored); equal risks count 1/2, so 0.5 is chance. The strict form leaves out equal times and counts equal "
-        "risks 0.",
-        "AUC(t): who has the event by t against who is followed longer than t, ranked by the same risk at every t. "
-        "The Brier score is the squared error of the predicted survival at t: lower is better. Kaplan-Meier, which "
-        "gives every patient the same curve, is the reference. Both weight patients by the inverse probability "
-        "of being followed, estimated by Kaplan-Meier on all evaluated patients; this assumes that censoring does "
-        "not depend on the risk.",
-        "The Kaplan-Meier reference was fitted on the evaluated patients themselves, so it is harder to beat than one "
-        "fitted on the training part. Between the ends of time bins predicted curves are straight lines.",
-        "Risk groups: the cut lies at the "
-        + " or ".join(dict.fromkeys(evaluation.risk_groups.cut for evaluation in evaluations))
-        + " of the predicted risks among the patients of a fold (ranks, averaged over seeds), and the groups of all "
-        "folds are joined. No outcome was used for the cut, but it needs a whole group of patients: a single new "
-        "patient needs a cut fixed beforehand. The log-rank test ignores that folds share training "
-        "patients; with cross-validation its p-value is somewhat too small.",
+    """How to read the numbers; docs/survival_evaluation.md says more."""
+    cuts = " or ".join(dict.fromkeys(evaluation.risk_groups.cut for evaluation in evaluations))
+    return [
+        "One sample is one patient. Risks of different trainings have no common scale, so each training is evaluated "
+        "on the test patients of its own fold, and values are means over folds and seeds. Intervals are 95 % "
+        "percentile intervals of a bootstrap over patients; trainings of several folds share training patients, so "
+        "they are not intervals for a new training.",
+        "C-index: the share of comparable pairs of patients that the risk orders correctly; 0.5 is chance. The strict "
+        "form leaves out equal times and counts equal risks as wrong.",
+        "AUC(t): who has the event by t against who is followed longer than t. Brier score: the squared error of the "
+        "predicted survival at t; lower is better. Kaplan-Meier, fitted on the evaluated patients themselves, gives "
+        "every patient the same curve and is the reference. Both weight patients by the inverse probability of being "
+        "followed, which assumes that censoring does not depend on the risk.",
+        f"Risk groups: cut at the {cuts} of the predicted risks within a fold, without any outcome; groups of folds "
+        "are joined. A single new patient needs a cut fixed beforehand. The log-rank test ignores that folds share "
+        "training patients; with cross-validation its p-value is somewhat too small.",
     ]
-    if len(evaluations) > 1:
-        sentences.append(
-            "Overlapping intervals of two runs do not test their difference: both were measured on the same patients."
-        )
-    return sentences

@@ -73,10 +73,10 @@ class DualStream(nn.Module):
         self.value = nn.Linear(in_features, in_features) if values else None
         self.dropout = Dropout(dropout)
 
-    def forward(self, features: Tensor, normalizer: Normalizer) -> tuple[Attended, Tensor]:
-        """N x D -> what the streams say of the tiles, and the bag vectors (C x D)."""
+    def forward(self, features: Tensor, normalizer: Normalizer, mask: Tensor | None = None) -> tuple[Attended, Tensor]:
+        """N x D -> what the streams say of the tiles, and the bag vectors (C x D); mask: N, true for tiles."""
         features = self.as_computed(features)
-        attended = self.attend(features)
+        attended = self.attend(features, mask)
         return attended, self.pool(normalizer(attended.scores), features)
 
     def as_computed(self, features: Tensor) -> Tensor:
@@ -85,15 +85,19 @@ class DualStream(nn.Module):
         autocast = torch.is_autocast_enabled(device)
         return features.to(torch.get_autocast_dtype(device) if autocast else self.instance.weight.dtype)
 
-    def attend(self, features: Tensor) -> Attended:
-        """Both streams up to the scores; no value is formed. The features are `as_computed`."""
+    def attend(self, features: Tensor, mask: Tensor | None = None) -> Attended:
+        """Both streams up to the scores; no value is formed. features: `as_computed`; mask: N, true for tiles."""
         layer = self.instance
         per_class = torch.addmm(layer.bias.unsqueeze(1), layer.weight, features.t())
-        critical = per_class.detach().argmax(dim=1)
+        compared = per_class.detach()
+        critical = (compared if mask is None else compared.masked_fill(~mask, -torch.inf)).argmax(dim=1)
         tiles = features[critical]
         # Read at the critical tiles alone: the same numbers, and the backward pass leaves the other tiles out.
         max_logits = (layer.weight * tiles).sum(dim=1) + layer.bias
-        return Attended(per_class.t(), max_logits, critical, self._scores(tiles, features))
+        scores = self._scores(tiles, features)
+        if mask is not None:
+            scores = scores.masked_fill(~mask, -torch.inf)
+        return Attended(per_class.t(), max_logits, critical, scores)
 
     def pool(self, attention: Tensor, features: Tensor) -> Tensor:
         """The bag vector of every class: C x N and N x D -> C x D."""

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from asmil.attention.normalizers import Normalizer, Softmax
+from asmil.cohort.bag import Bag
 from asmil.models.blocks.embedding import TileEmbedding
 from asmil.models.blocks.exporting import is_exporting
 from asmil.models.blocks.randomness import Dropout
@@ -83,12 +84,15 @@ def _each(weights: Tensor, biases: Tensor, rows: Tensor, scale: float = 1.0) -> 
     return torch.baddbmm(biases.unsqueeze(2), weights, rows.unsqueeze(2), beta=scale, alpha=scale).squeeze(2)
 
 
-def single_layer(embedding: TileEmbedding, normalizer: Normalizer, features: Tensor) -> Tensor | None:
+def single_layer(embedding: TileEmbedding, normalizer: Normalizer, bag: Bag) -> Tensor | None:
     """The weight with which `embed_and_attend` may stand for embedding, softmax and pooling of a training step.
 
     None where more than one ReLU layer embeds the tiles, the normalizer is not plain softmax, neither the weight nor
-    the features need a gradient, the model is being exported, or autocast chooses the types.
+    the features need a gradient, the bag is filled up, the model is being exported, or autocast chooses the types.
     """
+    features = bag.features
+    if bag.mask is not None:
+        return None
     plain = type(normalizer) is Softmax and normalizer.temperature == 1.0
     if not plain or not torch.is_grad_enabled() or is_exporting() or torch.is_autocast_enabled(features.device.type):
         return None

@@ -28,6 +28,7 @@ from torch.nn import functional
 
 from asmil.models.base import ModelConfig, Output
 from asmil.models.blocks.exporting import is_exporting
+from asmil.models.blocks.known_labels import label_numbers
 from asmil.models.blocks.smooth_svm import smooth_svm
 
 
@@ -52,7 +53,11 @@ def excludes(config: InstanceLossConfig, n_classes: int) -> bool:
 
 
 def cluster_logits(
-    embedded: Tensor, scores: Tensor, heads: Iterable[nn.Module], config: InstanceLossConfig
+    embedded: Tensor,
+    scores: Tensor,
+    heads: Iterable[nn.Module],
+    config: InstanceLossConfig,
+    mask: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """What each class's head says of its tiles: `cluster_logits_c`, 2k x 2.
 
@@ -60,6 +65,7 @@ def cluster_logits(
 
     embedded: N x I
     scores: A x N, a row a class or one row for all
+    mask: N, true for tiles, of a bag that was filled up and has at least 2k tiles; their scores are minus infinity
 
     An exported model has none: only the loss reads them.
     """
@@ -68,7 +74,8 @@ def cluster_logits(
     n_tiles = len(embedded)
     k = min(config.k_sample, n_tiles if config.k_rule == "official" else max(1, n_tiles // 2))
     scores = scores.detach()
-    tiles = torch.cat([scores.topk(k).indices, scores.topk(k, largest=False).indices], dim=1)
+    rising = scores if mask is None else scores.masked_fill(~mask, torch.inf)
+    tiles = torch.cat([scores.topk(k).indices, rising.topk(k, largest=False).indices], dim=1)
     chosen = embedded[tiles]
     return {f"cluster_logits_{c}": head(chosen[c if len(chosen) > 1 else 0]) for c, head in enumerate(heads)}
 
@@ -91,7 +98,7 @@ def cluster_samples(output: Output, label: int, subtyping: bool) -> list[tuple[T
 def clustering_loss(outputs: Sequence[Output], classes: Tensor, config: InstanceLossConfig) -> Tensor:
     """The mean clustering loss of the bags of a step; classes: B class indices."""
     losses = []
-    for output, label in zip(outputs, classes.tolist(), strict=True):
+    for output, label in zip(outputs, label_numbers(classes), strict=True):
         n_classes = len(output.logits)
         subtyping = excludes(config, n_classes)
         per_class = [_sample_loss(*samples, config) for samples in cluster_samples(output, label, subtyping)]

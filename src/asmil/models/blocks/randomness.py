@@ -5,6 +5,10 @@ With a generator of its own a training can be resumed to the bit and several see
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -13,6 +17,19 @@ from asmil.errors import AsmilError
 
 FEW = 4096
 """Below so many values, the setting up of a fast generator takes longer than it saves."""
+
+
+_batched: ContextVar[bool] = ContextVar("draws for many bags at once", default=False)
+
+
+@contextmanager
+def batched_draws() -> Iterator[None]:
+    """A block in which random parts run under `torch.vmap`, where no single number can be read."""
+    token = _batched.set(True)
+    try:
+        yield
+    finally:
+        _batched.reset(token)
 
 
 class RandomModule(nn.Module):
@@ -30,7 +47,7 @@ class RandomModule(nn.Module):
     def drop(self, x: Tensor, p: float) -> Tensor:
         """Values of x set to 0 with probability p, the others divided by 1 - p."""
         count = x.numel()
-        if x.device.type != "cpu" or count < FEW:
+        if x.device.type != "cpu" or count < FEW or _batched.get():
             return x * (self.uniform(x.shape, x) >= p) / (1 - p)
         # Four numbers of 16 bits from every draw of a fast generator that one draw of the given one seeds: several
         # times faster than a float for every value. p is rounded to 16 bits, and the factor made to fit.

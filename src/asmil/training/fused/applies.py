@@ -66,6 +66,7 @@ def _demands(config: RunConfig, model: ASMIL) -> dict[str, bool]:
         "other stabilizers": not any(others),
         f"training.optimizer = {training.optimizer}": training.optimizer == "adam",
         f"training.decay = {training.decay}": training.decay == "all",
+        f"training.batch = {training.batch}": training.batch == 1,
         f"training.accumulate = {training.accumulate}": training.accumulate == 1,
         "training.clip_norm": training.clip_norm is None,
         f"training.precision = {training.precision}": training.precision != "fp32",

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from asmil.training.fused.block_kernels import bag_values_kernel, head_kernel, output_kernel, values_kernel
 from asmil.training.fused.layout import next_power_of_2
-from asmil.training.fused.resident import ResidentBags
 from asmil.training.fused.tile_kernels import embed_kernel, heatmap_kernel, pool_kernel, score_kernel, sums_kernel
 from asmil.training.fused.weights import Weights
+from asmil.training.resident import ResidentBags
 
 SCORE_ROWS = 64
 POOL_PARTS, POOL_ROWS = 64, 32

@@ -17,13 +17,13 @@ from asmil.models.asmil import ASMIL
 from asmil.tasks.classification import Classification
 from asmil.training.fused.forward import Dropped, Forward
 from asmil.training.fused.layout import Sizes
-from asmil.training.fused.resident import ResidentBags
 from asmil.training.fused.step import Step, StepSettings
 from asmil.training.fused.weights import Weights
 from asmil.training.labeled_bags import BagSource, LabeledBags
 from asmil.training.loop import Trainer, seed_number
 from asmil.training.optimization import lr_factor, set_lr
 from asmil.training.recording import Said
+from asmil.training.resident import ResidentBags
 
 TILES_AT_ONCE = 1_000_000
 """Tiles of an evaluation that are embedded at a time."""

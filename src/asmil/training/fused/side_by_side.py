@@ -11,11 +11,11 @@ from asmil.models.asmil import ASMIL
 from asmil.models.base import MILModel
 from asmil.training.fused.layout import Sizes
 from asmil.training.fused.members import MemberEvaluator, Members
-from asmil.training.fused.resident import ResidentBags
 from asmil.training.fused.step import bytes_a_member
 from asmil.training.interruption import Interrupted, stop_requests
 from asmil.training.labeled_bags import LabeledBags
 from asmil.training.loop import Trainer
+from asmil.training.resident import ResidentBags
 
 MOST_MEMBERS = 64
 SHARE_OF_MEMORY = 0.7
@@ -96,8 +96,3 @@ def members_that_fit(model: MILModel, bags: ResidentBags) -> int:
     reusable = torch.cuda.memory_reserved(bags.features.device) - torch.cuda.memory_allocated(bags.features.device)
     needed = bytes_a_member(Sizes.of(model), max(bags.sizes))
     return max(1, min(MOST_MEMBERS, int(SHARE_OF_MEMORY * (free + reusable)) // needed))
-
-
-def empty_pool(width: int, device: torch.device) -> ResidentBags:
-    """A pool for features on a device: bf16 on a GPU, float32 where the kernels are interpreted."""
-    return ResidentBags(width, device, torch.bfloat16 if device.type == "cuda" else torch.float32)

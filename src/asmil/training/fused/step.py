@@ -16,10 +16,10 @@ from asmil.training.fused.block_kernels import (
 )
 from asmil.training.fused.forward import OUTPUT_ROWS, POOL_PARTS, Dropped, Forward
 from asmil.training.fused.layout import BLOCK, FUSED_STEM, Layout, Sizes, blocks_of, next_power_of_2
-from asmil.training.fused.resident import ResidentBags
 from asmil.training.fused.tile_kernels import stem_backward_kernel, tile_backward_kernel
 from asmil.training.fused.update_kernels import adam_kernel, begin_kernel, end_kernel
 from asmil.training.fused.weights import Weights
+from asmil.training.resident import ResidentBags
 
 TILE_PARTS = 128
 STEM_PARTS, STEM_ROWS, STEM_TILE = 8, 128, 128

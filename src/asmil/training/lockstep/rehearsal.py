@@ -45,7 +45,7 @@ def refuse_settings(trainer: Trainer) -> None:
         "the method has several stages": len(trainer.stages) > 1,
         "the method prepares its bags": type(model).prepare is not MILModel.prepare,
         "the method changes from step to step": type(model).before_step is not MILModel.before_step,
-        "training.accumulate takes several bags a step": settings.accumulate > 1,
+        "training.batch or training.accumulate takes several bags per step": settings.bags_per_step > 1,
         "training.sampling draws bags": settings.sampling != "shuffle",
         "training.class_weights differ between replicas": settings.class_weights != "none",
         "data.max_tiles draws tiles": trainer.config.data.max_tiles is not None,

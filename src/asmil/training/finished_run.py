@@ -53,7 +53,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Training:
-    """The course of one training: a row an epoch, in columns like `train.loss`; the epoch that was kept."""
+    """The course of one training: one row per epoch, in columns like `train.loss`; the epoch that was kept."""
 
     fold: int
     seed: int
@@ -99,7 +99,7 @@ def read_training(path: Path, fold: int, seed: int) -> Training | None:
         return None
     epochs = pd.json_normalize(read_epochs(log))
     if epochs.empty:
-        raise AsmilError(f"{log}: no epoch has ended; finish the run by giving its `asmil train` command again")
+        raise AsmilError(f"{log}: no epoch has ended; run the same `asmil train` command again to finish it")
     return Training(fold, seed, epochs, read_kept_epoch(folder))
 
 
@@ -107,8 +107,8 @@ def _predictions_of(folder: RunLayout) -> pd.DataFrame:
     file = folder.predictions
     if not file.is_file():
         raise AsmilError(
-            f"{folder.path}: the run is unfinished (no predictions.parquet); finish it by giving its "
-            "`asmil train` command again"
+            f"{folder.path}: the run is unfinished (no predictions.parquet); run the same "
+            "`asmil train` command again to finish it"
         )
     return read_predictions(file)
 

@@ -1,21 +1,13 @@
-"""Patients split by predicted risk: Kaplan-Meier curves of the groups and the log-rank test between them.
-
-Risks of different trainings have no common scale. Each training's risks are therefore turned into ranks among its
-own patients (from 0 to 1, ties share their mean), and a patient's ranks are averaged over its trainings. The cut is
-made within the patients of a fold, and the groups of all folds are joined. Folds that share patients have one cut.
-"""
+"""Patients split by predicted risk: Kaplan-Meier curves of the groups and the log-rank test between them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from asmil.errors import AsmilError
-from asmil.evaluation.survival.predictions import TestedPart
 from asmil.reporting import Interval
 from asmil.tasks.checked_arrays import Floats
 
@@ -54,28 +46,6 @@ class RiskGroups:
     at_risk: npt.NDArray[np.int64]
 
 
-def group_patients(parts: Sequence[TestedPart], n_patients: int, n_groups: int = 2) -> npt.NDArray[np.intp]:
-    """P group numbers, 0 for the lowest risk; equal risks fall into the same, lower group."""
-    from scipy.stats import rankdata
-
-    if n_groups not in GROUP_NAMES:
-        raise AsmilError(f"{n_groups} risk groups cannot be made; give 2 (cut at the median) or 3 (at the tertiles)")
-    total, count, fold_of = np.zeros(n_patients), np.zeros(n_patients), np.full(n_patients, -1)
-    for part in parts:
-        total[part.patients] += (rankdata(part.risk) - 0.5) / len(part.risk)
-        count[part.patients] += 1
-        fold_of[part.patients] = part.fold
-    if _folds_share_patients(parts):
-        fold_of[:] = 0
-    rank, rounding = total / count, 1e-9
-    group = np.zeros(n_patients, dtype=np.intp)
-    for fold in np.unique(fold_of):
-        members = fold_of == fold
-        cuts = np.quantile(rank[members], np.arange(1, n_groups) / n_groups)
-        group[members] = (rank[members, None] > cuts + rounding).sum(axis=1)
-    return group
-
-
 def compare_groups(time: Floats, event: Floats, group: npt.NDArray[np.intp], n_groups: int = 2) -> RiskGroups:
     """Kaplan-Meier curves of the groups and the log-rank test: time, event, group: P values."""
     from lifelines.statistics import multivariate_logrank_test
@@ -97,11 +67,6 @@ def compare_groups(time: Floats, event: Floats, group: npt.NDArray[np.intp], n_g
         at_risk_times=ticks,
         at_risk=np.array([(time[group == number, None] >= ticks).sum(axis=0) for number in present]),
     )
-
-
-def _folds_share_patients(parts: Sequence[TestedPart]) -> bool:
-    fold_patients = {(part.fold, patient) for part in parts for patient in part.patients.tolist()}
-    return len(fold_patients) > len({patient for _, patient in fold_patients})
 
 
 def _risk_group(name: str, time: Floats, event: Floats) -> RiskGroup:

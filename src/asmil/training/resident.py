@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from asmil.cohort.bag import Bag
 from asmil.training.labeled_bags import BagSource
 
 
@@ -26,6 +27,7 @@ class ResidentBags:
         self.targets = torch.zeros(0, device=device, dtype=torch.int32)
         self.sizes: list[int] = []
         self.names: list[str] = []
+        self._starts: list[int] = []
         self._numbers: dict[Hashable, int] = {}
 
     def add(self, source: BagSource) -> None:
@@ -44,8 +46,20 @@ class ResidentBags:
         lengths = torch.tensor(self.sizes, dtype=torch.int64)
         device = self.features.device
         self.lengths = lengths.to(device, torch.int32)
-        self.offsets = (lengths.cumsum(0) - lengths).to(device, torch.int64)
+        offsets = lengths.cumsum(0) - lengths
+        self.offsets = offsets.to(device, torch.int64)
+        self._starts = offsets.tolist()
         self.targets = torch.zeros(len(self.sizes), device=device, dtype=torch.int32)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the features are."""
+        return self.features.device
+
+    def bag(self, number: int) -> Bag:
+        """One bag, whose features are a part of the pool."""
+        first = self._starts[number]
+        return Bag(self.features[first : first + self.sizes[number]], id=self.names[number], validated=True)
 
     def numbers(self, source: BagSource) -> list[int]:
         """The numbers of the bags of a source that was added."""

@@ -1,40 +1,17 @@
-"""What figures share (style, tiles as an image, SVG and PNG), and the learning curves."""
+"""Learning curves: losses and validation metrics over the epochs of trainings."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
-from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from asmil.evaluation.run import Training
+from asmil.reporting.drawing import COLORS, new_figure, plain_text, svg_text
 from asmil.tasks.checked_arrays import Floats
-
-Integers = npt.NDArray[np.int64]
-
-COLORS = ("#2563a8", "#c2571a", "#3f8f5f", "#8a4fa3", "#b58a00", "#5a6472", "#a83250", "#1f8a99")
-STYLE: dict[Any, Any] = {
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": "#8a94a0",
-    "axes.labelcolor": "#39424e",
-    "axes.grid": True,
-    "grid.color": "#e6e9ed",
-    "xtick.color": "#39424e",
-    "ytick.color": "#39424e",
-    "axes.titlesize": 10,
-    "axes.titleweight": "bold",
-    "legend.frameon": False,
-    "legend.fontsize": 8.5,
-    "svg.hashsalt": "asmil",
-}
+from asmil.training.finished_run import Training
 
 
 def learning_figure(trainings: Sequence[Training]) -> str | None:
@@ -46,8 +23,7 @@ def learning_figure(trainings: Sequence[Training]) -> str | None:
     panels = [panel for panel in _panels(trainings) if panel[1]]
     if not panels:
         return None
-    with rc_context(STYLE):
-        figure = Figure(figsize=(3.7 * len(panels), 3.1), layout="constrained")
+    with new_figure(3.7 * len(panels), 3.1) as figure:
         for index, (title, columns) in enumerate(panels):
             axes = figure.add_subplot(1, len(panels), index + 1)
             later = stage_starts(trainings[0])[1:]
@@ -121,57 +97,3 @@ def _mark_selected(axes: Axes, trainings: Sequence[Training], column: str, color
 
 def _numbers(column: pd.Series[Any]) -> Floats:
     return np.asarray(pd.to_numeric(column, errors="coerce"), dtype=np.float64)
-
-
-def plain_text(text: str) -> str:
-    """Text that matplotlib does not read as a formula."""
-    return text.replace("\\", "\\\\").replace("$", r"\$")
-
-
-def svg_text(figure: Figure) -> str:
-    """The figure as SVG, the same text for the same figure."""
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None})
-    return buffer.getvalue()
-
-
-def png_bytes(figure: Figure, dots_per_inch: int) -> bytes:
-    """The figure as PNG, for what is made of many small squares or dots."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=dots_per_inch, metadata={"Software": None})
-    return buffer.getvalue()
-
-
-def tile_pitch(coords: Integers) -> float:
-    """The distance between neighboring tiles, in the unit of the coordinates: the median over tiles.
-
-    It is the larger of the distances in x and y to the nearest other tile, so on a grid it is the step.
-    """
-    places = np.unique(coords, axis=0)
-    if len(places) == 1:
-        return 1.0
-    from scipy.spatial import cKDTree
-
-    distances, _ = cKDTree(places).query(places, k=2, p=np.inf)
-    return float(np.median(distances[:, 1]))
-
-
-def tile_cells(coords: Integers, max_cells: int) -> tuple[Integers, tuple[int, int]]:
-    """The cell of each tile in a flattened image, and the rows and columns of that image.
-
-    If more than `max_cells` tiles lie along the longer side, several share a cell.
-    """
-    corner = coords.min(axis=0)
-    extent = (coords.max(axis=0) - corner).astype(np.float64)
-    pitch = max(tile_pitch(coords), float(extent.max()) / (max_cells - 1))
-    places = np.floor((coords - corner) / pitch + 1e-6).astype(np.int64)
-    columns, rows = (places.max(axis=0) + 1).tolist()
-    return places[:, 1] * columns + places[:, 0], (rows, columns)
-
-
-def raster(values: Floats, cells: Integers, shape: tuple[int, int]) -> Floats:
-    """An image of the tiles' values: the largest of each cell, NaN where there is no tile."""
-    image = np.full(shape[0] * shape[1], -np.inf)
-    np.maximum.at(image, cells, values)
-    image[np.isneginf(image)] = np.nan
-    return image.reshape(shape)

@@ -1,0 +1,199 @@
+"""`asmil heatmap`: where a run looked, drawn on the slides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from asmil.cli.item_timeout import SLIDE_TIMEOUT_HELP
+
+if TYPE_CHECKING:
+    from asmil.engine.jobs import Engine
+    from asmil.explain.asked_slides import AskedSlide
+    from asmil.explain.heatmaps import HeatmapResult
+
+FEW_SLIDES = 2
+
+
+def heatmap(
+    targets: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="RUN... [SLIDE...]",
+            help="Run folders, then slides: names in the cohort, slide images, feature files, or folders of them. "
+            "No slide: those of the test part.",
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the pictures.")] = Path("heatmaps"),
+    slide: Annotated[list[str] | None, typer.Option("--slide", help="A slide, may be repeated.")] = None,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Kind of map, may be repeated: attention, attention_logit, leave_one_out, gradient, "
+            "integrated_gradients, or one of the method. Default: the method's own."
+        ),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--class", help="Class or label to explain. Default: the predicted one.")
+    ] = None,
+    by: Annotated[
+        Literal["method", "seed", "fold", "epoch"] | None,
+        typer.Option(help="One map per run, seed, fold or recorded epoch, in one figure."),
+    ] = None,
+    scale: Annotated[
+        Literal["percentile", "absolute"] | None,
+        typer.Option(help="Default: percentile; absolute for maps with a sign."),
+    ] = None,
+    limits: Annotated[tuple[float, float] | None, typer.Option(help="Ends of an absolute scale: two numbers.")] = None,
+    color_map: Annotated[
+        str | None, typer.Option(help="viridis, magma, inferno, cividis; with a sign PuOr_r, RdBu_r.")
+    ] = None,
+    opacity: Annotated[float, typer.Option(min=0.01, max=1, help="Of all tiles alike.")] = 0.65,
+    annotations: Annotated[
+        Path | None, typer.Option(help="Outlines to draw: a folder or file of ASAP or Aperio XML or GeoJSON.")
+    ] = None,
+    slides: Annotated[
+        Path | None, typer.Option(help="Slide images: folder or table. Default: those of the manifest.")
+    ] = None,
+    features: Annotated[
+        Path | None, typer.Option(help="Folder or file of features. Default: those of the manifest.")
+    ] = None,
+    scores: Annotated[
+        Path | None,
+        typer.Option(help="Draw these values instead of a run's: .npy, .csv (x, y, score), .h5, or a folder."),
+    ] = None,
+    tile_px: Annotated[float | None, typer.Option(help="Side of a tile at level 0, if the features lack it.")] = None,
+    mpp: Annotated[float | None, typer.Option(help="Microns per level-0 pixel; overrides the files.")] = None,
+    tiles: Annotated[int, typer.Option(min=0, help="Highest and lowest tiles on the contact sheet; 0: none.")] = 12,
+    tiff: Annotated[bool, typer.Option("--tiff", help="Also a pyramidal TIFF of slide and map.")] = False,
+    tiff_mpp: Annotated[float | None, typer.Option(help="Its microns per pixel. Default: full resolution.")] = None,
+    qupath: Annotated[bool, typer.Option("--qupath", help="Also GeoJSON of tiles and regions for QuPath.")] = False,
+    cut: Annotated[float, typer.Option(min=0, max=0.9999, help="QuPath: share of tiles below a region.")] = 0.9,
+    role: Annotated[
+        Literal["test", "val", "train", "all"], typer.Option(help="Part of the run, if no slide is named.")
+    ] = "test",
+    engine: Annotated[str, typer.Option(help="local (processes of this machine) or ray.")] = "local",
+    address: Annotated[str | None, typer.Option(help="Of the Ray cluster; auto finds one.")] = None,
+    workers: Annotated[int | None, typer.Option(min=0, help="Processes. Default: one per core; 0: this one.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    item_timeout: Annotated[float | None, typer.Option(min=0, help=SLIDE_TIMEOUT_HELP)] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
+) -> None:
+    """Draw heat maps of slides: slide, map with its scale, annotations, top and bottom tiles.
+
+    Stored features are used, nothing is encoded again. Run the same command again to draw only what is missing.
+
+    Example: asmil heatmap runs/lab lab/slides/slide-0003.tif --out maps --qupath
+    """
+    from dataclasses import replace
+
+    from rich.progress import Progress
+
+    from asmil.config import parse_settings
+    from asmil.console import messages
+    from asmil.errors import AsmilError
+    from asmil.explain.asked_slides import SlidePlaces, asked_slides
+    from asmil.explain.heatmaps import HeatmapPlan, draw_heatmaps
+    from asmil.explain.settings import HeatmapSettings
+    from asmil.slides.annotations import find_annotations
+
+    runs = [Path(word) for word in targets or () if (Path(word) / "config.yaml").is_file()]
+    words = [word for word in targets or () if Path(word) not in runs] + list(slide or ())
+    if not runs and scores is None:
+        raise AsmilError(
+            f"no run folder is named{f' (not one: {words[0]})' if words else ''}; give the --out folder of "
+            "`asmil train`, or values with --scores"
+        )
+    settings = parse_settings(
+        HeatmapSettings,
+        {
+            "kinds": tuple(kind or ()),
+            "name": name,
+            "by": by,
+            "scale": scale,
+            "limits": limits,
+            "color_map": color_map,
+            "opacity": opacity,
+            "tiles": tiles,
+            "tiff": tiff,
+            "tiff_mpp": tiff_mpp,
+            "qupath": qupath,
+            "cut": cut,
+            "tile_px": tile_px,
+        },
+    )
+    places = SlidePlaces(_manifest(runs), features, slides)
+    asked = asked_slides(words, places, _of_role(runs, role, places), needs_features=scores is None)
+    if mpp is not None:
+        asked = [replace(one, mpp=mpp) for one in asked]
+    outlines = None
+    if annotations is not None:
+        outlines = dict(find_annotations(annotations, [one.name for one in asked]).by_slide)
+    if scores is not None and scores.is_file() and len(asked) > 1:
+        raise AsmilError(f"{scores}: one file of scores is of one slide, and {len(asked)} are named; give a folder")
+    plan = HeatmapPlan(out, settings, tuple(run.resolve() for run in runs), scores, outlines, device)
+    with Progress(console=messages(quiet), transient=True) as progress:
+        task = progress.add_task("slides", total=len(asked))
+        result = draw_heatmaps(
+            asked,
+            replace(plan, out=out.absolute()),
+            _engine(engine, address, workers, device, item_timeout, asked),
+            lambda done, total: progress.update(task, completed=done, total=total),
+        )
+    _summarize(result, out)
+
+
+def _manifest(runs: list[Path]) -> Path | None:
+    from asmil.training.layout import RunLayout
+
+    if not runs:
+        return None
+    found = RunLayout(runs[0]).read_values().get("cohort", {}).get("manifest")
+    return Path(found) if found else None
+
+
+def _of_role(runs: list[Path], role: str, places: object) -> list[str]:
+    """The run's slides that have a role in any fold."""
+    from asmil.cohort.splits import Splits
+    from asmil.training.layout import RunLayout
+
+    if not runs:
+        return []
+    table = Splits.load(RunLayout(runs[0]).splits).table
+    chosen = table if role == "all" else table[table["role"] == role]
+    return list(dict.fromkeys(chosen["slide"].astype(str)))
+
+
+def _engine(
+    engine: str,
+    address: str | None,
+    workers: int | None,
+    device: str,
+    item_timeout: float | None,
+    asked: list[AskedSlide],
+) -> Engine:
+    from asmil.engine.inline import InlineEngine
+    from asmil.extraction.machine import Machine
+
+    if engine == "local" and workers is None and item_timeout is None and len(asked) <= FEW_SLIDES and address is None:
+        # starting processes takes longer than drawing a few slides
+        return InlineEngine(1, device)
+    return Machine(engine, address, workers, device, item_timeout=item_timeout).prepare(len(asked))[0]
+
+
+def _summarize(result: HeatmapResult, out: Path) -> None:
+    from asmil.console import messages, results, say
+    from asmil.errors import AsmilError
+
+    drawn = len(result.rows)
+    before = f" ({result.already_done} done before)" if result.already_done else ""
+    say(results(), f"{drawn} slide{'s' * (drawn != 1)} drawn: {out}{before}")
+    for row in result.rows:
+        if row.notes:
+            say(messages(), f"note: {row.slide}: {row.notes}")
+    if result.failures:
+        listed = "\n".join(f"  - {line}" for line in result.failures)
+        total = drawn + len(result.failures)
+        raise AsmilError(f"{len(result.failures)} of {total} slides could not be drawn:\n{listed}")

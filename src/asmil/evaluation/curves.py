@@ -1,0 +1,139 @@
+"""ROC and precision-recall curves: of the classes of one run, and of several runs with bootstrap bands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from asmil.reporting.drawing import COLORS, GUIDE, new_figure, plain_text, svg_text
+from asmil.tasks.metrics import precision_recall_points, roc_points
+
+RATE_GRID = np.linspace(0, 1, 201)
+BAND = (2.5, 97.5)
+Floats = npt.NDArray[np.floating[Any]]
+Mask = npt.NDArray[np.bool_]
+Replicate = tuple[Mask, Floats]
+"""Which slides are positive, and their scores."""
+
+
+@dataclass(frozen=True)
+class CurveKind:
+    """A kind of curve: its axes, the metric that is its area, its points, and its values over a grid of x."""
+
+    title: str
+    x: str
+    y: str
+    metric: str
+    area: str
+    legend: Literal["lower left", "lower right"]
+    points: Callable[[Mask, Floats, Floats | None], tuple[Floats, Floats]]
+    on_grid: Callable[[Floats, Floats], Floats]
+    needs_negatives: bool
+
+
+ROC = CurveKind(
+    "ROC curves",
+    "false positive rate",
+    "true positive rate",
+    "auc",
+    "AUC",
+    "lower right",
+    roc_points,
+    lambda false, true: np.interp(RATE_GRID, false, true),
+    needs_negatives=True,
+)
+PRECISION_RECALL = CurveKind(
+    "Precision-recall curves",
+    "recall",
+    "precision",
+    "ap",
+    "AP",
+    "lower left",
+    precision_recall_points,
+    # the precision at a recall is that of the first point which reaches it
+    lambda recall, precision: precision[np.searchsorted(recall, RATE_GRID - 1e-12).clip(max=len(recall) - 1)],
+    needs_negatives=False,
+)
+KINDS = (ROC, PRECISION_RECALL)
+
+
+def class_curves(kind: CurveKind, classes: Mapping[str, tuple[float, Sequence[Replicate]]]) -> str | None:
+    """Curves of classes with their areas: thin lines are replicates, the thick one is their mean; guessing is dashed.
+
+    None if no class has a curve.
+    """
+    with new_figure(4.6, 4.2) as figure:
+        axes = figure.add_subplot()
+        for (name, (area, replicates)), color in zip(classes.items(), _colors(len(classes)), strict=True):
+            used = [one for one in replicates if _has_curve(kind, one[0])]
+            curves = [kind.points(*one, None) for one in used]
+            if not curves:
+                continue
+            for x, y in curves if len(replicates) > 1 else ():
+                axes.plot(x, y, drawstyle=_steps(kind), color=color, linewidth=0.7, alpha=0.35)
+            mean = np.mean([kind.on_grid(x, y) for x, y in curves], axis=0)
+            label = f"{plain_text(name)}  {kind.area} {area:.3f}"
+            _draw_mean(axes, kind, mean, color, label)
+            if not kind.needs_negatives:
+                share = float(np.mean([positive.mean() for positive, _ in used]))
+                axes.axhline(share, color=color, linewidth=0.9, linestyle="--", alpha=0.6)
+        return _finished(figure, axes, kind) if axes.get_legend_handles_labels()[0] else None
+
+
+def run_curves(
+    kind: CurveKind, present: Mask, runs: Mapping[str, Floats], weights: Floats, labels: Sequence[int]
+) -> str | None:
+    """One curve per run with a 95 % band over draws of patients; several classes or labels are averaged.
+
+    present: n x K, which slides have which class; runs: S x n x K predictions
+    weights: R x n, how often slides are drawn; labels: the places of the classes to draw
+    """
+    drawable = [k for k in labels if _has_curve(kind, present[:, k])]
+    if not drawable:
+        return None
+    with new_figure(4.6, 4.2) as figure:
+        axes = figure.add_subplot()
+        for (name, predictions), color in zip(runs.items(), _colors(len(runs)), strict=True):
+            pairs = [(present[:, k], one[:, k]) for k in drawable for one in predictions]
+            mean = np.mean([kind.on_grid(*kind.points(*pair, None)) for pair in pairs], axis=0)
+            drawn = [
+                np.mean([kind.on_grid(*kind.points(*pair, row)) for pair in pairs], axis=0)
+                for row in weights
+                if all(_has_curve(kind, present[row > 0, k]) for k in drawable)
+            ]
+            if drawn:
+                low, high = np.percentile(drawn, BAND, axis=0)
+                axes.fill_between(RATE_GRID, low, high, color=color, alpha=0.13, linewidth=0)
+            _draw_mean(axes, kind, mean, color, plain_text(name))
+        return _finished(figure, axes, kind)
+
+
+def _has_curve(kind: CurveKind, positive: Mask) -> bool:
+    return bool(positive.any() and not (kind.needs_negatives and positive.all()))
+
+
+def _colors(count: int) -> list[str]:
+    return [COLORS[number % len(COLORS)] for number in range(count)]
+
+
+def _steps(kind: CurveKind) -> str:
+    return "default" if kind.needs_negatives else "steps-pre"
+
+
+def _draw_mean(axes: Axes, kind: CurveKind, mean: Floats, color: str, label: str) -> None:
+    start = [0.0] if kind.needs_negatives else []
+    axes.plot(np.r_[start, RATE_GRID], np.r_[start, mean], color=color, linewidth=1.8, label=label)
+
+
+def _finished(figure: Figure, axes: Axes, kind: CurveKind) -> str:
+    if kind.needs_negatives:
+        axes.plot([0, 1], [0, 1], color=GUIDE, linewidth=1, linestyle="--")
+    axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01), aspect="equal", title=kind.title, xlabel=kind.x, ylabel=kind.y)
+    axes.legend(loc=kind.legend)
+    return svg_text(figure)

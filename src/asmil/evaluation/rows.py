@@ -1,0 +1,69 @@
+"""The predictions of a run as they are evaluated: one part of its cohort, by slide or patient, training or seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from asmil.cohort.units import UnitKind
+from asmil.errors import AsmilError
+from asmil.training.finished_run import Run
+
+
+def rows_of(run: Run, role: str, unit: UnitKind = "slide") -> pd.DataFrame:
+    """The predictions of one part; with `unit` patient, the mean prediction of each patient's slides."""
+    rows = part_of(run, role, unit)
+    if rows.empty:
+        others = sorted(set(run.predictions["role"].astype(str)))
+        hint = "; `--role val` evaluates the validation part" if role == "test" and "val" in others else ""
+        raise AsmilError(
+            f"{run.path}: there are no {role} predictions, only {', '.join(others) or 'none at all'}{hint}"
+        )
+    return rows
+
+
+def part_of(run: Run, role: str, unit: UnitKind = "slide") -> pd.DataFrame:
+    """As `rows_of`, but a part without predictions is empty instead of an error."""
+    rows = run.predictions[run.predictions["role"] == role]
+    return _join_patients(run, rows) if unit == "patient" else rows
+
+
+def _join_patients(run: Run, table: pd.DataFrame) -> pd.DataFrame:
+    """One row per patient, fold and seed: the mean of the predictions of its slides, named after the patient."""
+    truth = list(run.format.truth_columns)
+    for patient, part in table[["patient", *truth]].drop_duplicates().groupby("patient"):
+        if len(part) > 1:
+            found = " and ".join(", ".join(map(str, row)) for row in part[truth].itertuples(index=False))
+            raise AsmilError(
+                f"{run.path}: the slides of patient {patient} have different targets ({found}); "
+                "evaluate slides instead (--unit slide)"
+            )
+    kept = dict.fromkeys(run.format.prediction_columns, "mean") | dict.fromkeys(truth, "first")
+    joined = table.groupby(["patient", "fold", "seed", "role"], as_index=False, sort=False).agg(kept)
+    return joined.assign(slide=joined["patient"])
+
+
+def trainings_of(rows: pd.DataFrame) -> dict[tuple[int, int], pd.DataFrame]:
+    """The rows of every training, by (fold, seed)."""
+    groups = rows.groupby(["fold", "seed"], sort=True)
+    return {(int(part["fold"].iloc[0]), int(part["seed"].iloc[0])): part for _, part in groups}
+
+
+def folds_are_disjoint(rows: pd.DataFrame) -> bool:
+    """Whether no slide is evaluated in two folds of a seed."""
+    return not rows.duplicated(["slide", "seed"]).any()
+
+
+def replicates_of(rows: pd.DataFrame) -> list[pd.DataFrame]:
+    """What is evaluated together: the folds of a seed, or each training where folds share slides."""
+    if folds_are_disjoint(rows):
+        return [part for _, part in rows.groupby("seed", sort=True)]
+    return list(trainings_of(rows).values())
+
+
+def unique_names(paths: Sequence[Path]) -> list[str]:
+    """The names of run folders, or their paths if two have the same name."""
+    names = [path.resolve().name for path in paths]
+    return names if len(set(names)) == len(names) else list(map(str, paths))

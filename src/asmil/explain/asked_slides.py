@@ -1,0 +1,120 @@
+"""Which slides are meant: names of a cohort, feature files, slide images, folders or tables of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from asmil.cohort.locate import find_features
+from asmil.cohort.manifest import Slide, cohort_from_features, load_cohort
+from asmil.cohort.source import FeatureSource
+from asmil.cohort.table import read_table
+from asmil.errors import AsmilError, did_you_mean
+from asmil.names import FEATURE_SUFFIXES
+from asmil.slides.discovery import SLIDES_FOLDER, TABLE_SUFFIXES, SlideFile, find_slides
+from asmil.slides.file_names import is_picture, is_slide, slide_name
+
+
+@dataclass(frozen=True)
+class AskedSlide:
+    """A slide to draw.
+
+    slide: its features; None where scores bring their own coordinates
+    image: None where there is none, or none is known
+    joined: the slides of the same patient, this one among them, for runs that join them
+    """
+
+    name: str
+    slide: Slide | None
+    image: Path | None
+    mpp: float | None = None
+    joined: tuple[Slide, ...] = ()
+
+
+@dataclass(frozen=True)
+class SlidePlaces:
+    """Where features and images of slides are.
+
+    manifest: of the run's cohort, if there is one; features, images: folders, files or tables that the user names
+    """
+
+    manifest: Path | None = None
+    features: Path | None = None
+    images: Path | None = None
+
+    def cohort(self) -> dict[str, Slide]:
+        """The slides of the cohort by name; none where its manifest is gone."""
+        if self.manifest is None or not self.manifest.is_file():
+            return {}
+        return {slide.slide: slide for slide in load_cohort(self.manifest, self.features, kind=None).slides}
+
+    def image_files(self) -> dict[str, SlideFile]:
+        """The images that are known by name: those the user names, or those of the manifest."""
+        if self.images is not None:
+            return {file.name: file for file in find_slides(self.images)}
+        if self.manifest is None or not self.manifest.is_file():
+            return {}
+        beside = (self.manifest.parent / SLIDES_FOLDER).is_dir()
+        if not beside and "image" not in read_table(self.manifest).cells:
+            return {}
+        return {file.name: file for file in find_slides(self.manifest)}
+
+
+def asked_slides(
+    asked: Sequence[str], places: SlidePlaces, of_role: Sequence[str] = (), needs_features: bool = True
+) -> list[AskedSlide]:
+    """The slides that words name, each once and in their order.
+
+    of_role: the slides of the cohort that are meant if none is named
+    needs_features: whether a slide without features is refused; scores may have coordinates of their own
+    """
+    cohort, images = places.cohort(), places.image_files()
+    more = _named_features(places.features) if places.features is not None else {}
+    found: dict[str, AskedSlide] = {}
+    for word in asked or of_role:
+        for name, slide, image in _meaning(word, cohort, more):
+            file = images.get(name)
+            path = image or (file.path if file is not None and file.path.exists() else None)
+            mpp = (file.mpp if file is not None else None) or (slide.mpp if slide is not None else None)
+            if slide is None and needs_features:
+                where = places.features or (places.manifest and places.manifest.parent / "features")
+                raise AsmilError(
+                    f"{name}: no features of this slide were found{f' in {where}' if where else ''}; extract it with "
+                    "`asmil extract` and give the folder with --features"
+                )
+            joined = () if slide is None else tuple(one for one in cohort.values() if one.patient == slide.patient)
+            found[name] = AskedSlide(name, slide, path, mpp, joined or ((slide,) if slide is not None else ()))
+    if not found:
+        raise AsmilError("no slide is named, and there is no cohort to take them from; name slides or feature files")
+    return list(found.values())
+
+
+def _meaning(
+    word: str, cohort: Mapping[str, Slide], more: Mapping[str, Slide]
+) -> list[tuple[str, Slide | None, Path | None]]:
+    """Name, features and image of each slide that a word stands for."""
+    known = {**more, **cohort}
+    if word in known:
+        return [(word, known[word], None)]
+    path = FeatureSource.parse(word).path
+    if not path.exists():
+        hint = did_you_mean(word, known) if known else "correct the path"
+        raise AsmilError(f"'{word}' is neither a slide of the cohort nor a file; {hint}")
+    if path.is_file() and path.suffix.lower() in TABLE_SUFFIXES:
+        return [(slide.slide, slide, None) for slide in load_cohort(path, kind=None).slides]
+    if _holds_features(path):
+        return [(slide.slide, slide, None) for slide in cohort_from_features(word).slides]
+    if path.is_dir() or is_slide(path) or is_picture(path):
+        files = find_slides(path)
+        return [(file.name, known.get(file.name), file.path) for file in files]
+    name = slide_name(path)
+    return [(name, known.get(name), path)]
+
+
+def _holds_features(path: Path) -> bool:
+    return bool(find_features(path)) if path.is_dir() else path.suffix.lower() in FEATURE_SUFFIXES
+
+
+def _named_features(place: Path) -> dict[str, Slide]:
+    return {slide.slide: slide for slide in cohort_from_features(place).slides}

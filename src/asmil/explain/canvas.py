@@ -1,0 +1,101 @@
+"""Drawing on pictures: text in a proper font, frames, and scale bars."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from asmil.slides.image import Pixels
+
+INK, SOFT_INK, PAPER = (30, 36, 44), (96, 105, 116), (255, 255, 255)
+BAR_SHARE = 0.25
+"""A scale bar is about so long, as a share of the picture's width."""
+NICE = (1, 2, 5)
+
+
+@cache
+def font(size: int, bold: bool = False) -> ImageFont.FreeTypeFont:
+    """The font that matplotlib brings along, so that pictures look the same everywhere."""
+    import matplotlib
+
+    name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
+    return ImageFont.truetype(str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / name), size)
+
+
+def write(
+    picture: Pixels,
+    text: str,
+    x: int,
+    y: int,
+    size: int = 14,
+    bold: bool = False,
+    color: tuple[int, int, int] = INK,
+    anchor: str = "la",
+) -> None:
+    """Write one line into a picture; `anchor` as in Pillow: l, m, r for x and a (top), m, s (baseline) for y."""
+    # only the strip that the line meets is converted, since pictures are large
+    top, bottom = max(0, y - 2 * size), min(picture.shape[0], y + 2 * size)
+    if bottom <= top:
+        return
+    strip = Image.fromarray(picture[top:bottom])
+    ImageDraw.Draw(strip).text((x, y - top), text, font=font(size, bold), fill=color, anchor=anchor)
+    picture[top:bottom] = np.asarray(strip)
+
+
+def text_width(text: str, size: int = 14, bold: bool = False) -> int:
+    """Pixels that a line takes."""
+    return int(np.ceil(font(size, bold).getlength(text)))
+
+
+def shortened(text: str, width: int, size: int = 14, bold: bool = False) -> str:
+    """The text, with its middle left out where it is wider than `width` pixels."""
+    if text_width(text, size, bold) <= width:
+        return text
+    kept = len(text)
+    while kept > 2 and text_width(_without_middle(text, kept), size, bold) > width:
+        kept -= 1
+    return _without_middle(text, kept)
+
+
+def _without_middle(text: str, kept: int) -> str:
+    return text[: -(-kept // 2)] + "…" + text[len(text) - kept // 2 :]
+
+
+def draw_scale_bar(picture: Pixels, downsample: float, mpp: float | None) -> None:
+    """A bar of a round length in the lower left corner, in microns or millimeters; in pixels where mpp is not known.
+
+    downsample: level-0 pixels of a picture pixel
+    """
+    height, width = picture.shape[:2]
+    per_pixel = downsample * (mpp or 1.0)
+    length = nice_length(BAR_SHARE * width * per_pixel)
+    pixels = max(2, round(length / per_pixel))
+    text = _length_text(length, mpp is not None)
+    size = max(11, min(18, width // 40))
+    box_width, box_height = max(pixels, text_width(text, size)) + 16, size + 22
+    left, top = 10, height - box_height - 10
+    if box_width + left > width or top < 0:
+        return
+    box = picture[top : top + box_height, left : left + box_width]
+    box[:] = np.rint(box * 0.15 + 255 * 0.85).astype(np.uint8)
+    picture[top + box_height - 12 : top + box_height - 8, left + 8 : left + 8 + pixels] = INK
+    write(picture, text, left + 8, top + 5, size)
+
+
+def nice_length(length: float) -> float:
+    """The largest of 1, 2 and 5 times a power of ten that is not above `length`.
+
+    >>> nice_length(730.0), nice_length(49.0), nice_length(0.3)
+    (500.0, 20.0, 0.2)
+    """
+    power = 10.0 ** np.floor(np.log10(length))
+    return float(max(step * power for step in NICE if step * power <= length * (1 + 1e-9)))
+
+
+def _length_text(length: float, in_microns: bool) -> str:
+    if not in_microns:
+        return f"{length:g} px"
+    return f"{length / 1000:g} mm" if length >= 1000 else f"{length:g} µm"

@@ -1,0 +1,67 @@
+"""The tiles with the highest and the lowest values, as pictures with their numbers."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asmil.explain.canvas import PAPER, SOFT_INK, shortened, write
+from asmil.explain.color_scale import ColorScale
+from asmil.explain.tile_map import SlideFrame, TileMap
+from asmil.reporting.formats import format_significant
+from asmil.slides.image import Pixels, SlideImage
+from asmil.slides.tile_reader import TileReader
+
+SHOWN_TILES = 12
+TILE_PX = 224
+COLUMNS = 6
+EDGE, GAP, TITLE, HEADING, CAPTION, FRAME_PX = 20, 10, 60, 34, 40, 6
+
+
+def top_tiles(values: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+    """The tiles with the highest values, highest first; of equal ones the earlier, and never one without a value."""
+    order = np.argsort(-values, kind="stable")
+    return order[~np.isnan(values[order])][:count]
+
+
+def bottom_tiles(values: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+    """The tiles with the lowest values, lowest first."""
+    return top_tiles(-values, count)
+
+
+def contact_sheet(
+    frame: SlideFrame, image: SlideImage, shown: TileMap, scale: ColorScale, about: str, count: int = SHOWN_TILES
+) -> Pixels:
+    """The `count` highest and lowest tiles at full resolution, framed in their color, with value and position."""
+    groups = [
+        ("highest", top_tiles(shown.values, count)),
+        ("lowest", bottom_tiles(shown.values, count)),
+    ]
+    columns = max(1, min(COLUMNS, max(len(tiles) for _, tiles in groups)))
+    cell = TILE_PX + 2 * FRAME_PX
+    lines = [math.ceil(len(tiles) / columns) for _, tiles in groups]
+    width = max(2 * EDGE + columns * cell + (columns - 1) * GAP, 600)
+    height = 2 * EDGE + TITLE + sum(HEADING + count * (cell + CAPTION) for count in lines)
+    sheet = np.full((height, width, 3), PAPER[0], dtype=np.uint8)
+    write(sheet, shortened(frame.slide, width - 2 * EDGE, 22, bold=True), EDGE, EDGE, 22, bold=True)
+    write(sheet, shortened(about, width - 2 * EDGE, 14), EDGE, EDGE + 32, 14, color=SOFT_INK)
+    reader = TileReader(image, max(1, round(frame.tile_px)), TILE_PX)
+    top = EDGE + TITLE
+    for (name, tiles), count_lines in zip(groups, lines, strict=True):
+        write(sheet, f"{name} {shown.kind}", EDGE, top + 6, 15, bold=True)
+        top += HEADING
+        colors = scale.colors(shown.values[tiles])
+        pictures = reader.read(frame.coords[tiles])
+        for place, (tile, picture, color) in enumerate(zip(tiles.tolist(), pictures, colors, strict=True)):
+            line, column = divmod(place, columns)
+            left, at = EDGE + column * (cell + GAP), top + line * (cell + CAPTION)
+            sheet[at : at + cell, left : left + cell] = color
+            sheet[at + FRAME_PX : at + cell - FRAME_PX, left + FRAME_PX : left + cell - FRAME_PX] = picture
+            x, y = frame.coords[tile].tolist()
+            text = f"{place + 1}.  {format_significant(float(shown.values[tile]))}"
+            write(sheet, text, left, at + cell + 3, 13, bold=True)
+            write(sheet, f"x {x}, y {y}", left, at + cell + 19, 12, color=SOFT_INK)
+        top += count_lines * (cell + CAPTION)
+    return sheet

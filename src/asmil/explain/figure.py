@@ -1,0 +1,217 @@
+"""The picture of a slide with its maps: slide, maps, annotations, each with its legend, and a scale bar.
+
+What is drawn is what was computed: one color per tile without blur, the same opacity for every tile, and the slide
+below a map in gray, so that all color is of the map.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from shapely.geometry import MultiPolygon
+
+from asmil.explain.canvas import INK, PAPER, SOFT_INK, draw_scale_bar, shortened, write
+from asmil.explain.color_scale import ColorScale, lookup_table
+from asmil.explain.tile_map import SlideFrame, TileMap
+from asmil.explain.tile_raster import NO_TILE, TileRaster, tile_raster
+from asmil.slides.image import Pixels, SlideImage
+from asmil.slides.overview import read_overview
+from asmil.slides.pixel_regions import resize
+
+PANEL_PX = 900
+"""The longer side of a panel."""
+LARGEST_OVERVIEW = 4096
+MARGIN_TILES = 2.0
+GAP, EDGE, TITLE, PANEL_TITLE, LEGEND = 24, 20, 64, 30, 74
+"""In pixels: between panels, around the figure, and the heights of the texts."""
+SMALLEST_PANEL = 320
+GLASS = 244
+"""The gray of what is no slide, and of a canvas without a slide."""
+OPACITY = 0.65
+CONTOUR_HALO, CONTOUR_INK = (255, 255, 255), (10, 10, 10)
+SUBPIXEL_BITS = 4
+
+
+@dataclass(frozen=True)
+class View:
+    """A part of the slide as a picture.
+
+    pixels: height x width x 3; None where there is no slide
+    left, top: level-0 position of its corner; downsample: level-0 pixels of a picture pixel, (x, y)
+    """
+
+    pixels: Pixels | None
+    width: int
+    height: int
+    left: float
+    top: float
+    downsample: tuple[float, float]
+
+    def tiles(self, raster: TileRaster) -> NDArray[np.int32]:
+        """The tile at every pixel of the view; NO_TILE where there is none."""
+        x = self.left + (np.arange(self.width) + 0.5) * self.downsample[0]
+        y = self.top + (np.arange(self.height) + 0.5) * self.downsample[1]
+        return raster.at(x, y)
+
+
+def tissue_view(frame: SlideFrame, image: SlideImage | None, side_px: int = PANEL_PX) -> View:
+    """The part of a slide that holds its tiles, with a margin, at most `side_px` wide and high."""
+    margin = MARGIN_TILES * frame.tile_px
+    left, top = (max(0.0, float(low) - margin) for low in frame.coords.min(axis=0))
+    ends = frame.coords.max(axis=0) + frame.tile_px + margin
+    right, bottom = (min(float(size), float(end)) for size, end in zip(frame.size_px, ends, strict=True))
+    right, bottom = max(right, left + frame.tile_px), max(bottom, top + frame.tile_px)
+    longest = max(right - left, bottom - top)
+    if image is None:
+        width, height = (max(1, round(side_px * side / longest)) for side in (right - left, bottom - top))
+        return View(None, width, height, left, top, ((right - left) / width, (bottom - top) / height))
+    wanted = side_px / longest * max(image.size)
+    overview = read_overview(image, max_side=max(1, round(min(wanted, LARGEST_OVERVIEW))))
+    step_x, step_y = overview.downsample
+    first_column, first_row = int(left / step_x), int(top / step_y)
+    last_column = min(overview.pixels.shape[1], math.ceil(right / step_x))
+    last_row = min(overview.pixels.shape[0], math.ceil(bottom / step_y))
+    cut = overview.pixels[first_row:last_row, first_column:last_column]
+    # small slides are enlarged, so that text and maps have room
+    grow = side_px / max(cut.shape[:2])
+    width, height = (max(1, round(side * grow)) for side in (cut.shape[1], cut.shape[0]))
+    step = (step_x * cut.shape[1] / width, step_y * cut.shape[0] / height)
+    return View(resize(cut, width, height), width, height, first_column * step_x, first_row * step_y, step)
+
+
+def draw_map(
+    view: View, raster: TileRaster, values: NDArray[np.float64], scale: ColorScale, opacity: float = OPACITY
+) -> Pixels:
+    """The view in gray with the colors of the tiles over it; a plain ground without a slide."""
+    tiles = view.tiles(raster)
+    ground = _gray(view)
+    shown = tiles != NO_TILE
+    shown[shown] = ~np.isnan(values[tiles[shown]])
+    colors = scale.colors(values)
+    strength = opacity if view.pixels is not None else 1.0
+    blended = ground[shown] * (1 - strength) + colors[tiles[shown]] * strength
+    ground[shown] = np.rint(blended).astype(np.uint8)
+    return ground
+
+
+def draw_contours(picture: Pixels, view: View, shapes: Sequence[MultiPolygon]) -> Pixels:
+    """A copy of a picture with the outlines of annotations: a dark line with a light border, visible on every color."""
+    drawn = picture.copy()
+    outlines = [
+        _in_view(np.asarray(ring.coords)[:, :2], view)
+        for shape in shapes
+        for polygon in shape.geoms
+        for ring in (polygon.exterior, *polygon.interiors)
+    ]
+    for color, thickness in ((CONTOUR_HALO, 5), (CONTOUR_INK, 2)):
+        cv2.polylines(drawn, outlines, True, color, thickness, cv2.LINE_AA, SUBPIXEL_BITS)
+    return drawn
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One picture of a figure with its title and, for a map, the scale of its legend."""
+
+    title: str
+    pixels: Pixels
+    scale: ColorScale | None = None
+    unit: str = ""
+
+
+def map_panels(
+    frame: SlideFrame,
+    view: View,
+    maps: Sequence[TileMap],
+    scales: Sequence[ColorScale],
+    annotations: Sequence[MultiPolygon] | None = None,
+    opacity: float = OPACITY,
+) -> list[Panel]:
+    """The panels of a figure: the slide (with annotated regions, if any), then one per map.
+
+    annotations: outlines that somebody drew, in level-0 pixels; they are drawn on the slide and on every map
+    """
+    raster = tile_raster(frame.coords, frame.tile_px)
+    panels = []
+    if view.pixels is not None:
+        panels.append(Panel("slide", view.pixels.copy()))
+    for one, scale in zip(maps, scales, strict=True):
+        drawn = draw_map(view, raster, one.values, scale, opacity)
+        panels.append(Panel(one.title or one.kind, drawn, scale, one.kind))
+    if annotations is not None:
+        ground = draw_map(view, raster, maps[0].values, scales[0], opacity)
+        title = f"{maps[0].kind} with annotations" if annotations else "no annotations on this slide"
+        panels.append(Panel(title, draw_contours(ground, view, annotations), scales[0], maps[0].kind))
+    for panel in panels:
+        draw_scale_bar(panel.pixels, view.downsample[0], frame.mpp)
+    return panels
+
+
+def arrange(
+    title: str, about: str, panels: Sequence[Panel], columns: int | None = None, opacity: float = OPACITY
+) -> Pixels:
+    """Panels of one size in rows under a title, each with its own title above it and its legend below."""
+    height, width = panels[0].pixels.shape[:2]
+    cell_width = max(width, SMALLEST_PANEL)
+    columns = columns or _columns(len(panels), cell_width, height)
+    lines = math.ceil(len(panels) / columns)
+    cell_height = PANEL_TITLE + height + LEGEND
+    total_width = 2 * EDGE + columns * cell_width + (columns - 1) * GAP
+    total_height = 2 * EDGE + TITLE + lines * cell_height + (lines - 1) * GAP
+    figure = np.full((total_height, total_width, 3), PAPER[0], dtype=np.uint8)
+    room = total_width - 2 * EDGE
+    write(figure, shortened(title, room, 22, bold=True), EDGE, EDGE, 22, bold=True)
+    write(figure, shortened(about, room, 15), EDGE, EDGE + 32, 15, color=SOFT_INK)
+    for number, panel in enumerate(panels):
+        line, column = divmod(number, columns)
+        left = EDGE + column * (cell_width + GAP)
+        top = EDGE + TITLE + line * (cell_height + GAP)
+        write(figure, shortened(panel.title, cell_width, 15, bold=True), left, top + 4, 15, bold=True)
+        inset = left + (cell_width - width) // 2
+        figure[top + PANEL_TITLE : top + PANEL_TITLE + height, inset : inset + width] = panel.pixels
+        if panel.scale is not None:
+            _draw_legend(figure, left, top + PANEL_TITLE + height + 8, cell_width, panel.scale, panel.unit, opacity)
+    return figure
+
+
+def _draw_legend(figure: Pixels, left: int, top: int, width: int, scale: ColorScale, unit: str, opacity: float) -> None:
+    """A bar of the scale's colors as they look on the map, numbers below it, and what they are."""
+    bar_left, bar_width = left + 36, min(width - 72, 560)
+    codes = np.rint(np.linspace(0, 255, bar_width)).astype(np.uint8)
+    colors = lookup_table(scale.color_map)[codes] * opacity + GLASS * (1 - opacity)
+    if scale.kind == "absolute" and scale.high <= scale.low:
+        colors[:] = colors[bar_width // 2]
+    figure[top : top + 16, bar_left : bar_left + bar_width] = np.rint(colors).astype(np.uint8)
+    for place, text in scale.ticks():
+        x = bar_left + round(place * (bar_width - 1))
+        figure[top + 16 : top + 21, x] = INK
+        for line, part in enumerate(text.split("  ")):
+            write(figure, part, x, top + 23 + 14 * line, 12, anchor="ma")
+    caption = f"{unit}, percentile among the tiles and value" if scale.kind == "percentile" else unit
+    write(figure, shortened(caption, width - 72, 12), bar_left, top + 54, 12, color=SOFT_INK)
+
+
+def _gray(view: View) -> Pixels:
+    """The slide in gray, a little lighter, so that dark tissue does not darken the colors over it."""
+    if view.pixels is None:
+        return np.full((view.height, view.width, 3), GLASS, dtype=np.uint8)
+    gray = cv2.cvtColor(view.pixels, cv2.COLOR_RGB2GRAY)
+    lighter = np.rint(gray * 0.75 + 255 * 0.25).astype(np.uint8)
+    return np.repeat(lighter[..., None], 3, axis=2)
+
+
+def _in_view(ring: NDArray[np.float64], view: View) -> NDArray[np.int32]:
+    # a point at level-0 position p lies at p / downsample, and the center of the first pixel at 0.5
+    points = ((ring - (view.left, view.top)) / view.downsample - 0.5) * 2**SUBPIXEL_BITS
+    return np.asarray(np.rint(points), dtype=np.int32)
+
+
+def _columns(panels: int, width: int, height: int) -> int:
+    """As many as make the figure about twice as wide as high; up to three panels share one row."""
+    if panels <= 3:
+        return panels
+    return max(1, min(panels, round(math.sqrt(2.0 * panels * (height + PANEL_TITLE + LEGEND) / width))))

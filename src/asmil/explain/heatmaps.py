@@ -1,0 +1,237 @@
+"""Heat maps of many slides into one folder, on whatever engine; what is done is not done again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from shapely.affinity import translate
+from shapely.geometry import MultiPolygon
+
+from asmil.cohort.reader import common_step
+from asmil.engine.jobs import Engine, Place
+from asmil.engine.progress import made_progress
+from asmil.errors import AsmilError
+from asmil.explain.asked_slides import AskedSlide
+from asmil.explain.color_scale import ColorScale, color_scale
+from asmil.explain.contact_sheet import contact_sheet
+from asmil.explain.figure import arrange, map_panels, tissue_view
+from asmil.explain.overlay_tiff import write_overlay
+from asmil.explain.qupath import write_regions, write_tiles
+from asmil.explain.run_explainer import RunExplainer
+from asmil.explain.settings import HeatmapSettings
+from asmil.explain.slide_maps import SPREAD, SlideMaps, maps_of_runs, maps_of_scores
+from asmil.explain.tile_map import SlideFrame, TileMap, framed, slide_frame
+from asmil.files import replacing
+from asmil.folder_settings import claim_folder
+from asmil.names import file_in
+from asmil.slides.annotations import MASK_SUFFIXES, read_annotations
+from asmil.slides.image import SlideImage
+from asmil.slides.opening import open_slide
+from asmil.slides.qc import write_png
+
+TABLE, SETTINGS = "heatmaps.csv", "heatmaps.yaml"
+SAVE_EVERY_S = 2.0
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class HeatmapRow:
+    """One finished slide: what was drawn, and the files that hold it."""
+
+    slide: str
+    tiles: int
+    kinds: str
+    about: str
+    files: str
+    notes: str = ""
+
+
+@dataclass(frozen=True)
+class HeatmapResult:
+    """What a command did: the rows of all slides asked for, and why others have none."""
+
+    rows: tuple[HeatmapRow, ...]
+    failures: tuple[str, ...]
+    already_done: int
+
+
+@dataclass(frozen=True)
+class HeatmapPlan:
+    """All that a worker needs to draw slides.
+
+    runs: run folders; none where `scores` are drawn
+    annotations: files of outlines, by slide
+    """
+
+    out: Path
+    settings: HeatmapSettings
+    runs: tuple[Path, ...] = ()
+    scores: Path | None = None
+    annotations: Mapping[str, Path] | None = None
+    device: str = "auto"
+
+    def __call__(self, place: Place) -> Callable[[AskedSlide], HeatmapRow]:
+        device = place.device if self.device == "auto" else self.device
+        explainers = [RunExplainer(run, device) for run in self.runs]
+        return lambda asked: draw_slide(asked, self, explainers)
+
+
+def draw_heatmaps(
+    slides: Sequence[AskedSlide], plan: HeatmapPlan, engine: Engine, progress: Progress | None = None
+) -> HeatmapResult:
+    """Draw every slide that is not done yet. A slide that fails is reported, and the others continue."""
+    wanted = plan.settings.model_dump(mode="json")
+    wanted |= {"runs": [str(run) for run in plan.runs], "scores": str(plan.scores) if plan.scores else None}
+    claim_folder(plan.out / SETTINGS, wanted, "heat maps")
+    rows = {row.slide: row for row in _read_rows(plan.out / TABLE)}
+    to_do = [one for one in slides if one.name not in rows or not _has_files(plan.out, rows[one.name])]
+    done, failures, saved_at = len(slides) - len(to_do), [], time.monotonic()
+    before = done
+    try:
+        with closing(engine.run(plan, to_do)) as outcomes:
+            for outcome in outcomes:
+                done += 1
+                if outcome.result is not None:
+                    rows[outcome.job.name] = outcome.result
+                else:
+                    failures.append(_naming(outcome.job.name, str(outcome.error)))
+                if time.monotonic() - saved_at > SAVE_EVERY_S:
+                    _write_rows(plan.out / TABLE, rows)
+                    saved_at = time.monotonic()
+                if progress is not None:
+                    progress(done, len(slides))
+    finally:
+        _write_rows(plan.out / TABLE, rows)
+    asked = [rows[one.name] for one in slides if one.name in rows]
+    return HeatmapResult(tuple(asked), tuple(sorted(failures)), before)
+
+
+def draw_slide(asked: AskedSlide, plan: HeatmapPlan, explainers: Sequence[RunExplainer]) -> HeatmapRow:
+    """Compute the maps of one slide and write its pictures."""
+    settings = plan.settings
+    found = maps_of_scores(asked, plan.scores) if plan.scores is not None else maps_of_runs(asked, explainers, settings)
+    made_progress()
+    with ExitStack() as stack:
+        image = None if asked.image is None else stack.enter_context(open_slide(asked.image, asked.mpp))
+        frame = frame_of(asked, found, image, settings.tile_px)
+        scales = scales_of(found.maps, settings)
+        notes = list(found.notes) + ([] if image is not None else ["no slide image: drawn on a plain canvas"])
+        origin = image.bounds_origin if image is not None else (0, 0)
+        outlines = annotated_regions(plan.annotations, asked.name, origin)
+        files = [_write_figure(plan.out, frame, image, found, scales, outlines, settings)]
+        made_progress()
+        if image is not None and settings.tiles:
+            sheet = contact_sheet(frame, image, found.maps[0], scales[0], found.about, settings.tiles)
+            files.append(file_in(plan.out, asked.name, "_tiles.png"))
+            write_png(files[-1], sheet)
+        if settings.tiff:
+            files.append(file_in(plan.out, asked.name, "_overlay.tif"))
+            write_overlay(files[-1], frame, image, found.maps[0].values, scales[0], settings.tiff_mpp, settings.opacity)
+        if settings.qupath:
+            files += _write_qupath(plan.out, frame, found, scales[0], settings.cut, origin)
+    names = ";".join(path.relative_to(plan.out).as_posix() for path in files)
+    kinds = ";".join(dict.fromkeys(one.kind for one in found.maps))
+    return HeatmapRow(asked.name, len(frame.coords), kinds, found.about, names, "; ".join(notes))
+
+
+def frame_of(asked: AskedSlide, found: SlideMaps, image: SlideImage | None, tile_px: float | None) -> SlideFrame:
+    """The slide and its tiles; `tile_px` overrides what the feature file says of their side."""
+    if found.coords is not None and (tile_px is not None or found.info is None):
+        side = tile_px or common_step(found.coords)
+        if side is None:
+            raise AsmilError(f"{asked.name}: the side of its tiles is not known; give it with --tile-px")
+        return framed(asked.name, found.coords, float(side), found.info, image, asked.mpp)
+    return slide_frame(asked.name, found.coords, found.info, image, asked.mpp)
+
+
+def scales_of(maps: Sequence[TileMap], settings: HeatmapSettings) -> list[ColorScale]:
+    """One scale per map. Absolute scales are common to all maps of one kind, so that their colors can be compared."""
+    scales = []
+    for one in maps:
+        if SPREAD in one.title:
+            scales.append(color_scale(one.values, "absolute", "magma", (0.0, 0.5)))
+            continue
+        alike = [other.values for other in maps if other.kind == one.kind and SPREAD not in other.title]
+        common = color_scale(np.concatenate(alike), settings.scale, settings.color_map, settings.limits)
+        if common.kind == "percentile":
+            common = color_scale(one.values, "percentile", settings.color_map)
+        scales.append(common)
+    return scales
+
+
+def annotated_regions(
+    files: Mapping[str, Path] | None, slide: str, origin: tuple[int, int]
+) -> list[MultiPolygon] | None:
+    """The outlines that somebody drew on a slide, in level-0 pixels; None if no annotations were given.
+
+    GeoJSON is QuPath's and counts from the corner of the slide's bounds; other files count from level 0.
+    """
+    if files is None:
+        return None
+    path = files.get(slide)
+    if path is None:
+        return []
+    if path.suffix.lower() in MASK_SUFFIXES:
+        raise AsmilError(f"{path}: masks have no outlines to draw; give XML or GeoJSON")
+    found = read_annotations(path)
+    shift = origin if found.kind == "geojson" else (0, 0)
+    return [translate(region.shape, *shift) for region in found.regions]
+
+
+def _write_figure(
+    out: Path,
+    frame: SlideFrame,
+    image: SlideImage | None,
+    found: SlideMaps,
+    scales: Sequence[ColorScale],
+    outlines: list[MultiPolygon] | None,
+    settings: HeatmapSettings,
+) -> Path:
+    many = len(found.maps) > 3
+    view = tissue_view(frame, image, settings.side_px if not many else max(64, settings.side_px * 2 // 3))
+    panels = map_panels(frame, view, found.maps, scales, outlines, settings.opacity)
+    opacity = settings.opacity if image is not None else 1.0
+    path = file_in(out, frame.slide, ".png")
+    write_png(path, arrange(frame.slide, found.about, panels, opacity=opacity))
+    return path
+
+
+def _write_qupath(
+    out: Path, frame: SlideFrame, found: SlideMaps, scale: ColorScale, cut: float, origin: tuple[int, int]
+) -> list[Path]:
+    shown = found.maps[0]
+    tiles, regions = (file_in(out, frame.slide, ending) for ending in ("_tiles.geojson", "_regions.geojson"))
+    write_tiles(tiles, frame, shown.values, shown.kind, scale, found.measurements, origin)
+    write_regions(regions, frame, shown.values, shown.kind, scale, cut, origin)
+    return [tiles, regions]
+
+
+def _read_rows(path: Path) -> list[HeatmapRow]:
+    if not path.is_file():
+        return []
+    try:
+        table = pd.read_csv(path, dtype=str, keep_default_na=False)
+        records = [{str(name): str(cell) for name, cell in row.items()} for row in table.to_dict("records")]
+        return [HeatmapRow(**{**row, "tiles": int(row["tiles"])}) for row in records]  # type: ignore[arg-type]
+    except (ValueError, KeyError, TypeError) as error:
+        raise AsmilError(f"{path}: the table cannot be read ({error}); remove it to draw all slides again") from None
+
+
+def _write_rows(path: Path, rows: Mapping[str, HeatmapRow]) -> None:
+    columns = list(HeatmapRow.__dataclass_fields__)
+    with replacing(path) as partial:
+        pd.DataFrame([vars(rows[name]) for name in sorted(rows)], columns=columns).to_csv(partial, index=False)
+
+
+def _has_files(out: Path, row: HeatmapRow) -> bool:
+    return all((out / name).is_file() for name in row.files.split(";"))
+
+
+def _naming(slide: str, reason: str) -> str:
+    return reason if slide in reason else f"{slide}: {reason}"

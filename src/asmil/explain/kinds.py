@@ -1,0 +1,221 @@
+"""How much each tile counted, in several ways behind one function.
+
+    attention             the method's own heat map, as its authors draw it
+    attention_logit       attention times what the model says of the tile alone, a_i f(x_i)
+    leave_one_out         f(all tiles) - f(all but this one)
+    gradient              the tile times the gradient, sum_d x_id df / dx_id
+    integrated_gradients  (x_i - m) times the mean gradient between m and x, m the mean tile of the slide
+
+f is the evidence for what is explained: the log-odds of a class, a risk, or a value (`Task.evidence`). All but
+attention have a sign: a tile can speak against a class. Integrated gradients of all tiles add up to
+f(slide) - f(a slide of nothing but mean tiles).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from asmil.arithmetic import exact_arithmetic
+from asmil.cohort.bag import Bag
+from asmil.engine.progress import made_progress
+from asmil.errors import AsmilError, did_you_mean
+from asmil.explain import pooled_tiles, whole_bags
+from asmil.explain.pooled_tiles import pools_tiles
+from asmil.models.attention_pool import AttentionPoolModel
+from asmil.models.base import MILModel, Output
+from asmil.models.inference import infer
+from asmil.tasks.base import Task
+
+STEPS = 16
+"""Of integrated gradients: midpoints of equal parts of the way."""
+ATTENTION = "attention"
+
+
+@dataclass(frozen=True)
+class Explained:
+    """One value per tile, and what it explains.
+
+    values: N, float64, on the CPU
+    name: the class, label or number that is explained; evidence: what the model says of it for the whole bag
+    """
+
+    values: Tensor
+    kind: str
+    name: str
+    evidence: float
+    shown: float
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Question:
+    """A model with its bag, and what of its output is explained."""
+
+    model: MILModel
+    task: Task
+    bag: Bag
+    device: torch.device
+    output: Output
+    name: int
+
+    def evidence(self, logits: Tensor) -> Tensor:
+        return self.task.evidence(logits, self.name)
+
+
+def kinds_of(model: MILModel) -> dict[str, str | None]:
+    """Every kind of map by name: None where the model has it, otherwise why not; its own kinds come first."""
+    own: dict[str, str | None] = dict.fromkeys(model.heatmap_kinds if model.has_heatmap else ())
+    return own | {name: kind.missing(model) for name, kind in KINDS.items() if name not in own}
+
+
+@exact_arithmetic()
+def explain_bag(
+    model: MILModel,
+    task: Task,
+    bag: Bag,
+    kind: str | None = None,
+    name: str | None = None,
+    device: torch.device | str | None = None,
+) -> Explained:
+    """How much each tile of a bag counted for one model.
+
+    kind: one of `kinds_of`; default: the method's own map
+    name: the class or label to explain; default: the predicted one
+    """
+    model.eval()
+    model.refuse_misfit(bag)
+    at = next(model.parameters()).device if device is None else torch.device(device)
+    known = kinds_of(model)
+    kind = kind or next((found for found, missing in known.items() if missing is None), ATTENTION)
+    if kind not in known:
+        raise AsmilError(f"there is no kind of map {kind!r}; {did_you_mean(kind, known)}")
+    if (why := known[kind]) is not None:
+        there = ", ".join(found for found, missing in known.items() if missing is None)
+        raise AsmilError(f"{type(model).__name__} has no map {kind!r}: {why}; it has {there}")
+    output = infer(model, model.prepare(bag), at)
+    place = explained_place(task, output.logits, name)
+    question = _Question(model, task, bag, at, output, place)
+    compute = KINDS[kind].compute if kind in KINDS else (lambda asked: _own_map(asked, kind))
+    values, notes = compute(question)
+    values = values.detach().double().cpu()
+    if not bool(values.isfinite().all()):
+        raise AsmilError(f"{bag.id}: the {kind} of {int((~values.isfinite()).sum())} tiles is not a finite number")
+    return Explained(
+        values,
+        kind,
+        task.explained_names[place],
+        float(question.evidence(output.logits[None])),
+        float(task.shown(output.logits[None], place)),
+        notes,
+    )
+
+
+def explained_place(task: Task, logits: Tensor, name: str | None) -> int:
+    """Which of the task's `explained_names` is meant; the predicted one by default."""
+    if name is None:
+        return task.explained_first(logits)
+    if name not in task.explained_names:
+        raise AsmilError(f"there is no class {name!r} to explain; {did_you_mean(name, task.explained_names)}")
+    return task.explained_names.index(name)
+
+
+Computed = tuple[Tensor, tuple[str, ...]]
+
+
+def _own_map(asked: _Question, kind: str) -> Computed:
+    """The method's own map; those with a row per class take the row of the predicted one, which the logits name."""
+    logits = asked.output.logits
+    if len(logits) > 1 and len(asked.task.explained_names) == len(logits):
+        logits = torch.zeros_like(logits)
+        logits[asked.name] = 1.0
+    return asked.model.heatmap(replace(asked.output, logits=logits), kind), ()
+
+
+def tile_logits(model: MILModel, bag: Bag, output: Output, device: torch.device) -> Tensor | None:
+    """N x C, what a model says of single tiles; None for a method that does not classify them."""
+    if isinstance(model, AttentionPoolModel) and pools_tiles(model):
+        dtype = next(model.parameters()).dtype
+        return pooled_tiles.tile_logits(model, bag.features.to(device, dtype)).cpu()
+    return None if output.instance_logits is None else output.instance_logits.double()
+
+
+def _attention_logit(asked: _Question) -> Computed:
+    model = asked.model
+    logits = tile_logits(model, asked.bag, asked.output, asked.device)
+    assert logits is not None
+    evidence = asked.evidence(logits)
+    if model.weighted_instance_logits:
+        return evidence, ()
+    attention, _ = _own_map(asked, model.heatmap_kinds[0])
+    return attention.double().cpu() * evidence, ()
+
+
+def _no_tile_logit(model: MILModel) -> str | None:
+    if not model.score_axes:
+        return "it has no attention"
+    if pools_tiles(model) or model.classifies_tiles:
+        return None
+    return "the method gives no logit to a single tile"
+
+
+def _leave_one_out(asked: _Question) -> Computed:
+    if len(asked.bag) < 2:
+        raise AsmilError(f"{asked.bag.id}: it has one tile, and without it nothing is left; ask for another kind")
+    if isinstance(asked.model, AttentionPoolModel) and pools_tiles(asked.model):
+        return pooled_tiles.evidence_lost(asked.model, _features(asked), asked.evidence), ()
+    lost, together = whole_bags.evidence_lost(asked.model, asked.bag, asked.evidence, asked.device)
+    notes = (f"up to {together} neighboring tiles were left out together",) if together > 1 else ()
+    return lost, notes
+
+
+def _gradient(asked: _Question) -> Computed:
+    features = _features(asked)
+    return (features * _gradient_at(asked, features)).sum(dim=1), ()
+
+
+def _integrated_gradients(asked: _Question) -> Computed:
+    features = _features(asked)
+    mean = features.mean(dim=0, keepdim=True)
+    total = torch.zeros_like(features)
+    for step in range(STEPS):
+        share = (step + 0.5) / STEPS
+        total += _gradient_at(asked, mean + share * (features - mean))
+        made_progress()
+    return ((features - mean) * total / STEPS).sum(dim=1), ()
+
+
+def _gradient_at(asked: _Question, features: Tensor) -> Tensor:
+    if isinstance(asked.model, AttentionPoolModel) and pools_tiles(asked.model):
+        return pooled_tiles.gradient(asked.model, features, asked.evidence)
+    at = replace(asked.bag, features=features.cpu())
+    return whole_bags.gradient(asked.model, at, asked.evidence, asked.device)
+
+
+def _features(asked: _Question) -> Tensor:
+    dtype = next(asked.model.parameters()).dtype
+    return asked.bag.features.to(asked.device, dtype)
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """How a map is computed, and for a model without it, why."""
+
+    compute: Callable[[_Question], Computed]
+    missing: Callable[[MILModel], str | None] = lambda model: None
+
+
+def _no_attention(model: MILModel) -> str | None:
+    return None if model.score_axes else "it has no attention"
+
+
+KINDS: dict[str, _Kind] = {
+    ATTENTION: _Kind(lambda asked: _own_map(asked, ATTENTION), _no_attention),
+    "attention_logit": _Kind(_attention_logit, _no_tile_logit),
+    "leave_one_out": _Kind(_leave_one_out),
+    "gradient": _Kind(_gradient),
+    "integrated_gradients": _Kind(_integrated_gradients),
+}

@@ -1,0 +1,134 @@
+"""Explanations of methods whose tiles meet only in a normalized sum, in the memory of a chunk of tiles.
+
+    b = sum_i w_i h_i / sum_i w_i        A x I, w_i = exp(g_i), h_i = embed(x_i)
+
+Once both sums are known, what a tile changes is known without the others: without tile i, b is
+(S - w_i h_i) / (Z - w_i), and its gradient needs only S and Z of the rest.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from asmil.models.attention_pool import AttentionPoolModel
+from asmil.models.base import MILModel
+
+Evidence = Callable[[Tensor], Tensor]
+"""From B x C logits to B numbers."""
+
+CHUNK_VALUES = 1 << 23
+"""Numbers that a chunk of pooled vectors may have, n x A x I."""
+GRADIENT_CHUNK = 8192
+
+
+def pools_tiles(model: MILModel) -> bool:
+    """Whether a model's tiles meet only in a normalized sum."""
+    return isinstance(model, AttentionPoolModel) and model.can_stream
+
+
+@dataclass(frozen=True)
+class PooledSums:
+    """The sums over all tiles: of weights A x 1, of weighted tiles A x I; both over exp(largest), A x 1."""
+
+    largest: Tensor
+    weights: Tensor
+    weighted: Tensor
+
+
+def pooled_sums(model: AttentionPoolModel, features: Tensor) -> PooledSums:
+    """The sums over the tiles N x D, in float64."""
+    largest: Tensor | None = None
+    for _, log_weights, _ in _chunks(model, features):
+        here = log_weights.amax(dim=-1, keepdim=True)
+        largest = here if largest is None else torch.maximum(largest, here)
+    assert largest is not None, "a bag has at least one tile"
+    total, weighted = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+    for _, log_weights, embedded in _chunks(model, features):
+        weights = (log_weights - largest).exp()
+        total = total.to(weights) + weights.sum(dim=-1, keepdim=True)
+        weighted = weighted.to(weights) + weights @ embedded
+    return PooledSums(largest, total, weighted)
+
+
+@torch.no_grad()
+def tile_logits(model: AttentionPoolModel, features: Tensor) -> Tensor:
+    """N x C, float64: what the model would say of a bag of this tile alone."""
+    found = []
+    for _, log_weights, embedded in _chunks(model, features):
+        pooled = embedded[:, None].expand(-1, log_weights.shape[0], -1)
+        found.append(_read(model, pooled))
+    return torch.cat(found)
+
+
+@torch.no_grad()
+def evidence_lost(model: AttentionPoolModel, features: Tensor, evidence: Evidence) -> Tensor:
+    """N: what the model says of the bag less what it says without this tile; the bag has at least two.
+
+    Read out in float64: a tile of a large bag changes the evidence by less than float32 can tell.
+    """
+    sums = pooled_sums(model, features)
+    reader = copy.deepcopy(model).double()
+    whole = evidence(_read(reader, (sums.weighted / sums.weights)[None]))
+    found = []
+    for _, log_weights, embedded in _chunks(model, features):
+        weights = (log_weights - sums.largest).exp()  # A x n
+        for start in range(0, len(embedded), step := _step(sums.weighted)):
+            w, h = weights[:, start : start + step], embedded[start : start + step]
+            rest = sums.weighted - w.T[:, :, None] * h[:, None]  # n x A x I
+            # a tile with nearly all the weight leaves a tiny rest, whose quotient is kept finite
+            left = (sums.weights - w).T.clamp_min(torch.finfo(torch.float64).tiny)
+            found.append(whole - evidence(_read(reader, rest / left[:, :, None])))
+    return torch.cat(found)
+
+
+def gradient(model: AttentionPoolModel, features: Tensor, evidence: Evidence) -> Tensor:
+    """N x D: the derivative of the evidence by the features; chunk by chunk, with the other chunks as constants."""
+    with torch.no_grad():
+        sums = pooled_sums(model, features)
+    found = []
+    for start in range(0, len(features), GRADIENT_CHUNK):
+        part = features[start : start + GRADIENT_CHUNK].detach().clone().requires_grad_()
+        with torch.enable_grad():
+            embedded = model.embed(part)
+            weights = (model.normalizer.log_weights(model.score(embedded)).double() - sums.largest).exp()
+            weighted = weights @ embedded.double()
+            # the value is that of all tiles, the gradient that of these
+            total = sums.weights + weights.sum(dim=-1, keepdim=True) - weights.sum(dim=-1, keepdim=True).detach()
+            pooled = (sums.weighted + weighted - weighted.detach()) / total
+            value = evidence(_logits(model, pooled.to(embedded.dtype))[None]).sum()
+        (derivative,) = torch.autograd.grad(value, part)
+        found.append(derivative)
+    return torch.cat(found)
+
+
+def _chunks(model: AttentionPoolModel, features: Tensor) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """Start, log-weights (A x n) and embedded tiles (n x I) of every chunk, in float64."""
+    size = GRADIENT_CHUNK
+    start = 0
+    while start < len(features):
+        embedded = model.embed(features[start : start + size])
+        log_weights = model.normalizer.log_weights(model.score(embedded))
+        yield start, log_weights.double(), embedded.double()
+        start += len(embedded)
+
+
+def _logits(model: AttentionPoolModel, pooled: Tensor) -> Tensor:
+    """C logits of one pooled bag; the scores, which only pass through a readout, are of one tile."""
+    return model.readout(pooled, pooled.new_zeros(pooled.shape[0], 1)).logits
+
+
+def _read(model: AttentionPoolModel, pooled: Tensor) -> Tensor:
+    """n x A x I pooled bags -> n x C logits, float64."""
+    dtype = next(model.parameters()).dtype
+    parts = pooled.split(_step(pooled[0]))
+    return torch.cat([torch.vmap(lambda one: _logits(model, one))(part.to(dtype)) for part in parts]).double()
+
+
+def _step(pooled: Tensor) -> int:
+    """How many pooled bags A x I are held at once."""
+    return max(1, CHUNK_VALUES // pooled.numel())

@@ -1,0 +1,188 @@
+"""Maps as GeoJSON that QuPath imports: every tile with its measurements, and the regions above a cut.
+
+Fields are those that QuPath's own reader takes (`QuPathTypeAdapters`, `ROITypeAdapters` and `PathClassTypeAdapter` of
+qupath-core): a `Feature` with a `Polygon`, and in its properties `objectType`, a `classification` with both name and
+color (one without a color is refused there), and `measurements` as an object of numbers. Positions are pixels of the
+full image, y downward. QuPath crops slides to the bounds that OpenSlide reports, so positions are relative to these.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from shapely import box, contains_xy, unary_union
+from shapely.geometry import Polygon
+from shapely.geometry.base import BaseGeometry
+
+from asmil.errors import AsmilError
+from asmil.explain.color_scale import ColorScale, lookup_table, percentiles
+from asmil.explain.tile_map import SlideFrame
+from asmil.files import replacing
+
+Floats = NDArray[np.float64]
+BINS = 10
+"""Classes of tiles, by tenths of the scale: QuPath colors objects by their class."""
+CUT = 0.9
+LINES_AT_ONCE = 4096
+
+
+def write_tiles(
+    path: Path | str,
+    frame: SlideFrame,
+    values: Floats,
+    kind: str,
+    scale: ColorScale,
+    measurements: Mapping[str, Floats] | None = None,
+    origin: tuple[int, int] = (0, 0),
+) -> int:
+    """Write one object of type `tile` per tile that has a value; returns how many there are.
+
+    measurements: further numbers per tile, by name (probabilities of classes)
+    origin: the upper left corner of the slide's bounds, which QuPath counts from
+    """
+    known = np.flatnonzero(~np.isnan(values))
+    if len(known) == 0:
+        raise AsmilError(f"{frame.slide}: no tile has a value, so there is nothing to export")
+    columns = {kind: values[known], "percentile": 100 * percentiles(values[known], np.sort(values[known]))}
+    columns |= {name: np.asarray(column, dtype=np.float64)[known] for name, column in (measurements or {}).items()}
+    refuse_unusable(frame.slide, columns)
+    bins = np.minimum((scale.positions(values[known]) * BINS).astype(int), BINS - 1)
+    classes = [_classification(f"{kind} {name}", color) for name, color in _bin_names(scale)]
+    with replacing(path) as partial, partial.open("w", encoding="utf-8") as file:
+        file.write('{"type":"FeatureCollection","features":[\n')
+        separator = ""
+        for lines in _tile_lines(frame, known, columns, bins, classes, origin):
+            file.write(separator + ",\n".join(lines))
+            separator = ",\n"
+        file.write("\n]}\n")
+    return len(known)
+
+
+def write_regions(
+    path: Path | str,
+    frame: SlideFrame,
+    values: Floats,
+    kind: str,
+    scale: ColorScale,
+    cut: float = CUT,
+    origin: tuple[int, int] = (0, 0),
+) -> int:
+    """Write the regions of connected tiles whose value is above that of a share `cut` of the tiles, as annotations.
+
+    Returns how many there are. Their measurements: tiles, highest and mean value.
+    """
+    regions = high_regions(frame, values, cut)
+    classification = json.loads(_classification(f"high {kind}", scale.colors([scale.high])[0]))
+    features: list[dict[str, Any]] = []
+    for shape, tiles in regions:
+        inside = values[tiles]
+        features.append(
+            {
+                "type": "Feature",
+                "geometry": {"type": "Polygon", "coordinates": _rings(shape, origin)},
+                "properties": {
+                    "objectType": "annotation",
+                    "name": f"{kind} above {100 * cut:g} % of the tiles",
+                    "classification": classification,
+                    "measurements": {
+                        "tiles": len(inside),
+                        f"{kind} max": _short(float(inside.max())),
+                        f"{kind} mean": _short(float(inside.mean())),
+                    },
+                },
+            }
+        )
+    with replacing(path) as partial:
+        partial.write_text(json.dumps({"type": "FeatureCollection", "features": features}) + "\n", encoding="utf-8")
+    return len(features)
+
+
+def high_regions(frame: SlideFrame, values: Floats, cut: float) -> list[tuple[Polygon, NDArray[np.int64]]]:
+    """Polygons of connected tiles above the cut, the one with the highest tile first, each with its tiles."""
+    if not 0 <= cut < 1:
+        raise AsmilError(f"the cut {cut:g} is no share of the tiles; give a number from 0 to below 1, such as 0.9")
+    known = np.flatnonzero(~np.isnan(values))
+    if len(known) == 0:
+        return []
+    high = known[percentiles(values[known], np.sort(values[known])) > cut]
+    if len(high) == 0:
+        return []
+    corners = frame.coords[high].astype(np.float64)
+    squares = box(corners[:, 0], corners[:, 1], corners[:, 0] + frame.tile_px, corners[:, 1] + frame.tile_px)
+    merged = unary_union(squares)
+    centers = corners + frame.tile_px / 2
+    found = [(polygon, high[_inside(polygon, centers)]) for polygon in _polygons(merged)]
+    return sorted(found, key=lambda region: -float(values[region[1]].max()))
+
+
+def _inside(polygon: Polygon, centers: Floats) -> NDArray[np.bool_]:
+    return np.asarray(contains_xy(polygon, centers[:, 0], centers[:, 1]))
+
+
+def _polygons(shape: BaseGeometry) -> list[Polygon]:
+    return [shape] if isinstance(shape, Polygon) else [part for part in shape.geoms if isinstance(part, Polygon)]
+
+
+def _tile_lines(
+    frame: SlideFrame,
+    known: NDArray[np.int64],
+    columns: Mapping[str, Floats],
+    bins: NDArray[np.int64],
+    classes: Sequence[str],
+    origin: tuple[int, int],
+) -> Iterator[list[str]]:
+    measured = ",".join(json.dumps(name).replace("%", "%%") + ":%.6g" for name in columns)
+    corners = frame.coords[known] - np.asarray(origin)
+    ends = corners + frame.tile_px
+    if frame.tile_px == round(frame.tile_px):
+        ends = ends.astype(np.int64)
+    line = (
+        '{"type":"Feature","geometry":{"type":"Polygon","coordinates":'
+        "[[[%s,%s],[%s,%s],[%s,%s],[%s,%s],[%s,%s]]]},"
+        '"properties":{"objectType":"tile","classification":%s,"measurements":{' + measured + "}}}"
+    )
+    for start in range(0, len(known), LINES_AT_ONCE):
+        part = slice(start, start + LINES_AT_ONCE)
+        numbers = zip(*(column[part].tolist() for column in columns.values()), strict=True)
+        yield [
+            line % (left, top, right, top, right, bottom, left, bottom, left, top, classes[place], *measures)
+            for (left, top), (right, bottom), place, measures in zip(
+                corners[part].tolist(), ends[part].tolist(), bins[part].tolist(), numbers, strict=True
+            )
+        ]
+
+
+def refuse_unusable(slide: str, columns: Mapping[str, Floats]) -> None:
+    """Measurements are finite numbers."""
+    for name, column in columns.items():
+        if not np.isfinite(column).all():
+            count = int((~np.isfinite(column)).sum())
+            raise AsmilError(f"{slide}: {name} of {count} tiles is no finite number, and cannot be exported")
+
+
+def _bin_names(scale: ColorScale) -> Iterator[tuple[str, NDArray[np.uint8]]]:
+    table = lookup_table(scale.color_map)
+    for place in range(BINS):
+        low, high = (100 * end // BINS for end in (place, place + 1))
+        name = f"{low}-{high} %" + (" of the scale" if scale.kind == "absolute" else "")
+        yield name, table[round((place + 0.5) / BINS * 255)]
+
+
+def _classification(name: str, color: NDArray[np.uint8]) -> str:
+    # a colon would make QuPath derive one class from another
+    return json.dumps({"name": name.replace(":", " "), "color": [int(part) for part in color]})
+
+
+def _rings(shape: Polygon, origin: tuple[int, int]) -> list[list[list[float]]]:
+    rings = (shape.exterior, *shape.interiors)
+    return [[[_short(x - origin[0]), _short(y - origin[1])] for x, y in ring.coords] for ring in rings]
+
+
+def _short(value: float) -> float:
+    """Whole numbers without a point, others with few digits."""
+    return int(value) if value == int(value) else float(f"{value:.8g}")

@@ -1,0 +1,152 @@
+"""Maps of slides by the models of a run: each slide by models that were not trained on it, averaged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import torch
+
+from asmil.cohort.bag import Bag
+from asmil.cohort.features import inspect_features, read_bag_and_info
+from asmil.cohort.loader import BagLoader
+from asmil.cohort.manifest import Slide
+from asmil.cohort.source import FeatureInfo
+from asmil.cohort.splits import Splits
+from asmil.cohort.units import Unit
+from asmil.errors import AsmilError, did_you_mean
+from asmil.explain.kinds import explain_bag, kinds_of, tile_logits
+from asmil.models.inference import infer
+from asmil.training.prediction import RunPredictor, TrainedModel
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class SlideExplanation:
+    """The map of a slide, averaged over models.
+
+    values: N; name: the class, label or number that is explained
+    shown: its probability (or the risk, or the value), the mean over the models
+    """
+
+    values: Floats
+    kind: str
+    name: str
+    shown: float
+    n_models: int
+    notes: tuple[str, ...] = ()
+
+
+class RunExplainer:
+    """The trained models of a run, used only for slides that they were not trained on.
+
+    A slide of which all models have seen the training part is explained by all of them, and `saw` says so.
+    """
+
+    def __init__(self, run: Path | str, device: str = "auto") -> None:
+        self.predictor = RunPredictor(run, device)
+        self.path = self.predictor.folder.path
+        self.names = self.predictor.trained[0].task.explained_names
+
+    @property
+    def method(self) -> str:
+        """Name of the trained method."""
+        return self.predictor.description.config.method
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds of maps that the method has, its own first."""
+        return [kind for kind, missing in kinds_of(self.predictor.models[0]).items() if missing is None]
+
+    @cached_property
+    def splits(self) -> pd.DataFrame:
+        """Slide, patient, fold and role of the run's slides."""
+        return Splits.load(self.predictor.folder.splits).table
+
+    def trained_for(self, name: str) -> list[TrainedModel]:
+        """The models that were not trained on a slide (or patient); all if all were."""
+        table = self.splits
+        known = (table[self.predictor.unit] == name) & (table["role"] == "train")
+        seen = set(table.loc[known, "fold"].astype(int))
+        return [one for one in self.predictor.trained if one.fold not in seen] or self.predictor.trained
+
+    def saw(self, name: str) -> bool:
+        """Whether the models that explain a slide were trained on it."""
+        table = self.splits
+        known = (table[self.predictor.unit] == name) & (table["role"] == "train")
+        seen = set(table.loc[known, "fold"].astype(int))
+        return all(one.fold in seen for one in self.predictor.trained)
+
+    def read(self, slide: Slide) -> tuple[Bag, FeatureInfo]:
+        """The bag of a slide; features made otherwise than those of the training are refused."""
+        self.predictor.description.refuse_other_features(inspect_features(slide.source))
+        return read_bag_and_info(slide.source, slide.slide, slide.mpp)
+
+    def read_unit(self, unit: Unit) -> Bag:
+        """The bag of a slide, or of a patient whose slides are joined."""
+        for slide in unit.slides:
+            self.predictor.description.refuse_other_features(inspect_features(slide.source))
+        return BagLoader([unit], "none", prefetch=0).bag(0)
+
+    def explain(
+        self,
+        bag: Bag,
+        kind: str | None = None,
+        name: str | None = None,
+        trained: Sequence[TrainedModel] | None = None,
+    ) -> SlideExplanation:
+        """One value per tile: the mean over the models.
+
+        kind: default: the method's own map; name: the class to explain; default: the predicted one
+        trained: some of the models; default: those that were not trained on the slide
+        """
+        models = list(self.trained_for(bag.id) if trained is None else trained)
+        if not models:
+            raise AsmilError(f"{bag.id}: there is no model to explain it with")
+        if name is not None and name not in self.names:
+            raise AsmilError(f"{self.path}: there is no class {name!r} to explain; {did_you_mean(name, self.names)}")
+        name = name or self.predicted(bag, models)
+        found = [explain_bag(one.model, one.task, bag, kind, name, self.predictor.device) for one in models]
+        values = torch.stack([one.values for one in found]).mean(dim=0).numpy()
+        shown = float(np.mean([one.shown for one in found]))
+        notes = tuple(dict.fromkeys(note for one in found for note in one.notes))
+        return SlideExplanation(values, found[0].kind, name, shown, len(found), notes)
+
+    def predicted(self, bag: Bag, trained: Sequence[TrainedModel]) -> str:
+        """What the models predict together: the class of the highest mean probability, or the one number there is."""
+        if len(self.names) == 1:
+            return self.names[0]
+        shares = [
+            [float(one.task.shown(output.logits[None], place)) for place in range(len(self.names))]
+            for one in trained
+            for output in [infer(one.model, one.model.prepare(bag), self.predictor.device)]
+        ]
+        return self.names[int(np.mean(shares, axis=0).argmax())]
+
+    def tile_probabilities(self, bag: Bag) -> dict[str, Floats]:
+        """What the models say of single tiles, by class, the mean over models; empty if they do not classify tiles."""
+        if len(self.names) == 1:
+            return {}
+        found = []
+        for one in self.trained_for(bag.id):
+            output = infer(one.model, one.model.prepare(bag), self.predictor.device)
+            logits = tile_logits(one.model, bag, output, self.predictor.device)
+            if logits is None or one.model.weighted_instance_logits:
+                return {}
+            found.append([one.task.shown(logits, place).numpy() for place in range(len(self.names))])
+        means = np.mean(found, axis=0)
+        return {f"probability {name}": means[place] for place, name in enumerate(self.names)}
+
+
+def of_slide(values: Floats, bag: Bag, number: int) -> tuple[Floats, Bag]:
+    """The values and the bag of one slide of several that were joined."""
+    if bag.slide_index is None:
+        return values, bag
+    tiles = torch.nonzero(bag.slide_index == number).flatten()
+    return values[tiles.numpy()], replace(bag.subset(tiles), slide_index=None)

@@ -1,0 +1,30 @@
+"""What a heat map shows and how it is drawn."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from asmil.config import Settings
+
+By = Literal["method", "seed", "fold", "epoch"]
+
+
+class HeatmapSettings(Settings):
+    """The settings of all heat maps in one folder."""
+
+    kinds: tuple[str, ...] = Field((), description="kinds of maps, see `asmil.explain.kinds`; none: the method's own")
+    name: str | None = Field(None, description="the class or label to explain; default: the predicted one")
+    by: By | None = Field(None, description="one map per run, seed, fold or recorded epoch")
+    scale: Literal["percentile", "absolute"] | None = None
+    limits: tuple[float, float] | None = Field(None, description="ends of an absolute scale")
+    color_map: str | None = None
+    opacity: float = Field(0.65, gt=0, le=1, description="of all tiles alike")
+    side_px: int = Field(900, ge=64, le=8000, description="longer side of a panel")
+    tiles: int = Field(12, ge=0, le=200, description="highest and lowest tiles on the contact sheet; 0: none")
+    tiff: bool = False
+    tiff_mpp: float | None = Field(None, gt=0)
+    qupath: bool = False
+    cut: float = Field(0.9, ge=0, lt=1, description="share of the tiles below a region for QuPath")
+    tile_px: float | None = Field(None, gt=0, description="side of a tile at level 0, for files that do not state it")

@@ -1,0 +1,185 @@
+"""The maps of one slide: computed by the models of runs, or read from a file of scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from asmil.cohort.bag import Bag
+from asmil.cohort.features import inspect_features, read_bag
+from asmil.cohort.source import FeatureInfo
+from asmil.cohort.units import Unit
+from asmil.errors import AsmilError
+from asmil.explain.asked_slides import AskedSlide
+from asmil.explain.color_scale import percentiles
+from asmil.explain.run_explainer import RunExplainer, SlideExplanation, of_slide
+from asmil.explain.score_files import find_scores, read_scores
+from asmil.explain.settings import HeatmapSettings
+from asmil.explain.tile_map import TileMap, checked_values
+from asmil.reporting.formats import format_count, format_number
+from asmil.training.attention_file import AttentionRecord, read_attention
+from asmil.training.prediction import TrainedModel
+
+MOST_EPOCHS = 8
+SPREAD = "spread over"
+
+
+@dataclass(frozen=True)
+class SlideMaps:
+    """What is drawn of one slide: maps of the same tiles, in the order of the panels.
+
+    about: the sentence above them; measurements: further numbers per tile, by name
+    """
+
+    coords: npt.NDArray[np.int64] | None
+    info: FeatureInfo | None
+    maps: tuple[TileMap, ...]
+    about: str
+    measurements: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def maps_of_scores(asked: AskedSlide, scores: Path) -> SlideMaps:
+    """The map of a file of scores; coordinates are the file's own, or those of the slide's features."""
+    path = find_scores(scores, asked.name)
+    found = read_scores(path)
+    coords, info = found.coords, None
+    if asked.slide is not None:
+        info = inspect_features(asked.slide.source)
+        if coords is None:
+            bag = read_bag(asked.slide.source, asked.name, asked.mpp)
+            coords = None if bag.coords is None else bag.coords.numpy().astype(np.int64)
+    if coords is None:
+        raise AsmilError(
+            f"{asked.name}: {path} has no coordinates, and no features with coordinates are known; add columns x "
+            "and y, or give the feature file with --features"
+        )
+    values = checked_values(asked.name, found.values, len(coords))
+    return SlideMaps(coords, info, (TileMap(values, found.name),), f"{found.name} from {path.name}")
+
+
+def maps_of_runs(asked: AskedSlide, explainers: Sequence[RunExplainer], settings: HeatmapSettings) -> SlideMaps:
+    """The maps of a slide by the models of runs."""
+    assert asked.slide is not None, "a run needs features"
+    first = explainers[0]
+    bag, number = _bag(asked, first)
+    info = inspect_features(asked.slide.source)
+    name = settings.name or first.predicted(bag, first.trained_for(bag.id))
+    drawn = list(
+        _epoch_maps(asked, bag, explainers) if settings.by == "epoch" else _maps(bag, explainers, settings, name)
+    )
+    notes = [note for one in drawn for note in one.notes]
+    if any(explainer.saw(bag.id) for explainer in explainers):
+        notes.append("the models were trained on this slide")
+    shown = first.explain(bag, first.kinds[0], name).shown
+    about = _about(explainers, name, shown, len(first.trained_for(bag.id)))
+    measurements = first.tile_probabilities(bag) if settings.qupath else {}
+    maps = tuple(
+        TileMap(of_slide(one.values, bag, number)[0], one.kind, one.about, one.title, one.notes) for one in drawn
+    )
+    measured = {key: of_slide(values, bag, number)[0] for key, values in measurements.items()}
+    alone = of_slide(drawn[0].values, bag, number)[1]
+    coords = None if alone.coords is None else alone.coords.numpy().astype(np.int64)
+    return SlideMaps(coords, info, maps, about, measured, tuple(dict.fromkeys(notes)))
+
+
+def _bag(asked: AskedSlide, explainer: RunExplainer) -> tuple[Bag, int]:
+    """The bag that the models see, and the place of the slide in it: the slides of a patient may be joined."""
+    assert asked.slide is not None
+    if explainer.predictor.unit == "patient" and len(asked.joined) > 1:
+        unit = Unit(asked.slide.patient, asked.slide.patient, asked.joined)
+        return explainer.read_unit(unit), [one.slide for one in asked.joined].index(asked.name)
+    return explainer.read(asked.slide)[0], 0
+
+
+def _maps(bag: Bag, explainers: Sequence[RunExplainer], settings: HeatmapSettings, name: str) -> Iterator[TileMap]:
+    several_runs, several_kinds = len(explainers) > 1, len(settings.kinds) > 1
+    for explainer in explainers:
+        run = f"{explainer.path.resolve().name}" if several_runs else ""
+        for kind in settings.kinds or (None,):
+            trained = explainer.trained_for(bag.id)
+            groups = _groups(settings.by, trained)
+            found = []
+            for label, members in groups.items():
+                one = explainer.explain(bag, kind, name, members)
+                found.append(one)
+                shown_kind = titled(one.kind) if several_kinds or not label else ""
+                yield _tile_map(one, _joined(run, label, shown_kind))
+            if len(found) > 1:
+                ranks = [percentiles(one.values, np.sort(one.values)) for one in found]
+                title = _joined(run, titled(found[0].kind) if several_kinds else "", f"{SPREAD} {settings.by}s")
+                yield TileMap(np.std(ranks, axis=0), "standard deviation of the percentile", title=title)
+
+
+def _groups(by: str | None, trained: Sequence[TrainedModel]) -> dict[str, list[TrainedModel]]:
+    """The models of every panel, by its title."""
+    groups: dict[str, list[TrainedModel]] = {}
+    for one in trained:
+        label = {"seed": f"seed {one.seed}", "fold": f"fold {one.fold}"}.get(by or "", "")
+        groups.setdefault(label, []).append(one)
+    return groups
+
+
+def _epoch_maps(asked: AskedSlide, bag: Bag, explainers: Sequence[RunExplainer]) -> Iterator[TileMap]:
+    """Attention that was recorded during training, at up to eight moments, by the first training that has the slide."""
+    for explainer in explainers:
+        record, place = _recorded(explainer, bag.id)
+        if int(record.n_tiles[place]) != len(bag):
+            raise AsmilError(
+                f"{asked.name}: {record.path} has {int(record.n_tiles[place])} tiles, the features {len(bag)}; "
+                "restore the features of the training"
+            )
+        chosen = np.unique(np.linspace(0, len(record.epochs) - 1, MOST_EPOCHS).round().astype(int))
+        run = f"{explainer.path.resolve().name}, " if len(explainers) > 1 else ""
+        for moment, values in zip(chosen, record.attention(place, chosen.tolist()), strict=True):
+            yield TileMap(values, "attention", title=f"{run}epoch {record.epochs[moment]:g}")
+
+
+def _recorded(explainer: RunExplainer, slide: str) -> tuple[AttentionRecord, int]:
+    known: list[str] = []
+    for _, _, training in explainer.predictor.folder.trainings():
+        record = read_attention(training)
+        if record is not None and slide in record.slides:
+            return record, record.slides.index(slide)
+        known += [] if record is None else list(record.slides)
+    if known:
+        raise AsmilError(
+            f"{slide}: its attention was not recorded during training; {explainer.path} recorded "
+            f"{', '.join(sorted(set(known))[:5])}"
+        )
+    raise AsmilError(
+        f"{explainer.path}: no attention was recorded during training; train with `--set record.attention=true`"
+    )
+
+
+def _joined(*parts: str) -> str:
+    return ", ".join(part for part in parts if part)
+
+
+def _tile_map(one: SlideExplanation, title: str) -> TileMap:
+    return TileMap(one.values, titled(one.kind), title=title, notes=one.notes)
+
+
+def titled(kind: str) -> str:
+    """A kind as it is written in pictures.
+
+    >>> titled("attention_logit"), titled("leave_one_out")
+    ('attention x tile logit', 'leave one out')
+    """
+    return {"attention_logit": "attention x tile logit", "gradient": "gradient x input"}.get(
+        kind, kind.replace("_", " ")
+    )
+
+
+def _about(explainers: Sequence[RunExplainer], name: str, shown: float, n_models: int) -> str:
+    methods = ", ".join(dict.fromkeys(explainer.method for explainer in explainers))
+    first = explainers[0]
+    if len(first.names) > 1:
+        said = f"class {name}, probability {format_number(shown, 2)}"
+    else:
+        said = f"{name} {format_number(shown)}"
+    return f"{methods}: {said} (mean of {format_count(n_models, 'model')})" if n_models > 1 else f"{methods}: {said}"

@@ -1,0 +1,133 @@
+"""What is drawn: one value per tile, where the tiles are, and what the value means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from asmil.cohort.source import FeatureInfo
+from asmil.errors import AsmilError
+from asmil.slides.image import SlideImage
+
+SAME_SIZE = 1
+"""Pixels by which two statements of a slide's size may differ: some tools round."""
+
+
+@dataclass(frozen=True)
+class SlideFrame:
+    """A slide and its tiles, in level-0 pixels.
+
+    coords: N x 2, upper left corners of the tiles (x, y)
+    tile_px: side of a tile
+    size_px: width and height of the slide; without a slide and without a statement, the extent of its tiles
+    mpp: microns per level-0 pixel, where known
+    """
+
+    slide: str
+    coords: npt.NDArray[np.int64]
+    tile_px: float
+    size_px: tuple[int, int]
+    mpp: float | None = None
+
+
+@dataclass(frozen=True)
+class TileMap:
+    """One value per tile.
+
+    values: N; nan for a tile without a value
+    kind: what the values are: "attention", "leave one out", ...
+    about: which class or output is explained, and by which model; shown above the map
+    """
+
+    values: npt.NDArray[np.float64]
+    kind: str
+    about: str = ""
+    title: str = ""
+    notes: tuple[str, ...] = field(default=())
+
+
+def slide_frame(
+    slide: str,
+    coords: npt.ArrayLike | None,
+    info: FeatureInfo | None,
+    image: SlideImage | None,
+    mpp: float | None = None,
+) -> SlideFrame:
+    """The frame of a slide, from its features and, where there is one, its image.
+
+    info: what the feature file states; None where coordinates came alone
+    mpp: for files that do not state it
+    Refused: features without coordinates, tiles of unknown size, and an image of another size than the features'.
+    """
+    if coords is None:
+        raise AsmilError(
+            f"{slide}: its features have no coordinates, so there is no place to draw its tiles; extract the slide "
+            "again, or give feature files that hold coordinates"
+        )
+    corners = np.rint(np.asarray(coords, dtype=np.float64)).astype(np.int64).reshape(-1, 2)
+    tile_px = None if info is None else info.tile_side_level0(mpp)
+    if tile_px is None:
+        raise AsmilError(f"{slide}: the side of its tiles at level 0 is not known; give it with --tile-px")
+    return framed(slide, corners, tile_px, info, image, mpp)
+
+
+def framed(
+    slide: str,
+    corners: npt.NDArray[np.int64],
+    tile_px: float,
+    info: FeatureInfo | None = None,
+    image: SlideImage | None = None,
+    mpp: float | None = None,
+) -> SlideFrame:
+    """The frame of tiles of a known side; an image that the tiles do not fit into is refused."""
+    stated = None
+    if info is not None and info.slide_width_px and info.slide_height_px:
+        stated = (info.slide_width_px, info.slide_height_px)
+    extent = np.ceil(corners.max(axis=0) + tile_px).astype(int)
+    size = image.size if image is not None else stated or (int(extent[0]), int(extent[1]))
+    if image is not None:
+        _refuse_other_size(slide, image, stated, corners, tile_px)
+    found = mpp or (info.mpp if info is not None else None)
+    if found is None and image is not None and image.resolution is not None:
+        found = image.resolution.mpp
+    return SlideFrame(slide, corners, float(tile_px), (int(size[0]), int(size[1])), found)
+
+
+def _refuse_other_size(
+    slide: str,
+    image: SlideImage,
+    stated: tuple[int, int] | None,
+    corners: npt.NDArray[np.int64],
+    tile_px: float,
+) -> None:
+    width, height = image.size
+    if stated is not None and max(abs(stated[0] - width), abs(stated[1] - height)) > SAME_SIZE:
+        raise AsmilError(
+            f"{slide}: its features are of a slide of {stated[0]} x {stated[1]} pixels, but {image.path} has "
+            f"{width} x {height}; give the image that the features were extracted from"
+        )
+    # a tile may stick out if its center is inside
+    outside = ((corners + tile_px / 2 > (width + tile_px, height + tile_px)) | (corners < -tile_px)).any(axis=1)
+    if outside.any():
+        raise AsmilError(
+            f"{slide}: {int(outside.sum())} of {len(corners)} tiles lie outside of {image.path} ({width} x {height} "
+            "pixels); give the image that the features were extracted from"
+        )
+
+
+def checked_values(slide: str, values: npt.ArrayLike, n_tiles: int) -> npt.NDArray[np.float64]:
+    """N numbers, one per tile; nan marks a tile without a value."""
+    found = np.asarray(values)
+    if found.dtype.kind not in "fiub":
+        raise AsmilError(f"{slide}: the scores are {found.dtype}, not numbers")
+    found = found.astype(np.float64)
+    found = found.reshape(-1) if 1 in found.shape or found.ndim == 1 else found
+    if found.ndim != 1:
+        raise AsmilError(f"{slide}: scores of shape {found.shape} are not one value per tile; give N values")
+    if len(found) != n_tiles:
+        raise AsmilError(
+            f"{slide}: {len(found)} scores for {n_tiles} tiles; give one per tile, in the order of the feature file"
+        )
+    return found

@@ -1,0 +1,96 @@
+"""Many bags through a model at once: the bags lie side by side, padded to one length, and the padding is masked.
+
+What a model computes for a bag is written once, for one bag; `torch.vmap` makes the batched form of it. Results are
+those of the bags one by one, up to rounding. Methods say by `padding_from` whether, and from how many tiles on, their
+bags may be padded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+from torch import Tensor
+from torch.func import vmap
+
+from asmil.cohort.bag import Bag, PaddedBags
+from asmil.errors import AsmilError
+from asmil.models.base import MILModel, Output
+from asmil.models.blocks.randomness import batched_draws
+
+
+def refuse_batches(model: MILModel, what: str) -> None:
+    """Raise where a method needs its bags one by one."""
+    if model.padding_from is None:
+        raise AsmilError(
+            f"{what}: {type(model).__name__} with these settings needs its bags one by one, since padding would change "
+            "its results; use training.accumulate for several bags per step"
+        )
+
+
+def run_batch(model: MILModel, batch: PaddedBags) -> list[Output]:
+    """The outputs of the bags of a batch, as `model(bag)` gives each; scores and tile logits without the padding.
+
+    Further tensors (`extras`) that belong to tiles keep the padded length.
+
+    >>> import asmil, torch
+    >>> model = asmil.build("abmil", in_features=8, n_outputs=2)
+    >>> bags = [asmil.Bag(torch.randn(n, 8)) for n in (5, 3)]
+    >>> outputs = run_batch(model, asmil.Bag.collate(bags))
+    >>> [tuple(output.scores.shape) for output in outputs]
+    [(1, 5), (1, 3)]
+    """
+    refuse_batches(model, "a batch")
+    fewest = model.padding_from or 1
+    for name, size in zip(batch.ids, batch.sizes, strict=True):
+        if size < min(fewest, batch.features.shape[1]):
+            raise AsmilError(
+                f"{name}: its {size} tiles are too few to be padded, {type(model).__name__} needs {fewest} for that; "
+                "give this bag to the model alone"
+            )
+    outputs, _ = run_padded(model, batch.features, batch.mask)
+    for output, size in zip(outputs, batch.sizes, strict=True):
+        if output.scores is not None:
+            output.scores = output.scores[:, :size]
+        if output.instance_logits is not None:
+            output.instance_logits = output.instance_logits[:size]
+    return outputs
+
+
+def run_padded(model: MILModel, features: Tensor, mask: Tensor) -> tuple[list[Output], Tensor | None]:
+    """Outputs for B x L x D features and B x L masks, and all their scores, B x A x L.
+
+    Scores keep the padding, minus infinity there.
+    """
+
+    def tensors(bag: Bag) -> dict[str, Any]:
+        output: Output = model(bag)
+        found = {field.name: getattr(output, field.name) for field in fields(Output)}
+        return {name: value for name, value in found.items() if value is not None}
+
+    stacked = over_bags(tensors, features, mask)
+    extras = {name: value.unbind() for name, value in stacked.pop("extras").items()}
+    absent: dict[str, Any] = {field.name: None for field in fields(Output)}
+    parts = {name: value.unbind() for name, value in stacked.items()}
+    outputs = [
+        Output(
+            **{
+                **absent,
+                **{name: each[i] for name, each in parts.items()},
+                "extras": {k: v[i] for k, v in extras.items()},
+            }
+        )
+        for i in range(len(features))
+    ]
+    return outputs, stacked.get("scores")
+
+
+def over_bags(read: Callable[[Bag], Any], features: Tensor, mask: Tensor) -> Any:
+    """`read` of every bag of B x L x D features and B x L masks; its tensors get a first axis of B."""
+
+    def one(rows: Tensor, tiles: Tensor) -> Any:
+        return read(Bag(rows, mask=tiles, validated=True))
+
+    with batched_draws():
+        return vmap(one, randomness="different")(features, mask)

@@ -1,0 +1,45 @@
+"""The files of a report: the page, and what programs and papers read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from asmil.files import write_json, write_text
+from asmil.reporting.document import Document, Folded, Table
+from asmil.reporting.formats import format_count
+from asmil.reporting.page import html_document
+from asmil.reporting.text import csv_text, latex_document, markdown_document
+
+
+def write_document(
+    document: Document,
+    page: Path,
+    data: Any = None,
+    tables: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
+    latex: Sequence[Table] = (),
+    markdown: bool = True,
+) -> Path:
+    """Write the page and, beside it, the same as Markdown, `data` as JSON and `latex` tables; return the page.
+
+    tables: rows by the name of their CSV file, without its ending
+    """
+    write_text(page, html_document(document))
+    if data is not None:
+        write_json(page.with_suffix(".json"), data)
+    if markdown:
+        write_text(page.with_suffix(".md"), markdown_document(document))
+    if latex:
+        write_text(page.with_suffix(".tex"), latex_document(document, latex))
+    for name, rows in (tables or {}).items():
+        write_text(page.parent / f"{name}.csv", csv_text(rows))
+    return page
+
+
+def folded_table(title: str, table: Table, most: int, file: str) -> Folded:
+    """The first rows of a table, folded away; the others are in a file."""
+    hidden = len(table.rows) - most
+    shown = Table(table.columns, table.rows[:most], caption=table.caption)
+    more = [f"{format_count(hidden, 'more row')}: see {file}."] if hidden > 0 else []
+    return Folded(f"{title} ({len(table.rows)})", [shown, *more])

@@ -1,0 +1,14 @@
+"""The lengths that bags are padded to: few, so that few steps are recorded, and never much longer than a bag."""
+
+from __future__ import annotations
+
+SMALLEST_STEP = 8
+PER_OCTAVE = 8
+
+
+def padded_length(tiles: int, fewest: int) -> int:
+    """The rows of a bag of so many tiles: at most an eighth more; a bag below `fewest` tiles is not padded."""
+    if tiles < fewest:
+        return tiles
+    step = max(SMALLEST_STEP, (1 << (tiles.bit_length() - 1)) // PER_OCTAVE)
+    return -(-tiles // step) * step

@@ -1,0 +1,228 @@
+"""Training steps on bags that lie on the device, padded to a few lengths; on a GPU each length is one CUDA graph.
+
+What differs from step to step is read on the device: the numbers of the bags from the order of the epoch, the
+learning rate from a table, random numbers from the training's generator, whose state the graphs advance. So a step is
+the same kernels whatever bag it is for, and a resumed training has the bits of an uninterrupted one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from asmil.cohort.bag import Bag
+from asmil.models.blocks.known_labels import labels_known
+from asmil.training.graphed.lengths import padded_length
+from asmil.training.labeled_bags import LabeledBags
+from asmil.training.loop import Trainer
+from asmil.training.optimization import clip_gradients, lr_factor
+from asmil.training.resident import ResidentBags
+
+WARM_UPS = 2
+"""Steps before the first recording, in which libraries set themselves up; their effect is undone."""
+
+
+class Shape(NamedTuple):
+    """What a recorded step is made for.
+
+    bags: how many
+    rows: of each of them, padding included
+    padded: whether there may be padding
+    labels: the classes of the bags, where they decide which weights are reached
+    """
+
+    bags: int
+    rows: int
+    padded: bool
+    labels: tuple[int, ...] | None
+
+
+class Steps:
+    """The steps of one stage of a training.
+
+    The trainer has resumed before, and its bags are in `pool`.
+    """
+
+    def __init__(self, trainer: Trainer, pool: ResidentBags, train: LabeledBags) -> None:
+        self.trainer, self.pool, self.train = trainer, pool, train
+        self.numbers = torch.tensor(pool.numbers(train.bags))
+        pool.set_targets(self.numbers.tolist(), train.targets)
+        device, settings, count = trainer.device, trainer.settings, len(train.bags)
+        self.labels = train.targets.tolist()
+        self.order = torch.zeros(count, dtype=torch.int64, device=device)
+        self.position = torch.zeros(1, dtype=torch.int64, device=device)
+        self.step = torch.full((1,), trainer.progress.step, dtype=torch.int64, device=device)
+        per_epoch = -(-count // settings.batch)
+        total = per_epoch * trainer.epochs
+        factors = [lr_factor(step, total, per_epoch, settings) for step in range(total)]
+        self.factors = torch.tensor(factors, dtype=torch.float32, device=device)
+        self.losses = torch.zeros(count, 0, dtype=torch.float64, device=device)
+        self._graphs: dict[Shape, torch.cuda.CUDAGraph] = {}
+        self._is_warm = False
+        if device.type == "cuda":
+            self._memory = torch.cuda.graph_pool_handle()
+            self._side = torch.cuda.Stream(device)
+        _fill_state(trainer.optimizer)
+        for group in trainer.optimizer.param_groups:
+            group["lr"] = torch.tensor(float(group["base_lr"]), dtype=torch.float32, device=device)
+
+    def run_epoch(self, order: list[int]) -> Tensor:
+        """The steps of an epoch over the training bags in this order; the parts of their losses, one row per bag."""
+        batch = self.trainer.settings.batch
+        numbers = self.numbers[order]
+        sizes = [self.pool.sizes[number] for number in numbers.tolist()]
+        self.order.copy_(numbers)
+        self.position.zero_()
+        for first in range(0, len(order), batch):
+            together = slice(first, min(first + batch, len(order)))
+            shape = self._shape(sizes[together], [self.labels[i] for i in order[together]])
+            if shape is None:
+                self._one_by_one(numbers[together].tolist())
+            elif self.trainer.device.type != "cuda":
+                self._take(shape)
+            else:
+                self._graph(shape).replay()
+        return self.losses
+
+    def _shape(self, sizes: list[int], labels: list[int]) -> Shape | None:
+        """The step for these bags; None where a bag of a batch is too short to be padded."""
+        fewest = self.trainer.model.padding_from
+        assert fewest is not None, "other methods are refused before"
+        if len(sizes) > 1 and min(sizes) < fewest:
+            return None
+        routed = tuple(labels) if self.trainer.model.label_routes_gradients else None
+        rows = padded_length(max(sizes), fewest)
+        return Shape(len(sizes), rows, max(sizes) >= fewest, routed)
+
+    def _take(self, shape: Shape) -> None:
+        """One step for bags of a shape."""
+        places = self.position + torch.arange(shape.bags, device=self.order.device)
+        numbers = self.order[places]
+        lengths = self.pool.lengths[numbers].long().unsqueeze(1)
+        row = torch.arange(shape.rows, device=self.order.device)
+        rows = self.pool.offsets[numbers].unsqueeze(1) + torch.minimum(row, lengths - 1)
+        features, mask = self.pool.features[rows], row < lengths
+        targets = self.pool.targets[numbers].long()
+        gradients = self.trainer.gradients
+        self._begin()
+        with nullcontext() if shape.labels is None else labels_known(shape.labels):
+            if shape.bags == 1:
+                bag = Bag(features[0], mask=mask[0] if shape.padded else None, validated=True)
+                _, parts = gradients.of_one(bag, targets, 1)
+            else:
+                _, parts = gradients.of_padded(features, mask, targets)
+        self._end(places, torch.stack([value.detach().double() for value in parts.values()]), list(parts))
+
+    def _one_by_one(self, numbers: list[int]) -> None:
+        """One step for bags that cannot be padded together."""
+        self._begin()
+        noted: list[Tensor] = []
+        for number in numbers:
+            bag = self.pool.bag(number)
+            target = self.pool.targets[number : number + 1].long()
+            _, parts = self.trainer.gradients.of_one(bag, target, len(numbers))
+            noted.append(torch.stack([value.detach().double() for value in parts.values()]))
+        places = self.position + torch.arange(len(numbers), device=self.order.device)
+        self._end(places, torch.stack(noted), list(parts))
+
+    def _begin(self) -> None:
+        optimizer = self.trainer.optimizer
+        for group in optimizer.param_groups:
+            group["lr"].copy_((self.factors[self.step] * group["base_lr"]).squeeze(0))
+        optimizer.zero_grad(set_to_none=True)
+
+    def _end(self, places: Tensor, values: Tensor, names: list[str]) -> None:
+        trainer = self.trainer
+        clip_gradients(trainer.optimizer, trainer.settings.clip_norm)
+        trainer.optimizer.step()
+        for stabilizer in trainer.stabilizers.values():
+            stabilizer.update(trainer.model)
+        if self.losses.shape[1] == 0:
+            trainer.progress.part_names = names
+            self.losses = self.losses.new_zeros(len(self.losses), len(names))
+        self.losses.index_copy_(0, places, values.expand(len(places), -1))
+        self.position += len(places)
+        self.step += 1
+
+    # Recording
+
+    def _graph(self, shape: Shape) -> torch.cuda.CUDAGraph:
+        found = self._graphs.get(shape)
+        if found is None:
+            found = self._graphs[shape] = self._record(shape)
+        return found
+
+    def _record(self, shape: Shape) -> torch.cuda.CUDAGraph:
+        if not self._is_warm:
+            self._warm_up(shape)
+            self._is_warm = True
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(self.trainer.generator)
+        torch.cuda.synchronize()
+        with _capturable(self.trainer.optimizer), torch.cuda.stream(self._side):
+            # other threads may use the GPU meanwhile: they read features
+            graph.capture_begin(pool=self._memory, capture_error_mode="thread_local")
+            try:
+                self._take(shape)
+            finally:
+                graph.capture_end()
+        torch.cuda.current_stream().wait_stream(self._side)
+        return graph
+
+    def _warm_up(self, shape: Shape) -> None:
+        """Take some steps, and undo them."""
+        trainer = self.trainer
+        state = trainer.generator.get_state()
+        with _unchanged(self._tensors()):
+            self._side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self._side):
+                for _ in range(WARM_UPS):
+                    self._take(shape)
+                    self.position -= shape.bags
+                    self.step -= 1
+            torch.cuda.current_stream().wait_stream(self._side)
+        trainer.generator.set_state(state)
+        trainer.optimizer.zero_grad(set_to_none=True)
+
+    def _tensors(self) -> list[Tensor]:
+        """All that a step changes."""
+        trainer = self.trainer
+        stabilizing = [tensor for one in trainer.stabilizers.values() for tensor in (*one.parameters(), *one.buffers())]
+        moments = [value for state in trainer.optimizer.state.values() for value in state.values()]
+        return [*trainer.model.parameters(), *trainer.model.buffers(), *stabilizing, *moments, self.position, self.step]
+
+
+def _fill_state(optimizer: torch.optim.Optimizer) -> None:
+    """Give every parameter the state that Adam begins with; it would otherwise be made within a recording."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            state = optimizer.state[parameter]
+            if not state:
+                state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
+                state["exp_avg"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+                state["exp_avg_sq"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+
+
+@contextmanager
+def _capturable(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    for group in optimizer.param_groups:
+        group["capturable"] = True
+    try:
+        yield
+    finally:
+        for group in optimizer.param_groups:
+            group["capturable"] = False
+
+
+@contextmanager
+def _unchanged(tensors: list[Tensor]) -> Iterator[None]:
+    """A block after which the tensors have their values of before."""
+    values = [tensor.detach().clone() for tensor in tensors]
+    yield
+    with torch.no_grad():
+        for tensor, value in zip(tensors, values, strict=True):
+            tensor.copy_(value)

@@ -1,0 +1,206 @@
+"""`asmil heatmap`: from a run to pictures, with and without slides, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import asmil
+from asmil.cohort.features import Provenance, write_features
+from asmil.explain.asked_slides import SlidePlaces, asked_slides
+from asmil.explain.run_explainer import RunExplainer
+from asmil.explain.score_files import read_scores
+from asmil.slides.pyramid_tiff import write_pyramid
+from asmil.slides.qc import read_picture
+
+SMALL = {"training.epochs": 1, "model.attention": 8, "model.inner": 8}
+TILE, WIDTH = 64, 8
+FEW = ("--quiet", "--device", "cpu", "--workers", 0)
+
+
+def write_slide(folder: Path, name: str, seed: int, image: bool) -> None:
+    draw = np.random.default_rng(seed)
+    x, y = np.meshgrid(np.arange(6) * TILE, np.arange(5) * TILE)
+    coords = np.stack([x.ravel(), y.ravel()], axis=1)
+    known = Provenance(
+        encoder="made", tile_px_level0=TILE, mpp=1.0, slide_width_px=6 * TILE, slide_height_px=5 * TILE, tile_um=64.0
+    )
+    write_features(folder / "features" / f"{name}.h5", draw.normal(size=(30, WIDTH)), coords, known)
+    if image:
+        pixels = draw.integers(60, 230, (5 * TILE, 6 * TILE, 3), dtype=np.uint8)
+        (folder / "slides").mkdir(exist_ok=True)
+        write_pyramid(folder / "slides" / f"{name}.tif", pixels, 1.0, downsamples=(4,))
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory) -> Path:
+    """Eight slides, one without its image, and a run with two seeds on them."""
+    folder = tmp_path_factory.mktemp("lab")
+    names = [f"s{number}" for number in range(8)]
+    for number, name in enumerate(names):
+        write_slide(folder, name, number, image=name != "s7")
+    split = ["train"] * 4 + ["val"] * 2 + ["test"] * 2
+    labels = ["a", "b"] * 4
+    pd.DataFrame({"slide": names, "label": labels, "split": split}).to_csv(folder / "cohort.csv", index=False)
+    asmil.train(folder / "cohort.csv", folder / "run", method="abmil", seeds=2, settings=SMALL, progress=False)
+    return folder
+
+
+def test_the_test_slides_are_drawn_once(lab, tmp_path, asmil_here):
+    out = tmp_path / "maps"
+    command = ("heatmap", lab / "run", "--out", out, "--qupath", "--tiff", *FEW)
+    done = asmil_here(*command)
+    assert done.returncode == 0, done.stderr
+    table = pd.read_csv(out / "heatmaps.csv")
+    assert table["slide"].tolist() == ["s6", "s7"]
+    assert (table["tiles"] == 30).all()
+    assert {path.name for path in out.glob("s6*")} == {
+        "s6.png", "s6_tiles.png", "s6_overlay.tif", "s6_tiles.geojson", "s6_regions.geojson"
+    }  # fmt: skip
+    assert not (out / "s7_tiles.png").exists(), "there is no slide to cut tiles from"
+    assert "s7" in done.stderr
+    assert read_picture(out / "s6.png").shape[1] > read_picture(out / "s7.png").shape[1]
+    tiles = json.loads((out / "s6_tiles.geojson").read_text(encoding="utf-8"))["features"]
+    measured = tiles[0]["properties"]["measurements"]
+    assert set(measured) == {"attention", "percentile", "probability a", "probability b"}
+    assert measured["probability a"] + measured["probability b"] == pytest.approx(1, abs=1e-4)
+    values = asmil.load_run(lab / "run", "cpu").attention("s6").heatmap
+    written = [one["properties"]["measurements"]["attention"] for one in tiles]
+    np.testing.assert_allclose(written, values, rtol=1e-4)
+    changed = (out / "s6.png").stat().st_mtime_ns
+    (out / "s7.png").unlink()
+    again = asmil_here(*command)
+    assert again.returncode == 0
+    assert (out / "s7.png").exists()
+    assert (out / "s6.png").stat().st_mtime_ns == changed
+    other = asmil_here("heatmap", lab / "run", "--out", out, "--scale", "absolute", *FEW)
+    assert other.returncode == 1
+    assert "scale" in other.stderr
+
+
+def test_several_maps_in_one_figure(lab, tmp_path, asmil_here):
+    run = lab / "run"
+    one = asmil_here("heatmap", run, "s6", "--out", tmp_path / "one", *FEW)
+    seeds = asmil_here("heatmap", run, "s6", "--by", "seed", "--out", tmp_path / "seeds", *FEW)
+    kinds = [part for kind in ("attention", "gradient", "leave_one_out") for part in ("--kind", kind)]
+    several = asmil_here(
+        "heatmap", run, run, "--slide", "s6", *kinds, "--class", "b", "--out", tmp_path / "kinds", *FEW
+    )
+    epochs = asmil_here("heatmap", run, "s0", "--by", "epoch", "--out", tmp_path / "epochs", *FEW)
+    assert [done.returncode for done in (one, seeds, several, epochs)] == [0, 0, 0, 0], several.stderr + epochs.stderr
+    areas = [read_picture(tmp_path / name / "s6.png").size for name in ("one", "seeds", "kinds")]
+    assert areas[0] < min(areas[1:])
+    table = pd.read_csv(tmp_path / "kinds" / "heatmaps.csv")
+    assert table["kinds"][0].split(";") == ["attention", "gradient x input", "leave one out"]
+    assert "class b" in table["about"][0]
+    assert "trained on" in pd.read_csv(tmp_path / "epochs" / "heatmaps.csv")["notes"][0]
+
+
+def test_scores_of_other_models(lab, tmp_path, asmil_here):
+    np.save(tmp_path / "scores.npy", np.linspace(0, 1, 30))
+    slide, features = lab / "slides" / "s6.tif", lab / "features" / "s6.h5"
+    done = asmil_here(
+        "heatmap", slide, "--scores", tmp_path / "scores.npy", "--features", features, "--out", tmp_path / "a", *FEW
+    )
+    assert done.returncode == 0, done.stderr
+    coords = [(x * TILE, y * TILE) for x in range(6) for y in range(5)]
+    table = pd.DataFrame(coords, columns=["x", "y"]).assign(score=1.0)
+    table.loc[3, "score"] = 4.0
+    table.to_csv(tmp_path / "scores.csv", index=False)
+    done = asmil_here("heatmap", slide, "--scores", tmp_path / "scores.csv", "--out", tmp_path / "b", *FEW)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "b" / "s6_tiles.png").exists()
+    np.save(tmp_path / "few.npy", np.zeros(29))
+    done = asmil_here(
+        "heatmap", slide, "--scores", tmp_path / "few.npy", "--features", features, "--out", tmp_path / "c", *FEW
+    )
+    assert done.returncode == 1
+    assert "29" in done.stderr
+    assert "30" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "match"),
+    [
+        ("none.npy", None, "none.npy"),
+        ("broken.npy", b"\x93NUMPY", "broken.npy"),
+        ("broken.h5", b"nothing", "broken.h5"),
+        ("two.csv", b"p,q\n1,2\n", "score"),
+        ("words.csv", b"x,y,score\n1,2,high\n", "score"),
+        ("gap.csv", b"x,y,score\n1,,3\n", "gap.csv"),
+        ("what.txt", b"1", "what.txt"),
+    ],
+)
+def test_scores_that_cannot_be_read(tmp_path, name, content, match):
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises((asmil.AsmilError, FileNotFoundError), match=match):
+        read_scores(path)
+
+
+def test_bad_slides_are_listed_and_the_others_drawn(lab, tmp_path, asmil_here):
+    folder = tmp_path / "lab"
+    (folder / "slides").mkdir(parents=True)
+    write_slide(folder, "good", 20, image=True)
+    write_slide(folder, "other", 21, image=True)
+    pixels = np.zeros((100, 90, 3), np.uint8)
+    write_pyramid(folder / "slides" / "other.tif", pixels, 1.0, downsamples=(4,))
+    torch.save(torch.zeros(30, WIDTH), folder / "features" / "placeless.pt")
+    words = [folder / "features" / name for name in ("good.h5", "other.h5", "placeless.pt")]
+    out = tmp_path / "maps"
+    done = asmil_here("heatmap", lab / "run", *words, "--slides", folder / "slides", "--out", out, *FEW)
+    assert done.returncode == 1
+    assert (out / "good.png").exists(), done.stderr
+    assert "2 of 3" in done.stderr
+    assert "other" in done.stderr
+    assert "384 x 320" in done.stderr
+    assert "placeless" in done.stderr
+    assert "coordinates" in done.stderr
+
+
+def test_mistakes_are_told(lab, tmp_path, asmil_here):
+    for arguments, told in [
+        ((lab, "s6"), "run folder"),
+        ((lab / "run", "s66"), "s66"),
+        ((lab / "run", "s6", "--class", "c"), "'c'"),
+        ((lab / "run", "s6", "--kind", "atention"), "attention"),
+        ((lab / "run", "s6", "--color-map", "jet"), "jet"),
+        ((lab / "run", "s1", "--by", "epoch", "--features", lab / "features" / "s1.h5"), "s1"),
+    ]:
+        done = asmil_here("heatmap", *arguments, "--out", tmp_path / told.strip("'"), *FEW)
+        if told == "s1" and done.returncode == 0:
+            continue  # whether this slide was recorded is the recorder's choice
+        assert done.returncode == 1
+        assert told in done.stderr
+
+
+def test_slides_are_found_by_many_words(lab):
+    places = SlidePlaces(lab / "cohort.csv")
+    for word in ("s6", str(lab / "features" / "s6.h5"), str(lab / "slides" / "s6.tif")):
+        (found,) = asked_slides([word], places)
+        assert found.name == "s6"
+        assert found.slide is not None
+        assert found.image == lab / "slides" / "s6.tif"
+    assert len(asked_slides([str(lab / "features")], places)) == 8
+    assert len(asked_slides([str(lab / "cohort.csv")], places)) == 8
+    assert asked_slides(["s7"], places)[0].image is None
+    with pytest.raises(asmil.AsmilError, match="features"):
+        asked_slides([str(lab / "slides" / "s6.tif")], SlidePlaces())
+
+
+def test_slides_are_explained_by_models_that_did_not_see_them(lab):
+    explainer = RunExplainer(lab / "run", "cpu")
+    assert not explainer.saw("s6")
+    assert explainer.saw("s0")
+    assert explainer.kinds[0] == "attention"
+    (asked,) = asked_slides(["s6"], SlidePlaces(lab / "cohort.csv"))
+    bag, _ = explainer.read(asked.slide)
+    found = explainer.explain(bag, "leave_one_out")
+    assert found.n_models == 2
+    assert found.values.shape == (30,)
