@@ -188,12 +188,6 @@ def test_stamp_2_0_called_the_side_tile_size(tmp_path):
     assert inspect_features(FeatureSource(tmp_path / "a.h5")).tile_um == 256
 
 
-def test_stamp_slide_vectors_are_refused(tmp_path):
-    write_stamp(tmp_path / "a.h5", tiles(n=1), grid(1).astype(np.float32), feat_type="slide")
-    with pytest.raises(AsmilError, match="slide vectors"):
-        read_bag(FeatureSource(tmp_path / "a.h5"), "a")
-
-
 @pytest.mark.parametrize("attrs", [{}, {"tile_size": 224.0}])
 def test_stamp_historic_counts_in_256_of_224_microns(tmp_path, attrs):
     with h5py.File(tmp_path / "a.h5", "w") as file:

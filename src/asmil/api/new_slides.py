@@ -17,11 +17,12 @@ from asmil.cohort.manifest import Cohort, Slide, cohort_from_features, load_coho
 from asmil.cohort.source import FeatureSource
 from asmil.cohort.table import read_table
 from asmil.cohort.units import Unit, units_of
+from asmil.columns import ColumnMapping
 from asmil.errors import AsmilError, AsmilWarning
+from asmil.text_table import is_table
 from asmil.training.prediction import RunPredictor
 
-FEATURE_FILES = (".h5", ".hdf5", ".pt")
-TABLES = (".csv", ".parquet", ".pq")
+FEATURE_FILES = (".h5", ".hdf5", ".pt", ".npy", ".npz")
 MOST_NAMED = 5
 
 
@@ -41,32 +42,32 @@ class ImageOptions:
     encoder: str | None = None
 
 
-def are_images(path: Path) -> bool:
+def are_images(path: Path, columns: ColumnMapping | None = None) -> bool:
     """Whether slides are given rather than features; a table does so if it has a column 'image' and no features."""
     place = FeatureSource.parse(str(path)).path
     if place.is_dir():
         return not find_features(place)
     if not place.is_file() or place.suffix.lower() in FEATURE_FILES:
         return False
-    if place.suffix.lower() not in TABLES:
+    if not is_table(place):
         return True
-    columns = read_table(place).cells
-    return "image" in columns and "features" not in columns and not (place.parent / "features").is_dir()
+    cells = read_table(place, columns).cells
+    return "image" in cells and "features" not in cells and not (place.parent / "features").is_dir()
 
 
-def patients_of(slides: Path) -> dict[str, str]:
+def patients_of(slides: Path, columns: ColumnMapping | None = None) -> dict[str, str]:
     """The patient of each slide of a table, where it names one."""
-    if slides.suffix.lower() not in TABLES or not slides.is_file():
+    if not is_table(slides) or not slides.is_file():
         return {}
-    return {row["slide"]: row["patient"] for row in read_table(slides).rows if row.get("patient")}
+    return {row["slide"]: row["patient"] for row in read_table(slides, columns).rows if row.get("patient")}
 
 
-def feature_slides(path: Path, features: Path | None = None) -> list[Slide]:
+def feature_slides(path: Path, features: Path | None = None, columns: ColumnMapping | None = None) -> Cohort:
     """The slides of a folder of feature files, of one such file, or of a table."""
     place = FeatureSource.parse(str(path)).path
     if not place.is_file() or place.suffix.lower() in FEATURE_FILES:
-        return list(cohort_from_features(path).slides)
-    return list(load_cohort(path, features, kind=None).slides)
+        return cohort_from_features(path)
+    return load_cohort(path, features, kind=None, columns=columns)
 
 
 def extracted_slides(names: Sequence[str], folder: Path, patients: Mapping[str, str]) -> list[Slide]:
@@ -124,7 +125,7 @@ def _slides_of(
         return list(source.slides), []
     path = Path(source)
     if features is not None or not are_images(path):
-        return feature_slides(path, None if features is None else Path(features)), []
+        return list(feature_slides(path, None if features is None else Path(features)).slides), []
     folder = images.keep_features or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="asmil-")))
     return _extract(predictor, path, folder, images)
 

@@ -22,6 +22,7 @@ from asmil.evaluation.evaluate import Role, RunEvaluation, evaluate_run
 from asmil.export.bundle import write_bundle
 from asmil.export.hub import download, upload
 from asmil.models.base import MILModel
+from asmil.models.own_method import method_name
 from asmil.reporting import Estimate, Interval
 from asmil.tasks.base import TaskKind
 from asmil.training.attention_file import AttentionRecord, read_attention
@@ -43,10 +44,12 @@ class TrainedRun:
     path: the run folder
     settings: everything that its `config.yaml` holds
     device: where the models are put
+    method: the run's method, where it is code; see `load_run`
     """
 
-    def __init__(self, path: Path | str, device: str = "auto") -> None:
+    def __init__(self, path: Path | str, device: str = "auto", method: str | type[MILModel] | None = None) -> None:
         layout = RunLayout(path)
+        self._own_method = None if method is None else method_name(method)
         self.path = layout.path
         self.settings: Mapping[str, Any] = layout.read_values()
         self.device = device
@@ -193,7 +196,7 @@ class TrainedRun:
 
         The folder is a bundle: `from_pretrained`, `load_run` and `asmil predict` open it.
         """
-        return write_bundle(self.path, folder)
+        return write_bundle(self.path, folder, self._own_method)
 
     @classmethod
     def from_pretrained(
@@ -224,7 +227,7 @@ class TrainedRun:
         repo_id: OWNER/NAME; the repository is created if it does not exist
         private: whether a new repository is private
         """
-        return upload(self.path, repo_id, private=private, token=token, message=commit_message)
+        return upload(self.path, repo_id, private=private, token=token, message=commit_message, method=self._own_method)
 
     @cached_property
     def _is_bundle(self) -> bool:
@@ -241,7 +244,7 @@ class TrainedRun:
 
     @cached_property
     def _predictor(self) -> RunPredictor:
-        return RunPredictor(self.path, self.device)
+        return RunPredictor(self.path, self.device, self._own_method)
 
     @cached_property
     def _splits(self) -> pd.DataFrame:
@@ -269,7 +272,8 @@ class TrainedRun:
                 )
             (found,) = cohort_from_features(slide).slides
             return Unit.of_slide(found)
-        cohort = load_cohort(self.settings["cohort"]["manifest"], features, kind=None)
+        manifest = self.settings["cohort"]
+        cohort = load_cohort(manifest["manifest"], features, kind=None, columns=manifest.get("columns"))
         units = {unit.name: unit for unit in units_of(cohort.slides, self._predictor.unit)}
         if str(slide) not in units:
             raise AsmilError(f"{cohort.path}: '{slide}' is no longer in the manifest; give its feature file instead")
@@ -280,12 +284,16 @@ def _or_nan(value: float | None) -> float:
     return float("nan") if value is None else value
 
 
-def load_run(path: Path | str | TrainedRun, device: str = "auto") -> TrainedRun:
+def load_run(
+    path: Path | str | TrainedRun, device: str = "auto", *, method: str | type[MILModel] | None = None
+) -> TrainedRun:
     """Open the run folder that `asmil.train` or `asmil train` wrote, or a bundle of `asmil export`.
 
     device: where the models are put: auto, cpu, cuda, ...
+    method: the run's method, where it is code of yours: the class, `module:Class` or `file.py:Class`. A run that names
+        code which you have not named is refused, since the code would be executed.
     """
-    return path if isinstance(path, TrainedRun) else TrainedRun(path, device)
+    return path if isinstance(path, TrainedRun) else TrainedRun(path, device, method)
 
 
 def as_bag(tiles: BagLike) -> Bag:

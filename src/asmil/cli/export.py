@@ -15,6 +15,10 @@ def export(
         Literal["bundle", "onnx", "torch"],
         typer.Option(help="bundle: a folder for `asmil predict`; onnx and torch: one file for other programs."),
     ] = "bundle",
+    method: Annotated[
+        str | None,
+        typer.Option("--method", "-m", metavar="NAME", help="Confirm the run's method if it is your own code."),
+    ] = None,
 ) -> None:
     """Export a trained run: its models, settings and a model card, without any data about slides or patients.
 
@@ -27,5 +31,5 @@ def export(
     from asmil.export.graph import export_onnx, export_torch
 
     writers = {"bundle": write_bundle, "onnx": export_onnx, "torch": export_torch}
-    written = writers[format](run, out)
+    written = writers[format](run, out, method)
     typer.echo(f"{format} of {run}: {written}")

@@ -11,6 +11,7 @@ import typer
 from asmil.cli import (
     affine,
     check,
+    claims,
     classic,
     compare,
     completion,
@@ -20,6 +21,7 @@ from asmil.cli import (
     export,
     extract,
     heatmap,
+    import_manifest,
     localize,
     methods,
     pack,
@@ -62,6 +64,7 @@ app = typer.Typer(
 VERBS = {
     "Start here": (doctor.doctor, check.check, train.train, evaluate.evaluate, predict.predict),
     "From slides to features": (tissue.tissue, extract.extract, pack.pack, encoders.encoders),
+    "From other tools": (import_manifest.import_manifest,),
     "Results in depth": (
         heatmap.heatmap,
         compare.compare,
@@ -75,6 +78,7 @@ VERBS = {
         classic.classic,
         sweep.sweep,
         paper.paper,
+        claims.claims,
         synthetic.synthetic,
         synthetic_slides.synthetic_slides,
     ),

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from asmil.cli.column_option import COLUMNS_HELP
+
 if TYPE_CHECKING:
     from asmil.extraction.machine import Machine
     from asmil.training.prediction import RunPredictor
@@ -20,12 +22,17 @@ def predict(
         bool, typer.Option("--attention", help="Also write the attention of every tile, to OUT_attention/SLIDE.h5.")
     ] = False,
     features: Annotated[Path | None, typer.Option(help="For a table: where the features are.")] = None,
+    columns: Annotated[str | None, typer.Option(metavar="NAME=COLUMN,...", help=COLUMNS_HELP)] = None,
     mpp: Annotated[
         float | None, typer.Option(help="For slides: microns per level-0 pixel; overrides the files.")
     ] = None,
     weights: Annotated[Path | None, typer.Option(help="For slides: file with the encoder's weights.")] = None,
     encoder: Annotated[
         str | None, typer.Option(metavar="NAME", help="For slides: confirm the run's encoder if it is your own code.")
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option("--method", "-m", metavar="NAME", help="Confirm the run's method if it is your own code."),
     ] = None,
     workers: Annotated[
         int | None,
@@ -51,6 +58,7 @@ def predict(
 
     from asmil.api.new_slides import are_images, extracted_slides, feature_slides, naming, patients_of, readable_units
     from asmil.cohort.units import units_of
+    from asmil.columns import parse_mapping
     from asmil.console import messages, print_json
     from asmil.errors import AsmilError
     from asmil.files import replacing
@@ -60,18 +68,22 @@ def predict(
 
     console = messages(quiet)
     keep_freed_memory()
-    predictor = RunPredictor(run, device)
+    predictor = RunPredictor(run, device, method)
     rows: list[dict[str, Any]] = []
     bad: list[str] = []
-    if features is None and are_images(slides):
+    mapping = parse_mapping(columns)
+    if features is None and are_images(slides, mapping):
         from asmil.extraction.machine import Machine
 
         place = out.with_name(f"{out.stem}_features")
         machine = Machine(device=device, workers=workers, item_timeout=item_timeout)
         names, bad = _extract(predictor, run, slides, place, mpp, weights, encoder, machine, quiet)
-        cohort = extracted_slides(names, place, patients_of(slides))
+        cohort = extracted_slides(names, place, patients_of(slides, mapping))
     else:
-        cohort = feature_slides(slides, features)
+        found = feature_slides(slides, features, mapping)
+        for note in found.notes:
+            typer.echo(f"note: {slides}: {note}", err=True)
+        cohort = list(found.slides)
     units = units_of(cohort, predictor.unit)
     if predictor.unit == "patient" and all(unit.name == unit.slides[0].slide for unit in units):
         typer.echo(

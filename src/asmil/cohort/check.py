@@ -18,6 +18,7 @@ from asmil.cohort.source import FeatureInfo, stored_bytes
 from asmil.cohort.splits import make_splits
 from asmil.cohort.table import OUTCOME_COLUMNS, label_names, number
 from asmil.cohort.units import units_of
+from asmil.columns import ColumnMapping
 from asmil.errors import AsmilError
 from asmil.tasks.base import TaskKind
 
@@ -46,10 +47,14 @@ class CohortSummary:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """The problems of a cohort, errors first, and its summary (None if the manifest cannot be read)."""
+    """The problems of a cohort, errors first, and its summary (None if the manifest cannot be read).
+
+    notes: how the manifest was understood, where it is not written as asmil writes it
+    """
 
     problems: tuple[Problem, ...]
     summary: CohortSummary | None
+    notes: tuple[str, ...] = ()
 
     @property
     def errors(self) -> tuple[Problem, ...]:
@@ -70,6 +75,7 @@ def check_cohort(
     progress: Callable[[int, int], None] | None = None,
     kind: TaskKind = "classification",
     item_timeout_s: float | None = 0.0,
+    columns: ColumnMapping | None = None,
 ) -> CheckReport:
     """Collect every problem of a manifest, its files and its splits.
 
@@ -78,9 +84,10 @@ def check_cohort(
     progress: called with the slides looked at and the number of all
     kind: the task whose outcomes the manifest must hold
     item_timeout_s: for one feature file, see `inspect_slides`
+    columns: which columns of the manifest to read, see `load_cohort`
     """
     try:
-        cohort, problems = read_manifest(manifest_path, features, kind)
+        cohort, problems = read_manifest(manifest_path, features, kind, columns)
     except AsmilError as error:
         return CheckReport(problems_of(error, manifest_path), None)
     infos: dict[str, FeatureInfo] = {}
@@ -97,7 +104,7 @@ def check_cohort(
     problems += _split_problems(cohort, folds, kind)
     problems += _coords_problems(readable, infos)
     ordered = sorted(problems, key=lambda problem: problem.severity)
-    return CheckReport(tuple(ordered), _summary(cohort, list(infos.values()), kind))
+    return CheckReport(tuple(ordered), _summary(cohort, list(infos.values()), kind), cohort.notes)
 
 
 def _split_problems(cohort: Cohort, folds: int | None, kind: TaskKind) -> list[Problem]:

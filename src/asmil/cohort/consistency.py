@@ -28,6 +28,7 @@ def mixture_problems(infos: Sequence[FeatureInfo]) -> list[Problem]:
     # pixels tell sizes apart only where nobody states microns
     pixels_only = [info for info in filled if info.tile_side_um is None]
     kinds = [
+        ("kinds of features", _exact(filled, _kind) if any(info.slide_vector for info in filled) else {}),
         ("encoders", _exact(filled, _encoder)),
         ("feature widths", _exact(filled, lambda info: f"{info.width} features")),
         ("resolutions of the tiles", _near(filled, lambda info: info.tile_mpp, "um/px")),
@@ -41,6 +42,10 @@ def mixture_problems(infos: Sequence[FeatureInfo]) -> list[Problem]:
         # Tissue that was found in two ways is a smaller matter: the tiles themselves are alike.
         problems.append(replace(_problem("settings of `asmil extract`", extractions), severity="warning"))
     return problems
+
+
+def _kind(info: FeatureInfo) -> str | None:
+    return "one vector per slide" if info.may_be_slide_vector else "features of tiles"
 
 
 def _encoder(info: FeatureInfo) -> str | None:

@@ -9,6 +9,7 @@ from functools import partial
 from asmil.cohort.features import info_of, read_bag
 from asmil.cohort.fingerprint import fingerprint_of, remember_fingerprint
 from asmil.cohort.manifest import Slide
+from asmil.cohort.pack.files import is_pack
 from asmil.cohort.problems import CohortError
 from asmil.cohort.reader import open_features
 from asmil.cohort.source import FeatureInfo, FeatureSource
@@ -40,7 +41,10 @@ def inspect_slides(
     # rows may share a file, which is an error of its own and no reason to read it again
     firsts = {(slide.source, slide.mpp): slide for slide in reversed(slides)}
     different = [slide for slide in slides if firsts[slide.source, slide.mpp] is slide]
-    answers = guarded(partial(_inspect, deep), different, guard_limit(item_timeout_s, len(different), ITEM_TIMEOUT_S))
+    # the headers of a pack are in its index, one small file that this process needs anyway
+    single_files = [slide for slide in different if deep or not is_pack(slide.source.path)]
+    limit = guard_limit(item_timeout_s, len(single_files), ITEM_TIMEOUT_S)
+    answers = guarded(partial(_inspect, deep), different, limit if single_files else None)
     known: dict[tuple[FeatureSource, float | None], _Inspected | AsmilError] = {}
     for slide in slides:
         key = slide.source, slide.mpp

@@ -13,7 +13,11 @@ from asmil.cohort.source import FeatureSource
 from asmil.errors import AsmilError
 
 # the last found wins: the folder itself before CLAM's subfolders, HDF5 (which has coordinates) before tensors
-PLACES = (("pt_files", ".pt"), ("h5_files", ".h5"), ("", ".pt"), ("", ".h5"))
+PLACES = (
+    ("pt_files", ".pt"),
+    ("h5_files", ".h5"),
+    *(("", suffix) for suffix in (".npy", ".npz", ".pt", ".hdf5", ".h5")),
+)
 # subfolders that belong to the folder above, or hold coordinates only (CLAM, TRIDENT)
 NOT_SEARCHED = ("pt_files", "h5_files", "patches")
 

@@ -57,6 +57,8 @@ class OpenFeatures:
     def features(self, rows: NDArray[Any] | slice = slice(None)) -> Tensor:
         """The features of some tiles (ascending rows), in the type in which they are stored."""
         values = self.values
+        if self.info.slide_vector and len(values.shape) == 1:
+            return as_tensor(values[()])[None]
         return as_tensor(values[0, rows] if len(values.shape) == 3 else values[rows])
 
     def read_coords(self) -> NDArray[Any] | None:
@@ -100,14 +102,17 @@ def as_tensor(values: Any) -> Tensor:
 def _open_hdf5(header: Header, source: FeatureSource) -> OpenFeatures:
     values = header.features
     info = _info(source, header.layout, values.shape, str(values.dtype), values.dtype.itemsize)
+    # coordinates beside one vector for the slide are those of the tiles that it was made of (TRIDENT, STAMP)
+    coords = None if info["slide_vector"] or header.slide_vector else header.coords
     known = asdict(header.provenance) | {
-        "coords_unit": None if header.coords is None else header.coords_unit,
+        "slide_vector": info["slide_vector"] or header.slide_vector,
+        "coords_unit": None if coords is None else header.coords_unit,
         "magnification": header.magnification,
     }
     return OpenFeatures(
         FeatureInfo(**(info | known)),
         values,
-        header.coords,
+        coords,
         header.um_per_unit,
         header.lowres,
         checksum=header.checksum,
@@ -150,6 +155,7 @@ def _info(source: FeatureSource, layout: Layout, shape: tuple[int, ...], dtype: 
         "layout": layout,
         "n_tiles": n_tiles,
         "width": width,
+        "slide_vector": len(shape) == 1 and shape != (0,),
         "dtype": dtype,
         "n_bytes": n_tiles * width * item_bytes,
     }
@@ -161,10 +167,7 @@ def _tiles_and_width(shape: tuple[int, ...], source: FeatureSource) -> tuple[int
     if shape == (0,):
         return 0, 0
     if len(shape) == 1:
-        what = (
-            f"the file holds one vector of {shape[0]} values for the slide (a slide embedding), not features of tiles"
-        )
-        fail(source, what, "give the file with the features of its tiles, N x D")
+        return 1, shape[0]
     if len(shape) != 2:
         fail(source, f"features have shape {shape}, not N x D (tiles x features)", "extract the slide again")
     return shape[0], shape[1]
@@ -186,6 +189,7 @@ class Header:
     magnification: float | None = None
     lowres: Mapping[str, h5py.Dataset] | None = None
     checksum: int | None = None
+    slide_vector: bool = False
 
 
 def read_header(file: h5py.File, source: FeatureSource) -> Header:
@@ -339,11 +343,11 @@ def _stamp(file: h5py.File, features: h5py.Dataset, coords: h5py.Dataset | None,
     attrs = file.attrs
     kind = plain(attrs.get("feat_type")) or "tile"
     if kind != "tile":
-        fail(
-            source,
-            f"STAMP stored {kind} vectors (feat_type '{kind}'), one for many tiles",
-            "a bag needs the features of its tiles: give the files that `stamp preprocess` writes",
-        )
+        rows = 1 if features.ndim == 1 else features.shape[0]
+        if rows != 1:
+            fail(source, f"STAMP stored {rows} {kind} vectors (feat_type '{kind}')", "give files of one vector each")
+        provenance = Provenance(encoder=text(attrs.get("encoder")) or text(attrs.get("extractor")))
+        return Header("stamp", features, None, provenance, coords_unit=None, slide_vector=True)
     if coords is not None and any(key in coords.attrs for key in TRIDENT_COORD_KEYS):
         fail(
             source,

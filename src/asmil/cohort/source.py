@@ -67,6 +67,7 @@ class FeatureInfo(Provenance):
 
     magnification: nominal magnification of the tiles, for tools that do not speak of microns
     tile_inferred: tile_px_level0 is not stated in the file but the most frequent step between tiles
+    slide_vector: the file holds one vector for the slide, which is read as a bag of one tile
     """
 
     source: FeatureSource
@@ -78,6 +79,12 @@ class FeatureInfo(Provenance):
     coords_unit: CoordsUnit | None = None
     magnification: float | None = None
     tile_inferred: bool = False
+    slide_vector: bool = False
+
+    @property
+    def may_be_slide_vector(self) -> bool:
+        """Whether the one row of the file can be a vector for the slide rather than a tile, which has a place."""
+        return self.slide_vector or (self.n_tiles == 1 and self.coords_unit is None)
 
     @property
     def tile_mpp(self) -> float | None:

@@ -12,8 +12,9 @@ from asmil.cohort.source import FeatureSource
 from asmil.cohort.table import read_table
 from asmil.errors import AsmilError, did_you_mean
 from asmil.names import FEATURE_SUFFIXES
-from asmil.slides.discovery import SLIDES_FOLDER, TABLE_SUFFIXES, SlideFile, find_slides
+from asmil.slides.discovery import SLIDES_FOLDER, SlideFile, find_slides
 from asmil.slides.file_names import is_picture, is_slide, slide_name
+from asmil.text_table import is_table
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ def _meaning(
     if not path.exists():
         hint = did_you_mean(word, known) if known else "correct the path"
         raise AsmilError(f"'{word}' is neither a slide of the cohort nor a file; {hint}")
-    if path.is_file() and path.suffix.lower() in TABLE_SUFFIXES:
+    if path.is_file() and is_table(path):
         return [(slide.slide, slide, None) for slide in load_cohort(path, kind=None).slides]
     if _holds_features(path):
         return [(slide.slide, slide, None) for slide in cohort_from_features(word).slides]

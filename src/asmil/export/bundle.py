@@ -24,18 +24,20 @@ CARD_FILE = "README.md"
 _OF_A_TRAINING = (TASK_FILE, "checkpoints/best.safetensors", "checkpoints/best.json")
 
 
-def write_bundle(run: Path | str, out: Path | str) -> Path:
+def write_bundle(run: Path | str, out: Path | str, method: str | None = None) -> Path:
     """Write the trained models of a run, its settings and a model card into a new folder, and return the folder.
 
     No file about single slides or patients is included: no splits, no predictions, no recorded attention, and not the
     path of the manifest.
+
+    method: the run's method, where it is code of yours
     """
     out = Path(out)
     if is_bundle(Path(run)):
         raise AsmilError(f"{run} is a bundle already; copy the folder")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise AsmilError(f"{out} exists and is not empty; give --out a new folder")
-    predictor = RunPredictor(run, device="cpu")  # loads every model, so nothing damaged is handed on
+    predictor = RunPredictor(run, "cpu", method)  # loads every model, so nothing damaged is handed on
     evaluation = evaluate_run(read_run(run))
     out.parent.mkdir(parents=True, exist_ok=True)
     partial = out.with_name(f".{out.name}.{secrets.token_hex(4)}.partial")

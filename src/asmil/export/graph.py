@@ -61,9 +61,9 @@ class RunGraph(nn.Module):
         return tuple(found)
 
 
-def export_torch(run: Path | str, out: Path | str) -> Path:
+def export_torch(run: Path | str, out: Path | str, method: str | None = None) -> Path:
     """Write a run as a file of `torch.export` (`torch.export.load(...).module()`), and return its path."""
-    predictor = RunPredictor(run, device="cpu")
+    predictor = RunPredictor(run, "cpu", method)
     graph, program = _exported(predictor)
     with replacing(out) as partial:
         torch.export.save(program, str(partial), extra_files={"asmil.json": json.dumps(metadata(predictor))})
@@ -71,7 +71,7 @@ def export_torch(run: Path | str, out: Path | str) -> Path:
     return Path(out)
 
 
-def export_onnx(run: Path | str, out: Path | str) -> Path:
+def export_onnx(run: Path | str, out: Path | str, method: str | None = None) -> Path:
     """Write a run as an ONNX file and return its path; its metadata names the classes, the encoder and the resolution.
 
     The file is compared with the run on bags of several sizes, by onnxruntime.
@@ -82,7 +82,7 @@ def export_onnx(run: Path | str, out: Path | str) -> Path:
         import onnxscript  # noqa: F401 torch writes ONNX with it
     except ModuleNotFoundError as error:
         raise AsmilError(f"ONNX needs the package {error.name}; install asmil[export]") from None
-    predictor = RunPredictor(run, device="cpu")
+    predictor = RunPredictor(run, "cpu", method)
     graph, program = _exported(predictor)
     with _explained(predictor), _quiet():
         model = torch.onnx.export(

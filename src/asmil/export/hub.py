@@ -35,12 +35,14 @@ def download(
     return Path(folder)
 
 
-def upload(run: Path, repo_id: str, *, private: bool, token: str | None, message: str | None) -> str:
+def upload(
+    run: Path, repo_id: str, *, private: bool, token: str | None, message: str | None, method: str | None
+) -> str:
     """Upload a run as a bundle into a repository of the hub, which is created if needed; the address of the commit."""
     with tempfile.TemporaryDirectory() as name, _reported(repo_id):
         from huggingface_hub import HfApi
 
-        folder = run if is_bundle(run) else write_bundle(run, Path(name) / "bundle")
+        folder = run if is_bundle(run) else write_bundle(run, Path(name) / "bundle", method)
         api = HfApi(token=token)
         api.create_repo(repo_id, private=private, exist_ok=True)
         done = api.upload_folder(

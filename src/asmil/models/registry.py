@@ -38,19 +38,40 @@ ModelType = TypeVar("ModelType", bound=type[MILModel])
 def register(
     name: str,
     *,
-    summary: str,
-    paper: str,
-    year: int,
+    summary: str = "",
+    paper: str = "",
+    year: int = 0,
     defaults: Mapping[str, Any] | None = None,
     presets: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Callable[[ModelType], ModelType]:
-    """Make a model class known under `name`."""
+    """Make a model class known under `name`, for `build`, `train` and `MILClassifier` of this process.
+
+    summary, paper, year: what `asmil methods` says of it
+    defaults: settings that belong to the method, as a tree: {"training": {"lr": 3e-4}}
+    presets: named trees of settings laid over the defaults
+    """
 
     def keep(model: ModelType) -> ModelType:
-        _METHODS[name] = Method(name, model, summary, paper, year, defaults or {}, presets or {})
+        remember(Method(name, model, summary, paper, year, defaults or {}, presets or {}))
         return model
 
     return keep
+
+
+def remember(method: Method) -> None:
+    """Make a method known; a name that another class has is refused, the same class again (in a notebook) is not."""
+    other = _METHODS.get(method.name)
+    # a cell of a notebook that is run again makes another class of the same name
+    if other is not None and other.model.__qualname__ != method.model.__qualname__:
+        raise AsmilError(
+            f"method {method.name!r} is {other.model.__module__}.{other.model.__qualname__}; give yours another name"
+        )
+    _METHODS[method.name] = method
+
+
+def known_methods() -> Mapping[str, Method]:
+    """The methods that are registered so far, without importing any."""
+    return _METHODS
 
 
 def methods() -> dict[str, Method]:

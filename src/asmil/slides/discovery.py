@@ -14,7 +14,7 @@ from asmil.slides.dicom_folder import dicom_files
 from asmil.slides.file_names import DICOM_SUFFIX, PICTURE_SUFFIXES, SLIDE_SUFFIXES, is_picture, is_slide, slide_name
 from asmil.slides.folder_walk import walk_once
 from asmil.slides.opening import refuse_absent
-from asmil.text_table import read_text_table
+from asmil.text_table import is_table, read_text_table
 
 MIRAX_SUFFIX = ".mrxs"
 SLIDES_FOLDER = "slides"
@@ -30,7 +30,7 @@ class SlideFile:
 
 
 def find_slides(place: Path | str) -> list[SlideFile]:
-    """The slides of a folder and its subfolders, of a table (CSV or Parquet), or the one at a path.
+    """The slides of a folder and its subfolders, of a table (CSV, Excel or Parquet), or the one at a path.
 
     A folder of DICOM files is one slide. A table has a column `slide` and, if it likes, `image` (a path, from the
     table on) and `mpp`; slides without an image are looked for in the folder `slides` beside the table.
@@ -39,7 +39,7 @@ def find_slides(place: Path | str) -> list[SlideFile]:
     refuse_absent(place)
     if place.is_dir():
         found = _in_order(_slides_in(place))
-    elif place.suffix.lower() in TABLE_SUFFIXES:
+    elif is_table(place):
         found = _slides_of_table(place)
     else:
         found = [SlideFile(slide_name(place), place)]
@@ -104,9 +104,6 @@ def _slides_of_table(table: Path) -> list[SlideFile]:
     return slides
 
 
-TABLE_SUFFIXES = (".csv", ".parquet")
-
-
 @dataclass(frozen=True)
 class SlideRow:
     """A row: the slide, the path of its image and its microns per pixel, where told."""
@@ -117,7 +114,7 @@ class SlideRow:
 
 
 def read_slide_table(path: Path) -> list[SlideRow]:
-    """The rows of a CSV or Parquet table with a column `slide`; `image` and `mpp` are optional, others not read."""
+    """The rows of a CSV, Excel or Parquet table with a column `slide`; `image` and `mpp` are optional."""
     columns = understand_columns(path, read_text_table(path)).cells
     if "slide" not in columns:
         raise AsmilError(f"{path}: column 'slide' is missing; {did_you_mean('slide', columns)}")

@@ -12,7 +12,8 @@ from asmil.cohort.units import UnitKind
 from asmil.config import Settings, merge, nested, parse_settings
 from asmil.errors import AsmilError, did_you_mean
 from asmil.models import survival_study
-from asmil.models.base import ModelConfig
+from asmil.models.base import MILModel, ModelConfig
+from asmil.models.own_method import method_name
 from asmil.models.registry import Method, find_method
 from asmil.tasks.base import TaskKind
 
@@ -289,6 +290,11 @@ class RunConfig(Settings):
     record: RecordConfig = RecordConfig()
 
     @property
+    def all_seeds(self) -> tuple[int, ...]:
+        """The seeds of every fold."""
+        return tuple(range(self.training.seed, self.training.seed + self.seeds))
+
+    @property
     def unit(self) -> UnitKind:
         """What one prediction is of."""
         if self.data.unit == "auto":
@@ -304,8 +310,12 @@ class RunConfig(Settings):
         return self
 
 
-def resolve(method: str, preset: str = "paper", changes: Mapping[str, Any] | None = None) -> RunConfig:
-    """The settings of a run: common defaults, the task's, the method's own, the preset's, then `changes`."""
+def resolve(method: str | type[MILModel], preset: str = "paper", changes: Mapping[str, Any] | None = None) -> RunConfig:
+    """The settings of a run: common defaults, the task's, the method's own, the preset's, then `changes`.
+
+    method: a name, `module:Class`, `file.py:Class` or a class
+    """
+    method = method_name(method)
     entry = find_method(method)
     known = preset_names(entry)
     if preset not in known:

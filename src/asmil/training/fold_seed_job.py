@@ -27,6 +27,8 @@ from asmil.training.loop import EpochObserver, Trainer
 from asmil.training.setup import build_model
 from asmil.training.task_setup import build_task
 
+PREDICTIONS_FILE = "predictions.parquet"
+
 
 @dataclass(frozen=True)
 class TrainingData:
@@ -96,7 +98,7 @@ class FoldSeedJob:
     @property
     def predictions(self) -> Path:
         """The file of its predictions."""
-        return self.folder / "predictions.parquet"
+        return self.folder / PREDICTIONS_FILE
 
     def model_and_task(self) -> tuple[MILModel, Task]:
         """The model as it starts, and the task."""

@@ -69,14 +69,17 @@ class TrainedModel:
 
 
 class RunPredictor:
-    """The trained models of a run, ready to predict."""
+    """The trained models of a run, ready to predict.
 
-    def __init__(self, run: Path | str, device: str = "auto") -> None:
+    method: the run's method as the user names it; needed where it is code, `module:Class`
+    """
+
+    def __init__(self, run: Path | str, device: str = "auto", method: str | None = None) -> None:
         self.folder = RunFolder(run)
-        self.description = self.folder.read()
-        self.device = choose_device(device)
         if is_bundle(self.folder.path):
             read_bundle(self.folder.path)
+        self.description = self.folder.read(method)
+        self.device = choose_device(device)
         trainings = list(self.folder.trainings())
         self.trained = [self._load(fold, seed, path) for fold, seed, path in trainings if _is_finished(path)]
         if not self.trained:

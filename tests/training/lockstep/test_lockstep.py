@@ -18,7 +18,7 @@ from asmil.training.lockstep.train import build_trainers, train_one_at_a_time
 BAGS, WIDTH, REPLICAS = 8, 6, 3
 SIDE_BY_SIDE = {
     "abmil", "acmil", "asmil", "demil", "dsmil", "ilra",
-    "max_pooling", "mean_pooling", "psmil", "r2t", "rgmil", "transmil",
+    "linear", "max_pooling", "mean_pooling", "psmil", "r2t", "rgmil", "transmil",
 }  # fmt: skip
 OBSTACLES = {
     "aem": "changes from step to step",
@@ -53,6 +53,8 @@ def make_replica(bags, number: int) -> Replica:
 def settings(name: str, preset: str = "paper", model=None, **sections):
     fields = methods()[name].model.config_type.model_fields
     small = {key: value for key, value in SMALL.items() if key in fields}
+    if name == "linear":
+        small.pop("inner")
     if name == "psmil":
         small["embedding_layers"] = 1
     training = {"epochs": 2, **sections.pop("training", {})}

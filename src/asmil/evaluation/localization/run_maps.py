@@ -42,8 +42,15 @@ class RunMaps:
     neither it nor another slide of its patient; it is evaluated with all models and counts as a test slide.
     """
 
-    def __init__(self, run: Path | str, role: Roles = "test", heatmap: str | None = None, device: str = "auto") -> None:
-        self._predictor = RunPredictor(run, device)
+    def __init__(
+        self,
+        run: Path | str,
+        role: Roles = "test",
+        heatmap: str | None = None,
+        device: str = "auto",
+        method: str | None = None,
+    ) -> None:
+        self._predictor = RunPredictor(run, device, method)
         self.path = self._predictor.folder.path
         self.role = role
         self.description = self._predictor.description
