@@ -37,7 +37,8 @@ class RunGraph(nn.Module):
 
     def __init__(self, predictor: RunPredictor) -> None:
         super().__init__()
-        self.models = nn.ModuleList(one.model for one in predictor.trained)
+        self.trained = predictor.trained
+        self.models = nn.ModuleList(one.model for one in predictor.trained)  # registers their weights
         self.tasks = [one.task for one in predictor.trained]
         self.has_heatmap = all(one.model.has_heatmap for one in predictor.trained)
         example = torch.zeros(1, predictor.trained[0].task.n_outputs)
@@ -56,7 +57,7 @@ class RunGraph(nn.Module):
             each = [task.probabilities(one.logits.unsqueeze(0)) for task, one in zip(self.tasks, outputs, strict=True)]
             found.append(torch.cat([one for one in each if one is not None]).mean(dim=0).float())
         if self.has_heatmap:
-            maps = [model.heatmap(output) for model, output in zip(self.models, outputs, strict=True)]
+            maps = [one.model.heatmap(output) for one, output in zip(self.trained, outputs, strict=True)]
             found.append(torch.stack(maps).mean(dim=0))
         return tuple(found)
 
