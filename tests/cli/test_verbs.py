@@ -100,10 +100,15 @@ def test_predict_a_folder_without_labels(asmil_here, run, small_cohort, tmp_path
     assert done.returncode == 0, done.stderr
     assert "24 slides predicted, each the mean of 2 models" in done.stdout
     table = pd.read_csv(out)
-    columns = ["slide", "predicted", "called", "prob_normal", "prob_tumor", "n_tiles", "n_models"]
+    classes = ["most_probable_class", "class_at_threshold"]
+    columns = ["slide", *classes, "prob_normal", "prob_tumor", "n_tiles", "n_models", "notes", "predicted", "called"]
     assert list(table.columns) == columns
+    assert (table["predicted"] == table["most_probable_class"]).all()
+    shown = [line for line in done.stdout.splitlines() if line.split()[:1] and line.split()[0] in set(table["slide"])]
+    assert len(shown) == 10
+    assert f"{table['prob_tumor'][0]:.4f}" in shown[0]
     threshold = json.loads((run / "operating_point.json").read_text())["threshold"]
-    assert (table["called"] == np.where(table["prob_tumor"] >= threshold, "tumor", "normal")).all()
+    assert (table["class_at_threshold"] == np.where(table["prob_tumor"] >= threshold, "tumor", "normal")).all()
     for row in table.itertuples():
         with h5py.File(maps / f"{row.slide}.h5") as file:
             assert file["attention"].shape == (row.n_tiles,)

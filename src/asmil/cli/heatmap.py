@@ -77,6 +77,9 @@ def heatmap(
     engine: Annotated[str, typer.Option(help="local (processes of this machine) or ray.")] = "local",
     address: Annotated[str | None, typer.Option(help="Of the Ray cluster; auto finds one.")] = None,
     workers: Annotated[int | None, typer.Option(min=0, help="Processes. Default: one per core; 0: this one.")] = None,
+    method: Annotated[
+        str | None, typer.Option("--method", metavar="NAME", help="Confirm the runs' method if it is your own code.")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
     item_timeout: Annotated[float | None, typer.Option(min=0, help=SLIDE_TIMEOUT_HELP)] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
@@ -133,7 +136,7 @@ def heatmap(
         outlines = dict(find_annotations(annotations, [one.name for one in asked]).by_slide)
     if scores is not None and scores.is_file() and len(asked) > 1:
         raise AsmilError(f"{scores}: one file of scores is of one slide, and {len(asked)} are named; give a folder")
-    plan = HeatmapPlan(out, settings, tuple(run.resolve() for run in runs), scores, outlines, device)
+    plan = HeatmapPlan(out, settings, tuple(run.resolve() for run in runs), scores, outlines, device, method)
     with Progress(console=messages(quiet), transient=True) as progress:
         task = progress.add_task("slides", total=len(asked))
         result = draw_heatmaps(

@@ -33,6 +33,7 @@ from asmil.cli import (
     synthetic_slides,
     tissue,
     train,
+    view,
 )
 from asmil.cli.help import Verb, Verbs
 from asmil.console import make_streams_safe
@@ -66,6 +67,7 @@ VERBS = {
     "From slides to features": (tissue.tissue, extract.extract, pack.pack, encoders.encoders),
     "From other tools": (import_manifest.import_manifest,),
     "Results in depth": (
+        view.view,
         heatmap.heatmap,
         compare.compare,
         localize.localize,

@@ -10,15 +10,23 @@ from asmil.cohort.source import FeatureInfo
 from asmil.documents import parse_json
 
 
+class TissueRecord(BaseModel, extra="allow"):
+    """What was found on the slide. notes: what its owner should look at, such as a dark background (fluorescence)."""
+
+    notes: tuple[str, ...] = ()
+
+
 class ExtractionRecord(BaseModel, extra="allow"):
     """The attribute `extraction` of a feature file.
 
     settings: of the extraction, where they were noted
     slide: what the slide was, its size in bytes among it
+    tissue: how much of it is tissue, and notes
     """
 
     settings: dict[str, Any] | None = None
     slide: dict[str, Any] = Field(default_factory=dict)
+    tissue: TissueRecord = TissueRecord()
 
 
 def read_extraction(info: FeatureInfo) -> ExtractionRecord | None:

@@ -22,6 +22,8 @@ from asmil.cohort.units import Unit
 from asmil.errors import AsmilError, did_you_mean
 from asmil.explain.kinds import explain_bag, kinds_of, tile_logits
 from asmil.models.inference import infer
+from asmil.models.own_method import is_own
+from asmil.training.layout import RunLayout
 from asmil.training.prediction import RunPredictor, TrainedModel
 
 Floats = npt.NDArray[np.float64]
@@ -49,8 +51,10 @@ class RunExplainer:
     A slide of which all models have seen the training part is explained by all of them, and `saw` says so.
     """
 
-    def __init__(self, run: Path | str, device: str = "auto") -> None:
-        self.predictor = RunPredictor(run, device)
+    def __init__(self, run: Path | str, device: str = "auto", method: str | None = None) -> None:
+        # several runs are drawn side by side, and not all of them need be of the user's own method
+        names_code = is_own(str(RunLayout(run).read_values().get("method", "")))
+        self.predictor = RunPredictor(run, device, method if names_code else None)
         self.path = self.predictor.folder.path
         self.names = self.predictor.trained[0].task.explained_names
 

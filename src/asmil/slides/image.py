@@ -73,6 +73,20 @@ class SlideImage(ABC):
         outside: the gray value of what is transparent or beyond the slide
         """
 
+    def stored_tile_size(self, level: int) -> tuple[int, int] | None:
+        """(width, height) of the tiles in which the file stores a level; None if it does not store tiles."""
+        del level
+        return None
+
+    def stored_jpeg(self, level: int, column: int, row: int) -> bytes | None:
+        """A stored tile as a JPEG file that any program decodes, without decoding it here.
+
+        None unless the file stores the level as JPEG tiles. The last tiles of a row or column may reach beyond the
+        level.
+        """
+        del level, column, row
+        return None
+
     @abstractmethod
     def close(self) -> None:
         """Let go of the file."""
