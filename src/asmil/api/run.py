@@ -175,7 +175,7 @@ class TrainedRun:
         features: the folder of the features, for a table
         keep_features, mpp, weights, encoder: for slide images, which are extracted first, as those of the training
             were: a folder that keeps their features (default: they are removed), microns per level-0 pixel, the
-            encoder's weights, and its name where it is code of yours
+            encoder's weights, and its name if it is your own code
 
         A slide that cannot be predicted is left out, with an `AsmilWarning` that names it. If none can be predicted,
         an `AsmilError` is raised.
@@ -301,5 +301,5 @@ def as_bag(tiles: BagLike) -> Bag:
     if isinstance(tiles, Bag):
         return tiles
     if isinstance(tiles, np.ndarray) and tiles.dtype.kind not in "fiub":
-        raise AsmilError(f"an array of {tiles.dtype} is no bag; give numbers, tiles x features")
+        raise AsmilError(f"an array of {tiles.dtype} is not a bag; give numbers, tiles x features")
     return Bag(tiles)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Opening a feature file of any layout, with one sentence for whatever can go wrong.
+"""Opening a feature file of any layout; every error is one sentence.
 
 HDF5 files of TRIDENT, CLAM, STAMP (2 and 1), cohort files of ACMIL and ASMIL, and ours are recognized by their content,
 never by folder names; see `read_header`. Files of plain arrays are read by `array_files`, packs by `pack`.
@@ -43,7 +43,7 @@ class OpenFeatures:
     """A slide's features, ready to be read; valid as long as its file is open.
 
     validated: the values are known to be those of a valid bag, as all in a pack with checksums are
-    checksum: what asmil noted when it wrote the file, see `checksum_of`
+    checksum: stored when asmil wrote the file, see `checksum_of`
     """
 
     info: FeatureInfo
@@ -90,7 +90,7 @@ def open_features(source: FeatureSource, mmap: bool = False) -> Iterator[OpenFea
 
 
 def as_tensor(values: Any) -> Tensor:
-    """A tensor of the values as stored; foreign byte order is turned round."""
+    """A tensor of the values as stored, in native byte order."""
     if isinstance(values, Tensor):
         return values
     array = np.asarray(values)
@@ -178,7 +178,7 @@ def _tiles_and_width(shape: tuple[int, ...], source: FeatureSource) -> tuple[int
 
 @dataclass(frozen=True)
 class Header:
-    """One slide in an open HDF5 file: its datasets and what the attributes say about them."""
+    """One slide in an open HDF5 file: its datasets and attributes."""
 
     layout: Layout
     features: h5py.Dataset
@@ -206,14 +206,14 @@ def read_header(file: h5py.File, source: FeatureSource) -> Header:
 
 
 def slide_groups(path: Path) -> list[str]:
-    """The names of the groups of a cohort file (one group a slide); empty for a file of one slide."""
+    """The names of the groups of a cohort file (one group per slide); empty for a file of one slide."""
     with explained(path), reading_hdf5(path) as file:
         return [name for name, node in members(file) if name != LOWRES and _is_slide(node)]
 
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Whatever goes wrong while a feature file is read, in one sentence."""
+    """Turn errors of reading a feature file into one sentence."""
     try:
         yield
     except AsmilError:
@@ -221,9 +221,9 @@ def explained(path: Path) -> Iterator[None]:
     except FileNotFoundError:
         fail(path, "the feature file does not exist", "correct its path or extract the slide")
     except IsADirectoryError:
-        fail(path, "this is a folder, not a feature file", "name one file a slide")
+        fail(path, "this is a folder, not a feature file", "give one file per slide")
     except PermissionError:
-        fail(path, "the feature file may not be read", "change its permissions")
+        fail(path, "the feature file cannot be read", "change its permissions")
     except DAMAGED_HDF5 as error:
         reason = "is truncated" if "truncated" in str(error) else "is damaged, or of no format that asmil reads"
         fail(path, f"the feature file {reason} ({first_line(error)})", "copy it again or extract the slide again")
@@ -232,7 +232,7 @@ def explained(path: Path) -> Iterator[None]:
 def common_step(coords: NDArray[Any]) -> int | None:
     """The most frequent distance between neighbors along y, None where no column has two tiles.
 
-    Never the smallest: contours have grids of their own, and two of them may lie a pixel apart.
+    Never the smallest: every contour has its own grid, and two of them may be one pixel apart.
     """
     coords = coords[(np.abs(coords) <= LARGEST_COORDINATE).all(axis=1)]
     order = np.lexsort((coords[:, 1], coords[:, 0]))
@@ -313,7 +313,7 @@ def _asmil(file: h5py.File, features: h5py.Dataset, coords: h5py.Dataset | None,
     attrs = file.attrs
     version = integer(attrs.get(FORMAT_KEY))
     if version is None:
-        fail(source, f"attribute '{FORMAT_KEY}' is no number", "copy the file again or extract the slide again")
+        fail(source, f"attribute '{FORMAT_KEY}' is not a number", "copy the file again or extract the slide again")
     if version > FORMAT_VERSION:
         fail(source, f"format {version} is newer than this asmil reads ({FORMAT_VERSION})", "update asmil")
     as_type: dict[str, Callable[[Any], Any]] = {"str | None": text, "float | None": number, "int | None": integer}
@@ -369,7 +369,7 @@ def _stamp(file: h5py.File, features: h5py.Dataset, coords: h5py.Dataset | None,
 
 
 def _stamp_historic(attrs: Mapping[str, Any], features: h5py.Dataset, coords: h5py.Dataset | None) -> Header:
-    """STAMP 1 and before: coordinates count 256/224 microns, and nothing in the file says so.
+    """STAMP 1 and before: coordinates are in units of 256/224 microns, and nothing in the file states this.
 
     A stride far from 224 (other sizes were chosen) leaves the unit unknown: the coordinates are not used.
     """

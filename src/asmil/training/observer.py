@@ -10,22 +10,22 @@ from asmil.training.run_folder import RunDescription
 
 
 class RunObserver:
-    """Is told how a run goes on; the default listens to nothing."""
+    """Receives the progress of a run; the default ignores it."""
 
     def began(self, description: RunDescription, splits: Splits) -> None:
         """The cohort is read and split."""
 
     def preparing(self, what: str, done: int, total: int) -> None:
-        """Work before the first training: so many of all slides are done."""
+        """Work before the first training: `done` of `total` slides are done."""
 
     def note(self, text: str) -> None:
-        """Something that the user may not expect."""
+        """A note on something that the user may not expect."""
 
     def already_trained(self, fold: int, seed: int) -> None:
         """The training of a fold and seed was done by an earlier call."""
 
     def training(self, fold: int, seed: int, epochs: int) -> None:
-        """The training of a fold and seed begins, or resumes; it takes so many epochs in all."""
+        """The training of a fold and seed begins, or resumes; `epochs` in all."""
 
     def epoch(self, fold: int, seed: int, record: Mapping[str, Any]) -> None:
         """An epoch has ended."""

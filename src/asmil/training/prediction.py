@@ -40,10 +40,10 @@ FORMER_COLUMNS = {"predicted": "most_probable_class", "called": "class_at_thresh
 
 @dataclass(frozen=True)
 class SlidePrediction:
-    """What a run says of one slide, or of one patient whose slides were joined.
+    """The prediction of a run for one slide, or for one patient whose slides were joined.
 
     values: the predictions by the names of their columns, the mean over the run's models
-    heatmap: N, the mean of their heat maps, if asked for
+    heatmap: N, the mean of their heat maps, if requested
     heatmap_kind: what the map shows: "attention", or for a method without attention the kind that it has
     slide_index: N, which slide a tile is of, where several were joined
     notes: in what the slide may be unlike those of the training; empty where there is nothing to say
@@ -186,7 +186,7 @@ class RunPredictor:
     def row(self, prediction: SlidePrediction) -> dict[str, Any]:
         """A prediction as a row of a table; lists (survival curves) are written as JSON.
 
-        `most_probable_class` has the largest probability; `class_at_threshold` goes by the threshold that was chosen on
+        `most_probable_class` has the largest probability; `class_at_threshold` uses the threshold that was chosen on
         validation slides. Their former names, `predicted` and `called`, are repeated at the end of the row.
         """
         values = {

@@ -39,7 +39,7 @@ def train_run(
     columns: ColumnMapping | None = None,
     engine: TrainingEngine | None = None,
 ) -> RunFolder:
-    """Train every fold and seed of a run; one that was begun before goes on where it stopped.
+    """Train every fold and seed of a run; a run that was interrupted is resumed.
 
     The slides of a test fold are read only after the training of that fold has ended. One process trains into a
     folder at a time; a second is refused.
@@ -67,7 +67,7 @@ def _train(
     engine: TrainingEngine | None,
 ) -> None:
     kind = config.task.kind
-    candidates(config)  # a wrong grid is told before thousands of slides are looked at
+    candidates(config)  # a wrong grid is refused before thousands of slides are inspected
     cohort = source if isinstance(source, Cohort) else load_cohort(source, features, kind, columns)
     _refuse_other_task(cohort, kind)
     infos = _inspect(cohort, observer, item_timeout_s)
@@ -79,7 +79,7 @@ def _train(
     outcomes = outcomes_of(cohort, units, kind)
     description = describe(config, cohort, outcomes.names, infos)
     device = choose_device(config.training.device)
-    uses_bf16(config.training.precision, device)  # refused before there is a folder
+    uses_bf16(config.training.precision, device)  # refused before a folder is created
     splits = Splits.load(folder.splits) if folder.splits.exists() else _make_splits(cohort, config)
     refuse_leakage(cohort, splits)
     trial_model(config, units, outcomes, splits, description.in_features)
@@ -111,7 +111,7 @@ def _train(
 def _refuse_other_task(cohort: Cohort, kind: TaskKind) -> None:
     if cohort.task != kind:
         raise AsmilError(
-            f"{cohort.path}: it was loaded for {cohort.task or 'no task'}, but the run is to learn {kind}; load the "
+            f"{cohort.path}: it was loaded for {cohort.task or 'no task'}, but the task of the run is {kind}; load the "
             f"cohort for the task {kind}"
         )
 
@@ -150,10 +150,10 @@ def _make_splits(cohort: Cohort, config: RunConfig) -> Splits:
 
 def _notes(config: RunConfig, cohort: Cohort, units: Sequence[Unit]) -> Iterator[str]:
     if config.folds > 1 and any(slide.split for slide in cohort.slides):
-        yield f"the manifest's column 'split' is not used, since {config.folds} folds were asked for"
+        yield f"the manifest's column 'split' is not used, since {config.folds} folds were requested"
     if config.data.leave_out == "site" and any(slide.split or slide.fold is not None for slide in cohort.slides):
-        yield "the manifest's column 'split' or 'fold' is not used, since every site is a fold"
+        yield "the manifest's column 'split' or 'fold' is not used, since each site is one fold"
     if config.data.max_tiles is not None:
-        yield f"training bags are capped at {config.data.max_tiles} tiles, drawn anew every epoch"
+        yield f"training bags are capped at {config.data.max_tiles} tiles, drawn again every epoch"
     if len(units) < len(cohort.slides):
         yield f"the slides of a patient are joined: {len(cohort.slides)} slides, {len(units)} bags"
