@@ -25,6 +25,7 @@ from asmil.tasks.base import Task
 from asmil.tasks.classification import Classification
 from asmil.tasks.ensemble import average
 from asmil.training import checkpoint
+from asmil.training.bundle import is_bundle, read_bundle
 from asmil.training.layout import TASK_FILE, is_finished
 from asmil.training.operating_point import FILE as OPERATING_POINT_FILE
 from asmil.training.operating_point import OperatingPoint, read_operating_point
@@ -81,10 +82,12 @@ class RunPredictor:
 
     def __init__(self, run: Path | str, device: str = "auto", method: str | None = None) -> None:
         self.folder = RunFolder(run)
+        if is_bundle(self.folder.path):
+            read_bundle(self.folder.path)
         self.description = self.folder.read(method)
         self.device = choose_device(device)
         trainings = list(self.folder.trainings())
-        self.trained = [self._load(fold, seed, path) for fold, seed, path in trainings if is_finished(path)]
+        self.trained = [self._load(fold, seed, path) for fold, seed, path in trainings if _is_finished(path)]
         if not self.trained:
             raise AsmilError(f"{self.folder.path}: no training of this run has ended; finish it with `asmil train`")
         self.unfinished = len(trainings) - len(self.trained)
@@ -223,3 +226,8 @@ def write_attention(path: Path, prediction: SlidePrediction, slides: Sequence[st
             file["slide_index"] = prediction.slide_index
             file.attrs["slides"] = list(slides)
         file.attrs["slide"] = prediction.slide
+
+
+def _is_finished(training: Path) -> bool:
+    """Whether a training has ended; a bundle holds no others, and none of their predictions."""
+    return is_finished(training) or is_bundle(training.parents[1])
