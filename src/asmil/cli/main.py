@@ -18,6 +18,7 @@ from asmil.cli import (
     doctor,
     encoders,
     evaluate,
+    export,
     extract,
     heatmap,
     import_manifest,
@@ -25,6 +26,7 @@ from asmil.cli import (
     methods,
     pack,
     paper,
+    plan,
     predict,
     stability,
     sweep,
@@ -62,7 +64,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 VERBS = {
-    "Start here": (doctor.doctor, check.check, train.train, evaluate.evaluate, predict.predict),
+    "Start here": (doctor.doctor, check.check, plan.plan, train.train, evaluate.evaluate, predict.predict),
     "From slides to features": (tissue.tissue, extract.extract, pack.pack, encoders.encoders),
     "From other tools": (import_manifest.import_manifest,),
     "Results in depth": (
@@ -73,6 +75,7 @@ VERBS = {
         stability.stability,
         affine.affine,
     ),
+    "Use elsewhere": (export.export,),
     "Methods and benchmarks": (
         methods.methods,
         classic.classic,
