@@ -18,6 +18,7 @@ from asmil.cli import (
     encoders,
     evaluate,
     extract,
+    faithfulness,
     heatmap,
     localize,
     methods,
@@ -61,6 +62,7 @@ VERBS = {
     "From slides to features": (tissue.tissue, extract.extract, pack.pack, encoders.encoders),
     "Results in depth": (
         heatmap.heatmap,
+        faithfulness.faithfulness,
         compare.compare,
         localize.localize,
         stability.stability,

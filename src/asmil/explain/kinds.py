@@ -13,7 +13,7 @@ f(slide) - f(a slide of nothing but mean tiles).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -64,6 +64,17 @@ class _Question:
 
     def evidence(self, logits: Tensor) -> Tensor:
         return self.task.evidence(logits, self.name)
+
+
+def titled(kind: str) -> str:
+    """A kind as it is written in pictures.
+
+    >>> titled("attention_logit"), titled("leave_one_out")
+    ('attention x tile logit', 'leave one out')
+    """
+    return {"attention_logit": "attention x tile logit", "gradient": "gradient x input"}.get(
+        kind, kind.replace("_", " ")
+    )
 
 
 def kinds_of(model: MILModel) -> dict[str, str | None]:
@@ -141,6 +152,21 @@ def tile_logits(model: MILModel, bag: Bag, output: Output, device: torch.device)
         dtype = next(model.parameters()).dtype
         return pooled_tiles.tile_logits(model, bag.features.to(device, dtype)).cpu()
     return None if output.instance_logits is None else output.instance_logits.double()
+
+
+def logits_after_removal(
+    model: MILModel, bag: Bag, order: Tensor, counts: Sequence[int], device: torch.device
+) -> Tensor:
+    """R x C, float64: what a model says of a bag after the first `counts` tiles of an order are removed."""
+    model.eval()
+    if isinstance(model, AttentionPoolModel) and pools_tiles(model):
+        dtype = next(model.parameters()).dtype
+        return pooled_tiles.logits_after_removal(model, bag.features.to(device, dtype), order, counts).cpu()
+    found = []
+    for count in counts:
+        rest = bag.subset(order[count:].sort().values) if count else bag
+        found.append(infer(model, model.prepare(rest), device).logits.double())
+    return torch.stack(found)
 
 
 def _attention_logit(asked: _Question) -> Computed:

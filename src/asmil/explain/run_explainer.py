@@ -14,7 +14,6 @@ import torch
 
 from asmil.cohort.bag import Bag
 from asmil.cohort.features import inspect_features, read_bag_and_info
-from asmil.cohort.loader import BagLoader
 from asmil.cohort.manifest import Slide
 from asmil.cohort.source import FeatureInfo
 from asmil.cohort.splits import Splits
@@ -49,8 +48,8 @@ class RunExplainer:
     A slide of which all models have seen the training part is explained by all of them, and `saw` says so.
     """
 
-    def __init__(self, run: Path | str, device: str = "auto") -> None:
-        self.predictor = RunPredictor(run, device)
+    def __init__(self, run: Path | str | RunPredictor, device: str = "auto") -> None:
+        self.predictor = run if isinstance(run, RunPredictor) else RunPredictor(run, device)
         self.path = self.predictor.folder.path
         self.names = self.predictor.trained[0].task.explained_names
 
@@ -90,9 +89,7 @@ class RunExplainer:
 
     def read_unit(self, unit: Unit) -> Bag:
         """The bag of a slide, or of a patient whose slides are joined."""
-        for slide in unit.slides:
-            self.predictor.description.refuse_other_features(inspect_features(slide.source))
-        return BagLoader([unit], "none", prefetch=0).bag(0)
+        return self.predictor.read_bag(unit)
 
     def explain(
         self,
@@ -118,16 +115,20 @@ class RunExplainer:
         notes = tuple(dict.fromkeys(note for one in found for note in one.notes))
         return SlideExplanation(values, found[0].kind, name, shown, len(found), notes)
 
+    def said(self, bag: Bag, trained: Sequence[TrainedModel]) -> dict[str, float]:
+        """What the models predict together: the mean probability of every class, or the one number there is."""
+        shown = []
+        for one in trained:
+            logits = infer(one.model, one.model.prepare(bag), self.predictor.device).logits[None]
+            shown.append([float(one.task.shown(logits, place)) for place in range(len(self.names))])
+        return dict(zip(self.names, np.mean(shown, axis=0).tolist(), strict=True))
+
     def predicted(self, bag: Bag, trained: Sequence[TrainedModel]) -> str:
-        """What the models predict together: the class of the highest mean probability, or the one number there is."""
+        """The class of the highest mean probability, or the one number there is."""
         if len(self.names) == 1:
             return self.names[0]
-        shares = [
-            [float(one.task.shown(output.logits[None], place)) for place in range(len(self.names))]
-            for one in trained
-            for output in [infer(one.model, one.model.prepare(bag), self.predictor.device)]
-        ]
-        return self.names[int(np.mean(shares, axis=0).argmax())]
+        said = self.said(bag, trained)
+        return max(said, key=lambda name: said[name])
 
     def tile_probabilities(self, bag: Bag) -> dict[str, Floats]:
         """What the models say of single tiles, by class, the mean over models; empty if they do not classify tiles."""
