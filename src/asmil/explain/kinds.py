@@ -91,11 +91,13 @@ def explain_bag(
     kind: str | None = None,
     name: str | None = None,
     device: torch.device | str | None = None,
+    output: Output | None = None,
 ) -> Explained:
     """How much each tile of a bag counted for one model.
 
     kind: one of `kinds_of`; default: the method's own map
     name: the class or label to explain; default: the predicted one
+    output: what the model said of the bag, if it was asked before
     """
     model.eval()
     model.refuse_misfit(bag)
@@ -107,7 +109,7 @@ def explain_bag(
     if (why := known[kind]) is not None:
         there = ", ".join(found for found, missing in known.items() if missing is None)
         raise AsmilError(f"{type(model).__name__} has no map {kind!r}: {why}; it has {there}")
-    output = infer(model, model.prepare(bag), at)
+    output = output or infer(model, model.prepare(bag), at)
     place = explained_place(task, output.logits, name)
     question = _Question(model, task, bag, at, output, place)
     compute = KINDS[kind].compute if kind in KINDS else (lambda asked: _own_map(asked, kind))

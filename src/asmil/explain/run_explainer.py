@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,10 +20,12 @@ from asmil.cohort.splits import Splits
 from asmil.cohort.units import Unit
 from asmil.errors import AsmilError, did_you_mean
 from asmil.explain.kinds import explain_bag, kinds_of, tile_logits
+from asmil.models.base import Output
 from asmil.models.inference import infer
 from asmil.training.prediction import RunPredictor, TrainedModel
 
 Floats = npt.NDArray[np.float64]
+Outputs = Mapping[tuple[int, int], Output]
 
 
 @dataclass(frozen=True)
@@ -97,29 +99,44 @@ class RunExplainer:
         kind: str | None = None,
         name: str | None = None,
         trained: Sequence[TrainedModel] | None = None,
+        outputs: Outputs | None = None,
     ) -> SlideExplanation:
         """One value per tile: the mean over the models.
 
         kind: default: the method's own map; name: the class to explain; default: the predicted one
         trained: some of the models; default: those that were not trained on the slide
+        outputs: what the models said of the bag, if they were asked before
         """
         models = list(self.trained_for(bag.id) if trained is None else trained)
         if not models:
             raise AsmilError(f"{bag.id}: there is no model to explain it with")
         if name is not None and name not in self.names:
             raise AsmilError(f"{self.path}: there is no class {name!r} to explain; {did_you_mean(name, self.names)}")
-        name = name or self.predicted(bag, models)
-        found = [explain_bag(one.model, one.task, bag, kind, name, self.predictor.device) for one in models]
+        if outputs is None:
+            outputs = self.outputs(bag, models)
+        if name is None:
+            said = self.said(models, outputs)
+            name = max(said, key=lambda one: said[one])
+        device = self.predictor.device
+        found = [
+            explain_bag(one.model, one.task, bag, kind, name, device, outputs[one.fold, one.seed]) for one in models
+        ]
         values = torch.stack([one.values for one in found]).mean(dim=0).numpy()
         shown = float(np.mean([one.shown for one in found]))
         notes = tuple(dict.fromkeys(note for one in found for note in one.notes))
         return SlideExplanation(values, found[0].kind, name, shown, len(found), notes)
 
-    def said(self, bag: Bag, trained: Sequence[TrainedModel]) -> dict[str, float]:
+    def outputs(self, bag: Bag, trained: Sequence[TrainedModel]) -> Outputs:
+        """What each model says of a bag, by fold and seed."""
+        return {
+            (one.fold, one.seed): infer(one.model, one.model.prepare(bag), self.predictor.device) for one in trained
+        }
+
+    def said(self, trained: Sequence[TrainedModel], outputs: Outputs) -> dict[str, float]:
         """What the models predict together: the mean probability of every class, or the one number there is."""
         shown = []
         for one in trained:
-            logits = infer(one.model, one.model.prepare(bag), self.predictor.device).logits[None]
+            logits = outputs[one.fold, one.seed].logits[None]
             shown.append([float(one.task.shown(logits, place)) for place in range(len(self.names))])
         return dict(zip(self.names, np.mean(shown, axis=0).tolist(), strict=True))
 
@@ -127,7 +144,7 @@ class RunExplainer:
         """The class of the highest mean probability, or the one number there is."""
         if len(self.names) == 1:
             return self.names[0]
-        said = self.said(bag, trained)
+        said = self.said(trained, self.outputs(bag, trained))
         return max(said, key=lambda name: said[name])
 
     def tile_probabilities(self, bag: Bag) -> dict[str, Floats]:

@@ -17,7 +17,7 @@ from asmil.errors import AsmilError, did_you_mean
 from asmil.explain.asked_slides import AskedSlide
 from asmil.explain.color_scale import percentiles
 from asmil.explain.kinds import titled
-from asmil.explain.run_explainer import RunExplainer, SlideExplanation, of_slide
+from asmil.explain.run_explainer import Outputs, RunExplainer, SlideExplanation, of_slide
 from asmil.explain.score_files import find_scores, read_scores
 from asmil.explain.settings import HeatmapSettings
 from asmil.explain.tile_map import TileMap, checked_values
@@ -70,12 +70,15 @@ def maps_of_runs(asked: AskedSlide, explainers: Sequence[RunExplainer], settings
     bag, number = _bag(asked, first)
     info = inspect_features(asked.slide.source)
     trained = first.trained_for(bag.id)
-    said = first.said(bag, trained)
+    outputs = first.outputs(bag, trained)
+    said = first.said(trained, outputs)
     name = settings.name or max(said, key=lambda one: said[one])
     if name not in said:
         raise AsmilError(f"{first.path}: there is no class {name!r} to explain; {did_you_mean(name, said)}")
     drawn = list(
-        _epoch_maps(asked, bag, explainers) if settings.by == "epoch" else _maps(bag, explainers, settings, name)
+        _epoch_maps(asked, bag, explainers)
+        if settings.by == "epoch"
+        else _maps(bag, explainers, settings, name, outputs)
     )
     notes = [note for one in drawn for note in one.notes]
     if any(explainer.saw(bag.id) for explainer in explainers):
@@ -100,7 +103,10 @@ def _bag(asked: AskedSlide, explainer: RunExplainer) -> tuple[Bag, int]:
     return explainer.read(asked.slide)[0], 0
 
 
-def _maps(bag: Bag, explainers: Sequence[RunExplainer], settings: HeatmapSettings, name: str) -> Iterator[TileMap]:
+def _maps(
+    bag: Bag, explainers: Sequence[RunExplainer], settings: HeatmapSettings, name: str, outputs: Outputs
+) -> Iterator[TileMap]:
+    """The maps of every run, kind and group of models; `outputs` are those of the first run."""
     several_runs, several_kinds = len(explainers) > 1, len(settings.kinds) > 1
     for explainer in explainers:
         run = f"{explainer.path.resolve().name}" if several_runs else ""
@@ -109,7 +115,7 @@ def _maps(bag: Bag, explainers: Sequence[RunExplainer], settings: HeatmapSetting
             groups = _groups(settings.by, trained)
             found = []
             for label, members in groups.items():
-                one = explainer.explain(bag, kind, name, members)
+                one = explainer.explain(bag, kind, name, members, outputs if explainer is explainers[0] else None)
                 found.append(one)
                 shown_kind = titled(one.kind) if several_kinds or not label else ""
                 yield _tile_map(one, _joined(run, label, shown_kind))
