@@ -108,7 +108,7 @@ def _explain(kind: type[BaseModel], error: ValidationError, section: str) -> str
         else:
             message = problem["msg"].removeprefix("Value error, ")
             message = f"{message[0].lower()}{message[1:]}"
-            # what is wrong with all settings together names those that it is about
+            # an error about several settings names them itself
             sentences.append(f"setting '{name}' = {problem['input']!r}: {message}" if name else message)
     return "; ".join(sentences)
 

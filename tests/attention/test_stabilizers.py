@@ -11,6 +11,7 @@ from asmil.attention import (
     NSF,
     AttentionStep,
     Entmax,
+    EntropyFloor,
     EntropyReward,
     FeatureMatching,
     Mixture,
@@ -101,7 +102,7 @@ def test_temporal_ensemble_is_restored_and_survives_underflow_and_masks():
 def test_temporal_ensemble_needs_the_same_tiles_and_weights_above_zero():
     ensemble = TemporalEnsemble(Softmax())
     ensemble.penalty(scored(torch.zeros(1, 5), name="s1"))
-    with pytest.raises(AsmilError, match=r"s1: its attention had the shape \(1, 5\) before and has \(1, 4\) now"):
+    with pytest.raises(AsmilError, match=r"s1: .*\(1, 5\).*\(1, 4\)"):
         ensemble.penalty(scored(torch.zeros(1, 4), name="s1"))
     with pytest.raises(AsmilError, match="weight 0"):
         TemporalEnsemble(Entmax())
@@ -168,10 +169,10 @@ def test_the_anchor_refuses_what_makes_no_sense(model):
     def read(module, given):
         return module(given).scores
 
-    with pytest.raises(AsmilError, match="it is trained, and nothing of an anchor is"):
+    with pytest.raises(AsmilError, match="trained"):
         Anchor(model, scores=read, normalizer=Mixture())
     model.normalizer = Entmax()
-    with pytest.raises(AsmilError, match="cannot hold Entmax attention"):
+    with pytest.raises(AsmilError, match="Entmax"):
         Anchor(model, scores=read)
 
 
@@ -190,3 +191,13 @@ def test_an_anchor_of_any_rule_pulls_the_online_attention_to_it(model, online, n
         losses.append(loss.item())
     assert all(math.isfinite(value) for value in losses)
     assert losses[-1] < 0.5 * losses[0] + 1e-3
+
+
+def test_the_entropy_floor_pushes_only_attention_below_it():
+    flat, sharp = torch.zeros(1, 50), torch.zeros(1, 50)
+    sharp[0, 0] = 30.0
+    floor = EntropyFloor(weight=2.0, floor=0.4)
+    assert floor.penalty(scored(flat)) == 0
+    assert floor.penalty(scored(sharp)) == pytest.approx(0.8, abs=1e-4)
+    single = torch.zeros(1, 1)
+    assert torch.isfinite(floor.penalty(scored(single)))

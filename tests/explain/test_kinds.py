@@ -26,6 +26,7 @@ NO_LOGIT = {
     "patch_gcn",
     "r2t",
     "transmil",
+    "linear",
     "mean_pooling",
     "max_pooling",
 }

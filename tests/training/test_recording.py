@@ -189,7 +189,7 @@ def test_a_broken_file_is_named(tmp_path, small_cohort):
     _, training = train(small_cohort, tmp_path / "run")
     file = training / "attention.h5"
     file.write_bytes(file.read_bytes()[:300])
-    with pytest.raises(AsmilError, match=r"attention\.h5: the recorded attention cannot be read"):
+    with pytest.raises(AsmilError, match=r"attention\.h5"):
         read_attention(training)
     shutil.rmtree(training)
     assert read_attention(training) is None

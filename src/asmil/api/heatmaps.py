@@ -24,6 +24,7 @@ class HeatmapRequest:
     images, features: where slide images and features are; default: as the manifest of the first run says
     scores: a file or folder of values to draw instead of a run's
     annotations: a file or folder of outlines
+    method: confirms the run's method where it is code of the user's
     """
 
     runs: Sequence[Path]
@@ -37,6 +38,7 @@ class HeatmapRequest:
     role: str = "test"
     mpp: float | None = None
     device: str = "auto"
+    method: str | None = None
 
     def find_slides(self) -> list[AskedSlide]:
         """The slides that are meant."""
@@ -45,19 +47,15 @@ class HeatmapRequest:
             raise AsmilError(
                 f"no run folder is named{named}; give the --out folder of `asmil train`, or values with --scores"
             )
-        places = SlidePlaces(self._manifest(), self.features, self.images)
+        known = RunLayout(self.runs[0]).read_values().get("cohort", {}) if self.runs else {}
+        manifest = Path(known["manifest"]) if known.get("manifest") else None
+        places = SlidePlaces(manifest, self.features, self.images, known.get("columns"))
         found = asked_slides(self.slides, places, self._of_role(), needs_features=self.scores is None)
         if self.scores is not None and self.scores.is_file() and len(found) > 1:
             raise AsmilError(
                 f"{self.scores}: one file of scores is of one slide, and {len(found)} are named; give a folder"
             )
         return found if self.mpp is None else [replace(one, mpp=self.mpp) for one in found]
-
-    def _manifest(self) -> Path | None:
-        if not self.runs:
-            return None
-        found = RunLayout(self.runs[0]).read_values().get("cohort", {}).get("manifest")
-        return Path(found) if found else None
 
     def _of_role(self) -> list[str]:
         if not self.runs:
@@ -80,5 +78,6 @@ def draw(request: HeatmapRequest, engine: Callable[[int], Engine], progress: Pro
         None if request.scores is None else request.scores.absolute(),
         outlines,
         request.device,
+        request.method,
     )
     return draw_heatmaps(slides, plan, engine(len(slides)), progress)

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from asmil.cohort.splits import Splits
-from asmil.training.run import RunObserver
+from asmil.training.observer import RunObserver
 from asmil.training.run_folder import RunDescription
 
 WATCHED = {"macro_f1": "F1", "macro_auc": "AUC", "c_index": "C-index", "r2": "R2"}

@@ -20,6 +20,7 @@ from asmil.errors import AsmilError, did_you_mean
 from asmil.evaluation.evaluate import Role, RunEvaluation, evaluate_run
 from asmil.explain.run_explainer import RunExplainer, SlideExplanation
 from asmil.models.base import MILModel
+from asmil.models.own_method import method_name
 from asmil.reporting import Estimate
 from asmil.tasks.base import TaskKind
 from asmil.training.attention_file import AttentionRecord, read_attention
@@ -43,10 +44,12 @@ class TrainedRun:
     path: the run folder
     settings: everything that its `config.yaml` holds
     device: where the models are put
+    method: the run's method, where it is code; see `load_run`
     """
 
-    def __init__(self, path: Path | str, device: str = "auto") -> None:
+    def __init__(self, path: Path | str, device: str = "auto", method: str | type[MILModel] | None = None) -> None:
         layout = RunLayout(path)
+        self._own_method = None if method is None else method_name(method)
         self.path = layout.path
         self.settings: Mapping[str, Any] = layout.read_values()
         self.device = device
@@ -186,6 +189,7 @@ class TrainedRun:
             role=role,
             mpp=mpp,
             device=self.device,
+            method=self._own_method,
         )
         return draw(request, lambda n_slides: InlineEngine(1, self.device))
 
@@ -221,7 +225,7 @@ class TrainedRun:
         features: the folder of the features, for a table
         keep_features, mpp, weights, encoder: for slide images, which are extracted first, as those of the training
             were: a folder that keeps their features (default: they are removed), microns per level-0 pixel, the
-            encoder's weights, and its name where it is code of yours
+            encoder's weights, and its name if it is your own code
 
         A slide that cannot be predicted is left out, with an `AsmilWarning` that names it. If none can be predicted,
         an `AsmilError` is raised.
@@ -243,7 +247,7 @@ class TrainedRun:
 
     @cached_property
     def _predictor(self) -> RunPredictor:
-        return RunPredictor(self.path, self.device)
+        return RunPredictor(self.path, self.device, self._own_method)
 
     @cached_property
     def _explainer(self) -> RunExplainer:
@@ -263,19 +267,24 @@ class TrainedRun:
                 )
             (found,) = cohort_from_features(slide).slides
             return Unit.of_slide(found)
-        cohort = load_cohort(self.settings["cohort"]["manifest"], features, kind=None)
+        manifest = self.settings["cohort"]
+        cohort = load_cohort(manifest["manifest"], features, kind=None, columns=manifest.get("columns"))
         units = {one.name: one for one in units_of(cohort.slides, unit)}
         if str(slide) not in units:
             raise AsmilError(f"{cohort.path}: '{slide}' is no longer in the manifest; give its feature file instead")
         return units[str(slide)]
 
 
-def load_run(path: Path | str | TrainedRun, device: str = "auto") -> TrainedRun:
+def load_run(
+    path: Path | str | TrainedRun, device: str = "auto", *, method: str | type[MILModel] | None = None
+) -> TrainedRun:
     """Open the run folder that `asmil.train` or `asmil train` wrote.
 
     device: where the models are put: auto, cpu, cuda, ...
+    method: the run's method, where it is code of yours: the class, `module:Class` or `file.py:Class`. A run that names
+        code which you have not named is refused, since the code would be executed.
     """
-    return path if isinstance(path, TrainedRun) else TrainedRun(path, device)
+    return path if isinstance(path, TrainedRun) else TrainedRun(path, device, method)
 
 
 def as_bag(tiles: BagLike) -> Bag:
@@ -283,5 +292,5 @@ def as_bag(tiles: BagLike) -> Bag:
     if isinstance(tiles, Bag):
         return tiles
     if isinstance(tiles, np.ndarray) and tiles.dtype.kind not in "fiub":
-        raise AsmilError(f"an array of {tiles.dtype} is no bag; give numbers, tiles x features")
+        raise AsmilError(f"an array of {tiles.dtype} is not a bag; give numbers, tiles x features")
     return Bag(tiles)  # type: ignore[arg-type]

@@ -30,6 +30,9 @@ def faithfulness(
     resamples: Annotated[int, typer.Option(min=1, help="Bootstrap resamples of patients.")] = 2000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap and of random orders.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    method: Annotated[
+        str | None, typer.Option("--method", metavar="NAME", help="Confirm the run's method if it is your own code.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
@@ -58,6 +61,7 @@ def faithfulness(
         resamples=resamples,
         seed=seed,
         device=device,
+        method=method,
     )
     with Progress(console=messages(quiet), transient=True) as progress:
         task = progress.add_task("slides", total=None)

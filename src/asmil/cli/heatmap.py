@@ -76,6 +76,9 @@ def heatmap(
     engine: Annotated[str, typer.Option(help="local (processes of this machine) or ray.")] = "local",
     address: Annotated[str | None, typer.Option(help="Of the Ray cluster; auto finds one.")] = None,
     workers: Annotated[int | None, typer.Option(min=0, help="Processes. Default: one per core; 0: this one.")] = None,
+    method: Annotated[
+        str | None, typer.Option("--method", metavar="NAME", help="Confirm the runs' method if it is your own code.")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
     item_timeout: Annotated[float | None, typer.Option(min=0, help=SLIDE_TIMEOUT_HELP)] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
@@ -113,7 +116,9 @@ def heatmap(
     )
     runs = [Path(word) for word in targets or () if (Path(word) / "config.yaml").is_file()]
     words = [word for word in targets or () if Path(word) not in runs] + list(slide or ())
-    request = HeatmapRequest(runs, words, out, settings, slides, features, scores, annotations, role, mpp, device)
+    request = HeatmapRequest(
+        runs, words, out, settings, slides, features, scores, annotations, role, mpp, device, method
+    )
     with Progress(console=messages(quiet), transient=True) as progress:
         task = progress.add_task("slides", total=None)
         result = draw(

@@ -11,6 +11,7 @@ import typer
 from asmil.cli import (
     affine,
     check,
+    claims,
     classic,
     compare,
     completion,
@@ -20,15 +21,20 @@ from asmil.cli import (
     extract,
     faithfulness,
     heatmap,
+    import_manifest,
     localize,
     methods,
     pack,
+    paper,
+    plan,
     predict,
     stability,
+    sweep,
     synthetic,
     synthetic_slides,
     tissue,
     train,
+    view,
 )
 from asmil.cli.help import Verb, Verbs
 from asmil.console import make_streams_safe
@@ -58,9 +64,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 VERBS = {
-    "Start here": (doctor.doctor, check.check, train.train, evaluate.evaluate, predict.predict),
+    "Start here": (doctor.doctor, check.check, plan.plan, train.train, evaluate.evaluate, predict.predict),
     "From slides to features": (tissue.tissue, extract.extract, pack.pack, encoders.encoders),
+    "From other tools": (import_manifest.import_manifest,),
     "Results in depth": (
+        view.view,
         heatmap.heatmap,
         faithfulness.faithfulness,
         compare.compare,
@@ -71,6 +79,9 @@ VERBS = {
     "Methods and benchmarks": (
         methods.methods,
         classic.classic,
+        sweep.sweep,
+        paper.paper,
+        claims.claims,
         synthetic.synthetic,
         synthetic_slides.synthetic_slides,
     ),

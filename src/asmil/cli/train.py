@@ -7,18 +7,22 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from asmil.cli.column_option import COLUMNS_HELP
 from asmil.cli.item_timeout import ITEM_TIMEOUT_HELP
 
 
 def train(
     cohort: Annotated[
-        Path, typer.Argument(help="The manifest: CSV or Parquet with slide, label (or time, event), patient, split.")
+        Path,
+        typer.Argument(help="The manifest: CSV, Excel or Parquet with slide, label (or time, event), patient, split."),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The run folder; a run begun there goes on.")],
     task: Annotated[
         Literal["classification", "survival", "regression", "multilabel"], typer.Option(help="What is predicted.")
     ] = "classification",
-    method: Annotated[str, typer.Option("--method", "-m", help="See `asmil methods`.")] = "asmil",
+    method: Annotated[
+        str, typer.Option("--method", "-m", help="See `asmil methods`; or your own, file.py:Class.")
+    ] = "asmil",
     preset: Annotated[str, typer.Option(help="paper, recommended, or one of the method's own.")] = "paper",
     anchor: Annotated[
         str | None,
@@ -48,6 +52,17 @@ def train(
         bool, typer.Option("--plain", help="Without fused GPU kernels, one training after the other.")
     ] = False,
     features: Annotated[Path | None, typer.Option(help="Folder, cohort file or pack of the features.")] = None,
+    columns: Annotated[str | None, typer.Option(metavar="NAME=COLUMN,...", help=COLUMNS_HELP)] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(metavar="ENGINE", help="Train folds and seeds at the same time: local (processes) or ray."),
+    ] = None,
+    address: Annotated[str | None, typer.Option(help="For Ray: auto, host:port or ray://host:port.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes; default: what the GPUs or the cores take.")
+    ] = None,
+    cpus: Annotated[float, typer.Option(min=0, help="For Ray: cores per worker.")] = 1,
+    gpus: Annotated[float, typer.Option(min=0, help="For Ray: GPUs per worker; fractions share one.")] = 0,
     item_timeout: Annotated[float | None, typer.Option(min=0, help=ITEM_TIMEOUT_HELP)] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
@@ -60,6 +75,7 @@ def train(
     from asmil.api.progress import training_progress
     from asmil.cli.evaluate import evaluate
     from asmil.cohort.splits import Splits
+    from asmil.columns import parse_mapping
     from asmil.config import merge, parse_assignments
     from asmil.console import messages
     from asmil.errors import AsmilError
@@ -67,6 +83,7 @@ def train(
     from asmil.training.config import resolve
     from asmil.training.interruption import Interrupted
     from asmil.training.run import train_run
+    from asmil.training.run_parts import TrainingEngine
 
     console = messages(quiet)
     keep_freed_memory()
@@ -80,10 +97,14 @@ def train(
     if plain:
         asked["training"]["executor"] = "plain"
     asked["stabilizers"] = _weights(stabilizers or [])
+    if engine is None and (workers or address or gpus):
+        raise AsmilError("--workers, --address and --gpus belong to an engine; give --engine local or --engine ray")
+    where = None if engine is None else TrainingEngine(engine, address, workers, cpus, gpus)
     config = resolve(method, preset, merge(asked, parse_assignments(assignments or [])))
     try:
         with training_progress(console) as observer:
-            folder = train_run(cohort, out, config, features, observer, item_timeout)
+            mapping = parse_mapping(columns)
+            folder = train_run(cohort, out, config, features, observer, item_timeout, mapping, where)
     except Interrupted:
         typer.echo(f"stopped; everything done so far is in {out}; run the same command again to resume", err=True)
         raise typer.Exit(130) from None

@@ -22,6 +22,8 @@ from asmil.errors import AsmilError, did_you_mean
 from asmil.explain.kinds import explain_bag, kinds_of, tile_logits
 from asmil.models.base import Output
 from asmil.models.inference import infer
+from asmil.models.own_method import is_own
+from asmil.training.layout import RunLayout
 from asmil.training.prediction import RunPredictor, TrainedModel
 
 Floats = npt.NDArray[np.float64]
@@ -50,8 +52,8 @@ class RunExplainer:
     A slide of which all models have seen the training part is explained by all of them, and `saw` says so.
     """
 
-    def __init__(self, run: Path | str | RunPredictor, device: str = "auto") -> None:
-        self.predictor = run if isinstance(run, RunPredictor) else RunPredictor(run, device)
+    def __init__(self, run: Path | str | RunPredictor, device: str = "auto", method: str | None = None) -> None:
+        self.predictor = run if isinstance(run, RunPredictor) else _predictor(run, device, method)
         self.path = self.predictor.folder.path
         self.names = self.predictor.trained[0].task.explained_names
 
@@ -168,3 +170,9 @@ def of_slide(values: Floats, bag: Bag, number: int) -> tuple[Floats, Bag]:
         return values, bag
     tiles = torch.nonzero(bag.slide_index == number).flatten()
     return values[tiles.numpy()], replace(bag.subset(tiles), slide_index=None)
+
+
+def _predictor(run: Path | str, device: str, method: str | None) -> RunPredictor:
+    # several runs are drawn side by side, and not all of them need be of the user's own method
+    names_code = is_own(str(RunLayout(run).read_values().get("method", "")))
+    return RunPredictor(run, device, method if names_code else None)

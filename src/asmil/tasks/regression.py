@@ -9,7 +9,6 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy import stats
 from torch import Tensor
 from torch.nn import functional
 
@@ -113,6 +112,8 @@ def spearman(target: Floats, value: Floats) -> float:
     """Spearman's rank correlation, midranks for ties; nan where either is constant or there are fewer than 2."""
     if len(target) < 2 or np.ptp(target) == 0 or np.ptp(value) == 0:
         return math.nan
+    from scipy import stats  # takes half as long to import as torch
+
     return float(stats.spearmanr(target, value).statistic)
 
 

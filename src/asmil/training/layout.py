@@ -37,7 +37,7 @@ class RunLayout:
         return self.fold(fold) / f"seed-{seed}"
 
     def trainings(self) -> Iterator[tuple[int, int, Path]]:
-        """Fold, seed and folder of every training begun, in order."""
+        """Fold, seed and folder of every training that was started, in order."""
         found = []
         for folder in self.path.glob("fold-*/seed-*"):
             named = _TRAINING.fullmatch(f"{folder.parent.name}/{folder.name}")
@@ -46,7 +46,7 @@ class RunLayout:
         yield from sorted(found)
 
     def read_values(self) -> dict[str, Any]:
-        """What `config.yaml` says, as plain values."""
+        """The content of `config.yaml`, as plain values."""
         if not self.config.is_file():
             raise AsmilError(
                 f"{self.path} is not a run folder (no config.yaml); give the --out folder of `asmil train`"

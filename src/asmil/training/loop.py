@@ -52,11 +52,11 @@ class Evaluator(Describes, Protocol):
 class Trainer:
     """Trains one model on one fold with one seed, writing to `folder` if there is one.
 
-    folder: gets `metrics.jsonl` and `checkpoints/{last,best}.safetensors`; a training found there goes on
+    folder: gets `metrics.jsonl` and `checkpoints/{last,best}.safetensors`; a training found there is resumed
     on_epoch: called with the record of every epoch as it ends
 
     A method with several stages is trained stage by stage: each has its own model, optimizer, schedule, anchor and
-    choice of epoch, and takes over from the one before what it needs. The trained model is that of the last stage.
+    choice of epoch, and takes what it needs from the previous one. The trained model is that of the last stage.
     """
 
     def __init__(
@@ -107,12 +107,14 @@ class Trainer:
             refuse_batches(self.model, f"training.batch = {self.settings.batch}")
             refuse_single_bags(self.stabilizers)
         kept_rows = self.config.anchor.rows == "kept"
-        self.gradients = StepGradients(self.model, self.task, self.stabilizers, kept_rows, self.autocast)
+        self.gradients = StepGradients(
+            self.model, self.task, self.stabilizers, kept_rows, self.autocast, self.config.anchor.gradient_share
+        )
 
     def fit(self, train: LabeledBags, val: LabeledBags | None) -> int:
         """Train to the end; returns the epoch (1-based) whose weights the model then has.
 
-        The epoch is chosen on `val` as `training.select` says; without validation bags it is the last.
+        The epoch is chosen on `val` according to `training.select`; without validation bags it is the last.
         """
         self.prepare(val)
         with exact_arithmetic(self.progress.threads), stop_requests() as stop:
@@ -121,9 +123,9 @@ class Trainer:
         return int(self.progress.best["epoch"])
 
     def prepare(self, val: LabeledBags | None, executor: Executor = "plain") -> None:
-        """Take over what was saved before; to be called once, before `session`.
+        """Restore the saved state, if any; to be called once, before `session`.
 
-        executor: who takes the steps; a training ends with the one that it began with
+        executor: how steps are computed; a training cannot change its executor
         """
         if self.settings.early_stopping is not None and val is None:
             raise AsmilError("training.early_stopping needs validation slides; mark some, or leave it out")
@@ -224,7 +226,7 @@ class Trainer:
         self.refuse_divergence(order, train)
 
     def _add_gradients(self, bags: Iterator[Bag], group: list[int], train: LabeledBags) -> tuple[Bag, Tensor, Output]:
-        """Add the gradients of the bags of a step; the last bag, its target and what the model says of it."""
+        """Add the gradients of the bags of a step; the last bag, its target and its output."""
         targets = torch.as_tensor(train.targets[group], device=self.device)
         if self.task.joint:
             together = [self._training_bag(next(bags), index) for index in group]
@@ -331,7 +333,7 @@ class Trainer:
         return self.task.measure(labeled.targets, self.predict(labeled.bags, on_output))
 
     def predict(self, bags: BagSource, on_output: OutputObserver | None = None) -> Tensor:
-        """Logits, n x C; `on_output` is called with every bag and what the model says of it."""
+        """Logits, n x C; `on_output` is called with the model, every bag and its output."""
         logits = []
         with exact_arithmetic(self.progress.threads):
             for bag in bags.stream(range(len(bags))):
@@ -350,7 +352,7 @@ class Trainer:
         return recorder if recorder else None
 
     def _recorder_if_due(self, *, epoch_ended: bool) -> AttentionRecorder | None:
-        """Whoever records the attention of this moment; only the last stage is recorded."""
+        """The recorder, if one is due; only the last stage is recorded."""
         recorder, is_last = self.recorder, self.stage is self.stages[-1]
         return recorder if recorder and is_last and recorder.is_due(self.progress.step, epoch_ended) else None
 
@@ -389,8 +391,8 @@ class Trainer:
             self.progress = Progress.from_json(state)
             if self.progress.executor != asked:
                 raise AsmilError(
-                    f"{path}: this training was begun with the {self.progress.executor} executor and cannot go on with "
-                    f"the {asked} one, whose random numbers differ; run it where it began, or give another --out"
+                    f"{path}: this training started with the {self.progress.executor} executor and cannot resume with "
+                    f"the {asked} one, whose random numbers differ; run it where it started, or choose another --out"
                 )
             self._set_up_stage()
             checkpoint.restore_model(self.model, checkpoint.under("model", tensors), path)
@@ -404,10 +406,10 @@ class Trainer:
 
 
 def seed_number(seed: int, fold: int, purpose: int) -> int:
-    """A number for one purpose of a training's randomness, the same whenever it is asked for."""
+    """A reproducible seed for one purpose of a training's randomness."""
     return int(np.random.SeedSequence([seed, fold, purpose]).generate_state(1, np.uint64)[0] >> 1)
 
 
 def _generator(bags: Iterator[Bag]) -> Any:
-    """`bags` as something that `closing` can close, whatever kind of iterator a source returns."""
+    """`bags` as a generator, which `closing` can close, for any iterator that a source returns."""
     yield from bags

@@ -1,4 +1,4 @@
-"""Recording attention while training: which slides, when, and what is kept of them."""
+"""Recording attention during training: which slides, when, and what is stored."""
 
 from __future__ import annotations
 
@@ -67,19 +67,19 @@ class AttentionRecorder:
         return bool(self._chosen)
 
     def is_due(self, step: int, epoch_ended: bool) -> bool:
-        """Whether this moment is to be recorded: the start, the end of an epoch, or every so many steps."""
+        """Whether this moment is to be recorded: the start, the end of an epoch, or every given number of steps."""
         every = self.settings.every
         due = epoch_ended if every == "epoch" else step % int(every) == 0
         return (due or step == 0) and not self.writer.has(step)
 
     def note(self, model: MILModel, bag: Bag, output: Output) -> None:
-        """Take what a validation pass says of a bag; the next recording, with the same weights, need not ask again."""
+        """Keep the output of a validation pass for the next recording, which has the same weights."""
         slide = self._validated.get(bag.id)
         if slide is not None:
             self._noted[slide] = Said.of(model, output)
 
     def record(self, model: MILModel, epoch: float, step: int, describer: Describes | None = None) -> None:
-        """Record what the model says now (`describer`, where there is one, for it); it is left in eval mode."""
+        """Record the current outputs of the model (of `describer`, if given); it is left in eval mode."""
         said, self._noted = self._noted, {}
         missing = [slide for slide in range(len(self._chosen)) if slide not in said]
         if describer is not None:
@@ -126,7 +126,7 @@ class _Chosen:
 
 @dataclass(frozen=True)
 class Said:
-    """What a model says of one bag, as it is recorded: attention N, logits C, embedding E."""
+    """The recorded outputs for one bag: attention N, logits C, embedding E."""
 
     attention: npt.NDArray[np.float32]
     logits: npt.NDArray[np.float32]
@@ -140,7 +140,7 @@ class Said:
 
 
 class Describes(Protocol):
-    """Says of many bags at once what a model makes of them."""
+    """Computes the outputs of a model for many bags at once."""
 
     def said(self, chosen: Sequence[tuple[BagSource, int]]) -> list[Said]:
         """Of single bags, each a source and a place in it."""
@@ -148,7 +148,7 @@ class Describes(Protocol):
 
 
 def choose_slides(targets: npt.NDArray[np.int64], wanted: str | int) -> list[int]:
-    """The places of the slides to record: all of them, none, or the first so many of each class."""
+    """The indices of the slides to record: all, none, or the first few of each class."""
     if wanted == "none":
         return []
     if wanted == "all":

@@ -45,6 +45,7 @@ class FaithfulnessSettings:
     name: the class to explain; default: the predicted one of each slide
     slides: at most so many slides, the first of the role; None: all
     truth, annotations: which tiles are tumor, for the oracle and for localization
+    method: confirms the run's method where it is code of the user's
     """
 
     kinds: tuple[str, ...] = ()
@@ -57,6 +58,7 @@ class FaithfulnessSettings:
     resamples: int = 2000
     seed: int = 0
     device: str = "auto"
+    method: str | None = None
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,7 @@ def faithfulness_run(
     listed in `problems`.
     """
     settings = settings or FaithfulnessSettings()
-    explainer = RunExplainer(run, settings.device)
+    explainer = RunExplainer(run, settings.device, settings.method)
     kinds, missing = _kinds(explainer, settings)
     units = _units(explainer, settings)
     truth = _tumor_tiles(explainer, settings)
@@ -189,10 +191,11 @@ def _kinds(explainer: RunExplainer, settings: FaithfulnessSettings) -> tuple[lis
 def _units(explainer: RunExplainer, settings: FaithfulnessSettings) -> list[Unit]:
     table, column = explainer.splits, explainer.predictor.unit
     wanted = set(table.loc[table["role"] == settings.role, column].astype(str))
-    manifest = Path(explainer.predictor.description.cohort["manifest"])
+    known = explainer.predictor.description.cohort
+    manifest = Path(known["manifest"])
     if not manifest.is_file():
         raise AsmilError(f"{manifest}: the manifest of the run was not found; start the command where it was trained")
-    cohort = load_cohort(manifest, settings.features, kind=None)
+    cohort = load_cohort(manifest, settings.features, kind=None, columns=known.get("columns"))
     units = [unit for unit in units_of(cohort.slides, explainer.predictor.unit) if unit.name in wanted]
     if not units:
         raise AsmilError(f"{explainer.path}: no slide has the role {settings.role}; choose another with --role")
@@ -334,6 +337,7 @@ def _located(
         resamples=settings.resamples,
         seed=settings.seed,
         device=settings.device,
+        method=settings.method,
     )
     try:
         found = localize_run(run, asked, n_masks=0).summary

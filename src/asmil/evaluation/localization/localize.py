@@ -61,6 +61,7 @@ class LocalizeSettings:
     resamples: int = 2000
     seed: int = 0
     device: str = "auto"
+    method: str | None = None
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ def localize_run(
     if (settings.annotations is None) == (settings.truth is None):
         raise AsmilError("give either --annotations (a folder) or --truth (a table of tiles)")
     options = froc_options(settings.preset)
-    maps = RunMaps(run, settings.role, settings.heatmap, settings.device, settings.normal)
+    maps = RunMaps(run, settings.role, settings.heatmap, settings.device, settings.method, settings.normal)
     cohort, problems = _read_cohort(maps, settings)
     skipped = read_skip_list(settings.skip_list) if settings.skip_list else ()
     wanted = [
@@ -173,7 +174,8 @@ def _read_cohort(maps: RunMaps, settings: LocalizeSettings) -> tuple[Cohort, lis
     path = settings.cohort or Path(maps.description.cohort["manifest"])
     if own and not path.is_file():
         raise AsmilError(f"{path}: the manifest of the run was not found from this folder; give it with --cohort")
-    cohort, found = read_manifest(path, settings.features)
+    columns = None if settings.cohort else maps.description.cohort.get("columns")
+    cohort, found = read_manifest(path, settings.features, columns=columns)
     errors = [str(problem) for problem in found if problem.severity == "error"]
     if not own:
         return cohort, errors

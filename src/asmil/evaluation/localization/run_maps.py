@@ -59,9 +59,10 @@ class RunMaps:
         role: Roles = "test",
         heatmap: str | None = None,
         device: str = "auto",
+        method: str | None = None,
         normal: Sequence[str] = (),
     ) -> None:
-        self._predictor = RunPredictor(run, device)
+        self._predictor = RunPredictor(run, device, method)
         self.path = self._predictor.folder.path
         self.role = role
         self.description = self._predictor.description

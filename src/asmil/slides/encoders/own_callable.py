@@ -2,7 +2,7 @@
 
 The callable is called without arguments and returns the encoder: a module of torch, or anything else that is
 called, which maps float32 n x 3 x p x p of values 0 to 1 to n x width. Normalizing and resizing are its own. Its
-attribute `tile_px` (256 if it has none) is the side of the tiles that it takes, `mpp` (0.5) their microns a pixel.
+attribute `tile_px` (256 if it has none) is the side of the tiles that it takes, `mpp` (0.5) their microns per pixel.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Function(nn.Module):
         self.mpp = getattr(function, "mpp", DEFAULT_MPP)
 
     def forward(self, x: Tensor) -> Tensor:
-        """What the function says."""
+        """Call the function."""
         return self.function(x)
 
 
@@ -59,7 +59,7 @@ def refuse_unconfirmed(name: str, confirmed: str | None, named_by: str) -> None:
 
 
 def own_entry(name: str) -> EncoderEntry:
-    """What the registry would say of it; it is called to find out."""
+    """The registry entry of the callable, which is called to determine it."""
     network = _called(name)
     return EncoderEntry(
         name=name,
@@ -92,9 +92,9 @@ def _called(name: str) -> nn.Module:
         found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise AsmilError(
-            f"encoder {name}: there is no module {error.name!r} in this folder or the installation; check its name"
+            f"encoder {name}: there is no module {error.name!r} in this folder or installation; check its name"
         ) from None
-    except Exception as error:  # noqa: BLE001  whatever the user's module does wrong
+    except Exception as error:  # noqa: BLE001  the user's module may raise anything
         raise AsmilError(f"encoder {name}: importing {module_name} fails with {_describe(error)}; fix it") from None
     for part in attribute.split("."):
         if not hasattr(found, part):
