@@ -19,11 +19,14 @@ from asmil.cohort.units import Unit, UnitKind, units_of
 from asmil.errors import AsmilError, did_you_mean
 from asmil.evaluation.evaluate import Role, RunEvaluation, evaluate_run
 from asmil.explain.run_explainer import RunExplainer, SlideExplanation
+from asmil.export.bundle import write_bundle
+from asmil.export.hub import download, upload
 from asmil.models.base import MILModel
 from asmil.models.own_method import method_name
-from asmil.reporting import Estimate
+from asmil.reporting import Estimate, Interval
 from asmil.tasks.base import TaskKind
 from asmil.training.attention_file import AttentionRecord, read_attention
+from asmil.training.bundle import is_bundle, read_bundle
 from asmil.training.finished_run import Run, read_run, setting
 from asmil.training.layout import RunLayout
 from asmil.training.prediction import RunPredictor, SlidePrediction
@@ -72,12 +75,12 @@ class TrainedRun:
     @property
     def task(self) -> TaskKind:
         """The task: classification, survival, regression or multilabel."""
-        return self._read.kind
+        return self._predictor.description.config.task.kind if self._is_bundle else self._read.kind
 
     @property
     def classes(self) -> tuple[str, ...]:
         """The classes or labels, in the order of the outputs; empty for survival and regression."""
-        return self._read.classes
+        return self._predictor.description.classes if self._is_bundle else self._read.classes
 
     @property
     def predictions(self) -> pd.DataFrame:
@@ -87,7 +90,13 @@ class TrainedRun:
     @cached_property
     def metrics(self) -> Mapping[str, Estimate]:
         """Each metric of the test part with its 95 % confidence interval; `evaluate` offers more."""
-        return self.evaluate().metrics
+        if not self._is_bundle:
+            return self.evaluate().metrics
+        stored = read_bundle(self.path).metrics
+        return {
+            name: Estimate(_or_nan(one.value), Interval(_or_nan(one.low), _or_nan(one.high)))
+            for name, one in stored.items()
+        }
 
     @property
     def models(self) -> dict[tuple[int, int], MILModel]:
@@ -241,8 +250,55 @@ class TrainedRun:
         images = ImageOptions(keep, mpp, None if weights is None else Path(weights), encoder)
         return predict_slides(self._predictor, slides, features, images)
 
+    def save_pretrained(self, folder: Path | str) -> Path:
+        """Write the models, settings and a model card into a new folder, without data about slides or patients.
+
+        The folder is a bundle: `from_pretrained`, `load_run` and `asmil predict` open it.
+        """
+        return write_bundle(self.path, folder, self._own_method)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name: Path | str,
+        *,
+        revision: str | None = None,
+        token: str | None = None,
+        cache_dir: Path | str | None = None,
+        local_files_only: bool = False,
+        device: str = "auto",
+    ) -> TrainedRun:
+        """Open a bundle: a local folder, or a repository of the Hugging Face hub, which is downloaded.
+
+        revision, token, cache_dir, local_files_only: as in `huggingface_hub.snapshot_download`
+        device: where the models are put
+        """
+        folder = download(
+            str(name), revision=revision, token=token, cache_dir=cache_dir, local_files_only=local_files_only
+        )
+        return cls(folder, device)
+
+    def push_to_hub(
+        self, repo_id: str, *, private: bool = True, token: str | None = None, commit_message: str | None = None
+    ) -> str:
+        """Upload the run as a bundle to the Hugging Face hub and return the address of the commit.
+
+        repo_id: OWNER/NAME; the repository is created if it does not exist
+        private: whether a new repository is private
+        """
+        return upload(self.path, repo_id, private=private, token=token, message=commit_message, method=self._own_method)
+
+    @cached_property
+    def _is_bundle(self) -> bool:
+        return is_bundle(self.path)
+
     @cached_property
     def _read(self) -> Run:
+        if self._is_bundle:
+            raise AsmilError(
+                f"{self.path} is a bundle: it has models and metrics, but no predictions of single slides; evaluate "
+                "the run that it was exported from"
+            )
         return read_run(self.path)
 
     @cached_property
@@ -275,10 +331,14 @@ class TrainedRun:
         return units[str(slide)]
 
 
+def _or_nan(value: float | None) -> float:
+    return float("nan") if value is None else value
+
+
 def load_run(
     path: Path | str | TrainedRun, device: str = "auto", *, method: str | type[MILModel] | None = None
 ) -> TrainedRun:
-    """Open the run folder that `asmil.train` or `asmil train` wrote.
+    """Open the run folder that `asmil.train` or `asmil train` wrote, or a bundle of `asmil export`.
 
     device: where the models are put: auto, cpu, cuda, ...
     method: the run's method, where it is code of yours: the class, `module:Class` or `file.py:Class`. A run that names

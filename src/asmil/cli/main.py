@@ -18,6 +18,7 @@ from asmil.cli import (
     doctor,
     encoders,
     evaluate,
+    export,
     extract,
     faithfulness,
     heatmap,
@@ -76,6 +77,7 @@ VERBS = {
         stability.stability,
         affine.affine,
     ),
+    "Use elsewhere": (export.export,),
     "Methods and benchmarks": (
         methods.methods,
         classic.classic,

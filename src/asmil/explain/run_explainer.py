@@ -23,6 +23,7 @@ from asmil.explain.kinds import explain_bag, kinds_of, tile_logits
 from asmil.models.base import Output
 from asmil.models.inference import infer
 from asmil.models.own_method import is_own
+from asmil.training.bundle import is_bundle
 from asmil.training.layout import RunLayout
 from asmil.training.prediction import RunPredictor, TrainedModel
 
@@ -69,7 +70,9 @@ class RunExplainer:
 
     @cached_property
     def splits(self) -> pd.DataFrame:
-        """Slide, patient, fold and role of the run's slides."""
+        """Slide, patient, fold and role of the run's slides; empty for a bundle, which does not say."""
+        if is_bundle(self.path):
+            return pd.DataFrame({"slide": [], "patient": [], "fold": [], "role": []})
         return Splits.load(self.predictor.folder.splits).table
 
     def trained_for(self, name: str) -> list[TrainedModel]:
