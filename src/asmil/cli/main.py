@@ -20,6 +20,7 @@ from asmil.cli import (
     evaluate,
     export,
     extract,
+    faithfulness,
     heatmap,
     import_manifest,
     localize,
@@ -70,6 +71,7 @@ VERBS = {
     "Results in depth": (
         view.view,
         heatmap.heatmap,
+        faithfulness.faithfulness,
         compare.compare,
         localize.localize,
         stability.stability,
