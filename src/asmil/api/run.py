@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +15,10 @@ from torch import Tensor
 from asmil.api.new_slides import ImageOptions, predict_slides
 from asmil.cohort.bag import Bag
 from asmil.cohort.manifest import Cohort, cohort_from_features, load_cohort
-from asmil.cohort.splits import Splits
 from asmil.cohort.units import Unit, UnitKind, units_of
 from asmil.errors import AsmilError, did_you_mean
 from asmil.evaluation.evaluate import Role, RunEvaluation, evaluate_run
+from asmil.explain.run_explainer import RunExplainer, SlideExplanation
 from asmil.export.bundle import write_bundle
 from asmil.export.hub import download, upload
 from asmil.models.base import MILModel
@@ -30,6 +30,9 @@ from asmil.training.bundle import is_bundle, read_bundle
 from asmil.training.finished_run import Run, read_run, setting
 from asmil.training.layout import RunLayout
 from asmil.training.prediction import RunPredictor, SlidePrediction
+
+if TYPE_CHECKING:
+    from asmil.explain.heatmaps import HeatmapResult
 
 BagLike = Bag | Tensor | npt.NDArray[Any]
 """The tiles of one slide: a bag, or their features N x D."""
@@ -138,10 +141,66 @@ class TrainedRun:
         kind: one of the `heatmap_kinds` of the models; default: the first, as the method's authors draw it
         features: where the features of the cohort are, if not beside the manifest
         """
-        bag = as_bag(slide) if isinstance(slide, _BAG_TYPES) else self._predictor.read_bag(self._unit(slide, features))
-        seen = self._folds_trained_on(bag.id)
-        unseen = [one for one in self._predictor.trained if one.fold not in seen]
-        return self._predictor.predict_bag(bag, attention=True, trained=unseen or None, heatmap_kind=kind)
+        bag = self._bag(slide, features)
+        trained = self._explainer.trained_for(bag.id)
+        return self._predictor.predict_bag(bag, attention=True, trained=trained, heatmap_kind=kind)
+
+    def explain(
+        self,
+        slide: BagLike | Path | str,
+        *,
+        kind: str | None = None,
+        name: str | None = None,
+        features: Path | str | None = None,
+    ) -> SlideExplanation:
+        """How much each tile of one slide counted, by the same models as `attention`; see docs/explain.md.
+
+        kind: attention, attention_logit, leave_one_out, gradient, integrated_gradients, or one of the method;
+            default: the method's own
+        name: the class or label to explain; default: the predicted one
+        """
+        return self._explainer.explain(self._bag(slide, features), kind, name)
+
+    def heatmap(
+        self,
+        slides: Path | str | Sequence[Path | str] = (),
+        out: Path | str = "heatmaps",
+        *,
+        images: Path | str | None = None,
+        features: Path | str | None = None,
+        annotations: Path | str | None = None,
+        role: Literal["test", "val", "train", "all"] = "test",
+        mpp: float | None = None,
+        **settings: Any,
+    ) -> HeatmapResult:
+        """Draw heat maps of slides into a folder, as `asmil heatmap` does, in this process; see docs/heatmaps.md.
+
+        slides: names in the cohort, slide images, feature files or folders of them; none: those of the role
+        images, features, annotations: where slide images, features and outlines are
+        settings: `kinds`, `name` (the class), `by`, `scale`, `limits`, `color_map`, `opacity`, `tiles`, `tiff`,
+            `tiff_mpp`, `qupath`, `cut`, `side_px`, `tile_px`
+        """
+        # training and prediction from features need none of the slide libraries
+        from asmil.api.heatmaps import HeatmapRequest, draw
+        from asmil.config import parse_settings
+        from asmil.engine.inline import InlineEngine
+        from asmil.explain.settings import HeatmapSettings
+
+        words = [slides] if isinstance(slides, Path | str) else slides
+        request = HeatmapRequest(
+            [self.path],
+            [str(word) for word in words],
+            Path(out),
+            parse_settings(HeatmapSettings, settings),
+            images=None if images is None else Path(images),
+            features=None if features is None else Path(features),
+            annotations=None if annotations is None else Path(annotations),
+            role=role,
+            mpp=mpp,
+            device=self.device,
+            method=self._own_method,
+        )
+        return draw(request, lambda n_slides: InlineEngine(1, self.device))
 
     @overload
     def predict(self, slides: BagLike) -> SlidePrediction: ...
@@ -247,34 +306,26 @@ class TrainedRun:
         return RunPredictor(self.path, self.device, self._own_method)
 
     @cached_property
-    def _splits(self) -> pd.DataFrame:
-        return Splits.load(RunLayout(self.path).splits).table
+    def _explainer(self) -> RunExplainer:
+        return RunExplainer(self._predictor)
 
-    @property
-    def _unit_column(self) -> str:
-        return self._predictor.unit
-
-    def _folds_trained_on(self, name: str) -> set[int]:
-        """The folds whose models were trained on a slide or patient; a bundle does not say."""
-        if self._is_bundle:
-            return set()
-        table = self._splits
-        chosen = (table[self._unit_column] == name) & (table["role"] == "train")
-        return set(table.loc[chosen, "fold"].astype(int))
+    def _bag(self, slide: BagLike | Path | str, features: Path | str | None) -> Bag:
+        return as_bag(slide) if isinstance(slide, _BAG_TYPES) else self._predictor.read_bag(self._unit(slide, features))
 
     def _unit(self, slide: Path | str, features: Path | str | None) -> Unit:
-        known = set() if self._is_bundle else set(self._splits[self._unit_column])
+        unit = self._predictor.unit
+        known = set(self._explainer.splits[unit])
         if str(slide) not in known:
             if not Path(slide).is_file():
                 raise AsmilError(
-                    f"{self.path}: '{slide}' is neither a {self._unit_column} of this run nor a feature file; "
+                    f"{self.path}: '{slide}' is neither a {unit} of this run nor a feature file; "
                     f"{did_you_mean(str(slide), known)}"
                 )
             (found,) = cohort_from_features(slide).slides
             return Unit.of_slide(found)
         manifest = self.settings["cohort"]
         cohort = load_cohort(manifest["manifest"], features, kind=None, columns=manifest.get("columns"))
-        units = {unit.name: unit for unit in units_of(cohort.slides, self._predictor.unit)}
+        units = {one.name: one for one in units_of(cohort.slides, unit)}
         if str(slide) not in units:
             raise AsmilError(f"{cohort.path}: '{slide}' is no longer in the manifest; give its feature file instead")
         return units[str(slide)]
