@@ -117,9 +117,10 @@ class Section:
 
 @dataclass(frozen=True)
 class Document:
-    """A report: the answer first, then at most three warnings, the sections, and how to read them.
+    """A report: the answer first, then alarms and at most three warnings, the sections, and how to read them.
 
     kind: what kind of report it is; answer: the result in one sentence; about: on what it is based
+    alarms: why the numbers or maps should not be used as they are
     reading: sentences on how to read the numbers, folded away
     """
 
@@ -128,18 +129,19 @@ class Document:
     answer: str
     sections: Sequence[Section]
     about: str = ""
+    alarms: Sequence[str] = ()
     warnings: Sequence[str] = ()
     reading: Sequence[str] = field(default=())
 
     @property
     def first_warnings(self) -> list[str]:
         """The warnings that stand at the top."""
-        return list(self.warnings[:MOST_WARNINGS])
+        return list(self.warnings[: max(0, MOST_WARNINGS - len(self.alarms))])
 
     @property
     def more_warnings(self) -> list[str]:
         """The warnings that fold away."""
-        return list(self.warnings[MOST_WARNINGS:])
+        return list(self.warnings[len(self.first_warnings) :])
 
     def tables(self) -> list[Table]:
         """All tables that are not folded away, in order."""

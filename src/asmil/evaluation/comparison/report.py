@@ -11,9 +11,9 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from asmil.evaluation.bootstrap import draw_patients, number_patients
-from asmil.evaluation.comparison.findings import Comparison, Difference, EnsembleTest
+from asmil.evaluation.comparison.findings import Comparison, Difference, EnsembleTest, RunScores
 from asmil.evaluation.curves import KINDS, run_curves
-from asmil.evaluation.evaluate import PART_TITLES
+from asmil.evaluation.evaluate import FEW_PATIENTS, PART_TITLES
 from asmil.reporting import (
     Block,
     Cell,
@@ -34,8 +34,6 @@ from asmil.reporting.formats import format_count, format_number, format_p, forma
 from asmil.tasks.prediction_format import Metric
 
 MOST_IN_ANSWER = 2
-FEW_PATIENTS = 30
-"""With fewer patients a report says that they are too few to rank methods."""
 BAND_DRAWS = 200
 LONGEST_NAME = 34
 HOW = {
@@ -72,6 +70,7 @@ def comparison_document(found: Comparison) -> Document:
         title=f"{len(found.runs)} runs",
         answer=_answer(found),
         about=f"On the {PART_TITLES[found.role]}: {sizes_of(found)}.{against}",
+        alarms=found.alarms,
         warnings=list(_warnings(found)),
         sections=sections,
         reading=list(_reading(found)),
@@ -118,7 +117,7 @@ def runs_table(found: Comparison) -> Table:
     """One row per run with its metrics; a value is bold if it is the best and a difference is shown."""
     rows: list[Row] = [
         [
-            Cell(run.name, (f"{run.method}, preset {run.preset}",)),
+            Cell(run.name, (f"{run.method}, preset {run.preset}", _in_words(found, run))),
             *(
                 estimate_cell(one, _spread(one), strong=_is_shown_best(found, run.name, metric))
                 for metric in found.metrics
@@ -138,6 +137,13 @@ def runs_table(found: Comparison) -> Table:
         in_terminal=True,
         emphasis=True,
     )
+
+
+def _in_words(found: Comparison, run: RunScores) -> str:
+    assert found.task.in_words is not None
+    predictions = found.paired.runs[run.name].predictions.mean(axis=0)
+    values = {name: one.value for name, one in run.metrics.items()}
+    return found.task.in_words(found.paired.rows.truth, predictions, values)
 
 
 def _is_shown_best(found: Comparison, run: str, metric: Metric) -> bool:

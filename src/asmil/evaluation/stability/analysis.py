@@ -99,6 +99,14 @@ def read_stability(run: Path | str) -> RunStability:
     )
 
 
+def attention_alarms(run: Path) -> list[str]:
+    """The alarms about the attention of a run, one short sentence each; none where nothing was recorded."""
+    try:
+        return [alarm.short for alarm in read_stability(run).alarms]
+    except AsmilError:
+        return []
+
+
 def alarm_lines(stability: RunStability) -> list[str]:
     """The alarms of a run, one line per alarm, ready to print."""
     return [f"alarm: {alarm.text} {alarm.advice}" for alarm in stability.alarms]

@@ -98,12 +98,12 @@ def stability_document(stabilities: Sequence[RunStability], slide: str | None = 
         title=names[0] if len(names) == 1 else f"{len(names)} runs",
         answer=_answer(stabilities, names),
         about=f"{format_count(slides, 'recorded slide')}, {format_count(trainings, 'training')}.",
-        warnings=[
+        alarms=[
             f"{name}: {alarm.short}" if len(names) > 1 else alarm.short
             for name, stability in zip(names, stabilities, strict=True)
             for alarm in stability.alarms
-        ]
-        + _caveats(stabilities, names, slide),
+        ],
+        warnings=_caveats(stabilities, names, slide),
         sections=[Section("Movement and concentration", [_summary(stabilities, names)])],
         reading=READING,
     )
