@@ -316,3 +316,26 @@ def test_a_model_that_it_was_not_built_for_is_refused(model):
     anchor = Anchor(model)
     with pytest.raises(AsmilError, match="tokens"):
         anchor.update(nn.Sequential(model))
+
+
+def test_both_sides_compares_under_one_rule_and_sees_no_scale(model):
+    anchor = Anchor(model, normalizer="standardized_softmax", both_sides=True)
+    scores = model.attend(bag())
+    assert anchor.loss(bag(), 3.0 * scores + 1.0).abs() < 1e-5
+    assert anchor.loss(bag(), -scores) > 0.01
+
+
+def test_a_ramp_raises_the_weight_and_is_saved(model):
+    anchor = Anchor(model, ramp_epochs=4, ramp_momentum=0.5, momentum=0.9)
+    factors = []
+    for _ in range(5):
+        factors.append(anchor.ramp)
+        anchor.update(model)
+        assert anchor.momentum == (0.5 if len(factors) <= 4 else 0.9)
+        anchor.end_epoch(model)
+    assert factors == sorted(factors)
+    assert factors[0] == pytest.approx(math.exp(-5 * 0.75**2))
+    assert factors[-2:] == [1.0, 1.0]
+    restored = Anchor(model, ramp_epochs=9)
+    restored.load_state_dict(Anchor(model, ramp_epochs=9).state_dict() | {"epochs_done": torch.tensor(3)})
+    assert restored.ramp == pytest.approx(math.exp(-5 * (1 - 4 / 9) ** 2))

@@ -28,6 +28,7 @@ MODULES = {
     "softmax": lambda: build_normalizer("softmax", temperature=2.0),
     "nsf": lambda: build_normalizer("nsf"),
     "standardized_nsf": lambda: build_normalizer("standardized_nsf", kappa=3.0, offset=0.5),
+    "standardized_softmax": lambda: build_normalizer("standardized_softmax", kappa=3.0),
     "sparsemax": lambda: build_normalizer("sparsemax"),
     "entmax": lambda: build_normalizer("entmax", alpha=1.3),
     "mixture": lambda: build_normalizer("mixture"),

@@ -11,6 +11,7 @@ from asmil.attention import (
     NSF,
     AttentionStep,
     Entmax,
+    EntropyFloor,
     EntropyReward,
     FeatureMatching,
     Mixture,
@@ -190,3 +191,13 @@ def test_an_anchor_of_any_rule_pulls_the_online_attention_to_it(model, online, n
         losses.append(loss.item())
     assert all(math.isfinite(value) for value in losses)
     assert losses[-1] < 0.5 * losses[0] + 1e-3
+
+
+def test_the_entropy_floor_pushes_only_attention_below_it():
+    flat, sharp = torch.zeros(1, 50), torch.zeros(1, 50)
+    sharp[0, 0] = 30.0
+    floor = EntropyFloor(weight=2.0, floor=0.4)
+    assert floor.penalty(scored(flat)) == 0
+    assert floor.penalty(scored(sharp)) == pytest.approx(0.8, abs=1e-4)
+    single = torch.zeros(1, 1)
+    assert torch.isfinite(floor.penalty(scored(single)))

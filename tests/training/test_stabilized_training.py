@@ -142,3 +142,29 @@ def test_an_anchor_of_a_method_whose_softmax_is_built_in_is_fine():
     model, stabilizers = built("transmil", anchor={"normalizer": "sparsemax"})
     assert model.normalizer_built_in
     assert list(stabilizers) == ["anchor"]
+
+
+@pytest.mark.parametrize("method", ["abmil", "asmil"])
+@pytest.mark.parametrize("share", [1e-3, 1e6])
+def test_the_anchors_gradient_is_held_to_its_share(method, share):
+    from asmil.tasks.classification import Classification
+    from asmil.training.gradients import StepGradients
+
+    model, stabilizers = built(method, anchor={"normalizer": "nsf", "weight": 50.0})
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+    model.eval()
+    task, target = Classification(("a", "b")), torch.tensor([1])
+
+    def gradient(**options):
+        model.zero_grad()
+        steps = StepGradients(model, task, options.pop("stabilizers", stabilizers), False, False, **options)
+        steps.of_one(bag(model), target, 1)
+        return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+    own, both, capped = gradient(stabilizers={}), gradient(), gradient(anchor_share=share)
+    if share > 1:
+        torch.testing.assert_close(capped, both)
+    else:
+        assert 0 < (capped - own).norm() <= 1.01 * share * own.norm()

@@ -25,13 +25,14 @@ from asmil.attention.normalizers import (
     standardized_nsf,
 )
 from asmil.attention.stabilizer import AttentionStep, Stabilizer
-from asmil.attention.stabilizers import EntropyReward, FeatureMatching, ScorePenalty, TemporalEnsemble
+from asmil.attention.stabilizers import EntropyFloor, EntropyReward, FeatureMatching, ScorePenalty, TemporalEnsemble
 
 __all__ = [
     "NSF",
     "Anchor",
     "AttentionStep",
     "Entmax",
+    "EntropyFloor",
     "EntropyReward",
     "FeatureMatching",
     "Mixture",

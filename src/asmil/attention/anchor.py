@@ -9,6 +9,7 @@ is the normalized sigmoid and that of the model is softmax.
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any, Literal
 
@@ -42,6 +43,9 @@ class Anchor(EmaCopy):
     update: "step" moves the anchor at each `update`, "epoch" at each `end_epoch`, "never" keeps it as it started
     divergence: "kl", or "cross_entropy" (same gradient, another value)
     reduction: "sum" over tiles as published, or "mean", which divides by the number of unmasked tiles as well
+    both_sides: the online scores are compared under the anchor's normalizer too, not under the model's own
+    ramp_epochs: the weight rises over so many epochs, by exp(-5 (1 - e / E)^2) in epoch e, as in Mean Teacher
+    ramp_momentum: the momentum during the ramp; default: the same as after it
 
     The anchor keeps only what the scores depend on: the first bag shows which parameters are read, and the copies of
     all others are dropped. It is in eval mode, has no gradients, moves with `.to()`, and its state dict restores it,
@@ -59,6 +63,9 @@ class Anchor(EmaCopy):
         divergence: Literal["kl", "cross_entropy"] = "kl",
         reduction: Literal["sum", "mean"] = "sum",
         scores: Read | None = None,
+        both_sides: bool = False,
+        ramp_epochs: int = 0,
+        ramp_momentum: float | None = None,
     ) -> None:
         model = unwrapped(model)
         if scores is None and not callable(getattr(model, "attend", None)):
@@ -73,17 +80,46 @@ class Anchor(EmaCopy):
                 "an anchor is; use it in the online model and give the anchor nsf or softmax"
             )
         self.weight = weight
+        self.ramp_epochs = ramp_epochs
+        self._momenta = (momentum if ramp_momentum is None else ramp_momentum, momentum)
+        self._epochs = 0
+        if ramp_epochs:
+            self.register_buffer("epochs_done", torch.zeros((), dtype=torch.int64))
+            self.register_load_state_dict_post_hook(_take_over_epochs)  # type: ignore[no-untyped-call]
         self.divergence = divergence
         self.reduction = reduction
         self._looked_for_weights = False
         # In a tuple, so that the online model's own module is not registered (saved, moved) here.
-        online = getattr(model, "normalizer", None)
+        online = self.normalizer if both_sides else getattr(model, "normalizer", None)
         self._online_normalizer = (online if isinstance(online, Normalizer) else Softmax(),)
         if self._online_normalizer[0].sparse:
             raise AsmilError(
                 f"an anchor cannot hold {type(self._online_normalizer[0]).__name__} attention: where it gives a tile "
                 "the weight 0 the divergence is infinite; give the online model softmax, nsf or mixture"
             )
+
+    epochs_done: Tensor
+
+    @property
+    def ramp(self) -> float:
+        """The factor of the weight: 1 without a ramp or after it."""
+        if self._epochs >= self.ramp_epochs:
+            return 1.0
+        return math.exp(-5.0 * (1.0 - (self._epochs + 1) / self.ramp_epochs) ** 2)
+
+    def update(self, model: nn.Module) -> None:
+        """To be called after every optimizer step."""
+        self.momentum = self._momenta[self._epochs >= self.ramp_epochs]
+        super().update(model)
+
+    def end_epoch(self, model: nn.Module) -> None:
+        """To be called after every epoch."""
+        self.momentum = self._momenta[self._epochs >= self.ramp_epochs]
+        super().end_epoch(model)
+        if self.ramp_epochs:
+            # beside the buffer, which is saved, a plain number: reading a buffer waits for a GPU
+            self._epochs += 1
+            self.epochs_done += 1
 
     def attend(self, bag: Any) -> Tensor:
         """The anchor's own scores of a bag, A x N."""
@@ -125,15 +161,15 @@ class Anchor(EmaCopy):
             padding = (mask == 0).to(scores.device)
             scores, target_scores = (one.masked_fill(padding, -torch.inf) for one in (scores, target_scores))
         per_row = self._per_row(target_scores, scores)
-        return self.weight * (per_row.mean() if rows is None else per_row[rows].mean())
+        return self.weight * self.ramp * (per_row.mean() if rows is None else per_row[rows].mean())
 
     def batch_loss(self, target_scores: Tensor, scores: Tensor, rows: Tensor | None = None) -> Tensor:
         """The mean of `loss` over B bags: both scores B x A x N, minus infinity for padding; rows: B x A."""
         per_row = self._per_row(target_scores.flatten(0, 1), scores.flatten(0, 1)).view(scores.shape[:2])
         if rows is None:
-            return self.weight * per_row.mean()
+            return self.weight * self.ramp * per_row.mean()
         counted = rows.to(per_row.dtype)
-        return self.weight * ((per_row * counted).sum(dim=1) / counted.sum(dim=1)).mean()
+        return self.weight * self.ramp * ((per_row * counted).sum(dim=1) / counted.sum(dim=1)).mean()
 
     def _per_row(self, target_scores: Tensor, scores: Tensor) -> Tensor:
         """The divergence of every row, from the scores of the anchor and of the model in training."""
@@ -165,6 +201,11 @@ class Anchor(EmaCopy):
                 AsmilWarning,
                 stacklevel=3,
             )
+
+
+def _take_over_epochs(module: nn.Module, incompatible_keys: Any) -> None:
+    assert isinstance(module, Anchor)
+    module._epochs = int(module.epochs_done)
 
 
 def _attend(model: Any, bag: Any) -> Tensor:

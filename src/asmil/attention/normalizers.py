@@ -217,6 +217,22 @@ class StandardizedNSF(Normalizer):
         return log_standardized_nsf(scores, self.kappa, self.offset)
 
 
+class StandardizedSoftmax(Normalizer):
+    """`softmax(kappa (z - mean) / sd)` per row of a bag: neither the level nor the scale of the scores matters."""
+
+    options = ("kappa",)
+
+    def __init__(self, kappa: float = 2.0) -> None:
+        super().__init__()
+        self.kappa = _positive("kappa", kappa)
+
+    def forward(self, scores: Tensor) -> Tensor:
+        return torch.softmax(self.kappa * _standardized(scores), dim=-1)
+
+    def log(self, scores: Tensor) -> Tensor:
+        return torch.log_softmax(self.kappa * _standardized(scores), dim=-1)
+
+
 class Entmax(Normalizer):
     """Sparse attention, `alpha` from 1 (softmax) to 2 (sparsemax)."""
 
@@ -268,6 +284,7 @@ NORMALIZERS: dict[str, type[Normalizer]] = {
     "softmax": Softmax,
     "nsf": NSF,
     "standardized_nsf": StandardizedNSF,
+    "standardized_softmax": StandardizedSoftmax,
     "sparsemax": Sparsemax,
     "entmax": Entmax,
     "mixture": Mixture,

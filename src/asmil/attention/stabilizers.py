@@ -4,6 +4,7 @@
     features   KL(softmax(f' / t') || softmax(f / t)) over the channels of the bag feature f; f' is that of a moving
                copy of the model, as in MHIM. Different attentions can have the same bag feature (see `asmil affine`)
     entropy    sum_i a_i log a_i, as in AEM: rewards attention for spreading
+    entropy_floor   max(0, floor - H(a) / ln N): pushes only attention whose relative entropy lies below the floor
     l2         mean_i z_i^2: keeps scores small, and attention with them
 
 Terms of the attention are averaged over the rows of the scores.
@@ -107,6 +108,21 @@ class EntropyReward(Stabilizer):
 
     def penalty(self, step: AttentionStep) -> Tensor:
         return self.weight * _mean(divergences.negative_entropy(step.log_attention), step.rows)
+
+
+class EntropyFloor(Stabilizer):
+    """Keeps attention from gathering on a few tiles: no effect while its relative entropy is above the floor."""
+
+    def __init__(self, weight: float = 1.0, floor: float = 0.5) -> None:
+        super().__init__()
+        self.weight = weight
+        self.floor = floor
+
+    def penalty(self, step: AttentionStep) -> Tensor:
+        log_attention = step.log_attention
+        n_tiles = (log_attention != -torch.inf).sum(dim=-1).clamp_min(2)
+        relative = -divergences.negative_entropy(log_attention) / n_tiles.log()
+        return self.weight * _mean((self.floor - relative).clamp_min(0), step.rows)
 
 
 class ScorePenalty(Stabilizer):

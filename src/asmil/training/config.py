@@ -93,7 +93,7 @@ class NormalizerConfig(Settings):
     normalizer: str
     temperature: float = Field(1.0, gt=0, description="divides the scores, of softmax and nsf")
     alpha: float = Field(1.5, gt=1, le=2, description="of entmax: the larger, the fewer tiles")
-    kappa: float = Field(2.0, gt=0, description="of standardized_nsf: how sharp the border is")
+    kappa: float = Field(2.0, gt=0, description="of standardized_nsf and standardized_softmax: how sharp they are")
     offset: float = Field(1.0, description="of standardized_nsf: the border, in standard deviations above the mean")
 
     @model_validator(mode="after")
@@ -127,7 +127,9 @@ class AnchorConfig(NormalizerConfig):
     """The anchor that the attention is held to; `normalizer: none` trains without one."""
 
     unnamed = "none"
-    normalizer: Literal["none", "softmax", "nsf", "standardized_nsf", "sparsemax", "entmax"] = "none"
+    normalizer: Literal["none", "softmax", "nsf", "standardized_nsf", "standardized_softmax", "sparsemax", "entmax"] = (
+        "none"
+    )
     momentum: float = Field(0.999, ge=0, le=1)
     weight: float = Field(1.0, ge=0, description="beta")
     update: Literal["step", "epoch", "never"] = "step"
@@ -135,6 +137,12 @@ class AnchorConfig(NormalizerConfig):
     divergence: Literal["kl", "cross_entropy"] = "kl"
     reduction: Literal["sum", "mean"] = Field("sum", description="over tiles")
     rows: Literal["all", "kept"] = Field("all", description="which tokens enter the average")
+    both_sides: bool = Field(False, description="compare the online scores under the anchor's normalizer too")
+    ramp_epochs: int = Field(0, ge=0, description="epochs over which the weight rises, as in Mean Teacher")
+    ramp_momentum: float | None = Field(None, ge=0, le=1, description="momentum during the ramp")
+    gradient_share: float | None = Field(
+        None, gt=0, description="largest norm of the anchor's gradient, as a share of the norm of the loss's own"
+    )
 
 
 class TemporalConfig(Settings):
@@ -159,6 +167,13 @@ class EntropyConfig(Settings):
     weight: float = Field(0.0, ge=0)
 
 
+class EntropyFloorConfig(Settings):
+    """Pushes attention whose relative entropy H / ln N lies below a floor."""
+
+    weight: float = Field(0.0, ge=0)
+    floor: float = Field(0.5, gt=0, lt=1)
+
+
 class L2Config(Settings):
     """Penalizes the mean square of the scores."""
 
@@ -171,6 +186,7 @@ class StabilizersConfig(Settings):
     temporal: TemporalConfig = TemporalConfig()
     features: FeaturesConfig = FeaturesConfig()
     entropy: EntropyConfig = EntropyConfig()
+    entropy_floor: EntropyFloorConfig = EntropyFloorConfig()
     l2: L2Config = L2Config()
 
 
@@ -283,6 +299,8 @@ class RunConfig(Settings):
     def _comparisons_need_company(self) -> RunConfig:
         if self.task.chosen_loss == "cox" and self.training.bags_per_step < 2:
             raise ValueError("task.loss = cox compares patients of a step; set training.accumulate to 2 or more")
+        if self.anchor.gradient_share is not None and (self.task.chosen_loss == "cox" or self.training.batch > 1):
+            raise ValueError("anchor.gradient_share needs single bags: neither task.loss = cox nor training.batch")
         return self
 
 

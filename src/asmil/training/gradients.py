@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -36,6 +36,7 @@ class StepGradients:
 
     kept_rows: whether only the rows of scores that a method kept in this pass are held steady
     autocast: whether products run in bf16
+    anchor_share: largest norm of the anchor's gradient, as a share of that of the rest; None: no limit
     """
 
     model: MILModel
@@ -43,6 +44,7 @@ class StepGradients:
     stabilizers: Mapping[str, Stabilizer]
     kept_rows: bool
     autocast: bool
+    anchor_share: float | None = None
 
     def of_one(self, bag: Bag, target: Tensor, size: int) -> tuple[Output, Parts]:
         """Add the gradient of one bag of a step of `size` bags, and free what it needed at once."""
@@ -50,7 +52,10 @@ class StepGradients:
             output, penalties = self._forward(bag)
             loss = self.model.loss([output], target, self.task)
             total = sum(penalties.values(), loss.total)
-        (total / size).backward()
+        if self.anchor_share is not None and "anchor" in penalties:
+            self._add_capped((total - penalties["anchor"]) / size, penalties["anchor"] / size)
+        else:
+            (total / size).backward()
         return output, {"loss": total, **loss.parts, **penalties}
 
     def of_all(self, bags: Sequence[Bag], targets: Tensor) -> tuple[Output, list[Parts]]:
@@ -110,5 +115,31 @@ class StepGradients:
         step = AttentionStep(bag, scores, output.embedding, self.model.normalizer, rows)
         return output, {name: stabilizer.penalty(step) for name, stabilizer in self.stabilizers.items()}
 
+    def _add_capped(self, own: Tensor, anchor: Tensor) -> None:
+        """Add both gradients, that of the anchor scaled down to its share.
+
+        Norms are over the parameters that the anchor's gradient reaches: the path to the scores.
+        """
+        assert self.anchor_share is not None
+        parameters = [one for one in self.model.parameters() if one.requires_grad]
+        of_own = torch.autograd.grad(own, parameters, retain_graph=True, allow_unused=True)
+        of_anchor = torch.autograd.grad(anchor, parameters, allow_unused=True)
+        reached = [pair for pair in zip(of_own, of_anchor, strict=True) if pair[1] is not None]
+        if reached:
+            limit = self.anchor_share * _norm(pair[0] for pair in reached)
+            factor = (limit / _norm(pair[1] for pair in reached).clamp_min(1e-30)).clamp_max(1.0)
+        for parameter, mine, pull in zip(parameters, of_own, of_anchor, strict=True):
+            parts = [part for part in (mine, None if pull is None else factor * pull) if part is not None]
+            if parts:
+                added = torch.stack(parts).sum(dim=0)
+                parameter.grad = added if parameter.grad is None else parameter.grad + added
+
     def _autocast(self, features: Tensor) -> torch.autocast:
         return torch.autocast(features.device.type, dtype=torch.bfloat16, enabled=self.autocast)
+
+
+def _norm(gradients: Iterable[Tensor | None]) -> Tensor:
+    """The norm of some gradients together; a missing one is 0."""
+    norms = [torch.linalg.vector_norm(one.float()) for one in gradients if one is not None] or [torch.zeros(())]
+    total: Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return total

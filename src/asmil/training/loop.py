@@ -107,7 +107,9 @@ class Trainer:
             refuse_batches(self.model, f"training.batch = {self.settings.batch}")
             refuse_single_bags(self.stabilizers)
         kept_rows = self.config.anchor.rows == "kept"
-        self.gradients = StepGradients(self.model, self.task, self.stabilizers, kept_rows, self.autocast)
+        self.gradients = StepGradients(
+            self.model, self.task, self.stabilizers, kept_rows, self.autocast, self.config.anchor.gradient_share
+        )
 
     def fit(self, train: LabeledBags, val: LabeledBags | None) -> int:
         """Train to the end; returns the epoch (1-based) whose weights the model then has.

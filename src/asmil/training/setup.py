@@ -9,7 +9,7 @@ import torch
 
 from asmil.attention.anchor import Anchor
 from asmil.attention.stabilizer import Stabilizer
-from asmil.attention.stabilizers import EntropyReward, FeatureMatching, ScorePenalty, TemporalEnsemble
+from asmil.attention.stabilizers import EntropyFloor, EntropyReward, FeatureMatching, ScorePenalty, TemporalEnsemble
 from asmil.bf16 import has_bf16, require_bf16
 from asmil.errors import AsmilError
 from asmil.models.base import MILModel, Stage
@@ -81,6 +81,9 @@ def _anchor(config: RunConfig, model: MILModel, seed: int) -> Anchor:
         update=settings.update,
         divergence=settings.divergence,
         reduction=settings.reduction,
+        both_sides=settings.both_sides,
+        ramp_epochs=settings.ramp_epochs,
+        ramp_momentum=settings.ramp_momentum,
     )
 
 
@@ -99,6 +102,7 @@ STABILIZERS: dict[str, Callable[[RunConfig, MILModel, int], Stabilizer]] = {
     "temporal": _temporal,
     "features": lambda config, model, seed: FeatureMatching(model, **config.stabilizers.features.model_dump()),
     "entropy": lambda config, model, seed: EntropyReward(config.stabilizers.entropy.weight),
+    "entropy_floor": lambda config, model, seed: EntropyFloor(**config.stabilizers.entropy_floor.model_dump()),
     "l2": lambda config, model, seed: ScorePenalty(config.stabilizers.l2.weight),
 }
 """Every stabilizer that the settings know, in the order in which their parts of the loss are noted."""

@@ -85,6 +85,9 @@ def write_synthetic(
 def _noted(config: SyntheticConfig, task: SyntheticTask, survival: SurvivalConfig) -> dict[str, Any]:
     """The settings of the cohort; those of classes are noted as they were before there were other tasks."""
     noted = config.model_dump(mode="json")
+    for name in ("quota", "test_sites"):  # newer than the others: folders of before do not have them
+        if getattr(config, name) == type(config).model_fields[name].default:
+            del noted[name]
     if task != "classification":
         noted["task"] = task
     if task == "survival":

@@ -11,8 +11,7 @@ from enum import IntEnum
 from asmil.cohort.synthetic.settings import SyntheticConfig
 from asmil.synthetic_plan import PlannedSlide, generator, parts_by_quota, patient_name, slide_name
 
-SPLIT_QUOTA = {"train": 200, "val": 65, "test": 100}
-"""Met exactly every 73 slides."""
+PARTS = ("train", "val", "test")
 SLIDES_IN_UNIT = 2
 
 
@@ -48,8 +47,9 @@ def plan_slides(config: SyntheticConfig) -> list[SlidePlan]:
     """
     first_slide_of: dict[tuple[int, int, int], int] = {}
     plans = []
-    for index, (split, rank) in enumerate(parts_by_quota(config.slides, SPLIT_QUOTA)):
-        part = list(SPLIT_QUOTA).index(split)
+    quota = dict(zip(PARTS, config.quota, strict=True))
+    for index, (split, rank) in enumerate(parts_by_quota(config.slides, quota)):
+        part = PARTS.index(split)
         unit, member = divmod(rank, SLIDES_IN_UNIT)
         if _is_paired(config, part, unit):
             member = 0
@@ -81,10 +81,10 @@ def _label(config: SyntheticConfig, part: int, unit: int) -> int:
 
 
 def _site(config: SyntheticConfig, split: str, label: int, address: tuple[int, int, int]) -> int:
-    """Site of a patient: the unseen one at test; in training, sites s = label (mod classes) are preferred."""
-    if split == "test":
-        return config.sites
+    """Site of a patient: an unseen one at test; in training, sites s = label (mod classes) are preferred."""
     rng = generator(config.seed, Stream.PATIENT, *address, 0)
+    if split == "test":
+        return config.sites + (int(rng.integers(config.test_sites)) if config.test_sites > 1 else 0)
     preferred = [site for site in range(config.sites) if site % config.classes == label]
     if split == "train" and preferred and rng.random() < config.site_bias:
         return int(rng.choice(preferred))

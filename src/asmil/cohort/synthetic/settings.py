@@ -19,14 +19,15 @@ Shift = Annotated[float, Field(ge=0)]
 class SyntheticConfig(Settings):
     """Settings of a synthetic cohort. Lengths in feature space are in units of the isotropic tile noise.
 
-    slides: all parts together; they are split 200 : 65 : 100 into train, val and test
+    slides: all parts together; they are split 200 : 65 : 100 into train, val and test, or as `quota` says
     classes: 2 (normal, tumor) or 3 ordered ones (benign, atypical, malignant)
     width: number of features of a tile
     tiles_min, tiles_max: the number of tiles is log-uniform between them
     witness_min, witness_max: the share of lesion tiles on a slide that has any is log-uniform between them
     difficulty: `easy`, `medium`, `hard`, or a number: the distance of a tumor morphology from the normal
         tissue it resembles is 4 / difficulty standard deviations of that tissue (Mahalanobis)
-    sites: number of sites of the training and validation parts; the test part has one more, unseen
+    sites: number of sites of the training and validation parts
+    test_sites: number of further sites, unseen, of the test part
     site_bias: probability that a training patient comes from a site chosen by the label
     site_shift, stain_shift, patient_shift: expected length of the offsets a slide's tiles all share
     paired: probability that two neighboring slides of a part are of one patient
@@ -42,6 +43,8 @@ class SyntheticConfig(Settings):
     witness_max: float = Field(0.20, gt=0, le=0.5)
     difficulty: float | str = "medium"
     sites: int = Field(4, ge=1)
+    test_sites: int = Field(1, ge=1)
+    quota: tuple[int, int, int] = (200, 65, 100)
     site_bias: Share = 0.6
     site_shift: Shift = 1.5
     stain_shift: Shift = 1.0
@@ -63,6 +66,8 @@ class SyntheticConfig(Settings):
             raise ValueError(f"tiles_min {self.tiles_min} is above tiles_max {self.tiles_max}")
         if self.witness_min > self.witness_max:
             raise ValueError(f"witness_min {self.witness_min} is above witness_max {self.witness_max}")
+        if min(self.quota) < 0 or not sum(self.quota):
+            raise ValueError(f"quota {list(self.quota)}: give three whole numbers from 0 on, not all 0")
         return self
 
     @property

@@ -132,7 +132,7 @@ class _EmbedAndAttend(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor | None) -> tuple[Tensor | None, Tensor, Tensor, Tensor]:
         features, embedding, vectors, embedded, pooled = ctx.saved_tensors
-        both, ctx.both = ctx.both, None
+        both = ctx.both  # kept: the graph may be walked again
         d_scores, d_pooled = upstream
         d_pooled = torch.zeros_like(pooled) if d_pooled is None else d_pooled
         gradient, attention = both.chunk(2)

@@ -1,0 +1,298 @@
+"""What is measured on a finished run: one set of numbers for each training (fold and seed).
+
+    slides         metrics of the task on test slides (test_auc, test_f1, ...) and validation slides (val_auc, ...)
+    attention      how recorded attention moves and how wide it is (jsd_late, effective_share, ...)
+    tiles          heat maps of test slides against the truth of the tiles (tile_auc, dice, specificity, no_missed, ...)
+    froc           lesion-level FROC of test slides; needs one seed per run folder
+    learning       the course of the validation metrics: best epoch, fall from the best to the last
+    bag_features   silhouette of the classes in recorded bag features, at the first, middle and last recording
+    seconds        seconds of an epoch
+    mixture        share of softmax in a trained mixture (zeta)
+
+`tiles` and `froc` read `tile_truth.parquet` beside the manifest, which synthetic cohorts have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from asmil.errors import AsmilError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pandas as pd
+
+    from asmil.cohort.manifest import Cohort
+    from asmil.evaluation.stability.analysis import RunStability
+    from asmil.training.prediction import RunPredictor
+
+Training = tuple[int, int]
+"""Fold and seed."""
+Numbers = dict[Training, dict[str, float]]
+TRUTH_FILE = "tile_truth.parquet"
+THRESHOLD = 0.5
+SMALL_FOCUS = 4
+"""Foci of at most so many tiles count as small."""
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A run folder whose trainings have ended, and the cohort behind it; everything is read when it is needed."""
+
+    folder: Path
+    manifest: Path
+    features: Path | None
+    task: str
+    device: str = "auto"
+
+    @cached_property
+    def predictions(self) -> pd.DataFrame:
+        """One row per slide, fold and seed."""
+        from asmil.training.prediction_table import read_predictions
+
+        return read_predictions(self.folder / "predictions.parquet")
+
+    @cached_property
+    def stability(self) -> RunStability:
+        """The recorded attention in numbers."""
+        from asmil.evaluation.stability import read_stability
+
+        return read_stability(self.folder)
+
+    @cached_property
+    def predictor(self) -> RunPredictor:
+        """The trained models."""
+        from asmil.training.prediction import RunPredictor
+
+        return RunPredictor(self.folder, self.device)
+
+    @cached_property
+    def cohort(self) -> Cohort:
+        """The slides, without their outcomes."""
+        from asmil.cohort.manifest import load_cohort
+
+        return load_cohort(self.manifest, self.features, self.task)  # type: ignore[arg-type]
+
+    @cached_property
+    def tile_truth(self) -> pd.DataFrame:
+        """slide, tile, tumor, focus of every tile."""
+        import pandas as pd
+
+        path = self.manifest.parent / TRUTH_FILE
+        if not path.is_file():
+            raise AsmilError(f"{path} is missing: the measures tiles and froc need the truth of the tiles")
+        return pd.read_parquet(path)
+
+    def epochs(self) -> Mapping[Training, list[dict[str, Any]]]:
+        """The log of every training, one record per epoch."""
+        from asmil.training.epoch_log import read_epochs
+        from asmil.training.layout import RunLayout
+
+        return {(fold, seed): read_epochs(path / "metrics.jsonl") for fold, seed, path in self._trainings(RunLayout)}
+
+    def _trainings(self, layout: Any) -> Any:
+        return layout(self.folder).trainings()
+
+
+def measure_slides(run: FinishedRun) -> Numbers:
+    """The metrics of the task on the test and validation part of every training."""
+    import numpy as np
+
+    from asmil.tasks.prediction_format import prediction_format
+    from asmil.training.finished_run import read_run
+
+    read = read_run(run.folder)
+    form = prediction_format(read.kind, read.classes)
+    found: Numbers = {}
+    for (fold, seed, role), part in run.predictions.groupby(["fold", "seed", "role"]):
+        truth, predicted, weights = form.truth(part), form.predictions(part), np.ones((1, len(part)))
+        numbers = found.setdefault(_training(fold, seed), {})
+        for metric in form.metrics:
+            if metric.function is not None:
+                numbers[f"{role}_{SHORT.get(metric.name, metric.name)}"] = _defined(
+                    metric.function, truth, predicted, weights
+                )
+    return found
+
+
+SHORT = {"macro_auc": "auc", "macro_f1": "f1"}
+"""Short names of metrics in the columns of a table."""
+
+
+def _training(fold: Any, seed: Any) -> Training:
+    return int(fold), int(seed)
+
+
+def _defined(function: Callable[..., Any], *given: Any) -> float:
+    """The value, or nan where slides of a single class leave it undefined."""
+    try:
+        return float(function(*given)[0])
+    except AsmilError:
+        return float("nan")
+
+
+def measure_attention(run: FinishedRun) -> Numbers:
+    """Means over the recorded slides; see docs/stability.md for the columns."""
+    columns = ["jsd_mean", "jsd_late", "jsd_relative", "effective_share", "peak_n", "gini", "top1_mass"]
+    found: Numbers = {}
+    for (fold, seed), part in run.stability.slides.groupby(["fold", "seed"]):
+        found[_training(fold, seed)] = {name: float(part[name].mean()) for name in columns}
+    for (fold, seed), part in run.stability.times.groupby(["fold", "seed"]):
+        last = part[part["epoch"] == part["epoch"].max()]
+        found[_training(fold, seed)]["ce_end"] = float(last["ce"].mean())
+    return found
+
+
+def measure_tiles(run: FinishedRun) -> Numbers:
+    """Heat maps of test slides against the truth of the tiles: ranking, and masks at 0.5 of the min-max scaled map."""
+    import numpy as np
+
+    from asmil.cohort.features import read_bag
+    from asmil.models.inference import infer
+
+    tested = set(run.predictions.query("role == 'test'")["slide"].astype(str))
+    by_slide = {str(slide): part for slide, part in run.tile_truth.groupby("slide")}
+    values: dict[Training, dict[str, list[float]]] = {}
+    for slide in run.cohort.slides:
+        if slide.slide not in tested and slide.patient not in tested:
+            continue
+        truth = by_slide[slide.slide].sort_values("tile")
+        bag = read_bag(slide.source, slide.slide, slide.mpp)
+        for one in run.predictor.trained:
+            if one.model.has_heatmap:
+                output = infer(one.model, one.model.prepare(bag), run.predictor.device)
+                heat = one.model.heatmap(output).detach().double().cpu().numpy()
+                kept = values.setdefault((one.fold, one.seed), {})
+                for name, value in slide_tile_numbers(heat, truth).items():
+                    kept.setdefault(name, []).append(value)
+    return {training: {name: float(np.mean(v)) for name, v in of.items() if v} for training, of in values.items()}
+
+
+def slide_tile_numbers(heat: npt.NDArray[np.float64], truth: pd.DataFrame) -> dict[str, float]:
+    """The numbers of one slide: those of lesions if it has any, else its specificity.
+
+    heat: N values of the heat map; truth: N rows with tumor and focus (the number of the focus, 0 or below: none)
+    """
+    import numpy as np
+
+    from asmil.tasks.metrics import auc_per_class
+
+    lesion = truth["tumor"].to_numpy(dtype=bool)
+    span = float(np.ptp(heat))
+    positive = (heat - heat.min()) / span >= THRESHOLD if span > 0 else np.zeros(len(heat), dtype=bool)
+    if not lesion.any():
+        return {"specificity": float(1 - positive.mean())}
+    share = np.clip(heat, 0, None)
+    share = share / share.sum() if share.sum() > 0 else np.full(len(heat), 1 / len(heat))
+    entropy = float(-(share * np.log(np.maximum(share, 1e-300))).sum())
+    numbers = {
+        "tile_auc": float(auc_per_class(lesion.astype(np.int64), np.stack([-heat, heat], axis=1))[1]),
+        "dice": float(2 * (positive & lesion).sum() / (positive.sum() + lesion.sum())),
+        "map_effective_share": float(np.exp(entropy) / len(heat)),
+    }
+    focus = truth["focus"].to_numpy()
+    hits = {int(one): (int((focus[lesion] == one).sum()), bool(positive[lesion & (focus == one)].any()))
+            for one in np.unique(focus[lesion])}  # fmt: skip
+    numbers["no_missed"] = float(all(hit for _, hit in hits.values()))
+    for name, chosen in (
+        ("small_foci_found", [hit for size, hit in hits.values() if size <= SMALL_FOCUS]),
+        ("large_foci_found", [hit for size, hit in hits.values() if size > SMALL_FOCUS]),
+    ):
+        if chosen:
+            numbers[name] = float(np.mean(chosen))
+    return numbers
+
+
+def measure_froc(run: FinishedRun) -> Numbers:
+    """FROC, Dice and specificity as `asmil localize` reports them, for a run of one training."""
+    from asmil.evaluation.localization.localize import LocalizeSettings, localize_run
+
+    if len(run.predictor.trained) != 1:
+        raise AsmilError("the measure froc needs one seed per run folder; set group_seeds: false and folds: 1")
+    one = run.predictor.trained[0]
+    settings = LocalizeSettings(
+        truth=run.manifest.parent / TRUTH_FILE,
+        cohort=None,
+        features=run.features,
+        resamples=1,
+        device=run.device,
+    )
+    numbers = localize_run(run.folder, settings, n_masks=0).summary.scaled["minmax"].numbers
+    return {(one.fold, one.seed): {"froc": numbers["froc"].value}}
+
+
+def measure_learning(run: FinishedRun) -> Numbers:
+    """For every validation metric: its best value, its last, the fall between, and the epoch of the best."""
+    found: Numbers = {}
+    for training, records in run.epochs().items():
+        numbers: dict[str, float] = {}
+        courses = [record["val"] for record in records if record["val"]]
+        for name in ("auc", "f1", "c_index"):
+            values = [course[name] for course in courses if course.get(name) is not None]
+            if values:
+                best = max(values)
+                numbers |= {
+                    f"val_{name}_best": best,
+                    f"val_{name}_fall": best - values[-1],
+                    f"val_{name}_best_epoch": float(values.index(best) + 1),
+                }
+        found[training] = numbers
+    return found
+
+
+def measure_bag_features(run: FinishedRun) -> Numbers:
+    """The silhouette of the classes in the recorded bag features, by part, at three recordings."""
+    from asmil.evaluation.stability.bag_features import silhouettes
+
+    found: Numbers = {}
+    for training in run.stability.trainings:
+        last = len(training.record.epochs) - 1
+        places = {"first": 0, "middle": last // 2, "last": last}
+        found[training.fold, training.seed] = {
+            f"silhouette_{role}_{when}": value
+            for when, place in places.items()
+            for role, value in silhouettes(training.record, place).items()
+        }
+    return found
+
+
+def measure_seconds(run: FinishedRun) -> Numbers:
+    """The median of the seconds of an epoch, and those of all epochs."""
+    import numpy as np
+
+    return {
+        training: {
+            "epoch_seconds": float(np.median([record["seconds"] for record in records])),
+            "training_seconds": float(sum(record["seconds"] for record in records)),
+        }
+        for training, records in run.epochs().items()
+    }
+
+
+def measure_mixture(run: FinishedRun) -> Numbers:
+    """The share of softmax at the end, for models with a trained mixture; nothing for others."""
+    found: Numbers = {}
+    for training, records in run.epochs().items():
+        zeta = records[-1].get("zeta")
+        found[training] = {} if zeta is None else {"zeta": float(zeta)}
+    return found
+
+
+Measure = Callable[[FinishedRun], Numbers]
+MEASURES: dict[str, Measure] = {
+    "slides": measure_slides,
+    "attention": measure_attention,
+    "tiles": measure_tiles,
+    "froc": measure_froc,
+    "learning": measure_learning,
+    "bag_features": measure_bag_features,
+    "seconds": measure_seconds,
+    "mixture": measure_mixture,
+}
+ONE_SEED = frozenset({"froc"})
+"""Measures that need one seed per run folder."""

@@ -1,0 +1,166 @@
+"""A sweep from its settings to its table, on whatever engine."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from pathlib import Path
+
+from asmil.engine import Engine
+from asmil.errors import AsmilError
+from asmil.experiments.measures import ONE_SEED
+from asmil.experiments.optuna_search import Proposals
+from asmil.experiments.plan import (
+    COHORT_FOLDER,
+    Point,
+    TrainingJob,
+    Trial,
+    grid_points,
+    jobs_of,
+    random_points,
+    trials_of,
+)
+from asmil.experiments.settings import CohortConfig, SweepConfig
+from asmil.experiments.store import FAILURE_FILE, is_done, read_rows, write_failure, write_parquet, write_table
+from asmil.experiments.worker import STOPPED, CohortJob, SweepWorker
+
+TABLE_EVERY_S = 2.0
+USUAL_WIDTH = 384
+
+
+@dataclass(frozen=True)
+class JobEnd:
+    """How a job ended: done (perhaps before), stopped by the time limit, or failed."""
+
+    job: TrainingJob
+    status: str
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class SweepFolder:
+    """A sweep and its folder.
+
+    on_gpu: whether trainings run on GPUs, where fused kernels train all seeds of a trial together
+    """
+
+    config: SweepConfig
+    out: Path
+    on_gpu: bool
+
+    def jobs(self, points: Sequence[Point]) -> list[TrainingJob]:
+        """The jobs of some points."""
+        return jobs_of(self.config, trials_of(self.config, points), self.out, self._groups_seeds)
+
+    def _groups_seeds(self, trial: Trial) -> bool:
+        if ONE_SEED & set(self.config.measures):
+            return False
+        if self.config.group_seeds != "auto":
+            return self.config.group_seeds
+        return self.on_gpu and trains_fused(self.config.cohorts[trial.cohort], trial)
+
+    def run(self, engine: Engine, seconds: float | None = None) -> Iterator[JobEnd]:
+        """Train and measure what is not done yet; the table grows while jobs end.
+
+        seconds: begin no training after so long and stop those that run at the end of their epoch
+        """
+        deadline = None if seconds is None else time.time() + seconds
+        self.write_cohorts(engine)
+        search = self.config.search
+        if search.strategy != "optuna":
+            yield from run_jobs(self.fixed_jobs(), engine, deadline)
+            return
+        proposals = Proposals(search, self.out)
+        while points := proposals.next_points():
+            jobs = self.jobs(points)
+            yield from run_jobs(jobs, engine, deadline)
+            if not all(is_done(job) for job in jobs):
+                return
+            proposals.tell({i: [row for job in self.jobs([p]) for row in read_rows(job)] for i, p in enumerate(points)})
+
+    def fixed_jobs(self) -> list[TrainingJob]:
+        """All jobs of a grid or a random search."""
+        search = self.config.search
+        return self.jobs(grid_points(search) if search.strategy == "grid" else random_points(search))
+
+    def write_cohorts(self, engine: Engine) -> None:
+        """Write the synthetic cohorts that are not there yet."""
+        _write_cohorts(self.cohort_jobs(), engine)
+
+    def cohort_jobs(self) -> list[CohortJob]:
+        """The synthetic cohorts of the sweep."""
+        return [
+            CohortJob(
+                (self.out / COHORT_FOLDER / name).absolute(),
+                cohort.synthetic,
+                cohort.task,
+                cohort.survival,
+            )
+            for name, cohort in self.config.cohorts.items()
+            if cohort.synthetic is not None
+        ]
+
+
+def run_together(folders: Sequence[SweepFolder], engine: Engine, seconds: float | None = None) -> Iterator[JobEnd]:
+    """Several sweeps without Optuna in one pool of workers, a job of each in turn."""
+    deadline = None if seconds is None else time.time() + seconds
+    cohorts = {job.folder: job for folder in folders for job in folder.cohort_jobs()}
+    _write_cohorts(list(cohorts.values()), engine)
+    queues = [folder.fixed_jobs() for folder in folders]
+    jobs = [job for group in zip_longest(*queues) for job in group if job is not None]
+    yield from run_jobs(jobs, engine, deadline)
+
+
+def run_jobs(jobs: Sequence[TrainingJob], engine: Engine, deadline: float | None) -> Iterator[JobEnd]:
+    """Train and measure the jobs that are not done; the tables of their sweeps grow while jobs end."""
+    waiting = []
+    for job in jobs:
+        if is_done(job):
+            yield JobEnd(job, "done before")
+        else:
+            waiting.append(replace(job, deadline=deadline))
+    written: dict[Path, float] = {}
+    try:
+        for outcome in engine.run(SweepWorker(), waiting):
+            job = outcome.job
+            if outcome.error is not None and not (job.folder / FAILURE_FILE).is_file():
+                write_failure(job, outcome.error)  # the worker died, or met a bug
+            status = "failed" if outcome.error else "stopped" if outcome.result == STOPPED else "done"
+            if time.monotonic() - written.get(job.out, -math.inf) > TABLE_EVERY_S:
+                write_table(job.out)
+                written[job.out] = time.monotonic()
+            yield JobEnd(job, status, outcome.error)
+    finally:
+        for out in {job.out for job in jobs}:
+            write_table(out)
+    for out in {job.out for job in jobs}:
+        write_parquet(out)
+
+
+def _write_cohorts(jobs: Sequence[CohortJob], engine: Engine) -> None:
+    for outcome in engine.run(SweepWorker(), [job for job in jobs if not (job.folder / "cohort.csv").is_file()]):
+        if outcome.error is not None:
+            raise AsmilError(f"{outcome.job.name}: {outcome.error}")
+
+
+def sweep_folder(config: SweepConfig, out: Path, on_gpu: bool) -> SweepFolder:
+    """A sweep and where it trains."""
+    if config.group_seeds is True and ONE_SEED & set(config.measures):
+        raise AsmilError("group_seeds: true cannot be used with the measure froc, which needs one seed per run folder")
+    return SweepFolder(config, out, on_gpu)
+
+
+def trains_fused(cohort: CohortConfig, trial: Trial) -> bool:
+    """Whether fused kernels would train a trial on a GPU, as far as its settings say."""
+    from asmil.tasks.classification import Classification
+    from asmil.training.fused.applies import settings_reason
+    from asmil.training.setup import build_model
+
+    if cohort.task != "classification":
+        return False
+    width = USUAL_WIDTH if cohort.synthetic is None else cohort.synthetic.width
+    config = trial.config({"task": {"kind": cohort.task}})
+    return settings_reason(config, build_model(config, width, 2, 0), Classification(("a", "b"))) is None

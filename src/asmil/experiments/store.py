@@ -1,0 +1,122 @@
+"""What a sweep has on the disk: the numbers or the error of every job, and the table of all.
+
+A worker writes `measures.json` into its run folder when it is done, so that a killed sweep has lost nothing; a failed
+job leaves `failure.json` instead and is tried again by the next command. The table is made of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from pydantic import BaseModel
+
+from asmil.documents import read_json
+from asmil.errors import AsmilError
+from asmil.experiments.plan import RUN_FOLDER, TrainingJob
+from asmil.files import replacing, write_json, write_text
+from asmil.reporting import jsonable
+
+RESULT_FILE, FAILURE_FILE, TABLE_FILE = "measures.json", "failure.json", "results.csv"
+FIRST_COLUMNS = ("cohort", "variant", "method", "preset", "fold", "seed", "status", "error", "run")
+
+
+class _Result(BaseModel):
+    measures: list[str]
+    rows: list[dict[str, Any]]
+
+
+class _Failure(BaseModel):
+    rows: list[dict[str, Any]]
+    error: str
+    attempts: int
+
+
+def is_done(job: TrainingJob) -> bool:
+    """Whether every measure of the job is there."""
+    path = job.folder / RESULT_FILE
+    if not path.is_file():
+        return False
+    try:
+        return set(job.measures) <= set(_read_result(path).measures)
+    except AsmilError:
+        return False  # a damaged file: measured again
+
+
+def write_result(job: TrainingJob, rows: list[dict[str, Any]]) -> None:
+    """Keep the numbers of a job; an earlier failure is forgotten."""
+    write_json(job.folder / RESULT_FILE, {"measures": list(job.measures), "rows": jsonable(rows)})
+    (job.folder / FAILURE_FILE).unlink(missing_ok=True)
+
+
+def write_failure(job: TrainingJob, error: str) -> None:
+    """Record why a job has no numbers, and how often it was tried."""
+    path = job.folder / FAILURE_FILE
+    attempts = 1
+    if path.is_file():
+        try:
+            attempts += _read_failure(path).attempts
+        except AsmilError:
+            attempts = 1
+    about = {"cohort": job.trial.cohort, "variant": job.trial.variant, "method": job.trial.method}
+    about |= {"preset": job.trial.preset, **{f"set.{name}": value for name, value in job.trial.point.items()}}
+    rows = [{**about, "fold": None, "seed": seed} for seed in job.seeds]
+    write_json(path, {"rows": jsonable(rows), "error": error, "attempts": attempts})
+
+
+def read_rows(job: TrainingJob) -> list[dict[str, Any]]:
+    """The rows of a finished job."""
+    return _read_result(job.folder / RESULT_FILE).rows
+
+
+def results_table(out: Path) -> pd.DataFrame:
+    """All rows of a sweep folder, finished and failed, in a fixed order of columns."""
+    rows = []
+    for folder in sorted((out / RUN_FOLDER).glob("*/*")):
+        run = str(folder.relative_to(out))
+        if (folder / RESULT_FILE).is_file():
+            try:
+                found = _read_result(folder / RESULT_FILE)
+            except AsmilError:
+                continue
+            rows += [{**row, "status": "done", "error": None, "run": run} for row in found.rows]
+        elif (folder / FAILURE_FILE).is_file():
+            failure = _read_failure(folder / FAILURE_FILE)
+            rows += [{**row, "status": "failed", "error": failure.error, "run": run} for row in failure.rows]
+    table = pd.DataFrame(rows)
+    first = [name for name in FIRST_COLUMNS if name in table]
+    varied = sorted(str(name) for name in table if str(name).startswith("set."))
+    return table[[*first, *varied, *(name for name in table if name not in (*first, *varied))]]
+
+
+def write_table(out: Path) -> Path:
+    """Write `results.csv`, whole or not at all."""
+    path = out / TABLE_FILE
+    write_text(path, results_table(out).to_csv(index=False))
+    return path
+
+
+def write_parquet(out: Path) -> Path:
+    """Write `results.parquet`, whole or not at all."""
+    path = out / "results.parquet"
+    table = results_table(out)
+    mixed = [name for name in table if table[name].dtype == object]
+    with replacing(path) as partial:
+        # a column of Parquet has one type; a varied setting may have words and numbers
+        table.astype(dict.fromkeys(mixed, "string")).to_parquet(partial, index=False)
+    return path
+
+
+def done_jobs(jobs: Iterable[TrainingJob]) -> list[TrainingJob]:
+    """The jobs that need no more work."""
+    return [job for job in jobs if is_done(job)]
+
+
+def _read_result(path: Path) -> _Result:
+    return read_json(path, _Result, "remove it, and the run is measured again")
+
+
+def _read_failure(path: Path) -> _Failure:
+    return read_json(path, _Failure, "remove it")

@@ -1,0 +1,109 @@
+"""The work on one job of a sweep: write its cohort, or train its run and measure it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from asmil.cohort.synthetic import SurvivalConfig, SyntheticConfig, write_synthetic
+from asmil.cohort.synthetic.outcomes import SyntheticTask
+from asmil.engine.jobs import Place, Report, Worker
+from asmil.engine.progress import made_progress
+from asmil.errors import AsmilError
+from asmil.experiments.measures import MEASURES, FinishedRun
+from asmil.experiments.plan import TrainingJob
+from asmil.experiments.store import write_failure, write_result
+from asmil.files import write_json
+
+STOPPED = "stopped"
+"""The result of a job that ran out of time and can be resumed."""
+
+
+@dataclass(frozen=True)
+class CohortJob:
+    """A synthetic cohort to be written."""
+
+    folder: Path
+    config: SyntheticConfig
+    task: SyntheticTask
+    survival: SurvivalConfig
+
+    @property
+    def name(self) -> str:
+        """The job in words."""
+        return f"cohort {self.folder.name}"
+
+
+@dataclass(frozen=True)
+class SweepWorker:
+    """Made once in each worker process; works on jobs of both kinds."""
+
+    def __call__(self, place: Place) -> Worker:
+        """A worker for this place."""
+        from asmil.memory import keep_freed_memory
+
+        keep_freed_memory()
+        return _Worker(place.device, place.report)
+
+
+@dataclass(frozen=True)
+class _Worker:
+    device: str
+    report: Report
+
+    def __call__(self, job: CohortJob | TrainingJob) -> Any:
+        if isinstance(job, CohortJob):
+            write_synthetic(
+                job.folder, job.config, lambda done, total: made_progress(), task=job.task, survival=job.survival
+            )
+            return None
+        try:
+            return self._train_and_measure(job)
+        except AsmilError as error:
+            write_failure(job, str(error))
+            raise
+
+    def _train_and_measure(self, job: TrainingJob) -> list[dict[str, Any]] | str:
+        from asmil.training.interruption import Interrupted
+        from asmil.training.run import RunObserver, train_run
+
+        class Watch(RunObserver):
+            def epoch(self, fold: int, seed: int, record: Mapping[str, Any]) -> None:
+                made_progress()
+                if job.deadline is not None and time.time() > job.deadline:
+                    raise Interrupted
+
+        if job.deadline is not None and time.time() > job.deadline:
+            return STOPPED
+        began = time.perf_counter()
+        try:
+            train_run(job.manifest, job.folder, job.config(self.device), job.features, Watch())
+        except Interrupted:
+            if job.deadline is None or time.time() < job.deadline:
+                raise KeyboardInterrupt from None  # the user asked, not the clock
+            return STOPPED
+        trained_s = time.perf_counter() - began
+        rows = measured_rows(job, self.device)
+        write_json(job.folder / "timing.json", {"train_s": trained_s, "all_s": time.perf_counter() - began})
+        write_result(job, rows)
+        return rows
+
+
+def measured_rows(job: TrainingJob, device: str) -> list[dict[str, Any]]:
+    """One row for each training of the job's run folder: what it is, and all its numbers."""
+    run = FinishedRun(job.folder, job.manifest, job.features, job.task, device)
+    numbers: dict[tuple[int, int], dict[str, Any]] = {}
+    for name in job.measures:
+        for training, found in MEASURES[name](run).items():
+            numbers.setdefault(training, {}).update(found)
+    about = {
+        "cohort": job.trial.cohort,
+        "variant": job.trial.variant,
+        "method": job.trial.method,
+        "preset": job.trial.preset,
+        **{f"set.{name}": value for name, value in job.trial.point.items()},
+    }
+    return [{**about, "fold": fold, "seed": seed, **numbers[fold, seed]} for fold, seed in sorted(numbers)]

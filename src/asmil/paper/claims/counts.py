@@ -1,0 +1,74 @@
+"""Claims about cost, decided by counting operations, parameters and bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from asmil.attention.anchor import Anchor
+from asmil.paper.claims.ruling import How, Ruling, ruled
+from asmil.paper.counted import cost_bag, cost_model, multiply_adds
+
+HOW: How = "count"
+PLUG_INS = ("abmil", "clam_sb", "transmil", "dsmil", "asmil")
+
+
+def temporal_memory() -> Ruling:
+    """Storing averages of attention costs memory proportional to slides times tiles."""
+    slides, tiles = 547, 5000
+    megabytes = 4 * slides * tiles / 1e6
+    return ruled(
+        True, HOW, f"4 bytes a slide, tile and row: {slides} slides x {tiles} tiles = {megabytes:.0f} MB for one row"
+    )
+
+
+def no_inference_cost() -> Ruling:
+    """The anchor costs nothing at inference."""
+    differing = []
+    for method in PLUG_INS:
+        model, bag = cost_model(method), cost_bag()
+        before = (multiply_adds(model, bag), sum(one.numel() for one in model.parameters()))
+        anchor = Anchor(model)
+        anchor.attend(model.prepare(bag))
+        if (multiply_adds(model, bag), sum(one.numel() for one in model.parameters())) != before:
+            differing.append(method)
+    return ruled(not differing, HOW, f"operations and parameters are the same for {', '.join(PLUG_INS)}")
+
+
+def cheaper_than_transmil() -> Ruling:
+    """ASMIL's inference needs fewer operations than TransMIL's."""
+    mine, theirs = (multiply_adds(cost_model(method), cost_bag()) for method in ("asmil", "transmil"))
+    return ruled(mine < theirs, HOW, f"{mine:.0f} M against {theirs:.0f} M multiply-adds at 2,000 tiles (folded form)")
+
+
+def mhim_memory() -> Ruling:
+    """ASMIL needs a quarter (at most 0.4) of MHIM's training memory: bytes that a step keeps for its backward pass."""
+    mine, theirs = (_kept_bytes(method) / 1e6 for method in ("asmil", "mhim"))
+    return ruled(
+        mine <= 0.4 * theirs, HOW, f"a step keeps {mine:.1f} MB (asmil) and {theirs:.1f} MB (mhim) at 2,000 tiles"
+    )
+
+
+def _kept_bytes(method: str) -> int:
+    """Bytes of different storages that the graph of one training step holds."""
+    model = cost_model(method).train()
+    bag = model.prepare(cost_bag())
+    kept: dict[int, int] = {}
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        output = model(bag)
+        torch.nn.functional.cross_entropy(output.logits[None], torch.tensor([1])).backward()
+    return sum(kept.values())
+
+
+RULES: dict[str, Callable[[], Ruling]] = {
+    "temporal-ensembling-memory": temporal_memory,
+    "no-inference-cost": no_inference_cost,
+    "cheaper-than-transmil": cheaper_than_transmil,
+    "mhim-training-memory": mhim_memory,
+}

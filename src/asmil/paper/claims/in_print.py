@@ -1,0 +1,164 @@
+"""Claims about printed numbers, decided by arithmetic on the paper's own tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from asmil.paper.claims.ruling import How, Ruling, ruled
+from asmil.paper.printed import PrintedTable, printed_table
+
+HOW: How = "print"
+
+
+def _lead(table: PrintedTable, key: str, backbone: str) -> tuple[float, float, str]:
+    """ASMIL's number, the best other number and whose it is."""
+    rows = {row.about["method"]: row.values[key][0] for row in table.rows if row.about["backbone"] == backbone}
+    mine = rows.pop("asmil")
+    best = max(rows, key=lambda method: rows[method])
+    return mine, rows[best], best
+
+
+def _vit(key: str) -> tuple[float, float, str]:
+    return _lead(printed_table("subtyping"), key, "vit_s_ssl")
+
+
+def gain_bracs() -> Ruling:
+    """BRACS leads of 3.9 F1 and 0.9 AUC points."""
+    f1, auc = (round(100 * (mine - best), 1) for mine, best, _ in (_vit("bracs_f1"), _vit("bracs_auc")))
+    return ruled((f1, auc) == (3.9, 0.9), HOW, f"the table gives {f1} and {auc} points over the best other method")
+
+
+def gain_camelyon17() -> Ruling:
+    """CAMELYON-17 F1 lead of 6.49 percent."""
+    mine, best, name = _vit("camelyon17_f1")
+    relative = 100 * (mine - best) / best
+    return ruled(
+        round(relative, 2) == 6.49, HOW, f"relative to {name} {relative:.2f} %; in points {100 * (mine - best):.1f}"
+    )
+
+
+def gain_camelyon16() -> Ruling:
+    """CAMELYON-16 leads of 3.3 percent F1 and 1.6 percent AUC over the strongest baseline."""
+    told = []
+    fits = True
+    for key, quoted in (("camelyon16_f1", 3.3), ("camelyon16_auc", 1.6)):
+        mine, best, name = _vit(key)
+        points, relative = 100 * (mine - best), 100 * (mine - best) / best
+        fits &= quoted in (round(points, 1), round(relative, 1))
+        told.append(f"{key.split('_')[1]} {relative:.2f} % ({points:.1f} points) over {name}")
+    return ruled(fits, HOW, "the table gives " + ", ".join(told))
+
+
+def more_gain_where_sparse() -> Ruling:
+    """The gain is larger where tumor is sparse."""
+    sparse, dense = (mine - best for mine, best, _ in (_vit("camelyon16_f1"), _vit("bracs_f1")))
+    return ruled(sparse > dense, HOW, f"F1 leads: CAMELYON-16 {sparse:+.3f}, BRACS {dense:+.3f}")
+
+
+def largest_plug_in_gain() -> Ruling:
+    """The largest F1 gain of the plug-in is ABMIL on BRACS, 10.73 percent."""
+    table = printed_table("plug-in")
+    gains = {}
+    for row in table.rows:
+        base = table.row(method=row.about["method"], anchor=False)
+        for column in table.columns:
+            if column.metric == "f1" and row.about["anchor"]:
+                before = base.values[column.key][0]
+                gain = 100 * (row.values[column.key][0] - before) / before
+                gains[row.about["method"], column.dataset, bool(row.about["nsf"])] = gain
+    best = max(gains, key=lambda key: gains[key])
+    fits = best[:2] == ("abmil", "bracs") and math.floor(100 * gains[best]) / 100 == 10.73
+    return ruled(fits, HOW, f"largest is {best[0]} on {best[1]}, {gains[best]:.3f} % relative")
+
+
+def drop_less_spread() -> Ruling:
+    """Drop reduces the spread between runs."""
+    table = printed_table("components")
+    pairs = []
+    for anchor, nsf in ((True, True), (True, False), (False, False)):
+        for key in ("bracs_f1", "bracs_auc"):
+            spread = [table.row(anchor=anchor, nsf=nsf, drop=drop).values[key][1] for drop in (True, False)]
+            pairs.append(spread)
+    lower = sum(with_drop < without for with_drop, without in pairs)
+    return ruled(lower > len(pairs) / 2 and pairs[0][0] < pairs[0][1], HOW,
+                 f"printed sd is lower with drop in {lower} of {len(pairs)} cells; full model F1 {pairs[0][0]} with, {pairs[0][1]} without")  # fmt: skip # noqa: E501
+
+
+def foundation_features() -> Ruling:
+    """ASMIL is best with PathGen-CLIP and UNI features."""
+    table = printed_table("foundation")
+    lost = []
+    for backbone in ("pathgen_clip_vit_l", "uni_vit_l"):
+        for column in table.columns:
+            mine, best, name = _lead(table, column.key, backbone)
+            if mine <= best:
+                lost.append(f"{backbone} {column.key}: {name} {best} against {mine}")
+    return ruled(not lost, HOW, "; ".join(lost) or "best in every cell")
+
+
+def specificity() -> Ruling:
+    """ASMIL has the higher specificity on normal slides."""
+    table = printed_table("localization")
+    others = {row.about["method"]: row.values["specificity"][0] for row in table.rows}
+    mine = others.pop("asmil")
+    ties = [method for method, value in others.items() if value >= mine]
+    return ruled(not ties, HOW, f"{mine}, as {', '.join(ties)}" if ties else "highest")
+
+
+def all_regions() -> Ruling:
+    """ASMIL highlights every tumor region."""
+    rate = printed_table("no-missed").value("rate", method="asmil")
+    return ruled(rate == 100, HOW, f"the paper's own rate of slides without a missed region is {rate} %")
+
+
+def classic_wins() -> Ruling:
+    """ASMIL is above all baselines on 4 of 5 classic sets."""
+    table = printed_table("classic")
+    wins = 0
+    for column in table.columns:
+        values = {row.about["method"]: row.values[column.key][0] for row in table.rows}
+        mine = values.pop("asmil")
+        wins += mine > max(values.values())
+    return ruled(
+        wins >= 4, HOW, f"strictly above on {wins} sets in print; that FOX is near 0.95 needs the label as input"
+    )
+
+
+def flops_against_mhim() -> Ruling:
+    """ASMIL's operations are lower than or like MHIM's."""
+    table = printed_table("cost")
+    mine, theirs = (table.value("infer_flops", method=method) for method in ("asmil", "mhim"))
+    return ruled(
+        mine <= 1.05 * theirs, HOW, f"printed {mine:g} M against {theirs:g} M: {100 * (mine / theirs - 1):.0f} % more"
+    )
+
+
+def training_overhead() -> Ruling:
+    """The anchor adds little training cost (a quarter or less, in time and memory)."""
+    table = printed_table("cost-anchor")
+    told, fits = [], True
+    for method in ("clam_sb", "transmil", "dsmil", "abmil"):
+        rises = []
+        for key in ("train_time", "train_memory"):
+            with_anchor, without = (table.value(key, method=method, anchor=anchor) for anchor in (True, False))
+            rises.append(100 * (with_anchor / without - 1))
+        fits &= max(rises) <= 25
+        told.append(f"{method} time {rises[0]:+.0f} %, memory {rises[1]:+.0f} %")
+    return ruled(fits, HOW, "; ".join(told))
+
+
+RULES: dict[str, Callable[[], Ruling]] = {
+    "gain-bracs": gain_bracs,
+    "gain-c17": gain_camelyon17,
+    "gain-c16": gain_camelyon16,
+    "sparse-more-gain": more_gain_where_sparse,
+    "plug-in-max": largest_plug_in_gain,
+    "drop-less-spread": drop_less_spread,
+    "foundation-features": foundation_features,
+    "loc-specificity": specificity,
+    "loc-all-regions": all_regions,
+    "classic-4-of-5": classic_wins,
+    "flops-vs-mhim": flops_against_mhim,
+    "anchor-train-overhead": training_overhead,
+}

@@ -1,0 +1,33 @@
+"""A verdict on a claim, and how it came about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Verdict = Literal["supported", "not supported", "undecided", "not testable here"]
+How = Literal["mathematics", "print", "count", "run", "none"]
+
+
+@dataclass(frozen=True)
+class Ruling:
+    """What was decided about a claim.
+
+    how: by mathematics (property tests), by arithmetic on printed numbers, by counting, or by trainings
+    why: the numbers behind it; run: the folder or file of the trainings
+    """
+
+    verdict: Verdict
+    how: How
+    why: str
+    run: str = ""
+
+    @property
+    def decided(self) -> bool:
+        """Whether the claim is supported or not."""
+        return self.verdict in ("supported", "not supported")
+
+
+def ruled(supported: bool, how: How, why: str, run: str = "") -> Ruling:
+    """Supported or not."""
+    return Ruling("supported" if supported else "not supported", how, why, run)

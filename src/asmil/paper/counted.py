@@ -1,0 +1,301 @@
+"""Tables that are counted or timed rather than trained on slides: affine dependence, cost, and the classic sets."""
+
+from __future__ import annotations
+
+import copy
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from asmil.attention.affine import cohort_dependence
+from asmil.attention.anchor import Anchor
+from asmil.classic.bag_set import BagSet, make_bag_set
+from asmil.classic.jobs import Job, run_job
+from asmil.classic.reading import find_sets, read_set
+from asmil.classic.settings import contenders
+from asmil.cohort.bag import Bag
+from asmil.cohort.synthetic import write_synthetic
+from asmil.errors import AsmilError
+from asmil.files import write_json, write_text
+from asmil.models.base import MILModel
+from asmil.models.registry import build
+from asmil.paper.datasets import Size, dataset, stand_in
+from asmil.paper.printed import PrintedTable, printed_table
+from asmil.paper.report import SMALL, STAND_IN
+from asmil.reporting import Document, Section, Table, jsonable, markdown_document
+from asmil.reporting.formats import format_number
+from asmil.reporting.page import html_document
+
+Values = dict[tuple[str, str], float]
+"""Our numbers by row and column."""
+TILES, WIDTH, CLASSES = 2000, 384, 3
+FORMS: dict[str, dict[str, Any]] = {
+    "abmil": {},
+    "clam_sb": {"inner": None, "attention": 128, "bag_weight": 1.0},
+    "transmil": {"inner": 128},
+    "dsmil": {"query": "linear", "query_width": 128},
+    "mhim": {},
+    "asmil": {},
+}
+"""The sizes with which the paper counts: 2,000 tiles of 384 features, embeddings 128 wide, three classes."""
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Our numbers for a printed table, and why they may not be comparable."""
+
+    table: PrintedTable
+    values: Values
+    rows: tuple[str, ...]
+    synthetic: bool
+    size: Size
+    why: str
+    notes: tuple[str, ...] = ()
+
+
+def write_counted(table: str, out: Path, size: Size, cohort: Path | None, features: Path | None) -> Counted:
+    """Count one of these tables and write `table.json`, `.md` and `.html`."""
+    found = COUNTERS[table](printed_table(table), out, size, cohort, features)
+    document = counted_document(found)
+    write_text(out / "table.html", html_document(document))
+    write_text(out / "table.md", markdown_document(document))
+    numbers = [{"row": row, "column": key, "ours": value} for (row, key), value in found.values.items()]
+    about = {"table": table, "synthetic": found.synthetic, "size": size}
+    write_json(out / "table.json", jsonable({**about, "numbers": numbers, "notes": found.notes}))
+    return found
+
+
+def counted_document(found: Counted) -> Document:
+    """Our numbers beside the printed ones."""
+    by_row = dict(zip(found.rows, found.table.rows, strict=True))
+    rows = []
+    for row, source in by_row.items():
+        for column in found.table.columns:
+            ours = found.values.get((row, column.key), math.nan)
+            mean, _ = source.values.get(column.key, (math.nan, math.nan))
+            unit = f" {column.unit}" if column.unit else ""
+            verdict = f"cannot be compared: {found.why}" if found.why else "agrees" if ours == mean else "differs"
+            if math.isnan(ours):
+                verdict = "cannot be compared: not measured here"
+            rows.append([row, column.key, format_number(ours), format_number(mean) + unit, verdict])
+    warnings = [STAND_IN] if found.synthetic else []
+    if found.size != "full":
+        warnings.append(SMALL.format(size=found.size))
+    table = Table(["row", "column", "ours", "printed", "verdict"], rows, "ours beside the paper's", in_terminal=True)
+    return Document(
+        kind="table of the paper" + (" (synthetic stand-in)" if found.synthetic else ""),
+        title=f"{found.table.id}: {found.table.title}",
+        answer=f"{found.table.id}: {len(found.values)} numbers counted or measured here.",
+        sections=[Section("Numbers", [table, *found.notes])],
+        warnings=[*warnings, *(f"In print: {doubt}." for doubt in found.table.doubts)],
+    )
+
+
+def _affine(table: PrintedTable, out: Path, size: Size, cohort: Path | None, features: Path | None) -> Counted:
+    values: Values = {}
+    notes = []
+    for column in table.columns:
+        if cohort is not None:
+            manifest = cohort
+        else:
+            config = stand_in(dataset(column.dataset), size).synthetic
+            assert config is not None
+            manifest = write_synthetic(out / "cohorts" / column.dataset, config)
+        share = cohort_dependence(manifest, features).share("plain")
+        values["affinely_dependent_bags", column.key] = 100.0 * share.dependent / max(1, share.slides)
+        notes.append(f"{column.dataset}: {share.dependent} of {share.slides} slides, {share.by_count} by their count.")
+        if cohort is not None:
+            break
+    why = "synthetic stand-in" if cohort is None else ""
+    return Counted(table, values, ("affinely_dependent_bags",), cohort is None, size, why, tuple(notes))
+
+
+def multiply_adds(model: MILModel, bag: Bag) -> float:
+    """Millions of multiply-adds of one inference pass (torch's count of operations, halved)."""
+    model.eval()
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        model(model.prepare(bag))
+    return float(counter.get_total_flops()) / 2e6
+
+
+def cost_model(method: str) -> MILModel:
+    """A method with the sizes of the paper's count."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return build(method, WIDTH, CLASSES, **FORMS[method])
+
+
+def cost_bag(tiles: int = TILES) -> Bag:
+    """A bag as the paper's count has it."""
+    draw = torch.Generator().manual_seed(0)
+    side = math.isqrt(tiles) + 1
+    coords = torch.stack([torch.arange(tiles) % side, torch.arange(tiles) // side], dim=1) * 256
+    return Bag(torch.randn(tiles, WIDTH, generator=draw), coords, id="cost")
+
+
+def step_milliseconds(method: str, anchor: bool, repeats: int) -> tuple[float, float]:
+    """Median milliseconds of a training step and of an inference pass on one bag, on the CPU or a GPU."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = cost_model(method).to(device)
+    bag = model.prepare(cost_bag()).to(device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
+    held = Anchor(copy.deepcopy(model), normalizer="nsf").to(device) if anchor else None
+    target = torch.tensor([1], device=device)
+
+    def step() -> None:
+        model.train()
+        optimizer.zero_grad()
+        output = model(bag)
+        loss: Tensor = torch.nn.functional.cross_entropy(output.logits[None], target)
+        if held is not None:
+            scores = model.attend(bag) if output.scores is None else output.scores
+            loss = loss + held.loss(bag, scores)
+        loss.backward()
+        optimizer.step()
+        if held is not None:
+            held.update(model)
+
+    def infer() -> None:
+        model.eval()
+        with torch.no_grad():
+            model(bag)
+
+    return _median_ms(step, repeats, device), _median_ms(infer, repeats, device)
+
+
+def _median_ms(work: Callable[[], None], repeats: int, device: torch.device) -> float:
+    times = []
+    for _ in range(repeats + 2):
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        began = time.perf_counter()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        times.append(1e3 * (time.perf_counter() - began))
+    return statistics.median(times[2:])
+
+
+def _cost(table: PrintedTable, out: Path, size: Size, cohort: Path | None, features: Path | None) -> Counted:
+    del out, cohort, features
+    repeats = 3 if size == "quick" else 20
+    values: Values = {}
+    names = []
+    for row in table.rows:
+        method, anchor = row.about["method"], bool(row.about.get("anchor", method_has_anchor(row.about["method"])))
+        name = f"{method}{'+anchor' if row.about.get('anchor') else ''}"
+        names.append(name)
+        training, inference = step_milliseconds(method, anchor, repeats)
+        values[name, "train_time"] = training * 395 / 1e3
+        values[name, "infer_time"] = inference * 395 / 1e3
+        values[name, "infer_flops"] = multiply_adds(cost_model(method), cost_bag())
+    notes = (
+        "Multiply-adds: torch's count, halved, of one pass on 2,000 tiles of 384 features. Seconds: 395 steps or "
+        f"passes on such a bag on {'a GPU' if torch.cuda.is_available() else 'the CPU of this machine'}, median of "
+        f"{repeats}; the paper's are of an RTX 5000. Memory: docs/anchor_cost.md and docs/speed.md.",
+    )
+    return Counted(table, values, tuple(names), False, size, "another machine and code", notes)
+
+
+def method_has_anchor(method: str) -> bool:
+    """Whether a method trains with an anchor of its own."""
+    return method == "asmil"
+
+
+SETS: Mapping[str, tuple[int, int, int, int]] = {
+    "musk1": (92, 47, 476, 166),
+    "musk2": (102, 39, 6598, 166),
+    "tiger": (200, 100, 1220, 230),
+    "fox": (200, 100, 1320, 230),
+    "elephant": (200, 100, 1391, 230),
+}
+"""Bags, positive bags, instances and features of the classic sets."""
+
+
+def stand_in_set(name: str, share: float = 1.0) -> BagSet:
+    """A made-up set of the same sizes: a positive bag has one instance that is shifted along one direction."""
+    bags, positive, instances, width = SETS[name]
+    bags, positive = max(12, round(share * bags)), max(6, round(share * positive))
+    instances = max(bags, round(share * instances))
+    draw = np.random.default_rng(sum(map(ord, name)))
+    bag = np.sort(np.concatenate([np.arange(bags), draw.integers(0, bags, instances - bags)]))
+    features = draw.standard_normal((len(bag), width)).astype(np.float32)
+    direction = draw.standard_normal(width)
+    direction *= 3.0 / np.linalg.norm(direction)
+    first = np.searchsorted(bag, np.arange(positive))
+    features[first] += direction.astype(np.float32)
+    return make_bag_set(Path(f"{name}.npz"), features, bag, (bag < positive).astype(np.int64))
+
+
+def _classic_sets(table: PrintedTable, out: Path, size: Size, cohort: Path | None, features: Path | None) -> Counted:
+    del out, features
+    sets = _sets(cohort, size)
+    values: Values = {}
+    for row in table.rows:
+        name = row.about["dataset"]
+        if name in sets:
+            one = sets[name]
+            positive = int(one.label.sum())
+            counts = (one.n_bags, positive, one.n_bags - positive, len(one.bag), one.n_features)
+            values |= {(name, column.key): float(n) for column, n in zip(table.columns, counts, strict=True)}
+    names = tuple(row.about["dataset"] for row in table.rows)
+    why = "synthetic stand-in" if cohort is None else ""
+    return Counted(table, values, names, cohort is None, size, why)
+
+
+def _classic(table: PrintedTable, out: Path, size: Size, cohort: Path | None, features: Path | None) -> Counted:
+    del features
+    sets = _sets(cohort, size)
+    epochs = {"quick": 2, "small": 20, "full": 40}[size]
+    seeds, folds = {"quick": (1, 2), "small": (2, 5), "full": (5, 10)}[size]
+    rows = contenders([row.about["method"] for row in table.rows], ["paper"], {"training": {"epochs": epochs}})
+    values: Values = {}
+    for one in sets.values():
+        for row in rows:
+            accuracies = []
+            for seed in range(seeds):
+                path = out / "jobs" / f"{one.name}-{row.file_name}-{seed}-{epochs}-{folds}.json"
+                accuracies.append(_accuracy(Job(one.name, row, seed, folds, path), one))
+            values[row.method, one.name] = float(np.mean(accuracies))
+    why = "synthetic stand-in" if cohort is None else "the paper's folds and epoch are not stated; see docs/classic.md"
+    return Counted(table, values, tuple(row.about["method"] for row in table.rows), cohort is None, size, why)
+
+
+def _accuracy(job: Job, bag_set: BagSet) -> float:
+    """The accuracy after the last epoch; a job that was done before is read."""
+    from asmil.documents import read_json
+
+    assert job.file is not None
+    if not job.file.is_file():
+        write_json(job.file, run_job(job, bag_set))
+    result = read_json(job.file, dict[str, Any], "remove it, and it is computed again")
+    if result["made_from"]["data"] != bag_set.fingerprint():
+        raise AsmilError(f"{job.file} was made from other data; choose another --out")
+    return float(np.mean(result["rules"]["last"]["folds"]))
+
+
+def _sets(folder: Path | None, size: Size) -> dict[str, BagSet]:
+    if folder is None:
+        share = {"quick": 0.1, "small": 0.5, "full": 1.0}[size]
+        return {name: stand_in_set(name, share) for name in SETS}
+    found = [read_set(path) for path in find_sets([folder])]
+    return {one.name: one for one in found if one.name in SETS}
+
+
+Counter = Callable[[PrintedTable, Path, Size, Path | None, Path | None], Counted]
+COUNTERS: dict[str, Counter] = {
+    "affine": _affine,
+    "cost": _cost,
+    "cost-anchor": _cost,
+    "classic-sets": _classic_sets,
+    "classic": _classic,
+}

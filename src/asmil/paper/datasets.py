@@ -1,0 +1,162 @@
+"""The data sets of the paper: how they are split, how many slides they have, and synthetic stand-ins of the same shape.
+
+A stand-in has the counts, classes and sites of the data set, and rates of tumor tiles as far as they are published
+(CAMELYON: few tiles; BRACS: many). Its features are synthetic, so that its numbers are no numbers about the data set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from asmil.cohort.synthetic import SurvivalConfig, SyntheticConfig
+from asmil.errors import AsmilError, did_you_mean
+from asmil.experiments.settings import CohortConfig
+from asmil.tasks.base import TaskKind
+
+Size = Literal["quick", "small", "full"]
+BACKBONES = {
+    "resnet18_imagenet": "hard",
+    "vit_s_ssl": "medium",
+    "resnet18_simclr": "medium",
+    "pathgen_clip_vit_l": "easy",
+    "uni_vit_l": "easy",
+}
+"""How hard the stand-in for the features of an encoder is."""
+USUAL_BACKBONE = "vit_s_ssl"
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A data set as the paper splits it.
+
+    parts: slides of train, val and test; val 0: a tenth of train is drawn anew for every seed
+    classes: 2 or 3 of a stand-in; 0 for survival
+    sites, test_sites: of the training and of the test part
+    tokens: FEAT tokens of ASMIL, as the paper chose
+    censored: share of censored patients, for survival
+    """
+
+    id: str
+    title: str
+    parts: tuple[int, int, int]
+    task: TaskKind = "classification"
+    classes: int = 2
+    sites: int = 2
+    test_sites: int = 1
+    witness: tuple[float, float] = (0.005, 0.2)
+    tokens: int = 8
+    censored: float = 0.5
+    folds: int = 1
+    notes: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def slides(self) -> int:
+        """All slides."""
+        return sum(self.parts)
+
+
+DATASETS = {
+    one.id: one
+    for one in (
+        Dataset(
+            "camelyon16",
+            "CAMELYON-16",
+            (270, 0, 129),
+            witness=(0.002, 0.1),
+            settings={"data.val_share": 0.1},
+            notes=("the paper names 130 and 129 test slides; the official test part has 129",),
+        ),
+        Dataset(
+            "camelyon17",
+            "CAMELYON-17",
+            (300, 0, 200),
+            sites=3,
+            test_sites=2,
+            witness=(0.002, 0.1),
+            tokens=16,
+            settings={"data.val_share": 0.1},
+            notes=("the paper does not say how many classes it uses; the stand-in has two",),
+        ),
+        Dataset("bracs", "BRACS", (395, 65, 87), classes=3, sites=1, witness=(0.05, 0.4)),
+        *(
+            Dataset(
+                f"tcga_{name}",
+                f"TCGA-{name.upper()}",
+                (patients, 0, 0),
+                task="survival",
+                classes=2,
+                sites=4,
+                censored=censored,
+                folds=5,
+                notes=("folds of 5-fold cross-validation by patient; features of CONCH",),
+            )
+            for name, patients, censored in (
+                ("blca", 373, 0.54),
+                ("brca", 956, 0.86),
+                ("gbmlgg", 569, 0.67),
+                ("luad", 453, 0.65),
+                ("ucec", 480, 0.83),
+            )
+        ),
+    )
+}
+
+
+def dataset(name: str) -> Dataset:
+    """A data set by its id; an unknown one is answered with the nearest."""
+    if name not in DATASETS:
+        raise AsmilError(f"the paper has no data set {name!r}: {did_you_mean(name, DATASETS)}")
+    return DATASETS[name]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large a run of a recipe is."""
+
+    slides: float
+    most_slides: int
+    width: int
+    tiles: tuple[int, int]
+    epochs: int
+    seeds: int
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+_SMALL_MODEL = {"training.checkpoint_seconds": 600}
+SCALES: dict[Size, Scale] = {
+    "quick": Scale(0.06, 30, 32, (20, 60), 2, 2, _SMALL_MODEL),
+    "small": Scale(0.35, 150, 128, (100, 1000), 20, 3, _SMALL_MODEL),
+    "full": Scale(1.0, 10_000, 384, (200, 5000), 50, 5),
+}
+
+
+def stand_in(one: Dataset, size: Size, backbone: str = USUAL_BACKBONE) -> CohortConfig:
+    """A synthetic cohort of the shape of a data set; `quick` and `small` keep the shares of the parts."""
+    scale = SCALES[size]
+    slides = max(20, min(scale.most_slides, round(scale.slides * one.slides)))
+    survives = one.task == "survival"
+    synthetic = SyntheticConfig(
+        slides=slides,
+        quota=(1, 0, 0) if survives else one.parts,
+        classes=3 if one.classes == 3 else 2,
+        width=scale.width,
+        tiles_min=scale.tiles[0],
+        tiles_max=scale.tiles[1],
+        witness_min=max(one.witness[0], 1.0 / scale.tiles[0]),
+        witness_max=max(one.witness[1], 1.0 / scale.tiles[0]),
+        difficulty=BACKBONES.get(backbone, "medium"),
+        sites=one.sites,
+        test_sites=one.test_sites,
+        seed=_seed_of(one.id, backbone),
+    )
+    survival = SurvivalConfig(censored=one.censored) if survives else SurvivalConfig()
+    return CohortConfig(synthetic=synthetic, task=one.task, survival=survival, settings=dict(one.settings))
+
+
+def _seed_of(name: str, backbone: str) -> int:
+    """Another world for every data set; the same slides whichever features they have."""
+    del backbone
+    return sum(map(ord, name)) % 1000

@@ -1,0 +1,68 @@
+"""The figures of a recipe, drawn from the recorded attention of its runs with the functions of `asmil stability`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from asmil.errors import AsmilError
+from asmil.evaluation.stability import read_stability
+from asmil.evaluation.stability.analysis import RunStability
+from asmil.evaluation.stability.bag_features import bag_feature_figure
+from asmil.evaluation.stability.figures import choose_slide, course_figures, histogram_figure
+from asmil.evaluation.stability.maps import maps_figure
+from asmil.files import replacing, write_text
+from asmil.paper.recipes import FigureKind
+from asmil.paper.running import PaperRun
+from asmil.reporting import Figure
+
+
+def write_figures(run: PaperRun) -> list[Path]:
+    """Draw what the recipe asks for, for each cohort, from the first seed of each row; returns the files."""
+    written = []
+    for kind in run.recipe.figures:
+        for cohort, stabilities in _recorded(run).items():
+            for name, figure in _figures(kind, stabilities):
+                stem = run.out / "figures" / f"{kind}-{cohort}{f'-{name}' if name else ''}"
+                path = _write(stem, figure)
+                if path is not None:
+                    written.append(path)
+    return written
+
+
+def _recorded(run: PaperRun) -> dict[str, dict[str, RunStability]]:
+    """The recorded attention by cohort and row."""
+    found: dict[str, dict[str, RunStability]] = {}
+    results = run.results()
+    if results.empty:
+        return found
+    for (cohort, variant), part in results.groupby(["cohort", "variant"], sort=False):
+        try:
+            stability = read_stability(run.out / part.sort_values("seed")["run"].iloc[0])
+        except AsmilError:
+            continue  # a method without attention
+        found.setdefault(str(cohort), {})[str(variant)] = stability
+    return found
+
+
+def _figures(kind: FigureKind, stabilities: dict[str, RunStability]) -> Iterator[tuple[str, Figure]]:
+    of_rows = list(stabilities.values())
+    if kind == "courses":
+        yield from course_figures(of_rows).items()
+    elif kind == "maps":
+        yield "", maps_figure(of_rows, choose_slide(of_rows))
+    else:
+        draw = bag_feature_figure if kind == "bag_features" else histogram_figure
+        for name, stability in stabilities.items():
+            yield name.replace("+", "-").replace(" ", "-"), draw(stability)
+
+
+def _write(stem: Path, figure: Figure) -> Path | None:
+    if figure.content is None:
+        return None
+    if isinstance(figure.content, str):
+        write_text(stem.with_suffix(".svg"), figure.content)
+        return stem.with_suffix(".svg")
+    with replacing(stem.with_suffix(".png")) as partial:
+        partial.write_bytes(figure.content)
+    return stem.with_suffix(".png")

@@ -1,0 +1,182 @@
+"""Manifests of the paper's data sets from the label files that are published with them, with their counts checked.
+
+    camelyon16   `reference.csv` of the test part (name, type, ...) and a list of the training slides, whose names hold
+                 the label (normal_001, tumor_001): 270 training and 129 test slides
+    camelyon17   `stage_labels.csv` (patient, stage): the rows of slides, patient_XXX_node_Y.tif; patients 0 to 59 are
+                 of the centers 0 to 2 and train (300 slides), 60 to 99 of the centers 3 and 4 and test (200 slides)
+    bracs        a CSV export of the published sheet: WSI Filename, Patient Id, WSI label (BT, AT, MT), Set
+    tcga_*       a survival table (case_id, slide_id, survival_months, event) and a table of folds (case_id, fold)
+
+A count that differs from the published one is an error that names both.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from asmil.errors import AsmilError, did_you_mean
+from asmil.files import write_text
+from asmil.paper.datasets import DATASETS
+
+CAMELYON17_TEST_FROM = 60
+"""The first patient of the test part: 20 patients a center, five centers."""
+BRACS_LABELS = {"BT": "benign", "AT": "atypical", "MT": "malignant"}
+BRACS_SETS = {
+    "training": "train",
+    "train": "train",
+    "validation": "val",
+    "val": "val",
+    "testing": "test",
+    "test": "test",
+}
+
+
+@dataclass(frozen=True)
+class _Recipe:
+    files: str
+    build: Callable[[Sequence[Path]], pd.DataFrame]
+
+
+def build_manifest(name: str, labels: Sequence[Path], out: Path) -> list[str]:
+    """Write the manifest of a data set and return what it holds; counts that differ are refused."""
+    if name not in MANIFESTS:
+        raise AsmilError(f"there is no recipe for the manifest of {name!r}: {did_you_mean(name, MANIFESTS)}")
+    table = MANIFESTS[name].build(labels)
+    if table.empty:
+        raise AsmilError(f"{labels[0]}: no slide of {name} was found in it; expected are {MANIFESTS[name].files}")
+    if table["slide"].duplicated().any():
+        twice = table["slide"][table["slide"].duplicated()].iloc[0]
+        raise AsmilError(f"{labels[0]}: the slide {twice!r} is in the label files more than once; give each file once")
+    _check_counts(name, table)
+    write_text(out, table.to_csv(index=False))
+    by = "split" if "split" in table else "fold"
+    counts = ", ".join(f"{key} {n}" for key, n in table.groupby(by, sort=False).size().items())
+    return [f"{name}: {len(table)} slides of {table['patient'].nunique()} patients ({by}: {counts})", f"written: {out}"]
+
+
+def describe_manifest() -> list[str]:
+    """What is needed for each data set, one line for each."""
+    return [f"{name}: {one.files}" for name, one in MANIFESTS.items()]
+
+
+def _check_counts(name: str, table: pd.DataFrame) -> None:
+    one = DATASETS[name]
+    if one.task == "survival":
+        found, wanted = table["patient"].nunique(), one.slides
+        if found != wanted:
+            raise AsmilError(f"{name}: {found} patients were found, the published folds have {wanted}; check the files")
+        return
+    for part, wanted in zip(("train", "val", "test"), one.parts, strict=True):
+        found = int((table["split"] == part).sum())
+        if found != wanted:
+            raise AsmilError(f"{name}: {found} {part} slides were found, the paper has {wanted}; check the files")
+
+
+def _read(path: Path, header: bool = True) -> pd.DataFrame:
+    try:
+        return pd.read_csv(path, dtype=str, keep_default_na=False, header=0 if header else None, encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
+        raise AsmilError(f"{path}: this label file cannot be read as CSV ({error}); check the path") from None
+
+
+def _column(path: Path, table: pd.DataFrame, *names: str) -> pd.Series[str]:
+    """The column with one of these names, however it is written."""
+    known = {re.sub(r"[^a-z0-9]", "", str(column).lower()): column for column in table.columns}
+    for name in names:
+        if name in known:
+            return table[known[name]].str.strip()
+    raise AsmilError(f"{path}: no column {' or '.join(names)} was found; it has {', '.join(map(str, table.columns))}")
+
+
+def _stem(name: str) -> str:
+    return re.sub(r"\.(tif|tiff|svs)$", "", name.strip(), flags=re.IGNORECASE)
+
+
+def _camelyon16(labels: Sequence[Path]) -> pd.DataFrame:
+    rows = []
+    for path in labels:
+        table = _read(path, header=False)
+        for cells in table.itertuples(index=False):
+            stem = _stem(str(cells[0]))
+            kind = str(cells[1]).strip().lower() if len(cells) > 1 else ""
+            if match := re.fullmatch(r"(normal|tumor)_\d+", stem.lower()):
+                rows.append((stem.lower(), match[1], "train"))
+            elif re.fullmatch(r"test_\d+", stem.lower()):
+                label = "normal" if kind == "normal" else "tumor"
+                rows.append((stem.lower(), label, "test"))
+    return _slides(rows)
+
+
+def _camelyon17(labels: Sequence[Path]) -> pd.DataFrame:
+    rows = []
+    for path in labels:
+        table = _read(path)
+        names, stages = _column(path, table, "patient"), _column(path, table, "stage")
+        for name, stage in zip(names, stages, strict=True):
+            if match := re.fullmatch(r"(patient_(\d+))_node_\d+", _stem(name)):
+                split = "test" if int(match[2]) >= CAMELYON17_TEST_FROM else "train"
+                rows.append((_stem(name), stage.lower(), split, match[1], f"center-{int(match[2]) // 20}"))
+    found = pd.DataFrame(rows, columns=["slide", "label", "split", "patient", "site"])
+    return found[["slide", "patient", "label", "split", "site"]]
+
+
+def _bracs(labels: Sequence[Path]) -> pd.DataFrame:
+    tables = []
+    for path in labels:
+        table = _read(path)
+        names = _column(path, table, "wsifilename", "slide")
+        kinds = _column(path, table, "wsilabel", "label", "groupof")
+        parts = _column(path, table, "set", "split").str.lower().map(BRACS_SETS)
+        known = kinds.str.upper().map(BRACS_LABELS).fillna(kinds.str.lower())
+        wrong = sorted(set(known) - set(BRACS_LABELS.values()))
+        if wrong or parts.isna().any():
+            raise AsmilError(
+                f"{path}: expected labels {', '.join(BRACS_LABELS)} and sets Training, Validation, Testing; found "
+                f"{wrong[0] if wrong else 'another set'!r}"
+            )
+        patients = _column(path, table, "patientid", "patient")
+        tables.append(pd.DataFrame({"slide": names.map(_stem), "patient": patients, "label": known, "split": parts}))
+    return pd.concat(tables, ignore_index=True)
+
+
+def _tcga(labels: Sequence[Path]) -> pd.DataFrame:
+    tables = [(path, _read(path)) for path in labels]
+    folds = next((pair for pair in tables if "fold" in pair[1]), None)
+    survival = next((pair for pair in tables if "fold" not in pair[1]), None)
+    if folds is None or survival is None:
+        raise AsmilError("give two files with --labels: the survival table and the table of folds (case_id, fold)")
+    path, table = survival
+    found = pd.DataFrame(
+        {
+            "slide": _column(path, table, "slideid").map(_stem),
+            "patient": _column(path, table, "caseid"),
+            "time": pd.to_numeric(_column(path, table, "survivalmonths"), errors="coerce"),
+            "event": pd.to_numeric(_column(path, table, "event"), errors="coerce"),
+        }
+    )
+    fold_of = dict(zip(_column(folds[0], folds[1], "caseid"), _column(folds[0], folds[1], "fold"), strict=True))
+    found["fold"] = found["patient"].map(fold_of)
+    return found[found["fold"].notna()].reset_index(drop=True)
+
+
+def _slides(rows: Sequence[tuple[str, str, str]]) -> pd.DataFrame:
+    table = pd.DataFrame(rows, columns=["slide", "label", "split"])
+    table.insert(1, "patient", table["slide"])
+    return table
+
+
+MANIFESTS: dict[str, _Recipe] = {
+    "camelyon16": _Recipe("reference.csv of the test part and a list of the 270 training slides", _camelyon16),
+    "camelyon17": _Recipe("stage_labels.csv", _camelyon17),
+    "bracs": _Recipe("the published sheet as CSV (WSI Filename, Patient Id, WSI label, Set)", _bracs),
+    **{
+        name: _Recipe("a survival table and a table of folds", _tcga)
+        for name, one in DATASETS.items()
+        if one.task == "survival"
+    },
+}

@@ -1,0 +1,144 @@
+"""From a recipe to trained and measured runs: a sweep on stand-ins or on the user's cohort."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from asmil.engine import Engine
+from asmil.errors import AsmilError, did_you_mean
+from asmil.experiments.running import JobEnd, SweepFolder, run_together
+from asmil.experiments.settings import CohortConfig, SweepConfig, VariantConfig
+from asmil.experiments.store import results_table
+from asmil.files import write_json
+from asmil.folder_settings import claim_folder
+from asmil.paper.comparing import cohort_name
+from asmil.paper.datasets import SCALES, Size, dataset, stand_in
+from asmil.paper.recipes import Recipe, RecipeRow
+from asmil.version import __version__
+
+ABOUT_FILE = "paper.json"
+
+
+@dataclass(frozen=True)
+class PaperRun:
+    """A recipe that is run.
+
+    size: quick, small or full; sizes below full are for the machinery, not for conclusions
+    cohort: the user's manifest; None: synthetic stand-ins
+    datasets, rows: some of the recipe; none: all
+    asmil_settings: added to every ASMIL row, for what the paper does not state
+    """
+
+    recipe: Recipe
+    out: Path
+    size: Size = "full"
+    cohort: CohortConfig | None = None
+    datasets: tuple[str, ...] = ()
+    rows: tuple[str, ...] = ()
+    seeds: int | None = None
+    epochs: int | None = None
+    slides: int | None = None
+    preset: str = "paper"
+    asmil_settings: Mapping[str, Any] | None = None
+
+    @property
+    def synthetic(self) -> bool:
+        """Whether stand-ins are trained on."""
+        return self.cohort is None
+
+    def chosen_datasets(self) -> list[str]:
+        """The data sets of this run."""
+        for name in self.datasets:
+            if name not in self.recipe.datasets:
+                raise AsmilError(
+                    f"{self.recipe.id} has no data set {name!r}: {did_you_mean(name, self.recipe.datasets)}"
+                )
+        return list(self.datasets or self.recipe.datasets)
+
+    def chosen_rows(self) -> list[RecipeRow]:
+        """The rows of this run."""
+        known = [row.name for row in self.recipe.rows]
+        for name in self.rows:
+            if name not in known:
+                raise AsmilError(f"{self.recipe.id} has no row {name!r}: {did_you_mean(name, known)}")
+        return [row for row in self.recipe.rows if not self.rows or row.name in self.rows]
+
+    def sweeps(self) -> list[SweepConfig]:
+        """One sweep for each cohort: data set and kind of features."""
+        found = []
+        for name in self.chosen_datasets():
+            by_backbone: dict[str, list[RecipeRow]] = {}
+            for row in self.chosen_rows():
+                by_backbone.setdefault(row.backbone, []).append(row)
+            found += [self._sweep(name, backbone, rows) for backbone, rows in by_backbone.items()]
+        return found
+
+    def _sweep(self, name: str, backbone: str, rows: Sequence[RecipeRow]) -> SweepConfig:
+        one, scale = dataset(name), SCALES[self.size]
+        cohort = self.cohort or self._stand_in(name, backbone)
+        cohort = cohort.model_copy(update={"settings": {**one.settings, **cohort.settings}})
+        variants = {
+            row.name: VariantConfig(
+                method=row.method,
+                preset=self.preset if row.method == "asmil" else "paper",
+                settings={
+                    **self.recipe.own_settings(row, one),
+                    **((self.asmil_settings or {}) if row.method == "asmil" else {}),
+                },
+            )
+            for row in rows
+        }
+        settings: dict[str, Any] = {**scale.settings, **self.recipe.settings}
+        epochs = self.epochs or (None if self.size == "full" else scale.epochs)
+        if epochs is not None:
+            settings["training.epochs"] = epochs
+        if "attention" not in self.recipe.measures and "bag_features" not in self.recipe.measures:
+            settings["record.attention"] = "none"
+        return SweepConfig(
+            cohorts={cohort_name(name, backbone): cohort},
+            variants=variants,
+            settings=settings,
+            seeds=self.seeds or (self.recipe.seeds if self.size == "full" else min(self.recipe.seeds, scale.seeds)),
+            folds=one.folds if self.size == "full" else min(one.folds, 2),
+            # a data set without a validation part draws another tenth for every seed
+            group_seeds="auto" if one.parts[1] or one.task == "survival" else False,
+            measures=[
+                measure
+                for measure in self.recipe.measures
+                if cohort.synthetic is not None or measure not in ("tiles", "froc")
+            ],
+        )
+
+    def _stand_in(self, name: str, backbone: str) -> CohortConfig:
+        cohort = stand_in(dataset(name), self.size, backbone)
+        if self.slides is None or cohort.synthetic is None:
+            return cohort
+        return cohort.model_copy(update={"synthetic": cohort.synthetic.model_copy(update={"slides": self.slides})})
+
+    def about(self) -> dict[str, Any]:
+        """What the folder holds, for readers of its results."""
+        return {
+            "table": self.recipe.id,
+            "synthetic": self.synthetic,
+            "size": self.size,
+            "preset": self.preset,
+            "asmil_settings": dict(self.asmil_settings or {}),
+            "epochs": self.epochs,
+            "slides": self.slides,
+        }
+
+    def run(self, engine: Engine, on_gpu: bool, seconds: float | None = None) -> Iterator[JobEnd]:
+        """Train and measure what is not done yet."""
+        claim_folder(self.out / "paper.yaml", self.about(), "a table of the paper")
+        write_json(self.out / ABOUT_FILE, {**self.about(), "asmil": __version__})
+        yield from run_together([SweepFolder(sweep, self.out, on_gpu) for sweep in self.sweeps()], engine, seconds)
+
+    def results(self) -> pd.DataFrame:
+        """The rows of all finished trainings."""
+        table = results_table(self.out)
+        return table[table["status"] == "done"] if len(table) else table
