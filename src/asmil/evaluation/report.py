@@ -13,7 +13,8 @@ import numpy as np
 from asmil.cohort.manifest import read_manifest
 from asmil.cohort.splits import Splits
 from asmil.errors import AsmilError
-from asmil.evaluation.evaluate import FEW_PATIENTS, PART_TITLES, Role, RunEvaluation, evaluator_of
+from asmil.evaluation.evaluate import FEW_PATIENTS, PART_TITLES, RunEvaluation, evaluator_of
+from asmil.explain.report_panels import run_panels
 from asmil.files import write_json
 from asmil.reporting import (
     Block,
@@ -26,6 +27,7 @@ from asmil.reporting import (
     Note,
     Row,
     Section,
+    SideBySide,
     Table,
     estimate_cell,
     settings_table,
@@ -34,10 +36,10 @@ from asmil.reporting.estimate import NAN, Interval
 from asmil.reporting.files import write_document
 from asmil.reporting.formats import format_count, format_interval, format_number
 from asmil.tasks.prediction_format import Metric
-from asmil.training.finished_run import Training, read_training, setting
+from asmil.training.described import cap_sentence, selection_sentence, train_command
+from asmil.training.finished_run import Training, read_training
 from asmil.training.layout import RunLayout
 from asmil.training.learning_curves import learning_figure, stage_starts
-from asmil.training.rerun import train_command
 
 SLIDE_READING = (
     "Values are means over seeds of the metric on all slides of the part, with the folds of a seed joined.",
@@ -45,7 +47,7 @@ SLIDE_READING = (
     "how much the choice of patients matters; the standard deviation (sd) over seeds shows the noise of training.",
 )
 """How to read the numbers of runs that predict slides."""
-SHOWN_SLIDES = 4
+SHOWN_SLIDES, PICTURED_SLIDES = 4, 2
 MOST_LEFT_OUT = 50
 ENDS = ("value", "low", "high")
 
@@ -209,7 +211,11 @@ def _slides(evaluation: RunEvaluation) -> list[Block]:
         for place in places.tolist()
     ]
     caption = "Predictions are averaged over trainings; the farthest from the truth first."
-    return [Heading("Worst and best slides"), Table(["slide", "truth", "prediction", ""], rows, caption=caption)]
+    table = Table(["slide", "truth", "prediction", ""], rows, caption=caption)
+    pictured = [names[place] for place in (*order[:PICTURED_SLIDES], *order[::-1][:PICTURED_SLIDES])]
+    manifest = evaluation.run.setting("cohort", "manifest")
+    pictures = run_panels(evaluation.path, None if manifest is None else Path(str(manifest)), dict.fromkeys(pictured))
+    return [Heading("Worst and best slides"), table, *(SideBySide(panels) for panels in pictures.values())]
 
 
 def _attention(evaluation: RunEvaluation) -> list[Block]:
@@ -328,27 +334,3 @@ def _about_runs(evaluations: Sequence[RunEvaluation]) -> list[str]:
         chosen = selection_sentence(one.run.config, one.role, has_validation, one.run.format.selected_by)
         sentences += [prefix + text for text in (chosen, cap_sentence(one.run.config))]
     return sentences
-
-
-def selection_sentence(config: Mapping[str, Any], role: Role, has_validation: bool, metric: str) -> str:
-    """Which epoch was kept, and whether the evaluated part had a say in it; metric: what chooses by default."""
-    rule = setting(config, "training", "select")
-    if rule is None:
-        return "The run does not say which epoch was kept (training.select is not set)."
-    if rule == "last":
-        return "The last epoch was kept; no data chose it (training.select: last)."
-    if not has_validation:
-        return "The run had no validation part, so the last epoch was kept."
-    chosen = "the lowest loss" if rule == "loss" else f"the highest {metric}"
-    sentence = f"The epoch was chosen on the validation part, by {chosen}"
-    if role == "val":
-        return f"{sentence}. These numbers are of the same part, so they are optimistic."
-    return f"{sentence}; the test part was not used."
-
-
-def cap_sentence(config: Mapping[str, Any]) -> str:
-    """How many tiles training and prediction used."""
-    cap = setting(config, "data", "max_tiles")
-    if cap is None:
-        return "Training and prediction used all tiles (data.max_tiles is not set)."
-    return f"Training used at most {cap} tiles per bag, drawn anew every epoch; prediction used all (data.max_tiles)."

@@ -14,7 +14,7 @@ from asmil.reporting.estimate import Estimate
 from asmil.reporting.formats import format_interval, format_number
 
 MOST_WARNINGS = 3
-"""How many warnings stand at the top of a report; the others fold away."""
+"""How many alarms and warnings are at the top of a report; the others fold away."""
 
 
 @dataclass(frozen=True)
@@ -134,14 +134,19 @@ class Document:
     reading: Sequence[str] = field(default=())
 
     @property
+    def first_alarms(self) -> list[str]:
+        """The alarms at the top."""
+        return list(self.alarms[:MOST_WARNINGS])
+
+    @property
     def first_warnings(self) -> list[str]:
-        """The warnings that stand at the top."""
-        return list(self.warnings[: max(0, MOST_WARNINGS - len(self.alarms))])
+        """The warnings at the top: together with the alarms at most three."""
+        return list(self.warnings[: MOST_WARNINGS - len(self.first_alarms)])
 
     @property
     def more_warnings(self) -> list[str]:
-        """The warnings that fold away."""
-        return list(self.warnings[len(self.first_warnings) :])
+        """The alarms and warnings that fold away."""
+        return [*self.alarms[MOST_WARNINGS:], *self.warnings[len(self.first_warnings) :]]
 
     def tables(self) -> list[Table]:
         """All tables that are not folded away, in order."""

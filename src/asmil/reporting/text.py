@@ -155,7 +155,7 @@ def print_document(document: Document, console: Console) -> None:
     for table in document.tables():
         if table.in_terminal:
             console.print(terminal_table(table))
-    for text in document.alarms:
+    for text in document.first_alarms:
         console.print(f"alarm: {text}", style="red", markup=False, highlight=False)
     for text in document.first_warnings:
         console.print(f"warning: {text}", style="yellow", markup=False, highlight=False)

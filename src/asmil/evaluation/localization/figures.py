@@ -10,7 +10,8 @@ from matplotlib.axes import Axes
 from asmil.evaluation.localization.localize import Localization
 from asmil.evaluation.localization.scaling import THRESHOLDS, scaling_title
 from asmil.evaluation.localization.slide_evaluator import SlideMeasures
-from asmil.evaluation.slide_pictures import DrawnSlide, slide_panels
+from asmil.explain.report_panels import outline_of, slide_panels
+from asmil.explain.tile_map import SlideFrame, TileMap
 from asmil.reporting import Figure as Picture
 from asmil.reporting.drawing import COLORS, new_figure, svg_text
 from asmil.slides.discovery import SlideFile
@@ -90,14 +91,16 @@ def pictured_slides(found: Localization) -> list[SlideMeasures]:
 
 
 def slide_figures(found: Localization, one: SlideMeasures, images: Mapping[str, SlideFile]) -> list[Picture]:
-    """The slide, its heat map, and the tiles above the cut of each scaling; a red line outlines the tumor."""
-    frame = one.map.frame
-    tumor = found.masks.get(one.name)
-    slide = DrawnSlide(
-        one.name, one.map.coords, frame.tile_px, frame.mpp, images.get(one.name), tumor, frame.downsample
-    )
+    """The slide, its heat map, and the tiles above the cut of each scaling, with the outline of the tumor."""
+    frame, mask = one.map.frame, found.masks.get(one.name)
     calls = {}
     for scaling, measures in one.scaled.items():
-        value = f"Dice {measures.dice:.3f}" if tumor is not None else f"specificity {measures.specificity:.3f}"
+        value = f"Dice {measures.dice:.3f}" if mask is not None else f"specificity {measures.specificity:.3f}"
         calls[f"{scaling_title(scaling)}: {value}"] = measures.scores >= THRESHOLDS[scaling]
-    return slide_panels(slide, one.map.heat, f"heat map: {found.heatmap_kind}", calls)
+    return slide_panels(
+        SlideFrame(one.name, one.map.coords, frame.tile_px, frame.size_px, frame.mpp),
+        images.get(one.name),
+        TileMap(one.map.heat, found.heatmap_kind, title=f"heat map: {found.heatmap_kind}"),
+        calls,
+        None if mask is None else outline_of(mask, frame.downsample),
+    )

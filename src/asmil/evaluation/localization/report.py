@@ -11,7 +11,7 @@ from asmil.evaluation.localization.figures import froc_figure, pictured_slides, 
 from asmil.evaluation.localization.localize import Localization
 from asmil.evaluation.localization.scaling import THRESHOLDS, Scaling, scaling_title
 from asmil.evaluation.localization.slide_evaluator import SlideMeasures
-from asmil.evaluation.slide_pictures import slide_files
+from asmil.explain.report_panels import image_files
 from asmil.reporting import (
     Block,
     Cell,
@@ -167,10 +167,10 @@ def _result_figures(found: Localization) -> list[Block]:
 
 
 def _maps(found: Localization) -> list[Block]:
-    images = slide_files(found.manifest)
+    images = image_files(found.manifest)
     blocks: list[Block] = [
-        "The first tumor and the first normal slides, not chosen by their maps. Orange: tiles above the cut. Red: "
-        "outline of the annotated tumor."
+        "The first tumor and the first normal slides, not chosen by their maps. Orange: tiles above the cut; "
+        "black line: annotated tumor."
     ]
     for one in pictured_slides(found):
         blocks.append(Heading(f"{one.name}: {one.map.slide.label}, p(tumor) {one.tumor_probability:.2f}"))
