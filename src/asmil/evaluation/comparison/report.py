@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from asmil.evaluation.bootstrap import draw_patients, number_patients
-from asmil.evaluation.comparison.findings import Comparison, Difference, EnsembleTest, RunScores
+from asmil.evaluation.comparison.findings import Comparison, Difference, EnsembleTest
 from asmil.evaluation.curves import KINDS, run_curves
 from asmil.evaluation.evaluate import FEW_PATIENTS, PART_TITLES
 from asmil.reporting import (
@@ -58,7 +58,7 @@ def comparison_document(found: Comparison) -> Document:
     """What the report says."""
     note = "Intervals come from draws of seeds and patients; those in blue exclude 0."
     blocks: list[Block] = [differences_table(found), Figure(forest_figure(found), "Differences with intervals", note)]
-    sections = [Section("Runs", [runs_table(found), *_curves(found)]), Section("Differences", blocks)]
+    sections = [Section("Runs", [_in_words(found), runs_table(found), *_curves(found)]), Section("Differences", blocks)]
     classes = _classes_table(found)
     if classes.rows:
         sections.append(Section("Classes", [classes]))
@@ -117,7 +117,7 @@ def runs_table(found: Comparison) -> Table:
     """One row per run with its metrics; a value is bold if it is the best and a difference is shown."""
     rows: list[Row] = [
         [
-            Cell(run.name, (f"{run.method}, preset {run.preset}", _in_words(found, run))),
+            Cell(run.name, (f"{run.method}, preset {run.preset}",)),
             *(
                 estimate_cell(one, _spread(one), strong=_is_shown_best(found, run.name, metric))
                 for metric in found.metrics
@@ -139,11 +139,15 @@ def runs_table(found: Comparison) -> Table:
     )
 
 
-def _in_words(found: Comparison, run: RunScores) -> str:
+def _in_words(found: Comparison) -> str:
+    """What each run got wrong, in one paragraph."""
     assert found.task.in_words is not None
-    predictions = found.paired.runs[run.name].predictions.mean(axis=0)
-    values = {name: one.value for name, one in run.metrics.items()}
-    return found.task.in_words(found.paired.rows.truth, predictions, values)
+    said = []
+    for run in found.runs:
+        predictions = found.paired.runs[run.name].predictions.mean(axis=0)
+        values = {name: one.value for name, one in run.metrics.items()}
+        said.append(f"{run.name} {found.task.in_words(found.paired.rows.truth, predictions, values)}.")
+    return " ".join(said)
 
 
 def _is_shown_best(found: Comparison, run: str, metric: Metric) -> bool:
