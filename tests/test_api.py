@@ -219,7 +219,7 @@ def test_a_finished_run_is_not_trained_again_and_other_settings_are_refused(clas
 
 
 def test_a_stopped_training_is_an_interrupt_of_the_notebook(classified, tmp_path, monkeypatch):
-    def stop(*arguments):
+    def stop(*arguments, **options):
         raise Interrupted
 
     monkeypatch.setattr("asmil.api.functions.train_run", stop)

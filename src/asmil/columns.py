@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from asmil.errors import AsmilError
-from asmil.names import folded, without_extension
+from asmil.errors import AsmilError, did_you_mean
+from asmil.names import FEATURE_SUFFIXES, folded, without_extension
 from asmil.text_table import TextTable
 
 COLUMNS = ("slide", "patient", "label", "time", "event", "features", "split", "fold", "site", "mpp", "image")
 FILE_ALIASES = ("filename", "file_name", "file", "slide_file", "slide_filename", "wsi_filename", "image_name")
-"""They name the slide by a file, whose ending is no part of the name."""
+"""They name the slide by a file, whose extension is not part of the name."""
+PATH_ALIASES = ("slide_path", "feature_path", "features_path", "wsi_path", "image_path")
+"""They hold the path of a feature file or an image, depending on the extension; MIL_BASELINE writes slide_path."""
 ALIASES: Mapping[str, tuple[str, ...]] = {
     # CLAM and TRIDENT write slide_id and case_id, STAMP FILENAME and PATIENT, the GDC the last four
     "slide": ("slide_id", "slideid", "slide_name", "slidename", "wsi", "wsi_id", "wsi_name", "image_id", *FILE_ALIASES),
@@ -24,6 +26,14 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     ),
 }
 """Other spellings of a column, the first that a table has is read; case, blanks and punctuation do not count."""
+TCGA_BARCODE = "tcga-barcode"
+"""In a mapping, in the place of a column: the patient is the first 12 characters of the slide's TCGA barcode."""
+TCGA = re.compile(r"TCGA-\w{2}-\w{4}(?=\W|$)", re.IGNORECASE)
+"""The part of a TCGA barcode that names the patient."""
+PARTS = ("train", "val", "test")
+
+ColumnMapping = Mapping[str, str]
+"""Our names of columns, and the columns of a table that they are read from."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +41,13 @@ class Columns:
     """The cells of a table by column: known columns under our names, others under their own.
 
     read_as: for columns that were found under another spelling, that spelling
+    notes: how the file was read, where it is not plain CSV
     """
 
     path: Path
     cells: Mapping[str, list[str]]
     read_as: Mapping[str, str]
+    notes: tuple[str, ...] = ()
 
     @property
     def rows(self) -> list[dict[str, str]]:
@@ -43,21 +55,69 @@ class Columns:
         names = list(self.cells)
         return [dict(zip(names, row, strict=True)) for row in zip(*self.cells.values(), strict=True)]
 
+    @property
+    def understood(self) -> list[str]:
+        """What a reader should know about how the table was understood, one sentence each."""
+        return [*self.notes, *(f"column '{given}' is read as '{name}'" for name, given in self.read_as.items())]
 
-def understand_columns(path: Path, table: TextTable) -> Columns:
-    """Give the columns our names; two columns that could both be meant are refused with both names."""
+
+def parse_mapping(text: str | None) -> dict[str, str]:
+    """The mapping that `--columns patient=case_id,label=subtype` stands for.
+
+    >>> parse_mapping("patient=Case ID, label=subtype")
+    {'patient': 'Case ID', 'label': 'subtype'}
+    """
+    mapping: dict[str, str] = {}
+    for part in (text or "").split(","):
+        if not part.strip():
+            continue
+        name, equals, column = (piece.strip() for piece in part.partition("="))
+        if not equals or not column:
+            raise AsmilError(f"--columns {part.strip()}: write NAME=COLUMN, e.g. patient=case_id,label=subtype")
+        if name in mapping:
+            raise AsmilError(f"--columns {text}: '{name}' is given twice; give it one column")
+        mapping[name] = column
+    return checked_mapping(mapping)
+
+
+def checked_mapping(mapping: ColumnMapping) -> dict[str, str]:
+    """The mapping, if all names are ours."""
+    for name, column in mapping.items():
+        if name not in COLUMNS:
+            raise AsmilError(f"--columns {name}={column}: asmil has no column '{name}': {did_you_mean(name, COLUMNS)}")
+        if column == TCGA_BARCODE and name != "patient":
+            raise AsmilError(f"--columns {name}={column}: only the patient can be read from TCGA barcodes")
+    return dict(mapping)
+
+
+def understand_columns(path: Path, table: TextTable, mapping: ColumnMapping | None = None) -> Columns:
+    """Give the columns our names; two columns that could both be meant are refused with both names.
+
+    mapping: columns that the user chose; they are read whatever other columns are called
+    """
     given = _by_key(path, table)
+    chosen = {name: _chosen(path, name, column, given) for name, column in checked_mapping(mapping or {}).items()}
+    if not chosen and (parts := _joined_parts(given)):
+        return replace(understand_columns(path, parts), notes=(*table.notes, "a table of train, val and test columns"))
     cells: dict[str, list[str]] = {}
     read_as: dict[str, str] = {}
     for column in COLUMNS:
         keys = [key for key in (column, *ALIASES.get(column, ())) if key in given]
         filled = [key for key in keys if any(given[key].cells)]
-        if column == "slide" and not keys and "image" in given:
+        if column in chosen:
+            if chosen[column] == TCGA_BARCODE:
+                continue  # it needs the slides
+            keys = filled = [chosen[column]]
+        elif column == "slide" and not keys and "image" in given:
             keys = ["image"]
+        elif column in ("features", "image") and not keys:
+            keys = _paths(given, column)
         if not keys:
             continue
         key = next(iter(filled), keys[0])
         cells[column] = _slides(key, given[key].cells) if column == "slide" else given[key].cells
+        if column == "patient" and column in chosen and read_as.get("slide", "slide") == given[key].name.strip():
+            cells[column] = cells["slide"]
         if key != column:
             read_as[column] = given[key].name.strip()
         for other in filled[1:]:
@@ -65,17 +125,28 @@ def understand_columns(path: Path, table: TextTable) -> Columns:
             if line is not None:
                 raise AsmilError(
                     f"{path}, line {line + 2}: columns '{given[key].name}' and '{given[other].name}' both name the "
-                    f"{column} and disagree ('{given[key].cells[line]}', '{given[other].cells[line]}'); rename the one "
-                    f"that is meant to '{column}' and remove the other"
+                    f"{column} and disagree ('{given[key].cells[line]}', '{given[other].cells[line]}'); choose one "
+                    f"with --columns {column}={given[key].name.strip()}, or remove the other"
                 )
-    used = {*cells, *(_key(name) for name in read_as.values())}
+    if "slide" not in cells and (source := next((name for name in ("features", "image") if name in read_as), None)):
+        cells = {"slide": _stems(cells[source]), **cells}
+        read_as["slide"] = f"{read_as[source]} (the names of the files)"
+    if chosen.get("patient") == TCGA_BARCODE and "slide" in cells:
+        cells["patient"] = _patients_of_barcodes(path, cells["slide"])
+        read_as["patient"] = "the TCGA barcode of the slide"
+    used = {*cells, *(_key(name) for name in read_as.values()), *chosen.values()}
     others = {one.name.strip(): one.cells for key, one in given.items() if key not in used}
-    return Columns(path, cells | others, read_as)
+    return Columns(path, cells | others, read_as, table.notes)
+
+
+def has_column(table: TextTable, column: str) -> bool:
+    """Whether a table has a column of this name; case, blanks and punctuation do not count."""
+    return _key(column) in {_key(name) for name in table.names}
 
 
 @dataclass(frozen=True)
 class _Given:
-    """A column as it stands in the file."""
+    """A column as it is in the file."""
 
     name: str
     cells: list[str]
@@ -103,8 +174,50 @@ def _key(name: str) -> str:
     return re.sub(r"\W+", "_", folded(name)).strip("_") or name
 
 
+def _chosen(path: Path, name: str, column: str, given: Mapping[str, _Given]) -> str:
+    """The key of a column that the user chose."""
+    if column == TCGA_BARCODE:
+        return column
+    for key in (_key(column), *ALIASES.get(column, ())):
+        if key in given:
+            return key
+    names = [one.name.strip() for one in given.values()]
+    raise AsmilError(f"{path}: --columns {name}={column}: there is no column '{column}'; {did_you_mean(column, names)}")
+
+
+def _joined_parts(given: Mapping[str, _Given]) -> TextTable | None:
+    """The wide table of MIL_BASELINE, `train_slide_path, train_label, val_slide_path, ...`, with one row per slide."""
+    wide = [part for part in PARTS if f"{part}_slide_path" in given and f"{part}_label" in given]
+    if not wide or "slide" in given:
+        return None
+    rows = [
+        (path, _without_decimals(label), part)
+        for part in wide
+        for path, label in zip(given[f"{part}_slide_path"].cells, given[f"{part}_label"].cells, strict=True)
+        if path or label
+    ]
+    paths, labels, parts = map(list, zip(*rows, strict=True)) if rows else ([], [], [])
+    return TextTable(("slide_path", "label", "split"), (paths, labels, parts))
+
+
+def _without_decimals(label: str) -> str:
+    """Integers of shorter columns, which pandas fills up with gaps, are written as 1.0."""
+    return label.removesuffix(".0") if re.fullmatch(r"\d+\.0", label) else label
+
+
+def _paths(given: Mapping[str, _Given], column: str) -> list[str]:
+    """The columns of paths to feature files, or to images."""
+    found = []
+    for key in PATH_ALIASES:
+        filled = [cell for cell in given[key].cells if cell] if key in given else []
+        of_features = all(cell.lower().endswith(FEATURE_SUFFIXES) for cell in filled)
+        if filled and of_features == (column == "features"):
+            found.append(key)
+    return found
+
+
 def _slides(key: str, cells: list[str]) -> list[str]:
-    if key == "image":
+    if key == "image" or key in PATH_ALIASES:
         return _stems(cells)
     return [without_extension(cell) for cell in cells] if key in FILE_ALIASES else cells
 
@@ -113,8 +226,19 @@ def _stems(paths: list[str]) -> list[str]:
     return [without_extension(PurePosixPath(path.replace("\\", "/")).name) for path in paths]
 
 
+def _patients_of_barcodes(path: Path, slides: list[str]) -> list[str]:
+    found = [TCGA.match(slide.rpartition("/")[2]) for slide in slides]
+    other = next((slide for slide, barcode in zip(slides, found, strict=True) if slide and barcode is None), None)
+    if other is not None:
+        raise AsmilError(
+            f"{path}: --columns patient={TCGA_BARCODE}: the slide '{other}' has no TCGA barcode (TCGA-XX-XXXX-...); "
+            "give a column of patients instead"
+        )
+    return [barcode[0].upper() if barcode else "" for barcode in found]
+
+
 def _disagreement(column: str, key: str, cells: Mapping[str, list[str]], other: list[str]) -> int | None:
-    """The first row in which another spelling of a column tells something else, None if it never does."""
+    """The first row in which two spellings of a column have different values, None if there is none."""
     if column == "slide":
         # a column that is called as we call it was meant; others may name other files of the slide
         alike = zip(_stems(cells["slide"]), _stems(other), strict=True)

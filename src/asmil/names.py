@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from asmil.errors import HIDDEN, AsmilError
@@ -14,7 +14,7 @@ SLIDE_SUFFIXES = (
 )
 PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp")
 """Plain pictures: one level, no resolution."""
-FEATURE_SUFFIXES = (".h5", ".hdf5", ".pt", ".pth", ".npy", ".npz", ".zarr")
+FEATURE_SUFFIXES = (".h5", ".hdf5", ".pt", ".pth", ".npy", ".npz", ".h5ad", ".zarr")
 FORMULA_STARTS = ("=", "@")
 """Spreadsheets compute cells that begin so. `+` and `-` are not among them: labels and values begin with them."""
 LONGEST_PART = 200
@@ -93,11 +93,11 @@ def folded(name: str) -> str:
     return " ".join(name.casefold().split())
 
 
-def lookalikes(names: Iterable[str]) -> list[list[str]]:
-    """Groups of different names that are spellings of one."""
+def lookalikes(names: Iterable[str], key: Callable[[str], str] = folded) -> list[list[str]]:
+    """Groups of different names that are spellings of one: those with the same key."""
     groups: dict[str, dict[str, None]] = {}
     for name in names:
-        groups.setdefault(folded(name), {})[name] = None
+        groups.setdefault(key(name), {})[name] = None
     return [list(group) for group in groups.values() if len(group) > 1]
 
 

@@ -1,9 +1,16 @@
-"""Tables of slides, CSV or Parquet, as text: nothing is guessed, so slide 007 keeps its zeros and label 1 stays "1"."""
+"""Tables of slides (CSV, Excel, Parquet) as text: slide 007 keeps its zeros and label 1 stays "1".
+
+What had to be guessed to read a table (its separator, its encoding, its sheet) is in `TextTable.notes`.
+"""
 
 from __future__ import annotations
 
+import codecs
 import csv
-from collections.abc import Iterable
+import io
+import re
+import zipfile
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -11,53 +18,148 @@ from typing import Any, NoReturn
 from asmil.errors import AsmilError
 
 PARQUET_SUFFIXES = (".parquet", ".pq")
+EXCEL_SUFFIXES = (".xlsx", ".xlsm")
+TABLE_SUFFIXES = (".csv", ".tsv", ".txt", *PARQUET_SUFFIXES, *EXCEL_SUFFIXES)
+UNREADABLE = {
+    ".xls": "an Excel file of before 2007",
+    ".xlsb": "a binary Excel file",
+    ".ods": "an OpenDocument sheet",
+    ".numbers": "a Numbers sheet",
+}
+"""Spreadsheets that asmil does not read, by their ending."""
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
+OLD_WINDOWS = "cp1252"
+"""How Western European Windows and Excel write text that is not Unicode; all of ISO 8859-1 that can be printed."""
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+_SEPARATOR_LINE = re.compile(r'^"?sep=(.)"?$')
 
 
 @dataclass(frozen=True)
 class TextTable:
     """The columns of a table in order; cells have no surrounding blanks, an empty cell is the empty text.
 
-    names: as they stand in the file, so that two of them may be alike
+    names: as they are in the file, so that two of them may be equal
+    notes: how the file was read, if it is not plain CSV with commas in UTF-8
     """
 
     names: tuple[str, ...]
     cells: tuple[list[str], ...]
+    notes: tuple[str, ...] = ()
+
+
+def is_table(path: Path) -> bool:
+    """Whether a path has the ending of a table, readable or not."""
+    return path.suffix.lower() in (*TABLE_SUFFIXES, *UNREADABLE)
 
 
 def read_text_table(path: Path) -> TextTable:
-    """Read a CSV (commas, UTF-8) or Parquet file; one that is no table or has no rows is refused."""
+    """Read a CSV (commas, semicolons or tabs), Excel or Parquet file; one without rows is refused."""
+    suffix = path.suffix.lower()
+    if suffix in UNREADABLE:
+        _fail(path, f"{UNREADABLE[suffix]} is not read", "save it as .xlsx or as CSV")
     try:
-        table = _read_parquet(path) if path.suffix.lower() in PARQUET_SUFFIXES else _read_csv(path)
+        if suffix in PARQUET_SUFFIXES:
+            table = _read_parquet(path)
+        else:
+            table = _read_excel(path) if suffix in EXCEL_SUFFIXES else _read_csv(path)
     except AsmilError:
         raise
     except FileNotFoundError:
         _fail(path, "the table does not exist", "correct its path")
     except UnicodeDecodeError:
-        _fail(path, "the table is not UTF-8 text", "save it as CSV with encoding UTF-8, or as Parquet")
-    # what Parquet readers raise on damaged files are these as well
-    except (OSError, ValueError, OverflowError, KeyError, TypeError, csv.Error) as error:
+        _fail(path, "the table is not text", "save it as CSV with encoding UTF-8, as .xlsx or as Parquet")
+    # what the readers of Parquet and Excel raise on damaged files are these as well
+    except (OSError, ValueError, OverflowError, LookupError, TypeError, SyntaxError, csv.Error) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        _fail(path, f"the table cannot be read ({reason})", "save it again as CSV with commas, or as Parquet")
+        _fail(path, f"the table cannot be read ({reason})", "save it again as CSV with commas, .xlsx or Parquet")
     if not table.cells or not table.cells[0]:
         _fail(path, "the table has no rows", "give it one row per slide")
     return table
 
 
 def _read_csv(path: Path) -> TextTable:
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(file, skipinitialspace=True, strict=True)
-        header = next((row for row in reader if row), None)
-        if header is None:
-            _fail(path, "the table is empty", "give it a header line and one row per slide")
-        rows = []
-        for row in reader:
-            if len(row) > len(header):
-                what = f"line {reader.line_num} has more cells than the header line"
-                _fail(path, what, "name every column, quote cells with commas")
-            if row:
-                rows.append(row + [""] * (len(header) - len(row)))
+    text, notes = _decoded(path.read_bytes())
+    text, separator = _separator(text)
+    if separator != ",":
+        notes.append(f"columns are separated by {SEPARATORS.get(separator, repr(separator))}")
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=True, strict=True)
+    header = next((row for row in reader if row), None)
+    if header is None:
+        _fail(path, "the table is empty", "give it a header line and one row per slide")
+    rows = []
+    for row in reader:
+        while len(row) > len(header) and not row[-1].strip():
+            row.pop()  # programs that end every line with a separator
+        if len(row) > len(header):
+            what = f"line {reader.line_num} has more cells than the header line"
+            _fail(path, what, f"name every column, quote cells with {SEPARATORS.get(separator, 'separators')}")
+        if any(cell.strip() for cell in row):
+            rows.append(row + [""] * (len(header) - len(row)))
     cells = zip(*rows, strict=True) if rows else ([] for _ in header)
-    return _named(header, ([cell.strip() for cell in column] for column in cells))
+    return _named(header, ([cell.strip() for cell in column] for column in cells), notes)
+
+
+def _decoded(content: bytes) -> tuple[str, list[str]]:
+    """The text of a file and, if it is no plain UTF-8, which encoding it was read in."""
+    for mark, encoding in _MARKS:
+        if content.startswith(mark):
+            return content.decode(encoding), ["the encoding is UTF-16"] if encoding == "utf-16" else []
+    if b"\0" in content[:200]:
+        # UTF-16 without a mark: the zero bytes of ASCII letters are the second of two, or the first
+        encoding = "utf-16-le" if content[1:2] == b"\0" else "utf-16-be"
+        return content.decode(encoding), ["the encoding is UTF-16"]
+    try:
+        return content.decode("utf-8"), []
+    except UnicodeDecodeError as error:
+        text = content.decode(OLD_WINDOWS)
+        odd = next(word for word in re.findall(r"[^\s,;]+", text[max(0, error.start - 40) :]) if not word.isascii())
+        note = f"the file is not UTF-8 and was read as Windows-1252 (Latin 1), e.g. {odd!r}; save it as UTF-8 if wrong"
+        return text, [note]
+
+
+def _separator(text: str) -> tuple[str, str]:
+    """The text without a line `sep=;`, and what separates the columns: what the header line has most of."""
+    text = text.lstrip("\r\n")
+    header, _, rest = text.partition("\n")
+    if said := _SEPARATOR_LINE.match(header.strip("\r")):
+        return rest, said[1]
+    unquoted = re.sub(r'"[^"]*"', "", header)
+    return text, max(SEPARATORS, key=unquoted.count)
+
+
+def _read_excel(path: Path) -> TextTable:
+    import openpyxl
+
+    try:
+        book = openpyxl.load_workbook(path, read_only=True, data_only=True)
+    except zipfile.BadZipFile:
+        _fail(path, "the file is damaged or no Excel file (.xlsx)", "save it again as .xlsx or as CSV")
+    try:
+        sheets = {sheet.title: _filled_rows(sheet.iter_rows(values_only=True)) for sheet in book.worksheets}
+    except zipfile.BadZipFile as error:
+        raise ValueError(str(error)) from error
+    finally:
+        book.close()
+    filled = {title: rows for title, rows in sheets.items() if len(rows) > 1}
+    if len(filled) > 1:
+        names = ", ".join(repr(title) for title in filled)
+        _fail(path, f"{len(filled)} sheets have rows ({names})", "save the one that is meant in a file of its own")
+    if not filled:
+        _fail(path, "the table has no rows", "give it a header line and one row per slide")
+    ((title, rows),) = filled.items()
+    width = max(map(len, rows))
+    header, *body = ([*row, *[""] * (width - len(row))] for row in rows)
+    notes = [f"sheet {title!r} is read"] if len(sheets) > 1 else []
+    return _named(header, map(list, zip(*body, strict=True)), notes)
+
+
+def _filled_rows(rows: Iterable[Sequence[Any]]) -> list[list[str]]:
+    texts = ([_text(value) for value in row] for row in rows)
+    return [row for row in texts if any(row)]
 
 
 def _read_parquet(path: Path) -> TextTable:
@@ -73,10 +175,10 @@ def _read_parquet(path: Path) -> TextTable:
     return _named(table.column_names, cells)
 
 
-def _named(names: Iterable[str], cells: Iterable[list[str]]) -> TextTable:
+def _named(names: Iterable[str], cells: Iterable[list[str]], notes: Iterable[str] = ()) -> TextTable:
     """Without the columns that have no name, such as the numbers of the rows that pandas writes."""
     named = [(name, column) for name, column in zip(names, cells, strict=True) if name.strip()]
-    return TextTable(tuple(name for name, _ in named), tuple(column for _, column in named))
+    return TextTable(tuple(name for name, _ in named), tuple(column for _, column in named), tuple(notes))
 
 
 def _text(value: Any) -> str:

@@ -78,14 +78,6 @@ def test_arrays_of_objects_and_texts_are_refused(tmp_path):
             read(tmp_path / name)
 
 
-def test_slide_embeddings_are_called_so(tmp_path):
-    write_tensor(tmp_path / "a.pt", torch.ones(768))
-    np.save(tmp_path / "b.npy", np.ones(768))
-    for name in ("a.pt", "b.npy"):
-        with pytest.raises(AsmilError, match=rf"{name}.*768.*embedding"):
-            read(tmp_path / name)
-
-
 @pytest.mark.parametrize("name", ["a.npy", "a.npz"])
 def test_cut_numpy_files_are_one_sentence(tmp_path, name):
     path = tmp_path / name

@@ -92,7 +92,7 @@ def test_one_file_may_hold_the_whole_cohort(tmp_path):
     assert load_cohort(path, tmp_path / "all.h5")["b"].source.group == "b"
     assert [slide.slide for slide in cohort_from_features(tmp_path / "all.h5")] == ["a", "b"]
     write_clam(tmp_path / "single.h5", tiles(), grid())
-    with pytest.raises(AsmilError, match="no group a slide"):
+    with pytest.raises(AsmilError, match="group per slide"):
         load_cohort(path, tmp_path / "single.h5")
 
 
@@ -118,14 +118,14 @@ def test_a_folder_is_a_cohort_for_prediction(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("slide,labels\na,0\n", "column 'label' is missing; rename column 'labels'"),
-        ("slide,label,spilt\na,0,p\n", "column 'spilt' is not known; rename it to 'split'"),
-        ("slide,diagnosis\na,0\n", "column 'label' is missing; add it"),
-        ("slide;label\na;0\n", "commas instead of semicolons"),
+        ("slide,labels\na,0\n", "column 'label' is missing.*--columns label=labels"),
+        ("slide,label,spilt\na,0,p\n", "column 'spilt' is not known.*--columns split=spilt"),
+        ("slide,diagnosis\na,0\n", "column 'label' is missing.*'diagnosis'"),
+        ("slide|label\na|0\n", "column 'slide' is missing"),
         ("slide,label\n", "no rows"),
         ("", "is empty"),
         ("slide,label\na,0,x,y\n", "more cells than the header"),
-        ("slide,label\na,0\na,1\n", r"slide 'a': the slide stands in several lines \(2, 3\)"),
+        ("slide,label\na,0\na,1\n", r"slide 'a': .*\(2, 3\)"),
         ("slide,label\na,\n", "slide 'a': the label is empty"),
         ("slide,label\n,0\na,1\n", "column 'slide' is empty in line 2"),
         ("slide,label,split\na,0,training\n", "split 'training' is not.*did you mean 'train'"),
@@ -159,18 +159,18 @@ def test_missing_files_are_listed_with_the_nearest(tmp_path):
     with pytest.raises(AsmilError) as caught:
         load_cohort(write_csv(tmp_path, "slide,label\n" + rows))
     message = str(caught.value)
-    assert message.startswith("8 problems:")
-    assert message.count("\n  - ") == 5
-    assert message.endswith("and 3 more")
-    assert "slide 'slide-1': no feature file" in message
-    assert "did you mean 'slide_1'" in message
+    assert message.count("\n") == 0
+    assert "8 slides ('slide-1'," in message
+    assert "and 3 more" in message
+    assert str(tmp_path / "features") in message
+    assert "'slide_1'" in message
 
 
 def test_missing_file_of_the_column_and_missing_folder(tmp_path):
     touch_features(tmp_path / "x", ["abc"])
-    with pytest.raises(AsmilError, match=r"abd.h5 does not exist; did you mean 'abc.h5'"):
+    with pytest.raises(AsmilError, match=r"abd.h5.*'abc.h5'"):
         load_cohort(write_csv(tmp_path, "slide,label,features\na,0,x/abd.h5\n"))
-    with pytest.raises(AsmilError, match="no such folder of features"):
+    with pytest.raises(AsmilError, match="folder"):
         load_cohort(write_csv(tmp_path, "slide,label\na,0\nb,1\n"))
 
 
@@ -178,11 +178,11 @@ def test_a_manifest_that_is_no_table(tmp_path):
     with pytest.raises(AsmilError, match="does not exist"):
         load_cohort(tmp_path / "none.csv")
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 not really")
-    with pytest.raises(AsmilError, match=r"bad.parquet.*cannot be read"):
+    with pytest.raises(AsmilError, match=r"bad.parquet"):
         load_cohort(tmp_path / "bad.parquet")
-    (tmp_path / "latin.csv").write_bytes("slide,label\nä,0\n".encode("latin-1"))
-    with pytest.raises(AsmilError, match="UTF-8"):
-        load_cohort(tmp_path / "latin.csv")
+    (tmp_path / "binary.csv").write_bytes(bytes(range(129, 160)))
+    with pytest.raises(AsmilError, match=r"binary\.csv"):
+        load_cohort(tmp_path / "binary.csv")
 
 
 def test_round_trip_of_a_written_cohort(tmp_path):
@@ -298,7 +298,7 @@ def test_the_nested_folders_of_stamp_are_searched(tmp_path):
 def test_a_zarr_folder_is_told_to_be_one(tmp_path):
     (tmp_path / "a.zarr").mkdir()
     path = write_csv(tmp_path, "slide,label,features\na,0,a.zarr\n")
-    with pytest.raises(AsmilError, match=r"a\.zarr is a folder") as caught:
+    with pytest.raises(AsmilError, match=r"folder.*a\.zarr") as caught:
         load_cohort(path)
     assert "did you mean" not in str(caught.value)
     (tmp_path / "features" / "a.zarr").mkdir(parents=True)

@@ -19,6 +19,7 @@ from asmil.config import merge, nested
 from asmil.errors import AsmilError, did_you_mean
 from asmil.evaluation.comparison import Comparison, compare_runs
 from asmil.evaluation.evaluate import Role, RunEvaluation
+from asmil.models.base import MILModel
 from asmil.tasks.base import TaskKind
 from asmil.training.config import resolve
 from asmil.training.interruption import Interrupted
@@ -27,30 +28,37 @@ from asmil.training.run import train_run
 
 
 def load_cohort(
-    path: Path | str, *, features: Path | str | None = None, task: TaskKind | None = "classification"
+    path: Path | str,
+    *,
+    features: Path | str | None = None,
+    task: TaskKind | None = "classification",
+    columns: Mapping[str, str] | None = None,
 ) -> Cohort:
     """Read a manifest and find the features of its slides.
 
-    path: a CSV or Parquet file with the columns slide, label (survival: time, event), and optionally patient, site,
-        split, fold, features
+    path: a CSV, Excel or Parquet file with the columns slide, label (survival: time, event), and optionally patient,
+        site, split, fold, features
     features: a folder of feature files, a cohort file or a pack; default: the folder `features` beside the manifest
     task: the task whose outcomes the manifest holds; None for slides without outcomes
+    columns: which columns to read, e.g. {"patient": "case_id", "label": "subtype"}; others are found by their names,
+        and `notes` of the result says how
 
     All errors of a manifest are reported together, in one `AsmilError`.
     """
     if task is not None and task not in OUTCOME_COLUMNS:
         raise AsmilError(f"task {task!r} is unknown: {did_you_mean(str(task), OUTCOME_COLUMNS)}")
-    return manifest.load_cohort(path, features, task)
+    return manifest.load_cohort(path, features, task, columns)
 
 
 def train(
     cohort: Cohort | Path | str,
     out: Path | str,
     *,
-    method: str = "asmil",
+    method: str | type[MILModel] = "asmil",
     preset: str = "paper",
     task: TaskKind | None = None,
     features: Path | str | None = None,
+    columns: Mapping[str, str] | None = None,
     folds: int = 1,
     seeds: int = 1,
     seed: int = 0,
@@ -61,16 +69,17 @@ def train(
 
     cohort: what `load_cohort` returned, or the path of a manifest
     out: the run folder; an interrupted run in it is resumed, a finished one is only loaded
-    method, preset: see `asmil.methods` and docs/methods.md
+    method, preset: see `asmil.methods` and docs/methods.md; the method may be a class of yours, or `file.py:Class`
     task: classification (default), survival, regression or multilabel; a loaded cohort knows its task
-    features: where the features are, if `cohort` is a path
+    features, columns: where the features are and which columns to read, if `cohort` is a path; see `load_cohort`
     folds: of cross-validation; 1 is a single split
     seeds: how often each fold is trained, with the seeds `seed`, `seed + 1`, ...
     settings: further settings by their dotted names, e.g. {"training.epochs": 30, "anchor.normalizer": "nsf"}
     progress: whether progress bars are shown, on the standard error stream
     """
-    if isinstance(cohort, Cohort) and features is not None:
-        raise AsmilError(f"{cohort.path}: this cohort is loaded already; give `features` to load_cohort instead")
+    for name, given in (("features", features), ("columns", columns)):
+        if isinstance(cohort, Cohort) and given is not None:
+            raise AsmilError(f"{cohort.path}: this cohort is loaded already; give `{name}` to load_cohort instead")
     kind = task or (cohort.task if isinstance(cohort, Cohort) else None) or "classification"
     asked: dict[str, Any] = {"folds": folds, "seeds": seeds, "training": {"seed": seed}, "task": {"kind": kind}}
     for name, value in (settings or {}).items():
@@ -78,10 +87,10 @@ def train(
     config = resolve(method, preset, asked)
     try:
         with training_progress(Console(quiet=not progress, stderr=True)) as observer:
-            folder = train_run(cohort, out, config, features, observer)
+            folder = train_run(cohort, out, config, features, observer, columns=columns)
     except Interrupted:
         raise KeyboardInterrupt(f"training was stopped; make the same call again to resume {out}") from None
-    return load_run(folder.path, config.training.device)
+    return load_run(folder.path, config.training.device, method=config.method)
 
 
 def evaluate(

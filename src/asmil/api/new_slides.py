@@ -17,11 +17,12 @@ from asmil.cohort.manifest import Cohort, Slide, cohort_from_features, load_coho
 from asmil.cohort.source import FeatureSource
 from asmil.cohort.table import read_table
 from asmil.cohort.units import Unit, units_of
+from asmil.columns import ColumnMapping
 from asmil.errors import AsmilError, AsmilWarning
+from asmil.text_table import is_table
 from asmil.training.prediction import RunPredictor
 
-FEATURE_FILES = (".h5", ".hdf5", ".pt")
-TABLES = (".csv", ".parquet", ".pq")
+FEATURE_FILES = (".h5", ".hdf5", ".pt", ".npy", ".npz", ".h5ad")
 MOST_NAMED = 5
 
 
@@ -32,7 +33,7 @@ class ImageOptions:
     keep_features: the folder for their features; None: a temporary one
     mpp: microns per level-0 pixel; overrides the files
     weights: file of the encoder's weights
-    encoder: confirms the run's encoder where it is code, `module:callable`
+    encoder: confirms the run's encoder if it is code, `module:callable`
     """
 
     keep_features: Path | None = None
@@ -41,32 +42,32 @@ class ImageOptions:
     encoder: str | None = None
 
 
-def are_images(path: Path) -> bool:
+def are_images(path: Path, columns: ColumnMapping | None = None) -> bool:
     """Whether slides are given rather than features; a table does so if it has a column 'image' and no features."""
     place = FeatureSource.parse(str(path)).path
     if place.is_dir():
         return not find_features(place)
     if not place.is_file() or place.suffix.lower() in FEATURE_FILES:
         return False
-    if place.suffix.lower() not in TABLES:
+    if not is_table(place):
         return True
-    columns = read_table(place).cells
-    return "image" in columns and "features" not in columns and not (place.parent / "features").is_dir()
+    cells = read_table(place, columns).cells
+    return "image" in cells and "features" not in cells and not (place.parent / "features").is_dir()
 
 
-def patients_of(slides: Path) -> dict[str, str]:
-    """The patient of each slide of a table, where it names one."""
-    if slides.suffix.lower() not in TABLES or not slides.is_file():
+def patients_of(slides: Path, columns: ColumnMapping | None = None) -> dict[str, str]:
+    """The patient of each slide of a table, if it names one."""
+    if not is_table(slides) or not slides.is_file():
         return {}
-    return {row["slide"]: row["patient"] for row in read_table(slides).rows if row.get("patient")}
+    return {row["slide"]: row["patient"] for row in read_table(slides, columns).rows if row.get("patient")}
 
 
-def feature_slides(path: Path, features: Path | None = None) -> list[Slide]:
+def feature_slides(path: Path, features: Path | None = None, columns: ColumnMapping | None = None) -> Cohort:
     """The slides of a folder of feature files, of one such file, or of a table."""
     place = FeatureSource.parse(str(path)).path
     if not place.is_file() or place.suffix.lower() in FEATURE_FILES:
-        return list(cohort_from_features(path).slides)
-    return list(load_cohort(path, features, kind=None).slides)
+        return cohort_from_features(path)
+    return load_cohort(path, features, kind=None, columns=columns)
 
 
 def extracted_slides(names: Sequence[str], folder: Path, patients: Mapping[str, str]) -> list[Slide]:
@@ -75,7 +76,7 @@ def extracted_slides(names: Sequence[str], folder: Path, patients: Mapping[str, 
 
 
 def readable_units(units: Sequence[Unit], item_timeout_s: float | None = 0.0) -> tuple[list[Unit], list[str]]:
-    """The slides (or patients) whose feature files can all be read, and what is wrong with the others."""
+    """The slides (or patients) whose feature files can all be read, and the errors of the others."""
     slides = [slide for unit in units for slide in unit.slides]
     found = inspect_slides(slides, item_timeout_s=item_timeout_s)
     wrong = {slide.slide: str(info) for slide, info in found if isinstance(info, AsmilError)}
@@ -119,12 +120,12 @@ def _slides_of(
     images: ImageOptions,
     stack: ExitStack,
 ) -> tuple[list[Slide], list[str]]:
-    """The slides of a source, and what is wrong with those that cannot be used."""
+    """The slides of a source, and the errors of those that cannot be used."""
     if isinstance(source, Cohort):
         return list(source.slides), []
     path = Path(source)
     if features is not None or not are_images(path):
-        return feature_slides(path, None if features is None else Path(features)), []
+        return list(feature_slides(path, None if features is None else Path(features)).slides), []
     folder = images.keep_features or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="asmil-")))
     return _extract(predictor, path, folder, images)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from asmil.cli.column_option import COLUMNS_HELP
 from asmil.cli.item_timeout import ITEM_TIMEOUT_HELP
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def check(
-    cohort: Annotated[Path, typer.Argument(help="The manifest (CSV or Parquet), or a run folder.")],
+    cohort: Annotated[Path, typer.Argument(help="The manifest (CSV, Excel or Parquet), or a run folder.")],
     features: Annotated[
         Path | None,
         typer.Option(help="Where the features are: a folder, a cohort file or a pack. Default: beside the manifest."),
@@ -25,6 +26,10 @@ def check(
     task: Annotated[
         Literal["classification", "survival", "regression", "multilabel"], typer.Option(help="What is to be predicted.")
     ] = "classification",
+    columns: Annotated[str | None, typer.Option(metavar="NAME=COLUMN,...", help=COLUMNS_HELP)] = None,
+    every: Annotated[
+        bool, typer.Option("--list", help="One line per problem. Default: slides with the same problem share a line.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Read only the headers of the feature files.")] = False,
     item_timeout: Annotated[float | None, typer.Option(min=0, help=ITEM_TIMEOUT_HELP)] = None,
@@ -36,6 +41,7 @@ def check(
     from rich.progress import Progress
 
     from asmil.cohort.check import check_cohort
+    from asmil.columns import parse_mapping
     from asmil.console import messages, print_json
 
     if (cohort / "config.yaml").is_file():
@@ -51,21 +57,26 @@ def check(
             progress=lambda done, total: progress.update(reading, completed=done, total=total),
             kind=task,
             item_timeout_s=item_timeout,
+            columns=parse_mapping(columns),
         )
     if as_json:
         print_json(_as_dict(report))
     else:
-        _print(report)
+        _print(cohort, report, every)
     if not report.ok:
         raise typer.Exit(1)
 
 
-def _print(report: CheckReport) -> None:
+def _print(manifest: Path, report: CheckReport, every: bool) -> None:
+    from asmil.cohort.problems import SHOWN, ProblemGroup, grouped
     from asmil.console import results, say
     from asmil.errors import printable
     from asmil.reporting.formats import format_count
 
     console = results()
+    say(console, printable(f"manifest: {manifest}"))
+    for note in report.notes:
+        say(console, printable(f"  {note}"))
     if report.summary is not None:
         s = report.summary
         classes = ", ".join(f"{name}: {count}" for name, count in s.classes.items())
@@ -79,8 +90,11 @@ def _print(report: CheckReport) -> None:
         say(console, printable(f"{s.slides} slides of {s.patients} patients" + (f" ({classes})" if classes else "")))
         say(console, f"tiles per slide: {s.tiles_min} to {s.tiles_max}, median {s.tiles_median:g}")
         say(console, printable(", ".join(part for part in made if part)))
-    for problem in report.problems:
-        say(console, f"{problem.severity}: {problem}", style="red" if problem.severity == "error" else "yellow")
+    shown = [ProblemGroup((problem,)) for problem in report.problems] if every else grouped(report.problems)
+    for group in shown:
+        say(console, f"{group.severity}: {group}", style="red" if group.severity == "error" else "yellow")
+    if any(len(group.problems) > SHOWN for group in shown):
+        say(console, "--list prints every slide")
     if report.ok:
         say(console, "ready to train", style="green")
     else:
@@ -93,6 +107,7 @@ def _as_dict(report: CheckReport) -> dict[str, Any]:
     return {
         "ok": report.ok,
         "summary": None if report.summary is None else asdict(report.summary),
+        "notes": list(report.notes),
         "problems": [{"severity": problem.severity, "message": str(problem)} for problem in report.problems],
     }
 

@@ -54,6 +54,9 @@ def localize(
     skip_list: Annotated[Path | None, typer.Option(help="File with slides to leave out, one name per line.")] = None,
     resamples: Annotated[int, typer.Option(min=1, help="Bootstrap resamples of patients.")] = 2000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap.")] = 0,
+    method: Annotated[
+        str | None, typer.Option("--method", metavar="NAME", help="Confirm the run's method if it is your own code.")
+    ] = None,
     device: Annotated[str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:1, ...")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
@@ -74,6 +77,7 @@ def localize(
     from asmil.slides.annotations import ClassNames
 
     settings = LocalizeSettings(
+        method=method,
         annotations=annotations,
         truth=truth,
         cohort=cohort,

@@ -11,18 +11,25 @@ import typer
 from asmil.cli import (
     affine,
     check,
+    claims,
     classic,
     compare,
     completion,
     doctor,
     encoders,
     evaluate,
+    export,
     extract,
+    faithfulness,
     heatmap,
+    import_manifest,
+    index,
+    init,
     localize,
     methods,
     pack,
     paper,
+    plan,
     predict,
     stability,
     sweep,
@@ -30,6 +37,7 @@ from asmil.cli import (
     synthetic_slides,
     tissue,
     train,
+    view,
 )
 from asmil.cli.help import Verb, Verbs
 from asmil.console import make_streams_safe
@@ -59,26 +67,41 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 VERBS = {
-    "Start here": (doctor.doctor, check.check, train.train, evaluate.evaluate, predict.predict),
+    "Start here": (
+        doctor.doctor,
+        init.init,
+        check.check,
+        plan.plan,
+        train.train,
+        evaluate.evaluate,
+        predict.predict,
+    ),
     "From slides to features": (tissue.tissue, extract.extract, pack.pack, encoders.encoders),
+    "From other tools": (import_manifest.import_manifest,),
     "Results in depth": (
+        index.index,
+        view.view,
         heatmap.heatmap,
+        faithfulness.faithfulness,
         compare.compare,
         localize.localize,
         stability.stability,
         affine.affine,
     ),
+    "Use elsewhere": (export.export,),
     "Methods and benchmarks": (
         methods.methods,
         classic.classic,
         sweep.sweep,
         paper.paper,
+        claims.claims,
         synthetic.synthetic,
         synthetic_slides.synthetic_slides,
     ),
     "Your shell": (completion.completion,),
 }
 """All verbs, in the groups and the order in which the help lists them."""
+COMMANDS = [verb.__name__.replace("_", "-") for verbs in VERBS.values() for verb in verbs]
 for group, verbs in VERBS.items():
     for verb in verbs:
         app.command(cls=Verb, rich_help_panel=group)(verb)

@@ -28,7 +28,10 @@ def methods(
         table = Table("method", "what it does", "paper", "presets", box=None, pad_edge=False)
         for method in registry.methods().values():
             table.add_row(
-                method.name, method.summary, f"{method.paper} ({method.year})", ", ".join(preset_names(method))
+                method.name,
+                method.summary,
+                f"{method.paper} ({method.year})" if method.paper else "",
+                ", ".join(preset_names(method)),
             )
         console.print(table)
         return

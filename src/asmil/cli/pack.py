@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from asmil.cli.column_option import COLUMNS_HELP
 from asmil.cli.item_timeout import ITEM_TIMEOUT_HELP
 
 if TYPE_CHECKING:
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from asmil.cohort.pack.packing import PackReport
     from asmil.cohort.problems import Problem
 
-TABLES = (".csv", ".parquet", ".pq")
 UNUSED_REPORTED = 0.2
 
 
@@ -31,6 +31,7 @@ def pack(
         Literal["float16", "float32"] | None,
         typer.Option(help="How the features are stored. Default: as in the existing pack; float16 in a new one."),
     ] = None,
+    columns: Annotated[str | None, typer.Option(metavar="NAME=COLUMN,...", help=COLUMNS_HELP)] = None,
     item_timeout: Annotated[float | None, typer.Option(min=0, help=ITEM_TIMEOUT_HELP)] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
@@ -44,11 +45,14 @@ def pack(
     from rich.progress import Progress
 
     from asmil.cohort.pack.packing import pack_features
+    from asmil.cohort.problems import grouped
     from asmil.console import messages
     from asmil.errors import AsmilError
     from asmil.reporting.formats import format_count
 
-    slides, missing = _slides(place, features)
+    slides, missing, notes = _slides(place, features, columns)
+    for note in notes:
+        typer.echo(f"note: {place}: {note}", err=True)
     with Progress(console=messages(quiet), transient=True) as progress:
         task = progress.add_task("packing", total=None)
         report = pack_features(
@@ -68,23 +72,29 @@ def pack(
             typer.echo(f"warning: {problem}", err=True)
     errors = [problem for problem in problems if problem.severity == "error"]
     if errors:
-        listed = "\n".join(f"  - {problem}" for problem in errors)
+        listed = "\n".join(f"  - {group}" for group in grouped(errors))
         raise AsmilError(
             f"{out}: not everything could be packed, {format_count(len(errors), 'error')} to fix:\n{listed}"
         )
 
 
-def _slides(place: Path, features: Path | None) -> tuple[list[Slide], list[Problem]]:
-    """The slides that have features, and what is wrong with other rows of a manifest."""
+def _slides(
+    place: Path, features: Path | None, columns: str | None
+) -> tuple[list[Slide], list[Problem], tuple[str, ...]]:
+    """The slides that have features, what is wrong with other rows of a manifest, and how it was understood."""
     from asmil.cohort.manifest import cohort_from_features, read_manifest
+    from asmil.columns import parse_mapping
     from asmil.errors import AsmilError
+    from asmil.text_table import is_table
 
-    if place.suffix.lower() in TABLES and not place.is_dir():
-        cohort, problems = read_manifest(place, features, kind=None)
-        return list(cohort.slides), problems
+    if is_table(place) and not place.is_dir():
+        cohort, problems = read_manifest(place, features, kind=None, columns=parse_mapping(columns))
+        return list(cohort.slides), problems, cohort.notes
     if features is not None:
         raise AsmilError(f"--features {features}: it goes with a manifest, and {place} is not a manifest; leave it out")
-    return list(cohort_from_features(place).slides), []
+    if columns is not None:
+        raise AsmilError(f"--columns {columns}: it goes with a manifest, and {place} is not a manifest; leave it out")
+    return list(cohort_from_features(place).slides), [], ()
 
 
 def _describe(report: PackReport) -> str:

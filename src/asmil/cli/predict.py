@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from asmil.cli.column_option import COLUMNS_HELP
+
 if TYPE_CHECKING:
     from asmil.extraction.machine import Machine
     from asmil.training.prediction import RunPredictor
+
+SHOWN_ROWS = 10
 
 
 def predict(
@@ -20,12 +24,17 @@ def predict(
         bool, typer.Option("--attention", help="Also write the attention of every tile, to OUT_attention/SLIDE.h5.")
     ] = False,
     features: Annotated[Path | None, typer.Option(help="For a table: where the features are.")] = None,
+    columns: Annotated[str | None, typer.Option(metavar="NAME=COLUMN,...", help=COLUMNS_HELP)] = None,
     mpp: Annotated[
         float | None, typer.Option(help="For slides: microns per level-0 pixel; overrides the files.")
     ] = None,
     weights: Annotated[Path | None, typer.Option(help="For slides: file with the encoder's weights.")] = None,
     encoder: Annotated[
         str | None, typer.Option(metavar="NAME", help="For slides: confirm the run's encoder if it is your own code.")
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option("--method", "-m", metavar="NAME", help="Confirm the run's method if it is your own code."),
     ] = None,
     workers: Annotated[
         int | None,
@@ -51,6 +60,7 @@ def predict(
 
     from asmil.api.new_slides import are_images, extracted_slides, feature_slides, naming, patients_of, readable_units
     from asmil.cohort.units import units_of
+    from asmil.columns import parse_mapping
     from asmil.console import messages, print_json
     from asmil.errors import AsmilError
     from asmil.files import replacing
@@ -60,18 +70,22 @@ def predict(
 
     console = messages(quiet)
     keep_freed_memory()
-    predictor = RunPredictor(run, device)
+    predictor = RunPredictor(run, device, method)
     rows: list[dict[str, Any]] = []
     bad: list[str] = []
-    if features is None and are_images(slides):
+    mapping = parse_mapping(columns)
+    if features is None and are_images(slides, mapping):
         from asmil.extraction.machine import Machine
 
         place = out.with_name(f"{out.stem}_features")
         machine = Machine(device=device, workers=workers, item_timeout=item_timeout)
         names, bad = _extract(predictor, run, slides, place, mpp, weights, encoder, machine, quiet)
-        cohort = extracted_slides(names, place, patients_of(slides))
+        cohort = extracted_slides(names, place, patients_of(slides, mapping))
     else:
-        cohort = feature_slides(slides, features)
+        found = feature_slides(slides, features, mapping)
+        for note in found.notes:
+            typer.echo(f"note: {slides}: {note}", err=True)
+        cohort = list(found.slides)
     units = units_of(cohort, predictor.unit)
     if predictor.unit == "patient" and all(unit.name == unit.slides[0].slide for unit in units):
         typer.echo(
@@ -104,11 +118,46 @@ def predict(
             f"{len(rows)} {predictor.unit}{'s' * (len(rows) != 1)} predicted{averaged}: {out}"
             + (f", attention in {maps}" if attention else "")
         )
+        _print_rows(rows)
     if predictor.unfinished:
         typer.echo(f"note: {predictor.unfinished} trainings of the run have not ended and were left out", err=True)
     if bad:
         listed = "\n".join(f"  - {line}" for line in bad)
         raise AsmilError(f"{len(bad)} of {total} {predictor.unit}s could not be predicted:\n{listed}")
+
+
+def _print_rows(rows: list[dict[str, Any]]) -> None:
+    """Up to ten rows as a table; columns that only a program reads are left out."""
+    from rich import box
+    from rich.table import Table
+
+    from asmil.console import results
+    from asmil.errors import printable
+    from asmil.training.prediction import FORMER_COLUMNS
+
+    console = results()
+    noted = any(row["notes"] for row in rows)
+    hidden = {*FORMER_COLUMNS, "n_models", *(() if noted else ("notes",))}
+    names = [name for name in rows[0] if name not in hidden and not _is_list(rows[0][name])]
+    # what does not fit into a narrow window is in the file; the slide and its class come first
+    names = names[: max(2, console.width // 12)] + (["notes"] if noted and "notes" not in names[:8] else [])
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in dict.fromkeys(names):
+        is_number = isinstance(rows[0][name], int | float)
+        table.add_column(name.replace("_", " "), justify="right" if is_number else "left", overflow="fold")
+    for row in rows[:SHOWN_ROWS]:
+        table.add_row(*(printable(_cell(row[name])) for name in dict.fromkeys(names)))
+    console.print(table)
+    if len(rows) > SHOWN_ROWS:
+        console.print(f"and {len(rows) - SHOWN_ROWS} more rows in the file")
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, str) and value.startswith("[")
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
 def _extract(

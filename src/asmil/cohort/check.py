@@ -18,6 +18,7 @@ from asmil.cohort.source import FeatureInfo, stored_bytes
 from asmil.cohort.splits import make_splits
 from asmil.cohort.table import OUTCOME_COLUMNS, label_names, number
 from asmil.cohort.units import units_of
+from asmil.columns import ColumnMapping
 from asmil.errors import AsmilError
 from asmil.tasks.base import TaskKind
 
@@ -26,7 +27,7 @@ __all__ = ["CheckReport", "CohortSummary", "Problem", "check_cohort"]
 
 @dataclass(frozen=True)
 class CohortSummary:
-    """A cohort in numbers, over the slides whose files could be read; None where files differ or do not say.
+    """A cohort in numbers, over the slides whose files could be read; None if files differ or do not state a value.
 
     classes: slides of each class, or of each group of outcomes (events, censored)
     mpp: microns per pixel of the tiles, as the encoder saw them
@@ -46,19 +47,23 @@ class CohortSummary:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """The problems of a cohort, errors first, and its summary (None if the manifest cannot be read)."""
+    """The problems of a cohort, errors first, and its summary (None if the manifest cannot be read).
+
+    notes: how the manifest was understood, where it is not written as asmil writes it
+    """
 
     problems: tuple[Problem, ...]
     summary: CohortSummary | None
+    notes: tuple[str, ...] = ()
 
     @property
     def errors(self) -> tuple[Problem, ...]:
-        """What stops a training."""
+        """The problems that prevent training."""
         return tuple(problem for problem in self.problems if problem.severity == "error")
 
     @property
     def ok(self) -> bool:
-        """Whether nothing stops a training."""
+        """Whether the cohort can be trained on."""
         return not self.errors
 
 
@@ -70,17 +75,19 @@ def check_cohort(
     progress: Callable[[int, int], None] | None = None,
     kind: TaskKind = "classification",
     item_timeout_s: float | None = 0.0,
+    columns: ColumnMapping | None = None,
 ) -> CheckReport:
     """Collect every problem of a manifest, its files and its splits.
 
-    folds: of the splits to try (default: one split, or what the manifest says)
+    folds: number of folds to check (default: one split, or as the manifest states)
     deep: read every bag as well, which finds NaN and damage inside the files, and compare checksums
     progress: called with the slides looked at and the number of all
     kind: the task whose outcomes the manifest must hold
     item_timeout_s: for one feature file, see `inspect_slides`
+    columns: which columns of the manifest to read, see `load_cohort`
     """
     try:
-        cohort, problems = read_manifest(manifest_path, features, kind)
+        cohort, problems = read_manifest(manifest_path, features, kind, columns)
     except AsmilError as error:
         return CheckReport(problems_of(error, manifest_path), None)
     infos: dict[str, FeatureInfo] = {}
@@ -97,7 +104,7 @@ def check_cohort(
     problems += _split_problems(cohort, folds, kind)
     problems += _coords_problems(readable, infos)
     ordered = sorted(problems, key=lambda problem: problem.severity)
-    return CheckReport(tuple(ordered), _summary(cohort, list(infos.values()), kind))
+    return CheckReport(tuple(ordered), _summary(cohort, list(infos.values()), kind), cohort.notes)
 
 
 def _split_problems(cohort: Cohort, folds: int | None, kind: TaskKind) -> list[Problem]:
@@ -166,6 +173,6 @@ def _group_sizes(cohort: Cohort, kind: TaskKind) -> dict[str, int]:
         return {"with an event": events.count(True), "censored": events.count(False)}
     if kind == "regression":
         return {}
-    told = [label_names(slide.label or "") if kind == "multilabel" else {slide.label} for slide in cohort.slides]
-    counts = Counter(name for names in told for name in names)
+    labels = [label_names(slide.label or "") if kind == "multilabel" else {slide.label} for slide in cohort.slides]
+    counts = Counter(name for names in labels for name in names)
     return {name: counts[name] for name in (cohort.classes if kind == "classification" else sorted(map(str, counts)))}

@@ -1,4 +1,4 @@
-"""Finding the features of the rows of a manifest, and saying of each slide without any where it was looked for."""
+"""Finding the features of each row of a manifest, and reporting where missing ones were searched for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ from asmil.cohort.source import GROUP_MARK, FeatureSource
 from asmil.errors import AsmilError, did_you_mean
 from asmil.names import without_extension
 
-NO_ZARR = "zarr is not read: save the features as HDF5 (datasets 'features' and 'coords')"
+NO_ZARR = (
+    "zarr is not read: save the features as HDF5 (datasets 'features' and 'coords'), or with LazySlide as "
+    "wsi.fetch.features_anndata(KEY).write_h5ad('SLIDE.h5ad')"
+)
+
+GIVE_FOLDER = "correct the path, or give the folder of the files with --features"
 
 
 class FeatureSearch:
@@ -21,6 +26,7 @@ class FeatureSearch:
 
     def __init__(self, manifest: Path, place: Path | None) -> None:
         self.manifest = manifest
+        self.given = place is not None
         self.place = place if place is not None else manifest.parent / "features"
         self._of_place: list[Problem] = []
         self._of_slides: list[Problem] = []
@@ -29,7 +35,7 @@ class FeatureSearch:
         self._named_path = cache(self._look_at)
 
     def find(self, row: Mapping[str, str]) -> FeatureSource | None:
-        """The features of a row; None if there are none, which `problems` tells."""
+        """The features of a row; None if there are none, which `problems` then reports."""
         slide = row["slide"]
         if cell := row.get("features"):
             return self._named(slide, cell)
@@ -46,7 +52,7 @@ class FeatureSearch:
         return None
 
     def problems(self) -> list[Problem]:
-        """What is missing, or is there in several places."""
+        """Features that are missing, or found in several places."""
         several = [
             Problem(
                 "error",
@@ -92,22 +98,26 @@ class FeatureSearch:
         path, problem = self._named_path(named)
         if problem is None:
             return FeatureSource(path, group or None)
+        if self.given and not path.exists() and (found := self._found.get(path.stem) or self._found.get(slide)):
+            return found  # the files have moved, and the user says where to
         near = [one.name for one in path.parent.glob("*") if one.suffix == path.suffix and one.is_file()]
-        self._report(slide, problem, near, path.name, NO_ZARR if path.suffix == ".zarr" else None)
+        self._report(slide, problem, near, path.name, NO_ZARR if path.suffix == ".zarr" else GIVE_FOLDER)
         return None
 
     def _look_at(self, named: str) -> tuple[Path, str | None]:
         """A path from the manifest on, and why it cannot hold features."""
         path = self.manifest.parent / named
+        # some tools write paths from the folder that they are started in
+        path = next((one for one in (path, Path(named)) if one.is_file() or is_pack(one)), path)
         if path.is_file() or is_pack(path):
             return path, None
         if path.is_dir():
-            return path, f"{path} is a folder, not a feature file"
-        return path, f"{path} is not a file" if path.exists() else f"feature file {path} does not exist"
+            return path, f"the feature file is a folder ({path})"
+        return path, f"the feature file {'is not a file' if path.exists() else 'does not exist'} ({path})"
 
-    def _report(self, slide: str, what: str, near: Iterable[str], name: str = "", todo: str | None = None) -> None:
-        # the nearest of many names takes long to find, and nobody reads a long list of problems to its end
-        if todo is None and len(self._of_slides) < SHOWN and (known := list(near)):
+    def _report(self, slide: str, what: str, near: Iterable[str], name: str = "", todo: str = "") -> None:
+        # finding the closest of many names is slow, and only the first problems are shown
+        if todo != NO_ZARR and len(self._of_slides) < SHOWN and (known := list(near)):
             todo = did_you_mean(name or slide, known)
-        where = f"{self.manifest}, slide '{slide}'"
-        self._of_slides.append(Problem("error", where, what, todo or "correct the name or extract the slide"))
+        todo = todo or "correct the name or extract the slide"
+        self._of_slides.append(Problem("error", str(self.manifest), what, todo, slide))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, cast
 from asmil.cohort.feature_search import FeatureSearch
 from asmil.cohort.locate import find_features, holds_a_cohort
 from asmil.cohort.manifest_checks import naming_problems, patient_column_problems
+from asmil.cohort.missing_values import is_missing, missing_problems, without_missing
 from asmil.cohort.problems import Problem, fail, raise_errors
 from asmil.cohort.source import FeatureSource
 from asmil.cohort.table import (
@@ -25,6 +26,7 @@ from asmil.cohort.table import (
     row_problems,
     whole_number,
 )
+from asmil.columns import ColumnMapping
 from asmil.errors import AsmilError, did_you_mean
 from asmil.tasks.base import TaskKind
 
@@ -37,7 +39,7 @@ class Slide:
     """One row of the manifest.
 
     time, event: of a survival cohort: the follow-up time, and whether the event was observed at its end
-    mpp: microns per level-0 pixel, for feature files that do not say
+    mpp: microns per level-0 pixel, for feature files that do not state it
     """
 
     slide: str
@@ -59,12 +61,16 @@ class Cohort:
     classes: the labels in order, numerically if all are integers; a target is a place in it. Part of a cohort
         may be given the classes of the whole.
     task: the task whose outcomes the manifest holds; None if none were asked for
+    columns: columns of the manifest that the user chose, by our names
+    notes: how the manifest was understood, where it is not written as asmil writes it
     """
 
     path: Path
     slides: tuple[Slide, ...]
     classes: tuple[str, ...] = ()
     task: TaskKind | None = None
+    columns: ColumnMapping = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.classes:
@@ -110,20 +116,24 @@ class Cohort:
             raise AsmilError(f"{self.path}: slide '{slide.slide}' has no label; fill its cell in column 'label'")
         if slide.label not in self._places:
             hint = did_you_mean(slide.label, self.classes)
-            raise AsmilError(f"{self.path}: label '{slide.label}' of slide '{slide.slide}' is no class; {hint}")
+            raise AsmilError(f"{self.path}: label '{slide.label}' of slide '{slide.slide}' is not a class; {hint}")
         return self._places[slide.label]
 
 
 def load_cohort(
-    path: Path | str, features: Path | str | None = None, kind: TaskKind | None = "classification"
+    path: Path | str,
+    features: Path | str | None = None,
+    kind: TaskKind | None = "classification",
+    columns: ColumnMapping | None = None,
 ) -> Cohort:
-    """Read a manifest (CSV or Parquet) and find the features of its slides.
+    """Read a manifest (CSV, Excel or Parquet) and find the features of its slides.
 
     features: a folder of feature files, one cohort file or a pack, for rows without a `features` cell;
         default: the folder `features` beside the manifest
     kind: the task whose outcomes the manifest must hold; None: none are needed
+    columns: which columns of the table to read, by our names; others are found by their own names
     """
-    cohort, problems = read_manifest(path, features, kind)
+    cohort, problems = read_manifest(path, features, kind, columns)
     raise_errors(problems)
     return cohort
 
@@ -148,20 +158,21 @@ def cohort_from_features(place: Path | str) -> Cohort:
 
 
 def read_manifest(
-    path: Path | str, features: Path | str | None = None, kind: TaskKind | None = "classification"
+    path: Path | str,
+    features: Path | str | None = None,
+    kind: TaskKind | None = "classification",
+    columns: ColumnMapping | None = None,
 ) -> tuple[Cohort, list[Problem]]:
-    """The cohort of all rows that can be used, and the problems of the others."""
+    """The cohort of all usable rows, and the problems of the others."""
     path = Path(path)
-    table = read_table(path)
+    table, filled = without_missing(read_table(path, columns))
     required = ["slide", *(OUTCOME_COLUMNS[kind] if kind is not None else ())]
     problems = column_problems(path, list(table.cells), required)
     if "slide" not in table.cells:
         raise_errors(problems)
     rows = table.rows
-    problems += [
-        Problem("warning", str(path), f"column '{given}' is read as '{name}'") for name, given in table.read_as.items()
-    ]
     problems += [*row_problems(path, rows, kind), *naming_problems(path, table.cells, kind)]
+    problems += missing_problems(table, kind)
     if kind is not None:
         problems += patient_column_problems(table)
     search = FeatureSearch(path, Path(features) if features is not None else None)
@@ -171,7 +182,9 @@ def read_manifest(
         source = search.find(row) if name else None
         if name and source and name not in slides:
             slides[name] = _slide(row, source)
-    return Cohort(path, tuple(slides.values()), task=kind), problems + search.problems()
+    notes = (*table.understood, *filled)
+    cohort = Cohort(path, tuple(slides.values()), task=kind, columns=dict(columns or {}), notes=notes)
+    return cohort, problems + search.problems()
 
 
 def _in_order(labels: set[str | None]) -> tuple[str, ...]:
@@ -186,7 +199,7 @@ def _slide(row: Mapping[str, str], source: FeatureSource) -> Slide:
     return Slide(
         slide=row["slide"],
         patient=row.get("patient") or row["slide"],
-        label=row.get("label") or None,
+        label=None if is_missing(row.get("label", "")) else row.get("label") or None,
         source=source,
         site=row.get("site") or None,
         mpp=positive(row.get("mpp", "")),

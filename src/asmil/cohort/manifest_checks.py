@@ -1,4 +1,4 @@
-"""What is refused in a manifest: names that cannot be used, and patients in a column that splits do not look at."""
+"""Errors in a manifest: names that cannot be used, and patients in a column that is not used for splits."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from asmil.cohort.problems import Problem
-from asmil.cohort.table import label_names
-from asmil.columns import COLUMNS, Columns
-from asmil.names import lookalikes, name_problem, spelled, text_problem
+from asmil.cohort.table import label_names, number
+from asmil.columns import COLUMNS, TCGA, TCGA_BARCODE, Columns
+from asmil.names import folded, lookalikes, name_problem, spelled, text_problem
 from asmil.tasks.base import TaskKind
 
 PERSON = re.compile(r"patient|case|subject|donor|participant|person|individual|submitter|mrn|(^|_)pid($|_)")
@@ -20,11 +20,9 @@ ATTRIBUTE = re.compile(
     r"(^|[_\W])(age|sex|gender|race|ethnicity|status|type|count|number_of|n|weight|height|bmi|stage|grade|control|"
     r"vital|survival|history|year|date|diagnosis|subtype|class|label|split|fold|cohort|site|notes?|comments?)($|[_\W])"
 )
-"""Words of columns that tell something of a person but do not name one."""
+"""Words in names of columns that describe a person but do not identify one."""
 FEW_VALUES, SLIDES_PER_PATIENT = 20, 10
-TCGA = re.compile(r"TCGA-\w{2}-\w{4}(?=\W|$)", re.IGNORECASE)
-"""The part of a TCGA barcode that names the patient."""
-INDEPENDENT = "add a column 'patient' that repeats the slide names if the slides are of different patients"
+INDEPENDENT = "--columns patient=slide if every slide is of another patient"
 
 
 def patient_column_problems(table: Columns) -> list[Problem]:
@@ -37,7 +35,7 @@ def patient_column_problems(table: Columns) -> list[Problem]:
         if column not in COLUMNS and _names_a_person(column) and _is_shared(cells):
             value, count = Counter(filter(None, cells)).most_common(1)[0]
             what = f"column '{column}' looks like the patient ('{value}' has {count} slides) and is not used"
-            todo = f"rename it to 'patient', or {INDEPENDENT}"
+            todo = f"give --columns patient={column}, or {INDEPENDENT}"
             problems.append(Problem("error", str(table.path), what, todo))
     if not problems:
         problems += _barcode_problems(table, slides)
@@ -68,7 +66,7 @@ def _barcode_problems(table: Columns, slides: list[str]) -> list[Problem]:
         return []
     patient, names = next(iter(shared.items()))
     what = f"slides '{names[0]}' and '{names[1]}' are of the TCGA patient {patient}, and no column names patients"
-    todo = f"add a column 'patient' with the first 12 characters of the barcodes, or {INDEPENDENT}"
+    todo = f"give --columns patient={TCGA_BARCODE} to read the patients from the barcodes, or {INDEPENDENT}"
     return [Problem("error", str(table.path), what, todo)]
 
 
@@ -91,7 +89,17 @@ def naming_problems(path: Path, columns: Mapping[str, list[str]], kind: TaskKind
             for name in sorted(names)
             if (reason := reason_of(name))
         ]
-        for spellings in lookalikes(sorted(names)):
+        for spellings in lookalikes(sorted(names), _class_key if column == "label" else folded):
             what = f"column '{column}' spells one name in {len(spellings)} ways: {spelled(spellings)}"
             problems.append(Problem("error", str(path), what, "write it in one way, or rename what differs"))
     return problems
+
+
+def _class_key(name: str) -> str:
+    """What spellings of one class share: `small-cell` and `Small cell`, `1` and `1.0`, but not `HER2+` and `HER2-`.
+
+    >>> _class_key("Small-Cell") == _class_key("small cell"), _class_key("1.0") == _class_key("1")
+    (True, True)
+    """
+    value = number(name)
+    return f"{value:g}" if value is not None else re.sub(r"(?<=\w)[-_\s]+(?=\w)", " ", folded(name))

@@ -1,4 +1,4 @@
-"""A manifest as a table of text: which columns it must have, and which cells cannot be used."""
+"""A manifest as a table of text: required columns and invalid cells."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import re
 from difflib import get_close_matches
 from pathlib import Path
 
+from asmil.cohort.missing_values import is_missing
 from asmil.cohort.problems import Problem, listed
-from asmil.columns import COLUMNS, Columns, understand_columns
+from asmil.columns import COLUMNS, ColumnMapping, Columns, understand_columns
 from asmil.errors import did_you_mean
 from asmil.tasks.base import TaskKind
 from asmil.text_table import read_text_table
@@ -19,7 +20,7 @@ OUTCOME_COLUMNS: dict[TaskKind, tuple[str, ...]] = {
     "regression": ("label",),
     "multilabel": ("label",),
 }
-"""Where the manifest says what is to be predicted."""
+"""The columns of the manifest with the outcome of each task."""
 EVENTS = {"1": True, "0": False, "1.0": True, "0.0": False, "true": True, "false": False}
 """A column of numbers with a gap in it is written with decimals."""
 LABEL_SEPARATOR, NO_LABEL = ";", "none"
@@ -27,13 +28,14 @@ LABEL_SEPARATOR, NO_LABEL = ";", "none"
 SPLIT_NAMES = ("train", "val", "test")
 
 
-def read_table(path: Path) -> Columns:
-    """The cells of a manifest as text, by column."""
-    return understand_columns(path, read_text_table(path))
+def read_table(path: Path, mapping: ColumnMapping | None = None) -> Columns:
+    """The cells of a manifest as text, by column; `mapping` has the columns that the user chose."""
+    return understand_columns(path, read_text_table(path), mapping)
 
 
 def column_problems(path: Path, columns: list[str], required: list[str]) -> list[Problem]:
     """Required columns that are missing, and columns that look like a known one misspelt."""
+    others = [column for column in columns if column not in COLUMNS]
     problems = []
     explained = set()
     for name in required:
@@ -42,15 +44,24 @@ def column_problems(path: Path, columns: list[str], required: list[str]) -> list
         near = get_close_matches(name, [column.lower() for column in columns if column not in COLUMNS], n=1)
         nearest = next((column for column in columns if [column.lower()] == near), None)
         explained.add(nearest)
-        todo = f"rename column '{nearest}'" if nearest else f"add it; the manifest has {listed(columns)}"
-        if len(columns) == 1 and re.search(r"[;\t]", columns[0]):
-            todo = "separate the columns by commas instead of semicolons or tabs"
+        if nearest:
+            todo = f"give --columns {name}={nearest}"
+        elif name == "slide" and "patient" in columns:
+            todo = (
+                f"a table of patients is joined to one of slides: asmil import-manifest SLIDES --patients {path.name}"
+            )
+        elif others:
+            todo = f"choose one of the table's columns with --columns {name}=COLUMN: {listed(others)}"
+        else:
+            todo = f"add it; the table has {listed(columns)}"
+            if "patient" in columns:
+                todo = f"join the table of patients: asmil import-manifest {path.name} --patients TABLE"
         problems.append(Problem("error", str(path), f"column '{name}' is missing", todo))
     for column in columns:
         near = get_close_matches(column.lower(), COLUMNS, n=1, cutoff=0.8)
         if column in COLUMNS or column in explained or not near or near[0] in columns:
             continue
-        todo = f"rename it to '{near[0]}', or to something less like it"
+        todo = f"give --columns {near[0]}={column}, or rename it to something less like '{near[0]}'"
         problems.append(Problem("error", str(path), f"column '{column}' is not known", todo))
     return problems
 
@@ -63,7 +74,7 @@ def row_problems(path: Path, rows: list[dict[str, str]], kind: TaskKind | None) 
         lines.setdefault(row["slide"], []).append(line)
 
     def report(name: str, what: str, todo: str) -> None:
-        problems.append(Problem("error", f"{path}, slide '{name}'", what, todo))
+        problems.append(Problem("error", str(path), what, todo, name))
 
     for name, where in lines.items():
         numbers = ", ".join(map(str, where[:5]))
@@ -72,7 +83,7 @@ def row_problems(path: Path, rows: list[dict[str, str]], kind: TaskKind | None) 
                 Problem("error", str(path), f"column 'slide' is empty in line {numbers}", "name every slide")
             )
         elif len(where) > 1:
-            report(name, f"the slide stands in several lines ({numbers})", "keep one row per slide")
+            report(name, f"the slide is in several lines ({numbers})", "keep one row per slide")
     has_split, has_fold = (any(row.get(key) for row in rows) for key in ("split", "fold"))
     if has_split and has_fold:
         todo = "keep the one that is meant"
@@ -86,7 +97,8 @@ def row_problems(path: Path, rows: list[dict[str, str]], kind: TaskKind | None) 
         if has_fold and whole_number(fold) is None:
             report(name, f"fold '{fold}' is not a number", "number the folds 0, 1, 2, ...")
         if row.get("mpp") and positive(row["mpp"]) is None:
-            report(name, f"mpp '{row['mpp']}' is not a positive number", "give microns per level-0 pixel")
+            todo = _point(row["mpp"], "give microns per level-0 pixel")
+            report(name, f"mpp '{row['mpp']}' is not a positive number", todo)
     folds = sorted({found for row in rows if has_fold and (found := whole_number(row["fold"])) is not None})
     if folds and folds != list(range(max(2, len(folds)))):
         what = f"column 'fold' has the values {listed(folds)}"
@@ -95,21 +107,32 @@ def row_problems(path: Path, rows: list[dict[str, str]], kind: TaskKind | None) 
 
 
 def _outcome_problems(row: dict[str, str], kind: TaskKind | None) -> list[tuple[str, str]]:
-    """What is wrong with the outcome of a row, and what to do."""
+    """The error in the outcome of a row, and what to do."""
     for column in () if kind is None else OUTCOME_COLUMNS[kind]:
         if column in row and not row[column]:
             return [(f"the {column} is empty", "fill it or leave the slide out")]
+        if column in row and is_missing(row[column]):
+            return []  # reported with all other missing values
     if kind == "regression" and "label" in row and number(row["label"]) is None:
-        return [(f"the label '{row['label']}' is not a number", "a regression needs numbers")]
+        return [(f"the label '{row['label']}' is not a number", _point(row["label"], "a regression needs numbers"))]
     if kind != "survival":
         return []
     found = []
     time = number(row.get("time", "0"))
     if time is None or time < 0:
-        found.append((f"the time '{row['time']}' is not a number from 0 on", "give the follow-up time, e.g. in months"))
+        found.append(
+            (
+                f"the time '{row['time']}' is not a number from 0 on",
+                _point(row["time"], "give the follow-up time, e.g. in months"),
+            )
+        )
     if row.get("event", "0").lower() not in EVENTS:
         found.append((f"the event '{row['event']}' is neither 1 nor 0", "write 1 for an event, 0 for censored"))
     return found
+
+
+def _point(cell: str, todo: str) -> str:
+    return "write decimals with a point" if re.fullmatch(r"-?\d+,\d+", cell) else todo
 
 
 def label_names(cell: str) -> set[str]:
@@ -129,7 +152,7 @@ def number(text: str) -> float | None:
         value = float(text)
     except ValueError:
         return None
-    # Python reads 1_0 as ten, nobody else does
+    # only Python reads 1_0 as ten
     if "_" in text:
         return None
     return value if math.isfinite(value) else None

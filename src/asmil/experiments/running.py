@@ -14,13 +14,13 @@ from asmil.errors import AsmilError
 from asmil.experiments.measures import ONE_SEED
 from asmil.experiments.optuna_search import Proposals
 from asmil.experiments.plan import (
-    COHORT_FOLDER,
     Point,
     TrainingJob,
     Trial,
     grid_points,
     jobs_of,
     random_points,
+    synthetic_folder,
     trials_of,
 )
 from asmil.experiments.settings import CohortConfig, SweepConfig
@@ -68,7 +68,7 @@ class SweepFolder:
         seconds: begin no training after so long and stop those that run at the end of their epoch
         """
         deadline = None if seconds is None else time.time() + seconds
-        self.write_cohorts(engine)
+        write_cohorts(self.cohort_jobs(), engine)
         search = self.config.search
         if search.strategy != "optuna":
             yield from run_jobs(self.fixed_jobs(), engine, deadline)
@@ -86,15 +86,11 @@ class SweepFolder:
         search = self.config.search
         return self.jobs(grid_points(search) if search.strategy == "grid" else random_points(search))
 
-    def write_cohorts(self, engine: Engine) -> None:
-        """Write the synthetic cohorts that are not there yet."""
-        _write_cohorts(self.cohort_jobs(), engine)
-
     def cohort_jobs(self) -> list[CohortJob]:
         """The synthetic cohorts of the sweep."""
         return [
             CohortJob(
-                (self.out / COHORT_FOLDER / name).absolute(),
+                synthetic_folder(name, cohort, self.out),
                 cohort.synthetic,
                 cohort.task,
                 cohort.survival,
@@ -108,7 +104,7 @@ def run_together(folders: Sequence[SweepFolder], engine: Engine, seconds: float 
     """Several sweeps without Optuna in one pool of workers, a job of each in turn."""
     deadline = None if seconds is None else time.time() + seconds
     cohorts = {job.folder: job for folder in folders for job in folder.cohort_jobs()}
-    _write_cohorts(list(cohorts.values()), engine)
+    write_cohorts(list(cohorts.values()), engine)
     queues = [folder.fixed_jobs() for folder in folders]
     jobs = [job for group in zip_longest(*queues) for job in group if job is not None]
     yield from run_jobs(jobs, engine, deadline)
@@ -140,7 +136,8 @@ def run_jobs(jobs: Sequence[TrainingJob], engine: Engine, deadline: float | None
         write_parquet(out)
 
 
-def _write_cohorts(jobs: Sequence[CohortJob], engine: Engine) -> None:
+def write_cohorts(jobs: Sequence[CohortJob], engine: Engine) -> None:
+    """Write the synthetic cohorts that are not there yet."""
     for outcome in engine.run(SweepWorker(), [job for job in jobs if not (job.folder / "cohort.csv").is_file()]):
         if outcome.error is not None:
             raise AsmilError(f"{outcome.job.name}: {outcome.error}")

@@ -68,7 +68,8 @@ class _Worker:
 
     def _train_and_measure(self, job: TrainingJob) -> list[dict[str, Any]] | str:
         from asmil.training.interruption import Interrupted
-        from asmil.training.run import RunObserver, train_run
+        from asmil.training.observer import RunObserver
+        from asmil.training.run import train_run
 
         class Watch(RunObserver):
             def epoch(self, fold: int, seed: int, record: Mapping[str, Any]) -> None:

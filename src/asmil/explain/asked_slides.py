@@ -10,10 +10,12 @@ from asmil.cohort.locate import find_features
 from asmil.cohort.manifest import Slide, cohort_from_features, load_cohort
 from asmil.cohort.source import FeatureSource
 from asmil.cohort.table import read_table
+from asmil.columns import ColumnMapping
 from asmil.errors import AsmilError, did_you_mean
 from asmil.names import FEATURE_SUFFIXES
-from asmil.slides.discovery import SLIDES_FOLDER, TABLE_SUFFIXES, SlideFile, find_slides
+from asmil.slides.discovery import SLIDES_FOLDER, SlideFile, find_slides
 from asmil.slides.file_names import is_picture, is_slide, slide_name
+from asmil.text_table import is_table
 
 
 @dataclass(frozen=True)
@@ -37,17 +39,22 @@ class SlidePlaces:
     """Where features and images of slides are.
 
     manifest: of the run's cohort, if there is one; features, images: folders, files or tables that the user names
+    columns: which column of the manifest is which, as the run was told
     """
 
     manifest: Path | None = None
     features: Path | None = None
     images: Path | None = None
+    columns: ColumnMapping | None = None
 
     def cohort(self) -> dict[str, Slide]:
         """The slides of the cohort by name; none where its manifest is gone."""
         if self.manifest is None or not self.manifest.is_file():
             return {}
-        return {slide.slide: slide for slide in load_cohort(self.manifest, self.features, kind=None).slides}
+        return {slide.slide: slide for slide in self._read(self.manifest)}
+
+    def _read(self, manifest: Path) -> Sequence[Slide]:
+        return load_cohort(manifest, self.features, kind=None, columns=self.columns).slides
 
     def image_files(self) -> dict[str, SlideFile]:
         """The images that are known by name: those the user names, or those of the manifest."""
@@ -101,7 +108,7 @@ def _meaning(
     if not path.exists():
         hint = did_you_mean(word, known) if known else "correct the path"
         raise AsmilError(f"'{word}' is neither a slide of the cohort nor a file; {hint}")
-    if path.is_file() and path.suffix.lower() in TABLE_SUFFIXES:
+    if path.is_file() and is_table(path):
         return [(slide.slide, slide, None) for slide in load_cohort(path, kind=None).slides]
     if _holds_features(path):
         return [(slide.slide, slide, None) for slide in cohort_from_features(word).slides]

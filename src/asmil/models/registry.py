@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,6 +9,7 @@ from typing import Any, TypeVar
 
 from asmil.config import parse_settings
 from asmil.errors import AsmilError, did_you_mean
+from asmil.lazy_names import import_modules
 from asmil.models.base import MILModel, ModelConfig
 
 
@@ -38,26 +37,45 @@ ModelType = TypeVar("ModelType", bound=type[MILModel])
 def register(
     name: str,
     *,
-    summary: str,
-    paper: str,
-    year: int,
+    summary: str = "",
+    paper: str = "",
+    year: int = 0,
     defaults: Mapping[str, Any] | None = None,
     presets: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Callable[[ModelType], ModelType]:
-    """Make a model class known under `name`."""
+    """Make a model class known under `name`, for `build`, `train` and `MILClassifier` of this process.
+
+    summary, paper, year: what `asmil methods` says of it
+    defaults: settings that belong to the method, as a tree: {"training": {"lr": 3e-4}}
+    presets: named trees of settings laid over the defaults
+    """
 
     def keep(model: ModelType) -> ModelType:
-        _METHODS[name] = Method(name, model, summary, paper, year, defaults or {}, presets or {})
+        remember(Method(name, model, summary, paper, year, defaults or {}, presets or {}))
         return model
 
     return keep
 
 
+def remember(method: Method) -> None:
+    """Make a method known; a name that another class has is refused, the same class again (in a notebook) is not."""
+    other = _METHODS.get(method.name)
+    # a cell of a notebook that is run again makes another class of the same name
+    if other is not None and other.model.__qualname__ != method.model.__qualname__:
+        raise AsmilError(
+            f"method {method.name!r} is {other.model.__module__}.{other.model.__qualname__}; give yours another name"
+        )
+    _METHODS[method.name] = method
+
+
+def known_methods() -> Mapping[str, Method]:
+    """The methods that are registered so far, without importing any."""
+    return _METHODS
+
+
 def methods() -> dict[str, Method]:
     """All registered methods, by name: every module of `asmil.models` may register some."""
-    package = importlib.import_module("asmil.models")
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"asmil.models.{module.name}")
+    import_modules("asmil.models")
     return dict(sorted(_METHODS.items()))
 
 
@@ -80,7 +98,7 @@ def build(
     `n_classes` is the deprecated name of `n_outputs`.
     """
     if "n_classes" in options:
-        warnings.warn("build(n_outputs=...) is deprecated; write n_outputs=...", DeprecationWarning, stacklevel=2)
+        warnings.warn("build(n_classes=...) is deprecated; write n_outputs=...", DeprecationWarning, stacklevel=2)
         given, n_outputs = n_outputs, options.pop("n_classes")
         if given is not None:
             raise AsmilError(f"build: n_classes={n_outputs} and n_outputs={given} mean the same; give only n_outputs")

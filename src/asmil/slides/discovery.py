@@ -14,7 +14,7 @@ from asmil.slides.dicom_folder import dicom_files
 from asmil.slides.file_names import DICOM_SUFFIX, PICTURE_SUFFIXES, SLIDE_SUFFIXES, is_picture, is_slide, slide_name
 from asmil.slides.folder_walk import walk_once
 from asmil.slides.opening import refuse_absent
-from asmil.text_table import read_text_table
+from asmil.text_table import is_table, read_text_table
 
 MIRAX_SUFFIX = ".mrxs"
 SLIDES_FOLDER = "slides"
@@ -22,7 +22,7 @@ SLIDES_FOLDER = "slides"
 
 @dataclass(frozen=True)
 class SlideFile:
-    """A slide to be opened. mpp: what the user says of its resolution."""
+    """A slide to open. mpp: the resolution given by the user."""
 
     name: str
     path: Path
@@ -30,16 +30,16 @@ class SlideFile:
 
 
 def find_slides(place: Path | str) -> list[SlideFile]:
-    """The slides of a folder and its subfolders, of a table (CSV or Parquet), or the one at a path.
+    """The slides of a folder and its subfolders, of a table (CSV, Excel or Parquet), or the one at a path.
 
-    A folder of DICOM files is one slide. A table has a column `slide` and, if it likes, `image` (a path, from the
-    table on) and `mpp`; slides without an image are looked for in the folder `slides` beside the table.
+    A folder of DICOM files is one slide. A table has a column `slide` and, optionally, `image` (a path, relative to the
+    table) and `mpp`; slides without an image are searched for in the folder `slides` next to the table.
     """
     place = Path(place)
     refuse_absent(place)
     if place.is_dir():
         found = _in_order(_slides_in(place))
-    elif place.suffix.lower() in TABLE_SUFFIXES:
+    elif is_table(place):
         found = _slides_of_table(place)
     else:
         found = [SlideFile(slide_name(place), place)]
@@ -52,11 +52,11 @@ def find_slides(place: Path | str) -> list[SlideFile]:
 def _slides_in(folder: Path) -> list[SlideFile]:
     files = list(_files_in(folder))
     slides = [path for path in files if not is_picture(path)]
-    # Pictures beside slides are thumbnails, or hold the pixels of a .vms; alone they are what the user has.
+    # Pictures next to slides are thumbnails, or the pixels of a .vms; alone they are the slides.
     found = slides or [path for path in files if is_picture(path)]
     if not found:
         suffixes = ", ".join((*SLIDE_SUFFIXES, *PICTURE_SUFFIXES))
-        raise AsmilError(f"{folder}: there is no slide in the folder; looked for {suffixes}")
+        raise AsmilError(f"{folder}: there is no slide in the folder; searched for {suffixes}")
     return [SlideFile(slide_name(path), path) for path in found]
 
 
@@ -98,18 +98,15 @@ def _slides_of_table(table: Path) -> list[SlideFile]:
         beside = {slide.name: slide.path for slide in _in_order(_slides_in(folder))}
     slides = []
     for row in rows:
-        # one that is not there is told when it is opened, so that it does not stop the others
+        # a missing file is reported when it is opened, so that it does not stop the others
         path = row.image or beside.get(row.name, folder / row.name)
         slides.append(SlideFile(row.name, path, row.mpp))
     return slides
 
 
-TABLE_SUFFIXES = (".csv", ".parquet")
-
-
 @dataclass(frozen=True)
 class SlideRow:
-    """A row: the slide, the path of its image and its microns per pixel, where told."""
+    """A row: the slide, the path of its image and its microns per pixel, if given."""
 
     name: str
     image: Path | None
@@ -117,7 +114,7 @@ class SlideRow:
 
 
 def read_slide_table(path: Path) -> list[SlideRow]:
-    """The rows of a CSV or Parquet table with a column `slide`; `image` and `mpp` are optional, others not read."""
+    """The rows of a CSV, Excel or Parquet table with a column `slide`; `image` and `mpp` are optional."""
     columns = understand_columns(path, read_text_table(path)).cells
     if "slide" not in columns:
         raise AsmilError(f"{path}: column 'slide' is missing; {did_you_mean('slide', columns)}")
@@ -131,7 +128,7 @@ def read_slide_table(path: Path) -> list[SlideRow]:
             raise AsmilError(f"{path}: column 'slide' is empty in line {line}; name every slide")
         where = f"{path}, slide '{name}'"
         if name in rows:
-            raise AsmilError(f"{where}: the slide stands in two lines, the second is {line}; keep one row per slide")
+            raise AsmilError(f"{where}: the slide is in two lines, the second is {line}; keep one row per slide")
         rows[name] = SlideRow(name, path.parent / image if image else None, _resolution(mpp, where))
     return list(rows.values())
 
@@ -144,5 +141,5 @@ def _resolution(text: str, where: str) -> float | None:
     except ValueError:
         mpp = math.nan
     if not (math.isfinite(mpp) and mpp > 0):
-        raise AsmilError(f"{where}: mpp '{text}' is no resolution; give microns per pixel, such as 0.25")
+        raise AsmilError(f"{where}: mpp '{text}' is not a resolution; give microns per pixel, such as 0.25")
     return mpp

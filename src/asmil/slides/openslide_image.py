@@ -62,19 +62,25 @@ class OpenSlideImage(SlideImage):
             raise unreadable(self.path, x, y, level, error) from error
         return over_gray(np.asarray(region), outside)
 
+    def stored_tile_size(self, level: int) -> tuple[int, int] | None:
+        """(width, height) of the tiles in which the file stores a level, where OpenSlide tells it."""
+        sides = [self._slide.properties.get(f"openslide.level[{level}].tile-{side}") for side in ("width", "height")]
+        width, height = (int(side) if side and side.isdigit() else 0 for side in sides)
+        return (width, height) if width and height else None
+
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._slide.close()
 
 
 def unreadable(path: Path, x: int, y: int, level: int, reason: object) -> AsmilError:
-    """What to say of a region that cannot be decoded."""
+    """The error for a region that cannot be decoded."""
     return AsmilError(
         f"{path}: the pixels at ({x}, {y}) of level {level} cannot be read ({one_line(reason)}); the file is damaged, "
-        "copy it again from where it came"
+        "copy it again from its source"
     )
 
 
 def one_line(reason: object) -> str:
-    """The first line of what another library says."""
+    """The first line of another library's message."""
     return next(iter(str(reason).strip().splitlines()), "") or type(reason).__name__

@@ -20,13 +20,14 @@ from asmil.slides.image import Pixels, Resolution, SlideImage
 from asmil.slides.levels import Size, true_downsamples
 from asmil.slides.openslide_image import CACHE_BYTES, unreadable
 from asmil.slides.pixel_regions import over_gray, paste, read_between
+from asmil.slides.stored_jpeg import has_jpeg_tiles, whole_jpeg
 
 Page = Any
 """A tifffile.TiffPage; tifffile computes most of its attributes, and does not type them."""
 
 
 class TiffImage(SlideImage):
-    """A slide whose levels are pages of a TIFF file: 8 bits a channel, gray, RGB or RGBA."""
+    """A slide whose levels are pages of a TIFF file: 8 bits per channel, gray, RGB or RGBA."""
 
     reader = "tifffile"
 
@@ -56,11 +57,34 @@ class TiffImage(SlideImage):
         try:
             return read_between(fetch, x / downsample_x, y / downsample_y, width, height)
         except Exception as error:
-            # A damaged segment shows as whatever the decoder of its compression raises.
+            # Decoders raise different exceptions on a damaged segment.
             raise unreadable(self.path, x, y, level, error) from error
 
+    def stored_tile_size(self, level: int) -> tuple[int, int] | None:
+        """(width, height) of the tiles in which the file stores a level; None for strips."""
+        page = self._pages[level]
+        return (int(page.tilewidth), int(page.tilelength)) if page.is_tiled else None
+
+    def stored_jpeg(self, level: int, column: int, row: int) -> bytes | None:
+        """A stored tile as a JPEG file; None where the level is stored in another way, or the tile is left out."""
+        page = self._pages[level]
+        if not has_jpeg_tiles(page):
+            return None
+        grid = segment_grid(page)
+        if not (0 <= column < grid.across and 0 <= row < grid.down):
+            return None
+        try:
+            data = self._stored(page, row * grid.across + column)
+            return (
+                None
+                if data is None
+                else whole_jpeg(data, page.jpegtables, page.photometric == tifffile.PHOTOMETRIC.RGB)
+            )
+        except (EOFError, OSError, ValueError) as error:
+            raise unreadable(self.path, column, row, level, error) from error
+
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._cache.clear()
         self._tiff.close()
 
@@ -88,18 +112,25 @@ class TiffImage(SlideImage):
         if cached is not None:
             return cached
         page = self._pages[level]
+        data = self._stored(page, number)
+        if data is None:
+            return None
+        decoded, _, _ = page.decode(data, number, jpegtables=page.jpegtables)
+        pixels: NDArray[np.uint8] = decoded[0]
+        self._cache.put((level, number), pixels)
+        return pixels
+
+    def _stored(self, page: Page, number: int) -> bytes | None:
+        """The bytes of a tile or strip; None where the file leaves it out."""
         length = page.databytecounts[number]
         if length == 0:
             return None
         with self._file_lock:
             self._tiff.filehandle.seek(page.dataoffsets[number])
-            data = self._tiff.filehandle.read(length)
+            data: bytes = self._tiff.filehandle.read(length)
         if len(data) < length:
             raise EOFError("the file ends too early")
-        decoded, _, _ = page.decode(data, number, jpegtables=page.jpegtables)
-        pixels: NDArray[np.uint8] = decoded[0]
-        self._cache.put((level, number), pixels)
-        return pixels
+        return data
 
 
 def _rgb(canvas: NDArray[np.uint8], photometric: int, outside: int) -> Pixels:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import minimize_scalar
 
 from asmil.errors import AsmilError
 from asmil.tasks.checked_arrays import Classes, Floats, numbers_of, probabilities_of
@@ -80,6 +79,8 @@ def fit_temperature(target: Integers, probabilities: Floats) -> float:
         return negative_log_likelihood(target, scale_probabilities(probabilities, float(np.exp(log_temperature))))
 
     low, high = np.log(TEMPERATURES)
+    from scipy.optimize import minimize_scalar
+
     return float(np.exp(minimize_scalar(loss, bounds=(low, high), method="bounded", options={"xatol": 1e-6}).x))
 
 

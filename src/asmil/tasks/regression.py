@@ -9,7 +9,6 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy import stats
 from torch import Tensor
 from torch.nn import functional
 
@@ -78,6 +77,9 @@ class Regression:
         r2 = measures["r2"]
         return -(measures["mae"] or 0.0) if r2 is None else r2
 
+    def probabilities(self, logits: Tensor) -> None:
+        """There are no classes."""
+
     def columns(self, logits: Tensor) -> Columns:
         """`value`."""
         return {"value": self.values(logits)}
@@ -113,6 +115,8 @@ def spearman(target: Floats, value: Floats) -> float:
     """Spearman's rank correlation, midranks for ties; nan where either is constant or there are fewer than 2."""
     if len(target) < 2 or np.ptp(target) == 0 or np.ptp(value) == 0:
         return math.nan
+    from scipy import stats  # takes half as long to import as torch
+
     return float(stats.spearmanr(target, value).statistic)
 
 

@@ -19,6 +19,7 @@ from asmil.arithmetic import exact_arithmetic
 from asmil.cohort.bag import Bag
 from asmil.config import merge, nested
 from asmil.errors import AsmilError
+from asmil.models.base import MILModel
 from asmil.models.inference import infer
 from asmil.tasks.classification import Classification, balanced_weights
 from asmil.training.config import RunConfig, resolve
@@ -39,7 +40,7 @@ class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Bags are arrays, tensors or data frames of N x D (any N, one D), or `asmil.Bag`; labels are one per bag.
 
-    method, preset: as for `asmil train`
+    method, preset: as for `asmil train`; the method may also be a class of yours, a subclass of `asmil.MILModel`
     epochs, lr: shorthands for the settings `training.epochs` and `training.lr`
     settings: further settings by their dotted names, e.g. {"model.tokens": 4, "anchor.weight": 0.1}
     validation_share: of the training bags, kept aside (stratified) to choose the epoch; 0 keeps the last epoch
@@ -48,7 +49,7 @@ class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        method: str = "asmil",
+        method: str | type[MILModel] = "asmil",
         preset: str = "paper",
         epochs: int | None = None,
         lr: float | None = None,
@@ -109,7 +110,8 @@ class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "model_")
         if not self.model_.score_axes:
             kinds = ", ".join(repr(kind) for kind in self.model_.heatmap_kinds)
-            raise AsmilError(f"{self.method} has no attention; heatmap(bag) shows what it has: {kinds}")
+            name = type(self.model_).__name__
+            raise AsmilError(f"{name} has no attention; heatmap(bag) returns what it has: {kinds}")
         return self.heatmap(bag, "attention")
 
     def heatmap(self, bag: Any, kind: str | None = None) -> npt.NDArray[np.float32]:
@@ -160,11 +162,11 @@ class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def _as_labels(labels: Any) -> npt.NDArray[Any]:
-    """One class per bag; a column is flattened with scikit-learn's warning, and what is no class is refused."""
+    """One class per bag; a column is flattened with scikit-learn's warning, and other targets are refused."""
     try:
         flat = np.asarray(column_or_1d(labels, warn=True))
     except ValueError as error:
-        raise AsmilError(f"the labels are no list with one class per bag ({error})") from None
+        raise AsmilError(f"the labels are not a list with one class per bag ({error})") from None
     missing = np.array([value is None or value is pd.NA or value != value for value in flat.tolist()], dtype=bool)
     if missing.any():
         raise AsmilError(
@@ -189,7 +191,7 @@ def _as_numbers(bag: Any, number: int) -> Any:
     try:
         values = np.asarray(bag)
     except ValueError as error:
-        raise AsmilError(f"bag {number}: it is no table of tiles x features ({error})") from None
+        raise AsmilError(f"bag {number}: it is not a table of tiles x features ({error})") from None
     if values.dtype.kind not in "fiub":
         raise AsmilError(f"bag {number}: its values are of type {values.dtype}; features must be numbers")
     return values

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,7 @@ def build_optimizer(model: MILModel, config: TrainingConfig) -> torch.optim.Opti
 
     adam adds the decay to the gradient, adamw and lookahead_radam decay the weights themselves.
     """
+    _leave_compiler_out()
     groups: list[dict[str, Any]] = []
     for group in model.parameter_groups():
         groups += _by_decay({"lr": config.lr, "weight_decay": config.weight_decay, **group}, config.decay)
@@ -33,6 +35,20 @@ def build_optimizer(model: MILModel, config: TrainingConfig) -> torch.optim.Opti
     for group in optimizer.param_groups:
         group["base_lr"] = group["lr"]
     return optimizer
+
+
+def _leave_compiler_out() -> None:
+    """Let torch make and save optimizers without importing its compiler first: that takes seconds for nothing.
+
+    torch keeps these functions from being compiled, and for that wraps each at its first call by a function of the
+    compiler, unless it has been wrapped before. Without a wrapper they are called as they are.
+    """
+    if "torch._dynamo" in sys.modules:
+        return
+    for name in ("add_param_group", "state_dict", "load_state_dict"):
+        function = getattr(getattr(torch.optim.Optimizer, name), "__wrapped__", None)
+        if function is not None and not hasattr(function, "__dynamo_disable"):
+            setattr(function, "__dynamo_disable", function)
 
 
 def _by_decay(group: dict[str, Any], decay: str) -> list[dict[str, Any]]:
@@ -52,7 +68,7 @@ class LookaheadRAdam(torch.optim.RAdam):
     """
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One step of RAdam, and where it is due the step back."""
+        """One step of RAdam, and every few steps the step back."""
         result: float | None = super().step(closure)
         with torch.no_grad():
             for group in self.param_groups:
@@ -71,7 +87,7 @@ class LookaheadRAdam(torch.optim.RAdam):
 
 
 def clip_gradients(optimizer: torch.optim.Optimizer, clip_norm: float | None) -> None:
-    """Limit the norm of the gradient: each group with a `clip_norm` of its own by itself, all others together."""
+    """Limit the norm of the gradient: each group with its own `clip_norm` separately, all others together."""
     shared: list[nn.Parameter] = []
     for group in optimizer.param_groups:
         own = group.get("clip_norm")

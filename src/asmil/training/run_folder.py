@@ -21,13 +21,14 @@ from asmil.documents import validated
 from asmil.errors import AsmilError
 from asmil.files import leftovers, write_text
 from asmil.locks import locked_folder
+from asmil.models.own_method import confirm
 from asmil.training.config import RunConfig, parse_run_config, with_settings
 from asmil.training.layout import CHOICE_FILE, LOCK_FILE, RunLayout
 from asmil.training.notes import read_choice
 from asmil.version import __version__
 
 _FREE_TO_CHANGE = {"training.device", "training.checkpoint_seconds", "cohort.manifest", "asmil"}
-"""Settings that may differ when a run goes on: they do not change what it computes."""
+"""Settings that may differ when a run resumes: they do not change what it computes."""
 
 _ADDED = ("attention", "stabilizers", "record", "nested")
 """Sections that runs of earlier versions do not have; their defaults train what those versions trained."""
@@ -44,6 +45,7 @@ class _Features(BaseModel):
     tile_px: FiniteFloat | None = None
     magnification: FiniteFloat | None = None
     extraction: dict[str, Any] | None = None
+    slide_vectors: bool = False
 
 
 class _Task(BaseModel, extra="allow"):
@@ -89,8 +91,12 @@ class RunDescription:
         }
 
     def refuse_other_features(self, info: FeatureInfo) -> None:
-        """Raise if a feature file was made in another way than those of the training; what is not stated passes."""
+        """Raise if a feature file was made in another way than those of the training; missing metadata passes."""
         differing = []
+        vectors = bool(self.features.get("slide_vectors"))
+        if (info.slide_vector and not vectors) or (vectors and not info.may_be_slide_vector):
+            kinds = ("features of tiles", "one vector per slide")
+            differing.append(f"{kinds[not vectors]} instead of {kinds[vectors]}")
         for key in _FEATURE_KEYS:
             trained, found = self.features.get(key), getattr(info, key)
             if trained is None or found is None:
@@ -114,17 +120,21 @@ def describe(config: RunConfig, cohort: Cohort, classes: tuple[str, ...], infos:
         (made.settings for info in infos if (made := read_extraction(info)) is not None and made.settings is not None),
         None,
     )
+    if all(info.may_be_slide_vector for info in infos):
+        features["slide_vectors"] = True
     survives = config.task.kind == "survival"
     rows = [
         (s.slide, s.patient, s.label, s.site, s.split, s.fold, *((s.time, s.event) if survives else ()))
         for s in cohort.slides
     ]
-    about = {
+    about: dict[str, Any] = {
         "manifest": str(cohort.path),
         "slides": len(cohort),
         "rows_sha256": _sha256(rows),
         "features_sha256": _sha256([fingerprint(slide.source) for slide in cohort.slides]),
     }
+    if cohort.columns:
+        about["columns"] = dict(cohort.columns)
     return RunDescription(config, classes, features, about)
 
 
@@ -135,8 +145,11 @@ def _sha256(values: list[Any]) -> str:
 class RunFolder(RunLayout):
     """A run folder that is trained into: its description is written once and compared ever after."""
 
-    def read(self) -> RunDescription:
-        """The description in `config.yaml`."""
+    def read(self, method: str | None = None) -> RunDescription:
+        """The description in `config.yaml`.
+
+        method: the run's method as the user names it; needed where it is code, `module:Class`
+        """
         values = self.read_values()
         found = validated(values, _File, str(self.config), "restore it or train again")
         missing = [key for key in RunConfig.model_fields if key not in values and key not in _ADDED]
@@ -144,6 +157,7 @@ class RunFolder(RunLayout):
             raise AsmilError(f"{self.config} lacks {', '.join(missing)}; it was not written by asmil train")
         settings = {key: values[key] for key in RunConfig.model_fields if key in values}
         settings["task"] = {key: value for key, value in values["task"].items() if key != "classes"}
+        confirm(str(settings["method"]), method, str(self.config))
         try:
             config = parse_run_config(settings)
         except AsmilError as error:
@@ -178,9 +192,14 @@ class RunFolder(RunLayout):
                 partial.unlink(missing_ok=True)
 
     def begin(self, description: RunDescription) -> None:
-        """Write the description, or, where a run was begun before, make sure that it is the same."""
+        """Write the description, or, where there is a run already, make sure that it is the same."""
+        self.refuse_other_run(description)
         if not self.config.exists():
             write_text(self.config, yaml.safe_dump(description.to_dict(), sort_keys=False, allow_unicode=True))
+
+    def refuse_other_run(self, description: RunDescription) -> None:
+        """Raise if the folder holds a run with another description."""
+        if not self.config.exists():
             return
         before, now = flat(self.read().to_dict()), flat(description.to_dict())
         differing = sorted(
@@ -191,5 +210,5 @@ class RunFolder(RunLayout):
             more = f" and {len(differing) - 4} more" if len(differing) > 4 else ""
             raise AsmilError(
                 f"{self.path} holds a run with other settings ({shown}{more}); "
-                "give another --out, or the same settings to go on with that run"
+                "give another --out, or the same settings to resume that run"
             )

@@ -1,0 +1,174 @@
+"""The runs behind docs/reproduction.md: tables of the paper on synthetic stand-ins, the most important first.
+
+    python benchmarks/reproduction.py --out runs/reproduction [--workers 15] [--device cuda] [--seconds 440] [--toy]
+    python benchmarks/reproduction.py --gather runs/reproduction --into src/asmil/paper/data/measured --about "..."
+
+Jobs are begun in the order of `PLAN`; the same command resumes. `--gather` writes the results of each table as the
+files that come with the package, from the folder or from the `all.csv` that a run leaves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pandas as pd
+
+from asmil.experiments.machine import TrainingMachine
+from asmil.experiments.plan import TrainingJob
+from asmil.experiments.running import SweepFolder, run_jobs, write_cohorts
+from asmil.experiments.store import results_table
+from asmil.files import write_json, write_text
+from asmil.paper.recipes import recipe
+from asmil.paper.running import PaperRun
+from asmil.version import __version__
+
+START = {"model.init_std": 1.0}
+"""What the paper does not state: with tokens that start at std 0.02 ASMIL does not learn here."""
+DROPPED_COLUMNS = ("status", "error", "run", "preset", "method")
+DIGITS = 5
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some of a table: data sets and rows (none: all), with their size."""
+
+    table: str
+    datasets: tuple[str, ...] = ()
+    rows: tuple[str, ...] = ()
+    slides: int = 300
+    epochs: int = 30
+    seeds: int = 5
+
+
+QUICK_METHODS = ("asmil", "abmil", "clam_sb", "dsmil", "acmil", "aem", "ibmil")
+PLUG_INS = tuple(f"{m}{added}" for m in ("abmil", "clam_sb", "dsmil") for added in ("", "+anchor", "+anchor+nsf"))
+STEADY = ("abmil", "abmil+anchor+nsf", "dsmil", "dsmil+anchor+nsf", "asmil", "asmil+anchor+nsf")
+PLAN = (
+    Part("components"),
+    Part("beta", ("bracs",)),
+    Part("significance", ("bracs",), seeds=10),
+    Part("drop-rate", ("bracs",)),
+    Part("tokens", ("bracs",)),
+    Part("plug-in", ("camelyon16", "bracs"), PLUG_INS),
+    Part("dynamics", ("camelyon16", "bracs"), STEADY),
+    Part("temperature"),
+    Part("localization", (), ("asmil", "asmil without nsf", "clam_sb", "dsmil")),
+    Part("overfitting"),
+    Part("dynamics", ("camelyon16",), ("abmil+entropy", "abmil+features")),
+    Part("online-nsf", ("bracs",)),
+    Part("update", ("bracs",)),
+    Part("dynamics", ("camelyon16",), ("transmil", "transmil+anchor+nsf"), seeds=3),
+    Part("localization", (), ("dtfd", "camil"), seeds=3),
+    Part("significance", ("camelyon16", "camelyon17"), seeds=5),
+    Part("subtyping", ("bracs", "camelyon17"), tuple(f"{m} (vit_s_ssl)" for m in QUICK_METHODS), seeds=3),
+    Part("entmax", (), ("nsf", "entmax 1.25", "entmax 2", "entmax 1"), seeds=3),
+    Part("tsne", (), ("asmil", "asmil+anchor+nsf"), seeds=3),
+    Part("mixture", ("bracs",)),
+    Part("beta", ("camelyon16",), seeds=3),
+    Part("ema"),
+)
+"""In the order in which trainings are begun."""
+
+
+def runs_of(out: Path, toy: bool) -> list[PaperRun]:
+    return [_run(part, out / _name(part), toy) for part in PLAN]
+
+
+def _name(part: Part) -> str:
+    return f"{part.table}-{part.slides}-{part.epochs}"
+
+
+def _run(part: Part, out: Path, toy: bool) -> PaperRun:
+    # FROC needs readers of images, which machines for training may lack
+    measures = tuple(name for name in recipe(part.table).measures if name != "froc")
+    return PaperRun(
+        replace(recipe(part.table), measures=measures),
+        out,
+        "quick" if toy else "full",
+        datasets=part.datasets,
+        rows=part.rows,
+        seeds=2 if toy else part.seeds,
+        epochs=1 if toy else part.epochs,
+        slides=None if toy else part.slides,
+        cohorts=out.parent / "cohorts",
+        asmil_settings=START,
+    )
+
+
+def run_all(out: Path, machine: TrainingMachine, seconds: float | None, toy: bool) -> None:
+    engine, on_gpu = machine.prepare()
+    began = time.time()
+    folders = [SweepFolder(sweep, run.out, on_gpu) for run in runs_of(out, toy) for sweep in run.sweeps()]
+    for run in runs_of(out, toy):
+        write_json(run.out / "paper.json", {**run.about(), "asmil": __version__})
+    cohorts = {job.folder: job for folder in folders for job in folder.cohort_jobs()}
+    write_cohorts(list(cohorts.values()), engine)
+    print(f"cohorts: {time.time() - began:.0f} s", flush=True)
+    jobs: dict[Path, TrainingJob] = {job.folder: job for folder in folders for job in folder.fixed_jobs()}
+    deadline = None if seconds is None else began + seconds
+    for number, end in enumerate(run_jobs(list(jobs.values()), engine, deadline), start=1):
+        print(f"{number} of {len(jobs)}, {time.time() - began:.0f} s: {end.job.out.name}, {end.job.name}: {end.status}"
+              f"{f': {end.error}' if end.error else ''}", flush=True)  # fmt: skip
+    gathered(out).to_csv(out / "all.csv", index=False)
+
+
+def gathered(out: Path) -> pd.DataFrame:
+    """The results of all folders, with their table, number of slides and epochs."""
+    if (out / "all.csv").is_file() and not any(out.glob("*/runs")):
+        return pd.read_csv(out / "all.csv")
+    tables = []
+    for note in sorted(out.glob("*/paper.json")):
+        table = results_table(note.parent)
+        if len(table):
+            name, slides, epochs = note.parent.name.rsplit("-", 2)
+            tables.append(table.assign(table=name, slides=slides, epochs=epochs))
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
+
+
+def carry(results: pd.DataFrame, into: Path, about: str) -> None:
+    """Write `TABLE.csv` for every table, and `about.json`."""
+    done = results[results["status"] == "done"]
+    for table, part in done.groupby("table"):
+        kept = part.drop(columns=[*(name for name in DROPPED_COLUMNS if name in part), "table"])
+        # a table that was run at two sizes keeps, for each cohort, the one with more trainings
+        sizes = kept.groupby(["cohort", "slides"]).size().reset_index(name="n").sort_values("n").drop_duplicates("cohort", keep="last")  # fmt: skip # noqa: E501
+        kept = kept.merge(sizes[["cohort", "slides"]], on=["cohort", "slides"])
+        write_text(into / f"{table}.csv", kept.dropna(axis=1, how="all").round(DIGITS).to_csv(index=False))
+    note = {
+        "about": about,
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "asmil": __version__,
+        "command": "python benchmarks/reproduction.py --out runs/reproduction --workers 15 --device cuda",
+        "asmil_settings": START,
+        "trainings": {str(table): len(part) for table, part in done.groupby("table")},
+    }
+    write_json(into / "about.json", note)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--seconds", type=float)
+    parser.add_argument("--toy", action="store_true", help="smoke sizes, to try the machinery")
+    parser.add_argument("--gather", type=Path, help="a folder of this script, or one with its all.csv")
+    parser.add_argument("--into", type=Path)
+    parser.add_argument("--about", default="")
+    options = parser.parse_args(arguments)
+    if options.gather is not None:
+        carry(gathered(options.gather), options.into, options.about)
+        return
+    if options.out is None:
+        parser.error("give --out, or --gather")
+    machine = TrainingMachine(workers=options.workers, device=options.device)
+    run_all(options.out, machine, options.seconds, options.toy)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+// The panel that says what the active pane shows, and how.
+
+import type { About } from "./api";
+import { Choice, element, Range } from "./dom";
+import type { Pane } from "./pane";
+import type { Scale, Source, ViewState } from "./view_state";
+
+export interface ControlActions {
+  activate: (pane: number) => void;
+  run: (name: string) => void;
+  source: (source: Source) => void;
+  training: (training: string) => void;
+  kind: (kind: string) => void;
+  part: (part: number) => void;
+  /** colors, scale, opacity, threshold or what is drawn have changed */
+  look: () => void;
+}
+
+export class Controls {
+  readonly root: HTMLElement;
+  private readonly tabs = element("div", { class: "segments", aria: { role: "tablist", label: "Pane" } });
+  private readonly run: Choice;
+  private readonly source = element("div", { class: "segments" });
+  private readonly training: Choice;
+  private readonly kind: Choice;
+  private readonly part: Choice;
+  private readonly colors: Choice;
+  private readonly scale: Choice;
+  private readonly opacity: Range;
+  private readonly threshold: Range;
+  private readonly map: HTMLInputElement;
+  private readonly annotations: HTMLInputElement;
+  private readonly annotationsRow: HTMLElement;
+  private readonly note = element("p", { class: "note" });
+  private readonly facts = element("dl", { class: "facts" });
+  private readonly mapSection: HTMLElement;
+  private readonly none = element("p", { class: "note" }, "No run is open. Start the viewer with a run folder to see maps: asmil view RUN");
+
+  constructor(private readonly state: ViewState, private readonly about: About, private readonly actions: ControlActions) {
+    this.run = new Choice("Run", actions.run);
+    this.training = new Choice("Model", actions.training);
+    this.kind = new Choice("Map", actions.kind);
+    this.part = new Choice("Part", (value) => actions.part(Number(value)));
+    this.colors = new Choice("Colors", (value) => {
+      state.colorMap = value;
+      actions.look();
+    });
+    this.scale = new Choice("Scale", (value) => {
+      state.scale = value as Scale;
+      actions.look();
+    });
+    this.opacity = new Range("Opacity", 100, (value) => `${value} %`, (value) => {
+      state.opacity = value;
+      actions.look();
+    });
+    this.threshold = new Range("Hide tiles below", 255, (value) => (value === 0 ? "off" : `${((100 * value) / 255).toFixed(0)} %`), (value) => {
+      state.threshold = value;
+      actions.look();
+    });
+    this.map = element("input", { type: "checkbox", onchange: () => {
+      state.map = this.map.checked;
+      actions.look();
+    } });
+    this.annotations = element("input", { type: "checkbox", onchange: () => {
+      state.annotations = this.annotations.checked;
+      actions.look();
+    } });
+    this.annotationsRow = element("label", { class: "switch" }, this.annotations, "Annotations");
+    this.mapSection = element(
+      "section",
+      {},
+      element("h2", {}, "Map"),
+      this.run.root,
+      this.source,
+      this.training.root,
+      this.kind.root,
+      this.part.root,
+      this.note,
+    );
+    this.root = element(
+      "aside",
+      { class: "controls", aria: { label: "Map and display" } },
+      this.tabs,
+      this.mapSection,
+      this.none,
+      element(
+        "section",
+        {},
+        element("h2", {}, "Display"),
+        element("div", { class: "switches" }, element("label", { class: "switch" }, this.map, "Map"), this.annotationsRow),
+        this.opacity.root,
+        this.threshold.root,
+        this.scale.root,
+        this.colors.root,
+      ),
+      element("section", {}, element("h2", {}, "Slide"), this.facts),
+    );
+  }
+
+  /** Show what a pane shows. */
+  show(panes: readonly Pane[], pane: Pane): void {
+    const { state } = this;
+    this.tabs.hidden = panes.length < 2;
+    this.tabs.replaceChildren(
+      ...panes.map((one, place) => segment(`${"AB"[place]}: ${one.state.slide || "–"}`, one === pane, () => this.actions.activate(place))),
+    );
+    this.none.hidden = this.about.runs.length > 0;
+    this.mapSection.hidden = this.about.runs.length === 0;
+    this.showMap(pane);
+    this.map.checked = state.map;
+    this.annotations.checked = state.annotations;
+    this.annotationsRow.hidden = !panes.some((one) => one.row?.annotated);
+    this.opacity.value = state.opacity;
+    this.threshold.value = state.threshold;
+    this.scale.fill([["percentile", "percentile of tiles"], ["linear", "absolute values"]], state.scale);
+    this.colors.fill(Object.keys(this.about.color_maps).map((name) => [name, name] as const), state.colorMap);
+    this.showFacts(pane);
+  }
+
+  private showMap(pane: Pane): void {
+    const { maps, state } = pane;
+    this.run.fill(this.about.runs.map((run) => [run.name, run.name === run.method ? run.name : `${run.name} (${run.method})`] as const), state.run);
+    this.source.replaceChildren(
+      segment("Trained model", state.source === "final", () => this.actions.source("final")),
+      segment("Over epochs", state.source === "recorded", () => this.actions.source("recorded")),
+    );
+    const recorded = state.source === "recorded";
+    const trainings = recorded ? (maps?.recorded ?? []).map(({ fold, seed }) => [fold, seed] as const) : (maps?.trainings ?? []);
+    const options = trainings.map(([fold, seed]) => [`${fold}-${seed}`, `fold ${fold}, seed ${seed}`] as const);
+    const mean = trainings.length > 1 ? `mean of ${trainings.length} models` : "";
+    this.training.fill(recorded || !mean ? options : [["", mean], ...options], recorded || mean ? state.training : (options[0]?.[0] ?? ""));
+    const kinds = recorded ? [] : (maps?.kinds ?? []);
+    this.kind.fill(kinds.map(({ kind }) => [kind, kind] as const), state.kind);
+    const parts = kinds.find(({ kind }) => kind === state.kind)?.parts ?? [];
+    this.part.fill(parts.map((name, place) => [String(place), name] as const), String(state.part));
+    const note = pane.map?.note || (recorded ? "" : (maps?.note ?? ""));
+    this.note.textContent = note ? `Note: ${note}.` : "";
+    this.note.hidden = !note;
+  }
+
+  private showFacts(pane: Pane): void {
+    const { row, slide, canvas } = pane;
+    const facts: [string, string][] = [];
+    if (row) facts.push(["Slide", row.name]);
+    if (row && row.patient !== row.name) facts.push(["Patient", row.patient]);
+    if (row?.label) facts.push(["Label", row.label]);
+    row?.runs.forEach((said, run) => {
+      if (said.prediction === undefined) return;
+      const number = said.value === null || said.value === undefined ? "" : ` ${said.value.toFixed(3)}`;
+      facts.push([this.about.runs[run]!.name, `${said.prediction}${number} (${said.role ?? ""})`]);
+    });
+    if (slide) {
+      facts.push(["Size", `${slide.size[0]} × ${slide.size[1]} px`]);
+      facts.push(["Resolution", slide.mpp ? `${slide.mpp.toFixed(3)} µm/px` : "unknown"]);
+      facts.push(["Image", slide.image ? (slide.image.vendor ?? slide.image.reader) : "none: tiles only"]);
+    }
+    if (canvas) facts.push(["Tiles", `${canvas.places.tiles} of ${canvas.places.tile_px} px`]);
+    this.facts.replaceChildren(...facts.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]));
+  }
+}
+
+function segment(text: string, chosen: boolean, run: () => void): HTMLButtonElement {
+  return element("button", { type: "button", class: chosen ? "chosen" : "", onclick: run, title: text, aria: { pressed: String(chosen) } }, text);
+}

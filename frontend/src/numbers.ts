@@ -1,0 +1,20 @@
+// Numbers as the page writes them.
+
+/** Three significant digits, without an exponent where that is readable. */
+export function significant(value: number): string {
+  if (!Number.isFinite(value)) return "–";
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  return size >= 1e5 || size < 1e-3 ? value.toExponential(2) : String(Number(value.toPrecision(3)));
+}
+
+export const percent = (share: number, digits = 0): string => `${(100 * share).toFixed(digits)} %`;
+
+/** A byte from 0 to 255 as a percentile. */
+export function percentile(code: number): string {
+  const share = (100 * code) / 255;
+  return share > 99.5 ? "top 0.5 %" : `percentile ${share.toFixed(0)}`;
+}
+
+/** Epochs are whole, or parts of one. */
+export const epoch = (value: number): string => (Number.isInteger(value) ? String(value) : value.toFixed(2));

@@ -1,0 +1,289 @@
+// A pane: a slide, the run whose map is shown on it, and what is known of its tiles.
+
+import { api, Refusal, type About, type MapList, type Region, type SlideAbout, type SlideRow, type TileMap } from "./api";
+import { element } from "./dom";
+import { MapCanvas, type ColorTable } from "./map_canvas";
+import { percentile, significant } from "./numbers";
+import { SlideView } from "./slide_view";
+import type { PaneState, ViewState } from "./view_state";
+
+const MAPS_KEPT = 6;
+
+export class Pane {
+  readonly root: HTMLDivElement;
+  readonly view: SlideView;
+  row: SlideRow | null = null;
+  slide: SlideAbout | null = null;
+  maps: MapList | null = null;
+  map: TileMap | null = null;
+  canvas: MapCanvas | null = null;
+  /** tells the rest of the page that something has arrived */
+  onChange: () => void = () => undefined;
+  onTile: (tile: number) => void = () => undefined;
+  private readonly title = element("div", { class: "pane-title" });
+  private readonly message = element("div", { class: "pane-message", aria: { live: "polite" } });
+  private readonly tip = element("div", { class: "tip", hidden: true });
+  private readonly legend = element("div", { class: "legend", hidden: true });
+  private readonly gradient = element("canvas", { width: 256, height: 1, class: "gradient" });
+  private readonly legendText = element("div", { class: "legend-scale" });
+  private readonly legendTitle = element("div", { class: "legend-title" });
+  private regions: Region[] | null = null;
+  private busy = "";
+  private problem = "";
+  private turn = 0;
+  private mapTurn = 0;
+  private readonly kept = new Map<string, TileMap>();
+
+  constructor(
+    readonly state: PaneState,
+    private readonly shared: ViewState,
+    private readonly about: About,
+    private readonly colors: Record<string, ColorTable>,
+    stage: HTMLElement,
+  ) {
+    this.legend.append(this.legendTitle, this.gradient, this.legendText);
+    this.root = element("div", { class: "pane" }, this.title, this.message, this.legend, this.tip);
+    stage.append(this.root);
+    this.view = new SlideView(this.root);
+    this.view.onHover = (x, y, at) => this.hover(x, y, at);
+    this.view.onClick = (x, y) => {
+      const tile = this.canvas?.tileAt(x, y) ?? -1;
+      if (tile >= 0) this.onTile(tile);
+    };
+  }
+
+  get runId(): number | null {
+    return this.about.runs.find((run) => run.name === this.state.run)?.id ?? null;
+  }
+
+  /** The moment shown, counted from 0. */
+  get moment(): number {
+    if (!this.map) return 0;
+    const { moment } = this.state;
+    return moment < 0 || moment >= this.map.moments ? (this.map.kept ?? this.map.moments - 1) : moment;
+  }
+
+  /** The values of the moment shown, one byte per tile. */
+  get values(): Uint8Array | null {
+    if (!this.map) return null;
+    const start = this.moment * this.map.tiles;
+    return this.map[this.shared.scale].subarray(start, start + this.map.tiles);
+  }
+
+  /** Show a slide, with the map of the chosen run. */
+  async show(row: SlideRow): Promise<void> {
+    const turn = (this.turn += 1);
+    this.row = row;
+    this.state.slide = row.name;
+    this.slide = null;
+    this.maps = null;
+    this.map = null;
+    this.canvas = null;
+    this.regions = null;
+    this.kept.clear();
+    this.view.close();
+    this.tell("Opening the slide…");
+    try {
+      const about = await api.slide(row.id);
+      if (turn !== this.turn) return;
+      this.slide = about;
+      this.problem = about.image_error ?? "";
+      await this.view.open(row.id, about, this.state.zoom > 0 ? this.state : null);
+      if (turn !== this.turn) return;
+      this.tell("");
+      if (row.annotated) {
+        void api.annotations(row.id).then((regions) => {
+          if (turn === this.turn) {
+            this.regions = regions;
+            this.paint();
+          }
+        }, (error: unknown) => this.fail(error));
+      }
+      await this.loadMap(true);
+    } catch (error) {
+      if (turn === this.turn) this.fail(error);
+    }
+  }
+
+  /** Read the chosen map; `anew` also where the tiles are and which maps there are. */
+  async loadMap(anew = false): Promise<void> {
+    const { row } = this;
+    if (!row || !this.slide) return;
+    const turn = (this.mapTurn += 1);
+    const current = (): boolean => turn === this.mapTurn;
+    try {
+      if (anew) {
+        this.maps = null;
+        this.map = null;
+        this.canvas = null;
+        this.chooseRun(row);
+        if (!row.features && this.runId === null) {
+          this.problem ||= this.about.runs.length ? `${row.name} has no features, so there is no map of it.` : "";
+          this.changed();
+          return;
+        }
+        this.tell("Reading the tiles…");
+        const places = await api.places(row.id, this.runId);
+        if (!current()) return;
+        this.canvas = new MapCanvas(places);
+      }
+      if (this.runId === null) {
+        this.changed();
+        return;
+      }
+      this.tell(this.maps ? "Reading the map…" : "Loading the models…");
+      this.maps ??= await api.maps(row.id, this.runId);
+      if (!current()) return;
+      this.chooseMap(this.maps);
+      const found = await this.readMap(row.id, this.runId, this.maps);
+      if (!current()) return;
+      this.map = found;
+      if (found) this.problem = this.slide.image_error ?? "";
+      this.changed();
+    } catch (error) {
+      if (!current()) return;
+      this.map = null;
+      this.fail(error);
+    }
+  }
+
+  /** Paint the map with the colors, threshold and moment that are chosen. */
+  paint(): void {
+    const colors = this.colors[this.shared.colorMap] ?? Object.values(this.colors)[0]!;
+    const { values } = this;
+    if (this.canvas) {
+      const plain = !this.map && !this.slide?.image;
+      if (values) this.canvas.paint(values, colors, this.shared.threshold);
+      else if (plain) this.canvas.paint(new Uint8Array(this.canvas.places.tiles).fill(128), this.colors["gray"]!, 0);
+      const drawn = this.shared.map && (values !== null || plain);
+      this.view.overlay.map = drawn ? this.canvas : null;
+    } else {
+      this.view.overlay.map = null;
+    }
+    this.view.overlay.opacity = this.shared.opacity / 100;
+    this.view.overlay.regions = this.shared.annotations ? this.regions : null;
+    this.view.draw();
+  }
+
+  /** Redraw what does not change while a training is played. */
+  describe(): void {
+    const { row, map } = this;
+    const run = this.about.runs.find((one) => one.id === this.runId);
+    const parts: string[] = [];
+    if (run) parts.push(run.name === run.method ? run.name : `${run.name} (${run.method})`);
+    if (this.state.training) parts.push(`fold ${this.state.training.replace("-", ", seed ")}`);
+    if (map && map.epochs.length) parts.push(`epoch ${map.epochs[this.moment]}`);
+    this.title.replaceChildren(
+      element("strong", {}, row?.name ?? ""),
+      row?.label ? element("span", { class: "chip" }, row.label) : "",
+      element("span", {}, parts.join(" · ")),
+    );
+    const text = this.busy || this.problem || (this.maps?.error && !map ? this.maps.error : "");
+    this.message.textContent = text;
+    this.message.hidden = !text;
+    this.message.classList.toggle("busy", this.busy !== "");
+    this.describeLegend();
+  }
+
+  /** The lines of the legend, also for a screenshot. */
+  legendLines(): string[] {
+    const { map } = this;
+    if (!map) return [];
+    const part = this.maps?.kinds.find((kind) => kind.kind === map.kind)?.parts[this.state.part];
+    const what = part ? `${map.kind}: ${part}` : map.kind;
+    const ends =
+      this.shared.scale === "percentile" ? ["lowest tile", "highest tile"] : [significant(map.low), significant(map.high)];
+    return [`${what}${this.shared.scale === "percentile" ? " (percentile)" : ""}`, ends[0]!, ends[1]!];
+  }
+
+  get gradientCanvas(): HTMLCanvasElement {
+    return this.gradient;
+  }
+
+  private describeLegend(): void {
+    const lines = this.legendLines();
+    this.legend.hidden = lines.length === 0 || !this.shared.map;
+    if (this.legend.hidden) return;
+    this.legendTitle.textContent = lines[0]!;
+    this.legendText.replaceChildren(element("span", {}, lines[1]!), element("span", {}, lines[2]!));
+    const colors = this.colors[this.shared.colorMap] ?? Object.values(this.colors)[0]!;
+    const image = new ImageData(256, 1);
+    const pixels = new Uint32Array(image.data.buffer);
+    pixels.set(colors);
+    const left = this.shared.threshold;
+    for (let code = 0; code < left; code += 1) pixels[code] = 0;
+    this.gradient.getContext("2d")!.putImageData(image, 0, 0);
+    this.legend.title = this.map?.note ?? "";
+  }
+
+  private hover(x: number, y: number, at: { x: number; y: number } | null): void {
+    const tile = at && this.canvas && this.map ? this.canvas.tileAt(x, y) : -1;
+    this.tip.hidden = tile < 0 || !at;
+    if (tile < 0 || !at) return;
+    this.tip.textContent = `${this.valueText(tile)} · ${percentile(this.map!.percentile[this.moment * this.map!.tiles + tile]!)}`;
+    const right = at.x + 24 + this.tip.offsetWidth > this.root.clientWidth;
+    this.tip.style.transform = `translate(${at.x + (right ? -16 : 16)}px, ${at.y + 18}px)${right ? " translateX(-100%)" : ""}`;
+  }
+
+  /** What the map says of a tile, in words. */
+  valueText(tile: number): string {
+    const { map } = this;
+    if (!map) return "";
+    const code = map.linear[this.moment * map.tiles + tile]!;
+    const value = map.exact ? map.exact[tile]! : map.low + ((map.high - map.low) * code) / 255;
+    const about = map.exact ? "" : "≈ ";
+    const times = map.kind === "attention" ? ` (${about}${significant(value * map.tiles)} × uniform)` : "";
+    return `${map.kind} ${about}${significant(value)}${times}`;
+  }
+
+  private chooseRun(row: SlideRow): void {
+    const known = this.about.runs.some((run) => run.name === this.state.run);
+    if (!known) this.state.run = row.features || row.runs.length ? (this.about.runs[0]?.name ?? "") : "";
+  }
+
+  /** Make the choice one that there is. */
+  private chooseMap(maps: MapList): void {
+    const { state } = this;
+    if (state.source === "final" && maps.error && maps.recorded.length) state.source = "recorded";
+    if (state.source === "recorded") {
+      const known = maps.recorded.map(({ fold, seed }) => `${fold}-${seed}`);
+      if (!known.includes(state.training)) state.training = known[0] ?? "";
+      return;
+    }
+    const trainings = maps.trainings.map(([fold, seed]) => `${fold}-${seed}`);
+    if (state.training && !trainings.includes(state.training)) state.training = "";
+    const kind = maps.kinds.find((one) => one.kind === state.kind) ?? maps.kinds[0];
+    state.kind = kind?.kind ?? "";
+    if (state.part >= Math.max(1, kind?.parts.length ?? 0)) state.part = 0;
+  }
+
+  private async readMap(slide: number, run: number, maps: MapList): Promise<TileMap | null> {
+    const { source, training, kind, part } = this.state;
+    if (source === "recorded" ? !maps.recorded.length : maps.error || !kind) return null;
+    const key = [source, training, kind, part].join("|");
+    const known = this.kept.get(key);
+    if (known) return known;
+    const found = await api.map(slide, run, { source, training, kind, part });
+    if (found.tiles !== this.canvas?.places.tiles) throw new Refusal("The map and the tiles of this slide do not fit together.");
+    this.kept.set(key, found);
+    if (this.kept.size > MAPS_KEPT) this.kept.delete(this.kept.keys().next().value!);
+    return found;
+  }
+
+  private tell(busy: string): void {
+    this.busy = busy;
+    this.describe();
+  }
+
+  private fail(error: unknown): void {
+    this.problem = error instanceof Error ? error.message : String(error);
+    this.changed();
+  }
+
+  private changed(): void {
+    this.busy = "";
+    this.paint();
+    this.describe();
+    this.onChange();
+  }
+}

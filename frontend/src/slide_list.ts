@@ -1,0 +1,170 @@
+// The list of slides: search, filter and sort; only the rows in sight are in the page.
+
+import { api, type About, type SlideRow } from "./api";
+import { Choice, debounced, element } from "./dom";
+import { percent, significant } from "./numbers";
+
+const ROW_PX = 76;
+const SPARE_ROWS = 6;
+
+const SORTS = {
+  order: "as listed",
+  name: "name",
+  label: "label",
+  high: "highest value first",
+  low: "lowest value first",
+  wrong: "errors first",
+} as const;
+type Sort = keyof typeof SORTS;
+
+const natural = new Intl.Collator(undefined, { numeric: true });
+
+/** Whether the prediction is the label; null where that cannot be said. */
+export function isRight(row: SlideRow, run: number, task: string): boolean | null {
+  const said = row.runs[run]?.prediction;
+  return task === "classification" && said !== undefined && row.label ? said === row.label : null;
+}
+
+export class SlideList {
+  readonly root: HTMLElement;
+  readonly search: HTMLInputElement;
+  onChoice: (row: SlideRow) => void = () => undefined;
+  private readonly scroller = element("div", { class: "slides", tabIndex: 0, aria: { role: "listbox", label: "Slides" } });
+  private readonly sheet = element("div", { class: "slides-sheet" });
+  private readonly count = element("div", { class: "count" });
+  private rows: SlideRow[] = [];
+  private chosen = "";
+  private run = 0;
+  private sort: Sort = "order";
+  private label = "";
+  private role = "";
+  private outcome = "";
+
+  constructor(private readonly about: About) {
+    this.search = element("input", { type: "search", placeholder: "Search slides and patients", aria: { label: "Search" } });
+    this.search.addEventListener("input", debounced(() => this.update(), 80));
+    const run = new Choice("Predictions of", (value) => {
+      this.run = Number(value);
+      this.update();
+    });
+    run.fill(about.runs.map((one) => [String(one.id), one.name] as const), "0", true);
+    const sort = new Choice("Sort", (value) => {
+      this.sort = value as Sort;
+      this.update();
+    });
+    const sorts = Object.entries(SORTS).filter(([key]) => about.runs.length > 0 || ["order", "name", "label"].includes(key));
+    sort.fill(sorts, "order");
+    const label = new Choice("Label", (value) => {
+      this.label = value;
+      this.update();
+    });
+    const labels = [...new Set(about.slides.map((row) => row.label))].filter((one): one is string => one !== null);
+    label.fill(labels.length <= 40 ? [["", "all"], ...labels.sort(natural.compare).map((one) => [one, one] as const)] : [], "", true);
+    const role = new Choice("Part", (value) => {
+      this.role = value;
+      this.update();
+    });
+    role.fill(about.runs.length ? [["", "all"], ["test", "test"], ["val", "validation"], ["train", "training"]] : [], "", true);
+    const outcome = new Choice("Prediction", (value) => {
+      this.outcome = value;
+      this.update();
+    });
+    const classifies = about.runs.some((one) => one.task === "classification");
+    outcome.fill(classifies ? [["", "all"], ["wrong", "wrong"], ["right", "right"]] : [], "", true);
+    this.scroller.append(this.sheet);
+    this.scroller.addEventListener("scroll", () => this.draw());
+    new ResizeObserver(() => this.draw()).observe(this.scroller);
+    this.root = element(
+      "aside",
+      { class: "list", aria: { label: "Slides" } },
+      element("div", { class: "list-head" }, this.search, element("div", { class: "filters" }, sort.root, run.root, label.root, role.root, outcome.root)),
+      this.count,
+      this.scroller,
+    );
+    this.update();
+  }
+
+  /** Mark a slide as the one that is shown. */
+  choose(name: string, reveal = true): void {
+    this.chosen = name;
+    const place = this.rows.findIndex((row) => row.name === name);
+    if (reveal && place >= 0) {
+      const top = place * ROW_PX;
+      const { scrollTop, clientHeight } = this.scroller;
+      if (top < scrollTop || top + ROW_PX > scrollTop + clientHeight) this.scroller.scrollTop = Math.max(0, top - clientHeight / 3);
+    }
+    this.draw();
+  }
+
+  /** The slide `step` rows away from a slide. */
+  neighbor(name: string, step: number): SlideRow | undefined {
+    const place = this.rows.findIndex((row) => row.name === name);
+    return this.rows[place < 0 ? 0 : place + step];
+  }
+
+  private update(): void {
+    const wanted = this.search.value.trim().toLowerCase();
+    const task = this.about.runs[this.run]?.task ?? "";
+    const value = (row: SlideRow): number => row.runs[this.run]?.value ?? Number.NaN;
+    this.rows = this.about.slides.filter(
+      (row) =>
+        (!wanted || row.name.toLowerCase().includes(wanted) || row.patient.toLowerCase().includes(wanted)) &&
+        (!this.label || row.label === this.label) &&
+        (!this.role || row.runs[this.run]?.role === this.role) &&
+        (!this.outcome || isRight(row, this.run, task) === (this.outcome === "right")),
+    );
+    const known = (number: number): number => (Number.isNaN(number) ? 1 : 0);
+    const orders: Record<Sort, (a: SlideRow, b: SlideRow) => number> = {
+      order: () => 0,
+      name: (a, b) => natural.compare(a.name, b.name),
+      label: (a, b) => natural.compare(a.label ?? "", b.label ?? ""),
+      high: (a, b) => known(value(a)) - known(value(b)) || value(b) - value(a),
+      low: (a, b) => known(value(a)) - known(value(b)) || value(a) - value(b),
+      wrong: (a, b) => Number(isRight(a, this.run, task) ?? 2) - Number(isRight(b, this.run, task) ?? 2) || value(b) - value(a),
+    };
+    if (this.sort !== "order") this.rows.sort(orders[this.sort]);
+    const all = this.about.slides.length;
+    this.count.textContent = this.rows.length === all ? `${all} slides` : `${this.rows.length} of ${all} slides`;
+    this.draw();
+  }
+
+  private draw(): void {
+    const first = Math.max(0, Math.floor(this.scroller.scrollTop / ROW_PX) - SPARE_ROWS);
+    const last = Math.min(this.rows.length, Math.ceil((this.scroller.scrollTop + this.scroller.clientHeight) / ROW_PX) + SPARE_ROWS);
+    this.sheet.style.height = `${this.rows.length * ROW_PX}px`;
+    this.sheet.replaceChildren(...this.rows.slice(first, last).map((row, place) => this.entry(row, first + place)));
+  }
+
+  private entry(row: SlideRow, place: number): HTMLElement {
+    const task = this.about.runs[this.run]?.task ?? "";
+    const said = row.runs[this.run];
+    const right = isRight(row, this.run, task);
+    const picture = row.image
+      ? element("img", { class: "thumbnail", src: api.thumbnail(row.id), alt: "", loading: "lazy" })
+      : element("span", { class: "thumbnail none" }, row.features ? "tiles" : "–");
+    const prediction =
+      said?.prediction === undefined
+        ? element("span", { class: "said none" }, said?.role === "train" ? "training slide" : "")
+        : element(
+            "span",
+            { class: `said ${right === null ? "" : right ? "right" : "wrong"}` },
+            `${right === null ? "" : right ? "✓ " : "✗ "}${said.prediction} `,
+            element("b", {}, said.value === null || said.value === undefined ? "" : task === "classification" || task === "multilabel" ? percent(said.value) : significant(said.value)),
+          );
+    const entry = element(
+      "button",
+      { type: "button", class: "slide", title: row.name, onclick: () => this.onChoice(row), aria: { role: "option", selected: String(row.name === this.chosen) } },
+      picture,
+      element(
+        "span",
+        { class: "slide-text" },
+        element("span", { class: "slide-name" }, row.name),
+        element("span", { class: "slide-facts" }, row.label ? element("span", { class: "chip" }, row.label) : null, row.patient === row.name ? "" : row.patient),
+        prediction,
+      ),
+    );
+    entry.classList.toggle("chosen", row.name === this.chosen);
+    entry.style.top = `${place * ROW_PX}px`;
+    return entry;
+  }
+}

@@ -1,0 +1,306 @@
+// One slide in deep zoom with its map, annotations and scale bar drawn above it.
+
+import OpenSeadragon from "openseadragon";
+import type { Region, SlideAbout } from "./api";
+import { element } from "./dom";
+import type { MapCanvas } from "./map_canvas";
+import { SlideSource } from "./slide_source";
+
+export interface Position {
+  x: number;
+  y: number;
+  /** level-0 pixels per screen pixel */
+  zoom: number;
+}
+
+const BAR_LENGTHS_UM = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000];
+const REGION_COLORS = ["#00b3ff", "#ff9d00", "#ff4fd8", "#7dff5a", "#ffe600", "#b28dff"];
+
+// OpenSeadragon adds a style sheet, which the content security policy refuses, unless it finds one of its own. Ours is in
+// style.css; an element of no known kind stands for it here.
+const standIn = document.createElementNS("urn:asmil:viewer", "style");
+standIn.setAttribute("data-openseadragon-mobile-css", "true");
+document.head.append(standIn);
+
+/** What is drawn above the slide. */
+export interface Overlay {
+  map: MapCanvas | null;
+  opacity: number;
+  regions: Region[] | null;
+  outlined: number;
+}
+
+export class SlideView {
+  readonly root: HTMLDivElement;
+  readonly viewer: OpenSeadragon.Viewer;
+  overlay: Overlay = { map: null, opacity: 0.5, regions: null, outlined: -1 };
+  onMove: (position: Position) => void = () => undefined;
+  onHover: (x: number, y: number, at: { x: number; y: number } | null) => void = () => undefined;
+  onClick: (x: number, y: number) => void = () => undefined;
+  onTileFailed: () => void = () => undefined;
+  private readonly canvas: HTMLCanvasElement;
+  private about: SlideAbout | null = null;
+  private paths: { region: Region; path: Path2D; color: string }[] = [];
+  private pathsOf: Region[] | null = null;
+  /** whether the whole slide is shown, also when the window changes */
+  private whole = true;
+
+  /** parent: in the page already, since OpenSeadragon measures itself at once */
+  constructor(parent: HTMLElement) {
+    const place = element("div", { class: "deep-zoom" });
+    this.canvas = element("canvas", { class: "overlay" });
+    this.root = element("div", { class: "slide-view" }, place);
+    parent.prepend(this.root);
+    this.viewer = OpenSeadragon({
+      element: place,
+      drawer: "canvas",
+      showNavigationControl: false,
+      showNavigator: true,
+      navigatorPosition: "TOP_RIGHT",
+      navigatorAutoFade: true,
+      navigatorSizeRatio: 0.16,
+      animationTime: 0.35,
+      springStiffness: 9,
+      visibilityRatio: 0.4,
+      maxZoomPixelRatio: 8,
+      minZoomImageRatio: 0.6,
+      preserveImageSizeOnResize: true,
+      zoomPerScroll: 1.35,
+      imageLoaderLimit: 8,
+      maxImageCacheCount: 800,
+      timeout: 60_000,
+      gestureSettingsMouse: { clickToZoom: false, dblClickToZoom: true },
+      gestureSettingsTouch: { clickToZoom: false, dblClickToZoom: true, pinchRotate: false },
+      gestureSettingsPen: { clickToZoom: false, dblClickToZoom: true },
+    } as OpenSeadragon.Options);
+    this.viewer.canvas.append(this.canvas); // above the slide, below the navigator
+    this.viewer.addHandler("update-viewport", () => this.draw());
+    this.viewer.addHandler("viewport-change", () => this.onMove(this.position));
+    for (const gesture of ["canvas-drag", "canvas-scroll", "canvas-pinch", "canvas-double-click"] as const) {
+      this.viewer.addHandler(gesture, () => (this.whole = false));
+    }
+    this.viewer.addHandler("resize", () => this.whole && this.home(true));
+    this.viewer.addHandler("canvas-key", (event) => {
+      event.preventDefaultAction = true; // the page has its own shortcuts
+    });
+    this.viewer.addHandler("canvas-click", (event) => {
+      if (!event.quick || !this.about) return;
+      const point = this.toSlide(event.position.x, event.position.y);
+      this.onClick(point.x, point.y);
+    });
+    this.viewer.addHandler("tile-load-failed", () => this.onTileFailed());
+    place.addEventListener("pointermove", (event) => {
+      if (!this.about || event.pointerType === "touch") return;
+      const bounds = place.getBoundingClientRect();
+      const at = { x: event.clientX - bounds.left, y: event.clientY - bounds.top };
+      const point = this.toSlide(at.x, at.y);
+      this.onHover(point.x, point.y, at);
+    });
+    place.addEventListener("pointerleave", () => this.onHover(0, 0, null));
+    new ResizeObserver(() => this.draw()).observe(this.root);
+  }
+
+  /** Show a slide, where it was or whole. */
+  open(id: number, about: SlideAbout, position: Position | null): Promise<void> {
+    this.about = about;
+    this.pathsOf = null;
+    return new Promise((resolve) => {
+      this.viewer.addOnceHandler("open", () => {
+        this.whole = true;
+        if (position && position.zoom > 0) this.move(position, true);
+        this.draw();
+        resolve();
+      });
+      this.viewer.open({ tileSource: new SlideSource(id, about) as unknown as OpenSeadragon.TileSource });
+    });
+  }
+
+  close(): void {
+    this.about = null;
+    this.overlay = { ...this.overlay, map: null, regions: null, outlined: -1 };
+    this.viewer.close();
+    this.draw();
+  }
+
+  destroy(): void {
+    this.viewer.destroy();
+    this.root.remove();
+  }
+
+  get mpp(): number {
+    return this.about?.mpp ?? 1;
+  }
+
+  get size(): [number, number] | null {
+    return this.about?.size ?? null;
+  }
+
+  /** The center of the view and its zoom. */
+  get position(): Position {
+    const width = this.about?.size[0] ?? 1;
+    const center = this.viewer.viewport.getCenter();
+    const pixels = Math.max(1, this.viewer.viewport.getContainerSize().x);
+    return { x: center.x * width, y: center.y * width, zoom: width / (this.viewer.viewport.getZoom() * pixels) };
+  }
+
+  /** Go somewhere. */
+  move(position: Position, immediately = false): void {
+    if (!this.about) return;
+    const width = this.about.size[0];
+    const pixels = Math.max(1, this.viewer.viewport.getContainerSize().x);
+    this.whole = false;
+    this.viewer.viewport.zoomTo(width / (position.zoom * pixels), undefined, immediately);
+    this.viewer.viewport.panTo(new OpenSeadragon.Point(position.x / width, position.y / width), immediately);
+    if (immediately) this.viewer.viewport.update();
+  }
+
+  zoomBy(factor: number): void {
+    this.whole = false;
+    this.viewer.viewport.zoomBy(factor).applyConstraints();
+  }
+
+  home(immediately = false): void {
+    this.whole = true;
+    this.viewer.viewport.goHome(immediately);
+  }
+
+  /** Load what could not be loaded again. */
+  reload(): void {
+    this.viewer.world.resetItems();
+  }
+
+  /** Draw the overlay again; the slide below stays. */
+  draw(): void {
+    const scale = window.devicePixelRatio || 1;
+    const [width, height] = [this.root.clientWidth, this.root.clientHeight];
+    if (this.canvas.width !== Math.round(width * scale) || this.canvas.height !== Math.round(height * scale)) {
+      this.canvas.width = Math.round(width * scale);
+      this.canvas.height = Math.round(height * scale);
+    }
+    const context = this.canvas.getContext("2d")!;
+    context.setTransform(1, 0, 0, 1, 0, 0);
+    context.clearRect(0, 0, this.canvas.width, this.canvas.height);
+    if (!this.about || !this.viewer.isOpen()) return;
+    const { x, y, zoom } = this.shownPosition();
+    const perPixel = scale / zoom;
+    // from level-0 pixels to the canvas
+    context.setTransform(perPixel, 0, 0, perPixel, (width / 2) * scale - x * perPixel, (height / 2) * scale - y * perPixel);
+    this.drawMap(context, perPixel);
+    this.drawRegions(context, perPixel);
+    this.drawOutline(context, perPixel);
+    context.setTransform(scale, 0, 0, scale, 0, 0);
+    this.drawScaleBar(context, zoom, height);
+  }
+
+  /** The slide and what is drawn above it as one canvas. */
+  snapshot(): HTMLCanvasElement {
+    const picture = document.createElement("canvas");
+    picture.width = this.canvas.width;
+    picture.height = this.canvas.height;
+    const context = picture.getContext("2d")!;
+    context.fillStyle = getComputedStyle(this.root).backgroundColor;
+    context.fillRect(0, 0, picture.width, picture.height);
+    const drawn = (this.viewer.drawer as unknown as { canvas: HTMLCanvasElement }).canvas;
+    if (this.about?.image) context.drawImage(drawn, 0, 0, picture.width, picture.height);
+    context.drawImage(this.canvas, 0, 0);
+    return picture;
+  }
+
+  private shownPosition(): Position {
+    const width = this.about!.size[0];
+    const { viewport } = this.viewer;
+    const center = viewport.getCenter(true);
+    return {
+      x: center.x * width,
+      y: center.y * width,
+      zoom: width / (viewport.getZoom(true) * Math.max(1, viewport.getContainerSize().x)),
+    };
+  }
+
+  private toSlide(x: number, y: number): { x: number; y: number } {
+    const { x: centerX, y: centerY, zoom } = this.shownPosition();
+    return { x: centerX + (x - this.root.clientWidth / 2) * zoom, y: centerY + (y - this.root.clientHeight / 2) * zoom };
+  }
+
+  private drawMap(context: CanvasRenderingContext2D, perPixel: number): void {
+    const { map, opacity } = this.overlay;
+    if (!this.about!.image) {
+      const [width, height] = this.about!.size;
+      context.strokeStyle = "#8888";
+      context.lineWidth = 1 / perPixel;
+      context.strokeRect(0, 0, width, height);
+    }
+    if (!map) return;
+    const { places, canvas } = map;
+    context.imageSmoothingEnabled = false;
+    context.globalAlpha = this.about!.image ? opacity : Math.max(opacity, 0.9);
+    context.drawImage(canvas, places.x, places.y, places.columns * places.cell, places.rows * places.cell);
+    context.globalAlpha = 1;
+  }
+
+  private drawRegions(context: CanvasRenderingContext2D, perPixel: number): void {
+    const { regions } = this.overlay;
+    if (!regions) return;
+    if (this.pathsOf !== regions) {
+      this.pathsOf = regions;
+      this.paths = outlinePaths(regions);
+    }
+    context.lineJoin = "round";
+    for (const { region, path, color } of this.paths) {
+      context.setLineDash(region.cut_out ? [8 / perPixel, 6 / perPixel] : []);
+      context.strokeStyle = "#000a";
+      context.lineWidth = 4.5 / perPixel;
+      context.stroke(path);
+      context.strokeStyle = color;
+      context.lineWidth = 2.2 / perPixel;
+      context.stroke(path);
+    }
+    context.setLineDash([]);
+  }
+
+  private drawOutline(context: CanvasRenderingContext2D, perPixel: number): void {
+    const { map, outlined } = this.overlay;
+    if (!map || outlined < 0) return;
+    const { coords, tile_px: side } = map.places;
+    const [x, y] = [coords[outlined * 2]!, coords[outlined * 2 + 1]!];
+    context.strokeStyle = "#000c";
+    context.lineWidth = 5 / perPixel;
+    context.strokeRect(x, y, side, side);
+    context.strokeStyle = "#fff";
+    context.lineWidth = 2 / perPixel;
+    context.strokeRect(x, y, side, side);
+  }
+
+  private drawScaleBar(context: CanvasRenderingContext2D, zoom: number, height: number): void {
+    const known = this.about!.mpp;
+    const perPixel = zoom * (known ?? 1);
+    const length = BAR_LENGTHS_UM.findLast((one) => one / perPixel <= 140) ?? BAR_LENGTHS_UM[0]!;
+    const text = known === null ? `${length} px` : length >= 1000 ? `${length / 1000} mm` : `${length} µm`;
+    const width = length / perPixel;
+    if (width < 8) return;
+    context.fillStyle = "#fffd";
+    context.beginPath();
+    context.roundRect(12, height - 40, width + 20, 30, 6);
+    context.fill();
+    context.fillStyle = "#111";
+    context.font = "600 12px system-ui, sans-serif";
+    context.textAlign = "center";
+    context.fillText(text, 22 + width / 2, height - 24);
+    context.fillRect(22, height - 19, width, 3);
+  }
+}
+
+function outlinePaths(regions: Region[]): { region: Region; path: Path2D; color: string }[] {
+  const groups = [...new Set(regions.map((region) => region.group))];
+  return regions.map((region) => {
+    const path = new Path2D();
+    for (const ring of region.rings) {
+      for (let at = 0; at + 1 < ring.length; at += 2) {
+        if (at === 0) path.moveTo(ring[at]!, ring[at + 1]!);
+        else path.lineTo(ring[at]!, ring[at + 1]!);
+      }
+      path.closePath();
+    }
+    return { region, path, color: REGION_COLORS[groups.indexOf(region.group) % REGION_COLORS.length]! };
+  });
+}

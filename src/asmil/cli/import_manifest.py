@@ -1,0 +1,47 @@
+"""`asmil import-manifest`: the tables of another tool as a manifest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from asmil.cli.column_option import COLUMNS_HELP
+
+
+def import_manifest(
+    table: Annotated[Path, typer.Argument(help="A table of slides: CSV, Excel or Parquet.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The manifest to write.")] = Path("cohort.csv"),
+    columns: Annotated[str | None, typer.Option(metavar="NAME=COLUMN,...", help=COLUMNS_HELP)] = None,
+    patients: Annotated[
+        Path | None, typer.Option(help="A table of patients with their outcomes (STAMP's clini table, GDC's clinical).")
+    ] = None,
+    drop_missing: Annotated[bool, typer.Option("--drop-missing", help="Leave out slides without an outcome.")] = False,
+) -> None:
+    """Write a manifest from the tables of CLAM, STAMP, TCGA, MIL_BASELINE or a spreadsheet.
+
+    Prints which columns were read as what. A table of patients is joined by the column `patient`.
+
+    Example: asmil import-manifest slide.csv --patients clini.xlsx --columns label=isMSIH --out cohort.csv
+    """
+    from asmil.cohort import manifest_import
+    from asmil.cohort.problems import listed
+    from asmil.columns import parse_mapping
+    from asmil.errors import AsmilError, printable
+
+    if out.exists() and any(path is not None and path.exists() and out.samefile(path) for path in (table, patients)):
+        raise AsmilError(f"--out {out}: this is the table that is read; give another file")
+    found = manifest_import.import_manifest(table, patients, parse_mapping(columns), drop_missing)
+    found.write(out)
+    for note in found.notes:
+        typer.echo(printable(note))
+    if found.dropped:
+        typer.echo(printable(f"left out, since the outcome is missing: {len(found.dropped)} ({listed(found.dropped)})"))
+    if found.unused:
+        typer.echo(printable(f"columns that are not used: {listed(found.unused)}"))
+    classes = sorted({row["label"] for row in found.rows if row.get("label")})
+    told = f", classes {listed(classes)}" if 1 < len(classes) <= 20 else ""
+    count = len({row.get("patient") or row["slide"] for row in found.rows})
+    typer.echo(printable(f"{len(found.rows)} slides of {count} patients{told}: {out}"))
+    typer.echo(f"next: asmil check {out} --features FOLDER")

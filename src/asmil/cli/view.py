@@ -1,0 +1,53 @@
+"""`asmil view`: slides, maps and recorded attention in a browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def view(
+    sources: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN|COHORT...", help="Run folders, manifests, or folders of slides or features; also several."
+        ),
+    ],
+    slides: Annotated[
+        Path | None, typer.Option(help="Folder of slide images; default: `slides` beside the manifest.")
+    ] = None,
+    features: Annotated[
+        Path | None, typer.Option(help="Folder of the features; default: that of the manifest.")
+    ] = None,
+    annotations: Annotated[
+        Path | None, typer.Option(help="Folder of annotations; default: `annotations` beside the features.")
+    ] = None,
+    cohort: Annotated[Path | None, typer.Option(help="Manifest; default: the one a run was trained on.")] = None,
+    mpp: Annotated[float | None, typer.Option(help="Microns per level-0 pixel; overrides the files.")] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; on a network, a link is needed.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port, or the next free one; 0: any.")] = 8750,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
+    device: Annotated[str, typer.Option(help="Where models compute maps: auto, cpu, cuda, ...")] = "auto",
+) -> None:
+    """Look at slides in a browser: deep zoom, maps, how attention evolved, two runs side by side.
+
+    The server runs on this machine and answers only to it, unless --host says otherwise.
+
+    Example: asmil view runs/asmil runs/abmil
+    """
+    from asmil.viewer.collection import Places
+    from asmil.viewer.serve import view as serve
+
+    places = Places(cohort=cohort, slides=slides, features=features, annotations=annotations, mpp=mpp)
+    serve(sources, places, host, port, browser, device, say=_say)
+
+
+def _say(line: str) -> None:
+    import sys
+
+    from asmil.errors import printable
+
+    typer.echo(printable(line))
+    sys.stdout.flush()  # a program that started the command waits for the address

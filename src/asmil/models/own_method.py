@@ -1,0 +1,249 @@
+"""A method of the user's own: a class, or its name `module:Class` or `file.py:Class`.
+
+The class is a subclass of `MILModel`. Before it is trained, it is tried on made-up bags, and everything that it does
+not fulfil is reported at once. A run names its method; one that names code is opened only if the user names the code
+too, since a run folder may come from anyone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from asmil.cohort.bag import Bag
+from asmil.errors import AsmilError, did_you_mean
+from asmil.models.base import MILModel, ModelConfig, Output
+from asmil.models.registry import Method, known_methods, remember
+
+WIDTH, OUTPUTS = 8, 3
+TILES = (1, 7)
+"""What the made-up bags and models of a trial have."""
+
+
+def is_own(name: str) -> bool:
+    """Whether a method is named as code, `module:Class` or `file.py:Class`.
+
+    >>> is_own("abmil"), is_own("my_models:Mine"), is_own("work/mine.py:Mine")
+    (False, True, True)
+    """
+    return ":" in name
+
+
+def method_name(method: str | type[MILModel]) -> str:
+    """The name of a method that the user gives as a name, as `module:Class` or as a class; the last two are tried."""
+    if isinstance(method, str):
+        return load_own(method) if is_own(method) and method not in known_methods() else method
+    if not isinstance(method, type) or not issubclass(method, MILModel):
+        raise AsmilError(f"method = {method!r}: give the name of a method or a subclass of asmil.MILModel")
+    registered = next((one.name for one in known_methods().values() if one.model is method), None)
+    if registered is not None:
+        return registered
+    name = f"{method.__module__}:{method.__qualname__}"
+    _accept(name, method)
+    return name
+
+
+def load_own(name: str, as_name: str | None = None) -> str:
+    """Import a method that the user names, try it and make it known; its name.
+
+    as_name: the name that a run has for it, where its file was elsewhere then
+    """
+    place, _, attribute = name.rpartition(":")
+    module = _module(name, place)
+    found = getattr(module, attribute, None)
+    if found is None:
+        classes = [key for key, value in vars(module).items() if isinstance(value, type) and value is not MILModel]
+        raise AsmilError(f"--method {name}: {place} has no class {attribute!r}; {did_you_mean(attribute, classes)}")
+    if not isinstance(found, type) or not issubclass(found, MILModel):
+        raise AsmilError(
+            f"--method {name}: {attribute} is no subclass of asmil.MILModel; write class {attribute}(MILModel)"
+        )
+    _accept(as_name or name, found)
+    return as_name or name
+
+
+def confirm(name: str, given: str | None, named_by: str) -> None:
+    """Make the method of a run known if it is code that the user has named too; other code is refused unread.
+
+    given: the method as the user names it
+    named_by: the file that names the method
+    """
+    if not is_own(name):
+        if given not in (None, name):
+            raise AsmilError(f"--method {given}: {named_by} names the method {name}; leave --method out")
+        return
+    if given is not None:
+        if _class_of(given) != _class_of(name):
+            raise AsmilError(f"--method {given}: {named_by} names the method {name}; give the same class")
+        if given in known_methods():
+            remember(replace(known_methods()[given], name=name))
+        else:
+            load_own(given, name)
+    elif name not in known_methods():
+        raise AsmilError(
+            f"{named_by} names the method {name}, which is code that would be executed here; look at it, and if you "
+            f"trust it, confirm it with --method {name} (in Python: load_run(..., method={name!r}))"
+        )
+
+
+def _class_of(name: str) -> str:
+    return name.rpartition(":")[2].rpartition(".")[2]
+
+
+def problems_of(model_type: type[MILModel]) -> list[str]:
+    """What a class does not fulfil, one sentence each, as found on made-up bags; empty if it can be trained."""
+    return list(_problems(model_type))
+
+
+def _accept(name: str, model_type: type[MILModel]) -> None:
+    problems = problems_of(model_type)
+    if problems:
+        listed = "".join(f"\n  - {problem}" for problem in problems)
+        raise AsmilError(f"method {name}: it cannot be trained:{listed}")
+    summary = next(iter((model_type.__doc__ or "").strip().splitlines()), "")
+    remember(Method(name, model_type, summary, "", 0))
+
+
+def _module(name: str, place: str) -> ModuleType:
+    try:
+        if place.endswith(".py") or os.sep in place:
+            return _from_file(name, Path(place))
+        if os.getcwd() not in sys.path:
+            sys.path.append(os.getcwd())
+        return importlib.import_module(place)
+    except AsmilError:
+        raise
+    except ModuleNotFoundError as error:
+        raise AsmilError(
+            f"--method {name}: there is no module {error.name!r} in this folder or the installation; check its name"
+        ) from None
+    except Exception as error:  # noqa: BLE001  whatever the user's module does wrong
+        raise AsmilError(f"--method {name}: importing {place} fails with {_describe(error)}; correct it") from None
+
+
+def _from_file(name: str, path: Path) -> ModuleType:
+    if not path.is_file():
+        raise AsmilError(f"--method {name}: there is no file {path}; correct its path")
+    full = path.resolve()
+    # two files of one name are two modules
+    module_name = f"asmil_own_{full.stem}_{hashlib.sha256(str(full).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(module_name, full)
+    if spec is None or spec.loader is None:
+        raise AsmilError(f"--method {name}: {path} is no Python file; name a file that ends in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[module_name]
+        raise
+    return module
+
+
+def _problems(model_type: type[MILModel]) -> Iterator[str]:
+    if not (isinstance(model_type.config_type, type) and issubclass(model_type.config_type, ModelConfig)):
+        yield "config_type is not a subclass of ModelConfig"
+        return
+    try:
+        torch.manual_seed(0)
+        model = model_type(WIDTH, OUTPUTS, model_type.config_type())
+    except Exception as error:  # noqa: BLE001
+        yield f"__init__(in_features, n_outputs, config) fails with {_describe(error)}"
+        return
+    if not isinstance(getattr(model, "in_features", None), int):
+        yield "__init__ does not call super().__init__(in_features, n_outputs, config)"
+        return
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        yield "it has no parameters to train"
+    for tiles in TILES:
+        found = list(_problems_with_bag(model.eval(), tiles))
+        if found:
+            yield from found
+            return
+    yield from _problems_with_gradients(model.train())
+
+
+def _problems_with_bag(model: MILModel, tiles: int) -> Iterator[str]:
+    draw = torch.Generator().manual_seed(tiles)
+    coords = torch.stack([torch.arange(tiles), torch.arange(tiles)], dim=1) * 256
+    where = f"for a bag of {tiles} tile{'s' * (tiles > 1)} of {WIDTH} features"
+    try:
+        bag = model.prepare(Bag(torch.randn(tiles, WIDTH, generator=draw), coords, id="trial"))
+        with torch.no_grad():
+            output, again = model(bag), model(bag)
+    except Exception as error:  # noqa: BLE001
+        yield f"forward fails {where} with {_describe(error)}"
+        return
+    try:
+        with torch.no_grad():
+            model(replace(bag, features=bag.features.half()))
+    except Exception as error:  # noqa: BLE001
+        yield f"forward fails for float16 features, as files hold them ({_describe(error)}); use bag.features.float()"
+        return
+    if not isinstance(output, Output):
+        yield f"forward returns a {type(output).__name__}; return Output(logits, scores, embedding)"
+        return
+    yield from _problems_of_tensor("logits", output.logits, (OUTPUTS,), f"one number per output, here {OUTPUTS}", where)
+    yield from _problems_of_tensor("embedding", output.embedding, (None,), "one vector", where)
+    if isinstance(output.logits, Tensor) and not torch.equal(output.logits.nan_to_num(), again.logits.nan_to_num()):
+        yield "two calls of forward in eval mode give different logits; draw random numbers in training only"
+    if output.scores is None:
+        if model.score_axes:
+            yield f"score_axes = {model.score_axes} promises scores, and Output.scores is None"
+        return
+    found = list(_problems_of_tensor("scores", output.scores, (None, tiles), f"A x N, here A x {tiles}", where))
+    yield from found
+    if not model.score_axes:
+        yield 'it returns scores without saying what their rows are; set score_axes, e.g. score_axes = ("head",)'
+    elif not found:
+        yield from _problems_of_attend(model, bag, output)
+
+
+def _problems_of_attend(model: MILModel, bag: Bag, output: Output) -> Iterator[str]:
+    assert output.scores is not None
+    try:
+        with torch.no_grad():
+            scores, heat = model.attend(bag), model.heatmap(output)
+    except Exception as error:  # noqa: BLE001
+        yield f"attend or heatmap fails with {_describe(error)}"
+        return
+    if not isinstance(scores, Tensor) or not torch.allclose(scores, output.scores, atol=1e-5):
+        yield "attend(bag) does not return the scores of forward; the anchor and the maps read them there"
+    if heat.shape != (len(bag),):
+        yield f"heatmap has shape {tuple(heat.shape)}; it must have one value per tile"
+
+
+def _problems_with_gradients(model: MILModel) -> Iterator[str]:
+    bag = model.prepare(Bag(torch.randn(TILES[-1], WIDTH, generator=torch.Generator().manual_seed(1)), id="trial"))
+    try:
+        model(bag).logits.logsumexp(dim=0).backward()
+    except Exception as error:  # noqa: BLE001
+        yield f"no gradient can be computed: {_describe(error)}"
+        return
+    if not any(one.grad is not None and bool(one.grad.abs().sum() > 0) for one in model.parameters()):
+        yield "the logits do not depend on any parameter, so nothing would be learned"
+
+
+def _problems_of_tensor(name: str, value: Any, shape: tuple[int | None, ...], wanted: str, where: str) -> Iterator[str]:
+    if not isinstance(value, Tensor):
+        yield f"Output.{name} is a {type(value).__name__}, not a tensor"
+    elif value.ndim != len(shape) or any(want not in (None, has) for want, has in zip(shape, value.shape, strict=True)):
+        yield f"Output.{name} has shape {' x '.join(map(str, value.shape)) or '()'} {where}; it must be {wanted}"
+    elif not bool(torch.isfinite(value).all()):
+        yield f"Output.{name} holds NaN or infinity {where}"
+
+
+def _describe(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__

@@ -1,0 +1,76 @@
+"""The results of trainings that claims are decided by: of the user's runs, or those that come with the package."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from importlib.resources import files
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from asmil.documents import read_json
+from asmil.errors import AsmilError
+
+CARRIED = "data/measured"
+"""In the package: `TABLE.csv` with the results of trainings, and `about.json` with where and how they were made."""
+
+
+@dataclass(frozen=True)
+class _Source:
+    where: str
+    results: pd.DataFrame
+
+
+class Measured:
+    """Results by table. Folders of `asmil paper` come before what the package carries; smoke sizes are left out."""
+
+    def __init__(self, runs: Path | None = None) -> None:
+        self._sources: dict[str, _Source] = {**_carried(), **({} if runs is None else _found(runs))}
+
+    def has(self, table: str) -> bool:
+        """Whether there are results of a table."""
+        return table in self._sources
+
+    def results(self, table: str) -> pd.DataFrame:
+        """The rows of the finished trainings of a table."""
+        return self._sources[table].results
+
+    def where(self, table: str) -> str:
+        """The folder or the carried file of a table."""
+        return self._sources[table].where if self.has(table) else ""
+
+
+def _carried() -> dict[str, _Source]:
+    folder = files("asmil.paper").joinpath(CARRIED)
+    if not folder.is_dir():
+        return {}
+    found = {}
+    for entry in folder.iterdir():
+        if entry.name.endswith(".csv"):
+            table = entry.name.removesuffix(".csv")
+            results = pd.read_csv(StringIO(entry.read_text(encoding="utf-8")))
+            found[table] = _Source(f"asmil/paper/{CARRIED}/{entry.name}", results)
+    return found
+
+
+def carried_about() -> dict[str, Any]:
+    """Where and how the carried results were made."""
+    path = files("asmil.paper").joinpath(f"{CARRIED}/about.json")
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+
+
+def _found(runs: Path) -> dict[str, _Source]:
+    if not runs.is_dir():
+        raise AsmilError(f"{runs}: there is no such folder; give --runs the folder that holds those of `asmil paper`")
+    found: dict[str, _Source] = {}
+    for note in sorted([*runs.glob("paper.json"), *runs.glob("*/paper.json")]):
+        about = read_json(note, dict[str, Any], "run `asmil paper` again")
+        results = note.parent / "results.csv"
+        if about.get("size") == "quick" or not results.is_file():
+            continue
+        table = pd.read_csv(results)
+        found[str(about["table"])] = _Source(str(note.parent), table[table["status"] == "done"])
+    return found

@@ -1,0 +1,254 @@
+"""The trainings of a run in parts, so that several processes, GPUs or machines can train them at the same time.
+
+A training is a pure function of its settings, seed, bags and number of threads, so a run has the same results whoever
+trains its parts. Every training keeps its own checkpoints: what was interrupted or failed resumes with the next call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from asmil.cohort.loader import BagLoader
+from asmil.cohort.manifest import Cohort
+from asmil.cohort.outcomes import Outcomes, outcomes_of
+from asmil.cohort.splits import Splits
+from asmil.cohort.units import Unit, units_of
+from asmil.engine import Engine, LocalEngine, Place, RayEngine, Worker
+from asmil.engine.jobs import Report
+from asmil.engine.local import usable_cores
+from asmil.errors import AsmilError, did_you_mean
+from asmil.models.base import MILModel
+from asmil.models.own_method import method_name
+from asmil.training.checkpoint import drop_training_state
+from asmil.training.config import RunConfig, with_settings
+from asmil.training.executors import JobRunner
+from asmil.training.fold_seed_job import FoldSeedJob, TrainingData
+from asmil.training.nested import InnerSearch, candidates, own_data
+from asmil.training.notes import read_epochs_done
+from asmil.training.observer import RunObserver
+from asmil.training.prediction_table import write_predictions
+from asmil.training.run_folder import RunFolder
+from asmil.training.setup import build_model, build_stabilizers, choose_device
+from asmil.training.task_setup import build_task
+
+ENGINES = ("local", "ray")
+SHARE_OF_MEMORY = 0.8
+"""Of the free memory of a GPU, for trainings beside each other."""
+CONTEXT_BYTES = 2 << 30
+"""What a process needs on a GPU beside the features: its libraries, weights and steps."""
+MOST_ON_ONE_GPU = 4
+
+
+@dataclass(frozen=True)
+class FoldSeeds:
+    """A fold and some of its seeds, which one worker trains."""
+
+    fold: int
+    seeds: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"fold {self.fold}, seed {', '.join(map(str, self.seeds))}"
+
+
+class Trainings:
+    """The trainings of a run that one process does."""
+
+    def __init__(self, part: RunPart, device: torch.device, observer: RunObserver) -> None:
+        config, cohort = part.config, part.cohort
+        self.config, self.cohort, self.observer = config, cohort, observer
+        self.folder = RunFolder(part.folder)
+        self.splits = Splits.load(self.folder.splits)
+        units = units_of(cohort.slides, config.unit)
+        outcomes = outcomes_of(cohort, units, config.task.kind)
+        model = trial_model(config, units, outcomes, self.splits, part.in_features)
+        packing = partial(observer.preparing, "packing features")
+        loader = BagLoader(units, config.data.cache, part.folder / "cache", model.prepare, packing=packing)
+        self.data = TrainingData(units, outcomes, loader, part.in_features, device)
+        self.runner = JobRunner(observer.note)
+
+    def train(self, part: FoldSeeds) -> None:
+        """Train some seeds of a fold and write their predictions; what is done already is left as it is."""
+        fold, observer = part.fold, self.observer
+        chosen = self._chosen(fold)
+        own = own_data(self.data, chosen, self.data.places(self.splits, fold, "train"))
+        jobs = [
+            FoldSeedJob(own, chosen, self.splits, fold, seed, self.folder.training(fold, seed)) for seed in part.seeds
+        ]
+        for job in jobs:
+            if job.is_done:
+                drop_training_state(job.folder)
+                observer.already_trained(fold, job.seed)
+        for job, predictions in self.runner.run(
+            [job for job in jobs if not job.is_done],
+            lambda job, epochs: observer.training(job.fold, job.seed, epochs, read_epochs_done(job.folder)),
+            lambda job: partial(observer.epoch, job.fold, job.seed),
+        ):
+            write_predictions(job.predictions, predictions)
+            drop_training_state(job.folder)
+            observer.trained(job.fold, job.seed)
+
+    def _chosen(self, fold: int) -> RunConfig:
+        """The settings of a fold: those of the run, or with nested cross-validation those that it chooses."""
+        if not self.config.nested.folds:
+            return self.config
+        search = InnerSearch(self.data, self.cohort, self.config, self.splits, fold, self.folder.fold(fold))
+        told = f"fold {fold}: choosing settings"
+        settings = search.choose(lambda done, total: self.observer.preparing(told, done, total))
+        self.observer.note(f"fold {fold} chose {', '.join(f'{name} = {value}' for name, value in settings.items())}")
+        return with_settings(self.config, settings)
+
+
+@dataclass(frozen=True)
+class RunPart:
+    """All that a process needs to train a part of a run; the run folder has been begun."""
+
+    cohort: Cohort
+    config: RunConfig
+    folder: Path
+    in_features: int
+
+    def open(self, device: torch.device, observer: RunObserver) -> Trainings:
+        """Ready to train on a device."""
+        method_name(self.config.method)  # a method of the user's own is not known to a new process
+        return Trainings(self, device, observer)
+
+
+@dataclass(frozen=True)
+class _MakeTrainer:
+    """Called in every worker process.
+
+    threads: as many as the caller has, since sums of other numbers of threads have other bits
+    """
+
+    part: RunPart
+    threads: int
+
+    def __call__(self, place: Place) -> Worker:
+        torch.set_num_threads(self.threads)
+        asked = self.part.config.training.device
+        device = choose_device(place.device if asked in ("auto", "cuda") else asked)
+        return self.part.open(device, _Reporter(place.report)).train
+
+
+class _Reporter(RunObserver):
+    """Sends what happens in a worker to whoever watches the run."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+
+    def note(self, text: str) -> None:
+        self._report(("note", text))
+
+    def already_trained(self, fold: int, seed: int) -> None:
+        self._report(("already_trained", fold, seed))
+
+    def training(self, fold: int, seed: int, epochs: int, epochs_done: int) -> None:
+        self._report(("training", fold, seed, epochs, epochs_done))
+
+    def epoch(self, fold: int, seed: int, record: Mapping[str, Any]) -> None:
+        self._report(("epoch", fold, seed, dict(record)))
+
+    def trained(self, fold: int, seed: int) -> None:
+        self._report(("trained", fold, seed))
+
+
+@dataclass(frozen=True)
+class TrainingEngine:
+    """Where the folds and seeds of a run are trained at the same time.
+
+    engine: local (processes on this machine) or ray
+    address: of a Ray cluster; None: a Ray of this machine
+    workers: processes; None: on GPUs as many as their memory takes, else as many as the cores have threads for
+    cpus, gpus: what Ray sets aside for a worker; fractions share a GPU
+    """
+
+    engine: str = "local"
+    address: str | None = None
+    workers: int | None = None
+    cpus: float = 1.0
+    gpus: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.engine not in ENGINES:
+            raise AsmilError(f"--engine {self.engine}: {did_you_mean(self.engine, ENGINES)}")
+        if self.address is not None and self.engine != "ray":
+            raise AsmilError("--address is of a Ray cluster; give --engine ray with it")
+
+    def build(self, device: str, feature_bytes: int, observer: RunObserver) -> Engine:
+        """The engine for trainings whose features take so many bytes on a GPU."""
+
+        def forward(event: tuple[Any, ...]) -> None:
+            getattr(observer, event[0])(*event[1:])
+
+        if self.engine == "ray":
+            return RayEngine(self.address, self.workers, self.cpus, self.gpus, concurrency=1, note=observer.note)
+        devices = gpu_places(feature_bytes) if choose_device(device).type == "cuda" else ["cpu"]
+        default = len(devices) if devices != ["cpu"] else max(1, usable_cores() // torch.get_num_threads())
+        workers = self.workers or default
+        return LocalEngine(workers, concurrency=1, devices=devices, note=observer.note, report=forward)
+
+
+def gpu_places(feature_bytes: int) -> list[str]:
+    """The GPUs of this machine, each as often as trainings fit beside each other into its free memory."""
+    gpus = range(torch.cuda.device_count())
+    fit = [trainings_that_fit(torch.cuda.mem_get_info(gpu)[0], feature_bytes) for gpu in gpus]
+    return [f"cuda:{gpu}" for turn in range(max(fit)) for gpu in gpus if turn < fit[gpu]]
+
+
+def trainings_that_fit(free: int, feature_bytes: int) -> int:
+    """How many processes may train on a GPU with so much free memory; at least one tries."""
+    return max(1, min(MOST_ON_ONE_GPU, int(SHARE_OF_MEMORY * free) // (feature_bytes + CONTEXT_BYTES)))
+
+
+def split_run(n_folds: int, seeds: Sequence[int], workers: int, *, whole_folds: bool) -> list[FoldSeeds]:
+    """The parts of a run: as few as keep all workers busy, since seeds of one fold share their features.
+
+    whole_folds: a fold chooses its settings itself, once for all of its seeds
+    """
+    pieces = 1 if whole_folds else min(len(seeds), -(-workers // n_folds))
+    bounds = [len(seeds) * i // pieces for i in range(pieces + 1)]
+    return [FoldSeeds(fold, tuple(seeds[first:last])) for fold in range(n_folds) for first, last in pairwise(bounds)]
+
+
+def train_on_engine(part: RunPart, n_folds: int, asked: TrainingEngine, observer: RunObserver) -> None:
+    """Train all folds and seeds of a run on an engine; one that fails does not stop the others."""
+    config = part.config
+    engine = asked.build(config.training.device, _feature_bytes(part), observer)
+    workers = getattr(engine, "workers", None) or len(config.all_seeds) * n_folds
+    parts = split_run(n_folds, config.all_seeds, workers, whole_folds=bool(config.nested.folds))
+    outcomes = engine.run(_MakeTrainer(part, torch.get_num_threads()), parts)
+    failed = [f"{outcome.job}: {outcome.error}" for outcome in outcomes if outcome.error is not None]
+    if failed:
+        raise AsmilError(
+            f"{len(failed)} of {len(parts)} parts of the run were not trained ({failed[0]}); all others are kept, run "
+            "the same command again to train what is left"
+        )
+
+
+def _feature_bytes(part: RunPart) -> int:
+    """The features of the whole cohort, by the sizes of their files."""
+    paths = {slide.source.path for slide in part.cohort.slides}
+    files = [file for path in paths for file in (path.iterdir() if path.is_dir() else [path])]
+    return sum(file.stat().st_size for file in files)
+
+
+def trial_model(
+    config: RunConfig, units: Sequence[Unit], outcomes: Outcomes, splits: Splits, in_features: int
+) -> MILModel:
+    """A model as the last fold trains it. What cannot be built for any fold is refused before there is a folder."""
+    for settings in candidates(config):
+        chosen = with_settings(config, settings)
+        for fold in range(splits.n_folds):
+            trained = set(splits.slides(fold, "train"))
+            train = [i for i, unit in enumerate(units) if unit.slides[0].slide in trained]
+            task = build_task(chosen, outcomes, train)
+        model = build_model(chosen, in_features, task.n_outputs, config.training.seed)
+        build_stabilizers(chosen, model, config.training.seed)
+    return model

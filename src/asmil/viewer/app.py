@@ -1,0 +1,413 @@
+"""The web application: what the page asks for, by numbers of slides and runs, never by paths."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from asmil.cohort.source import FeatureSource
+from asmil.errors import AsmilError
+from asmil.slides.overview import read_overview
+from asmil.version import __version__
+from asmil.viewer.access import AccessControl, OneTimeLinks
+from asmil.viewer.collection import Collection, ViewedSlide
+from asmil.viewer.geojson import tiles_geojson
+from asmil.viewer.maps import RunMaps, choice_from
+from asmil.viewer.open_slides import ByteCache, OpenSlides
+from asmil.viewer.outlines import outlines_of
+from asmil.viewer.packing import pack
+from asmil.viewer.places import TilePlaces, read_places
+from asmil.viewer.pyramid import TilePyramid, encode
+from asmil.viewer.run_table import read_run_table
+from asmil.viewer.tile_grid import tile_grid
+from asmil.viewer.tile_values import extremes, linear, percentiles, value_range
+
+STATIC = Path(__file__).parent / "static"
+PAGE_FILES = {"index.html": "text/html", "viewer.js": "text/javascript", "viewer.css": "text/css"}
+COLOR_MAPS = ("viridis", "magma", "inferno", "cividis", "turbo", "PuOr_r", "RdBu_r", "gray")
+THUMBNAIL_PX = 128
+LARGEST_REGION, LARGEST_PICTURE = 1 << 16, 2048
+KEEP_A_YEAR = "private, max-age=31536000, immutable"
+LARGEST_PIXEL = 1 << 31
+
+
+def require_page(static: Path = STATIC) -> None:
+    """Stop if the page was not built."""
+    missing = [name for name in PAGE_FILES if not (static / name).is_file()]
+    if missing:
+        raise AsmilError(
+            "the page of the viewer is not built; install npm and run `make viewer` in the source folder, or install "
+            "asmil from a wheel"
+        )
+
+
+class Viewer:
+    """Answers the requests of the page for a collection of slides."""
+
+    def __init__(self, collection: Collection, device: str = "auto") -> None:
+        self._collection = collection
+        self._instance = secrets.token_hex(8)
+        self._slides = OpenSlides()
+        self._encoded = ByteCache()
+        self._maps = [RunMaps(run, device) for run in collection.runs]
+
+    def close(self) -> None:
+        """Close all slides."""
+        self._slides.close()
+
+    def routes(self) -> list[Route]:
+        """Every address that is answered."""
+        return [
+            Route("/", self._page),
+            Route("/{name:str}", self._page),
+            Route("/api/alive", lambda request: JSONResponse({"instance": self._instance})),
+            Route("/api/about", self._sent_about),
+            Route("/api/slides/{slide:int}", self._slide),
+            Route("/api/slides/{slide:int}/annotations", self._annotations),
+            Route("/api/slides/{slide:int}/thumbnail.jpg", self._thumbnail),
+            Route("/api/slides/{slide:int}/tiles/{level:int}/{column:int}_{row:int}.jpg", self._tile),
+            Route("/api/slides/{slide:int}/region.jpg", self._region),
+            Route("/api/slides/{slide:int}/places", self._places),
+            Route("/api/slides/{slide:int}/runs/{run:int}/maps", self._list_maps),
+            Route("/api/slides/{slide:int}/runs/{run:int}/map", self._map),
+            Route("/api/slides/{slide:int}/runs/{run:int}/map.geojson", self._geojson),
+        ]
+
+    def _page(self, request: Request) -> Response:
+        name = request.path_params.get("name", "index.html")
+        if name not in PAGE_FILES:
+            raise HTTPException(404)
+        return FileResponse(STATIC / name, media_type=PAGE_FILES[name], headers={"Cache-Control": "no-cache"})
+
+    def _sent_about(self, request: Request) -> Response:
+        return JSONResponse(self._about)
+
+    @cached_property
+    def _about(self) -> dict[str, Any]:
+        """The list of slides, with what every run says of them."""
+        tables = [read_run_table(run) for run in self._collection.runs]
+        slides = [
+            {
+                "id": number,
+                "name": slide.name,
+                "patient": slide.patient,
+                "label": slide.label,
+                "image": slide.image is not None,
+                "features": slide.features is not None,
+                "annotated": slide.annotation is not None,
+                "runs": [
+                    {
+                        "role": table.roles.get(slide.name),
+                        **table.predictions.get(slide.patient if table.unit == "patient" else slide.name, {}),
+                    }
+                    for table in tables
+                ],
+            }
+            for number, slide in enumerate(self._collection.slides)
+        ]
+        runs = [
+            {
+                "id": number,
+                "name": table.name,
+                "method": table.method,
+                "task": table.task,
+                "classes": list(table.classes),
+                "slides": len(run.slides),
+            }
+            for number, (table, run) in enumerate(zip(tables, self._collection.runs, strict=True))
+        ]
+        return {
+            "instance": self._instance,
+            "version": __version__,
+            "title": self._collection.title,
+            "slides": slides,
+            "runs": runs,
+            "notes": [*self._collection.notes, *(note for table in tables for note in table.notes)],
+            "color_maps": color_maps(),
+        }
+
+    def _slide(self, request: Request) -> Response:
+        slide = self._known(request)
+        about: dict[str, Any] = {"image": None, "image_error": None, "mpp": slide.mpp, "size": None}
+        if slide.image is not None:
+            try:
+                with self._slides.use(slide.image) as pyramid:
+                    about |= _image_about(pyramid) | {"version": self._version(slide)}
+            except AsmilError as error:
+                about["image_error"] = str(error)
+        if about["size"] is None and slide.features is not None:
+            places = read_places(slide.name, slide.features, slide.mpp)
+            about |= {"size": places.size, "mpp": places.mpp}
+        if about["size"] is None:
+            why = about["image_error"] or f"{slide.name}: there is neither an image nor features of this slide"
+            raise AsmilError(f"{why}; name the folder of images with --slides" if not about["image_error"] else why)
+        return JSONResponse(about)
+
+    def _annotations(self, request: Request) -> Response:
+        slide = self._known(request)
+        if slide.annotation is None:
+            return JSONResponse({"regions": []})
+        return JSONResponse({"regions": outlines_of(slide.annotation, self._size(slide))})
+
+    def _size(self, slide: ViewedSlide) -> tuple[int, int]:
+        if slide.image is not None:
+            with self._slides.use(slide.image) as pyramid:
+                return pyramid.image.size
+        if slide.features is None:
+            raise AsmilError(f"{slide.name}: there is neither an image nor features of this slide")
+        return read_places(slide.name, slide.features, slide.mpp).size
+
+    def _tile(self, request: Request) -> Response:
+        level, column, row = (request.path_params[name] for name in ("level", "column", "row"))
+
+        def make(pyramid: TilePyramid, key: tuple[object, ...]) -> bytes:
+            if not pyramid.has(level, column, row):
+                raise HTTPException(404)
+            stored = pyramid.stored(level, column, row)
+            return stored or self._encoded.get(key, lambda: pyramid.encoded(level, column, row))
+
+        return self._picture(request, (level, column, row), make)
+
+    def _region(self, request: Request) -> Response:
+        x, y = (_whole_number(request, name, LARGEST_PIXEL, signed=True) for name in ("x", "y"))
+        side, wanted = _whole_number(request, "side", LARGEST_REGION), _whole_number(request, "px", LARGEST_PICTURE)
+        return self._picture(
+            request,
+            ("region", x, y, side, wanted),
+            lambda pyramid, key: self._encoded.get(key, lambda: pyramid.region(x, y, side, wanted)),
+        )
+
+    def _thumbnail(self, request: Request) -> Response:
+        return self._picture(
+            request,
+            ("thumbnail",),
+            lambda pyramid, key: self._encoded.get(
+                key, lambda: encode(read_overview(pyramid.image, max_side=THUMBNAIL_PX).pixels)
+            ),
+        )
+
+    def _picture(
+        self, request: Request, what: tuple[object, ...], make: Callable[[TilePyramid, tuple[object, ...]], bytes]
+    ) -> Response:
+        """A JPEG that the browser may keep as long as the slide's file is the same."""
+        slide = self._known(request)
+        if slide.image is None:
+            raise HTTPException(404)
+        version = self._version(slide)
+        tag = f'"{version}-{"-".join(map(str, what))}"'
+        headers = {"ETag": tag, "Cache-Control": KEEP_A_YEAR}
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers=headers)
+        with self._slides.use(slide.image) as pyramid:
+            content = make(pyramid, (slide.name, version, *what))
+        return Response(content, media_type="image/jpeg", headers=headers)
+
+    def _version(self, slide: ViewedSlide) -> str:
+        """Changes when the file of a slide does."""
+        assert slide.image is not None
+        try:
+            stat = os.stat(slide.image.path)
+        except OSError as error:
+            raise AsmilError(f"{slide.name}: its image is gone ({error.strerror}); copy it back") from None
+        text = f"{slide.image.path}:{stat.st_size}:{stat.st_mtime_ns}"
+        return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:12]
+
+    def _places(self, request: Request) -> Response:
+        slide = self._known(request)
+        source = slide.features
+        if "run" in request.query_params:
+            number = _whole_number(request, "run", len(self._maps) - 1)
+            known = self._collection.runs[number].slides.get(slide.name)
+            source = known.source if known is not None else None
+        if source is None:
+            raise AsmilError(
+                f"{slide.name}: there are no features of this slide, so there is no map; extract them with "
+                "`asmil extract`, or name their folder with --features"
+            )
+        places = self._read_places(slide, source)
+        grid = tile_grid(places.coords, places.tile_px)
+        about = {
+            "tiles": len(places.coords),
+            "tile_px": places.tile_px,
+            "x": grid.x,
+            "y": grid.y,
+            "cell": grid.cell,
+            "rows": grid.tiles.shape[0],
+            "columns": grid.tiles.shape[1],
+        }
+        return _packed(pack(about, {"coords": places.coords.astype(np.int32), "cells": grid.tiles}))
+
+    def _read_places(self, slide: ViewedSlide, source: FeatureSource) -> TilePlaces:
+        image_size, mpp = None, slide.mpp
+        if slide.image is not None:
+            try:
+                with self._slides.use(slide.image) as pyramid:
+                    image_size = pyramid.image.size
+                    mpp = mpp or (pyramid.image.resolution.mpp if pyramid.image.resolution else None)
+            except AsmilError:
+                image_size = None  # the page reports it, and draws the tiles alone
+        return read_places(slide.name, source, mpp, image_size)
+
+    def _list_maps(self, request: Request) -> Response:
+        slide, maps = self._known(request), self._run(request)
+        recorded = maps.recorded(slide.name)
+        answer: dict[str, Any] = {
+            "recorded": recorded,
+            "why_not_recorded": None if recorded else maps.why_not_recorded(slide.name),
+            "kinds": [],
+            "trainings": [],
+            "note": "",
+            "error": None,
+        }
+        try:
+            trainings, note = maps.trainings(slide.name)
+            answer |= {"kinds": maps.kinds(slide.name), "trainings": trainings, "note": note}
+        except AsmilError as error:
+            answer["error"] = str(error)
+        return JSONResponse(answer)
+
+    def _map(self, request: Request) -> Response:
+        slide, maps = self._known(request), self._run(request)
+        found = maps.read(slide.name, choice_from(request.query_params))
+        low, high = value_range(found.values)
+        top, bottom = extremes(found.values)
+        about = {
+            "shown": top.shape[1],
+            "kind": found.kind,
+            "low": low,
+            "high": high,
+            "moments": len(found.values),
+            "tiles": found.values.shape[1],
+            "epochs": found.epochs,
+            "jsd": found.jsd,
+            "kept": found.kept,
+            "note": found.note,
+        }
+        arrays: dict[str, Any] = {
+            "percentile": percentiles(found.values),
+            "linear": linear(found.values, low, high),
+            "top": top,
+            "bottom": bottom,
+        }
+        if len(found.values) == 1:
+            arrays["exact"] = found.values[0]
+        return _packed(pack(about, arrays))
+
+    def _geojson(self, request: Request) -> Response:
+        """The map that is shown, for QuPath: its tiles from a percentile on."""
+        slide, maps = self._known(request), self._run(request)
+        found = maps.read(slide.name, choice_from(request.query_params))
+        moment = _whole_number(request, "moment", len(found.values) - 1)
+        least = _percentile(request)
+        source = self._collection.runs[request.path_params["run"]].slides[slide.name].source
+        places = self._read_places(slide, source)
+        content = tiles_geojson(places, found.kind, found.values[moment], percentiles(found.values)[moment], least)
+        return Response(content, media_type="application/geo+json", headers={"Cache-Control": "no-store"})
+
+    def _known(self, request: Request) -> ViewedSlide:
+        number: int = request.path_params["slide"]
+        if not 0 <= number < len(self._collection.slides):
+            raise HTTPException(404)
+        return self._collection.slides[number]
+
+    def _run(self, request: Request) -> RunMaps:
+        number: int = request.path_params["run"]
+        if not 0 <= number < len(self._maps):
+            raise HTTPException(404)
+        return self._maps[number]
+
+
+def build_app(
+    collection: Collection, host: str = "127.0.0.1", links: OneTimeLinks | None = None, device: str = "auto"
+) -> Starlette:
+    """The application for a collection.
+
+    host: the address it listens on
+    links: for a server on a network, whose browsers need a token
+    """
+    viewer = Viewer(collection, device)
+
+    @asynccontextmanager
+    async def closing(app: Starlette) -> AsyncIterator[None]:
+        yield
+        viewer.close()
+
+    return Starlette(
+        routes=viewer.routes(),
+        middleware=[Middleware(AccessControl, host=host, links=links)],
+        exception_handlers={AsmilError: _told},
+        lifespan=closing,
+    )
+
+
+@lru_cache
+def color_maps() -> dict[str, str]:
+    """The color maps by name: 256 x RGB bytes, in base64."""
+    from matplotlib import colormaps
+
+    tables = {name: np.rint(colormaps[name](np.linspace(0, 1, 256))[:, :3] * 255) for name in COLOR_MAPS}
+    return {name: base64.b64encode(table.astype(np.uint8).tobytes()).decode() for name, table in tables.items()}
+
+
+def _image_about(pyramid: TilePyramid) -> dict[str, Any]:
+    image = pyramid.image
+    levels = [
+        {
+            "width": level.width,
+            "height": level.height,
+            "tile_width": level.tile_width,
+            "tile_height": level.tile_height,
+            "downsample": level.downsample,
+            "across": level.across,
+            "down": level.down,
+        }
+        for level in pyramid.levels
+    ]
+    return {
+        "size": image.size,
+        "mpp": None if image.resolution is None else image.resolution.mpp,
+        "image": {"levels": levels, "reader": image.reader, "vendor": image.vendor},
+    }
+
+
+def _packed(content: bytes) -> Response:
+    return Response(content, media_type="application/octet-stream", headers={"Cache-Control": "no-store"})
+
+
+async def _told(request: Request, error: Exception) -> Response:
+    return JSONResponse({"error": str(error)}, 422)
+
+
+def _whole_number(request: Request, name: str, most: int, signed: bool = False) -> int:
+    text = request.query_params.get(name, "")
+    digits = text[1:] if signed and text.startswith("-") else text
+    if not (digits.isascii() and digits.isdecimal() and len(digits) < 12 and int(digits) <= most):
+        raise HTTPException(400, f"{name} is not a whole number up to {most}")
+    if not signed and name in ("side", "px") and int(digits) == 0:
+        raise HTTPException(400, f"{name} is 0")
+    return int(text)
+
+
+def _percentile(request: Request) -> float:
+    try:
+        value = float(request.query_params.get("percentile", "0"))
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 100:
+        raise HTTPException(400, "percentile is not a number from 0 to 100")
+    return value

@@ -1,0 +1,251 @@
+"""What is shown: the slides of runs and cohorts, joined by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from asmil.cohort.locate import find_features
+from asmil.cohort.manifest import Slide, cohort_from_features, read_manifest
+from asmil.cohort.source import FeatureSource
+from asmil.cohort.table import positive, read_table
+from asmil.errors import AsmilError
+from asmil.slides.annotations import find_annotations
+from asmil.slides.discovery import SLIDES_FOLDER, SlideFile, find_slides
+from asmil.slides.opening import refuse_absent
+from asmil.text_table import TABLE_SUFFIXES
+from asmil.training.layout import RunLayout
+
+MANIFEST_NAMES = ("cohort.csv", "cohort.parquet")
+ANNOTATIONS_FOLDER = "annotations"
+FEATURE_SUFFIXES = (".h5", ".hdf5", ".pt")
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where things are if they are not beside the manifest. mpp: microns per level-0 pixel of every slide."""
+
+    cohort: Path | None = None
+    slides: Path | None = None
+    features: Path | None = None
+    annotations: Path | None = None
+    mpp: float | None = None
+
+
+@dataclass(frozen=True)
+class ViewedSlide:
+    """A slide: its row of the manifest, and what there is of it.
+
+    label: class, value, or follow-up time with its event, as text
+    """
+
+    name: str
+    patient: str
+    label: str | None = None
+    image: SlideFile | None = None
+    features: FeatureSource | None = None
+    annotation: Path | None = None
+    mpp: float | None = None
+
+
+@dataclass(frozen=True)
+class ViewedRun:
+    """A run folder. slides: the slides of its cohort that have features."""
+
+    path: Path
+    name: str
+    slides: Mapping[str, Slide]
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Everything that the page may show. notes: what could not be found."""
+
+    title: str
+    slides: tuple[ViewedSlide, ...]
+    runs: tuple[ViewedRun, ...]
+    notes: tuple[str, ...]
+
+
+def collect(sources: Sequence[Path], places: Places) -> Collection:
+    """The slides of runs, manifests, and folders of slides or features; a slide in several of them is one slide."""
+    if not sources:
+        raise AsmilError("there is nothing to view; give run folders, manifests, or folders of slides")
+    joined: dict[str, ViewedSlide] = {}
+    runs: list[ViewedRun] = []
+    notes: list[str] = []
+    for source in sources:
+        if RunLayout(source).config.is_file():
+            found = _of_run(source, places)
+            runs.append(found.run)
+        else:
+            refuse_absent(source)
+            found = _of_cohort(source, places)
+        notes += found.notes
+        for slide in found.slides:
+            known = joined.get(slide.name)
+            joined[slide.name] = slide if known is None else _joined(known, slide)
+    slides = _with_annotations(list(joined.values()), places, sources, notes)
+    if not slides:
+        raise AsmilError(f"{sources[0]}: there is no slide in it; {'; '.join(notes) or 'give another folder'}")
+    title = ", ".join(source.resolve().name for source in sources)
+    return Collection(title, tuple(slides), tuple(_named_apart(runs)), tuple(dict.fromkeys(notes)))
+
+
+@dataclass
+class _Found:
+    slides: list[ViewedSlide]
+    with_features: dict[str, Slide] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    path: Path | None = None
+
+    @property
+    def run(self) -> ViewedRun:
+        assert self.path is not None
+        return ViewedRun(self.path, self.path.resolve().name, self.with_features)
+
+
+def _of_run(path: Path, places: Places) -> _Found:
+    values = RunLayout(path).read_values()
+    about = values.get("cohort")
+    named = about.get("manifest") if isinstance(about, Mapping) else None
+    manifest = places.cohort or (Path(named) if isinstance(named, str) else None)
+    if manifest is None or not manifest.is_file():
+        where = "which is not named in its config.yaml" if manifest is None else f"{manifest}, which is not there"
+        raise AsmilError(f"{path}: the run was trained on {where}; give the manifest with --cohort")
+    found = _of_manifest(manifest, places)
+    found.path = path
+    return found
+
+
+def _of_cohort(source: Path, places: Places) -> _Found:
+    if source.is_dir():
+        for name in MANIFEST_NAMES:
+            if (source / name).is_file():
+                return _of_manifest(source / name, places)
+        if find_features(source):
+            return _of_features(source, places)
+    elif source.suffix.lower() in TABLE_SUFFIXES:
+        return _of_manifest(source, places)
+    elif source.suffix.lower() in FEATURE_SUFFIXES:
+        return _of_features(source, places)
+    features = find_features(places.features) if places.features else {}
+    slides = [
+        ViewedSlide(file.name, file.name, None, file, features.get(file.name), mpp=file.mpp)
+        for file in _with_mpp(_slide_files(source), places.mpp)
+    ]
+    return _Found(slides)
+
+
+def _slide_files(source: Path) -> list[SlideFile]:
+    try:
+        return find_slides(source)
+    except AsmilError as error:
+        if not source.is_dir():
+            raise
+        raise AsmilError(f"{source}: it is no run folder (no config.yaml) and no cohort ({error})") from None
+
+
+def _of_features(source: Path, places: Places) -> _Found:
+    notes: list[str] = []
+    images = _images(places, source.parent, {}, notes)
+    slides = [
+        ViewedSlide(one.slide, one.patient, None, images.get(one.slide), one.source, mpp=places.mpp)
+        for one in cohort_from_features(source).slides
+    ]
+    return _Found(slides, {}, notes)
+
+
+def _of_manifest(manifest: Path, places: Places) -> _Found:
+    cohort, problems = read_manifest(manifest, places.features, kind=None)
+    rows = {row["slide"]: row for row in read_table(manifest).rows if row.get("slide")}
+    notes = [str(problem) for problem in problems if problem.severity == "error"][:5]
+    own = {
+        name: SlideFile(name, manifest.parent / row["image"], positive(row.get("mpp", "")))
+        for name, row in rows.items()
+        if row.get("image")
+    }
+    images = _images(places, manifest.parent, own, notes)
+    features = {slide.slide: slide for slide in cohort.slides}
+    slides = [
+        ViewedSlide(
+            name,
+            row.get("patient") or name,
+            _outcome(row),
+            images.get(name),
+            features[name].source if name in features else None,
+            mpp=places.mpp or positive(row.get("mpp", "")),
+        )
+        for name, row in rows.items()
+    ]
+    return _Found(slides, features, notes)
+
+
+def _outcome(row: Mapping[str, str]) -> str | None:
+    if row.get("label"):
+        return row["label"]
+    if row.get("time"):
+        return f"{row['time']} ({'event' if row.get('event', '').lower() in ('1', '1.0', 'true') else 'censored'})"
+    return None
+
+
+def _images(places: Places, beside: Path, own: Mapping[str, SlideFile], notes: list[str]) -> dict[str, SlideFile]:
+    """The images by slide: those that a table names, otherwise those of a folder."""
+    found: list[SlideFile] = []
+    if places.slides is not None:
+        found = find_slides(places.slides)
+    elif (beside / SLIDES_FOLDER).is_dir():
+        try:
+            found = find_slides(beside / SLIDES_FOLDER)
+        except AsmilError as error:
+            notes.append(str(error))
+    images = {file.name: file for file in found} | {name: file for name, file in own.items() if file.path.exists()}
+    return {file.name: file for file in _with_mpp(images.values(), places.mpp)}
+
+
+def _with_mpp(files: Iterable[SlideFile], mpp: float | None) -> list[SlideFile]:
+    return [file if mpp is None else replace(file, mpp=mpp) for file in files]
+
+
+def _joined(known: ViewedSlide, other: ViewedSlide) -> ViewedSlide:
+    return replace(
+        known,
+        patient=known.patient if known.patient != known.name else other.patient,
+        label=known.label or other.label,
+        image=known.image or other.image,
+        features=known.features or other.features,
+        mpp=known.mpp or other.mpp,
+    )
+
+
+def _with_annotations(
+    slides: list[ViewedSlide], places: Places, sources: Sequence[Path], notes: list[str]
+) -> list[ViewedSlide]:
+    """The slides with their annotation files: of the folder given, or of `annotations` beside the features."""
+    names = [slide.name for slide in slides]
+    if places.annotations is not None:
+        files = find_annotations(places.annotations, names)
+        return [replace(slide, annotation=files.by_slide.get(slide.name)) for slide in slides]
+    roots = [slide.features.path.parent.parent for slide in slides if slide.features is not None]
+    roots += [slide.image.path.parent.parent for slide in slides if slide.image is not None]
+    roots += [source if source.is_dir() else source.parent for source in sources]
+    found: dict[str, Path] = {}
+    for folder in dict.fromkeys(root / ANNOTATIONS_FOLDER for root in roots):
+        if folder.is_dir():
+            try:
+                found = find_annotations(folder, names).by_slide | found
+            except AsmilError as error:
+                notes.append(str(error))
+    return [replace(slide, annotation=found.get(slide.name)) for slide in slides]
+
+
+def _named_apart(runs: Sequence[ViewedRun]) -> list[ViewedRun]:
+    """Runs of one name get that of their folder in front."""
+    names = [run.name for run in runs]
+    return [
+        run
+        if names.count(run.name) == 1
+        else replace(run, name="/".join(part for part in run.path.resolve().parts[-2:]))
+        for run in runs
+    ]

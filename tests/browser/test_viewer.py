@@ -1,0 +1,205 @@
+"""The viewer in a real browser: what a person does with it, on a good day and on a bad one."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from viewed_cohort import TILE, drawn_slide, grid, write_slide_features
+
+pytestmark = pytest.mark.browser
+
+MAP_SHOWN = "() => !document.querySelector('.legend').hidden"
+OVERLAY_SUM = """() => {
+  const canvas = document.querySelector('canvas.overlay');
+  const pixels = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
+  let sum = 0;
+  for (let at = 0; at < pixels.length; at += 1) sum = (sum * 31 + pixels[at]) % 1000003;
+  return sum;
+}"""
+
+
+def choose(page, name: str) -> None:
+    page.fill("input[type=search]", name)
+    page.click(f".slide[title='{name}']")
+    page.wait_for_function("name => document.querySelector('.pane-title strong').textContent === name", arg=name)
+
+
+def linked_place(page) -> dict[str, str]:
+    """What the address says of the view."""
+    return page.evaluate("() => Object.fromEntries(new URLSearchParams(location.hash.slice(1)))")
+
+
+def recorded_slide(viewed: Path) -> str:
+    from asmil.training.attention_file import read_attention
+
+    return read_attention(viewed / "asmil" / "fold-0" / "seed-0").slides[0]
+
+
+def test_load_search_and_hover(viewed, serve, open_page):
+    page = open_page(serve(viewed / "asmil", viewed / "abmil").address)
+    page.wait_for_function(MAP_SHOWN)
+    assert page.locator(".slide").count() == 11
+    page.fill("input[type=search]", "p3")
+    page.wait_for_function("() => document.querySelectorAll('.slide').length === 2")
+    box = page.locator(".pane").bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.wait_for_selector(".tip:not([hidden])")
+    assert "attention" in page.inner_text(".tip")
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.wait_for_selector(".tile-dialog[open]")
+    page.wait_for_function("() => document.querySelector('.tile-picture').naturalWidth > 0")
+    assert page.evaluate("document.querySelector('.tile-picture').naturalWidth") == TILE
+
+
+def test_zoom_loads_finer_tiles(tmp_path, serve, open_page):
+    from asmil.slides.pyramid_tiff import write_pyramid
+
+    write_pyramid(tmp_path / "slides" / "large.tif", drawn_slide(0, 6144, 4096), 0.5, downsamples=(4, 16))
+    page = open_page(serve(tmp_path / "slides").address)
+    page.wait_for_function("() => document.querySelector('.facts').textContent.includes('generic-tiff')")
+    with page.expect_response(lambda answer: "/tiles/0/" in answer.url) as answer:
+        for _ in range(6):
+            page.keyboard.press("+")
+            page.wait_for_timeout(200)
+    assert answer.value.ok
+
+
+def test_a_link_reproduces_the_view(viewed, serve, open_page):
+    page = open_page(serve(viewed / "asmil").address)
+    page.wait_for_function(MAP_SHOWN)
+    page.keyboard.press("+")
+    page.keyboard.press("[")
+    page.wait_for_function("() => location.hash.includes('zoom=') && location.hash.includes('opacity=45')")
+    page.wait_for_timeout(800)
+    again = open_page(page.evaluate("location.href"))
+    again.wait_for_function(MAP_SHOWN)
+    again.wait_for_timeout(500)
+    first, second = linked_place(page), linked_place(again)
+    assert first["slide"] == second["slide"]
+    assert second["opacity"] == "45"
+    for name in ("x", "y", "zoom"):
+        np.testing.assert_allclose(float(first[name]), float(second[name]), rtol=0.02)
+
+
+def test_the_slider_plays_the_epochs(viewed, serve, open_page):
+    page = open_page(f"{serve(viewed / 'asmil').address}#slide={recorded_slide(viewed)}&source=recorded&moment=0")
+    page.wait_for_selector(".timeline:not([hidden]) .chart canvas")
+    assert "epoch 0 of 3" in page.inner_text(".epoch")
+    before = page.evaluate(OVERLAY_SUM)
+    page.keyboard.press(" ")
+    page.wait_for_function("() => document.querySelector('.epoch').textContent.includes('epoch 3 of 3')")
+    assert page.evaluate(OVERLAY_SUM) != before
+    requests = []
+    page.on("request", lambda request: requests.append(request.url))
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_function("() => document.querySelector('.epoch').textContent.includes('epoch 2 of 3')")
+    assert not [url for url in requests if "/map" in url]
+
+
+def test_compare_two_runs_linked(viewed, serve, open_page):
+    page = open_page(serve(viewed / "asmil", viewed / "abmil").address)
+    page.wait_for_function(MAP_SHOWN)
+    page.keyboard.press("c")
+    page.wait_for_function("() => document.querySelectorAll('.pane .legend:not([hidden])').length === 2")
+    titles = page.locator(".pane-title").all_inner_texts()
+    assert "asmil" in titles[0]
+    assert "abmil" in titles[1]
+    box = page.locator(".pane").nth(0).bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.mouse.wheel(0, -600)
+    page.wait_for_timeout(1200)
+    place = linked_place(page)
+    np.testing.assert_allclose(float(place["zoom"]), float(place["b.zoom"]), rtol=0.02)
+    np.testing.assert_allclose(float(place["x"]), float(place["b.x"]), atol=5)
+
+
+def test_slides_of_different_resolution_are_linked_in_microns(tmp_path, serve, open_page):
+    from asmil.slides.pyramid_tiff import write_pyramid
+
+    write_pyramid(tmp_path / "slides" / "fine.tif", drawn_slide(0, 2048, 1536), 0.25, downsamples=(4,))
+    write_pyramid(tmp_path / "slides" / "coarse.tif", drawn_slide(1, 1024, 1024), 0.5, downsamples=(4,))
+    page = open_page(f"{serve(tmp_path / 'slides').address}#slide=fine&b.slide=coarse")
+    page.wait_for_function("() => document.querySelectorAll('.pane').length === 2")
+    page.wait_for_timeout(1000)
+    page.keyboard.press("+")
+    page.wait_for_timeout(1200)
+    place = linked_place(page)
+    np.testing.assert_allclose(0.25 * float(place["zoom"]), 0.5 * float(place["b.zoom"]), rtol=0.02)
+
+
+def test_a_slide_without_features_and_features_without_a_slide(viewed, serve, open_page):
+    page = open_page(serve(viewed / "all.csv").address)
+    choose(page, "s10")
+    page.wait_for_function("() => document.querySelector('.facts').textContent.includes('generic-tiff')")
+    page.fill("input[type=search]", "")
+    page.wait_for_function("() => document.querySelectorAll('.slide').length === 12")
+    choose(page, "s11")
+    page.wait_for_function("() => document.querySelector('.facts').textContent.includes('tiles only')")
+
+
+def test_a_run_without_recorded_epochs_says_how_to_record_them(viewed, serve, open_page):
+    page = open_page(serve(viewed / "abmil").address)
+    page.wait_for_function(MAP_SHOWN)
+    page.click("text=Over epochs")
+    page.wait_for_selector(".timeline .why:not([hidden])")
+    assert "record.attention" in page.inner_text(".timeline .why")
+
+
+def test_a_hundred_thousand_tiles_and_fifty_epochs(tmp_path, serve, open_page):
+    from viewer_speed import large_recorded_run
+
+    server = serve(large_recorded_run(tmp_path, tiles=100_000, epochs=50))
+    page = open_page(f"{server.address}#slide=large&source=recorded&moment=0")
+    page.wait_for_selector(".timeline:not([hidden]) .chart canvas")
+    before = page.evaluate(OVERLAY_SUM)
+    page.evaluate("document.querySelector('.timeline input').value = 40")
+    page.dispatch_event(".timeline input", "input")
+    page.wait_for_function("() => document.querySelector('.epoch').textContent.includes('epoch 40 of 49')")
+    assert page.evaluate(OVERLAY_SUM) != before
+
+
+def test_a_dead_server_is_reported_and_the_page_reconnects(viewed, serve, open_page):
+    server = serve(viewed / "slides")
+    page = open_page(server.address, allow_errors=True)
+    page.wait_for_function("() => document.querySelector('.facts').textContent.includes('generic-tiff')")
+    server.kill()
+    page.wait_for_selector(".banner:not([hidden])")
+    server.start()
+    page.wait_for_selector(".banner[hidden]", state="attached")
+    choose(page, "s3")
+
+
+def test_screenshot_and_geojson_are_saved(viewed, serve, open_page, tmp_path):
+    page = open_page(serve(viewed / "asmil").address)
+    page.wait_for_function(MAP_SHOWN)
+    with page.expect_download() as saved:
+        page.keyboard.press("s")
+    saved.value.save_as(tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    with page.expect_download() as saved:
+        page.keyboard.press("g")
+    saved.value.save_as(tmp_path / "a.geojson")
+    assert json.loads((tmp_path / "a.geojson").read_text())["features"]
+
+
+def test_a_tablet(viewed, serve, open_page):
+    page = open_page(serve(viewed / "asmil").address, 768, 1024, has_touch=True)
+    page.wait_for_function(MAP_SHOWN)
+    assert not page.locator(".list").is_visible()
+    page.tap("[title=Slides]")
+    page.wait_for_selector(".list", state="visible")
+    page.tap(".slide[title=s3]")
+    page.wait_for_function("() => document.querySelector('.pane-title strong').textContent === 's3'")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 768
+
+
+def test_names_cannot_run_code_in_the_page(tmp_path, serve, open_page):
+    name = "<img src=x onerror=alert(1)>"
+    write_slide_features(tmp_path / "features" / "a.h5", grid(4, 4), 0, 0, (512, 512))
+    (tmp_path / "cohort.csv").write_text(f"slide,label,features\na,{name},features/a.h5\n")
+    page = open_page(serve(tmp_path / "cohort.csv").address)
+    page.wait_for_function("() => document.querySelector('.facts').textContent.includes('tiles only')")
+    assert name in page.inner_text(".pane-title")
+    assert page.locator("img[src=x]").count() == 0
