@@ -1,4 +1,4 @@
-"""What a feature file of `asmil extract` says of its extraction; read without what opens slides."""
+"""The extraction settings that `asmil extract` stores in a feature file; reading them needs no slide reader."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class TissueRecord(BaseModel, extra="allow"):
 class ExtractionRecord(BaseModel, extra="allow"):
     """The attribute `extraction` of a feature file.
 
-    settings: of the extraction, where they were noted
+    settings: of the extraction, if they were stored
     slide: what the slide was, its size in bytes among it
     tissue: how much of it is tissue, and notes
     """

@@ -46,13 +46,13 @@ class MultiLabel:
     def class_index(self, targets: Tensor) -> None:
         """A slide may have several labels or none, so there is no class."""
 
-    def probabilities(self, logits: Tensor) -> Floats:
+    def probabilities(self, logits: Tensor) -> Tensor:
         """B x K."""
-        return np.asarray(torch.sigmoid(logits.double()).numpy())
+        return torch.sigmoid(logits.double())
 
     def measure(self, targets: npt.NDArray[Any], logits: Tensor) -> dict[str, float]:
         """Loss, macro-F1 at 0.5, and macro-AUC over the labels for which it is defined."""
-        probabilities = self.probabilities(logits)
+        probabilities = np.asarray(self.probabilities(logits).numpy())
         return {
             "loss": float(self.loss(logits.double(), torch.as_tensor(targets))),
             "macro_f1": float(np.mean(label_f1(targets, probabilities))),
@@ -65,7 +65,7 @@ class MultiLabel:
 
     def columns(self, logits: Tensor) -> Columns:
         """`prob_<label>` for every label."""
-        probabilities = self.probabilities(logits)
+        probabilities = np.asarray(self.probabilities(logits).numpy())
         return {f"prob_{name}": probabilities[:, i] for i, name in enumerate(self.labels)}
 
     @property

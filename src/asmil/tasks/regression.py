@@ -77,6 +77,9 @@ class Regression:
         r2 = measures["r2"]
         return -(measures["mae"] or 0.0) if r2 is None else r2
 
+    def probabilities(self, logits: Tensor) -> None:
+        """There are no classes."""
+
     def columns(self, logits: Tensor) -> Columns:
         """`value`."""
         return {"value": self.values(logits)}

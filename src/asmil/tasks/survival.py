@@ -123,6 +123,9 @@ class Survival:
         found = measures.get("c_index")
         return 0.0 if found is None or np.isnan(found) else float(found)
 
+    def probabilities(self, logits: Tensor) -> None:
+        """There are no classes."""
+
     def columns(self, logits: Tensor) -> Columns:
         """`risk`, and where there are curves `survival_times` and `survival`, a list each a patient."""
         columns: Columns = {"risk": self.risks(logits)}

@@ -25,7 +25,8 @@ from asmil.tasks.base import Task
 from asmil.tasks.classification import Classification
 from asmil.tasks.ensemble import average
 from asmil.training import checkpoint
-from asmil.training.layout import TASK_FILE
+from asmil.training.bundle import is_bundle, read_bundle
+from asmil.training.layout import TASK_FILE, is_finished
 from asmil.training.operating_point import FILE as OPERATING_POINT_FILE
 from asmil.training.operating_point import OperatingPoint, read_operating_point
 from asmil.training.run_folder import RunFolder
@@ -39,10 +40,10 @@ FORMER_COLUMNS = {"predicted": "most_probable_class", "called": "class_at_thresh
 
 @dataclass(frozen=True)
 class SlidePrediction:
-    """What a run says of one slide, or of one patient whose slides were joined.
+    """The prediction of a run for one slide, or for one patient whose slides were joined.
 
     values: the predictions by the names of their columns, the mean over the run's models
-    heatmap: N, the mean of their heat maps, if asked for
+    heatmap: N, the mean of their heat maps, if requested
     heatmap_kind: what the map shows: "attention", or for a method without attention the kind that it has
     slide_index: N, which slide a tile is of, where several were joined
     notes: in what the slide may be unlike those of the training; empty where there is nothing to say
@@ -81,6 +82,8 @@ class RunPredictor:
 
     def __init__(self, run: Path | str, device: str = "auto", method: str | None = None) -> None:
         self.folder = RunFolder(run)
+        if is_bundle(self.folder.path):
+            read_bundle(self.folder.path)
         self.description = self.folder.read(method)
         self.device = choose_device(device)
         trainings = list(self.folder.trainings())
@@ -183,7 +186,7 @@ class RunPredictor:
     def row(self, prediction: SlidePrediction) -> dict[str, Any]:
         """A prediction as a row of a table; lists (survival curves) are written as JSON.
 
-        `most_probable_class` has the largest probability; `class_at_threshold` goes by the threshold that was chosen on
+        `most_probable_class` has the largest probability; `class_at_threshold` uses the threshold that was chosen on
         validation slides. Their former names, `predicted` and `called`, are repeated at the end of the row.
         """
         values = {
@@ -226,4 +229,5 @@ def write_attention(path: Path, prediction: SlidePrediction, slides: Sequence[st
 
 
 def _is_finished(training: Path) -> bool:
-    return (training / "predictions.parquet").exists()
+    """Whether a training has ended; a bundle holds no others, and none of their predictions."""
+    return is_finished(training) or is_bundle(training.parents[1])

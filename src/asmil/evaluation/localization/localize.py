@@ -15,7 +15,7 @@ from asmil.errors import AsmilError, did_you_mean
 from asmil.evaluation.bootstrap import draw_patients, estimate, number_patients
 from asmil.evaluation.localization.froc_curve import Froc, FrocOptions, froc_of_hits, froc_options, resampled_froc
 from asmil.evaluation.localization.points import Conversion
-from asmil.evaluation.localization.run_maps import RunMaps
+from asmil.evaluation.localization.run_maps import RunMaps, normal_labels
 from asmil.evaluation.localization.scaling import THRESHOLDS, Scaling
 from asmil.evaluation.localization.slide_evaluator import (
     LocalizationProtocol,
@@ -30,11 +30,6 @@ from asmil.reporting import Estimate
 from asmil.reporting.estimate import NAN
 from asmil.slides.annotations import ClassNames, find_annotations
 from asmil.tasks.checked_arrays import Floats
-
-NORMAL_NAMES = frozenset(
-    {"normal", "negative", "neg", "benign", "healthy", "no tumor", "non tumor", "nontumor", "tumor free", "control"}
-    | {"0"}
-)
 
 
 @dataclass(frozen=True)
@@ -133,7 +128,7 @@ def localize_run(
     if (settings.annotations is None) == (settings.truth is None):
         raise AsmilError("give either --annotations (a folder) or --truth (a table of tiles)")
     options = froc_options(settings.preset)
-    maps = RunMaps(run, settings.role, settings.heatmap, settings.device, settings.method)
+    maps = RunMaps(run, settings.role, settings.heatmap, settings.device, settings.method, settings.normal)
     cohort, problems = _read_cohort(maps, settings)
     skipped = read_skip_list(settings.skip_list) if settings.skip_list else ()
     wanted = [
@@ -219,22 +214,6 @@ def known_scalings(names: Iterable[str]) -> tuple[Scaling, ...]:
         if name not in THRESHOLDS:
             raise AsmilError(f"--scaling {name}: there is no such scaling; {did_you_mean(name, THRESHOLDS)}")
     return cast(tuple[Scaling, ...], chosen)
-
-
-def normal_labels(labels: Iterable[str], given: Sequence[str] = ()) -> frozenset[str]:
-    """The labels of normal slides: those that the user names, else those with a usual name; may be empty.
-
-    A missing annotation does not make a slide normal.
-    """
-    known = set(labels)
-    unknown = [name for name in given if name not in known]
-    if unknown:
-        raise AsmilError(f"--normal {unknown[0]}: no slide has this label; {did_you_mean(unknown[0], known)}")
-    if given:
-        return frozenset(given)
-    return frozenset(
-        label for label in known if label.strip().lower().replace("_", " ").replace("-", " ") in NORMAL_NAMES
-    )
 
 
 def read_skip_list(path: Path | str) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
-"""Random parts of models, drawing from a generator that is handed to them.
+"""Random modules of models, which draw from a generator that is given to them.
 
-With a generator of its own a training can be resumed to the bit and several seeds can be trained side by side.
+With its own generator a training resumes with the same bits, and several seeds can be trained side by side.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from asmil.errors import AsmilError
 
 FEW = 4096
-"""Below so many values, the setting up of a fast generator takes longer than it saves."""
+"""Below this many values, setting up a fast generator takes longer than it saves."""
 
 
 _batched: ContextVar[bool] = ContextVar("draws for many bags at once", default=False)
