@@ -45,8 +45,9 @@ def markdown_document(document: Document) -> str:
     """The document without its figures and without what is folded away."""
     parts = [f"# {document.kind}: {escape_markdown(document.title)}", "", escape_markdown(document.answer)]
     parts += ["", escape_markdown(document.about)] if document.about else []
-    if document.warnings:
-        parts += ["", *(f"- **Warning:** {escape_markdown(text)}" for text in document.warnings)]
+    said = [("Alarm", text) for text in document.alarms] + [("Warning", text) for text in document.warnings]
+    if said:
+        parts += ["", *(f"- **{kind}:** {escape_markdown(text)}" for kind, text in said)]
     for section in document.sections:
         written = [line for block in section.blocks for line in _markdown_block(block)]
         if written:
@@ -121,7 +122,8 @@ def latex_table(table: Table, caption: str = "") -> str:
 
 def latex_document(document: Document, tables: Sequence[Table]) -> str:
     """The given tables, with the document's sentences as comments above them."""
-    comments = [r"Needs \usepackage{booktabs}.", document.answer, *document.warnings, *document.reading]
+    comments = [r"Needs \usepackage{booktabs}.", document.answer, *document.alarms, *document.warnings]
+    comments += document.reading
     written = "\n".join("% " + text.replace("\n", " ") for text in comments)
     return "\n\n".join([written, *map(latex_table, tables)]) + "\n"
 
@@ -152,13 +154,15 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def print_document(document: Document, console: Console) -> None:
-    """The answer, the first warnings and the tables that are meant for a terminal."""
+    """The answer, the alarms, the first warnings and the tables that are meant for a terminal."""
     from asmil.console import say
 
     say(console, document.answer)
     for table in document.tables():
         if table.in_terminal:
             _print_table(table, console)
+    for text in document.first_alarms:
+        say(console, f"alarm: {text}", style="red")
     for text in document.first_warnings:
         say(console, f"warning: {text}", style="yellow")
     if document.more_warnings:
