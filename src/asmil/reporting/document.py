@@ -103,7 +103,27 @@ class Note:
     text: str
 
 
-Block = str | Table | Figure | Heading | SideBySide | Folded | Note
+@dataclass(frozen=True)
+class Link:
+    """Another page.
+
+    address: relative to the page that links it
+    note: what is to be seen there
+    """
+
+    text: str
+    address: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Links:
+    """A list of other pages."""
+
+    links: Sequence[Link]
+
+
+Block = str | Table | Figure | Heading | SideBySide | Folded | Note | Links
 """A plain string is a paragraph."""
 
 

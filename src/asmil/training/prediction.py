@@ -26,7 +26,7 @@ from asmil.tasks.classification import Classification
 from asmil.tasks.ensemble import average
 from asmil.training import checkpoint
 from asmil.training.bundle import is_bundle, read_bundle
-from asmil.training.layout import TASK_FILE
+from asmil.training.layout import TASK_FILE, is_finished
 from asmil.training.operating_point import FILE as OPERATING_POINT_FILE
 from asmil.training.operating_point import OperatingPoint, read_operating_point
 from asmil.training.run_folder import RunFolder
@@ -230,4 +230,4 @@ def write_attention(path: Path, prediction: SlidePrediction, slides: Sequence[st
 
 def _is_finished(training: Path) -> bool:
     """Whether a training has ended; a bundle holds no others, and none of their predictions."""
-    return (training / "predictions.parquet").exists() or is_bundle(training.parents[1])
+    return is_finished(training) or is_bundle(training.parents[1])
