@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from rich.table import Table as TerminalTable
 
 LONGEST_NUMBER = 14
+FIRST_COLUMN, GAP = 10, 2
+"""Columns of a terminal: for the names of rows, at least, and between two columns of a table."""
 LATEX_SPECIAL = {
     "\\": r"\textbackslash{}",
     "{": r"\{",
@@ -43,8 +45,9 @@ def markdown_document(document: Document) -> str:
     """The document without its figures and without what is folded away."""
     parts = [f"# {document.kind}: {escape_markdown(document.title)}", "", escape_markdown(document.answer)]
     parts += ["", escape_markdown(document.about)] if document.about else []
-    if document.warnings:
-        parts += ["", *(f"- **Warning:** {escape_markdown(text)}" for text in document.warnings)]
+    said = [("Alarm", text) for text in document.alarms] + [("Warning", text) for text in document.warnings]
+    if said:
+        parts += ["", *(f"- **{kind}:** {escape_markdown(text)}" for kind, text in said)]
     for section in document.sections:
         written = [line for block in section.blocks for line in _markdown_block(block)]
         if written:
@@ -119,7 +122,8 @@ def latex_table(table: Table, caption: str = "") -> str:
 
 def latex_document(document: Document, tables: Sequence[Table]) -> str:
     """The given tables, with the document's sentences as comments above them."""
-    comments = [r"Needs \usepackage{booktabs}.", document.answer, *document.warnings, *document.reading]
+    comments = [r"Needs \usepackage{booktabs}.", document.answer, *document.alarms, *document.warnings]
+    comments += document.reading
     written = "\n".join("% " + text.replace("\n", " ") for text in comments)
     return "\n\n".join([written, *map(latex_table, tables)]) + "\n"
 
@@ -150,13 +154,15 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def print_document(document: Document, console: Console) -> None:
-    """The answer, the first warnings and the tables that are meant for a terminal."""
+    """The answer, the alarms, the first warnings and the tables that are meant for a terminal."""
     from asmil.console import say
 
     say(console, document.answer)
     for table in document.tables():
         if table.in_terminal:
             _print_table(table, console)
+    for text in document.first_alarms:
+        say(console, f"alarm: {text}", style="red")
     for text in document.first_warnings:
         say(console, f"warning: {text}", style="yellow")
     if document.more_warnings:
@@ -166,12 +172,10 @@ def print_document(document: Document, console: Console) -> None:
 
 def _print_table(table: Table, console: Console) -> None:
     """A table, or, in a window that is too narrow for it, one block of lines per row."""
-    from rich.measure import Measurement
     from rich.text import Text
 
-    drawn = terminal_table(table)
-    if Measurement.get(console, console.options, drawn).minimum <= console.width:
-        console.print(drawn)
+    if _narrowest(table) <= console.width:
+        console.print(terminal_table(table))
         return
     console.print(Text(f"\n{table.title}" if table.title else ""))
     for header, *row in table.cells():
@@ -181,6 +185,18 @@ def _print_table(table: Table, console: Console) -> None:
                 interval = f" ({cell.interval})" if cell.interval else ""
                 spread = f" ±{cell.spread}" if cell.spread else ""
                 console.print(Text(f"  {title}: {cell.text}{spread}{interval}"))
+
+
+def _narrowest(table: Table) -> int:
+    """The columns of a terminal that a table needs, where only its first column and long texts may be broken."""
+    width = FIRST_COLUMN + GAP
+    for place, title in enumerate(table.columns):
+        if place and title not in table.narrow:
+            cells = [row[place] for row in table.cells()]
+            numbers = [cell for cell in cells if len(cell.text) <= LONGEST_NUMBER]
+            shown = [len(line) for cell in numbers for line in (_with_spread(cell), _short_interval(cell))]
+            width += max([*shown, *map(len, title.split()), 1]) + GAP
+    return width
 
 
 def terminal_table(table: Table) -> TerminalTable:
@@ -194,7 +210,7 @@ def terminal_table(table: Table) -> TerminalTable:
     for place in shown:
         title = escape(table.columns[place])
         if place == 0:
-            drawn.add_column(title, overflow="fold", min_width=10)
+            drawn.add_column(title, overflow="fold", min_width=FIRST_COLUMN)
         else:
             # numbers must not break, but long names must not push them out of the terminal
             longest = max((len(row[place].text) for row in table.cells()), default=0)
@@ -211,8 +227,16 @@ def _terminal_cell(cell: Cell, with_notes: bool) -> str:
 
     text = escape(cell.text)
     text = f"[bold]{text}[/bold]" if cell.strong else text
-    text += f" ±{cell.spread}" if cell.spread else ""
-    # a dash between two numbers is short, but reads as a sign before a negative one
-    interval = cell.interval if set("+-−") & set(cell.interval) else cell.interval.replace(" to ", "–")
+    text += _with_spread(cell).removeprefix(cell.text)
+    interval = _short_interval(cell)
     below = [*([interval] if interval else []), *(cell.notes if with_notes else ())]
     return "\n".join([text, *(f"[dim]{escape(line)}[/dim]" for line in below)])
+
+
+def _with_spread(cell: Cell) -> str:
+    return cell.text + (f" ±{cell.spread}" if cell.spread else "")
+
+
+def _short_interval(cell: Cell) -> str:
+    # a dash between two numbers is short, but reads as a sign before a negative one
+    return cell.interval if set("+-−") & set(cell.interval) else cell.interval.replace(" to ", "–")

@@ -127,7 +127,20 @@ def label_format(labels: tuple[str, ...]) -> PredictionFormat:
         part_name="label",
         are_probabilities=True,
         fewest_names=1,
+        in_words=lambda targets, probabilities, values: label_words(targets, probabilities),
+        misfit=lambda targets, probabilities: np.abs(targets - probabilities).mean(axis=1),
+        row_in_words=lambda target, probabilities: (
+            ", ".join(name for name, has in zip(labels, target, strict=True) if has > 0) or "none",
+            ", ".join(f"{name} {p:.2f}" for name, p in zip(labels, probabilities, strict=True)),
+        ),
     )
+
+
+def label_words(targets: Truth, probabilities: Floats) -> str:
+    """How many labels were missed, and how many were predicted that are not there."""
+    present, called = targets > 0, probabilities >= THRESHOLD
+    missed, wrong = int((present & ~called).sum()), int((called & ~present).sum())
+    return f"missed {missed} of {int(present.sum())} labels and predicted {wrong} that are absent"
 
 
 def measure_labels(targets: Truth, probabilities: Floats, weights: Floats) -> dict[str, Floats]:

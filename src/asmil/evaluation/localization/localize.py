@@ -26,6 +26,7 @@ from asmil.evaluation.localization.slide_evaluator import (
 )
 from asmil.evaluation.localization.tile_ranking import RankedTiles, resampled_ranking
 from asmil.evaluation.localization.truth import AnnotationTruth, TileTruth, Truth
+from asmil.evaluation.stability.analysis import attention_alarms
 from asmil.reporting import Estimate
 from asmil.reporting.estimate import NAN
 from asmil.slides.annotations import ClassNames, find_annotations
@@ -94,6 +95,7 @@ class Localization:
     normal: labels that count as normal
     masks: the tumor of some slides, for figures
     skipped: slides that the user's list leaves out
+    alarms: why the maps should not be read as they are; manifest: of the cohort, beside which slide images may be
     notes: caveats; problems: slides that could not be evaluated, each with the reason
     """
 
@@ -110,6 +112,8 @@ class Localization:
     skipped: tuple[str, ...]
     notes: tuple[str, ...]
     problems: tuple[str, ...]
+    alarms: tuple[str, ...] = ()
+    manifest: Path | None = None
 
     @property
     def name(self) -> str:
@@ -162,6 +166,8 @@ def localize_run(
         skipped=tuple(name for name in skipped if name in cohort),
         notes=tuple(notes),
         problems=tuple(problems),
+        alarms=tuple(attention_alarms(maps.path)),
+        manifest=settings.cohort or Path(maps.description.cohort["manifest"]),
     )
 
 
