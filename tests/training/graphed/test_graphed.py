@@ -172,6 +172,8 @@ def test_where_graphs_apply(method):
         ("abmil", {"training": {"accumulate": 2}}, "accumulate"),
         ("abmil", {"training": {"optimizer": "lookahead_radam"}}, "lookahead_radam"),
         ("asmil", {"anchor": {"rows": "kept"}}, "kept"),
+        ("asmil", {"anchor": {"normalizer": "entmax"}}, "entmax"),
+        ("abmil", {"attention": {"normalizer": "entmax"}}, "entmax"),
         ("asmil", {"anchor": {"ramp_epochs": 5}}, "ramp_epochs"),
         ("asmil", {"anchor": {"gradient_share": 0.5}}, "gradient_share"),
         ("abmil", {"stabilizers": {"l2": {"weight": 0.1}}}, "stabilizers"),

@@ -36,6 +36,8 @@ def _demands(config: RunConfig, model: MILModel) -> dict[str, bool]:
         f"training.accumulate = {training.accumulate}": training.accumulate == 1,
         f"training.optimizer = {training.optimizer}": training.optimizer in ("adam", "adamw"),
         f"anchor.rows = {config.anchor.rows}": config.anchor.rows == "all",
+        # the package entmax copies a number from the CPU in every call, which a recorded step cannot
+        "the normalizer entmax": "entmax" not in (config.anchor.normalizer, config.attention.normalizer),
         "anchor.ramp_epochs": config.anchor.ramp_epochs == 0,
         "anchor.gradient_share": config.anchor.gradient_share is None,
         "other stabilizers": not any(others),
