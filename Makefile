@@ -101,7 +101,7 @@ docs: install
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 coverage: install
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'not heavy' --cov=asmil --cov-report=xml --cov-report=term:skip-covered $(TESTS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'not heavy and not browser' --cov=asmil --cov-report=xml --cov-report=term:skip-covered $(TESTS)
 
 clean:
 	rm -rf $(VENV) $(DEMO) dist build frontend/node_modules src/asmil/viewer/static .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache site coverage.xml .coverage

@@ -75,7 +75,8 @@ export interface Places {
   tile_px: number;
   x: number;
   y: number;
-  cell: number;
+  /** width and height in level-0 pixels */
+  cell: [number, number];
   rows: number;
   columns: number;
   coords: Int32Array;
@@ -179,10 +180,11 @@ export const api = {
   places: (id: number, run: number | null) => packed<Places>(`api/slides/${id}/places${run === null ? "" : `?run=${run}`}`),
   maps: (id: number, run: number) => json<MapList>(`api/slides/${id}/runs/${run}/maps`),
   map: (id: number, run: number, query: MapQuery) => packed<TileMap>(`api/slides/${id}/runs/${run}/map?${mapParameters(query)}`),
-  geojson: async (id: number, run: number, query: MapQuery, moment: number, percentile: number): Promise<Blob> => {
+  geojson: async (id: number, run: number, query: MapQuery, moment: number, scale: string, threshold: number): Promise<Blob> => {
     const parameters = mapParameters(query);
     parameters.set("moment", String(moment));
-    parameters.set("percentile", String(percentile));
+    parameters.set("scale", scale);
+    parameters.set("threshold", String(threshold));
     return (await ask(`api/slides/${id}/runs/${run}/map.geojson?${parameters}`)).blob();
   },
   thumbnail: (id: number) => `api/slides/${id}/thumbnail.jpg`,

@@ -293,10 +293,9 @@ class Page {
       return;
     }
     const { source, training, kind, part } = pane.state;
-    const least = this.state.scale === "percentile" ? (100 * this.state.threshold) / 255 : 0;
     this.tell("Writing GeoJSON…");
     try {
-      const content = await api.geojson(pane.row.id, pane.runId, { source, training, kind, part }, pane.moment, least);
+      const content = await api.geojson(pane.row.id, pane.runId, { source, training, kind, part }, pane.moment, this.state.scale, this.state.threshold);
       download(content, `${fileName(pane.row.name)}.geojson`);
       this.tell("GeoJSON saved. In QuPath: drag the file onto the open image.");
     } catch (error) {

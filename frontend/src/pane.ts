@@ -3,7 +3,7 @@
 import { api, Refusal, type About, type MapList, type Region, type SlideAbout, type SlideRow, type TileMap } from "./api";
 import { element } from "./dom";
 import { MapCanvas, type ColorTable } from "./map_canvas";
-import { percentile, significant } from "./numbers";
+import { kindName, percentile, significant } from "./numbers";
 import { SlideView } from "./slide_view";
 import type { PaneState, ViewState } from "./view_state";
 
@@ -190,7 +190,8 @@ export class Pane {
     const { map } = this;
     if (!map) return [];
     const part = this.maps?.kinds.find((kind) => kind.kind === map.kind)?.parts[this.state.part];
-    const what = part ? `${map.kind}: ${part}` : map.kind;
+    const name = map.kind === "attention row" ? "attention" : map.kind === "tile probability" ? "probability" : kindName(map.kind);
+    const what = part ? `${name}: ${part}` : name;
     const ends =
       this.shared.scale === "percentile" ? ["lowest tile", "highest tile"] : [significant(map.low), significant(map.high)];
     return [`${what}${this.shared.scale === "percentile" ? " (percentile)" : ""}`, ends[0]!, ends[1]!];
@@ -233,7 +234,7 @@ export class Pane {
     const value = map.exact ? map.exact[tile]! : map.low + ((map.high - map.low) * code) / 255;
     const about = map.exact ? "" : "≈ ";
     const times = map.kind === "attention" ? ` (${about}${significant(value * map.tiles)} × uniform)` : "";
-    return `${map.kind} ${about}${significant(value)}${times}`;
+    return `${kindName(map.kind)} ${about}${significant(value)}${times}`;
   }
 
   private chooseRun(row: SlideRow): void {

@@ -234,7 +234,7 @@ export class SlideView {
     const { places, canvas } = map;
     context.imageSmoothingEnabled = false;
     context.globalAlpha = this.about!.image ? opacity : Math.max(opacity, 0.9);
-    context.drawImage(canvas, places.x, places.y, places.columns * places.cell, places.rows * places.cell);
+    context.drawImage(canvas, places.x, places.y, places.columns * places.cell[0], places.rows * places.cell[1]);
     context.globalAlpha = 1;
   }
 
