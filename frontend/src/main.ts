@@ -198,7 +198,7 @@ class Page {
     const pane = this.active;
     pane.state.moment = moment;
     pane.paint();
-    pane.describe();
+    pane.describeTitle();
     this.timeline.mark();
     const other = this.panes.find((one) => one !== pane);
     if (other?.map?.epochs.length && pane.map && other.map !== pane.map && other.state.source === "recorded" && this.state.linked) {
@@ -208,7 +208,7 @@ class Page {
       if (!sameTraining) {
         other.state.moment = gaps.indexOf(Math.min(...gaps));
         other.paint();
-        other.describe();
+        other.describeTitle();
       }
     }
   }

@@ -117,6 +117,7 @@ export class Pane {
         this.map = null;
         this.canvas = null;
         this.chooseRun(row);
+        this.onChange();
         if (!row.features && this.runId === null) {
           this.problem ||= this.about.runs.length ? `${row.name} has no features, so there is no map of it.` : "";
           this.changed();
@@ -165,8 +166,18 @@ export class Pane {
     this.view.draw();
   }
 
-  /** Redraw what does not change while a training is played. */
+  /** What is shown, in words: the title, a message, and the legend. */
   describe(): void {
+    this.describeTitle();
+    const text = this.busy || this.problem || (this.maps?.error && !this.map ? this.maps.error : "");
+    this.message.textContent = text;
+    this.message.hidden = !text;
+    this.message.classList.toggle("busy", this.busy !== "");
+    this.describeLegend();
+  }
+
+  /** The title alone, which changes with every epoch that is played. */
+  describeTitle(): void {
     const { row, map } = this;
     const run = this.about.runs.find((one) => one.id === this.runId);
     const parts: string[] = [];
@@ -178,11 +189,6 @@ export class Pane {
       row?.label ? element("span", { class: "chip" }, row.label) : "",
       element("span", {}, parts.join(" · ")),
     );
-    const text = this.busy || this.problem || (this.maps?.error && !map ? this.maps.error : "");
-    this.message.textContent = text;
-    this.message.hidden = !text;
-    this.message.classList.toggle("busy", this.busy !== "");
-    this.describeLegend();
   }
 
   /** The lines of the legend, also for a screenshot. */

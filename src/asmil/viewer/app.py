@@ -21,6 +21,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
+from asmil.cohort.features import inspect_features
 from asmil.cohort.source import FeatureSource
 from asmil.errors import AsmilError
 from asmil.explain.color_scale import BOTH_SIGNS, ONE_SIGN, color_scale, lookup_table
@@ -159,6 +160,8 @@ class Viewer:
         if about["size"] is None and slide.features is not None:
             frame = read_frame(slide.name, slide.features, slide.mpp)
             about |= {"size": frame.size_px, "mpp": frame.mpp}
+        elif about["mpp"] is None and slide.features is not None:
+            about["mpp"] = inspect_features(slide.features).mpp  # of the user, when the features were extracted
         if about["size"] is None:
             why = about["image_error"] or f"{slide.name}: there is neither an image nor features of this slide"
             raise AsmilError(f"{why}; name the folder of images with --slides" if not about["image_error"] else why)
