@@ -132,9 +132,14 @@ export class Pane {
         this.changed();
         return;
       }
-      this.tell(this.maps ? "Reading the map…" : "Loading the models…");
-      this.maps ??= await api.maps(row.id, this.runId);
-      if (!current()) return;
+      const needsModels = this.state.source === "final";
+      if (!this.maps || (needsModels && !this.maps.complete)) {
+        this.tell(needsModels ? "Loading the models…" : "Reading the map…");
+        const maps = await api.maps(row.id, this.runId, needsModels);
+        if (!current()) return;
+        this.maps = maps;
+      }
+      this.tell("Reading the map…");
       this.chooseMap(this.maps);
       const found = await this.readMap(row.id, this.runId, this.maps);
       if (!current()) return;

@@ -79,7 +79,7 @@ export class SlideView {
     for (const gesture of ["canvas-drag", "canvas-scroll", "canvas-pinch", "canvas-double-click"] as const) {
       this.viewer.addHandler(gesture, () => (this.whole = false));
     }
-    this.viewer.addHandler("resize", () => this.whole && this.home(true));
+    this.viewer.addHandler("after-resize", () => this.whole && this.home(true));
     this.viewer.addHandler("canvas-key", (event) => {
       event.preventDefaultAction = true; // the page has its own shortcuts
     });

@@ -123,6 +123,9 @@ def test_recorded_attention_of_every_epoch(viewed, client):
     slide = slide_id(server, record.slides[0])
     maps = server.get(f"/api/slides/{slide}/runs/0/maps").json()
     assert {(one["fold"], one["seed"]) for one in maps["recorded"]} == {(0, 0), (0, 1)}
+    without_models = server.get(f"/api/slides/{slide}/runs/0/maps?models=0").json()
+    assert without_models["recorded"] == maps["recorded"]
+    assert not without_models["complete"]
     found = unpack(server.get(f"/api/slides/{slide}/runs/0/map?source=recorded&training=0-1").content)
     assert found["epochs"] == [0, 1, 2, 3]
     assert found["jsd"][0] is None

@@ -284,7 +284,10 @@ class Viewer:
             "trainings": [],
             "note": "",
             "error": None,
+            "complete": request.query_params.get("models") != "0",
         }
+        if not answer["complete"]:
+            return JSONResponse(answer)  # recorded attention needs no model
         try:
             trainings, note = maps.trainings(slide.name)
             answer |= {"kinds": maps.kinds(slide.name), "trainings": trainings, "note": note}
