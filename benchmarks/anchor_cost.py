@@ -228,7 +228,7 @@ def paper_table(rows: Sequence[Mapping[str, Any]]) -> str:
                 percent(row["anchored_mb"] / row["plain_mb"]),
             ]
         )
-    headers = ["method", "paper: s an epoch", "", "here: ms a step", "", "paper: MB", "", "here: MB", ""]
+    headers = ["method", "paper: s per epoch", "", "here: ms per step", "", "paper: MB", "", "here: MB", ""]
     return markdown_table(headers, cells)
 
 

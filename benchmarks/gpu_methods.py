@@ -4,9 +4,10 @@
 
 First table: one bag of 11,000 tiles x 384, two classes. `official` is the official way to compute the method
 (`plain_methods/`, or the method's own code where there is none), eager, in float32. `plain` is the step of
-`asmil train --plain`, `graphed` that of `asmil train`, `+ anchor` with the anchor; the last two in bf16 with float32
-weights. Second table: an epoch of `asmil train` over 395 bags of 2,000 to 20,000 tiles, recording included and not.
-Third table: 10,000 bags of 50 to 1,000 tiles, one bag per step beside batches of 128. Features are noise.
+`asmil train --plain` (bf16), `graphed` that of `asmil train` (TF32), `+ anchor` with the anchor, `bf16` with
+`training.precision: bf16`; weights are float32. Second table: an epoch of `asmil train` over 395 bags of 2,000 to
+20,000 tiles, recording included and not. Third table: 10,000 bags of 50 to 1,000 tiles, one bag per step beside batches
+of 128. Features are noise.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ WIDTH, TILES, CLASSES = 384, 11_000, 2
 METHODS = ("abmil", "clam_sb", "clam_mb", "dsmil", "acmil", "aem", "ibmil")
 SHORT_BAGS, FEWEST, MOST, BATCH = 10_000, 50, 1_000, 128
 TIMED_BAGS = 1_280
+BAGS = 256
 Found = dict[str, float]
 
 
@@ -100,25 +102,17 @@ def step_times(name: str, rounds: int) -> Found:
     official = plain_form(model)
     eager = training_step(model, bag) if official is None else plain_training_step(official.to("cuda"), bag)
     found = {"official": timed(eager, rounds, 20)}
-    pool, train = noise([TILES] * 8)
+    pool, train = noise([TILES] * BAGS)
     plain = plain_step(trainer(name), pool)
     found["plain"] = timed(lambda: plain(0), rounds, 20)
-    for column, anchored in (("graphed", False), ("+ anchor", True)):
-        steps = Steps(trainer(name, anchored=anchored), pool, train)
-        steps.order.copy_(steps.numbers)
-        shape = steps._shape([TILES], [0])
-        assert shape is not None
-        started = time.perf_counter()
-        replay = steps._graph(shape).replay
-        torch.cuda.synchronize()
-        found[f"record {column} (s)"] = time.perf_counter() - started
-
-        def step(steps: Steps = steps, replay: Callable[[], None] = replay) -> None:
-            replay()
-            steps.position.zero_()
-            steps.step.zero_()
-
-        found[column] = timed(step, rounds, 200)
+    order = list(range(BAGS))
+    for column, anchored, precision in (
+        ("graphed", False, "auto"),
+        ("+ anchor", True, "auto"),
+        ("bf16", False, "bf16"),
+    ):
+        steps = Steps(trainer(name, anchored=anchored, precision=precision), pool, train)
+        found[column] = timed(partial(steps.run_epoch, order), rounds, 1) / BAGS
     found["official / graphed"] = found["official"] / found["graphed"]
     return found
 
@@ -175,8 +169,7 @@ def short_bags(name: str) -> Found:
 
 def first_steps(steps: Steps, order: list[int], recorded: bool) -> None:
     """The first steps of an epoch, replayed or launched one by one."""
-    steps.order[: len(order)].copy_(steps.numbers[order])
-    steps.position.zero_()
+    steps.begin_epoch(steps.numbers[order])
     steps.step.zero_()
     batch = steps.trainer.settings.batch
     for first in range(0, len(order), batch):

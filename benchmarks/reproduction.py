@@ -40,37 +40,36 @@ class Part:
     table: str
     datasets: tuple[str, ...] = ()
     rows: tuple[str, ...] = ()
-    slides: int | None = None
+    slides: int = 300
     epochs: int = 30
     seeds: int = 5
 
 
-NO_TRANSMIL = tuple(f"{m}{added}" for m in ("abmil", "clam_sb", "dsmil") for added in ("", "+anchor", "+anchor+nsf"))
-TRANSMIL = ("transmil", "transmil+anchor", "transmil+anchor+nsf")
-STEADY = ("abmil", "abmil+anchor+nsf", "dsmil", "dsmil+anchor+nsf", "asmil", "asmil+anchor+nsf", "abmil+entropy")
 QUICK_METHODS = ("asmil", "abmil", "clam_sb", "dsmil", "acmil", "aem", "ibmil")
+PLUG_INS = tuple(f"{m}{added}" for m in ("abmil", "clam_sb", "dsmil") for added in ("", "+anchor", "+anchor+nsf"))
+STEADY = ("abmil", "abmil+anchor+nsf", "dsmil", "dsmil+anchor+nsf", "asmil", "asmil+anchor+nsf")
 PLAN = (
     Part("components"),
-    Part("plug-in", ("camelyon16", "bracs"), NO_TRANSMIL, slides=300),
     Part("beta", ("bracs",)),
-    Part("dynamics", ("camelyon16", "bracs"), (*STEADY, "abmil+features"), slides=240),
     Part("significance", ("bracs",), seeds=10),
     Part("drop-rate", ("bracs",)),
-    Part("temperature", epochs=30),
     Part("tokens", ("bracs",)),
+    Part("plug-in", ("camelyon16", "bracs"), PLUG_INS),
+    Part("dynamics", ("camelyon16", "bracs"), STEADY),
+    Part("temperature"),
+    Part("localization", (), ("asmil", "asmil without nsf", "clam_sb", "dsmil")),
+    Part("overfitting"),
+    Part("dynamics", ("camelyon16",), ("abmil+entropy", "abmil+features")),
     Part("online-nsf", ("bracs",)),
     Part("update", ("bracs",)),
-    Part("overfitting", slides=240),
-    Part("localization", (), ("asmil", "asmil without nsf", "clam_sb", "dsmil"), slides=240),
-    Part("dynamics", ("camelyon16", "bracs"), ("transmil", "transmil+anchor+nsf"), slides=240, seeds=3),
-    Part("localization", (), ("dtfd", "camil", "transmil"), slides=240, seeds=3),
-    Part("entmax", (), ("nsf", "entmax 1.25", "entmax 1.5", "entmax 2", "entmax 1"), slides=240, seeds=3),
-    Part("significance", ("camelyon16", "camelyon17"), slides=300, seeds=5),
-    Part("beta", ("camelyon16",), slides=300, seeds=3),
-    Part("plug-in", ("bracs",), TRANSMIL, slides=300, seeds=3),
-    Part("subtyping", ("bracs",), tuple(f"{m} (vit_s_ssl)" for m in QUICK_METHODS), slides=300, seeds=3),
+    Part("dynamics", ("camelyon16",), ("transmil", "transmil+anchor+nsf"), seeds=3),
+    Part("localization", (), ("dtfd", "camil"), seeds=3),
+    Part("significance", ("camelyon16", "camelyon17"), seeds=5),
+    Part("subtyping", ("bracs", "camelyon17"), tuple(f"{m} (vit_s_ssl)" for m in QUICK_METHODS), seeds=3),
+    Part("entmax", (), ("nsf", "entmax 1.25", "entmax 2", "entmax 1"), seeds=3),
+    Part("tsne", (), ("asmil", "asmil+anchor+nsf"), seeds=3),
     Part("mixture", ("bracs",)),
-    Part("tsne", (), ("asmil", "asmil+anchor+nsf"), slides=240, seeds=3),
+    Part("beta", ("camelyon16",), seeds=3),
     Part("ema"),
 )
 """In the order in which trainings are begun."""
@@ -81,7 +80,7 @@ def runs_of(out: Path, toy: bool) -> list[PaperRun]:
 
 
 def _name(part: Part) -> str:
-    return f"{part.table}-{part.slides or 'all'}-{part.epochs}"
+    return f"{part.table}-{part.slides}-{part.epochs}"
 
 
 def _run(part: Part, out: Path, toy: bool) -> PaperRun:
@@ -96,6 +95,7 @@ def _run(part: Part, out: Path, toy: bool) -> PaperRun:
         seeds=2 if toy else part.seeds,
         epochs=1 if toy else part.epochs,
         slides=None if toy else part.slides,
+        cohorts=out.parent / "cohorts",
         asmil_settings=START,
     )
 
@@ -106,7 +106,8 @@ def run_all(out: Path, machine: TrainingMachine, seconds: float | None, toy: boo
     folders = [SweepFolder(sweep, run.out, on_gpu) for run in runs_of(out, toy) for sweep in run.sweeps()]
     for run in runs_of(out, toy):
         write_json(run.out / "paper.json", {**run.about(), "asmil": __version__})
-    write_cohorts([job for folder in folders for job in folder.cohort_jobs()], engine)
+    cohorts = {job.folder: job for folder in folders for job in folder.cohort_jobs()}
+    write_cohorts(list(cohorts.values()), engine)
     print(f"cohorts: {time.time() - began:.0f} s", flush=True)
     jobs: dict[Path, TrainingJob] = {job.folder: job for folder in folders for job in folder.fixed_jobs()}
     deadline = None if seconds is None else began + seconds

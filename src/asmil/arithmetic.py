@@ -1,4 +1,4 @@
-"""The state of the process that decides the bits of a result, the same whoever calls.
+"""The state of the process that affects the bits of a result, made the same for every caller.
 
 - Denormal numbers (below 1e-38) are computed with, or replaced by zero. Gradients of a loss that is nearly 0 are
   denormal, and some CPUs are a hundred times slower with them, so here they are zero. The switch belongs to a thread;
@@ -25,7 +25,7 @@ _PAUSE_SOFT = 1
 
 @contextmanager
 def exact_arithmetic(threads: int | None = None) -> Iterator[None]:
-    """Compute with denormal numbers as zero, with oneDNN, and with so many threads (None: as many as now).
+    """Compute with denormal numbers as zero, with oneDNN, and with this many threads (None: as many as now).
 
     What the caller had set is restored at the end. Inside another block, only `threads` has an effect.
     """
@@ -51,12 +51,12 @@ def exact_arithmetic(threads: int | None = None) -> Iterator[None]:
 
 
 def _flushes_denormals() -> bool:
-    """Whether the calling thread replaces denormal numbers by zero; torch can be told, but not asked."""
+    """Whether the calling thread replaces denormal numbers by zero; torch can set it, but not report it."""
     return bool(torch.tensor(torch.finfo(torch.float32).tiny) * 0.5 == 0)
 
 
 def _flush_denormals(on: bool) -> None:
-    """Set it for the calling thread, and let torch's helper threads begin anew, as they then have it too."""
+    """Set it for the calling thread, and restart torch's helper threads, which then inherit it."""
     torch.set_flush_denormal(on)
     pause = _pause_helpers()
     if pause is not None:

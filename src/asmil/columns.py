@@ -13,9 +13,9 @@ from asmil.text_table import TextTable
 
 COLUMNS = ("slide", "patient", "label", "time", "event", "features", "split", "fold", "site", "mpp", "image")
 FILE_ALIASES = ("filename", "file_name", "file", "slide_file", "slide_filename", "wsi_filename", "image_name")
-"""They name the slide by a file, whose ending is no part of the name."""
+"""They name the slide by a file, whose extension is not part of the name."""
 PATH_ALIASES = ("slide_path", "feature_path", "features_path", "wsi_path", "image_path")
-"""They hold the path of a feature file or of an image, told by the ending; MIL_BASELINE writes slide_path."""
+"""They hold the path of a feature file or an image, depending on the extension; MIL_BASELINE writes slide_path."""
 ALIASES: Mapping[str, tuple[str, ...]] = {
     # CLAM and TRIDENT write slide_id and case_id, STAMP FILENAME and PATIENT, the GDC the last four
     "slide": ("slide_id", "slideid", "slide_name", "slidename", "wsi", "wsi_id", "wsi_name", "image_id", *FILE_ALIASES),
@@ -238,7 +238,7 @@ def _patients_of_barcodes(path: Path, slides: list[str]) -> list[str]:
 
 
 def _disagreement(column: str, key: str, cells: Mapping[str, list[str]], other: list[str]) -> int | None:
-    """The first row in which another spelling of a column says something else, None if it never does."""
+    """The first row in which two spellings of a column have different values, None if there is none."""
     if column == "slide":
         # a column that is called as we call it was meant; others may name other files of the slide
         alike = zip(_stems(cells["slide"]), _stems(other), strict=True)

@@ -1,4 +1,4 @@
-"""JSON and YAML files, read and validated in one step: what is wrong with one is a sentence that names it."""
+"""JSON and YAML files, read and validated in one step: errors are one sentence that names the file."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def read_yaml(path: Path, remedy: str) -> dict[str, Any]:
 
 
 def parse_yaml(text: str) -> Any:
-    """What YAML text says, as plain values; whatever is wrong with it is a `yaml.YAMLError`.
+    """YAML text as plain values; every error is a `yaml.YAMLError`.
 
     Text that a few aliases blow up to millions of values, or with characters that change a terminal, is refused.
     """
@@ -86,10 +86,10 @@ class _SettingsLoader(yaml.SafeLoader):
 
 
 def _expanded_size(node: yaml.Node, known: dict[int, int], depth: int) -> int:
-    """The values that a node stands for when each alias is a copy of what it names."""
+    """The number of values of a node when each alias is expanded."""
     if id(node) in known:
         if not known[id(node)]:
-            raise yaml.YAMLError("an alias names what it is part of")
+            raise yaml.YAMLError("an alias refers to a node that contains it")
         return known[id(node)]
     if depth > DEEPEST:
         raise yaml.YAMLError(f"more than {DEEPEST} levels")
@@ -114,6 +114,6 @@ def _damaged(error: ValidationError, where: str, remedy: str) -> AsmilError:
     return AsmilError(f"{where}: {f'{name}: ' if name else ''}{one_line(first['msg'])}; {remedy}")
 
 
-def one_line(told: object) -> str:
-    """What a library says of an error, short enough for the middle of a sentence."""
-    return " ".join(str(told).split())[:200]
+def one_line(message: object) -> str:
+    """The message of an error on one line, short enough for the middle of a sentence."""
+    return " ".join(str(message).split())[:200]

@@ -1,4 +1,4 @@
-"""What the user did wrong, told in one sentence, with the nearest right word."""
+"""Errors of the user, in one sentence, with the closest valid name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from difflib import get_close_matches
 
 HIDDEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 """Characters that change what a terminal shows instead of being shown: controls, line separators, writing directions,
-and bytes of file names that are no text."""
+and bytes of file names that are not text."""
 
 
 class AsmilError(ValueError):

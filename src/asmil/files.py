@@ -37,8 +37,8 @@ def replacing(path: Path | str) -> Iterator[Path]:
     except OSError as error:
         if is_disk_full(error):
             raise AsmilError(
-                f"{path}: the disk is full (or a limit on file sizes is reached); make room and give the same command "
-                "again, what was finished before is kept"
+                f"{path}: the disk is full (or a limit on file sizes is reached); free some space and run the same "
+                "command again; finished files are kept"
             ) from error
         raise
     finally:
@@ -47,7 +47,7 @@ def replacing(path: Path | str) -> Iterator[Path]:
 
 
 def discard_partials() -> None:
-    """Remove what is being written, for a process that ends at once, in the middle of it."""
+    """Remove partial files, for a process that ends at once in the middle of writing."""
     for partial in list(_being_written):
         partial.unlink(missing_ok=True)
 
@@ -64,12 +64,12 @@ def leftovers(folder: Path) -> Iterator[tuple[Path, Path]]:
 
 
 def is_disk_full(error: OSError) -> bool:
-    """Whether an error means that no space is left; HDF5 tells it in words only."""
+    """Whether an error means that the disk is full; HDF5 reports it only in its message."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or "no space left" in str(error).lower()
 
 
 def refuse_special_file(path: Path | str) -> None:
-    """Stop at a named pipe, a socket or a device: opening one may wait for ever. What is not there passes."""
+    """Stop at a named pipe, a socket or a device: opening one may block. A path that does not exist passes."""
     path = Path(path)
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise AsmilError(f"{path}: this is neither a file nor a folder (a named pipe, socket or device); remove it")

@@ -1,4 +1,4 @@
-"""A folder whose files were all made with one set of settings, which it notes: settings never mix."""
+"""A folder whose files were all made with the same settings, which are stored in it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOT_SET = "not set"
 
 
 def claim_folder(note: Path, wanted: Mapping[str, Any], holds: str) -> None:
-    """Note the settings in the folder, or refuse when it holds what was made with others.
+    """Store the settings in the folder, or refuse if its files were made with others.
 
     note: the YAML file of the settings, in the folder
     holds: what is in the folder, for the message: "features", "a synthetic cohort"

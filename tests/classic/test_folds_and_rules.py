@@ -33,9 +33,9 @@ def test_a_seed_means_its_folds(toy):
 
 
 def test_too_few_bags_are_told(toy):
-    with pytest.raises(AsmilError, match="rarer class has 12 bags, too few for 13 folds; give --folds 12"):
+    with pytest.raises(AsmilError, match=r"12 bags.*13 folds.*--folds 12"):
         make_folds(toy(), 13, 0)
-    with pytest.raises(AsmilError, match="needs at least 3 bags of each class"):
+    with pytest.raises(AsmilError, match="3 bags"):
         make_folds(toy(n_bags=4), 2, 0)
 
 

@@ -64,4 +64,4 @@ def test_an_unfinished_run_is_named_and_the_end_is_not_well(runs: list[Path], tm
 def test_a_mistake_is_one_sentence(runs: list[Path]) -> None:
     done = asmil_compare(runs[0])
     assert isinstance(done.exception, AsmilError)
-    assert "two runs or more" in str(done.exception)
+    assert "two runs" in str(done.exception)

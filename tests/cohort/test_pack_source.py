@@ -134,9 +134,9 @@ def test_cells_of_a_manifest_may_name_slides_of_packs(tmp_path):
     first, second, third = (slide.source for slide in cohort)
     assert torch.equal(read_bag(first, "s00").features, torch.from_numpy(tiles(2)).half())
     assert second.path.name == "s01.h5"
-    with pytest.raises(AsmilError, match=r"the pack holds 3 slides; name one, e.g. c.pack::s00"):
+    with pytest.raises(AsmilError, match=r"3 slides.*c.pack::s00"):
         read_bag(third, "s02")
-    with pytest.raises(AsmilError, match=r"slide 's0' is not in the pack; did you mean"):
+    with pytest.raises(AsmilError, match="'s0'"):
         read_bag(FeatureSource(first.path, "s0"), "s0")
 
 
@@ -182,7 +182,7 @@ def test_an_unfinished_pack_is_told_from_a_folder_of_features(tmp_path):
     folder.mkdir()
     (folder / "features.f16").write_bytes(b"1234")
     for use in (lambda: find_features(folder), lambda: read_bag(FeatureSource(folder, "a"), "a")):
-        with pytest.raises(AsmilError, match=r"c.pack: there is no finished pack"):
+        with pytest.raises(AsmilError, match=r"c.pack"):
             use()
     for text, what in (('{"version": 3}', "update asmil"), ("{", "is damaged"), ('{"version": 2}', "is damaged")):
         (folder / "index.json").write_text(text)

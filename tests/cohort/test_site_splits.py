@@ -103,10 +103,10 @@ def test_folds_and_splits_of_a_survival_manifest_are_used_as_they_are():
 
 
 def test_too_few_events_are_refused():
-    with pytest.raises(AsmilError, match="class 'event' has 2 patients, fewer than the 3 folds"):
+    with pytest.raises(AsmilError, match=r"'event'.*2 patients.*3 folds"):
         make_splits(cohort_of(lived(20, 2)), 3, kind="survival")
     cohort = cohort_of([{**one, "fold": i // 10} for i, one in enumerate(lived(20, 5))])
-    with pytest.raises(AsmilError, match="no train slide of fold 0 is of class 'event'"):
+    with pytest.raises(AsmilError, match=r"fold 0 .*'event'"):
         make_splits(cohort, kind="survival", val_share=0.0)
 
 
@@ -156,5 +156,5 @@ def test_a_patient_of_two_sites_is_refused():
     cohort = cohort_of(sited(*["a", "a", "b", "b"] * 5), slides_each=2)
     slides = list(cohort.slides)
     slides[5] = type(slides[5])(**{**vars(slides[5]), "site": "a"})
-    with pytest.raises(AsmilError, match="patient 'p002' has slides of the sites 'a', 'b'; name one site a patient"):
+    with pytest.raises(AsmilError, match=r"'p002'.*'a'.*'b'"):
         make_splits(type(cohort)(cohort.path, tuple(slides)), by_site=True)

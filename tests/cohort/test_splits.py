@@ -190,7 +190,7 @@ def test_impossible_splits_say_why(patients, options, message):
 
 def test_a_class_that_is_only_tested_is_an_error():
     cohort = cohort_of([["a"], ["b"]] * 4 + [["c"]], split=["train"] * 6 + ["val", "val", "test"])
-    with pytest.raises(AsmilError, match="no train slide of fold 0 is of class 'c'"):
+    with pytest.raises(AsmilError, match=r"fold 0 .*'c'"):
         make_splits(cohort)
     nothing = cohort_of([["a"], ["b"]], split=["test", "test"])
     with pytest.raises(AsmilError, match="no train slide"):
@@ -214,7 +214,7 @@ def test_a_patient_in_two_roles_is_refused(tmp_path):
         for n, (s, role) in enumerate(zip(slides, roles, strict=True))
     ]
     cohort = cohort_on_disk(tmp_path, slides)
-    with pytest.raises(AsmilError, match=r"patient 'same' is in test \('s04'\) and in train \('s00'\) of fold 0"):
+    with pytest.raises(AsmilError, match=r"'same'.*\('s04'\).*\('s00'\).*0"):
         refuse_leakage(cohort, make_splits(cohort))
 
 
@@ -222,7 +222,7 @@ def test_the_same_file_under_two_names_is_refused(tmp_path):
     slides = make_slides(tmp_path, 12)
     slides[3] = Slide("s03", "p03", "1", FeatureSource(tmp_path / "features" / ".." / "features" / "s01.h5"))
     cohort = cohort_on_disk(tmp_path, slides)
-    with pytest.raises(AsmilError, match=r"s01.h5: slides 's01', 's03' have the same feature file"):
+    with pytest.raises(AsmilError, match=r"s01.h5: .*'s01', 's03'"):
         refuse_leakage(cohort, make_splits(cohort))
 
 
@@ -232,7 +232,7 @@ def test_the_same_content_in_two_files_is_refused_whoever_the_patient(tmp_path, 
     write_clam(tmp_path / "features" / "s03.h5", tiles(1), grid())
     slides[3] = Slide("s03", patient, "1", slides[3].source)
     cohort = cohort_on_disk(tmp_path, slides)
-    with pytest.raises(AsmilError, match=r"'s01', 's03' hold the same features.*s01.h5.*s03.h5"):
+    with pytest.raises(AsmilError, match=r"'s01', 's03'.*s01.h5.*s03.h5"):
         refuse_leakage(cohort, make_splits(cohort))
 
 

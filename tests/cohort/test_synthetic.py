@@ -219,7 +219,7 @@ def test_a_second_call_makes_only_what_is_missing(tmp_path: Path) -> None:
 
 def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
     write_synthetic(tmp_path, small(slides=3))
-    with pytest.raises(AsmilError, match=r"seed: there 0, asked 5; choose|seed: there 0, asked 5\)"):
+    with pytest.raises(AsmilError, match="seed: there 0, asked 5"):
         write_synthetic(tmp_path, small(slides=3, seed=5))
 
 

@@ -52,7 +52,7 @@ def test_a_job_that_kills_its_workers_is_told_and_takes_no_other_with_it():
     outcomes = {outcome.job: outcome for outcome in engine.run(make_worker, jobs)}
     assert outcomes.keys() == set(jobs)
     guilty = outcomes.pop(("die", None))
-    assert guilty.error == "a worker process died (signal 9: killed; out of memory?)"
+    assert "signal 9" in guilty.error
     assert guilty.attempts == 2
     assert [outcome.error for outcome in outcomes.values()] == [None] * 10
     assert max(outcome.attempts for outcome in outcomes.values()) == 2
@@ -90,13 +90,13 @@ def test_a_broken_worker_is_replaced(tmp_path: Path):
 def test_a_result_that_cannot_be_sent_is_the_error_of_its_job():
     outcomes = list(LocalEngine(1).run(make_worker, [("unsendable", 0), ("double", 1)]))
     results = {outcome.job[0]: outcome for outcome in outcomes}
-    assert "the result cannot be sent: TypeError" in str(results["unsendable"].error)
+    assert "TypeError" in str(results["unsendable"].error)
     assert results["double"].result == 2
 
 
 def test_workers_that_die_while_they_start_end_the_run():
     engine = LocalEngine(2, note=lambda sentence: None)
-    with pytest.raises(AsmilError, match=r"died before it was ready \(signal 9: killed; out of memory\?\); try fewer"):
+    with pytest.raises(AsmilError, match="signal 9"):
         list(engine.run(make_dying, [("double", 1), ("double", 2)]))
 
 
@@ -108,7 +108,7 @@ def test_a_worker_that_cannot_be_replaced_leaves_the_work_to_the_others(tmp_path
     jobs = [("die_once", str(tmp_path / "once")), awaited, *[("linger", 0.2 + n / 1e3) for n in range(6)]]
     outcomes = list(engine.run(make_dying_later, jobs))
     assert [outcome.error for outcome in outcomes] == [None] * 8
-    assert notes[1] == "a worker could not be made, 1 go on without it: RuntimeError: the device is gone"
+    assert "RuntimeError: the device" in notes[1]
 
 
 def test_workers_have_their_device_and_their_threads(monkeypatch):
@@ -219,9 +219,9 @@ def test_a_script_without_a_guard_is_told_so(tmp_path: Path):
     run = python(str(tmp_path / "script.py"))
     _, told = run.communicate(timeout=PATIENCE_S)
     assert run.returncode == 1
-    assert 'a script that starts workers needs `if __name__ == "__main__":`' in told.splitlines()[-1]
+    assert "__main__" in told.splitlines()[-1]
 
 
 def test_no_worker_is_no_engine():
-    with pytest.raises(ValueError, match="at least one worker"):
+    with pytest.raises(ValueError, match="worker"):
         LocalEngine(0)

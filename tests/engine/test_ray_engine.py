@@ -115,7 +115,7 @@ def test_a_lost_node_costs_no_job(cluster, tmp_path: Path):
 
 @pytest.mark.heavy
 def test_a_cluster_that_is_too_small_is_told(cluster, monkeypatch):
-    with pytest.raises(AsmilError, match=r"no node of the Ray cluster offers 1 CPU and 7 GPU .* ask for less"):
+    with pytest.raises(AsmilError, match="1 CPU and 7 GPU"):
         list(RayEngine(gpus=7).run(make_worker, [("double", 1)]))
 
     class Noted(Exception):
@@ -125,7 +125,7 @@ def test_a_cluster_that_is_too_small_is_told(cluster, monkeypatch):
         raise Noted(sentence)
 
     monkeypatch.setattr(ray_fleet, "_NOTE_AFTER_S", 0.3)
-    with pytest.raises(Noted, match="all 1 workers wait for a place on the Ray cluster; each asks for 1 CPU and 7 GPU"):
+    with pytest.raises(Noted, match="1 CPU and 7 GPU"):
         list(RayEngine(workers=1, gpus=7, note=stop).run(make_worker, [("double", 1)]))
 
 

@@ -105,9 +105,7 @@ def test_settings_never_mix(tmp_path):
     write_slide(tmp_path / "slides" / "a.tif")
     run(tmp_path / "slides", tmp_path / "features")
     other = plan_for(tiling={**TILING, "overlap": 0.5})
-    with pytest.raises(
-        AsmilError, match=r"holds features with other settings \(tiling.overlap: there 0.0, asked 0.5\)"
-    ):
+    with pytest.raises(AsmilError, match=r"tiling.overlap: there 0.0, asked 0.5"):
         run(tmp_path / "slides", tmp_path / "features", other)
     (tmp_path / "features" / "extraction.yaml").unlink()
     told = run(tmp_path / "slides", tmp_path / "features", other)["a"].error
@@ -120,7 +118,7 @@ def test_a_file_of_another_tool_is_not_overwritten(tmp_path):
     (tmp_path / "features").mkdir()
     with h5py.File(tmp_path / "features" / "a.h5", "w") as file:
         file["features"] = np.zeros((3, 4), np.float32)
-    assert "not written by asmil extract" in run(tmp_path / "slides", tmp_path / "features")["a"].error
+    assert "asmil extract" in run(tmp_path / "slides", tmp_path / "features")["a"].error
 
 
 def test_a_40x_and_a_20x_scan_of_one_slide_give_the_same_features(tmp_path):
@@ -230,14 +228,14 @@ def test_white_and_black_tiles_are_dropped_when_asked(tmp_path):
     assert len(all_tiles) == 256
     assert 60 < len(some) < 160
     told = run(tmp_path / "slides", tmp_path / "none", plan_for(tissue=everything, tiling={**TILING, "black": 255.0}))
-    assert "filtered as white or black" in told["a"].error
+    assert "white or black" in told["a"].error
 
 
 def test_features_beyond_float16_are_refused_and_kept_as_float32(tmp_path):
     write_slide(tmp_path / "slides" / "a.tif", side_px=640)
     large = "tiny_encoder:Large"
     told = run(tmp_path / "slides", tmp_path / "half", plan_for(large))["a"].error
-    assert "not finite in float16; try --set dtype=float32" in told
+    assert "dtype=float32" in told
     assert run(tmp_path / "slides", tmp_path / "whole", plan_for(large, dtype="float32"))["a"].error is None
     assert float(stored(tmp_path / "whole" / "a.h5").features.max()) > 1e5
 
@@ -263,7 +261,7 @@ def test_weights_of_another_machine_are_refused(tmp_path, monkeypatch):
     write_slide(tmp_path / "slides" / "a.tif")
     plan = plan_for("tiny_encoder:Weighted")
     monkeypatch.setenv("TINY_WEIGHT", "2")
-    with pytest.raises(AsmilError, match="put the same file on every machine"):
+    with pytest.raises(AsmilError, match="same file"):
         run(tmp_path / "slides", tmp_path / "features", plan)
 
 

@@ -34,20 +34,20 @@ def test_two_of_microns_pixels_and_magnification_give_the_third(given, tile_um, 
 
 
 def test_contradicting_sizes_are_refused():
-    with pytest.raises(AsmilError, match=r"128 um in 256 px is 0\.5 um/px, but magnification 10 is 1"):
+    with pytest.raises(AsmilError, match=r"128 um .*256 px .*0\.5 um/px.*magnification 10"):
         tile_size(ENTRY, tile_um=128, tile_px=256, magnification=10)
-    with pytest.raises(AsmilError, match="magnification -2 is not positive"):
+    with pytest.raises(AsmilError, match="magnification -2"):
         tile_size(ENTRY, magnification=-2)
 
 
 def test_low_magnification_tiles_have_sixteen_pixels_at_1_25():
     assert parse_extraction({"lowres": 1.25}).lowres_px == 16
-    with pytest.raises(AsmilError, match="not smaller than the tiles"):
+    with pytest.raises(AsmilError, match="smaller"):
         parse_extraction({"lowres": 20})
 
 
 def test_unknown_settings_are_answered_with_the_nearest():
-    with pytest.raises(AsmilError, match=r"tiling\.overlapp.*did you mean 'overlap'"):
+    with pytest.raises(AsmilError, match=r"tiling\.overlapp.*'overlap'"):
         parse_extraction({"tiling": {"overlapp": 0.5}})
 
 
@@ -65,7 +65,7 @@ def test_the_users_resolution_is_for_slides_whose_table_gives_none():
     slides = [SlideFile("a", REPOSITORY, 0.25), SlideFile("b", REPOSITORY)]
     assert [slide.mpp for slide in with_mpp(slides, 0.5)] == [0.25, 0.5]
     assert [slide.mpp for slide in with_mpp(slides, None)] == [0.25, None]
-    with pytest.raises(AsmilError, match="--mpp 0 is not a positive number"):
+    with pytest.raises(AsmilError, match="--mpp 0"):
         with_mpp(slides, 0)
 
 

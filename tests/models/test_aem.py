@@ -156,9 +156,9 @@ def test_official_tensors_are_aem_where_a_weight_is_given():
 
 
 def test_refusals():
-    with pytest.raises(AsmilError, match=r"model\.inner = 10 cannot be shared out over model\.heads = 8"):
+    with pytest.raises(AsmilError, match=r"model\.inner = 10 .*model\.heads = 8"):
         make("mha", inner=10)
-    with pytest.raises(AsmilError, match=r"model\.base = dsmil reads the features as they are"):
+    with pytest.raises(AsmilError, match=r"model\.base = dsmil"):
         make("dsmil", mil_dropout=2)
 
 

@@ -114,7 +114,7 @@ def test_head_convolution_is_a_grouped_convolution_along_the_heads(heads, kernel
         values.permute(2, 0, 1).unsqueeze(0), weight, padding=((kernel - 1) // 2, 0), groups=heads
     )
     torch.testing.assert_close(layer(values), expected[0].permute(1, 2, 0))
-    with pytest.raises(AsmilError, match="multiple of the 3 heads"):
+    with pytest.raises(AsmilError, match="3 heads"):
         HeadConvolution(3, 16, 33)
 
 
@@ -154,9 +154,9 @@ def test_given_weights_are_all_of_the_matrix():
     expected = torch.tensor([[0.0, 0.5, 0.0], [0.25, 0.0, 2.0], [0.0, 0.0, 0.0]])
     torch.testing.assert_close(dense(bag.extras["adjacency"], 3), expected)
     assert model(bag).extras["neighbor_scores"][2] == 0
-    with pytest.raises(AsmilError, match="slide-q: 2 edge weights for 3 edges"):
+    with pytest.raises(AsmilError, match=r"slide-q: 2 .*3 edges"):
         model.prepare(Bag(features, id="slide-q", extras={"edges": edges, "edge_weights": weights[:2]}))
-    with pytest.raises(AsmilError, match="slide-x: CAMIL needs the coordinates"):
+    with pytest.raises(AsmilError, match="slide-x: CAMIL"):
         model.prepare(Bag(features, id="slide-x"))
 
 
@@ -206,7 +206,7 @@ def test_a_long_bag_in_chunks_is_the_same(monkeypatch):
 
 
 def test_heads_that_do_not_fit_are_refused():
-    with pytest.raises(AsmilError, match="width of 30 cannot be split into 4 heads"):
+    with pytest.raises(AsmilError, match=r"30 .*4 heads"):
         make(inner=30)
 
 

@@ -147,7 +147,7 @@ def test_streamed_output_draws_the_same_maps():
 
 
 def test_one_output_is_refused():
-    with pytest.raises(AsmilError, match="needs an output for every class, at least two"):
+    with pytest.raises(AsmilError, match="class"):
         build("clam_sb", 9, 1)
 
 

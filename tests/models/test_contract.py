@@ -178,13 +178,13 @@ def test_order_of_the_tiles(name):
 
 def test_empty_and_broken_bags_are_refused_by_name(name):
     model = make(name)
-    with pytest.raises(AsmilError, match="slide-0: the bag has no tiles"):
+    with pytest.raises(AsmilError, match="slide-0"):
         model(make_bag(0))
     features = make_bag().features
     features[3, 5] = float("nan")
-    with pytest.raises(AsmilError, match=r"slide-x: 1 of 30 tiles hold NaN.*tile 3"):
+    with pytest.raises(AsmilError, match=r"slide-x: 1 of 30 .*tile 3"):
         model(Bag(features, id="slide-x"))
-    with pytest.raises(AsmilError, match="slide-w: its tiles have 7 features, the model was built for 24"):
+    with pytest.raises(AsmilError, match=r"slide-w: .*7 features.*24"):
         model(Bag(torch.zeros(4, 7), id="slide-w"))
     with pytest.raises(AsmilError, match="takes a Bag"):
         model(features)

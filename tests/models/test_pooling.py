@@ -106,7 +106,7 @@ def test_heat_map_is_the_probability_of_the_predicted_class():
     output = model(bag)
     probabilities = torch.softmax(output.instance_logits, dim=1)
     torch.testing.assert_close(model.heatmap(output), probabilities[:, int(output.logits.argmax())])
-    with pytest.raises(AsmilError, match="no heat map 'attention'; it has 'probability'"):
+    with pytest.raises(AsmilError, match=r"'attention'.*'probability'"):
         model.heatmap(output, "attention")
     single = build("mean_pooling", 16, 1).eval()
     output = single(bag)
@@ -145,7 +145,7 @@ def test_official_mean_and_max_are_told_apart_by_the_mode(last):
     f = f + state[f"{last}.bias"]
     torch.testing.assert_close(official.load(state, {"mode": "mean"})(Bag(x)).logits, f.mean(dim=0))
     torch.testing.assert_close(official.load(state, {"mode": "max"})(Bag(x)).logits, f.max(dim=0).values)
-    with pytest.raises(AsmilError, match="mean and max pooling have the same tensors; say which"):
+    with pytest.raises(AsmilError, match="'mode'"):
         official.load(state)
 
 

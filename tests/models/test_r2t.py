@@ -187,14 +187,14 @@ def test_inference_in_blocks_of_windows_is_the_same():
 
 def test_other_widths_and_heads():
     assert build("r2t", WIDTH, 2).embedding.width == 512
-    with pytest.raises(AsmilError, match=r"width 20 cannot be shared out over model\.heads = 8"):
+    with pytest.raises(AsmilError, match=r"width 20 .*model\.heads = 8"):
         build("r2t", WIDTH, 2, inner=20)
-    with pytest.raises(AsmilError, match=r"width 16 cannot be shared out over model\.crmsa_heads = 3"):
+    with pytest.raises(AsmilError, match=r"width 16 .*model\.crmsa_heads = 3"):
         make(crmsa_heads=3)
 
 
 def test_even_kernels_are_refused():
-    with pytest.raises(AsmilError, match=r"model\.epeg_k = 14: an even kernel has no middle; choose 13 or 15"):
+    with pytest.raises(AsmilError, match=r"model\.epeg_k = 14.*13 or 15"):
         make(epeg_k=14)
 
 
@@ -237,7 +237,7 @@ def test_absent_words_mean_the_defaults_of_the_official_class():
 def test_a_missing_layer_is_named():
     state = official_state(make())
     del state["online_encoder.cr_msa.attn.attn.qkv.weight"]
-    with pytest.raises(AsmilError, match=r"looks like r2t but lacks online_encoder\.cr_msa\.attn\.attn\.qkv\.weight"):
+    with pytest.raises(AsmilError, match=r"r2t.*online_encoder\.cr_msa\.attn\.attn\.qkv\.weight"):
         official.load(state, {})
 
 

@@ -230,7 +230,7 @@ def test_heatmap_of_a_training_pass_is_refused():
     output = model(make_bag(5))
     assert output.extras == {}
     assert model.heatmap(output, "scores").shape == (5,)
-    with pytest.raises(AsmilError, match=r"eval mode only; call model\.eval\(\)"):
+    with pytest.raises(AsmilError, match=r"model\.eval\(\)"):
         model.heatmap(output)
 
 
@@ -242,16 +242,16 @@ def test_dropout_is_active_in_training_only():
 
 
 def test_widths_that_do_not_fit_are_refused():
-    with pytest.raises(AsmilError, match=r"width 20 cannot be split into model\.heads = 8"):
+    with pytest.raises(AsmilError, match=r"width 20 .*model\.heads = 8"):
         TransMIL(WIDTH, 2, TransMILConfig(inner=20))
-    with pytest.raises(AsmilError, match=r"width 9 have no half .* model\.landmarks"):
+    with pytest.raises(AsmilError, match=r"width 9 .*model\.landmarks"):
         TransMIL(WIDTH, 2, TransMILConfig(inner=9, heads=3))
     assert TransMIL(WIDTH, 2, TransMILConfig(inner=9, heads=3, landmarks=4))(make_bag(4)).logits.shape == (2,)
-    with pytest.raises(AsmilError, match="width of 10 cannot be split into 4 heads"):
+    with pytest.raises(AsmilError, match=r"10 .*4 heads"):
         NystromAttention(10, 4, 8)
     with pytest.raises(AsmilError, match="landmarks = 0"):
         NystromAttention(8, 4, 0)
-    with pytest.raises(AsmilError, match="residual_kernel = 4: it must be odd"):
+    with pytest.raises(AsmilError, match="residual_kernel = 4"):
         NystromAttention(8, 4, 8, residual_kernel=4)
 
 
@@ -275,5 +275,5 @@ def test_official_tensors(config, landmarks):
     assert loaded.layer1.attention.heads == 2
     torch.testing.assert_close(loaded(bag).logits, model(bag).logits)
     del tensors["layer2.norm.weight"]
-    with pytest.raises(AsmilError, match=r"looks like transmil but lacks layer2\.norm\.weight"):
+    with pytest.raises(AsmilError, match=r"layer2\.norm\.weight"):
         official.load(tensors)

@@ -87,7 +87,7 @@ def test_pen_marks_are_left_out(ink: tuple[int, int, int]) -> None:
     found = auto_tissue(ArraySlide(pixels))
     assert not (found.mask & (stroke > 0)).any()
     assert iou(found.mask, ellipse_truth(pixels.shape, ((200, 200), (150, 90))) & (stroke == 0)) > 0.85
-    assert "pen marks left out" in found.notes[0]
+    assert "pen marks" in found.notes[0]
     if max(ink) > 100:
         kept = auto_tissue(ArraySlide(pixels), TissueConfig(pen=False))
         assert (kept.mask & (stroke > 0)).sum() > 0.9 * stroke.sum()
@@ -171,7 +171,7 @@ def test_fluorescence_is_said_to_be_none_of_ours() -> None:
     pixels = np.zeros((300, 300, 3), dtype=np.uint8)
     ellipse(pixels, (150, 150), (60, 60), (0, 10, 140))
     found = auto_tissue(ArraySlide(pixels))
-    assert "dark background: fluorescence, not H&E" in found.notes
+    assert any("fluorescence" in note for note in found.notes)
     assert iou(found.mask, ellipse_truth(pixels.shape, ((150, 150), (60, 60)))) > 0.9
 
 

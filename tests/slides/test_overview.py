@@ -53,9 +53,9 @@ def test_mpp_needs_a_resolution(tmp_path):
     path = write_slide(tmp_path / "a.tif", smooth_image(200, 200), mpp=None)
     with open_slide(path) as image:
         assert read_overview(image, max_side=50).downsample == (4, 4)
-        with pytest.raises(AsmilError, match="slide 'a' does not tell its resolution"):
+        with pytest.raises(AsmilError, match="slide 'a'"):
             read_overview(image, mpp=8.0)
-        with pytest.raises(ValueError, match="mpp or max_side"):
+        with pytest.raises(ValueError, match="max_side"):
             read_overview(image)
 
 

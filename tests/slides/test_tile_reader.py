@@ -188,7 +188,7 @@ def test_an_unreadable_tile_is_named(tmp_path):
     with open_slide(path) as image:
         reader = TileReader(image, 64, 64)
         reader.read(coords_of((200, 200)))
-        with pytest.raises(AsmilError, match=r"a\.tif: the pixels at \(10, 20\)"):
+        with pytest.raises(AsmilError, match=r"a\.tif: .*\(10, 20\)"):
             reader.read(coords_of((200, 200), (10, 20)))
 
 

@@ -161,7 +161,7 @@ def test_the_side_at_level_0(mpp, side):
 
 def test_a_slide_coarser_than_its_tiles_is_refused_unless_allowed():
     coarse = Resolution(0.99, 1.01, "openslide")
-    with pytest.raises(AsmilError, match=r"slide a: it has 1 um/px \(openslide\).*tiling.tile_um=256.*enlarge=true"):
+    with pytest.raises(AsmilError, match=r"slide a: .*1 um/px.*tiling.tile_um=256.*enlarge=true"):
         tile_side_level0(TilingConfig(), coarse, "slide a")
     assert tile_side_level0(TilingConfig(enlarge=True), coarse, "slide a") == 128
     assert tile_side_level0(TilingConfig(tile_um=256), coarse, "slide a") == 256

@@ -71,14 +71,14 @@ def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
     lacking = published("uni")
     del lacking["blocks.1.ls2.gamma"]
     save_file(lacking, tmp_path / "uni.safetensors")
-    with pytest.raises(AsmilError, match=r"uni\.safetensors: does not fit encoder uni: it lacks blocks\.1\.ls2\.gamma"):
+    with pytest.raises(AsmilError, match=r"uni\.safetensors.*blocks\.1\.ls2\.gamma"):
         load("uni", tmp_path / "uni.safetensors")
     save_file(published("uni"), tmp_path / "timm.safetensors")
-    with pytest.raises(AsmilError, match="does not fit encoder phikon: it lacks cls_token"):
+    with pytest.raises(AsmilError, match=r"phikon.*cls_token"):
         load("phikon", tmp_path / "timm.safetensors")
     misshapen = published("plip") | {"vision_model.embeddings.position_embedding.weight": torch.zeros(5, 48)}
     save_file(misshapen, tmp_path / "plip.safetensors")
-    with pytest.raises(AsmilError, match="pos_embed of 1 x 5 x 48 instead of 1 x 17 x 48"):
+    with pytest.raises(AsmilError, match=r"pos_embed.*1.*5.*48.*1.*17.*48"):
         load("plip", tmp_path / "plip.safetensors")
 
 

@@ -58,12 +58,12 @@ def test_a_wrong_setting_is_named_with_the_nearest(assignment, message):
 
 
 def test_method_and_preset_are_no_settings():
-    with pytest.raises(AsmilError, match="choose it with --method"):
+    with pytest.raises(AsmilError, match="--method"):
         resolve("asmil", changes={"method": "abmil"})
 
 
 def test_unknown_methods_and_presets_are_named_with_the_nearest():
-    with pytest.raises(AsmilError, match="unknown method 'asml': did you mean 'asmil'"):
+    with pytest.raises(AsmilError, match=r"'asml'.*'asmil'"):
         resolve("asml")
-    with pytest.raises(AsmilError, match="asmil has no preset 'relased': did you mean 'released'"):
+    with pytest.raises(AsmilError, match=r"'relased'.*'released'"):
         resolve("asmil", "relased")

@@ -159,9 +159,9 @@ def test_early_stopping_ends_after_epochs_without_gain():
 
 
 def test_early_stopping_without_validation_is_refused():
-    with pytest.raises(AsmilError, match=r"early_stopping needs validation slides"):
+    with pytest.raises(AsmilError, match="early_stopping"):
         trainer(early_stopping=2).fit(labeled(), None)
-    with pytest.raises(AsmilError, match=r"early_stopping stops by validation data, but select: last"):
+    with pytest.raises(AsmilError, match=r"early_stopping .*select"):
         trainer(early_stopping=2, select="last")
 
 
@@ -174,7 +174,7 @@ def test_class_weights_scale_the_loss_of_a_slide():
 
 
 def test_a_loss_that_is_not_finite_names_the_slide():
-    with pytest.raises(AsmilError, match=r"no longer finite \(epoch 1, slide s\d+\); lower training.lr"):
+    with pytest.raises(AsmilError, match=r"epoch 1, slide s\d+.*training.lr"):
         trainer(epochs=2, lr=1e30).fit(labeled(), None)
 
 

@@ -250,10 +250,10 @@ def test_a_wrong_grid_is_told_before_there_is_a_folder(manifest, tmp_path, grid,
 
 @pytest.mark.parametrize("nested", [{"folds": 2}, {"grid": {"training.lr": [1]}}, {"folds": 1, "grid": {"a": [1]}}])
 def test_inner_folds_and_a_grid_belong_together(nested):
-    with pytest.raises(AsmilError, match=r"belong together|two inner folds or more"):
+    with pytest.raises(AsmilError, match=r"together|inner folds"):
         resolve("abmil", changes={"nested": nested})
 
 
 def test_another_grid_is_not_gone_on_with(nested_run, manifest):
-    with pytest.raises(AsmilError, match="holds a run with other settings"):
+    with pytest.raises(AsmilError, match="other settings"):
         train_run(manifest, nested_run.path, config({"model.inner": [8, 16]}, folds=2))

@@ -91,7 +91,7 @@ def test_validation_slides_are_not_looked_at_twice(small_cohort, tmp_path, monke
 
 
 @pytest.mark.parametrize("method", ["asmil", "dtfd", "mhim", "hdmil", "acmil", "transmil"])
-def test_recording_does_not_change_what_is_trained(small_cohort, tmp_path, method):
+def test_recording_does_not_change_what_is_trained(small_cohort, tmp_path, method, whole_checkpoints):
     short = {"training": {"epochs": 1, "lr": 1e-3}}
     _, with_record = train(small_cohort, tmp_path / "a", method, **short, record={"attention": 2, "every": 3})
     _, without = train(small_cohort, tmp_path / "b", method, **short, record={"attention": "none"})
@@ -189,7 +189,7 @@ def test_a_broken_file_is_named(tmp_path, small_cohort):
     _, training = train(small_cohort, tmp_path / "run")
     file = training / "attention.h5"
     file.write_bytes(file.read_bytes()[:300])
-    with pytest.raises(AsmilError, match=r"attention\.h5: the recorded attention cannot be read"):
+    with pytest.raises(AsmilError, match=r"attention\.h5"):
         read_attention(training)
     shutil.rmtree(training)
     assert read_attention(training) is None

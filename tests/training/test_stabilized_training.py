@@ -101,8 +101,8 @@ def test_any_combination_is_noted_part_by_part(small_cohort, tmp_path):
     [
         ("mean_pooling", {"stabilizers": {"entropy": {"weight": 1}}}, "mean_pooling has no attention scores"),
         ("mean_pooling", {"attention": {"normalizer": "nsf"}}, "has no attention"),
-        ("aem", {"stabilizers": {"entropy": {"weight": 1}}}, "of its own; weigh it with model.weight"),
-        ("mhim", {"stabilizers": {"features": {"weight": 1}}}, "weigh it with model.consistency_weight"),
+        ("aem", {"stabilizers": {"entropy": {"weight": 1}}}, "model.weight"),
+        ("mhim", {"stabilizers": {"features": {"weight": 1}}}, "model.consistency_weight"),
         (
             "abmil",
             {"stabilizers": {"temporal": {"weight": 1}}, "data": {"max_tiles": 5}},

@@ -22,7 +22,7 @@ from asmil.errors import AsmilError, AsmilWarning
 from asmil.text_table import is_table
 from asmil.training.prediction import RunPredictor
 
-FEATURE_FILES = (".h5", ".hdf5", ".pt", ".npy", ".npz")
+FEATURE_FILES = (".h5", ".hdf5", ".pt", ".npy", ".npz", ".h5ad")
 MOST_NAMED = 5
 
 
@@ -33,7 +33,7 @@ class ImageOptions:
     keep_features: the folder for their features; None: a temporary one
     mpp: microns per level-0 pixel; overrides the files
     weights: file of the encoder's weights
-    encoder: confirms the run's encoder where it is code, `module:callable`
+    encoder: confirms the run's encoder if it is code, `module:callable`
     """
 
     keep_features: Path | None = None
@@ -56,7 +56,7 @@ def are_images(path: Path, columns: ColumnMapping | None = None) -> bool:
 
 
 def patients_of(slides: Path, columns: ColumnMapping | None = None) -> dict[str, str]:
-    """The patient of each slide of a table, where it names one."""
+    """The patient of each slide of a table, if it names one."""
     if not is_table(slides) or not slides.is_file():
         return {}
     return {row["slide"]: row["patient"] for row in read_table(slides, columns).rows if row.get("patient")}
@@ -76,7 +76,7 @@ def extracted_slides(names: Sequence[str], folder: Path, patients: Mapping[str, 
 
 
 def readable_units(units: Sequence[Unit], item_timeout_s: float | None = 0.0) -> tuple[list[Unit], list[str]]:
-    """The slides (or patients) whose feature files can all be read, and what is wrong with the others."""
+    """The slides (or patients) whose feature files can all be read, and the errors of the others."""
     slides = [slide for unit in units for slide in unit.slides]
     found = inspect_slides(slides, item_timeout_s=item_timeout_s)
     wrong = {slide.slide: str(info) for slide, info in found if isinstance(info, AsmilError)}
@@ -120,7 +120,7 @@ def _slides_of(
     images: ImageOptions,
     stack: ExitStack,
 ) -> tuple[list[Slide], list[str]]:
-    """The slides of a source, and what is wrong with those that cannot be used."""
+    """The slides of a source, and the errors of those that cannot be used."""
     if isinstance(source, Cohort):
         return list(source.slides), []
     path = Path(source)

@@ -108,7 +108,7 @@ def distinct_tiles(features: Tensor) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class SlideDependence:
-    """The verdicts on a slide; `distinct` has those on its distinct tiles, if they were asked for."""
+    """The verdicts on a slide; `distinct` has those on its distinct tiles, if requested."""
 
     slide: str
     dtype: str
@@ -156,7 +156,7 @@ class Share:
 
 @dataclass(frozen=True)
 class CohortDependence:
-    """The verdicts on all slides that could be read, and the problems of the others."""
+    """The verdicts on all readable slides, and the problems of the others."""
 
     slides: tuple[SlideDependence, ...]
     problems: tuple[Problem, ...]
@@ -166,7 +166,7 @@ class CohortDependence:
         return share_of([slide.verdicts[form] for slide in self.slides])
 
     def distinct_share(self, form: Form) -> Share:
-        """The share of slides whose distinct tiles are dependent; of no slide if that was not asked for."""
+        """The share of slides whose distinct tiles are dependent; zero slides if that was not requested."""
         return share_of([slide.distinct[form] for slide in self.slides if slide.distinct is not None])
 
 
@@ -190,7 +190,7 @@ def cohort_dependence(
 ) -> CohortDependence:
     """The verdict on every slide of a manifest; of bags that their size decides only the header is read.
 
-    deduplicate: also judge the distinct tiles of every slide, for which all features are read
+    deduplicate: also test the distinct tiles of every slide, which reads all features
     progress: called with the slides looked at and the number of all
     """
     cohort, problems = read_manifest(manifest, features, kind=None)

@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from asmil.arrays import Floats32, Integers
 from asmil.cohort.bag import LARGEST_FEATURE
 from asmil.errors import AsmilError
-
-Floats = NDArray[np.float32]
-Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -29,7 +27,7 @@ class BagSet:
 
     name: str
     path: Path
-    features: Floats
+    features: Floats32
     bag: Integers
     label: Integers
 
@@ -43,7 +41,7 @@ class BagSet:
         """D."""
         return int(self.features.shape[1])
 
-    def bags(self) -> list[Floats]:
+    def bags(self) -> list[Floats32]:
         """The instances of every bag, n x D each."""
         return np.split(self.features, np.flatnonzero(np.diff(self.bag)) + 1)
 
@@ -104,11 +102,11 @@ def _names(path: Path, bag_names: ArrayLike) -> NDArray[Any]:
     if names.dtype == object:
         names = names.astype(str)
     if names.dtype.kind not in "iufbUS" or (names.dtype.kind == "f" and not np.isfinite(names).all()):
-        raise AsmilError(f"{path}: its bags are named by {names.dtype} values that are no names; give numbers or texts")
+        raise AsmilError(f"{path}: its bags are named by {names.dtype} values; give numbers or texts")
     return names
 
 
-def _numbers(path: Path, features: ArrayLike) -> Floats:
+def _numbers(path: Path, features: ArrayLike) -> Floats32:
     values = np.asarray(features)
     if values.ndim != 2 or not values.size or values.dtype.kind not in "fiub":
         raise AsmilError(
@@ -122,7 +120,7 @@ def _numbers(path: Path, features: ArrayLike) -> Floats:
     if len(wrong):
         row, column = wrong[0] + 1
         raise AsmilError(
-            f"{path}: row {row}, feature {column} is no finite number up to {LARGEST_FEATURE:g}; repair or leave out "
-            "that row"
+            f"{path}: row {row}, feature {column} is not a finite number up to {LARGEST_FEATURE:g}; repair "
+            "or leave out that row"
         )
     return values

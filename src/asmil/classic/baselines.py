@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.svm import SVC
 
-from asmil.classic.bag_set import BagSet, Integers
+from asmil.arrays import Integers
+from asmil.classic.bag_set import BagSet
 from asmil.classic.folds import scaled
 
 Scores = NDArray[np.float64]
@@ -32,7 +33,7 @@ class Baseline:
 
 
 def mi_svm(bag_set: BagSet, train: Integers, test: Integers, seed: int) -> Scores:
-    """Like MI-SVM (Andrews et al., 2002): a positive bag is stood for by the instance that scores highest.
+    """Like MI-SVM (Andrews et al., 2002): a positive bag is represented by its highest-scoring instance.
 
     It begins with the mean of each positive bag, and ends when the choice of instances no longer changes, or after 20
     rounds. All instances of negative bags are negative. A bag scores as its highest instance; above 0 it is positive.

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.model_selection import StratifiedKFold, StratifiedShuffleSplit
 
-from asmil.classic.bag_set import BagSet, Floats, Integers
+from asmil.arrays import Floats32, Integers
+from asmil.classic.bag_set import BagSet
 from asmil.errors import AsmilError
 
 INNER_SHARE = 1 / 9
@@ -40,7 +41,7 @@ def make_folds(bag_set: BagSet, n_folds: int, seed: int) -> list[Fold]:
     return [_with_inner_split(bag_set, train, test, seed) for train, test in outer.split(bag_set.label, bag_set.label)]
 
 
-def scaling(bag_set: BagSet, bags: Integers) -> tuple[Floats, Floats]:
+def scaling(bag_set: BagSet, bags: Integers) -> tuple[Floats32, Floats32]:
     """Mean and standard deviation of the instances of some bags, D each; a constant column gets an infinite one.
 
     (x - mean) / sd is then 0 in such a column, in bags that were not looked at too.

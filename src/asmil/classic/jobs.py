@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 
 from asmil.arithmetic import exact_arithmetic
-from asmil.classic.bag_set import BagSet, Integers
+from asmil.arrays import Integers
+from asmil.classic.bag_set import BagSet
 from asmil.classic.baselines import BASELINES
 from asmil.classic.folds import Fold, make_folds, scaling
 from asmil.classic.rules import RuleResult, joined_result, read_rules

@@ -1,4 +1,4 @@
-"""The leak check: a column that alone predicts the label is a label, not a feature."""
+"""The leak check: a column that predicts the label on its own is a label, not a feature."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ def refuse_leaks(bag_set: BagSet) -> ColumnScores:
     scores = column_scores(bag_set)
     if not scores.suspects:
         return scores
-    told = "; ".join(
+    described = "; ".join(
         f"column {column + 1} of {bag_set.n_features}: {scores.per_instance[column]:.3f} per instance, "
         f"{scores.per_bag[column]:.3f} per bag"
         for column in scores.suspects[:_SHOWN]
     )
     more = f"; and {len(scores.suspects) - _SHOWN} more" if scores.suspects[_SHOWN:] else ""
     raise AsmilError(
-        f"{bag_set.path}: a column alone predicts the label, so it is the label or made from it ({told}{more}; "
+        f"{bag_set.path}: a column alone predicts the label, so it is the label or made from it ({described}{more};  "
         f"the limit is {LIMIT}); take it out of the file, or give --drop-last-column if it is the last"
     )
 

@@ -1,4 +1,4 @@
-"""Reads a MATLAB file into plain arrays, as a program of its own: damaged files can crash SciPy's reader.
+"""Reads a MATLAB file into plain arrays, in a separate process: damaged files can crash SciPy's reader.
 
     python mat_reader.py FILE.mat ARRAYS.npz
 
@@ -25,7 +25,7 @@ FORMS = (
 
 
 class UnusableFile(Exception):
-    """The file was read, but is no benchmark set."""
+    """The file was read, but is not a benchmark set."""
 
 
 def read_arrays(path: str) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def read_arrays(path: str) -> dict[str, Any]:
 
 
 def main(path: str, out: str) -> int:
-    """Read one file and write its arrays; whatever goes wrong is one line."""
+    """Read one file and write its arrays; every error is one line."""
     try:
         arrays: dict[str, Any] = {name: np.asarray(value) for name, value in read_arrays(path).items()}
         for name, values in arrays.items():
@@ -55,9 +55,9 @@ def main(path: str, out: str) -> int:
     except UnusableFile as error:
         print(error)
     except NotImplementedError:
-        print("it is a version 7.3 .mat file; write it anew with save(..., '-v7')")
+        print("it is a version 7.3 .mat file; write it again with save(..., '-v7')")
     except Exception as error:  # noqa: BLE001 - SciPy fails on damaged files in any way it likes
-        print(f"it cannot be read as a .mat file ({' '.join(str(error).split())}); write it anew with '-v7'")
+        print(f"it cannot be read as a .mat file ({' '.join(str(error).split())}); write it again with '-v7'")
     else:
         return 0
     return REFUSED

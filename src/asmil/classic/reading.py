@@ -37,7 +37,7 @@ def find_sets(paths: Iterable[Path]) -> list[Path]:
 
 
 def read_set(path: Path) -> BagSet:
-    """A set from one file; text is told by its first line, whatever the file is called."""
+    """A set from one file; the format of text is recognized by its first line, not by the file name."""
     suffix = path.suffix.lower()
     if suffix == ".npz":
         return read_npz_set(path)
@@ -49,10 +49,10 @@ def read_set(path: Path) -> BagSet:
 
 
 def _first_line(path: Path) -> str:
-    """The first line that says something, less its comment."""
+    """The first line that is not empty, without its comment."""
     with path.open(encoding="utf-8", errors="replace") as lines:
-        told = (line.partition("#")[0].strip() for line in lines)
-        return next(islice((line for line in told if line), 1), "")
+        stripped = (line.partition("#")[0].strip() for line in lines)
+        return next(islice((line for line in stripped if line), 1), "")
 
 
 def _in_folder(folder: Path) -> list[Path]:
@@ -70,30 +70,30 @@ def _existing(path: Path) -> Path:
 
 
 def read_npz_set(path: Path) -> BagSet:
-    """An archive with `features` (N x D), `bag` (N) and `label` (one a bag, or one an instance)."""
+    """An archive with `features` (N x D), `bag` (N) and `label` (one per bag or per instance)."""
     try:
         arrays = read_npz(path, ("features", "bag", "label"))
     except DAMAGED_NUMPY as error:
         reason = " ".join(str(error).split())
-        raise AsmilError(f"{path}: it cannot be read as .npz ({reason}); write it anew with numpy.savez") from None
+        raise AsmilError(f"{path}: it cannot be read as .npz ({reason}); write it again with numpy.savez") from None
     missing = {"features", "bag", "label"} - arrays.keys()
     if missing:
         raise AsmilError(
             f"{path}: it has no {' and no '.join(sorted(missing))}; an .npz needs features (instances x features), "
-            "bag (the bag of every instance) and label (one a bag)"
+            "bag (the bag of every instance) and label (one per bag)"
         )
     return from_arrays(path, arrays)
 
 
 def from_arrays(path: Path, arrays: Mapping[str, Any]) -> BagSet:
-    """A set from `features`, `bag` and `label`; labels of bags are told from labels of instances by their number."""
+    """A set from `features`, `bag` and `label`; their number decides if labels are of bags or instances."""
     bag, label = np.asarray(arrays["bag"]).reshape(-1), np.asarray(arrays["label"]).reshape(-1)
     if len(label) != len(bag):
         names = np.unique(bag) if bag.dtype.kind in "iu" else bag[:0]
         if len(names) != len(label) or not len(names) or names[0] != 0 or names[-1] != len(label) - 1:
             raise AsmilError(
                 f"{path}: {len(label)} labels fit neither {len(bag)} instances nor {len(names)} bags numbered from 0; "
-                "give one label a bag, in the order of the numbers in bag"
+                "give one label per bag, in the order of the numbers in bag"
             )
         label = label[bag]
     return make_bag_set(path, arrays["features"], bag, label)
@@ -104,22 +104,22 @@ TIMEOUT_S = 300.0
 
 
 def read_mat(path: Path) -> BagSet:
-    """A .mat file of one of the three forms in `mat_reader.FORMS`, read in a process of its own."""
+    """A .mat file of one of the three forms in `mat_reader.FORMS`, read in a separate process."""
     with TemporaryDirectory(prefix="asmil-mat-") as folder:
         out = Path(folder) / "arrays.npz"
-        # -P: no module beside the program, or in the working folder, is taken for one of SciPy's
+        # -P: no module beside the program, or in the working folder, is mistaken for one of SciPy's
         command = [sys.executable, "-P", "-X", "utf8", str(READER), str(path.absolute()), str(out)]
         try:
             ended = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False, encoding="utf-8")
         except subprocess.TimeoutExpired:
             raise AsmilError(
-                f"{path}: it cannot be read as a .mat file within {TIMEOUT_S:g} s; write it anew with '-v7'"
+                f"{path}: it cannot be read as a .mat file within {TIMEOUT_S:g} s; write it again with '-v7'"
             ) from None
         if ended.returncode == mat_reader.REFUSED:
             raise AsmilError(f"{path}: {ended.stdout.strip()}")
         if ended.returncode != 0:
             raise AsmilError(
                 f"{path}: it cannot be read as a .mat file (its reader ended with code {ended.returncode}: the file is "
-                "damaged); write it anew with '-v7'"
+                "damaged); write it again with '-v7'"
             )
         return from_arrays(path, read_npz(out))

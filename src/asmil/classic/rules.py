@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from asmil.classic.bag_set import Integers
+from asmil.arrays import Integers
 from asmil.classic.folds import Fold
 from asmil.tasks.metrics import accuracy, cross_entropy, macro_auc, predicted_classes
 
@@ -22,11 +22,11 @@ RULES = {
 
 @dataclass(frozen=True)
 class RuleResult:
-    """What one rule says of one seed.
+    """The result of one rule for one seed.
 
     folds: accuracy of every fold
     auc: over all bags, each scored by the model that did not see it
-    epochs: the epoch (from 1) that each fold was read at; empty where there are none
+    epochs: the epoch (from 1) used for each fold; empty if there are none
     """
 
     folds: list[float]

@@ -1,4 +1,4 @@
-"""All jobs of a benchmark, on whatever engine; what is done is not done again."""
+"""All jobs of a benchmark, on any engine; finished jobs are not repeated."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Done:
 
     @property
     def name(self) -> str:
-        """The job in words."""
+        """A description of the job."""
         return f"{self.job.contender.name} on {self.job.set_name}, seed {self.job.seed}"
 
 
@@ -50,7 +50,7 @@ def make_jobs(
 
 
 def run_jobs(jobs: Sequence[Job], sets: Mapping[str, BagSet], engine: Engine) -> Iterator[Done]:
-    """The jobs as they end, first those that were done before; a job that fails does not stop the others."""
+    """The jobs as they end, first those of earlier calls; a job that fails does not stop the others."""
     waiting = []
     for job in jobs:
         result = _done_before(job, sets[job.set_name])

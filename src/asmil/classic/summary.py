@@ -1,4 +1,4 @@
-"""From the results of jobs to one report: means, spreads, and the printed figures beside them."""
+"""From the results of jobs to one report: means, spreads, and the published figures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from asmil.version import __version__
 
 
 def describe_set(bag_set: BagSet, scores: ColumnScores) -> dict[str, Any]:
-    """What a reader must know of a set, with the column that predicts the label best."""
+    """The facts about a set, with the column that predicts the label best."""
     sizes = np.bincount(bag_set.bag)
     best = scores.best
     return {
@@ -35,7 +35,7 @@ def describe_set(bag_set: BagSet, scores: ColumnScores) -> dict[str, Any]:
 
 
 def summarize(results: Iterable[Mapping[str, Any]], rules: Sequence[str]) -> list[dict[str, Any]]:
-    """One entry a set, method and rule: mean and spread over all folds of all seeds, and the seeds one by one."""
+    """One entry per set, method and rule: mean and spread over all folds of all seeds, and the seeds one by one."""
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for result in results:
         groups.setdefault((result["set"], result["name"]), []).append(result)

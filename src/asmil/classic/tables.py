@@ -24,7 +24,7 @@ def accuracy_table(report: Report, rule: str) -> str:
 
 
 def seed_table(report: Report, rule: str) -> str:
-    """The least and the largest mean of a seed, methods x sets."""
+    """The lowest and highest mean of a seed, methods x sets."""
     return _methods_by_sets(report, rule, lambda entry: f"{min(entry['per_seed']):.3f}–{max(entry['per_seed']):.3f}")
 
 
@@ -48,7 +48,7 @@ def set_table(report: Report) -> str:
         "bags (positive)",
         "instances",
         "features",
-        "instances a bag",
+        "instances per bag",
         "best column: per instance, per bag",
     ]
     rows = []
@@ -69,12 +69,12 @@ def set_table(report: Report) -> str:
 
 
 def results_section(report: Report) -> str:
-    """All tables with their headings, as they stand in `classic.md`."""
+    """All tables with their headings, as in `classic.md`."""
     parts = ["## The sets", set_table(report)]
     for rule in rules_of(report):
         parts += [f"## `{rule}`: {RULES[rule]}", accuracy_table(report, rule)]
     parts += [
-        "## `last`, seed by seed: the least and the largest mean of a seed",
+        "## `last`, seed by seed: the lowest and highest mean of a seed",
         seed_table(report, "last"),
         "## `last`: AUC over the joined folds of a seed, mean over seeds",
         auc_table(report, "last"),
@@ -128,7 +128,7 @@ def _methods_by_sets(report: Report, rule: str, cell: Callable[[Mapping[str, Any
 
 
 def rule_title(report: Report, rule: str) -> str:
-    """What stands above the table of a rule."""
+    """The title of the table of a rule."""
     protocol = report["protocol"]
     seeds = f"{len(protocol['seeds'])} seed{'s' * (len(protocol['seeds']) > 1)}"
     return f"{rule}: {RULES[rule]}; accuracy ± standard deviation over {protocol['folds']} folds x {seeds}"

@@ -34,7 +34,7 @@ def read_delimited(path: Path) -> BagSet:
         table = pd.read_csv(path, header=None, dtype=str, skipinitialspace=True, comment="#")
     except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split())
-        raise AsmilError(f"{path}: it is no table with commas ({reason}); accepted are: {FORMS}") from None
+        raise AsmilError(f"{path}: it is not a comma-separated table ({reason}); accepted are: {FORMS}") from None
     first = [str(field).strip().lower() for field in table.iloc[0]]
     if set(first) & set(BAG_COLUMNS) and set(first) & set(LABEL_COLUMNS):
         table = table.iloc[1:].set_axis(first, axis=1)
@@ -70,14 +70,14 @@ def _only(path: Path, header: list[str], names: Sequence[str]) -> str:
 def _numeric(
     path: Path, table: pd.DataFrame, columns: Sequence[int] | Sequence[str], first_line: int
 ) -> NDArray[np.float64]:
-    """Columns as numbers; what is none is told with its place."""
+    """Columns as numbers; a cell that is not a number is an error that names its place."""
     texts = table[list(columns)]
     values: NDArray[np.float64] = texts.apply(pd.to_numeric, errors="coerce").to_numpy(dtype=np.float64)
     wrong = np.argwhere(np.isnan(values))
     if len(wrong):
         row, column = wrong[0]
         raise AsmilError(
-            f"{path}: {texts.iat[row, column]!r} in row {row + first_line}, column {columns[column]} is no number; "
+            f"{path}: {texts.iat[row, column]!r} in row {row + first_line}, column {columns[column]} is not a number; "
             f"accepted are: {FORMS}"
         )
     return values
@@ -108,7 +108,7 @@ def is_svmlight(line: str) -> bool:
 def read_svmlight(path: Path) -> BagSet:
     """Lines `label qid:bag 1:value ...` or `instance:bag:label 1:value ...`.
 
-    Indices begin at 1; what is not written is 0; what follows a # is not read.
+    Indices begin at 1; missing indices are 0; text after a # is a comment.
     """
     bags: list[str] = []
     labels: list[str] = []
@@ -148,7 +148,7 @@ def _parse(path: Path, number: int, words: list[str]) -> dict[int, float]:
             column, amount = 0, 0.0
         if not 1 <= column <= _LARGEST_INDEX:
             raise AsmilError(
-                f"{path}: {word!r} in line {number} is no index:value with an index from 1 on; accepted are {FORMS}"
+                f"{path}: {word!r} in line {number} is not index:value with an index >= 1; accepted are {FORMS}"
             )
         row[column] = amount
     return row

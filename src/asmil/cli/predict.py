@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from asmil.extraction.machine import Machine
     from asmil.training.prediction import RunPredictor
 
+SHOWN_ROWS = 10
+
 
 def predict(
     run: Annotated[Path, typer.Argument(help="A run folder of `asmil train`.")],
@@ -116,11 +118,46 @@ def predict(
             f"{len(rows)} {predictor.unit}{'s' * (len(rows) != 1)} predicted{averaged}: {out}"
             + (f", attention in {maps}" if attention else "")
         )
+        _print_rows(rows)
     if predictor.unfinished:
         typer.echo(f"note: {predictor.unfinished} trainings of the run have not ended and were left out", err=True)
     if bad:
         listed = "\n".join(f"  - {line}" for line in bad)
         raise AsmilError(f"{len(bad)} of {total} {predictor.unit}s could not be predicted:\n{listed}")
+
+
+def _print_rows(rows: list[dict[str, Any]]) -> None:
+    """Up to ten rows as a table; columns that only a program reads are left out."""
+    from rich import box
+    from rich.table import Table
+
+    from asmil.console import results
+    from asmil.errors import printable
+    from asmil.training.prediction import FORMER_COLUMNS
+
+    console = results()
+    noted = any(row["notes"] for row in rows)
+    hidden = {*FORMER_COLUMNS, "n_models", *(() if noted else ("notes",))}
+    names = [name for name in rows[0] if name not in hidden and not _is_list(rows[0][name])]
+    # what does not fit into a narrow window is in the file; the slide and its class come first
+    names = names[: max(2, console.width // 12)] + (["notes"] if noted and "notes" not in names[:8] else [])
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in dict.fromkeys(names):
+        is_number = isinstance(rows[0][name], int | float)
+        table.add_column(name.replace("_", " "), justify="right" if is_number else "left", overflow="fold")
+    for row in rows[:SHOWN_ROWS]:
+        table.add_row(*(printable(_cell(row[name])) for name in dict.fromkeys(names)))
+    console.print(table)
+    if len(rows) > SHOWN_ROWS:
+        console.print(f"and {len(rows) - SHOWN_ROWS} more rows in the file")
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, str) and value.startswith("[")
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
 def _extract(

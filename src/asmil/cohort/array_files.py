@@ -23,7 +23,7 @@ from asmil.cohort.source import FEATURE_NAMES, Layout
 
 ZIP_MAGIC = b"PK"
 PICKLE_MAGIC = b"\x80"
-# what torch raises on files with missing or altered bytes, as tried out on many
+# what torch raises on damaged files, found by testing many
 DAMAGED_TORCH = (*DAMAGED_NUMPY, AttributeError, AssertionError, struct.error)
 _reconstruct = np.empty(0).__reduce__()[0]
 # the names that the pickles of NumPy 2 and of NumPy 1 have for what makes an array
@@ -48,9 +48,9 @@ class ArrayFile:
 
 
 def read_array_file(path: Path, mmap: bool = False) -> ArrayFile | None:
-    """The arrays of a file of torch or NumPy, told by its first bytes; None for a file of another kind.
+    """The arrays of a torch or NumPy file, recognized by its first bytes; None for any other file.
 
-    mmap: only a few values are needed, so they are left on disk until read where that is possible
+    mmap: only a few values are needed, so they stay on disk until they are read, if the format allows it
     """
     with path.open("rb") as file:
         start = file.read(len(NPY_MAGIC))
@@ -62,7 +62,7 @@ def read_array_file(path: Path, mmap: bool = False) -> ArrayFile | None:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of what an error says, without quotes around it."""
+    """The first line of an error message, without quotes around it."""
     return (str(error).strip("'\"").splitlines() or [type(error).__name__])[0]
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from asmil.errors import AsmilError
 
 LOWRES, LOWRES_TILES = "lowres", "tiles"
-"""The extras that a feature file holds itself: its `tiles` are of low magnification, one a tile, in the same order."""
+"""The extras in a feature file: its `tiles` have a low magnification, one per tile, in the same order."""
 COORDS_UM = "coords_um"
 """The extras with the corners of the tiles in microns (N x 2), of slides whose pixel size is not known."""
 LARGEST_FEATURE = 1e15
@@ -174,7 +174,7 @@ def refuse_wrong_coords(where: object, coords: Tensor, n_tiles: int) -> None:
     usable = (coords.abs() <= LARGEST_COORDINATE).all(dim=1)
     first = int(torch.nonzero(~usable)[0])
     raise AsmilError(
-        f"{where}: the coordinates of {int((~usable).sum())} of {n_tiles} tiles are no places on a slide (first: tile "
+        f"{where}: the coordinates of {int((~usable).sum())} of {n_tiles} tiles are not on a slide (first: tile "
         f"{first} at {coords[first].tolist()}); extract this slide again or leave it out"
     )
 

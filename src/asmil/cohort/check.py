@@ -27,7 +27,7 @@ __all__ = ["CheckReport", "CohortSummary", "Problem", "check_cohort"]
 
 @dataclass(frozen=True)
 class CohortSummary:
-    """A cohort in numbers, over the slides whose files could be read; None where files differ or do not say.
+    """A cohort in numbers, over the slides whose files could be read; None if files differ or do not state a value.
 
     classes: slides of each class, or of each group of outcomes (events, censored)
     mpp: microns per pixel of the tiles, as the encoder saw them
@@ -58,12 +58,12 @@ class CheckReport:
 
     @property
     def errors(self) -> tuple[Problem, ...]:
-        """What stops a training."""
+        """The problems that prevent training."""
         return tuple(problem for problem in self.problems if problem.severity == "error")
 
     @property
     def ok(self) -> bool:
-        """Whether nothing stops a training."""
+        """Whether the cohort can be trained on."""
         return not self.errors
 
 
@@ -79,7 +79,7 @@ def check_cohort(
 ) -> CheckReport:
     """Collect every problem of a manifest, its files and its splits.
 
-    folds: of the splits to try (default: one split, or what the manifest says)
+    folds: number of folds to check (default: one split, or as the manifest states)
     deep: read every bag as well, which finds NaN and damage inside the files, and compare checksums
     progress: called with the slides looked at and the number of all
     kind: the task whose outcomes the manifest must hold
@@ -173,6 +173,6 @@ def _group_sizes(cohort: Cohort, kind: TaskKind) -> dict[str, int]:
         return {"with an event": events.count(True), "censored": events.count(False)}
     if kind == "regression":
         return {}
-    told = [label_names(slide.label or "") if kind == "multilabel" else {slide.label} for slide in cohort.slides]
-    counts = Counter(name for names in told for name in names)
+    labels = [label_names(slide.label or "") if kind == "multilabel" else {slide.label} for slide in cohort.slides]
+    counts = Counter(name for names in labels for name in names)
     return {name: counts[name] for name in (cohort.classes if kind == "classification" else sorted(map(str, counts)))}

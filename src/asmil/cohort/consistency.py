@@ -25,7 +25,7 @@ def refuse_mixed(infos: Iterable[FeatureInfo]) -> None:
 def mixture_problems(infos: Sequence[FeatureInfo]) -> list[Problem]:
     """One problem for each property in which files differ; files that do not state it are not compared."""
     filled = [info for info in infos if info.n_tiles > 0]
-    # pixels tell sizes apart only where nobody states microns
+    # sizes in pixels are compared only if no file states microns
     pixels_only = [info for info in filled if info.tile_side_um is None]
     kinds = [
         ("kinds of features", _exact(filled, _kind) if any(info.slide_vector for info in filled) else {}),
@@ -63,7 +63,7 @@ def _extraction(info: FeatureInfo) -> str | None:
 
 
 def _by_extraction(infos: Sequence[FeatureInfo]) -> tuple[dict[str, list[FeatureInfo]], list[Problem]]:
-    """The files by the settings of their extraction, and those that do not say them in a readable way."""
+    """The files grouped by their extraction settings, and those whose settings cannot be read."""
     groups: dict[str, list[FeatureInfo]] = defaultdict(list)
     problems: list[Problem] = []
     for info in infos:

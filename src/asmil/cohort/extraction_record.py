@@ -1,4 +1,4 @@
-"""What a feature file of `asmil extract` says of its extraction; read without what opens slides."""
+"""The extraction settings that `asmil extract` stores in a feature file; reading them needs no slide reader."""
 
 from __future__ import annotations
 
@@ -10,15 +10,23 @@ from asmil.cohort.source import FeatureInfo
 from asmil.documents import parse_json
 
 
+class TissueRecord(BaseModel, extra="allow"):
+    """What was found on the slide. notes: what its owner should look at, such as a dark background (fluorescence)."""
+
+    notes: tuple[str, ...] = ()
+
+
 class ExtractionRecord(BaseModel, extra="allow"):
     """The attribute `extraction` of a feature file.
 
-    settings: of the extraction, where they were noted
+    settings: of the extraction, if they were stored
     slide: what the slide was, its size in bytes among it
+    tissue: how much of it is tissue, and notes
     """
 
     settings: dict[str, Any] | None = None
     slide: dict[str, Any] = Field(default_factory=dict)
+    tissue: TissueRecord = TissueRecord()
 
 
 def read_extraction(info: FeatureInfo) -> ExtractionRecord | None:

@@ -1,4 +1,4 @@
-"""Finding the features of the rows of a manifest, and saying of each slide without any where it was looked for."""
+"""Finding the features of each row of a manifest, and reporting where missing ones were searched for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from asmil.cohort.source import GROUP_MARK, FeatureSource
 from asmil.errors import AsmilError, did_you_mean
 from asmil.names import without_extension
 
-NO_ZARR = "zarr is not read: save the features as HDF5 (datasets 'features' and 'coords')"
+NO_ZARR = (
+    "zarr is not read: save the features as HDF5 (datasets 'features' and 'coords'), or with LazySlide as "
+    "wsi.fetch.features_anndata(KEY).write_h5ad('SLIDE.h5ad')"
+)
 
 GIVE_FOLDER = "correct the path, or give the folder of the files with --features"
 
@@ -32,7 +35,7 @@ class FeatureSearch:
         self._named_path = cache(self._look_at)
 
     def find(self, row: Mapping[str, str]) -> FeatureSource | None:
-        """The features of a row; None if there are none, which `problems` tells."""
+        """The features of a row; None if there are none, which `problems` then reports."""
         slide = row["slide"]
         if cell := row.get("features"):
             return self._named(slide, cell)
@@ -49,7 +52,7 @@ class FeatureSearch:
         return None
 
     def problems(self) -> list[Problem]:
-        """What is missing, or is there in several places."""
+        """Features that are missing, or found in several places."""
         several = [
             Problem(
                 "error",
@@ -113,7 +116,7 @@ class FeatureSearch:
         return path, f"the feature file {'is not a file' if path.exists() else 'does not exist'} ({path})"
 
     def _report(self, slide: str, what: str, near: Iterable[str], name: str = "", todo: str = "") -> None:
-        # the nearest of many names takes long to find, and nobody reads a long list of problems to its end
+        # finding the closest of many names is slow, and only the first problems are shown
         if todo != NO_ZARR and len(self._of_slides) < SHOWN and (known := list(near)):
             todo = did_you_mean(name or slide, known)
         todo = todo or "correct the name or extract the slide"

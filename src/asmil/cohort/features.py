@@ -1,6 +1,6 @@
 """Feature files: writing ours, reading everyone's.
 
-Ours is one HDF5 file a slide: `features` (N x D), `coords` (N x 2, level-0 pixels), provenance as attributes, and
+Ours is one HDF5 file per slide: `features` (N x D), `coords` (N x 2, level-0 pixels), provenance as attributes, and
 for methods that ask for them `lowres/tiles` (N x p x p x 3 bytes).
 """
 
@@ -81,16 +81,16 @@ def write_features(
 
 
 def inspect_features(source: FeatureSource) -> FeatureInfo:
-    """What a feature file holds, from its header alone.
+    """What a feature file contains, from its header alone.
 
-    Where the side of a tile is not stated, it is the most frequent step between tiles, marked as inferred.
+    If the tile size is not stated, the most frequent step between tiles is used and marked as inferred.
     """
     with open_features(source, mmap=True) as file:
         return info_of(file)
 
 
 def info_of(file: OpenFeatures) -> FeatureInfo:
-    """What the header of an open feature file says, see `inspect_features`."""
+    """The header of an open feature file, see `inspect_features`."""
     info = file.info
     if info.tile_px_level0 is not None or info.coords_unit != "px" or info.n_tiles == 0:
         return info
@@ -112,7 +112,7 @@ def read_bag(source: FeatureSource, id: str, mpp: float | None = None, verify: b
 def read_bag_and_info(
     source: FeatureSource, id: str, mpp: float | None = None, verify: bool = False
 ) -> tuple[Bag, FeatureInfo]:
-    """The bag of one slide, and what the header of its file says."""
+    """The bag of one slide, and the header of its file."""
     with open_features(source) as file:
         if file.info.n_tiles == 0:
             fail(f"slide {id}", f"{source} holds no tiles", "leave the slide out or extract it again")
@@ -127,7 +127,7 @@ def read_bag_and_info(
     except AsmilError as error:
         raise AsmilError(f"{error} (file {source})") from None
     if altered:
-        what = "the values are not those that were written: the checksum differs"
+        what = "the values are not the ones that were written: the checksum differs"
         fail(source, what, "copy the file again or extract the slide again")
     return bag, info
 

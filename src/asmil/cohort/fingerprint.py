@@ -1,4 +1,4 @@
-"""Telling whether two feature files hold the same tiles, whatever their names, layouts and number types."""
+"""Detecting feature files with the same tiles, whatever their names, layouts and number types."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from asmil.cohort.source import FeatureSource, source_state
 SAMPLED_ROWS = 8
 ROWS_AT_ONCE = 4096
 _known: dict[tuple[FeatureSource, tuple[int, int]], str] = {}
-"""Kept as long as a file is the same, since several checks of one run ask for it; without a bound, since they go
-through all files in order, of which the last few would be of no use."""
+"""Cached while a file is unchanged, since several checks of one run need it. The cache has no size limit: the checks go
+through all files in order, so a limited one would never be hit."""
 
 
 def fingerprint(source: FeatureSource) -> str:
@@ -28,7 +28,7 @@ def fingerprint(source: FeatureSource) -> str:
 
 
 def remember_fingerprint(source: FeatureSource, value: str) -> None:
-    """Note what another process found."""
+    """Store a fingerprint that another process computed."""
     _known[source, source_state(source.path)] = value
 
 

@@ -1,4 +1,4 @@
-"""Looking into the feature files of many slides, without being held up by one that cannot be read."""
+"""Inspecting the feature files of many slides; one that cannot be read does not stop the others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from asmil.engine.guarded import guard_limit, guarded
 from asmil.errors import AsmilError
 
 ITEM_TIMEOUT_S = 600.0
-"""For one feature file, unless the user says otherwise: many gigabytes from a slow disk take less."""
+"""Default limit for one feature file; reading many gigabytes from a slow disk takes less."""
 
 
 @dataclass(frozen=True)
@@ -29,16 +29,16 @@ class _Inspected:
 def inspect_slides(
     slides: Sequence[Slide], deep: bool = False, item_timeout_s: float | None = 0.0
 ) -> Iterator[tuple[Slide, FeatureInfo | AsmilError]]:
-    """Every slide with what its feature file holds, or with the error that says why it cannot be used.
+    """Every slide with the header of its feature file, or with the error that explains why it cannot be used.
 
     deep: read the bags as well, which finds damage inside the files
-    item_timeout_s: a file that takes longer is given up; 0: no limit, which needs no other process; None:
-        `ITEM_TIMEOUT_S` where there are enough files for it. A script that gives a limit needs the usual
+    item_timeout_s: a file that takes longer is skipped with an error; 0: no limit, which needs no second process; None:
+        `ITEM_TIMEOUT_S` if there are many files. A script that sets a limit needs the usual
         `if __name__ == "__main__":`.
 
-    Fingerprints, which the checks of a cohort ask for next, are taken on the way.
+    Fingerprints, which the cohort checks need next, are computed at the same time.
     """
-    # rows may share a file, which is an error of its own and no reason to read it again
+    # rows that share a file are reported elsewhere; the file is read only once
     firsts = {(slide.source, slide.mpp): slide for slide in reversed(slides)}
     different = [slide for slide in slides if firsts[slide.source, slide.mpp] is slide]
     # the headers of a pack are in its index, one small file that this process needs anyway

@@ -27,16 +27,16 @@ CacheMode = Literal["auto", "none", "memory", "disk"]
 PACK_NAME = "features.pack"
 SHARE_OF_RAM = 0.25
 EXTRAS_SHARE_OF_RAM = 0.1
-"""Of the free memory: room for what `prepare` adds to bags that are themselves read anew each time."""
+"""Share of the free memory for what `prepare` adds to bags that are read again each time."""
 
 
 class BagLoader:
-    """Reads the bags of slides or patients, prepares them, and keeps them where `cache` says.
+    """Reads the bags of slides or patients, prepares them, and caches them as `cache` specifies.
 
     units: slides, or units that may join several (a patient's)
     cache: "none" reads the file each time; "memory" keeps prepared bags; "disk" packs the features as float16
         in `cache_folder`; "auto" is "memory" if the files fit in a quarter of the free RAM, else "none"
-    prepare: parameter-free work on a bag (neighbors, clusters); what it adds to the extras is kept, room allowing
+    prepare: parameter-free work on a bag (neighbors, clusters); what it adds to the extras is cached if memory allows
     prefetch: how many bags may be read ahead; workers: how many threads read them
     packing: called with (slides done, slides in all) while features are packed
     """
@@ -96,7 +96,7 @@ class BagLoader:
         readers = ThreadPoolExecutor(self._workers, thread_name_prefix="asmil-bags")
         try:
             for index in order:
-                # what is kept needs no thread: waking one costs more than a small bag's forward pass
+                # cached bags need no thread: waking one takes longer than the forward pass of a small bag
                 kept = self._kept.get(index)
                 pending.append(readers.submit(self.bag, index) if kept is None else kept)
                 if len(pending) > self._prefetch:
@@ -164,7 +164,7 @@ def _arrived(waiting: Future[Bag] | Bag) -> Bag:
 
 
 def _fitting(slides: Sequence[Slide]) -> CacheMode:
-    """Sizes of files stand for their features, which are nearly all that is in them: nothing is opened."""
+    """Decided by file sizes, which are nearly those of the features; no file is opened."""
     paths = {slide.source.path for slide in slides}
     needed = sum(stored_bytes(path) for path in paths if path.exists())
     return "memory" if needed <= SHARE_OF_RAM * psutil.virtual_memory().available else "none"

@@ -16,7 +16,7 @@ from asmil.errors import AsmilError
 PLACES = (
     ("pt_files", ".pt"),
     ("h5_files", ".h5"),
-    *(("", suffix) for suffix in (".npy", ".npz", ".pt", ".hdf5", ".h5")),
+    *(("", suffix) for suffix in (".npy", ".npz", ".pt", ".h5ad", ".hdf5", ".h5")),
 )
 # subfolders that belong to the folder above, or hold coordinates only (CLAM, TRIDENT)
 NOT_SEARCHED = ("pt_files", "h5_files", "patches")
@@ -29,7 +29,7 @@ def find_features(place: Path) -> dict[str, FeatureSource]:
     if is_pack(place):
         return {name: FeatureSource(place, name) for name in Pack.open(place).entries}
     if not place.is_dir():
-        fail(place, "there is no such folder of features", "correct the path or extract the features first")
+        fail(place, "the folder of features does not exist", "correct the path or extract the features first")
     return _in_folder(place)
 
 
@@ -63,14 +63,14 @@ def _may_hold_features(folder: Path, seen: set[Path]) -> bool:
 def _in_folder(folder: Path) -> dict[str, FeatureSource]:
     found = {}
     for subfolder, suffix in PLACES:
-        # names that begin with a dot are half-written files and what macOS leaves beside real ones
+        # names that begin with a dot are partial files, or files that macOS adds
         for path in sorted((folder / subfolder).glob(f"[!.]*{suffix}")):
             found[path.stem] = FeatureSource(path)
     return found
 
 
 def holds_a_cohort(path: Path) -> bool:
-    """Whether a file has a group a slide; a file that cannot be read has not, and is named when it is read."""
+    """Whether a file has one group per slide; False if it cannot be read, which is reported when it is read."""
     try:
         return bool(slide_groups(path))
     except (OSError, AsmilError):
@@ -83,5 +83,5 @@ def _groups(path: Path) -> list[str]:
     except OSError:
         fail(path, "the cohort file is damaged or not HDF5", "copy it again or give a folder of feature files")
     if not names:
-        fail(path, "the file has no group a slide", "give a folder of feature files, or a cohort file")
+        fail(path, "the file does not have one group per slide", "give a folder of feature files, or a cohort file")
     return names

@@ -39,7 +39,7 @@ class Slide:
     """One row of the manifest.
 
     time, event: of a survival cohort: the follow-up time, and whether the event was observed at its end
-    mpp: microns per level-0 pixel, for feature files that do not say
+    mpp: microns per level-0 pixel, for feature files that do not state it
     """
 
     slide: str
@@ -116,7 +116,7 @@ class Cohort:
             raise AsmilError(f"{self.path}: slide '{slide.slide}' has no label; fill its cell in column 'label'")
         if slide.label not in self._places:
             hint = did_you_mean(slide.label, self.classes)
-            raise AsmilError(f"{self.path}: label '{slide.label}' of slide '{slide.slide}' is no class; {hint}")
+            raise AsmilError(f"{self.path}: label '{slide.label}' of slide '{slide.slide}' is not a class; {hint}")
         return self._places[slide.label]
 
 
@@ -163,7 +163,7 @@ def read_manifest(
     kind: TaskKind | None = "classification",
     columns: ColumnMapping | None = None,
 ) -> tuple[Cohort, list[Problem]]:
-    """The cohort of all rows that can be used, and the problems of the others."""
+    """The cohort of all usable rows, and the problems of the others."""
     path = Path(path)
     table, filled = without_missing(read_table(path, columns))
     required = ["slide", *(OUTCOME_COLUMNS[kind] if kind is not None else ())]

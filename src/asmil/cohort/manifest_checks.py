@@ -1,4 +1,4 @@
-"""What is refused in a manifest: names that cannot be used, and patients in a column that splits do not look at."""
+"""Errors in a manifest: names that cannot be used, and patients in a column that is not used for splits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ATTRIBUTE = re.compile(
     r"(^|[_\W])(age|sex|gender|race|ethnicity|status|type|count|number_of|n|weight|height|bmi|stage|grade|control|"
     r"vital|survival|history|year|date|diagnosis|subtype|class|label|split|fold|cohort|site|notes?|comments?)($|[_\W])"
 )
-"""Words of columns that tell something of a person but do not name one."""
+"""Words in names of columns that describe a person but do not identify one."""
 FEW_VALUES, SLIDES_PER_PATIENT = 20, 10
 INDEPENDENT = "--columns patient=slide if every slide is of another patient"
 

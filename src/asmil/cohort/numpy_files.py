@@ -29,7 +29,7 @@ DAMAGED_NUMPY = (
     zlib.error,
     zipfile.BadZipFile,
 )
-"""What NumPy and zipfile raise on files with missing or altered bytes, as tried out on many."""
+"""What NumPy and zipfile raise on damaged files, found by testing many."""
 
 
 def is_npz(path: Path) -> bool:
@@ -48,7 +48,7 @@ def read_npy(path: Path, mmap: bool = False) -> NDArray[Any]:
 
 
 def read_npz(path: Path, names: Collection[str] | None = None) -> dict[str, NDArray[Any]]:
-    """The arrays of a `.npz` file by name, or those of some names that it has; the others are not read."""
+    """The arrays of a `.npz` file by name, or only those with the given names, if present; the others are not read."""
     with np.load(path, allow_pickle=False) as archive:
         if not isinstance(archive, np.lib.npyio.NpzFile):
             raise ValueError("it holds one array without a name")

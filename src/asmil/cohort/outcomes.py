@@ -1,4 +1,4 @@
-"""What is to be predicted of slides and patients, as numbers, and the strata that splits keep alike."""
+"""Prediction targets of slides and patients as numbers, and the strata that splits balance."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Outcomes:
 
 
 def outcomes_of(cohort: Cohort, units: Sequence[Unit], kind: TaskKind) -> Outcomes:
-    """The outcomes of units of a cohort; slides of a unit that tell different ones are refused."""
+    """The outcomes of units of a cohort; slides of one unit with different outcomes are refused."""
     raise_errors(contradictions(cohort, units, kind))
     slides = [unit.slides[0] for unit in units]
     return {
@@ -60,7 +60,7 @@ def outcomes_of(cohort: Cohort, units: Sequence[Unit], kind: TaskKind) -> Outcom
 
 
 def contradictions(cohort: Cohort, units: Sequence[Unit], kind: TaskKind) -> list[Problem]:
-    """Units whose slides tell different outcomes."""
+    """Units whose slides have different outcomes."""
     problems = []
     columns = OUTCOME_COLUMNS[kind]
     for unit in units:
@@ -72,7 +72,7 @@ def contradictions(cohort: Cohort, units: Sequence[Unit], kind: TaskKind) -> lis
 
 
 def _stated(slide: Slide, kind: TaskKind) -> Hashable:
-    """What a row says of its slide; `a;b` and `b;a` are the same labels, 1 and 1.0 the same value."""
+    """The outcome in a row; `a;b` and `b;a` are the same labels, 1 and 1.0 the same value."""
     if kind == "survival":
         return slide.time, slide.event
     if kind == "multilabel":
@@ -111,11 +111,11 @@ def _value_strata(values: NDArray[Any]) -> tuple[NDArray[np.int64], tuple[str, .
 
 
 def _labels(cohort: Cohort, slides: Sequence[Slide]) -> Outcomes:
-    told = [label_names(slide.label or "") for slide in slides]
-    names = tuple(sorted(set[str]().union(*told)))
+    labels = [label_names(slide.label or "") for slide in slides]
+    names = tuple(sorted(set[str]().union(*labels)))
     if not names:
         fail(cohort.path, "no slide has a label", f"name labels in column 'label', separated by {LABEL_SEPARATOR!r}")
-    targets = np.array([[name in one for name in names] for one in told], dtype=np.int64)
+    targets = np.array([[name in one for name in names] for one in labels], dtype=np.int64)
     return Outcomes("multilabel", names, targets, *_label_strata(targets, names), ())
 
 

@@ -1,4 +1,4 @@
-"""Opening a feature file of any layout, with one sentence for whatever can go wrong.
+"""Opening a feature file of any layout; every error is one sentence.
 
 HDF5 files of TRIDENT, CLAM, STAMP (2 and 1), cohort files of ACMIL and ASMIL, and ours are recognized by their content,
 never by folder names; see `read_header`. Files of plain arrays are read by `array_files`, packs by `pack`.
@@ -43,7 +43,7 @@ class OpenFeatures:
     """A slide's features, ready to be read; valid as long as its file is open.
 
     validated: the values are known to be those of a valid bag, as all in a pack with checksums are
-    checksum: what asmil noted when it wrote the file, see `checksum_of`
+    checksum: stored when asmil wrote the file, see `checksum_of`
     """
 
     info: FeatureInfo
@@ -90,7 +90,7 @@ def open_features(source: FeatureSource, mmap: bool = False) -> Iterator[OpenFea
 
 
 def as_tensor(values: Any) -> Tensor:
-    """A tensor of the values as stored; foreign byte order is turned round."""
+    """A tensor of the values as stored, in native byte order."""
     if isinstance(values, Tensor):
         return values
     array = np.asarray(values)
@@ -178,7 +178,7 @@ def _tiles_and_width(shape: tuple[int, ...], source: FeatureSource) -> tuple[int
 
 @dataclass(frozen=True)
 class Header:
-    """One slide in an open HDF5 file: its datasets and what the attributes say about them."""
+    """One slide in an open HDF5 file: its datasets and attributes."""
 
     layout: Layout
     features: h5py.Dataset
@@ -195,6 +195,8 @@ class Header:
 def read_header(file: h5py.File, source: FeatureSource) -> Header:
     """Recognize the layout of the slide that `source` names; two possible readings are an error."""
     node = _node(file, source)
+    if source.group is None and text(file.attrs.get("encoding-type")) == "anndata":
+        return _anndata(file, source)
     name = _feature_name(node, source)
     features, coords = _numbers(node, name, source), _numbers(node, "coords", source)
     assert features is not None
@@ -206,14 +208,14 @@ def read_header(file: h5py.File, source: FeatureSource) -> Header:
 
 
 def slide_groups(path: Path) -> list[str]:
-    """The names of the groups of a cohort file (one group a slide); empty for a file of one slide."""
+    """The names of the groups of a cohort file (one group per slide); empty for a file of one slide."""
     with explained(path), reading_hdf5(path) as file:
         return [name for name, node in members(file) if name != LOWRES and _is_slide(node)]
 
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Whatever goes wrong while a feature file is read, in one sentence."""
+    """Turn errors of reading a feature file into one sentence."""
     try:
         yield
     except AsmilError:
@@ -221,9 +223,9 @@ def explained(path: Path) -> Iterator[None]:
     except FileNotFoundError:
         fail(path, "the feature file does not exist", "correct its path or extract the slide")
     except IsADirectoryError:
-        fail(path, "this is a folder, not a feature file", "name one file a slide")
+        fail(path, "this is a folder, not a feature file", "give one file per slide")
     except PermissionError:
-        fail(path, "the feature file may not be read", "change its permissions")
+        fail(path, "the feature file cannot be read", "change its permissions")
     except DAMAGED_HDF5 as error:
         reason = "is truncated" if "truncated" in str(error) else "is damaged, or of no format that asmil reads"
         fail(path, f"the feature file {reason} ({first_line(error)})", "copy it again or extract the slide again")
@@ -232,7 +234,7 @@ def explained(path: Path) -> Iterator[None]:
 def common_step(coords: NDArray[Any]) -> int | None:
     """The most frequent distance between neighbors along y, None where no column has two tiles.
 
-    Never the smallest: contours have grids of their own, and two of them may lie a pixel apart.
+    Never the smallest: every contour has its own grid, and two of them may be one pixel apart.
     """
     coords = coords[(np.abs(coords) <= LARGEST_COORDINATE).all(axis=1)]
     order = np.lexsort((coords[:, 1], coords[:, 0]))
@@ -305,7 +307,7 @@ def _feature_name(node: h5py.Group, source: FeatureSource) -> str:
     return fail(
         source,
         f"no dataset 'features', 'feats' or 'feat'; the file has {listed(list(node)) or 'nothing'}",
-        "give a feature file of asmil, TRIDENT, CLAM or STAMP",
+        "give a feature file of asmil, TRIDENT, CLAM, STAMP or LazySlide (.h5ad)",
     )
 
 
@@ -313,12 +315,38 @@ def _asmil(file: h5py.File, features: h5py.Dataset, coords: h5py.Dataset | None,
     attrs = file.attrs
     version = integer(attrs.get(FORMAT_KEY))
     if version is None:
-        fail(source, f"attribute '{FORMAT_KEY}' is no number", "copy the file again or extract the slide again")
+        fail(source, f"attribute '{FORMAT_KEY}' is not a number", "copy the file again or extract the slide again")
     if version > FORMAT_VERSION:
         fail(source, f"format {version} is newer than this asmil reads ({FORMAT_VERSION})", "update asmil")
     as_type: dict[str, Callable[[Any], Any]] = {"str | None": text, "float | None": number, "int | None": integer}
     known = {field.name: as_type[str(field.type)](attrs.get(field.name)) for field in fields(Provenance)}
     return Header("asmil", features, coords, Provenance(**known), checksum=integer(attrs.get(CHECKSUM_KEY)))
+
+
+def _anndata(file: h5py.File, source: FeatureSource) -> Header:
+    """AnnData as LazySlide writes it: X has the features, obsm/spatial the upper left corners in level-0 pixels."""
+    features = member(file, "X")
+    if isinstance(features, h5py.Group):
+        fail(source, "the features (X) are a sparse matrix", "write them as a dense array: adata.X = adata.X.toarray()")
+    features = _numbers(file, "X", source)
+    if features is None:
+        fail(source, "the AnnData file has no X", "write the features of the tiles as X, N x D")
+    places = member(file, "obsm")
+    coords = _numbers(places, "spatial", source) if isinstance(places, h5py.Group) else None
+    notes = member(file, "uns")
+    known = _scalars(member(notes, "tile_spec")) if isinstance(notes, h5py.Group) else {}
+    side, mpp = integer(known.get("width")), number(known.get("mpp"))
+    provenance = Provenance(
+        tile_px=side, tile_px_level0=integer(known.get("base_width")), tile_um=side * mpp if side and mpp else None
+    )
+    return Header("anndata", features, coords, provenance)
+
+
+def _scalars(node: object) -> dict[str, Any]:
+    """The single values in a group, by name."""
+    if not isinstance(node, h5py.Group):
+        return {}
+    return {name: data[()] for name, data in members(node) if isinstance(data, h5py.Dataset) and data.shape == ()}
 
 
 def _trident(features: h5py.Dataset, coords: h5py.Dataset | None, attrs: Mapping[str, Any]) -> Header:
@@ -369,7 +397,7 @@ def _stamp(file: h5py.File, features: h5py.Dataset, coords: h5py.Dataset | None,
 
 
 def _stamp_historic(attrs: Mapping[str, Any], features: h5py.Dataset, coords: h5py.Dataset | None) -> Header:
-    """STAMP 1 and before: coordinates count 256/224 microns, and nothing in the file says so.
+    """STAMP 1 and before: coordinates are in units of 256/224 microns, and nothing in the file states this.
 
     A stride far from 224 (other sizes were chosen) leaves the unit unknown: the coordinates are not used.
     """

@@ -10,12 +10,12 @@ from typing import Literal
 from asmil.cohort.pack.files import OWN_FILES, index_state, is_pack
 from asmil.cohort.problems import fail
 
-Layout = Literal["asmil", "trident", "clam", "stamp", "stamp_historic", "cohort_h5", "tensor", "numpy"]
+Layout = Literal["asmil", "trident", "clam", "stamp", "stamp_historic", "cohort_h5", "anndata", "tensor", "numpy"]
 CoordsUnit = Literal["px", "um"]
 FEATURE_NAMES = ("features", "feats", "feat")
 """What tools call the dataset of the features."""
 GROUP_MARK = "::"
-"""Between a file or a pack and the slide in it."""
+"""Separates a file or a pack from the slide in it."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ class FeatureSource:
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
-    """How features came about; unknown values are None.
+    """How features were made; unknown values are None.
 
     tile_um, tile_px: side of a tile in microns, and in pixels as the encoder saw it
     tile_px_level0: side of a tile in level-0 pixels of the slide
-    mpp, mpp_source: microns per level-0 pixel of the slide, and who says so
+    mpp, mpp_source: microns per level-0 pixel of the slide, and where the value comes from
     extraction: the settings of the extraction, as JSON text
     """
 
@@ -63,9 +63,9 @@ class Provenance:
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureInfo(Provenance):
-    """What the header of a feature file says, whichever tool wrote it.
+    """The header of a feature file, whichever tool wrote it.
 
-    magnification: nominal magnification of the tiles, for tools that do not speak of microns
+    magnification: nominal magnification of the tiles, for tools that do not use microns
     tile_inferred: tile_px_level0 is not stated in the file but the most frequent step between tiles
     slide_vector: the file holds one vector for the slide, which is read as a bag of one tile
     """
@@ -112,7 +112,7 @@ class FeatureInfo(Provenance):
 
 
 def source_state(path: Path) -> tuple[int, int]:
-    """Size and time of change; a file rewritten since, or a pack written to, has others."""
+    """Size and modification time; they change when a file is rewritten or a pack is written to."""
     if is_pack(path) and (states := index_state(path)):
         return sum(size for _, size, _ in states), max(changed for _, _, changed in states)
     try:

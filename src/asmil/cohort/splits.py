@@ -76,11 +76,11 @@ def make_splits(
 ) -> Splits:
     """The manifest's own split or folds if it has them, else generated ones.
 
-    Two folds or more are made anew even if there is a column `split`, which can tell of one only.
+    With two or more folds a column `split` is ignored, since it describes a single split.
 
     folds: 1 for one split, 2 or more for cross-validation (every patient is tested exactly once)
     test_share: of the cohort, for one generated split; cross-validation tests 1 / folds of it
-    val_share: of what is not tested, where the manifest names no validation slides
+    val_share: of the slides outside the test part, if the manifest names no validation slides
     kind: of the task, whose outcomes the parts share out evenly
     by_site: every fold tests the slides of one site, and no other fold does
     Shares are met as nearly as whole patients of the rarest class allow.
@@ -110,7 +110,7 @@ def make_splits(
 
 
 def inner_splits(cohort: Cohort, splits: Splits, fold: int, count: int, seed: int, kind: TaskKind) -> Splits:
-    """What is not tested in a fold, divided again into `count` folds whose held-out parts are validation parts.
+    """The slides of a fold outside its test part, divided into `count` inner folds with validation parts.
 
     The inner loop of nested cross-validation: no test slide of the outer fold is among its slides.
     """
@@ -161,14 +161,14 @@ def _sites(cohort: Cohort, slides: Sequence[Slide], folds: int) -> list[NDArray[
     if len(names) < 2:
         fail(cohort.path, f"all slides are of site '{names[0]}'", "leaving one site out needs two or more")
     if folds not in (1, len(names)):
-        fail(cohort.path, f"there are {len(names)} sites, not {folds}", "leave --folds out: every site is a fold")
+        fail(cohort.path, f"there are {len(names)} sites, not {folds}", "leave --folds out: each site is one fold")
     of_patient: dict[str, set[str]] = {}
     for slide, site in zip(slides, sites, strict=True):
         of_patient.setdefault(slide.patient, set()).add(site)
     for patient, several in of_patient.items():
         if len(several) > 1:
             what = f"patient '{patient}' has slides of the sites {listed(sorted(several))}"
-            fail(cohort.path, what, "name one site a patient, who would be trained on and tested otherwise")
+            fail(cohort.path, what, "give each patient one site, or the patient would be in training and test")
     return [np.flatnonzero(sites == name) for name in names]
 
 

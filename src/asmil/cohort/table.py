@@ -1,4 +1,4 @@
-"""A manifest as a table of text: which columns it must have, and which cells cannot be used."""
+"""A manifest as a table of text: required columns and invalid cells."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OUTCOME_COLUMNS: dict[TaskKind, tuple[str, ...]] = {
     "regression": ("label",),
     "multilabel": ("label",),
 }
-"""Where the manifest says what is to be predicted."""
+"""The columns of the manifest with the outcome of each task."""
 EVENTS = {"1": True, "0": False, "1.0": True, "0.0": False, "true": True, "false": False}
 """A column of numbers with a gap in it is written with decimals."""
 LABEL_SEPARATOR, NO_LABEL = ";", "none"
@@ -83,7 +83,7 @@ def row_problems(path: Path, rows: list[dict[str, str]], kind: TaskKind | None) 
                 Problem("error", str(path), f"column 'slide' is empty in line {numbers}", "name every slide")
             )
         elif len(where) > 1:
-            report(name, f"the slide stands in several lines ({numbers})", "keep one row per slide")
+            report(name, f"the slide is in several lines ({numbers})", "keep one row per slide")
     has_split, has_fold = (any(row.get(key) for row in rows) for key in ("split", "fold"))
     if has_split and has_fold:
         todo = "keep the one that is meant"
@@ -107,7 +107,7 @@ def row_problems(path: Path, rows: list[dict[str, str]], kind: TaskKind | None) 
 
 
 def _outcome_problems(row: dict[str, str], kind: TaskKind | None) -> list[tuple[str, str]]:
-    """What is wrong with the outcome of a row, and what to do."""
+    """The error in the outcome of a row, and what to do."""
     for column in () if kind is None else OUTCOME_COLUMNS[kind]:
         if column in row and not row[column]:
             return [(f"the {column} is empty", "fill it or leave the slide out")]
@@ -152,7 +152,7 @@ def number(text: str) -> float | None:
         value = float(text)
     except ValueError:
         return None
-    # Python reads 1_0 as ten, nobody else does
+    # only Python reads 1_0 as ten
     if "_" in text:
         return None
     return value if math.isfinite(value) else None

@@ -40,7 +40,7 @@ def units_of(slides: Sequence[Slide], kind: UnitKind) -> tuple[Unit, ...]:
 
 
 def join_bags(bags: Sequence[Bag], name: str) -> Bag:
-    """The tiles of several slides as one bag; `slide_index` says which slide a tile is of.
+    """The tiles of several slides as one bag; `slide_index` is the slide of each tile.
 
     Coordinates stay those of each slide. They are left out if a slide has none; microns and low-magnification tiles
     likewise.
@@ -48,7 +48,7 @@ def join_bags(bags: Sequence[Bag], name: str) -> Bag:
     widths = {bag.width for bag in bags}
     if len(widths) > 1:
         raise AsmilError(
-            f"{name}: its slides have {' and '.join(map(str, sorted(widths)))} features a tile; use one encoder"
+            f"{name}: its slides have {' and '.join(map(str, sorted(widths)))} features per tile; use one encoder"
         )
     sizes = torch.tensor([len(bag) for bag in bags])
     coords = [bag.coords for bag in bags if bag.coords is not None]

@@ -14,7 +14,7 @@ from asmil.engine.watching import Watch, no_progress
 from asmil.errors import AsmilError
 
 _LOSSES_IN_VAIN = 10
-"""So many workers (and three for each slot) may be lost before the first job ends; then it is not the jobs' fault."""
+"""How many workers (and three per slot) may be lost before the first job ends; then the jobs are not the cause."""
 
 
 def drive(
@@ -31,8 +31,8 @@ def drive(
 
     Few jobs are spread over the workers rather than given to the first that is ready.
 
-    item_timeout_s: a job without progress for so long is given up, and its worker ended. If the worker had other jobs,
-        any of them may have kept it, so that all are tried again first, each alone in a worker.
+    item_timeout_s: a job without progress for this long fails, and its worker is ended. If the worker had other jobs,
+        any of them may be the cause, so all are tried again first, each alone in a worker.
     """
     if not jobs:
         return
@@ -96,7 +96,7 @@ def _note_event(
 
 
 class _Crew:
-    """The slots of a fleet: which are ready, which were refilled, which are of no more use."""
+    """The slots of a fleet: which are ready, which were refilled, which are out of use."""
 
     def __init__(self, fleet: Fleet, workers: int, retries: int, note: Note) -> None:
         self._fleet = fleet
@@ -130,16 +130,16 @@ class _Crew:
             self._replace(slot, reason, needed)
 
     def is_stopped(self, slot: int, reason: str, needed: bool) -> None:
-        """A worker was ended by us; unlike a lost one it says nothing of the machine."""
+        """A worker was ended on purpose; unlike a lost one it is not a sign of a problem with the machine."""
         self._ready.discard(slot)
         self._replace(slot, reason, needed)
 
     def is_not_made(self, slot: int, message: str, mistake: bool) -> None:
-        """At first, a worker that cannot be made stands for all; without a later one, the others go on."""
+        """If no worker was ever ready, a failure to start one stops everything; later, the others continue."""
         self._used.discard(slot)
         if self._used and (slot in self._refilled or self._working):
             last_line = message.strip().splitlines()[-1]
-            self._note(f"a worker could not be made, {len(self._used)} go on without it: {last_line}")
+            self._note(f"a worker could not be started, {len(self._used)} continue without it: {last_line}")
         elif mistake:
             raise AsmilError(message)
         else:

@@ -46,7 +46,7 @@ class Lost:
 
 @dataclass(frozen=True)
 class Reported:
-    """A worker told something while it works."""
+    """A worker reported something while it works."""
 
     slot: int
     value: Any
@@ -54,7 +54,7 @@ class Reported:
 
 @dataclass(frozen=True)
 class Progressed:
-    """A job made progress, so many seconds ago."""
+    """A job made progress, the given number of seconds ago."""
 
     slot: int
     job: int
@@ -77,7 +77,7 @@ class Fleet(Protocol):
         """What happened, waiting for it; nothing if it takes long, or longer than this."""
 
     def stop(self, slot: int) -> None:
-        """End the worker of a slot now, whatever it is doing; the slot is empty, and no event tells of it."""
+        """End the worker of a slot now, whatever it is doing; the slot is then empty, and no event follows."""
 
     def close(self) -> None:
         """End all workers now."""

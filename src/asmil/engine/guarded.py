@@ -1,7 +1,7 @@
-"""A function called on many items in one other process, so that an item that hangs or crashes costs only itself.
+"""A function called on many items in one other process, so that an item that hangs or crashes affects only itself.
 
 Meant for short calls on many items, such as reading the headers of 100,000 files: one process for all of them, and
-another only after an item that cost it its life.
+another only after an item that ended it.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ Result = TypeVar("Result")
 _READY = "ready"
 _PATIENCE_S = 2.0
 WORTH_A_PROCESS = 32
-"""Fewer items are not worth the seconds that a process takes to start, unless the user asks for a limit."""
+"""With fewer items no process is started, which takes seconds, unless the user sets a limit."""
 
 
 def guarded(
     function: Callable[[Item], Result], items: Sequence[Item], timeout_s: float | None
 ) -> Iterator[Result | AsmilError]:
-    """The results in the order of the items; for an item without a result, the error that says why.
+    """The results in the order of the items; for an item without a result, the error that explains why.
 
-    function: of a module, so that another process can import it; what it raises is the error of its item
+    function: of a module, so that another process can import it; exceptions become the error of the item
     timeout_s: for one item; None: no limit, and the calls are made in this process
 
-    An item that takes longer is given up, and so is one that ends the process; another process goes on after it.
+    An item that takes longer, or that crashes the process, fails; another process continues with the next item.
     """
     if timeout_s is None:
         yield from (_called(function, item) for item in items)
@@ -47,7 +47,7 @@ def guarded(
 
 
 def guard_limit(asked_s: float | None, n_items: int, default_s: float) -> float | None:
-    """The limit for `guarded`: what the user asked for (0: none) or, where it is worth a process, the default."""
+    """The limit for `guarded`: the user's (0: none) or, if there are enough items for a process, the default."""
     if asked_s is None and n_items < WORTH_A_PROCESS:
         return None
     return checked_timeout(asked_s, default_s)
@@ -63,10 +63,10 @@ def _results(function: Callable[[Any], Any], items: Sequence[Any], timeout_s: fl
     far.close()
     ready = False
     try:
-        near.recv()  # imports may take long and are no item
+        near.recv()  # imports may take long and do not count as an item
         ready = True
         for _ in items:
-            # Counted from here: what the caller does with a result is not the next item's time.
+            # Timed from here: what the caller does with a result does not count for the next item.
             if not near.poll(timeout_s):
                 yield AsmilError(no_progress(timeout_s))
                 return
@@ -80,7 +80,7 @@ def _results(function: Callable[[Any], Any], items: Sequence[Any], timeout_s: fl
     finally:
         near.close()
         process.kill()
-        # Not for ever: a process that waits for a dead disk inside the system cannot be killed.
+        # With a limit: a process that waits for a failed disk inside the kernel cannot be killed.
         process.join(_PATIENCE_S)
 
 
@@ -106,5 +106,5 @@ def _called(function: Callable[[Any], Any], item: Any) -> Any:
         return function(item)
     except AsmilError as error:
         return error
-    except Exception as error:  # noqa: BLE001 - whatever it is, the other items go on
+    except Exception as error:  # noqa: BLE001 - the other items continue after any error
         return AsmilError(describe_bug(error))

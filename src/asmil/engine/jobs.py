@@ -1,4 +1,4 @@
-"""What an engine is given and what it gives back."""
+"""Jobs, workers and outcomes: the interface of every engine."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ Worker = Callable[[Any], Any]
 
 
 Report = Callable[[Any], None]
-"""Takes what a worker tells while it works, for a progress bar: whatever it likes, soon, but not too often."""
+"""Receives what a worker reports while it works, for a progress bar: any value, soon, but not too often."""
 
 
 def ignore(value: Any) -> None:
-    """The report of those who do not listen."""
+    """Report nothing."""
 
 
 @dataclass(frozen=True)
 class Place:
     """Where a worker is: its number among the workers, and the device it has to itself ("cpu", "cuda:1").
 
-    report: for what the worker tells on the way; from a Ray cluster nothing arrives
+    report: receives the progress of the worker; from a Ray cluster nothing arrives
     """
 
     index: int
@@ -41,14 +41,14 @@ MakeWorker = Callable[[Place], Worker]
 """Called once in each worker process; it loads what all jobs share."""
 
 Note = Callable[[str], None]
-"""Takes a sentence for the user about something that does not stop the work."""
+"""Receives a sentence for the user about something that does not stop the work."""
 
 
 @dataclass(frozen=True)
 class Outcome:
     """How a job ended: with a result, or with an error in one sentence.
 
-    attempts: how often it was begun; more than once after a worker died
+    attempts: how often it was started; more than once after a worker died
     """
 
     job: Any
@@ -68,17 +68,17 @@ class Engine(Protocol):
 
 
 class WorkerBroken(Exception):
-    """Raised by a worker whose process is of no more use, for example after its GPU failed.
+    """Raised by a worker whose process can no longer be used, for example after its GPU failed.
 
     The engine replaces the process and tries its jobs again, as if it had died. Otherwise one broken device would fail
-    job after job and soon have taken them all.
+    one job after another.
     """
 
 
 def attempt(worker: Worker, job: Any) -> tuple[Any | None, str | None]:
-    """The result of a job, or what is wrong with it.
+    """The result of a job, or its error.
 
-    A mistake of the user is told as it is; anything else is a bug and is told with the place where it happened.
+    A mistake of the user is reported as it is; anything else is a bug and is reported with its place in the code.
     """
     try:
         return worker(job), None
@@ -86,31 +86,31 @@ def attempt(worker: Worker, job: Any) -> tuple[Any | None, str | None]:
         raise
     except AsmilError as error:
         return None, str(error)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, the other jobs go on
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the other jobs continue after any error
         return None, describe_bug(error)
 
 
 def describe_bug(error: BaseException) -> str:
     """An unexpected error in one line: type, message, and the innermost line of code."""
     message = one_line(str(error))
-    told = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    described = f"{type(error).__name__}: {message}" if message else type(error).__name__
     frames = traceback.extract_tb(error.__traceback__)
     if not frames:
-        return told
-    return f"{told} ({'/'.join(Path(frames[-1].filename).parts[-2:])}:{frames[-1].lineno})"
+        return described
+    return f"{described} ({'/'.join(Path(frames[-1].filename).parts[-2:])}:{frames[-1].lineno})"
 
 
 def describe_broken(error: WorkerBroken) -> str:
-    """Why a worker is of no more use."""
-    return one_line(str(error)) or "a worker broke and did not say why"
+    """Why a worker can no longer be used."""
+    return one_line(str(error)) or "a worker broke without giving a reason"
 
 
 def one_line(text: str) -> str:
-    """A text without line breaks, cut where it gets long."""
+    """A text without line breaks, cut to a limited length."""
     text = " ".join(text.split())
     return text if len(text) <= _LONGEST_MESSAGE else text[:_LONGEST_MESSAGE] + "..."
 
 
 def tell_stderr(sentence: str) -> None:
-    """The note of those who give none."""
+    """Print a note to the standard error, the default for notes."""
     print(sentence, file=sys.stderr, flush=True)

@@ -27,13 +27,13 @@ class LocalEngine:
     """Runs jobs in `workers` processes, `concurrency` at once in each.
 
     retries: how often a job is tried again after its process died
-    threads_per_worker: threads of numerical libraries in a worker; None: the cores shared out among the workers, where
-        the environment does not say otherwise
+    threads_per_worker: threads of numerical libraries in a worker; None: the cores divided by the workers, unless
+        environment variables set it
     devices: given to the workers in turn; None: all on the CPU
-    item_timeout_s: how long a job may make no progress before its process is ended; None: as long as it likes
-    note, report: take sentences for the user, and what workers tell while they work
+    item_timeout_s: how long a job may make no progress before its process is ended; None: no limit
+    note, report: receive sentences for the user, and the progress that workers report
 
-    The processes start anew and import the main module, so a script that uses this needs the usual
+    The processes are spawned and import the main module, so a script that uses this needs the usual
     `if __name__ == "__main__":`.
     """
 
@@ -80,8 +80,8 @@ class _Member:
 class _Processes:
     """A fleet of spawned processes, each with a pipe.
 
-    Nobody but this process holds the near end of a pipe: when it is gone, however it went, every worker reads the end
-    of its pipe and leaves.
+    Only this process holds the near end of a pipe: when it ends, however it ended, every worker reads the end of its
+    pipe and exits.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class _Processes:
         member.process.join(_PATIENCE_S)
         if member.process.is_alive():
             member.process.kill()
-            # Not for ever: a process that waits for a dead disk inside the system cannot be killed.
+            # With a limit: a process that waits for a failed disk inside the kernel cannot be killed.
             member.process.join(_PATIENCE_S)
         code = member.process.exitcode
         if code is not None:
@@ -155,7 +155,7 @@ class _Processes:
 
 
 def how_it_died(code: int | None, was_ready: bool) -> str:
-    """What the exit code of a worker process says."""
+    """A sentence about the exit code of a worker process."""
     when = "" if was_ready else " before it was ready"
     if code is not None and code < 0:
         name = (signal.strsignal(-code) or "unknown").lower()
@@ -181,7 +181,7 @@ def _environment(values: dict[str, str]) -> Iterator[None]:
 
 @contextmanager
 def interrupts_held_back() -> Iterator[None]:
-    """A process that starts within does not see Ctrl-C, not even before it can say that it ignores it."""
+    """A process that starts within does not receive Ctrl-C, not even before it can ignore it."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return

@@ -83,7 +83,7 @@ def _work(
 
 
 def _progress_teller(pipe: Connection[Any, Any], sending: threading.Lock, event: Progressed) -> Callable[[], None]:
-    """Sends that a job made progress, but not more than a few times a second."""
+    """Reports that a job made progress, at most a few times per second."""
     last = time.monotonic()
 
     def tell() -> None:

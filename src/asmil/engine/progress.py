@@ -1,4 +1,4 @@
-"""What a job tells the engine while it works: that another step of it is done."""
+"""How a job reports to the engine, while it works, that another step is done."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _here = threading.local()
 
 
 def made_progress() -> None:
-    """Called by a job, in the thread in which it was begun, whenever a step of it is done.
+    """Called by a job, in the thread in which it was started, whenever a step is done.
 
     A time limit for jobs counts from the last step. A job that never calls this has the limit for all of it.
     """

@@ -15,7 +15,7 @@ from asmil.errors import AsmilError
 
 _NOTE_AFTER_S = 30.0
 _ASKED_IN_A_TIMEOUT = 10
-"""How often an actor is asked for the progress of its jobs until one without any has had its time."""
+"""How often an actor is asked for the progress of its jobs within the time limit of a job."""
 
 
 class Remote:
@@ -58,7 +58,7 @@ class Remote:
         return Finished(self._slot, index, result, error)
 
     def progress(self) -> list[Event]:
-        """When the jobs at work made progress last, where they tell."""
+        """When the running jobs last made progress, if they report it."""
         now = time.monotonic()
         return [Progressed(self._slot, job, now - last) for job, last in list(self._last_progress.items())]
 
@@ -144,7 +144,7 @@ class Actors:
         try:
             events: list[Event] = self._ray.get(reference)
         except self._ray.exceptions.RayError:
-            return []  # the actor is gone, which the calls of its jobs tell
+            return []  # the actor is gone, which the calls of its jobs report
         return events
 
     def _result(self, reference: Any, call: _Call) -> Event:
@@ -170,7 +170,7 @@ class Actors:
             offered = _offered(self._ray.cluster_resources())
             self._note(
                 f"all {waiting} workers wait for a place on the Ray cluster; each asks for {self._wants}, "
-                f"and the cluster has {offered} (`ray status` tells what is taken)"
+                f"and the cluster has {offered} (`ray status` shows what is in use)"
             )
 
 
@@ -181,8 +181,8 @@ def _offered(resources: Mapping[str, float]) -> str:
 def why_lost(error: Exception) -> str:
     """Ray's account of a lost worker in a few words: cause and node, without its list of possible reasons."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = next((line for line in lines if "because" in line), lines[0] if lines else type(error).__name__)
-    cause = told.split(". ")[0].split("because ")[-1].rstrip(".")
+    reason = next((line for line in lines if "because" in line), lines[0] if lines else type(error).__name__)
+    cause = reason.split(". ")[0].split("because ")[-1].rstrip(".")
     if "NODE_OUT_OF_MEMORY" in str(error):
         cause = "its node ran out of memory"
     if cause.startswith("The "):

@@ -32,7 +32,7 @@ def connected(address: str | None) -> Iterator[Any]:
         return
     options: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": logging.ERROR}
     if address is None:
-        # Jobs and results are small: a store of the usual third of the memory would only stand in the way.
+        # Jobs and results are small: the usual object store of a third of the memory would be wasted.
         options |= {"address": "local", "include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
     elif address != "auto":
         require_answer(address)
@@ -49,10 +49,10 @@ def connected(address: str | None) -> Iterator[Any]:
 
 
 def require_answer(address: str) -> None:
-    """Refuse an address where nobody listens; Ray itself would try it for minutes."""
+    """Refuse an address that does not answer; Ray itself would try it for minutes."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not colon or not port.isdecimal():
-        raise AsmilError(f"{address!r} is no address of a Ray cluster; {_WHAT_TO_DO}")
+        raise AsmilError(f"{address!r} is not the address of a Ray cluster; {_WHAT_TO_DO}")
     try:
         socket.create_connection((host, int(port)), timeout=_ANSWERS_WITHIN_S).close()
     except (OSError, OverflowError) as error:
@@ -61,7 +61,7 @@ def require_answer(address: str) -> None:
 
 @contextmanager
 def _no_echo() -> Iterator[None]:
-    """Keep Ray from writing about lost workers to the standard output, where results belong; notes tell of them."""
+    """Keep Ray from writing about lost workers to the standard output, where results belong; notes report them."""
     try:
         from ray._private import worker
 

@@ -25,7 +25,7 @@ class Watch:
             self._last.setdefault(slot, {})[job] = self._clock()
 
     def progressed(self, slot: int, job: int, silent_s: float) -> None:
-        """The last progress of a job was so many seconds ago."""
+        """Record that a job last made progress the given number of seconds ago."""
         jobs = self._last.get(slot, {})
         if job in jobs:
             jobs[job] = max(jobs[job], self._clock() - silent_s)
@@ -39,7 +39,7 @@ class Watch:
         self._last.pop(slot, None)
 
     def forgive(self, seconds: float) -> None:
-        """Time in which nobody listened to the workers counts for no job."""
+        """Time in which the engine did not listen to the workers does not count against any job."""
         for jobs in self._last.values():
             for job in jobs:
                 jobs[job] += seconds
@@ -61,7 +61,7 @@ class Watch:
 
 
 def no_progress(timeout_s: float | None) -> str:
-    """Why a job was given up."""
+    """Why a job was ended."""
     return (
         f"no progress for {timeout_s or 0:g} seconds, so its worker was ended; the file may be damaged or its storage "
         "not answer: copy it again, or allow more with --item-timeout"

@@ -130,7 +130,12 @@ def manifest_of(name: str, cohort: CohortConfig, out: Path) -> Path:
     """Where the manifest of a cohort is, or will be."""
     if cohort.manifest is not None:
         return cohort.manifest.absolute()
-    return (out / COHORT_FOLDER / name / "cohort.csv").absolute()
+    return synthetic_folder(name, cohort, out) / "cohort.csv"
+
+
+def synthetic_folder(name: str, cohort: CohortConfig, out: Path) -> Path:
+    """Where a synthetic cohort is written."""
+    return (cohort.folder or out / COHORT_FOLDER / name).absolute()
 
 
 def jobs_of(

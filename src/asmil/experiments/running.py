@@ -14,13 +14,13 @@ from asmil.errors import AsmilError
 from asmil.experiments.measures import ONE_SEED
 from asmil.experiments.optuna_search import Proposals
 from asmil.experiments.plan import (
-    COHORT_FOLDER,
     Point,
     TrainingJob,
     Trial,
     grid_points,
     jobs_of,
     random_points,
+    synthetic_folder,
     trials_of,
 )
 from asmil.experiments.settings import CohortConfig, SweepConfig
@@ -90,7 +90,7 @@ class SweepFolder:
         """The synthetic cohorts of the sweep."""
         return [
             CohortJob(
-                (self.out / COHORT_FOLDER / name).absolute(),
+                synthetic_folder(name, cohort, self.out),
                 cohort.synthetic,
                 cohort.task,
                 cohort.survival,

@@ -26,6 +26,7 @@ class CohortConfig(Settings):
     manifest: Path | None = None
     features: Path | None = None
     synthetic: SyntheticConfig | None = None
+    folder: Path | None = Field(None, description="of a synthetic cohort, to share it; default: in the sweep's folder")
     survival: SurvivalConfig = SurvivalConfig()
     task: TaskKind = "classification"
     settings: dict[str, Any] = Field({}, description="settings of every training on this cohort, by dotted name")
@@ -129,5 +130,5 @@ def read_sweep(path: Path) -> SweepConfig:
 
 
 def _located(cohort: CohortConfig, base: Path) -> CohortConfig:
-    paths = {name: getattr(cohort, name) for name in ("manifest", "features")}
+    paths = {name: getattr(cohort, name) for name in ("manifest", "features", "folder")}
     return cohort.model_copy(update={name: base / path for name, path in paths.items() if path is not None})

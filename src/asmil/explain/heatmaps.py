@@ -75,10 +75,11 @@ class HeatmapPlan:
     scores: Path | None = None
     annotations: Mapping[str, Path] | None = None
     device: str = "auto"
+    method: str | None = None
 
     def __call__(self, place: Place) -> Callable[[AskedSlide], HeatmapRow]:
         device = place.device if self.device == "auto" else self.device
-        explainers = [RunExplainer(run, device) for run in self.runs]
+        explainers = [RunExplainer(run, device, self.method) for run in self.runs]
         return lambda asked: draw_slide(asked, self, explainers)
 
 

@@ -1,1 +1,1 @@
-"""From slides to feature files: the whole way, slide by slide, wherever the work runs."""
+"""From slides to feature files, end to end, on any engine."""

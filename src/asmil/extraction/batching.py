@@ -28,7 +28,7 @@ BATCHES_AHEAD = 2
 
 
 class EncoderFailed(WorkerBroken):
-    """The encoder cannot go on (a GPU that failed, for example), nor can the process that has it."""
+    """The encoder can no longer be used (for example after a GPU failed), nor can its process."""
 
 
 class Feed:
@@ -80,7 +80,7 @@ class Batcher:
     A batch is encoded when it is full, or when no slide will add another tile to it. The thread that feeds the
     encoder is its only user. An error in the encoder reaches every slide that is waiting for it.
 
-    on_encoded: is told how many tiles were encoded, batch by batch
+    on_encoded: called with the number of encoded tiles after each batch
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Batcher:
         return Feed(self, n_tiles, dtype)
 
     def close(self) -> None:
-        """End the thread; what is not encoded by then is lost."""
+        """End the thread; tiles that are not encoded yet are lost."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -165,7 +165,7 @@ class Batcher:
                     self._deliver(*running.popleft())
                 elif not batch:
                     return
-        except BaseException as error:  # noqa: BLE001 - told to every slide that waits, whatever it is
+        except BaseException as error:  # noqa: BLE001 - passed on to every waiting slide
             with self._changed:
                 self._error = error
                 self._changed.notify_all()
@@ -195,7 +195,7 @@ class Batcher:
     def _deliver(self, batch: list[_Part], result: Callable[[], NDArray[np.float32]]) -> None:
         features = result()
         done = 0
-        with np.errstate(over="ignore"):  # what is too large for float16 is told when the file is written
+        with np.errstate(over="ignore"):  # values too large for float16 are reported when the file is written
             for part in batch:
                 part.feed._features[part.rows] = features[done : done + len(part)]
                 done += len(part)
@@ -216,7 +216,7 @@ class _PlainLane:
 
 
 class _CudaLane:
-    """Hands tiles to a GPU and goes on; they travel from pinned memory while the batch before is encoded."""
+    """Copies tiles to a GPU asynchronously, from pinned memory, while the previous batch is encoded."""
 
     def __init__(self, device: torch.device, batch_size: int) -> None:
         self._device = device

@@ -1,4 +1,4 @@
-"""Extraction of many slides into one folder, on whatever engine; what is done is never done again."""
+"""Extraction of many slides into one folder, on any engine; finished slides are not extracted again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Done:
 
 
 def identify(encoder: str, weights: Path | None) -> EncoderIdentity:
-    """Which network an encoder is, by the hash of its weights; a missing weight is told before any slide is opened."""
+    """The hash of an encoder's weights; missing weights are reported before any slide is opened."""
     loaded = load_encoder(encoder, weights)
     return EncoderIdentity(loaded.name, loaded.weights_hash)
 
@@ -35,7 +35,7 @@ def identify(encoder: str, weights: Path | None) -> EncoderIdentity:
 def extract(
     slides: Sequence[SlideFile], out: Path, plan: WorkerPlan, engine: Engine, pictures: bool = True
 ) -> Iterator[Done]:
-    """Extract every slide that is not done yet; a slide that fails is told and the others go on."""
+    """Extract every slide that is not done yet; a slide that fails is reported and the others continue."""
     # workers may have another working folder, or be on another machine
     folder = FeatureFolder(out.absolute())
     folder.begin(plan.config, plan.encoder)
@@ -66,7 +66,7 @@ def _done(outcome: Outcome) -> Done:
 
 
 def with_mpp(slides: Sequence[SlideFile], mpp: float | None) -> list[SlideFile]:
-    """The slides with the user's resolution, for those whose table does not give one of their own."""
+    """The slides with the user's resolution, for those whose table gives none."""
     if mpp is None:
         return list(slides)
     if not (math.isfinite(mpp) and mpp > 0):

@@ -1,4 +1,4 @@
-"""One slide to be done, and what is told of it afterwards."""
+"""One slide to extract, and its result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SlideJob:
 
 @dataclass(frozen=True)
 class SlideReport:
-    """How a slide went. notes: what its owner should look at."""
+    """The result of a slide. notes: what the user should check."""
 
     n_tiles: int
     tissue_share: float

@@ -1,4 +1,4 @@
-"""Which engine does the work, with how many workers and reading threads, from what the user asked for."""
+"""The engine, its workers and reading threads, from the options of the user."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Machine:
     workers: processes; None: one a GPU, or one a core; 0: this process
     device: auto, cpu, cuda (all of them), or one such as cuda:1
     cpus, gpus: what Ray sets aside for a worker
-    item_timeout: seconds without progress on a slide after which it is given up; 0: no limit; None:
-        `SLIDE_TIMEOUT_S`, but for work in this process, which nobody can end
+    item_timeout: seconds without progress after which a slide fails; 0: no limit; None:
+        `SLIDE_TIMEOUT_S`, except for work in this process, which cannot be ended
     """
 
     engine: str = "local"
@@ -41,7 +41,7 @@ class Machine:
     def prepare(self, n_slides: int, report: Report = ignore) -> tuple[Engine, int]:
         """The engine, and the threads that read tiles in each worker.
 
-        report: is told how many tiles were encoded since, where the engine can
+        report: called with the number of newly encoded tiles, if the engine supports it
         """
         if self.engine not in ENGINES:
             raise AsmilError(f"--engine {self.engine}: {did_you_mean(self.engine, ENGINES)}")

@@ -59,7 +59,7 @@ def tile_size(
     tile_px: int | None = None,
     magnification: float | None = None,
 ) -> dict[str, float | int]:
-    """Side of a tile in microns and pixels, from what is given; the rest is as the encoder was made for.
+    """Side of a tile in microns and pixels; values that are not given are those the encoder was trained with.
 
     A magnification (20 means 0.5 um/px) and one of the two sides give the other.
     """

@@ -47,7 +47,7 @@ class FeatureFolder:
         return file_in(self.path / PICTURES, slide, ".jpg")
 
     def begin(self, config: ExtractionConfig, encoder: EncoderIdentity) -> None:
-        """Note the settings, or refuse to mix with what was extracted here in another way."""
+        """Store the settings, or refuse to mix them with features that were extracted with others."""
         settings = {**config.model_dump(mode="json"), "encoder": asdict(encoder)}
         claim_folder(self.path / SETTINGS, settings, "features")
 
@@ -86,7 +86,7 @@ class FeatureFolder:
 
 
 def about_text(config: ExtractionConfig, slide: Mapping[str, Any], tissue: Mapping[str, Any], precision: str) -> str:
-    """The record of an extraction that a feature file carries, beside the sizes that have attributes of their own."""
+    """The record of an extraction that a feature file carries, without the sizes, which are separate attributes."""
     record = {"settings": config.model_dump(mode="json"), "slide": slide, "tissue": tissue, "precision": precision}
     return json.dumps(record, ensure_ascii=False)
 

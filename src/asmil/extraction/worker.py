@@ -54,7 +54,7 @@ class WorkerPlan:
     readers: int = 1
 
     def __call__(self, place: Place) -> SlideWorker:
-        """Load the encoder and be ready for slides; a process of its own is taken for granted."""
+        """Load the encoder for the slides to come; it assumes a process to itself."""
         keep_freed_memory()
         cv2.setNumThreads(1)  # tiles are read by several threads already
         encoder = load_encoder(self.config.encoder, self.weights, place.device, self.precision)

@@ -8,9 +8,9 @@ GA (`arch: ga`, the default): one gated attention network with T outputs.
     o_t   = W_t f_t + b_t                                                     branch logits
     logits = W_s F + b_s,  F = sum_i (mean_t a_ti) h_i = mean_t f_t
 
-MHA (`arch: mha`): branch t is a trainable query with H-head attention of its own, z = q . k / sqrt(I / H); its pooled
+MHA (`arch: mha`): branch t is a trainable query with its own H-head attention, z = q . k / sqrt(I / H); its pooled
 values, heads joined, go through a linear layer, dropout and LayerNorm (no residual) to give f_t. The slide feature
-pools, head by head, with the mean over branches of the weights, and has value, output and norm layers of its own. The
+pools, head by head, with the mean over branches of the weights, and has its own value, output and norm layers. The
 queries do not depend on the bag, so key and value projections fold away exactly (see `blocks/folded.py`): one product
 N x I by I x (H T) for the scores and one for the pooling, where the official form has 2 T + 1 products N x I by I x I.
 
@@ -104,7 +104,7 @@ class ACMIL(AttentionPoolModel):
         attention: Tensor = self.normalizer(self.masking(scores))
         output = self.readout(attention.to(embedded.dtype) @ embedded, scores)
         if self.masking.training:
-            # what pooled; otherwise it is the normalized scores, and N numbers a row more to carry about
+            # what pooled; otherwise it is the normalized scores, which would be N more numbers per row to keep
             output.extras["branch_attention"] = attention
         return output
 
@@ -135,7 +135,7 @@ class ACMIL(AttentionPoolModel):
 
 
 class GatedBranches(nn.Module):
-    """GA: T scores a tile from one gated network; a branch's feature is what it pooled."""
+    """GA: T scores per tile from one gated network; the feature of a branch is its pooled vector."""
 
     def __init__(self, width: int, config: ACMILConfig) -> None:
         super().__init__()
@@ -152,7 +152,7 @@ class GatedBranches(nn.Module):
 
 
 class QueryBranches(nn.Module):
-    """MHA: T trainable queries, each with a multi-head attention of its own, and a block for the slide."""
+    """MHA: T trainable queries, each with its own multi-head attention, and a block for the slide."""
 
     def __init__(self, width: int, config: ACMILConfig) -> None:
         super().__init__()
@@ -268,7 +268,7 @@ register_official(
         "acmil",
         frozenset(_SHARED | {"q", "sub_attention.0.q_proj.weight", "bag_attention.v_proj.weight"}),
         _convert_mha,
-        # ASMIL's layout has all these names too, and queries of its own in the last block.
+        # ASMIL's layout has all these names too, and its own queries in the last block.
         applies=lambda tensors, config: "bag_attention.q_proj.weight" not in tensors,
     )
 )

@@ -15,8 +15,8 @@ Bases:
 The final paper lowers lambda along a cosine, lambda (1 + cos(pi t / T)) / 2; the released code keeps it constant, and
 so does the default here (`annealing`). The default base and weight are those of the paper's main results and of the
 README's example: ABMIL, 0.1. The released script, started without arguments, runs MHA with lambda = 0, which is no
-AEM. The total loss may be negative, so it is no measure to stop by. The released code can keep a random share of the
-tiles in every step; `data.max_tiles` is the like of it here.
+AEM. The total loss may be negative, so it cannot be used for early stopping. The released code can keep a random
+share of the tiles in every step; `data.max_tiles` is the like of it here.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class QueryPool(AttentionPoolModel):
         logits = W_c b + b_c
 
     The query does not depend on the bag, so no key and no value of a tile is formed (`blocks/folded.py`). It is not
-    registered as a method of its own.
+    registered as a method.
     """
 
     config_type = QueryPoolConfig

@@ -43,7 +43,7 @@ class ASMILConfig(EmbeddingConfig):
 
     tokens: int = Field(8, ge=1, description="T, the number of FEAT tokens (the paper: 8, CAMELYON-17: 16)")
     heads: int = Field(8, ge=1, description="H")
-    projections: Literal["per_token", "shared"] = Field("per_token", description="one set a token, or one for all")
+    projections: Literal["per_token", "shared"] = Field("per_token", description="one set per token, or one for all")
     drop: float = Field(0.5, ge=0, le=1, description="B, the probability that a token is dropped in training")
     drop_count: int | None = Field(None, ge=0, description="drop exactly this many tokens instead")
     dropout: float = Field(0.1, ge=0, lt=1, description="on the output of an attention block")

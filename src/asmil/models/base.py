@@ -42,7 +42,7 @@ class ModelConfig(Settings):
 
 @dataclass(slots=True)
 class Output:
-    """What a model says of one bag; plain tensors only.
+    """The output of a model for one bag; plain tensors only.
 
     logits: C, before softmax (or the task's own link)
     scores: A x N, attention before normalization, or None for a method without attention
@@ -59,7 +59,7 @@ class Output:
 
 
 def predicted_row(output: Output) -> Tensor:
-    """The scores of the predicted class, 1 x N; where there is but one row, that one."""
+    """The scores of the predicted class, 1 x N; or the only row, if there is one."""
     assert output.scores is not None
     row = int(output.logits.argmax()) if len(output.scores) > 1 else 0
     return output.scores[row : row + 1]
@@ -86,9 +86,9 @@ class Loss:
 
 @dataclass(frozen=True)
 class Stage:
-    """One part of a training that has several; the loop trains `model`, then goes on to the next stage.
+    """One stage of a training with several; the loop trains `model`, then starts the next stage.
 
-    name: stands in `metrics.jsonl` and in checkpoints
+    name: written to `metrics.jsonl` and checkpoints
     model: what this stage trains; the last stage's model is the one that is kept
     start: called once with the previous stage's model (its chosen epoch, in eval mode) and the training bags
         (prepared, on the model's device), to take over what this stage needs
@@ -153,7 +153,7 @@ class MILModel(nn.Module):
 
     @property
     def padding_from(self) -> int | None:
-        """Bags of at least so many tiles may be filled up with rows that `bag.mask` names, with the same result.
+        """Bags of at least this many tiles may be filled up with rows that `bag.mask` names, with the same result.
 
         None: the method needs every bag as it is.
         """
@@ -172,7 +172,7 @@ class MILModel(nn.Module):
 
     def stream(self, chunks: Iterable[Tensor]) -> Output:
         """The output for a bag that arrives as chunks of features (n x D each), in the order of its tiles."""
-        raise AsmilError(f"{type(self).__name__} needs a bag whole")
+        raise AsmilError(f"{type(self).__name__} cannot read a bag in parts")
 
     def loss(self, outputs: Sequence[Output], targets: Tensor, task: Task) -> Loss:
         """The loss of the bags of one step; by default the task's loss of the logits."""
@@ -181,7 +181,7 @@ class MILModel(nn.Module):
 
     @property
     def has_heatmap(self) -> bool:
-        """Whether the model can say how much each tile counted: by its scores, or by a map of its own."""
+        """Whether the model can show how much each tile counted: by its scores, or by its own map."""
         return bool(self.score_axes) or type(self).draw_heatmap is not MILModel.draw_heatmap
 
     @property
@@ -214,7 +214,7 @@ class MILModel(nn.Module):
         return [Stage("", self)]
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """Optimizer groups: `params`, and where they differ from the run's, `lr`, `weight_decay` and `clip_norm`."""
+        """Optimizer groups: `params`, and, if they differ from the run's, `lr`, `weight_decay` and `clip_norm`."""
         return [{"params": [parameter for parameter in self.parameters() if parameter.requires_grad]}]
 
     def before_step(self, step: int, steps: int) -> None:
@@ -227,7 +227,7 @@ class MILModel(nn.Module):
         """
 
     def use_normalizer(self, normalizer: Normalizer) -> None:
-        """Turn scores into attention by another rule than the method's own; refused where it is built in."""
+        """Turn scores into attention by another normalizer than the method's own; refused if that is built in."""
         if not self.score_axes:
             raise AsmilError(f"{type(self).__name__} has no attention, so there are no scores to normalize")
         if self.normalizer_built_in:

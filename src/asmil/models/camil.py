@@ -22,7 +22,7 @@ olgarithmics/ICLR_CAMIL. They are different networks:
 - The value residual of its Nystrom attention convolves over HEADS (a layout slip, see `HeadConvolution`). `official`
   copies this; `paper` has no residual and no output projection.
 - Official normalizes the distances of a tile over its 15 nearest neighbors although only 7 are used. Copied.
-- Official has no projection, so its features must be 512 wide. Here it is as wide as the features, whatever they are;
+- Official has no projection, so its features must be 512 wide. Here it is as wide as the features;
   `inner` asks for a projection in front (then x is the projected tile).
 - L2 penalties are declared in the official code but never added to its loss; there are none here.
 

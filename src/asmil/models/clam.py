@@ -1,14 +1,14 @@
-"""CLAM: clustering-constrained attention MIL (Lu et al., 2021), with one attention branch (SB) or one a class (MB).
+"""CLAM: clustering-constrained attention MIL (Lu et al., 2021), with one attention branch (SB) or one per class (MB).
 
     h_i = dropout(ReLU(W_e x_i + b_e))                                     H = 512 wide
-    z_i = W (tanh(V h_i + b_V) * sigmoid(U h_i + b_U)) + b                 SB: one score a tile, MB: one a class
+    z_i = W (tanh(V h_i + b_V) * sigmoid(U h_i + b_U)) + b                 SB: one score per tile, MB: one per class
     b_r = sum_i softmax(z_r)_i h_i                                         a row r of scores
     SB:  logits = W_c b + b_c          MB:  logit_c = w_c . b_c + beta_c   each class reads its own row
     L   = w L_bag + (1 - w) L_cluster                                      w = 0.7
 
 L_bag is the task's loss (cross-entropy), or the smooth top-1 SVM over the classes (`bag_loss: svm`; it knows no class
-weights). L_cluster tells the tiles with most attention from those with least, see `blocks/instance_loss.py`; for tasks
-without classes it is left out and L = L_bag.
+weights). L_cluster separates the tiles with most attention from those with least, see `blocks/instance_loss.py`; for
+tasks without classes it is left out and L = L_bag.
 
 Paper and official code: the paper's method is MB, the program's default SB. The instance loss is cross-entropy unless
 asked for (so here), while the paper and all published commands take the smooth SVM (`--preset official`). Dropout
@@ -148,13 +148,13 @@ class CLAMSB(CLAM):
 
 @register(
     "clam_mb",
-    summary="CLAM with an attention branch of its own for every class",
+    summary="CLAM with a separate attention branch for every class",
     paper=_PAPER,
     year=2021,
     presets={"official": _OFFICIAL},
 )
 class CLAMMB(CLAM):
-    """CLAM with an attention branch a class; row c of the head reads row c of the pooled features."""
+    """CLAM with one attention branch per class; row c of the head reads row c of the pooled features."""
 
     score_axes = ("class",)
 

@@ -70,7 +70,7 @@ class DetachedNSF(NSF):
 
 @register(
     "demil",
-    summary="tiles are averaged by normalized sigmoids of scores from one gate unit a class",
+    summary="tiles are averaged by normalized sigmoids of scores from one gate unit per class",
     paper="Tang et al., Disambiguated Attention Embedding for Multi-Instance Partial-Label Learning",
     year=2023,
     presets={
@@ -138,7 +138,7 @@ class DEMIL(AttentionPoolModel):
         return Output(logits, scores, pooled[0], extras={"attention_unnormalized": torch.sigmoid(scores)})
 
     def loss(self, outputs: Sequence[Output], targets: Tensor, task: Task) -> Loss:
-        """The task's loss, and where it has a weight the entropy of the unnormalized attention.
+        """The task's loss, plus the weighted entropy of the unnormalized attention, if it has a weight.
 
         For classification, targets may also be weights over candidate labels, B x C.
         """
@@ -170,7 +170,7 @@ def candidate_update(targets: Tensor, probabilities: Tensor, keep: float) -> Ten
 
 
 def _options(state: dict[str, Tensor], layers: int, config: Config) -> Converted:
-    """What the shapes of a converted state tell, and what all layouts read from `config`."""
+    """Options from the shapes of a converted state, and those that all layouts read from `config`."""
     n_outputs, inner = state["head.weight"].shape
     options = {
         "embedding_layers": layers,

@@ -7,20 +7,20 @@ The N tiles of a slide are dealt at random into G pseudo-bags; h_i and z_i do no
     a   = softmax of z within each pseudo-bag      F_g = sum_{i in g} a_i h_i      s_g = W F_g + b
     L_i = W (a_i h_i)                              evidence of a tile for each class, without the bias
     p_i = softmax over classes of L_i, last class
-    f   = what is distilled of each pseudo-bag, in the order of the pseudo-bags:
+    f   = the distilled features of each pseudo-bag, in the order of the pseudo-bags:
           AFS      F_g
           MaxS     h of the k tiles with the largest p_i, k = total_instance // G
           MaxMinS  these, then h of the k tiles with the smallest p_i (in descending order)
-    logits = W' sum_j softmax(z'(f))_j f_j + b'    tier 2: a gated attention and a head of its own
+    logits = W' sum_j softmax(z'(f))_j f_j + b'    tier 2: its own gated attention and head
 
 Trained with CE(logits) + mean_g CE(s_g). The distilled vectors are detached, so the slide's loss trains tier 2 alone
 and the pseudo-bags' loss tier 1 alone. The official code has two optimizers; its slide loss reaches tier 1 as well, but
 those gradients are thrown away, and with AFS its second backward pass fails on current torch. One joint step with
 detached vectors makes the same updates. The gradients of the four modules are clipped one by one.
 
-The official code deals anew at each evaluation, so its answers are random. Here an evaluated slide has a split of its
-own, drawn from its name and size; `inference_splits` averages the probabilities of several. A split can be given as
-`bag.extras["pseudo_bags"]` (N numbers, tiles with the same number are together).
+The official code draws a new split at each evaluation, so its results are random. Here an evaluated slide has a split
+of its own, drawn from its name and size; `inference_splits` averages the probabilities of several. A split can be
+given as `bag.extras["pseudo_bags"]` (N numbers, tiles with the same number are together).
 
 Where tiles are few: min(G, N) pseudo-bags (officially some are empty, and with AFS give zero vectors); a pseudo-bag
 smaller than k gives all its tiles (MaxMinS then takes tiles twice, as officially); equal p_i keep the order of the
@@ -107,7 +107,7 @@ def _given(bag: Bag) -> tuple[Tensor, int]:
 class DTFDConfig(EmbeddingConfig):
     """Architecture of DTFD-MIL."""
 
-    groups: int = Field(4, ge=1, description="G, pseudo-bags a slide")
+    groups: int = Field(4, ge=1, description="G, pseudo-bags per slide")
     distill: Literal["AFS", "MaxS", "MaxMinS"] = Field(
         "AFS", description="what tier 2 gets of a pseudo-bag: its feature, its top tiles, or its top and bottom tiles"
     )
@@ -122,7 +122,7 @@ class DTFDConfig(EmbeddingConfig):
 
 @register(
     "dtfd",
-    summary="attention over random pseudo-bags, then attention over what is distilled of each",
+    summary="attention over random pseudo-bags, then attention over the distilled features of each",
     paper="Zhang et al., DTFD-MIL: Double-Tier Feature Distillation Multiple Instance Learning for Histopathology "
     "Whole Slide Image Classification",
     year=2022,

@@ -3,7 +3,7 @@
 DMIN, on tile features (C classes, everything a row a class):
 
     h_i  = dropout(ReLU(W_e x_i + b_e))                                     512 wide
-    z_i  = W (tanh(V h_i + b_V) * sigmoid(U h_i + b_U)) + b                 C scores a tile
+    z_i  = W (tanh(V h_i + b_V) * sigmoid(U h_i + b_U)) + b                 C scores per tile
     m_i  = 1 if sigmoid((z_i + g) / 0.7) > 0.5 else 0                       training: straight-through, g Gumbel noise
     m_i  = 1 if sigmoid(z_i) > 0.5 else 0                                   inference
     full branch      M_c = sum_i softmax(z_c)_i h_i                         all tiles
@@ -167,7 +167,7 @@ class HDMIL(MILModel):
             self.lipn = TinyMobileNet(n_outputs)
 
     def prepare(self, bag: Bag) -> Bag:
-        """Nothing to add; but what LIPN will need is asked for before DMIN is trained."""
+        """Adds nothing, but checks before DMIN is trained that the bag has what LIPN needs."""
         if self.lipn is not None:
             lowres_tiles(bag)
         return bag
@@ -265,7 +265,7 @@ class HDMIL(MILModel):
         return Loss(total, parts)
 
     def _screening_loss(self, outputs: Sequence[Output], targets: Tensor, task: Task) -> Loss:
-        """LIPN's; the task's loss of the prediction is only noted."""
+        """LIPN's; the task's loss of the prediction is only recorded."""
         pairs = [(output.extras["mask"], output.extras["target_mask"]) for output in outputs]
         mask = torch.stack([(ours - target).float().abs().mean() for ours, target in pairs]).mean()
         rate = torch.stack([(mask_rate(ours) - mask_rate(target)) ** 2 for ours, target in pairs]).mean()
@@ -317,7 +317,7 @@ def distillation_terms(output: Output, mask_ratio: float) -> dict[str, Tensor]:
 
 
 def _register_layout(layers: dict[str, str], lipn: bool) -> None:
-    """DMIN's layout; tensors of LIPN beside it make a model with both."""
+    """DMIN's layout; with tensors of LIPN, a model with both."""
 
     def convert(tensors: Tensors, config: Config) -> Converted:
         state = renamed(tensors, layers)

@@ -1,9 +1,9 @@
-"""LIPN, the pre-screening network of HDMIL: it reads low-magnification tiles and says which to keep.
+"""LIPN, the pre-screening network of HDMIL: it reads low-magnification tiles and decides which to keep.
 
-    s_i = CNN(pixels_i / 255 - 0.5)          C scores a tile, see `blocks/mobilenet.py`
+    s_i = CNN(pixels_i / 255 - 0.5)          C scores per tile, see `blocks/mobilenet.py`
     m_i = 1 if sigmoid(s_i) > 0.5 else 0     straight-through gradient, no noise
 
-HDMIL trains it (`hdmil.py`). Here stands what an official checkpoint of LIPN alone is: no method of its own, since it
+HDMIL trains it (`hdmil.py`). Here is the model of an official checkpoint of LIPN alone, which is not a method, since it
 predicts nothing of a slide. Load it together with DMIN's tensors, in one state dict, for the whole HDMIL.
 """
 
@@ -25,7 +25,7 @@ from asmil.models.official import Config, Converted, OfficialForm, Tensors, regi
 class LIPN(MILModel):
     """The pre-screening network alone, as its official checkpoints hold it: which tiles to keep, from their pixels.
 
-    It says nothing of the bag: its logits are the mean scores of the tiles.
+    It predicts nothing about the bag: its logits are the mean scores of the tiles.
     """
 
     score_axes = ("class",)

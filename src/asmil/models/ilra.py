@@ -22,7 +22,7 @@ grows or shrinks with every block.
 Where paper, official code and its copies differ: the paper discusses larger ranks than the code's 1 or 2 (its author:
 tune it). A block's output has no residual with its input. The copies in VLSA and ASMIL use the rank also as the number
 of pooling queries and break for ranks above 1; here there is always one. The paper's contrastive pre-training of the
-tile encoder is no part of the aggregator. The official test takes the last epoch.
+tile encoder is not part of the aggregator. The official evaluation uses the last epoch.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _attention(
 
 
 def _official(prefix: str, inner: str) -> OfficialForm:
-    """A published layout: where the model stands in it, and what it calls torch's attention."""
+    """A published layout: the prefix of the model in it, and its name for torch's attention."""
 
     def convert(tensors: Tensors, config: Config) -> Converted:
         state = {"seed": tensors[f"{prefix}pooling.S"][0], **renamed(tensors, {"head": f"{prefix}classifier"})}

@@ -1,4 +1,4 @@
-"""What a trained model says of a bag, however long: in eval mode, in chunks where the bag is large."""
+"""The output of a trained model for a bag of any length: in eval mode, in chunks if the bag is large."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def infer(
     An output that is not finite is an AsmilError that names the bag: no class may be read from it.
 
     When the device runs out of memory the bag is tried again in chunks half the size; a method that cannot be
-    streamed says how large the bag was. The system kills a process that uses up the memory of a CPU, so there the
-    need of a large bag is estimated first.
+    streamed is an error that states the size of the bag. The system kills a process that uses up the memory of a CPU,
+    so there the need of a large bag is estimated first.
     """
     model.eval()
     device = next(model.parameters()).device if device is None else torch.device(device)
@@ -82,7 +82,7 @@ def _refuse_too_large(model: MILModel, bag: Bag) -> None:
 
 
 def _finite(bag: Bag, output: Output) -> Output:
-    """The output, refused where a number of it is undefined; a score of minus infinity leaves a tile out."""
+    """The output, refused if a number is undefined; a score of minus infinity leaves a tile out."""
     found = {"logits": output.logits, "bag features": output.embedding, "tile logits": output.instance_logits}
     broken = [name for name, values in found.items() if values is not None and not bool(values.isfinite().all())]
     if output.scores is not None and bool((output.scores.isnan() | output.scores.isposinf()).any()):
@@ -111,7 +111,7 @@ def _to_cpu(output: Output) -> Output:
 
 
 SAMPLES = (1024, 4096)
-"""Tiles that are tried. All methods need memory in proportion to the tiles, beside a part that is always the same."""
+"""Tiles that are tried. All methods need memory in proportion to the tiles, plus a constant part."""
 
 WORKSPACE = 1.25
 """Kernels need some more for themselves, and memory is never used without gaps."""
@@ -119,7 +119,7 @@ WORKSPACE = 1.25
 
 @torch.inference_mode()
 def bytes_needed(model: MILModel, bag: Bag) -> int:
-    """What a forward pass would need beside the bag itself, by trying two small parts of the bag.
+    """The bytes that a forward pass needs besides the bag itself, measured on two small parts of the bag.
 
     The model must be in eval mode; the bag must have more tiles than `SAMPLES`.
     """
@@ -147,7 +147,7 @@ class LiveBytes(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Sequence[Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Run an operation of torch and count what it made; views share the memory of another tensor."""
+        """Run an operation of torch and count its results; views share the memory of another tensor."""
         existing = {leaf.untyped_storage()._cdata for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
         made = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(made):

@@ -14,12 +14,12 @@ teacher's:
 Inference is the student on the whole bag. v1 ranks by attention; with several heads (transmil: the class token's row
 of layer 1) by votes. v2 ranks by the class probability of what a tile brings into the bag feature, masks only the
 highest tiles, lets floor(merge_ratio * kept) random ones of the kept tiles stay and merges the rest into `merge_k`
-tokens (blocks/token_merge.py), which stand behind them. As in the official code the tiles that stay are shuffled.
+tokens (blocks/token_merge.py), which come after them. As in the official code the tiles that stay are shuffled.
 dsmil ranks by the largest class logit of a tile, has two streams with half the loss each, and predicts by the mean.
 
 Training has two stages (`pretrain`): first the network alone, without teacher and mask ("pure"); its weights become
-the teacher and the student's embedding, the rest of the student starts anew. Without it the teacher starts as a copy
-of the random student, as in the code that the ASMIL study most likely ran (`--preset port`).
+the teacher and the student's embedding, the rest of the student starts from new weights. Without it the teacher
+starts as a copy of the random student, as in the code that the ASMIL study most likely ran (`--preset port`).
 
 Ratios, weight and momentum that are not given are those of the official scripts: v1 as on CAMELYON16 with that base
 (dsmil: as abmil), v2 the middle of the grid that its authors search.
@@ -60,7 +60,7 @@ from asmil.models.registry import register
 from asmil.tasks.base import Task
 
 TRAINED_LOGITS = ("bag_logits", "max_logits")
-"""What the loss of the dsmil base reads; all else that an encoder says of a masked bag counts the kept tiles."""
+"""What the loss of the dsmil base reads; all other outputs for a masked bag are about the kept tiles."""
 
 
 class PureMHIM(AttentionPoolModel):
@@ -186,7 +186,7 @@ class MHIM(PureMHIM):
         return self.forward_masked(bag) if self.training else super().forward(bag)
 
     def forward_masked(self, bag: Bag) -> Output:
-        """The student on what the teacher leaves of the bag. In eval mode there is no dropout, and no tile is left
+        """The student on the tiles that the teacher keeps. In eval mode there is no dropout, and no tile is left
         out for having been merged."""
         teacher_feature, ranking = self.teach(bag)
         mask = self.mask(ranking)
@@ -213,14 +213,14 @@ class MHIM(PureMHIM):
         return feature, ranking[:, : len(bag)]
 
     def mask(self, ranking: Tensor) -> Mask:
-        """What is masked of a bag with this ranking (A x N) at the current step."""
+        """The mask of a bag with this ranking (A x N) at the current step."""
         recipe = self.recipe
         high = cosine(recipe.mask_high, 0.0, self.step, self.steps) if recipe.high_decay else recipe.mask_high
         ratios = MaskRatios(recipe.mask_random, recipe.mask_low, high, recipe.high_share)
         return choose_masked(ranking, ratios, self._draw)
 
     def _merge(self, embedded: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """What the student reads of the kept tiles: all of them, or some of them and tokens made of the others."""
+        """The input of the student: all kept tiles, or some of them and tokens made from the others."""
         merge = self.network.merge
         if merge is None:
             return embedded, {}
@@ -228,7 +228,7 @@ class MHIM(PureMHIM):
         if self.training:
             order = self._draw(len(embedded)).to(embedded.device).argsort()
             shuffled = embedded[order]
-            # At least one tile is merged: there is no token of nothing.
+            # At least one tile is merged, since a token needs tiles.
             count = min(int(len(embedded) * self.config.merge_ratio), len(embedded) - 1)
             stay, merged = shuffled[:count], shuffled[count:]
         tokens = merge(merged)
@@ -237,7 +237,7 @@ class MHIM(PureMHIM):
     def _scores_of_all(self, kept: Tensor, bag: Bag, mask: Mask) -> Tensor:
         """The scores of the kept tiles (A x kept) and of the masked ones, in the order of the bag.
 
-        Masked tiles have a gradient as well, but cost a backward pass only where a loss reads their scores.
+        Masked tiles have a gradient as well, but need a backward pass only if a loss reads their scores.
         """
         masked = self.network.encoder.attend(self.embed(bag.features[mask.masked]))
         return torch.cat([kept, masked], dim=1)[:, torch.cat([mask.kept, mask.masked]).argsort()]
@@ -271,7 +271,7 @@ class MHIM(PureMHIM):
         return [Stage("pure", pure), Stage("masked", self, start=self._start_from)]
 
     def _start_from(self, pure: MILModel, bags: Iterable[Bag]) -> None:
-        """The teacher takes over the network that was trained alone, the student its embedding."""
+        """Copy the network that was trained alone to the teacher, and its embedding to the student."""
         del bags
         assert isinstance(pure, PureMHIM)
         self.teacher.load_state_dict({**self.teacher.state_dict(), **pure.network.state_dict()})

@@ -30,10 +30,10 @@ class OfficialForm:
     """One published layout of tensors.
 
     method: the name it is registered under here
-    required: the names that tell the layout apart (all must be there)
+    required: the names that identify the layout (all must be present)
     convert: (tensors, config) -> Converted; a tensor it misses is a KeyError with its name
     applies: whether tensors with these names are of this layout, where names alone do not decide
-    build: (in_features, n_outputs, options) -> the model, where it is a part of a method and not registered itself
+    build: (in_features, n_outputs, options) -> the model, if it is a part of a method and not registered itself
     """
 
     method: str
@@ -54,8 +54,8 @@ def register_official(form: OfficialForm) -> None:
 def load(tensors: Mapping[str, Any], config: Mapping[str, Any] | None = None) -> MILModel:
     """Our model with the weights of an official state dict.
 
-    config adds only what shapes cannot tell (heads, activations); its words are those of the official code. Of several
-    layouts that fit, the one with the most names is taken, and among those one with a condition of its own. Checkpoints
+    config adds only what shapes do not determine (heads, activations), in the terms of the official code. Of several
+    layouts that fit, the one with the most names is used, and among those one with its own condition. Checkpoints
     come as they were saved: the weights may lie under `state_dict` or `model`, in several state dicts side by side
     (DTFD), and all names may begin with the same word (`module.`, `model.`).
     """
@@ -109,7 +109,7 @@ def _fitting(state: Tensors, config: Config) -> list[OfficialForm]:
 
 
 def _flattened(tensors: Mapping[str, Any], prefix: str = "") -> dict[str, Tensor]:
-    """The tensors of a checkpoint by name; of whatever else it holds (epochs, optimizers) nothing."""
+    """The tensors of a checkpoint by name, without anything else in it (epochs, optimizers)."""
     for key in ("state_dict", "model_state_dict", "model"):
         if not prefix and isinstance(tensors.get(key), Mapping):
             return _flattened(tensors[key])
@@ -123,7 +123,7 @@ def _flattened(tensors: Mapping[str, Any], prefix: str = "") -> dict[str, Tensor
 
 
 def _without_prefix(state: Tensors) -> dict[str, Tensor]:
-    """The same tensors without the word that all names begin with; nothing where there is none."""
+    """The same tensors without a common prefix of all names; empty if there is none."""
     words = {name.partition(".")[0] for name in state}
     if len(words) != 1 or any("." not in name for name in state):
         return {}
@@ -138,7 +138,7 @@ class _Official(dict[str, Tensor]):
         self.names: dict[str, str] = {}
 
     def official_name(self, ours: str) -> str:
-        """The official name of one of our tensors, where it is known (a model inside another adds a prefix)."""
+        """The official name of one of our tensors, if it is known (a model inside another adds a prefix)."""
         fitting = [name for name in self.names if f".{ours}".endswith(f".{name}")]
         return self.names[max(fitting, key=len)] if fitting else ours
 

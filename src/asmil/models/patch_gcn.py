@@ -2,7 +2,7 @@
 
     edges       every tile -> its 8 nearest tiles by coordinates; a tile hears those that list it
     x_0 = Dropout(ReLU(W x + b))                                     N x d
-    x_1 = GENConv(x_0)                                               the first graph layer stands bare
+    x_1 = GENConv(x_0)                                               the first graph layer without norm and residual
     x_l = Dropout(x_{l-1} + ReLU(LayerNorm(GENConv(x_{l-1}))))       l = 2 .. L
     h   = Dropout(ReLU(W_p [x_0, x_1, .., x_L] + b_p))
     z_i = w . (Dropout(tanh(V h_i + b_V)) * Dropout(sigmoid(U h_i + b_U))) + b_w
@@ -17,7 +17,7 @@ The logits are raw: hazards are their sigmoid (official), incidences their softm
 
 Where code and paper differ, and what breaks there:
 - An edge goes from a tile to its neighbor and messages follow it, so a tile hears the tiles that list IT (the reverse
-  of the usual reading). Kept. A tile that nobody lists aggregates 0.
+  of the usual reading). Kept. A tile that is no neighbor of any other aggregates 0.
 - The paper counts L = 4 layers with the input embedding; three convolutions run. The official widths fit only that.
 - The official neighbor search is approximate, fails for bags of at most 8 tiles and may keep a tile as its own
   neighbor where two share a place. Ours is exact: k = min(8, N - 1) of the same slide, ties by index, never itself. One

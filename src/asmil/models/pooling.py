@@ -3,7 +3,7 @@
     h_i = dropout(act(W_1 x_i + b_1))                      M wide
     f_i = W_2 h_i + b_2                                    C wide, the tile's own logits
 
-`level` says what is pooled:
+`level` sets what is pooled:
 
     instance    mean: logits = mean_i f_i         max: logits_c = max_i f_i,c; each class may take another tile
     embedding   mean: logits = W_2 mean_i h_i + b_2        max: logits = W_2 b + b_2 with b_m = max_i h_i,m
@@ -14,11 +14,11 @@
 Ilse et al. compare with. The head is linear, so for the mean the first two are the same number, and one formula serves
 both. The gradient of `instance` max reaches at most C tiles, that of `tile` exactly one.
 
-There is no attention here: the heat map is the tile's own probability of the predicted class.
+There is no attention: the heat map is the tile's own probability of the predicted class.
 
-Where sources differ: ACMIL's max is per class and CLAM's per tile, which papers seldom say. ASMIL's copy has its widths
-written into it and does not run from its script; ACMIL's is followed. CLAM starts with the framework's weights since
-April 2024, as here; `instance` and `embedding` start with Xavier-normal weights and zero biases.
+Where sources differ: ACMIL's max is per class and CLAM's per tile, which papers seldom state. ASMIL's copy has its
+widths written into it and does not run from its script; ACMIL's is followed. CLAM starts with the framework's weights
+since April 2024, as here; `instance` and `embedding` start with Xavier-normal weights and zero biases.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ def _convert(tensors: Tensors, config: Config, layer: str, head: str, level: str
 
 
 def _register_instance_level(head: str) -> None:
-    """ACMIL's layout, in which mean and max have the same tensors: `config["mode"]` tells them apart."""
+    """ACMIL's layout, in which mean and max have the same tensors: `config["mode"]` decides."""
     required = frozenset({"head.0.weight", f"{head}.weight"})
 
     def convert(tensors: Tensors, config: Config) -> Converted:

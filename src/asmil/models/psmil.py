@@ -8,7 +8,7 @@
 
 On slides h_i is the feature itself; on small-bag benchmarks (`--preset official`) two layers of 512 with ReLU.
 
-The prototypes are no parameters. The first training call sets every column to the mean of that bag; after every step
+The prototypes are not parameters. The first training call sets every column to the mean of that bag; after every step
 the column of the bag's class y moves:
 
     P[:, y] <- normalize(m P[:, y] + (1 - m) q)
@@ -130,7 +130,7 @@ class PSMIL(AttentionPoolModel):
 
     @torch.no_grad()
     def after_step(self, bag: Bag, output: Output, target: Tensor) -> None:
-        """Move the prototype of the bag's class; a target that is no class, or an output of inference, moves none."""
+        """Move the prototype of the bag's class; other targets, or outputs of inference, move none."""
         del bag
         candidates = output.extras.get(CANDIDATES)
         if candidates is None or target.shape != (1,) or target.is_floating_point():

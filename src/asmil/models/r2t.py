@@ -17,10 +17,10 @@ The defaults are those of the official class, except the pooling's activation, w
 tanh (the class has relu). `--preset official` is the command for CAMELYON16 with ResNet-50 features; the published
 settings of the other cohorts (epeg_k, crmsa_k, further options) are in docs/methods.md.
 
-Where official code and paper differ, or the code fails: CR-MSA always has 8 x 8 windows there, whatever the encoder was
+Where official code and paper differ, or the code fails: CR-MSA always has 8 x 8 windows there, however the encoder was
 given (`crmsa_regions` here); the width is fixed at 512 (any multiple of the heads here); an even epeg_k fails there and
 is refused here; a batch of bags mixes their windows there, here a bag is alone. PPEG, which the paper prefers in one
-table, is not the code's default and not built. The README says that the released code does not fully reproduce the
+table, is not the code's default and not built. The README states that the released code does not fully reproduce the
 paper.
 """
 
@@ -47,7 +47,7 @@ WIDTH = 512
 
 
 class R2TConfig(EmbeddingConfig):
-    """Architecture of R2T-MIL; the embedding is 512 wide unless `inner` says otherwise."""
+    """Architecture of R2T-MIL; the embedding is 512 wide unless `inner` is given."""
 
     activation: Literal["relu", "gelu"] = Field("relu", description="of the embedding")
     dropout: float = Field(0.25, ge=0, lt=1, description="on the embedding")

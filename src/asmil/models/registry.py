@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,6 +9,7 @@ from typing import Any, TypeVar
 
 from asmil.config import parse_settings
 from asmil.errors import AsmilError, did_you_mean
+from asmil.lazy_names import import_modules
 from asmil.models.base import MILModel, ModelConfig
 
 
@@ -76,9 +75,7 @@ def known_methods() -> Mapping[str, Method]:
 
 def methods() -> dict[str, Method]:
     """All registered methods, by name: every module of `asmil.models` may register some."""
-    package = importlib.import_module("asmil.models")
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"asmil.models.{module.name}")
+    import_modules("asmil.models")
     return dict(sorted(_METHODS.items()))
 
 
@@ -101,7 +98,7 @@ def build(
     `n_classes` is the deprecated name of `n_outputs`.
     """
     if "n_classes" in options:
-        warnings.warn("build(n_outputs=...) is deprecated; write n_outputs=...", DeprecationWarning, stacklevel=2)
+        warnings.warn("build(n_classes=...) is deprecated; write n_outputs=...", DeprecationWarning, stacklevel=2)
         given, n_outputs = n_outputs, options.pop("n_classes")
         if given is not None:
             raise AsmilError(f"build: n_classes={n_outputs} and n_outputs={given} mean the same; give only n_outputs")

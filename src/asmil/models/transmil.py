@@ -4,10 +4,10 @@
     x = [class token, h, first tiles of h again]           up to 1 + s^2 tokens, s = ceil(sqrt(N))
     x = x + Nystrom(LayerNorm(x))                          layer 1; `blocks/nystrom.py` has the formulas
     x = [class token, PPEG(the s^2 tile tokens)]           convolutions on an s x s grid, `blocks/position.py`
-    x = x + Nystrom(LayerNorm(x))                          layer 2, with weights of its own
+    x = x + Nystrom(LayerNorm(x))                          layer 2, with its own weights
     b = LayerNorm(x)[0]     logits = W_c b + b_c
 
-There is no feed-forward part. Tiles stand on the grid in the order of the file, so that order matters.
+There is no feed-forward part. Tiles are placed on the grid in the order of the file, so that order matters.
 
 Only the class token leaves layer 2, so only its row is computed there, and both layers read the same numbers off
 products that never hold a tokens x landmarks matrix. Together that is about 0.6 of the multiplications of the official
@@ -19,7 +19,7 @@ The heat map "attention" is the class token's row of layer 2's attention matrix 
 added to their first occurrence, negative values set to 0, scaled to the sum 1. Where no value is positive it falls back
 to "scores", the normalized exact scores averaged over heads.
 
-Differences between paper and official code, and what is done here: the code pins nystrom-attention 0.0.9, which
+Differences between paper and official code, and the choice made here: the code pins nystrom-attention 0.0.9, which
 returns the first instead of the last rows of the padded sequence, so that no token gets its own update; that was an
 error and later versions, as well as this one, return the last rows. The norm that starts the pseudo-inverse is taken
 over all heads together, as in the code. PPEG has the identity besides its three convolutions, as in the code. The

@@ -31,6 +31,7 @@ class PaperRun:
     size: quick, small or full; sizes below full are for the machinery, not for conclusions
     cohort: the user's manifest; None: synthetic stand-ins
     datasets, rows: some of the recipe; none: all
+    slides: of a stand-in, instead of those of the size; cohorts: a folder in which several runs share stand-ins
     asmil_settings: added to every ASMIL row, for what the paper does not state
     """
 
@@ -43,6 +44,7 @@ class PaperRun:
     seeds: int | None = None
     epochs: int | None = None
     slides: int | None = None
+    cohorts: Path | None = None
     preset: str = "paper"
     asmil_settings: Mapping[str, Any] | None = None
 
@@ -116,9 +118,12 @@ class PaperRun:
 
     def _stand_in(self, name: str, backbone: str) -> CohortConfig:
         cohort = stand_in(dataset(name), self.size, backbone)
-        if self.slides is None or cohort.synthetic is None:
-            return cohort
-        return cohort.model_copy(update={"synthetic": cohort.synthetic.model_copy(update={"slides": self.slides})})
+        assert cohort.synthetic is not None
+        synthetic = cohort.synthetic.model_copy(update={} if self.slides is None else {"slides": self.slides})
+        changes: dict[str, Any] = {"synthetic": synthetic}
+        if self.cohorts is not None:
+            changes["folder"] = self.cohorts / f"{name}-{synthetic.difficulty}-{synthetic.slides}"
+        return cohort.model_copy(update=changes)
 
     def about(self) -> dict[str, Any]:
         """What the folder holds, for readers of its results."""

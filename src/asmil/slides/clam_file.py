@@ -13,7 +13,7 @@ from asmil.slides.image import SlideImage
 
 
 def clam_attributes(image: SlideImage, patch_level: int, patch_px: int) -> dict[str, object]:
-    """What CLAM notes beside the corners: tiles of patch_px pixels of a level."""
+    """The attributes that CLAM writes with the corners: tiles of patch_px pixels of a level."""
     downsample = image.level_downsamples[patch_level]
     reduced = tuple(int(length / factor) for length, factor in zip(image.size, downsample, strict=True))
     return {
@@ -29,7 +29,7 @@ def clam_attributes(image: SlideImage, patch_level: int, patch_px: int) -> dict[
 def write_clam_coords(
     path: Path | str, image: SlideImage, coords: NDArray[np.int64], patch_level: int, patch_px: int
 ) -> Path | None:
-    """Write the corners of a slide's tiles as CLAM does; None, and no file, where there are no tiles."""
+    """Write the corners of a slide's tiles as CLAM does; None, and no file, if there are no tiles."""
     if len(coords) == 0:
         return None
     path = Path(path)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from asmil.slides.polygon_grid import Booleans, PointGrid, locate_points
+from asmil.arrays import Booleans
+from asmil.slides.polygon_grid import PointGrid, locate_points
 from asmil.slides.settings import ContourCheck
 from asmil.slides.tissue.regions import Polygon, Region, Tissue
 

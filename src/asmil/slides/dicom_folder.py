@@ -29,7 +29,7 @@ def any_dicom_file(folder: Path) -> Path:
     if len(series) > 1:
         names = ", ".join(path.name for path in list(series.values())[:3])
         raise AsmilError(
-            f"{folder}: the folder holds {len(series)} DICOM slides (of {names}); put each into a folder of its own"
+            f"{folder}: the folder holds {len(series)} DICOM slides (of {names}); put each into its own folder"
         )
     if not series:
         raise AsmilError(f"{folder}: none of its {DICOM_SUFFIX} files is a whole-slide image; give a folder with one")

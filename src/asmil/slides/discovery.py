@@ -22,7 +22,7 @@ SLIDES_FOLDER = "slides"
 
 @dataclass(frozen=True)
 class SlideFile:
-    """A slide to be opened. mpp: what the user says of its resolution."""
+    """A slide to open. mpp: the resolution given by the user."""
 
     name: str
     path: Path
@@ -32,8 +32,8 @@ class SlideFile:
 def find_slides(place: Path | str) -> list[SlideFile]:
     """The slides of a folder and its subfolders, of a table (CSV, Excel or Parquet), or the one at a path.
 
-    A folder of DICOM files is one slide. A table has a column `slide` and, if it likes, `image` (a path, from the
-    table on) and `mpp`; slides without an image are looked for in the folder `slides` beside the table.
+    A folder of DICOM files is one slide. A table has a column `slide` and, optionally, `image` (a path, relative to the
+    table) and `mpp`; slides without an image are searched for in the folder `slides` next to the table.
     """
     place = Path(place)
     refuse_absent(place)
@@ -52,11 +52,11 @@ def find_slides(place: Path | str) -> list[SlideFile]:
 def _slides_in(folder: Path) -> list[SlideFile]:
     files = list(_files_in(folder))
     slides = [path for path in files if not is_picture(path)]
-    # Pictures beside slides are thumbnails, or hold the pixels of a .vms; alone they are what the user has.
+    # Pictures next to slides are thumbnails, or the pixels of a .vms; alone they are the slides.
     found = slides or [path for path in files if is_picture(path)]
     if not found:
         suffixes = ", ".join((*SLIDE_SUFFIXES, *PICTURE_SUFFIXES))
-        raise AsmilError(f"{folder}: there is no slide in the folder; looked for {suffixes}")
+        raise AsmilError(f"{folder}: there is no slide in the folder; searched for {suffixes}")
     return [SlideFile(slide_name(path), path) for path in found]
 
 
@@ -98,7 +98,7 @@ def _slides_of_table(table: Path) -> list[SlideFile]:
         beside = {slide.name: slide.path for slide in _in_order(_slides_in(folder))}
     slides = []
     for row in rows:
-        # one that is not there is told when it is opened, so that it does not stop the others
+        # a missing file is reported when it is opened, so that it does not stop the others
         path = row.image or beside.get(row.name, folder / row.name)
         slides.append(SlideFile(row.name, path, row.mpp))
     return slides
@@ -106,7 +106,7 @@ def _slides_of_table(table: Path) -> list[SlideFile]:
 
 @dataclass(frozen=True)
 class SlideRow:
-    """A row: the slide, the path of its image and its microns per pixel, where told."""
+    """A row: the slide, the path of its image and its microns per pixel, if given."""
 
     name: str
     image: Path | None
@@ -128,7 +128,7 @@ def read_slide_table(path: Path) -> list[SlideRow]:
             raise AsmilError(f"{path}: column 'slide' is empty in line {line}; name every slide")
         where = f"{path}, slide '{name}'"
         if name in rows:
-            raise AsmilError(f"{where}: the slide stands in two lines, the second is {line}; keep one row per slide")
+            raise AsmilError(f"{where}: the slide is in two lines, the second is {line}; keep one row per slide")
         rows[name] = SlideRow(name, path.parent / image if image else None, _resolution(mpp, where))
     return list(rows.values())
 
@@ -141,5 +141,5 @@ def _resolution(text: str, where: str) -> float | None:
     except ValueError:
         mpp = math.nan
     if not (math.isfinite(mpp) and mpp > 0):
-        raise AsmilError(f"{where}: mpp '{text}' is no resolution; give microns per pixel, such as 0.25")
+        raise AsmilError(f"{where}: mpp '{text}' is not a resolution; give microns per pixel, such as 0.25")
     return mpp

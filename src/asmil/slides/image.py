@@ -1,4 +1,4 @@
-"""A whole-slide image, whatever file it comes from."""
+"""A whole-slide image, independent of the file format."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Pixels = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Resolution:
-    """Microns per level-0 pixel, and who says so.
+    """Microns per level-0 pixel, and the source of the value.
 
     source: "given", "openslide", "tiff", "ome", a vendor's key, or "objective power 20 (guess)"
     """
@@ -36,9 +36,9 @@ class SlideImage(ABC):
     """An open slide. Positions are level-0 pixels, sizes are pixels of the level that is read.
 
     name: the name of the slide (its file without the ending)
-    reader, vendor: what reads it, and what the file says of its maker (or None)
+    reader, vendor: the library that reads it, and the vendor in the file (or None)
     level_sizes: (width, height) of each level, the finest first
-    resolution: None where neither the file nor the user tells it
+    resolution: None if neither the file nor the user gives it
 
     Reading is safe from several threads at once.
     """
@@ -70,7 +70,7 @@ class SlideImage(ABC):
     def read(self, x: int, y: int, level: int, width: int, height: int, outside: int = 255) -> Pixels:
         """A region of a level; (x, y) is its corner at level 0.
 
-        outside: the gray value of what is transparent or beyond the slide
+        outside: the gray value of transparent pixels and of pixels beyond the slide
         """
 
     def stored_tile_size(self, level: int) -> tuple[int, int] | None:
@@ -89,7 +89,7 @@ class SlideImage(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
 
     def __enter__(self) -> Self:
         return self

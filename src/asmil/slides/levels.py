@@ -1,4 +1,4 @@
-"""Levels of a pyramid: how much coarser each is, and which to read for a wanted resolution."""
+"""Levels of a pyramid: how much coarser each is, and which to read for a given resolution."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 Size = tuple[int, int]
 LEVEL_TOLERANCE = 0.02
-"""A level this much coarser than wanted is still taken."""
+"""A level this much coarser than requested is still used."""
 
 
 def true_downsamples(level_sizes: Sequence[Size]) -> tuple[tuple[float, float], ...]:
     """Level-0 pixels per pixel of each level, (x, y).
 
-    Writers halve a level and cut off what is left over: 4443 becomes 2221, and W0 / W would say 2.0005. Where
+    Writers halve a level and cut off the remainder: 4443 becomes 2221, and W0 / W would be 2.0005. Where
     a whole number explains both sides of a level, it is meant.
 
     >>> true_downsamples([(4443, 3567), (2221, 1783), (1000, 800)])

@@ -1,10 +1,11 @@
-"""Opening a slide, whatever it is: OpenSlide says what the file is, the fastest reader that gives the same reads it."""
+"""Opening a slide of any format: OpenSlide identifies the file, and the fastest suitable reader reads it."""
 
 from __future__ import annotations
 
 import logging
 import math
 from contextlib import ExitStack
+from difflib import get_close_matches
 from pathlib import Path
 
 import openslide
@@ -25,21 +26,21 @@ from asmil.slides.tiff_pages import TIFF_ERRORS, find_levels, pages_like, refuse
 TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 READ_HERE = ("aperio", "generic-tiff")
 """Vendors whose levels are plain tiled pages: decoding those here gives the same pixels, several times faster."""
-COPY_AGAIN = "copy the file again from where it came"
+COPY_AGAIN = "copy the file again from its source"
 
-logging.getLogger("tifffile").addHandler(logging.NullHandler())  # damage is told in our own words
+logging.getLogger("tifffile").addHandler(logging.NullHandler())  # damage is reported in our own words
 
 
 def open_slide(path: Path | str, mpp: float | None = None) -> SlideImage:
     """Open a slide file, a plain picture or a folder of DICOM files.
 
-    mpp: microns per level-0 pixel; wins over what the file says
+    mpp: microns per level-0 pixel; overrides the file
     """
     path = Path(path)
     given = None
     if mpp is not None:
         if not (math.isfinite(mpp) and mpp > 0):
-            raise AsmilError(f"{path}: mpp {mpp:g} is no resolution; give microns per pixel, such as 0.25")
+            raise AsmilError(f"{path}: mpp {mpp:g} is not a resolution; give microns per pixel, such as 0.25")
         given = given_resolution(mpp)
     refuse_absent(path)
     if path.is_dir():
@@ -57,7 +58,7 @@ def open_slide(path: Path | str, mpp: float | None = None) -> SlideImage:
         if is_tiff:
             return _open_with_tifffile(path, given)
         raise AsmilError(
-            f"{path}: this is no slide that can be read; known are {', '.join(SLIDE_SUFFIXES)}, and the pictures "
+            f"{path}: this is not a slide; supported are {', '.join(SLIDE_SUFFIXES)}, and the pictures "
             f"{', '.join(PICTURE_SUFFIXES)}"
         ) from None
     except openslide.OpenSlideError as error:
@@ -65,25 +66,27 @@ def open_slide(path: Path | str, mpp: float | None = None) -> SlideImage:
 
 
 def require_resolution(image: SlideImage) -> Resolution:
-    """The resolution of a slide, or an error that says how to give it."""
+    """The resolution of a slide, or an error that explains how to give it."""
     if image.resolution is None:
         raise AsmilError(
-            f"{image.path}: slide '{image.name}' does not tell its resolution; give microns per level-0 pixel with "
+            f"{image.path}: slide '{image.name}' does not state its resolution; give microns per level-0 pixel with "
             "--mpp, in a column 'mpp' of the table of slides, or in the file itself (TIFF resolution or OME-XML)"
         )
     return image.resolution
 
 
 def refuse_absent(path: Path) -> None:
-    """Stop if there is nothing at a path, with the nearest names beside it, or nothing that can be read."""
+    """Refuse a path that does not exist, with the closest names in its folder, or that cannot be read."""
     if path.exists():
         refuse_special_file(path)
         return
     folder = path.parent
     if not folder.is_dir():
-        raise AsmilError(f"{path}: there is no folder {folder}; correct the path")
+        raise AsmilError(f"{path}: the folder {folder} does not exist; correct the path")
     siblings = [sibling.name for sibling in folder.iterdir() if not sibling.name.startswith(".")]
-    raise AsmilError(f"{path}: it does not exist; {did_you_mean(path.name, siblings)}")
+    near = get_close_matches(path.name, siblings, n=1)
+    hint = did_you_mean(path.name, siblings) if near else "correct the path"
+    raise AsmilError(f"{path}: it does not exist; {hint}")
 
 
 def _open_with_openslide(path: Path, given: Resolution | None) -> SlideImage:

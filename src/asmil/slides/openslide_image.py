@@ -69,18 +69,18 @@ class OpenSlideImage(SlideImage):
         return (width, height) if width and height else None
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._slide.close()
 
 
 def unreadable(path: Path, x: int, y: int, level: int, reason: object) -> AsmilError:
-    """What to say of a region that cannot be decoded."""
+    """The error for a region that cannot be decoded."""
     return AsmilError(
         f"{path}: the pixels at ({x}, {y}) of level {level} cannot be read ({one_line(reason)}); the file is damaged, "
-        "copy it again from where it came"
+        "copy it again from its source"
     )
 
 
 def one_line(reason: object) -> str:
-    """The first line of what another library says."""
+    """The first line of another library's message."""
     return next(iter(str(reason).strip().splitlines()), "") or type(reason).__name__

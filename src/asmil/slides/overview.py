@@ -28,10 +28,10 @@ class Overview:
 def read_overview(
     image: SlideImage, mpp: float | None = None, max_side: int | None = None, outside: int = 255
 ) -> Overview:
-    """Read the whole slide at `mpp` microns a pixel, or as large as fits into a square of `max_side`; never enlarged.
+    """Read the whole slide at `mpp` microns per pixel, or as large as fits into a square of `max_side`; never enlarged.
 
     mpp: needs a slide whose resolution is known
-    outside: the gray value of what is transparent
+    outside: the gray value of transparent pixels
     """
     width, height = image.size
     wanted_x, wanted_y = _wanted_downsample(image, mpp, max_side)

@@ -38,7 +38,7 @@ class PictureImage(SlideImage):
         return canvas
 
     def close(self) -> None:
-        """Let go of the pixels."""
+        """Release the pixels."""
         self._pixels = np.empty((0, 0, 3), dtype=np.uint8)
 
 

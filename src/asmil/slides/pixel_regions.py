@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from asmil.slides.image import Pixels
 
 SUBPIXEL = 1 / 32
-"""Shifts below this are not worth the blur of interpolation."""
+"""Smaller shifts are ignored, to avoid the blur of interpolation."""
 
 
 def paste(canvas: NDArray[np.uint8], piece: NDArray[np.uint8], x: int, y: int) -> None:
@@ -66,7 +66,7 @@ def stretch(pixels: Pixels, extent_x: float, extent_y: float) -> Pixels:
 def over_gray(rgba: NDArray[np.uint8], gray: int) -> Pixels:
     """RGBA (not premultiplied) laid over a gray ground."""
     pixels = cast(Pixels, cv2.cvtColor(rgba, cv2.COLOR_RGBA2RGB))
-    # The alpha byte is the highest of a little-endian word, so the least word tells whether all is opaque.
+    # The alpha byte is the highest of a little-endian word, so the smallest word shows whether all pixels are opaque.
     if rgba.view("<u4").min() >> 24 == 255:
         return pixels
     alpha = rgba[..., 3]

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Integers = NDArray[np.int64]
-Booleans = NDArray[np.bool_]
+from asmil.arrays import Booleans, Integers
 
 
 @dataclass(frozen=True)
@@ -34,9 +33,8 @@ class Containment:
 def locate_points(polygon: NDArray[np.integer], grid: PointGrid) -> Containment:
     """Where the points of a grid lie, by the parity of the boundary lines to their right.
 
-    Whole numbers throughout, so that a point on the boundary is told from its neighbors. The cost is that of the
-    polygon's points, of the lines' crossings with the grid's rows, and of the grid. Differences of coordinates must
-    be below 2^30 or so.
+    Integers throughout, so that points on the boundary are exact. Time grows with the number of the polygon's points,
+    of crossings with the grid's rows, and of grid points. Differences of coordinates must be below 2^30 or so.
     """
     start = polygon.astype(np.int64) - (grid.x0, grid.y0)
     low, high = _lines_meeting_rows(start, grid)

@@ -64,7 +64,7 @@ def write_pyramid(
 
 
 class _Level:
-    """One level: takes strips of its pixels, gives encoded tiles as soon as a row of them is full."""
+    """One level: receives strips of its pixels and returns encoded tiles as soon as a row of them is complete."""
 
     def __init__(self, size: tuple[int, int], downsample: int, quality: int) -> None:
         self.downsample = downsample

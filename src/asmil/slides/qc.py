@@ -86,7 +86,7 @@ def read_picture(path: Path | str) -> Pixels:
     encoded = np.frombuffer(Path(path).read_bytes(), dtype=np.uint8)
     picture = cv2.imdecode(encoded, cv2.IMREAD_COLOR) if encoded.size else None
     if picture is None:
-        raise AsmilError(f"{path}: it is no picture; remove it and give the same command again")
+        raise AsmilError(f"{path}: it is not a picture; remove it and run the same command again")
     return np.asarray(picture[:, :, ::-1], dtype=np.uint8)
 
 

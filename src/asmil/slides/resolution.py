@@ -1,4 +1,4 @@
-"""Microns per pixel from what a file says; what no scanner means is not believed."""
+"""Microns per pixel from the metadata of a file; implausible values are ignored."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 from asmil.slides.image import Resolution
 
 PLAUSIBLE_MPP = (0.05, 20.0)
-"""72, 96 and 300 dpi, which image programs write, are 353, 265 and 85 microns a pixel."""
+"""72, 96 and 300 dpi, which image programs write, are 353, 265 and 85 microns per pixel."""
 ANISOTROPY = 0.02
 UM_PER_UNIT = {"inch": 25_400.0, "centimeter": 10_000.0, "millimeter": 1_000.0, "micrometer": 1.0}
 OME_UNITS = {"m": 1e6, "cm": 1e4, "mm": 1e3, "µm": 1.0, "μm": 1.0, "um": 1.0, "nm": 1e-3, "Å": 1e-4, "pm": 1e-6}
@@ -22,7 +22,7 @@ POWER_KEYS = ("openslide.objective-power", "aperio.AppMag", "hamamatsu.SourceLen
 
 
 def given_resolution(mpp: float) -> Resolution:
-    """What the user says."""
+    """The resolution given by the user."""
     return Resolution(mpp, mpp, "given")
 
 
@@ -40,7 +40,7 @@ def from_pixels_per_unit(x: float | None, y: float | None, unit: str) -> Resolut
 
 
 def from_objective(powers: Iterable[object]) -> Resolution | None:
-    """10 / power of the first power told: a guess, as scanners of one power differ by a tenth."""
+    """10 / objective power, of the first power stated: a guess, as scanners of one power differ by 10 %."""
     power = next((number for text in powers if (number := _number(text)) is not None and number > 0), None)
     if power is None:
         return None
@@ -62,7 +62,7 @@ def from_ome(xml: str) -> Resolution | None:
 
 
 def plausible(mpp_x: float | None, mpp_y: float | None, source: str) -> Resolution | None:
-    """A resolution, if a scanner can have it; an axis that is not told is like the other."""
+    """A resolution, if it is plausible for a scanner; an axis that is not stated equals the other."""
     x, y = mpp_x or mpp_y, mpp_y or mpp_x
     if x is None or y is None:
         return None
@@ -79,7 +79,7 @@ def resolution_notes(resolution: Resolution) -> tuple[str, ...]:
     if "guess" in resolution.source:
         notes.append(f"{resolution.mpp:.3g} um/px is guessed from the {resolution.source.removesuffix(' (guess)')}")
     if not PLAUSIBLE_MPP[0] <= resolution.mpp <= PLAUSIBLE_MPP[1]:
-        notes.append(f"{resolution.mpp:g} um/px is no resolution of a slide scanner")
+        notes.append(f"{resolution.mpp:g} um/px is not the resolution of a slide scanner")
     return tuple(notes)
 
 

@@ -43,12 +43,12 @@ class ClamConfig(Settings):
 
 
 class TissueConfig(Settings):
-    """Where the tissue is looked for, and how."""
+    """How tissue is detected."""
 
     method: Literal["auto", "clam", "none"] = Field(
         "auto", description="auto: Otsu per slide, needs no tuning; clam: as CLAM; none: the whole slide"
     )
-    mpp: float = Field(8.0, gt=0, description="resolution of the search (auto), microns a pixel")
+    mpp: float = Field(8.0, gt=0, description="resolution of the search (auto), microns per pixel")
     min_area_um2: float = Field(50_000.0, ge=0, description="smaller pieces of tissue are dropped (auto)")
     min_hole_um2: float = Field(50_000.0, ge=0, description="smaller holes are filled (auto)")
     pen: bool = Field(True, description="leave out pen marks (auto)")
@@ -57,7 +57,7 @@ class TissueConfig(Settings):
 
 
 class TilingConfig(Settings):
-    """Which tiles a slide is cut into.
+    """How a slide is cut into tiles.
 
     The side of a tile in microns and in pixels give its resolution: 128 um in 256 px are 0.5 um/px (20x).
     """

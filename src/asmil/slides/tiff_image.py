@@ -27,7 +27,7 @@ Page = Any
 
 
 class TiffImage(SlideImage):
-    """A slide whose levels are pages of a TIFF file: 8 bits a channel, gray, RGB or RGBA."""
+    """A slide whose levels are pages of a TIFF file: 8 bits per channel, gray, RGB or RGBA."""
 
     reader = "tifffile"
 
@@ -57,7 +57,7 @@ class TiffImage(SlideImage):
         try:
             return read_between(fetch, x / downsample_x, y / downsample_y, width, height)
         except Exception as error:
-            # A damaged segment shows as whatever the decoder of its compression raises.
+            # Decoders raise different exceptions on a damaged segment.
             raise unreadable(self.path, x, y, level, error) from error
 
     def stored_tile_size(self, level: int) -> tuple[int, int] | None:
@@ -84,7 +84,7 @@ class TiffImage(SlideImage):
             raise unreadable(self.path, column, row, level, error) from error
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._cache.clear()
         self._tiff.close()
 

@@ -15,7 +15,7 @@ def refuse_looping_pages(path: Path) -> None:
     """Stop if a page of a TIFF is followed by one before it; other damage is left to those who read the pages."""
     if _has_loop(path):
         raise AsmilError(
-            f"{path}: the TIFF is damaged: its list of pages has no end; copy the file again from where it came"
+            f"{path}: the TIFF is damaged: its list of pages has no end; copy the file again from its source"
         )
 
 

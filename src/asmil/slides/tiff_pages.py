@@ -121,7 +121,7 @@ def _refuse_strange(page: Page, path: Path) -> None:
     samples, photometric = page.samplesperpixel, page.photometric
     has_alpha = samples == 4 and photometric == PHOTOMETRIC.RGB and page.extrasamples[:1] in [(a,) for a in ALPHA]
     if page.bitspersample != 8 or page.dtype != "uint8":
-        wrong = f"its pixels have {page.bitspersample} bits a channel ({page.dtype}), not 8"
+        wrong = f"its pixels have {page.bitspersample} bits per channel ({page.dtype}), not 8"
     elif samples not in (1, 3) and not has_alpha:
         wrong = f"it has {samples} channels, neither RGB nor gray"
     elif photometric not in (PHOTOMETRIC.RGB, PHOTOMETRIC.YCBCR, PHOTOMETRIC.MINISBLACK, PHOTOMETRIC.MINISWHITE):
@@ -130,7 +130,7 @@ def _refuse_strange(page: Page, path: Path) -> None:
         wrong = f"its colors are coded as YCbCr with compression {page.compression.name}"
     else:
         return
-    raise AsmilError(f"{path}: {wrong}; save the slide as an RGB TIFF of 8 bits a channel")
+    raise AsmilError(f"{path}: {wrong}; save the slide as an RGB TIFF of 8 bits per channel")
 
 
 def _refuse_cut_off(tiff: tifffile.TiffFile, path: Path) -> None:
@@ -148,7 +148,7 @@ def _refuse_cut_off(tiff: tifffile.TiffFile, path: Path) -> None:
 
 
 def _refuse_missing_data(page: Page, path: Path) -> None:
-    """Told when the slide is opened, not after an hour of reading it."""
+    """Checked when the slide is opened, not after an hour of reading it."""
     starts, lengths = page.dataoffsets, page.databytecounts
     uncompressed = page.imagewidth * page.imagelength * page.samplesperpixel
     is_whole = (
@@ -161,4 +161,4 @@ def _refuse_missing_data(page: Page, path: Path) -> None:
 
 
 def _cut_off(path: Path) -> AsmilError:
-    return AsmilError(f"{path}: the TIFF is damaged, or its end is missing; copy the file again from where it came")
+    return AsmilError(f"{path}: the TIFF is damaged, or its end is missing; copy the file again from its source")

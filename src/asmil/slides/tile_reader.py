@@ -1,4 +1,4 @@
-"""Tiles of a slide at the wanted resolution."""
+"""Tiles of a slide at a given resolution."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def place_tiles(
 ) -> NDArray[np.int64]:
     """The upper left corners of a slide's tiles at level 0, N x 2, by columns from the left, each from the top.
 
-    clam: a grid of its own for each region; else one grid from (0, 0), see `grid_tiles`.
+    clam: a separate grid for each region; otherwise one grid from (0, 0), see `grid_tiles`.
     """
     step = max(1, round(tile_px_level0 * (1 - tiling.overlap)))
     if tissue_config.method == "clam":

@@ -56,7 +56,7 @@ class RecordedSlides:
 
 @dataclass(frozen=True)
 class Recording:
-    """One moment of a training: what the model says of the slides.
+    """One moment of a training: the outputs of the model for the recorded slides.
 
     attention: a vector a slide that sums to 1
     logits, embedding: S x C and S x E
@@ -71,7 +71,7 @@ class Recording:
 
 @dataclass(frozen=True)
 class AttentionRecord(RecordedSlides):
-    """The recordings of a training, read; attention is read from the disk when it is asked for.
+    """The recordings of a training; attention is read from the disk on access.
 
     epochs, steps: R times of recording; epoch 0.0 is before the first step, 1.0 after the first epoch
     logits: R x S x C
@@ -218,7 +218,7 @@ def _files(training: Path) -> list[Path]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[h5py.File]:
-    """The file, to be read within the block; whatever is damaged in it is an error that names the file."""
+    """The file, to be read within the block; damage is an error that names the file."""
     try:
         with h5py.File(path, "r") as file:
             yield file
@@ -251,7 +251,7 @@ def _read_moments(path: Path, n_slides: int) -> _Moments:
 
 
 class _About(BaseModel):
-    """The text that says what a file holds."""
+    """The attribute that identifies the format of a file."""
 
     format: Annotated[int, Field(ge=1, le=FORMAT)]
     every: str

@@ -1,7 +1,7 @@
 """Checkpoints: tensors as safetensors, everything else as JSON; nothing is pickled.
 
-The JSON state also travels in the header of the safetensors file, so that tensors and state cannot come apart when
-a process is killed between two files; the file beside it is for people and other programs.
+The JSON state is also stored in the header of the safetensors file, so that tensors and state stay consistent if a
+process is killed between two files; the separate JSON file is for people and other programs.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -29,23 +29,24 @@ Count = Annotated[int, Field(ge=0)]
 Executor = Literal["plain", "graphed", "fused"]
 DIGEST = "digest"
 """In the state of the header: what the content of the file is compared with when it is loaded."""
-_REMEDY = "delete it and give the train command again"
+_REMEDY = "delete it and run the train command again"
 
 
 @dataclass
 class Progress:
-    """How far a training has got.
+    """The progress of a training, as it is written into checkpoints.
 
     stage: which stage of the method's training
     stage_start: the epochs that were done when it began
     epoch: whole epochs done, over all stages
     position: bags done of the current epoch
     step: optimizer steps done in this stage
-    part_names: the parts of the loss, in the order in which they are noted
+    part_names: the parts of the loss, in the order in which they are recorded
     seconds: time spent on the current epoch
     best: the epoch chosen so far in this stage, its score (None: none yet, or not chosen by validation) and its loss
     threads: with which the training began, and goes on: sums of other numbers of threads have other bits
     executor: who takes the steps, see `training.executor`
+    finished: whether the training and its predictions are done; the checkpoint then holds no tensors
     """
 
     stage: Count = 0
@@ -58,6 +59,7 @@ class Progress:
     best: dict[str, Any] = field(default_factory=lambda: {"epoch": 0, "score": None})
     threads: PositiveInt = field(default_factory=torch.get_num_threads)
     executor: Executor = "plain"
+    finished: bool = False
 
     def next_stage(self) -> Progress:
         """The beginning of the stage after this one."""
@@ -73,15 +75,15 @@ class Progress:
     def from_json(state: Mapping[str, Any]) -> Progress:
         """From a checkpoint, whose state holds other things as well."""
         # checkpoints of earlier versions do not note these
-        added = ("threads", "executor")
+        added = ("threads", "executor", "finished")
         known = {name: state[name] for name in Progress.__dataclass_fields__ if name in state or name not in added}
         return TypeAdapter(Progress).validate_python(known)
 
 
 class CheckpointStore:
-    """The last state of a training, to go on from, and the best weights so far.
+    """The last state of a training, to resume from, and the best weights so far; in memory if there is no folder.
 
-    seconds: at least so long lies between two checkpoints, unless one is forced
+    seconds: the least time between two checkpoints, unless one is forced
     """
 
     def __init__(self, folder: Path | None, method: str, device: torch.device, seconds: float) -> None:
@@ -97,7 +99,7 @@ class CheckpointStore:
         return self.folder is not None and time.monotonic() - self._saved_at >= self.seconds
 
     def save_last(self, tensors: Mapping[str, Tensor], progress: Mapping[str, Any]) -> None:
-        """Write the state to go on from."""
+        """Write the state to resume from."""
         if self.folder is None:
             return
         state = {"method": self.method, "device": self.device.type, **progress}
@@ -105,15 +107,15 @@ class CheckpointStore:
         self._saved_at = time.monotonic()
 
     def load_last(self) -> tuple[dict[str, Tensor], dict[str, Any], Path] | None:
-        """Tensors, state and file of the state to go on from, or None; it must have been begun on this device."""
+        """Tensors, state and file to resume from, or None; the training must have started on this kind of device."""
         if self.folder is None or not (path := self.folder / "last.safetensors").exists():
             return None
         tensors, state = load_checkpoint(path)
-        begun_on = state.get("device")
-        if begun_on != self.device.type:
+        started_on = state.get("device")
+        if started_on != self.device.type:
             raise AsmilError(
-                f"{path}: this training was begun on {begun_on} and cannot go on on {self.device.type} "
-                f"with the same random numbers; set training.device={begun_on}, or give another --out"
+                f"{path}: this training was started on {started_on} and cannot resume on {self.device.type} "
+                f"with the same random numbers; set training.device={started_on}, or give another --out"
             )
         return tensors, state, path
 
@@ -136,12 +138,26 @@ class CheckpointStore:
 
 
 def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-    """Write `path` (safetensors) and the JSON state beside it, each whole or not at all."""
+    """Write `path` (safetensors) and the JSON state next to it, each completely or not at all."""
     plain = {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
     text = json.dumps({**state, DIGEST: _digest(plain, json.loads(json.dumps(state)))})
     with replacing(path) as partial:
         partial.write_bytes(save(plain, metadata={"state": text}))
     write_json(path.with_suffix(".json"), state)
+
+
+def drop_training_state(training: Path) -> None:
+    """Drop what a finished training no longer needs: of its last checkpoint only the state of its progress is kept.
+
+    Its weights are in `best.safetensors`. A checkpoint that cannot be read is left as it is, for `asmil check`.
+    """
+    path = training / "checkpoints" / "last.safetensors"
+    if not path.exists():
+        return
+    with suppress(AsmilError):
+        tensors, state = load_checkpoint(path)
+        if tensors:
+            save_checkpoint(path, {}, {**state, "finished": True})
 
 
 def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -154,7 +170,7 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             state = json.loads((file.metadata() or {})["state"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError:
-        raise AsmilError(f"{path}: there is no such checkpoint; finish the run with `asmil train`") from None
+        raise AsmilError(f"{path}: the checkpoint does not exist; finish the run with `asmil train`") from None
     except (SafetensorError, OSError, KeyError, ValueError, RuntimeError, RecursionError) as error:
         raise _unreadable(path, one_line(error)) from None
     if not isinstance(state, dict):
@@ -167,7 +183,7 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 @contextmanager
 def restoring(path: Path) -> Iterator[None]:
-    """A block that gives a training the content of a checkpoint; what does not fit is an error that names it."""
+    """Errors within, while a training takes over the content of a checkpoint, name the checkpoint."""
     try:
         yield
     except AsmilError:

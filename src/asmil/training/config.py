@@ -18,49 +18,78 @@ from asmil.models.registry import Method, find_method
 from asmil.tasks.base import TaskKind
 
 COMMON_PRESETS = ("paper", "recommended")
-"""Presets that every method has. `paper` is the common setting of the ASMIL study; `recommended` is ours where there is
-evidence for one, and otherwise equals it."""
+"""Presets that every method has. `paper` is the common setting of the ASMIL study; `recommended` is ours if there is
+evidence for one, and otherwise equals `paper`."""
 
 
 TASK_DEFAULTS: dict[str, dict[str, Any]] = {
     "survival": {"training": survival_study.TRAINING, "data": {"val_share": 0.0}},
 }
-"""How a task is trained where it differs: survival as in the study whose set-up the ASMIL paper took over."""
+"""Training settings by task, where they differ: survival as in the study that the ASMIL paper follows."""
 
 
 class TrainingConfig(Settings):
     """How a model is trained; the defaults are the ASMIL paper's."""
 
-    epochs: int = Field(50, ge=1)
-    lr: float = Field(1e-4, gt=0)
-    weight_decay: float = Field(1e-4, ge=0)
-    decay: Literal["all", "matrices"] = Field("all", description="matrices: biases and gains do not decay")
-    optimizer: Literal["adam", "adamw", "lookahead_radam"] = "adam"
-    betas: tuple[float, float] = Field((0.9, 0.999), description="of the optimizer")
-    schedule: Literal["cosine", "constant"] = "cosine"
-    lr_min: float = Field(0.0, ge=0, description="where the cosine ends")
-    lr_drops: list[int] = Field([], description="epochs after which the learning rate falls")
-    lr_drop_factor: float = Field(0.2, gt=0, le=1, description="by which it falls")
-    warmup_epochs: float = Field(0, ge=0, description="epochs over which the learning rate rises from 0")
-    batch: int = Field(1, ge=1, description="bags that are computed at once, for methods whose bags can be padded")
-    accumulate: int = Field(1, ge=1, description="bags per step, or batches of them, one after the other")
-    clip_norm: float | None = Field(None, gt=0, description="largest norm of the gradient of a step")
-    class_weights: Literal["none", "balanced"] = "none"
-    sampling: Literal["shuffle", "balanced"] = "shuffle"
-    select: Literal["f1_auc", "loss", "last"] = Field(
-        "f1_auc", description="which epoch is kept, by validation data; f1_auc: C-index for survival, R2 for regression"
+    epochs: int = Field(50, ge=1, description="passes over the training bags, in each stage of the method")
+    lr: float = Field(1e-4, gt=0, description="learning rate")
+    weight_decay: float = Field(
+        1e-4, ge=0, description="adam adds it to the gradient; adamw and lookahead_radam shrink the weights"
     )
-    early_stopping: int | None = Field(None, ge=1, description="stop after so many epochs without improvement")
-    early_stopping_from: int = Field(0, ge=0, description="never stop before so many epochs of a stage are done")
-    seed: int = Field(0, ge=0)
-    precision: Literal["auto", "fp32", "bf16"] = Field("auto", description="auto: bf16 on a GPU that has it")
-    device: str = Field("auto", description="auto, cpu, cuda, cuda:1, ...")
+    decay: Literal["all", "matrices"] = Field(
+        "all", description="what decays; matrices: all parameters except biases and gains"
+    )
+    optimizer: Literal["adam", "adamw", "lookahead_radam"] = Field(
+        "adam", description="lookahead_radam is TransMIL's: RAdam, and every sixth step half-way back to a slow copy"
+    )
+    betas: tuple[float, float] = Field((0.9, 0.999), description="of the optimizer")
+    schedule: Literal["cosine", "constant"] = Field(
+        "cosine", description="cosine decreases to `lr_min` over all steps of a stage, step by step"
+    )
+    lr_min: float = Field(0.0, ge=0, description="the learning rate at the end of the cosine; at most `lr`")
+    lr_drops: list[int] = Field(
+        [], description="epochs of a stage after which the learning rate is multiplied by `lr_drop_factor`"
+    )
+    lr_drop_factor: float = Field(0.2, gt=0, le=1, description="see `lr_drops`")
+    warmup_epochs: float = Field(0, ge=0, description="epochs over which the learning rate rises from 0")
+    batch: int = Field(1, ge=1, description="bags that are computed at once, padded and masked; their mean loss")
+    accumulate: int = Field(
+        1, ge=1, description="bags per step, or batches of them, one after the other; their mean loss"
+    )
+    clip_norm: float | None = Field(
+        None, gt=0, description="largest norm of the gradient of a step; parts of a method with their own limit keep it"
+    )
+    class_weights: Literal["none", "balanced"] = Field(
+        "none", description="balanced: n / (K n_k) for class k, from the training part; classification only"
+    )
+    sampling: Literal["shuffle", "balanced"] = Field(
+        "shuffle",
+        description="balanced: as many bags, drawn with replacement, all classes equally likely (survival: events and "
+        "censored; regression: quarters of the values; multi-label: the rarest frequent label of a slide)",
+    )
+    select: Literal["f1_auc", "loss", "last"] = Field(
+        "f1_auc",
+        description="the epoch that is kept, by validation data. f1_auc: the largest macro-F1 + macro-AUC "
+        "(classification, multi-label), C-index (survival) or R2 (regression); loss: the smallest; last: the last "
+        "epoch. Ties: the lower validation loss, then the earlier epoch. Without validation slides: the last",
+    )
+    early_stopping: int | None = Field(
+        None, ge=1, description="stop after this many epochs without improvement of what `select` compares"
+    )
+    early_stopping_from: int = Field(0, ge=0, description="never stop a stage before this many epochs")
+    seed: int = Field(0, ge=0, description="seed of the first training and of generated splits")
+    precision: Literal["auto", "fp32", "bf16"] = Field(
+        "auto",
+        description="of training; auto: bf16 autocast on a GPU that has it, else fp32; bf16 is refused on a CPU "
+        "without bf16 instructions. Validation and prediction are fp32",
+    )
+    device: str = Field("auto", description="auto, cpu, cuda, cuda:1, ...; auto: a GPU if there is one")
     executor: Literal["auto", "plain", "graphed", "fused"] = Field(
         "auto",
-        description="who takes the steps; auto: on a GPU fused kernels, else CUDA graphs, where they apply "
-        "(docs/performance.md)",
+        description="how steps are computed; auto: on a GPU fused kernels, else CUDA graphs, if they apply, else "
+        "plain; graphed and fused refuse to train if they do not apply (docs/performance.md)",
     )
-    checkpoint_seconds: float = Field(20, ge=0, description="at least so long between two checkpoints")
+    checkpoint_seconds: float = Field(20, ge=0, description="the least time between two checkpoints")
 
     @property
     def bags_per_step(self) -> int:
@@ -120,7 +149,9 @@ class AttentionConfig(NormalizerConfig):
 
     unnamed = "own"
     normalizer: Literal["own", "softmax", "nsf", "standardized_nsf", "sparsemax", "entmax", "mixture"] = Field(
-        "own", description="own: the method's own rule"
+        "own",
+        description="own: the method's own (softmax for all but demil); mixture: softmax and nsf with a trained share "
+        "`zeta`, which is logged in `metrics.jsonl`",
     )
 
 
@@ -129,60 +160,85 @@ class AnchorConfig(NormalizerConfig):
 
     unnamed = "none"
     normalizer: Literal["none", "softmax", "nsf", "standardized_nsf", "standardized_softmax", "sparsemax", "entmax"] = (
-        "none"
+        Field("none", description="from the anchor's scores to attention; none: train without an anchor")
     )
-    momentum: float = Field(0.999, ge=0, le=1)
-    weight: float = Field(1.0, ge=0, description="beta")
-    update: Literal["step", "epoch", "never"] = "step"
-    start: Literal["copy", "random"] = Field("copy", description="of the online weights, or weights of its own")
-    divergence: Literal["kl", "cross_entropy"] = "kl"
+    momentum: float = Field(0.999, ge=0, le=1, description="m of the moving average")
+    weight: float = Field(1.0, ge=0, description="beta, the factor of the anchor's loss")
+    update: Literal["step", "epoch", "never"] = Field("step", description="when the anchor is updated")
+    start: Literal["copy", "random"] = Field("copy", description="a copy of the online weights, or new random weights")
+    divergence: Literal["kl", "cross_entropy"] = Field("kl", description="same gradient, different value")
     reduction: Literal["sum", "mean"] = Field("sum", description="over tiles")
-    rows: Literal["all", "kept"] = Field("all", description="which tokens enter the average")
-    both_sides: bool = Field(False, description="compare the online scores under the anchor's normalizer too")
-    ramp_epochs: int = Field(0, ge=0, description="epochs over which the weight rises, as in Mean Teacher")
-    ramp_momentum: float | None = Field(None, ge=0, le=1, description="momentum during the ramp")
+    rows: Literal["all", "kept"] = Field(
+        "all", description="which tokens enter the average; kept: those not dropped in this step"
+    )
+    both_sides: bool = Field(
+        False, description="compare the online scores under the anchor's normalizer too, not under the model's own"
+    )
+    ramp_epochs: int = Field(
+        0, ge=0, description="epochs E over which the weight rises, by exp(-5 (1 - e / E)^2) in epoch e (Mean Teacher)"
+    )
+    ramp_momentum: float | None = Field(None, ge=0, le=1, description="momentum during the ramp; null: `momentum`")
     gradient_share: float | None = Field(
-        None, gt=0, description="largest norm of the anchor's gradient, as a share of the norm of the loss's own"
+        None,
+        gt=0,
+        description="the anchor's gradient is scaled down if its norm exceeds this share of the norm of the loss's own "
+        "gradient, over the parameters that the anchor's gradient reaches",
     )
 
 
 class TemporalConfig(Settings):
-    """Holds the attention of a slide to the average of its own past."""
+    """Pulls the attention of a slide towards the average of its own past."""
 
-    weight: float = Field(0.0, ge=0)
+    weight: float = Field(
+        0.0,
+        ge=0,
+        description="KL of a slide's attention to the average of its own past attentions. Needs 4 A N bytes per slide "
+        "(A rows, N tiles), in memory and in every checkpoint; refused with `data.max_tiles`",
+    )
     rate: float = Field(0.9, ge=0, lt=1, description="rho, the share of the past in the average")
 
 
 class FeaturesConfig(Settings):
-    """Holds the bag feature to that of a moving copy of the model."""
+    """Pulls the bag feature towards that of an EMA copy of the model."""
 
-    weight: float = Field(0.0, ge=0)
-    momentum: float = Field(0.999, ge=0, le=1)
-    teacher_temperature: float = Field(0.1, gt=0)
-    student_temperature: float = Field(1.0, gt=0)
+    weight: float = Field(
+        0.0,
+        ge=0,
+        description="KL over the channels of the bag feature, from that of an EMA copy of the model, as in MHIM "
+        "(refused for mhim, which has it). It does not determine attention (docs/affine.md)",
+    )
+    momentum: float = Field(0.999, ge=0, le=1, description="of the EMA copy")
+    teacher_temperature: float = Field(0.1, gt=0, description="divides the feature of the copy")
+    student_temperature: float = Field(1.0, gt=0, description="divides the feature of the model")
 
 
 class EntropyConfig(Settings):
-    """Rewards attention for its entropy."""
+    """Rewards the entropy of attention."""
 
-    weight: float = Field(0.0, ge=0)
+    weight: float = Field(
+        0.0, ge=0, description="sum a ln a, mean over rows, as in AEM (refused for aem, which has it)"
+    )
 
 
 class EntropyFloorConfig(Settings):
-    """Pushes attention whose relative entropy H / ln N lies below a floor."""
+    """Penalizes attention whose relative entropy H / ln N is below a floor."""
 
-    weight: float = Field(0.0, ge=0)
-    floor: float = Field(0.5, gt=0, lt=1)
+    weight: float = Field(
+        0.0,
+        ge=0,
+        description="max(0, floor - H(a) / ln N), mean over rows: no effect while the entropy is above the floor",
+    )
+    floor: float = Field(0.5, gt=0, lt=1, description="the lowest relative entropy without a penalty")
 
 
 class L2Config(Settings):
     """Penalizes the mean square of the scores."""
 
-    weight: float = Field(0.0, ge=0)
+    weight: float = Field(0.0, ge=0, description="mean square of the scores")
 
 
 class StabilizersConfig(Settings):
-    """Terms that steady attention, besides the anchor; a weight of 0 leaves one out."""
+    """Terms that stabilize attention, besides the anchor; a weight of 0 leaves one out."""
 
     temporal: TemporalConfig = TemporalConfig()
     features: FeaturesConfig = FeaturesConfig()
@@ -206,35 +262,48 @@ def _count_or(*words: str) -> BeforeValidator:
 
 
 class RecordConfig(Settings):
-    """Which attention is written down while training, for `asmil stability`."""
+    """Which attention is recorded during training, for `asmil stability`."""
 
     attention: Annotated[int | str, _count_or("none", "all")] = Field(
-        2, description="slides: none, all, or so many a class"
+        2,
+        description="slides: none, all, or this many per class, the first of the manifest (or per group of outcomes, "
+        "as for `training.sampling`)",
     )
-    every: Annotated[int | str, _count_or("epoch")] = Field("epoch", description="epoch, or so many steps")
-    role: Literal["train", "val", "both"] = Field("train", description="the part that the slides are of")
+    every: Annotated[int | str, _count_or("epoch")] = Field(
+        "epoch", description="after every epoch, or every this many optimizer steps; and before the first"
+    )
+    role: Literal["train", "val", "both"] = Field("train", description="the part of the cohort; never test slides")
 
 
 class TaskConfig(Settings):
-    """What is predicted; the options from `bins` on are of survival."""
+    """The prediction task; the options from `bins` on are for survival."""
 
-    kind: TaskKind = "classification"
+    kind: TaskKind = Field("classification", description="`--task`")
     loss: Literal["own", "incidence", "hazard", "cox", "squared", "huber"] = Field(
-        "own", description="own: incidence for survival, squared for regression"
+        "own",
+        description="own: cross-entropy, incidence (survival; also hazard, cox), squared (regression; also huber), and "
+        "binary cross-entropy of every label (multi-label)",
     )
-    bins: int | None = Field(None, ge=2, description="of time; unset: the root of the number of training events")
-    binning: Literal["interval", "quantile"] = "interval"
+    bins: int | None = Field(
+        None, ge=2, description="survival: time bins; null: the root of the number of training events, rounded up"
+    )
+    binning: Literal["interval", "quantile"] = Field(
+        "interval", description="survival: bins of equal length, or with equally many events"
+    )
     last_edge: Literal["train", "all"] = Field(
-        "train", description="all: the last bin reaches to the last time of all patients, as in the official code"
+        "train",
+        description="survival: the last bin ends at the last time of the training patients or (official) of all",
     )
-    alpha: float = Field(0.0, ge=0, le=1, description="how much less censored patients count")
-    risk: Literal["survival_sum", "mean_time"] = Field("survival_sum", description="how curves are ranked")
+    alpha: float = Field(0.0, ge=0, le=1, description="survival: how much less censored patients count in the loss")
+    risk: Literal["survival_sum", "mean_time"] = Field(
+        "survival_sum", description="survival: how curves are ranked; cox has its own"
+    )
 
     @model_validator(mode="after")
     def _loss_is_of_the_kind(self) -> TaskConfig:
         known = {"survival": ("incidence", "hazard", "cox"), "regression": ("squared", "huber")}.get(self.kind, ())
         if self.loss != "own" and self.loss not in known:
-            raise ValueError(f"loss = {self.loss} is no loss of a {self.kind} task: {', '.join(('own', *known))}")
+            raise ValueError(f"loss = {self.loss} is not a loss of a {self.kind} task: {', '.join(('own', *known))}")
         return self
 
     @property
@@ -245,10 +314,12 @@ class TaskConfig(Settings):
 
 
 class NestedConfig(Settings):
-    """Settings that every fold chooses for itself, by cross-validation among its own training patients."""
+    """Settings that each fold chooses by cross-validation among its own training patients."""
 
-    folds: int = Field(0, ge=0, description="inner folds; 0: nothing is chosen")
-    grid: dict[str, list[Any]] = Field({}, description="the values to choose from, by the names of settings")
+    folds: int = Field(0, ge=0, description="inner folds, 0 or at least 2 (`--inner-folds`); 0: nothing is chosen")
+    grid: dict[str, list[Any]] = Field(
+        {}, description="lists of values by setting (`--grid`); all combinations are tried"
+    )
 
     @model_validator(mode="after")
     def _has_something_to_choose(self) -> NestedConfig:
@@ -262,23 +333,33 @@ class NestedConfig(Settings):
 class DataConfig(Settings):
     """How bags reach the model."""
 
-    max_tiles: int | None = Field(None, ge=1, description="tiles of a bag in training, drawn anew every epoch")
-    cache: Literal["auto", "none", "memory", "disk"] = "auto"
-    val_share: float = Field(0.15, ge=0, lt=1, description="of what is not tested, where the manifest does not say")
-    test_share: float = Field(0.25, ge=0, lt=1, description="of the slides, where the manifest does not say")
-    unit: Literal["auto", "slide", "patient"] = Field(
-        "auto", description="what is predicted; patient: the slides of a patient joined (auto: for survival)"
+    max_tiles: int | None = Field(
+        None, ge=1, description="tiles per bag in training, drawn again every epoch; else all"
     )
-    leave_out: Literal["patients", "site"] = Field("patients", description="what a test fold holds; site: one site")
+    cache: Literal["auto", "none", "memory", "disk"] = Field(
+        "auto",
+        description="where bags are kept. auto: memory if the files fit in a quarter of the free memory, else none; "
+        "disk: a float16 pack in the run folder",
+    )
+    val_share: float = Field(
+        0.15, ge=0, lt=1, description="of the slides that are not tested; a split column overrides it"
+    )
+    test_share: float = Field(0.25, ge=0, lt=1, description="of all slides; a split column overrides it")
+    unit: Literal["auto", "slide", "patient"] = Field(
+        "auto", description="the unit of prediction; patient: the slides of a patient joined (auto: for survival)"
+    )
+    leave_out: Literal["patients", "site"] = Field(
+        "patients", description="the content of a test fold; site: one site (`--leave-one-site-out`)"
+    )
 
 
 class RunConfig(Settings):
     """Everything that decides what a run computes, besides the cohort."""
 
-    method: str
-    preset: str = "paper"
-    folds: int = Field(1, ge=1)
-    seeds: int = Field(1, ge=1, description="trainings a fold, with seeds seed, seed + 1, ...")
+    method: str = Field(description="the method, `--method`")
+    preset: str = Field("paper", description="the preset, `--preset`")
+    folds: int = Field(1, ge=1, description="folds of cross-validation; 1 is a single split")
+    seeds: int = Field(1, ge=1, description="seeds per fold: `training.seed`, `training.seed` + 1, ...")
     task: TaskConfig = TaskConfig()
     nested: NestedConfig = NestedConfig()
     model: SerializeAsAny[ModelConfig]
@@ -322,7 +403,7 @@ def resolve(method: str | type[MILModel], preset: str = "paper", changes: Mappin
         raise AsmilError(f"{method} has no preset {preset!r}: {did_you_mean(preset, known)}")
     for key in ("method", "preset"):
         if key in (changes or {}):
-            raise AsmilError(f"'{key}' is no setting that can be changed afterwards; choose it with --{key}")
+            raise AsmilError(f"'{key}' cannot be changed afterwards; choose it with --{key}")
     task = (changes or {}).get("task") or {}
     tree = TASK_DEFAULTS.get(task.get("kind", ""), {}) if isinstance(task, Mapping) else {}
     for layer in (entry.defaults, entry.presets.get(preset, {}), changes or {}):
@@ -339,7 +420,7 @@ def with_settings(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
 
 
 def preset_names(method: Method) -> list[str]:
-    """The presets a method can be trained with."""
+    """The presets of a method."""
     return [*COMMON_PRESETS, *(name for name in method.presets if name not in COMMON_PRESETS)]
 
 

@@ -1,4 +1,4 @@
-"""The record of a training: a JSON line an epoch, and TensorBoard where it is installed."""
+"""The log of a training: one JSON line per epoch, and TensorBoard if it is installed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from asmil.files import write_text
 
 
 class EpochLog:
-    """`metrics.jsonl` of one training; opened at the epoch it goes on from, later lines are dropped."""
+    """`metrics.jsonl` of one training; when training resumes at an epoch, later lines are dropped."""
 
     def __init__(self, folder: Path, epochs_done: int) -> None:
         self.path = folder / "metrics.jsonl"
@@ -40,7 +40,7 @@ class EpochLog:
             self._board.add_scalar("lr", record["lr"], record["epoch"])
 
     def close(self) -> None:
-        """Let TensorBoard write what it still holds."""
+        """Flush and close TensorBoard."""
         if self._board is not None:
             self._board.close()
 
@@ -77,7 +77,7 @@ class _Epoch(BaseModel):
 
 
 def without_nan(values: Mapping[str, float]) -> dict[str, float | None]:
-    """The same numbers with None for what is undefined, as JSON knows no NaN."""
+    """The same numbers with None in place of NaN, which JSON does not have."""
     return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
 

@@ -111,7 +111,7 @@ class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if not self.model_.score_axes:
             kinds = ", ".join(repr(kind) for kind in self.model_.heatmap_kinds)
             name = type(self.model_).__name__
-            raise AsmilError(f"{name} has no attention; heatmap(bag) shows what it has: {kinds}")
+            raise AsmilError(f"{name} has no attention; heatmap(bag) returns what it has: {kinds}")
         return self.heatmap(bag, "attention")
 
     def heatmap(self, bag: Any, kind: str | None = None) -> npt.NDArray[np.float32]:
@@ -162,11 +162,11 @@ class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def _as_labels(labels: Any) -> npt.NDArray[Any]:
-    """One class per bag; a column is flattened with scikit-learn's warning, and what is no class is refused."""
+    """One class per bag; a column is flattened with scikit-learn's warning, and other targets are refused."""
     try:
         flat = np.asarray(column_or_1d(labels, warn=True))
     except ValueError as error:
-        raise AsmilError(f"the labels are no list with one class per bag ({error})") from None
+        raise AsmilError(f"the labels are not a list with one class per bag ({error})") from None
     missing = np.array([value is None or value is pd.NA or value != value for value in flat.tolist()], dtype=bool)
     if missing.any():
         raise AsmilError(
@@ -191,7 +191,7 @@ def _as_numbers(bag: Any, number: int) -> Any:
     try:
         values = np.asarray(bag)
     except ValueError as error:
-        raise AsmilError(f"bag {number}: it is no table of tiles x features ({error})") from None
+        raise AsmilError(f"bag {number}: it is not a table of tiles x features ({error})") from None
     if values.dtype.kind not in "fiub":
         raise AsmilError(f"bag {number}: its values are of type {values.dtype}; features must be numbers")
     return values

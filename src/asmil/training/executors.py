@@ -1,4 +1,4 @@
-"""Who takes the steps of the trainings of a fold: fused kernels (all seeds at once), CUDA graphs or PyTorch."""
+"""How the trainings of a fold run: fused kernels (all seeds at once), CUDA graphs or plain PyTorch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PREFERENCE: tuple[Executor, ...] = ("fused", "graphed", "plain")
 class JobRunner:
     """Runs the trainings of a run, and keeps what they share on the device.
 
-    note: told once why a GPU is used by the plain executor
+    note: called once with the reason why a GPU is used by the plain executor
     """
 
     def __init__(self, note: Callable[[str], None]) -> None:
@@ -72,7 +72,7 @@ class JobRunner:
                     chosen.append(executor)
                     break
             else:
-                what = f"training.executor = {asked}" if begun is None else f"{job.folder} was begun so"
+                what = f"training.executor = {asked}" if begun is None else f"{job.folder} was started with it"
                 raise AsmilError(
                     f"{what}, but the {wanted[0]} executor cannot be used here: {reasons[wanted[0]]}; run it "
                     "elsewhere, or give another --out"
@@ -143,7 +143,7 @@ class JobRunner:
 
 
 def _begun_with(job: FoldSeedJob) -> Executor | None:
-    """The executor that a training was begun with; None if it was not."""
+    """The executor that a training was started with; None if it was not started."""
     path = job.folder / "checkpoints" / "last.safetensors"
     if not path.exists():
         return None
@@ -151,7 +151,7 @@ def _begun_with(job: FoldSeedJob) -> Executor | None:
 
 
 def executor_here(device: torch.device) -> str:
-    """Which executors train on a device with default settings, in words."""
+    """Which executors train on a device with default settings, as a phrase."""
     reason = graphed_applies.machine_reason(device)
     if reason is not None:
         return f"plain PyTorch ({reason})"

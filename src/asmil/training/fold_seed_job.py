@@ -22,12 +22,10 @@ from asmil.tasks.prediction_format import prediction_format
 from asmil.tasks.survival import Survival
 from asmil.training.config import RunConfig
 from asmil.training.labeled_bags import LabeledBags
-from asmil.training.layout import TASK_FILE
+from asmil.training.layout import PREDICTIONS_FILE, TASK_FILE, is_finished
 from asmil.training.loop import EpochObserver, Trainer
 from asmil.training.setup import build_model
 from asmil.training.task_setup import build_task
-
-PREDICTIONS_FILE = "predictions.parquet"
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ class TrainingData:
     device: torch.device
 
     def places(self, splits: Splits, fold: int, role: Roles) -> list[int]:
-        """Where the units with a role in a fold stand; a patient's slides have one role."""
+        """The indices of the units with a role in a fold; a patient's slides all have the same role."""
         members = set(splits.slides(fold, role))
         return [i for i, unit in enumerate(self.units) if unit.slides[0].slide in members]
 
@@ -56,7 +54,7 @@ class TrainingData:
         return build_model(config, self.in_features, task.n_outputs, seed), task
 
     def prepared_for(self, config: RunConfig, train: Sequence[int]) -> TrainingData:
-        """The same, with bags as a model of these settings wants them: its neighbors, its clusters."""
+        """The same, with bags prepared for a model with these settings (neighbors, clusters)."""
         model, _ = self.model_and_task(config, train, config.training.seed)
         return replace(self, loader=self.loader.preparing(model.prepare))
 
@@ -69,14 +67,14 @@ class TrainingData:
         folder: Path,
         on_epoch: EpochObserver | None = None,
     ) -> Trainer:
-        """A training on the units `train` that is about to begin, or to go on."""
+        """A training on the units `train`, about to start or to resume."""
         model, task = self.model_and_task(config, train, seed)
         return Trainer(model, task, config, seed=seed, fold=fold, device=self.device, folder=folder, on_epoch=on_epoch)
 
 
 @dataclass(frozen=True)
 class FoldSeedJob:
-    """A fold and a seed."""
+    """One training: a fold with a seed."""
 
     data: TrainingData
     config: RunConfig
@@ -86,14 +84,14 @@ class FoldSeedJob:
     folder: Path
 
     def trainer(self, on_epoch: Callable[[Mapping[str, Any]], None]) -> Trainer:
-        """The training, about to begin or to go on."""
+        """The training, about to start or to resume."""
         train = self.data.places(self.splits, self.fold, "train")
         return self.data.trainer(self.config, train, self.fold, self.seed, self.folder, on_epoch)
 
     @property
     def is_done(self) -> bool:
         """Whether it was trained before: its predictions are there."""
-        return self.predictions.exists()
+        return is_finished(self.folder)
 
     @property
     def predictions(self) -> Path:
@@ -144,7 +142,7 @@ def _truth_columns(outcomes: Outcomes, places: Sequence[int]) -> Columns:
 
 
 def _completed(trainer: Trainer, train: LabeledBags) -> Task:
-    """The task with what only a trained model can tell: a Cox model's survival of an average patient."""
+    """The task completed by the trained model: for Cox, the baseline survival."""
     task = trainer.task
     if not task.joint:
         return task
@@ -166,5 +164,5 @@ class _Part:
         return self.loader.stream([self.places[i] for i in order])
 
     def keys(self) -> Sequence[int]:
-        """What tells these units apart from all others of the cohort."""
+        """Identifies these units among all of the cohort."""
         return self.places

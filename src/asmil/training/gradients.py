@@ -1,4 +1,4 @@
-"""The gradients of one step: the method's loss of its bags, and the penalties that steady attention."""
+"""The gradients of one step: the method's loss of its bags, and the penalties that stabilize attention."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def refuse_single_bags(stabilizers: Mapping[str, Stabilizer]) -> None:
 class StepGradients:
     """Adds the gradients of bags to the parameters of a model.
 
-    kept_rows: whether only the rows of scores that a method kept in this pass are held steady
+    kept_rows: whether only the rows of scores that a method kept in this pass are penalized
     autocast: whether products run in bf16
     anchor_share: largest norm of the anchor's gradient, as a share of that of the rest; None: no limit
     """
@@ -47,7 +47,7 @@ class StepGradients:
     anchor_share: float | None = None
 
     def of_one(self, bag: Bag, target: Tensor, size: int) -> tuple[Output, Parts]:
-        """Add the gradient of one bag of a step of `size` bags, and free what it needed at once."""
+        """Add the gradient of one bag of a step of `size` bags, and free its memory at once."""
         with self._autocast(bag.features):
             output, penalties = self._forward(bag)
             loss = self.model.loss([output], target, self.task)
@@ -109,7 +109,7 @@ class StepGradients:
         output: Output = self.model(bag)
         if not self.stabilizers:
             return output, {}
-        # a method that masks tiles in training gives no scores of the whole bag: they are asked for here
+        # a method that masks tiles in training returns no scores of the whole bag: they are computed here
         scores = self.model.attend(bag) if output.scores is None else output.scores
         rows = output.extras.get("kept_rows") if self.kept_rows else None
         step = AttentionStep(bag, scores, output.embedding, self.model.normalizer, rows)

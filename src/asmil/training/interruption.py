@@ -10,7 +10,7 @@ from types import FrameType
 
 
 class Interrupted(Exception):
-    """The user (or the scheduler) asked to stop; what was done is saved."""
+    """The user (or the scheduler) asked to stop; progress is saved."""
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from asmil.cohort.bag import Bag
 
 
 class BagSource(Protocol):
-    """Bags by index; `stream` gives them in the order asked for and may read ahead."""
+    """Bags by index; `stream` returns them in a given order and may read ahead."""
 
     def __len__(self) -> int: ...
 
@@ -40,8 +40,8 @@ class BagList:
 class LabeledBags:
     """Bags with their targets, as the task has them.
 
-    strata: a group a bag (its class, whether it has an event, ...), to draw and to record evenly; unless given, the
-        targets, which then are class indices
+    strata: the group of each bag (its class, whether it has an event, ...), for balanced sampling and recording;
+        default: the targets, which then are class indices
     stratum_names: of these groups
     """
 
@@ -57,7 +57,7 @@ class LabeledBags:
 
     @property
     def group_names(self) -> tuple[str, ...]:
-        """The names of the strata; their numbers where they have none."""
+        """The names of the strata; their numbers if they have none."""
         return self.stratum_names or tuple(str(k) for k in range(int(self.groups.max(initial=0)) + 1))
 
     def order(self, draw: np.random.Generator, balanced: bool) -> list[int]:

@@ -14,9 +14,16 @@ TASK_FILE = "task.json"
 """In the folder of a training: what its task learned of the training part (time bins, scales)."""
 CHOICE_FILE = "choice.json"
 """In the folder of a fold: the settings that nested cross-validation chose, and all that it tried."""
+PREDICTIONS_FILE = "predictions.parquet"
+"""In the folder of a training, and of all trainings in the run folder."""
 LOCK_FILE = ".lock"
 """In the run folder: held by the process that trains into it, free once that has ended."""
 _TRAINING = re.compile(r"fold-(\d{1,9})/seed-(\d{1,18})", re.ASCII)
+
+
+def is_finished(training: Path) -> bool:
+    """Whether the training in a folder has ended and its predictions are written."""
+    return (training / PREDICTIONS_FILE).exists()
 
 
 class RunLayout:
@@ -26,7 +33,7 @@ class RunLayout:
         self.path = Path(path)
         self.config = self.path / "config.yaml"
         self.splits = self.path / "splits.csv"
-        self.predictions = self.path / "predictions.parquet"
+        self.predictions = self.path / PREDICTIONS_FILE
 
     def fold(self, fold: int) -> Path:
         """The folder of one fold."""
@@ -37,7 +44,7 @@ class RunLayout:
         return self.fold(fold) / f"seed-{seed}"
 
     def trainings(self) -> Iterator[tuple[int, int, Path]]:
-        """Fold, seed and folder of every training begun, in order."""
+        """Fold, seed and folder of every training that was started, in order."""
         found = []
         for folder in self.path.glob("fold-*/seed-*"):
             named = _TRAINING.fullmatch(f"{folder.parent.name}/{folder.name}")
@@ -46,7 +53,7 @@ class RunLayout:
         yield from sorted(found)
 
     def read_values(self) -> dict[str, Any]:
-        """What `config.yaml` says, as plain values."""
+        """The content of `config.yaml`, as plain values."""
         if not self.config.is_file():
             raise AsmilError(
                 f"{self.path} is not a run folder (no config.yaml); give the --out folder of `asmil train`"

@@ -52,11 +52,11 @@ class Evaluator(Describes, Protocol):
 class Trainer:
     """Trains one model on one fold with one seed, writing to `folder` if there is one.
 
-    folder: gets `metrics.jsonl` and `checkpoints/{last,best}.safetensors`; a training found there goes on
+    folder: gets `metrics.jsonl` and `checkpoints/{last,best}.safetensors`; a training found there is resumed
     on_epoch: called with the record of every epoch as it ends
 
     A method with several stages is trained stage by stage: each has its own model, optimizer, schedule, anchor and
-    choice of epoch, and takes over from the one before what it needs. The trained model is that of the last stage.
+    choice of epoch, and takes what it needs from the previous one. The trained model is that of the last stage.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Trainer:
     def fit(self, train: LabeledBags, val: LabeledBags | None) -> int:
         """Train to the end; returns the epoch (1-based) whose weights the model then has.
 
-        The epoch is chosen on `val` as `training.select` says; without validation bags it is the last.
+        The epoch is chosen on `val` according to `training.select`; without validation bags it is the last.
         """
         self.prepare(val)
         with exact_arithmetic(self.progress.threads), stop_requests() as stop:
@@ -123,9 +123,9 @@ class Trainer:
         return int(self.progress.best["epoch"])
 
     def prepare(self, val: LabeledBags | None, executor: Executor = "plain") -> None:
-        """Take over what was saved before; to be called once, before `session`.
+        """Restore the saved state, if any; to be called once, before `session`.
 
-        executor: who takes the steps; a training ends with the one that it began with
+        executor: how steps are computed; a training cannot change its executor
         """
         if self.settings.early_stopping is not None and val is None:
             raise AsmilError("training.early_stopping needs validation slides; mark some, or leave it out")
@@ -134,6 +134,9 @@ class Trainer:
 
     def session(self, train: LabeledBags, val: LabeledBags | None, should_stop: Callable[[], bool]) -> Iterator[None]:
         """All of a training but its steps: yields whenever the steps of an epoch are due."""
+        if self.progress.finished:
+            self.checkpoints.load_best(self.model)
+            return
         self.recorder = self._build_recorder(train, val)
         log = None if self.folder is None else EpochLog(self.folder, self.progress.epoch)
         try:
@@ -163,7 +166,7 @@ class Trainer:
                 record = self._end_epoch(val, selects)
                 if log is not None:
                     log.add(record)
-                self.on_epoch(record)
+                self.on_epoch(self._with_attention(record))
                 self._save_if_due(force=should_stop() or self.progress.epoch == end)
                 if should_stop():
                     raise Interrupted
@@ -226,7 +229,7 @@ class Trainer:
         self.refuse_divergence(order, train)
 
     def _add_gradients(self, bags: Iterator[Bag], group: list[int], train: LabeledBags) -> tuple[Bag, Tensor, Output]:
-        """Add the gradients of the bags of a step; the last bag, its target and what the model says of it."""
+        """Add the gradients of the bags of a step; the last bag, its target and its output."""
         targets = torch.as_tensor(train.targets[group], device=self.device)
         if self.task.joint:
             together = [self._training_bag(next(bags), index) for index in group]
@@ -333,7 +336,7 @@ class Trainer:
         return self.task.measure(labeled.targets, self.predict(labeled.bags, on_output))
 
     def predict(self, bags: BagSource, on_output: OutputObserver | None = None) -> Tensor:
-        """Logits, n x C; `on_output` is called with every bag and what the model says of it."""
+        """Logits, n x C; `on_output` is called with the model, every bag and its output."""
         logits = []
         with exact_arithmetic(self.progress.threads):
             for bag in bags.stream(range(len(bags))):
@@ -352,9 +355,14 @@ class Trainer:
         return recorder if recorder else None
 
     def _recorder_if_due(self, *, epoch_ended: bool) -> AttentionRecorder | None:
-        """Whoever records the attention of this moment; only the last stage is recorded."""
+        """The recorder, if one is due; only the last stage is recorded."""
         recorder, is_last = self.recorder, self.stage is self.stages[-1]
         return recorder if recorder and is_last and recorder.is_due(self.progress.step, epoch_ended) else None
+
+    def _with_attention(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The record of an epoch, with the share of tiles that the recorded attention used."""
+        share = None if self.recorder is None else self.recorder.effective_share
+        return record if share is None else {**record, "effective_share": share}
 
     def _record_if_due(self, share: float = 0.0, *, epoch_ended: bool = False) -> None:
         """Record attention when `share` of the current epoch is done."""
@@ -391,10 +399,12 @@ class Trainer:
             self.progress = Progress.from_json(state)
             if self.progress.executor != asked:
                 raise AsmilError(
-                    f"{path}: this training was begun with the {self.progress.executor} executor and cannot go on with "
-                    f"the {asked} one, whose random numbers differ; run it where it began, or give another --out"
+                    f"{path}: this training started with the {self.progress.executor} executor and cannot resume with "
+                    f"the {asked} one, whose random numbers differ; run it where it started, or choose another --out"
                 )
             self._set_up_stage()
+            if self.progress.finished:
+                return
             checkpoint.restore_model(self.model, checkpoint.under("model", tensors), path)
             checkpoint.restore_optimizer(self.optimizer, checkpoint.under("optimizer", tensors))
             for name, stabilizer in self.stabilizers.items():
@@ -406,10 +416,10 @@ class Trainer:
 
 
 def seed_number(seed: int, fold: int, purpose: int) -> int:
-    """A number for one purpose of a training's randomness, the same whenever it is asked for."""
+    """A reproducible seed for one purpose of a training's randomness."""
     return int(np.random.SeedSequence([seed, fold, purpose]).generate_state(1, np.uint64)[0] >> 1)
 
 
 def _generator(bags: Iterator[Bag]) -> Any:
-    """`bags` as something that `closing` can close, whatever kind of iterator a source returns."""
+    """`bags` as a generator, which `closing` can close, for any iterator that a source returns."""
     yield from bags

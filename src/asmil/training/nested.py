@@ -23,7 +23,7 @@ from asmil.training.notes import read_choice, read_inner_score
 from asmil.training.selection import Merit, merit_of
 
 CHOOSABLE = ("model", "training", "attention", "anchor", "stabilizers", "task")
-"""Sections whose settings a fold may choose for itself."""
+"""Sections whose settings each fold may choose."""
 OF_THE_RUN = (
     "task.kind",
     "task.last_edge",
@@ -64,7 +64,7 @@ def inner_parts(cohort: Cohort, config: RunConfig, splits: Splits, fold: int) ->
 
 @dataclass(frozen=True)
 class InnerSearch:
-    """The inner loop of one fold. Every candidate is trained on all inner folds but one and judged on that one."""
+    """The inner loop of one fold. Every candidate is trained on all inner folds but one and evaluated on that one."""
 
     data: TrainingData
     cohort: Cohort
@@ -100,7 +100,7 @@ class InnerSearch:
         return tried[best]
 
     def _merit(self, settings: Chosen, number: int, inner: Splits, inner_fold: int) -> Merit:
-        """The task's selection score and loss on the part held out, at the epoch that is kept; noted when known.
+        """The task's selection metric and loss on the held-out part, at the chosen epoch; stored once computed.
 
         Where the fold has validation patients, which will choose its epoch, the part held out chooses it here; else it
         is the last epoch in both.
@@ -119,7 +119,7 @@ class InnerSearch:
         measures = without_nan(trainer.validate(val))
         merit = merit_of(measures, trainer.task, "f1_auc")
         write_json(note, {"score": merit.score, "epoch": epoch, "settings": settings, **measures})
-        shutil.rmtree(folder / "checkpoints")  # of many models that nobody will use
+        shutil.rmtree(folder / "checkpoints")  # the models of the inner search are not needed any more
         return merit
 
 

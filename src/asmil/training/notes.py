@@ -18,6 +18,10 @@ class _Kept(BaseModel):
     epoch: Annotated[int, Field(ge=0)]
 
 
+class _Last(BaseModel):
+    epoch: Annotated[int, Field(ge=0)] = 0
+
+
 class _Choice(BaseModel):
     settings: dict[str, Any]
 
@@ -28,19 +32,25 @@ class _InnerScore(BaseModel):
 
 
 def read_kept_epoch(training: Path) -> int | None:
-    """The epoch whose weights a training keeps (`checkpoints/best.json`), None where there is none yet."""
+    """The epoch whose weights a training keeps (`checkpoints/best.json`), None if there is none yet."""
     path = training / "checkpoints" / "best.json"
     return read_json(path, _Kept, _REMEDY).epoch if path.exists() else None
 
 
+def read_epochs_done(training: Path) -> int:
+    """The whole epochs that a training has behind it when it is resumed (`checkpoints/last.json`)."""
+    path = training / "checkpoints" / "last.json"
+    return read_json(path, _Last, _REMEDY).epoch if path.exists() else 0
+
+
 def read_choice(fold: Path) -> dict[str, Any] | None:
-    """The settings that nested cross-validation chose for a fold (`choice.json`), None where it has not."""
+    """The settings that nested cross-validation chose for a fold (`choice.json`), None if it has not."""
     path = fold / CHOICE_FILE
     return read_json(path, _Choice, _REMEDY).settings if path.exists() else None
 
 
 def read_inner_score(path: Path) -> Merit | None:
-    """What an inner training of nested cross-validation reached (`score.json`), None where it has not ended."""
+    """The score of an inner training of nested cross-validation (`score.json`), None if it has not ended."""
     if not path.exists():
         return None
     found = read_json(path, _InnerScore, "delete it, and that inner training is repeated")

@@ -18,7 +18,7 @@ FILE = "operating_point.json"
 
 @dataclass(frozen=True)
 class OperatingPoint:
-    """Thresholds on the probability of the positive class, one a training (fold, seed)."""
+    """Thresholds on the probability of the positive class, one per training (fold, seed)."""
 
     rule: str
     positive: str

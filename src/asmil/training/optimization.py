@@ -68,7 +68,7 @@ class LookaheadRAdam(torch.optim.RAdam):
     """
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One step of RAdam, and where it is due the step back."""
+        """One step of RAdam, and every few steps the step back."""
         result: float | None = super().step(closure)
         with torch.no_grad():
             for group in self.param_groups:
@@ -87,7 +87,7 @@ class LookaheadRAdam(torch.optim.RAdam):
 
 
 def clip_gradients(optimizer: torch.optim.Optimizer, clip_norm: float | None) -> None:
-    """Limit the norm of the gradient: each group with a `clip_norm` of its own by itself, all others together."""
+    """Limit the norm of the gradient: each group with its own `clip_norm` separately, all others together."""
     shared: list[nn.Parameter] = []
     for group in optimizer.param_groups:
         own = group.get("clip_norm")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,22 +25,28 @@ from asmil.tasks.base import Task
 from asmil.tasks.classification import Classification
 from asmil.tasks.ensemble import average
 from asmil.training import checkpoint
-from asmil.training.layout import TASK_FILE
+from asmil.training.bundle import is_bundle, read_bundle
+from asmil.training.layout import TASK_FILE, is_finished
 from asmil.training.operating_point import FILE as OPERATING_POINT_FILE
 from asmil.training.operating_point import OperatingPoint, read_operating_point
 from asmil.training.run_folder import RunFolder
 from asmil.training.setup import build_model, choose_device
+from asmil.training.slide_notes import slide_notes
 from asmil.training.task_setup import read_task, task_names
+
+FORMER_COLUMNS = {"predicted": "most_probable_class", "called": "class_at_threshold"}
+"""Names of columns until version 0.1, which tables of predictions keep until 0.4."""
 
 
 @dataclass(frozen=True)
 class SlidePrediction:
-    """What a run says of one slide, or of one patient whose slides were joined.
+    """The prediction of a run for one slide, or for one patient whose slides were joined.
 
     values: the predictions by the names of their columns, the mean over the run's models
-    heatmap: N, the mean of their heat maps, if asked for
+    heatmap: N, the mean of their heat maps, if requested
     heatmap_kind: what the map shows: "attention", or for a method without attention the kind that it has
     slide_index: N, which slide a tile is of, where several were joined
+    notes: in what the slide may be unlike those of the training; empty where there is nothing to say
     """
 
     slide: str
@@ -50,6 +56,7 @@ class SlidePrediction:
     heatmap_kind: str
     coords: npt.NDArray[np.int64] | None
     slide_index: npt.NDArray[np.int64] | None = None
+    notes: str = ""
 
     @property
     def probabilities(self) -> npt.NDArray[np.float64]:
@@ -75,6 +82,8 @@ class RunPredictor:
 
     def __init__(self, run: Path | str, device: str = "auto", method: str | None = None) -> None:
         self.folder = RunFolder(run)
+        if is_bundle(self.folder.path):
+            read_bundle(self.folder.path)
         self.description = self.folder.read(method)
         self.device = choose_device(device)
         trainings = list(self.folder.trainings())
@@ -130,7 +139,9 @@ class RunPredictor:
 
     def predict(self, unit: Slide | Unit, attention: bool = False) -> SlidePrediction:
         """Read the features of a slide or patient and predict; see `read_bag`."""
-        return self.predict_bag(self.read_bag(unit), attention)
+        unit = unit if isinstance(unit, Unit) else Unit.of_slide(unit)
+        notes = slide_notes([inspect_features(slide.source) for slide in unit.slides])
+        return replace(self.predict_bag(self.read_bag(unit), attention), notes=notes)
 
     def read_bag(self, unit: Slide | Unit) -> Bag:
         """The bag of a slide or patient; features that were made in another way than the run's are refused."""
@@ -175,25 +186,28 @@ class RunPredictor:
     def row(self, prediction: SlidePrediction) -> dict[str, Any]:
         """A prediction as a row of a table; lists (survival curves) are written as JSON.
 
-        `predicted` is the most probable class; `called` goes by the threshold that was chosen on validation slides.
+        `most_probable_class` has the largest probability; `class_at_threshold` uses the threshold that was chosen on
+        validation slides. Their former names, `predicted` and `called`, are repeated at the end of the row.
         """
         values = {
             name: json.dumps(value) if isinstance(value, list) else value for name, value in prediction.values.items()
         }
-        predicted = {}
+        classes = {}
         if self.description.config.task.kind == "classification":
-            predicted = {"predicted": self.description.classes[int(np.argmax(prediction.probabilities))]}
+            classes["most_probable_class"] = self.description.classes[int(np.argmax(prediction.probabilities))]
         if self.operating_point is not None:
             point = self.operating_point
             (other,) = (name for name in self.description.classes if name != point.positive)
             positive = prediction.values[f"prob_{point.positive}"] >= point.threshold
-            predicted["called"] = point.positive if positive else other
+            classes["class_at_threshold"] = point.positive if positive else other
         return {
             "slide": prediction.slide,
-            **predicted,
+            **classes,
             **values,
             "n_tiles": prediction.n_tiles,
             "n_models": len(self.trained),
+            "notes": prediction.notes,
+            **{former: classes[name] for former, name in FORMER_COLUMNS.items() if name in classes},
         }
 
 
@@ -215,4 +229,5 @@ def write_attention(path: Path, prediction: SlidePrediction, slides: Sequence[st
 
 
 def _is_finished(training: Path) -> bool:
-    return (training / "predictions.parquet").exists()
+    """Whether a training has ended; a bundle holds no others, and none of their predictions."""
+    return is_finished(training) or is_bundle(training.parents[1])

@@ -21,7 +21,7 @@ def write_predictions(path: Path, table: pd.DataFrame) -> None:
 
 
 def read_predictions(path: Path) -> pd.DataFrame:
-    """The table; `fold` and `seed` hold whole numbers, `slide`, `patient` and `role` text, where it has them."""
+    """The table; `fold` and `seed` hold whole numbers, `slide`, `patient` and `role` text, if present."""
     try:
         table = pd.read_parquet(path)
     except (OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError, pa.ArrowException) as error:

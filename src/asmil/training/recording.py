@@ -1,4 +1,4 @@
-"""Recording attention while training: which slides, when, and what is kept of them."""
+"""Recording attention during training: which slides, when, and what is stored."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ class AttentionRecorder:
 
     The slides are the first of each class in the order of the cohort, the same for every seed. They come from the
     parts that the training may look at, never from test slides.
+
+    effective_share: of the tiles, mean over the slides of the last recording; None before the first
     """
 
     def __init__(
@@ -62,24 +64,25 @@ class AttentionRecorder:
         self._scored = [targets.index(target) for target in sorted(set(targets))]
         self._validated = {name: i for i, name in enumerate(names) if self._chosen[i].role == "val"}
         self._noted: dict[int, Said] = {}
+        self.effective_share: float | None = None
 
     def __bool__(self) -> bool:
         return bool(self._chosen)
 
     def is_due(self, step: int, epoch_ended: bool) -> bool:
-        """Whether this moment is to be recorded: the start, the end of an epoch, or every so many steps."""
+        """Whether this moment is to be recorded: the start, the end of an epoch, or every given number of steps."""
         every = self.settings.every
         due = epoch_ended if every == "epoch" else step % int(every) == 0
         return (due or step == 0) and not self.writer.has(step)
 
     def note(self, model: MILModel, bag: Bag, output: Output) -> None:
-        """Take what a validation pass says of a bag; the next recording, with the same weights, need not ask again."""
+        """Keep the output of a validation pass for the next recording, which has the same weights."""
         slide = self._validated.get(bag.id)
         if slide is not None:
             self._noted[slide] = Said.of(model, output)
 
     def record(self, model: MILModel, epoch: float, step: int, describer: Describes | None = None) -> None:
-        """Record what the model says now (`describer`, where there is one, for it); it is left in eval mode."""
+        """Record the current outputs of the model (of `describer`, if given); it is left in eval mode."""
         said, self._noted = self._noted, {}
         missing = [slide for slide in range(len(self._chosen)) if slide not in said]
         if describer is not None:
@@ -91,6 +94,7 @@ class AttentionRecorder:
                 said[slide] = Said.of(model, infer(model, bag, self.device))
         ordered = [said[slide] for slide in range(len(self._chosen))]
         logits, embedding = (np.stack([getattr(one, name) for one in ordered]) for name in ("logits", "embedding"))
+        self.effective_share = float(np.mean([effective_share(one.attention) for one in ordered]))
         self.writer.add(Recording(epoch, step, [one.attention for one in ordered], logits, embedding))
 
     def finish(self, model: MILModel) -> None:
@@ -126,7 +130,7 @@ class _Chosen:
 
 @dataclass(frozen=True)
 class Said:
-    """What a model says of one bag, as it is recorded: attention N, logits C, embedding E."""
+    """The recorded outputs for one bag: attention N, logits C, embedding E."""
 
     attention: npt.NDArray[np.float32]
     logits: npt.NDArray[np.float32]
@@ -140,15 +144,28 @@ class Said:
 
 
 class Describes(Protocol):
-    """Says of many bags at once what a model makes of them."""
+    """Computes the outputs of a model for many bags at once."""
 
     def said(self, chosen: Sequence[tuple[BagSource, int]]) -> list[Said]:
         """Of single bags, each a source and a place in it."""
         ...
 
 
+def effective_share(attention: npt.NDArray[np.float32]) -> float:
+    """The share of N tiles that attention effectively uses, `exp(H) / N` with the entropy H of its shares.
+
+    >>> effective_share(np.ones(8, np.float32)), effective_share(np.array([1, 0, 0, 0], np.float32))
+    (1.0, 0.25)
+    """
+    total = float(attention.sum(dtype=np.float64))
+    if not total > 0:
+        return 1.0
+    shares = attention[attention > 0].astype(np.float64) / total
+    return float(np.exp(-(shares * np.log(shares)).sum()) / len(attention))
+
+
 def choose_slides(targets: npt.NDArray[np.int64], wanted: str | int) -> list[int]:
-    """The places of the slides to record: all of them, none, or the first so many of each class."""
+    """The indices of the slides to record: all, none, or the first few of each class."""
     if wanted == "none":
         return []
     if wanted == "all":

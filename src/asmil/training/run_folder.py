@@ -28,7 +28,7 @@ from asmil.training.notes import read_choice
 from asmil.version import __version__
 
 _FREE_TO_CHANGE = {"training.device", "training.checkpoint_seconds", "cohort.manifest", "asmil"}
-"""Settings that may differ when a run goes on: they do not change what it computes."""
+"""Settings that may differ when a run resumes: they do not change what it computes."""
 
 _ADDED = ("attention", "stabilizers", "record", "nested")
 """Sections that runs of earlier versions do not have; their defaults train what those versions trained."""
@@ -91,7 +91,7 @@ class RunDescription:
         }
 
     def refuse_other_features(self, info: FeatureInfo) -> None:
-        """Raise if a feature file was made in another way than those of the training; what is not stated passes."""
+        """Raise if a feature file was made in another way than those of the training; missing metadata passes."""
         differing = []
         vectors = bool(self.features.get("slide_vectors"))
         if (info.slide_vector and not vectors) or (vectors and not info.may_be_slide_vector):
@@ -192,9 +192,14 @@ class RunFolder(RunLayout):
                 partial.unlink(missing_ok=True)
 
     def begin(self, description: RunDescription) -> None:
-        """Write the description, or, where a run was begun before, make sure that it is the same."""
+        """Write the description, or, where there is a run already, make sure that it is the same."""
+        self.refuse_other_run(description)
         if not self.config.exists():
             write_text(self.config, yaml.safe_dump(description.to_dict(), sort_keys=False, allow_unicode=True))
+
+    def refuse_other_run(self, description: RunDescription) -> None:
+        """Raise if the folder holds a run with another description."""
+        if not self.config.exists():
             return
         before, now = flat(self.read().to_dict()), flat(description.to_dict())
         differing = sorted(
@@ -205,5 +210,5 @@ class RunFolder(RunLayout):
             more = f" and {len(differing) - 4} more" if len(differing) > 4 else ""
             raise AsmilError(
                 f"{self.path} holds a run with other settings ({shown}{more}); "
-                "give another --out, or the same settings to go on with that run"
+                "give another --out, or the same settings to resume that run"
             )

@@ -12,10 +12,10 @@ from asmil.tasks.base import Task
 
 @dataclass(frozen=True)
 class Merit:
-    """What validation data say of a trained state.
+    """The merit of a trained state on validation data.
 
     score: higher is better
-    loss: breaks ties; None where it is undefined, or was not noted by an earlier version
+    loss: breaks ties; None if it is undefined, or was not stored by an earlier version
     """
 
     score: float

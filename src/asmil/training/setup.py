@@ -18,7 +18,7 @@ from asmil.training.config import RunConfig
 
 
 def choose_device(name: str) -> torch.device:
-    """The device by name; `auto` is a GPU where there is one."""
+    """The device by name; `auto` is a GPU if there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -52,15 +52,15 @@ def build_stages(model: MILModel, seed: int) -> list[Stage]:
 
 
 def build_stabilizers(config: RunConfig, model: MILModel, seed: int) -> dict[str, Stabilizer]:
-    """The anchor and the other stabilizers that the settings ask for, by name; a senseless one is refused."""
+    """The anchor and the other stabilizers that the settings ask for, by name; invalid combinations are refused."""
     weights = {"anchor": float(config.anchor.normalizer != "none")}
     weights |= {name: getattr(config.stabilizers, name).weight for name in type(config.stabilizers).model_fields}
     asked = [name for name in STABILIZERS if weights[name]]
     if asked and not model.score_axes:
-        raise AsmilError(f"{config.method} has no attention scores, so there is nothing for {asked[0]} to hold")
+        raise AsmilError(f"{config.method} has no attention scores, which {asked[0]} needs")
     for name, setting in model.own_stabilizers.items():
         if name in asked:
-            raise AsmilError(f"{config.method} has the term {name!r} of its own; weigh it with {setting} instead")
+            raise AsmilError(f"{config.method} has its own term {name!r}; set its weight with {setting} instead")
     return {name: STABILIZERS[name](config, model, seed) for name in asked}
 
 
@@ -105,11 +105,11 @@ STABILIZERS: dict[str, Callable[[RunConfig, MILModel, int], Stabilizer]] = {
     "entropy_floor": lambda config, model, seed: EntropyFloor(**config.stabilizers.entropy_floor.model_dump()),
     "l2": lambda config, model, seed: ScorePenalty(config.stabilizers.l2.weight),
 }
-"""Every stabilizer that the settings know, in the order in which their parts of the loss are noted."""
+"""Every stabilizer that the settings know, in the order in which their parts of the loss are recorded."""
 
 
 def uses_bf16(precision: str, device: torch.device) -> bool:
-    """Whether training runs in bf16 where that is safe (matrix products), the rest in float32."""
+    """Whether matrix products of the training run in bf16 (the rest in float32)."""
     if precision == "bf16":
         require_bf16(device, "training.precision=bf16", "fp32 or auto")
         return True

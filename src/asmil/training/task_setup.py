@@ -1,4 +1,4 @@
-"""From settings and outcomes to a task: what it needs to know of the training part, and of nothing else."""
+"""From settings and outcomes to a task, which is fitted to the training part only."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from asmil.training.task_setup import read_task
 
 
 def verify_run(run: Path | str) -> Iterator[tuple[Path, AsmilError | None]]:
-    """Every file that a run has, with what is wrong with it or None; reports are not read."""
+    """Every file of a run, with its error or None; reports are not read."""
     for path, read in _readers(RunLayout(run)):
         if not path.exists():
             continue

@@ -104,11 +104,11 @@ def test_label_masks_need_the_value_of_tumor(tmp_path):
 
 def test_masks_that_do_not_fit_are_refused(tmp_path):
     tifffile.imwrite(tmp_path / "wide.tif", np.zeros((100, 400), np.uint8))
-    with pytest.raises(AsmilError, match=r"wide\.tif: a mask of 400 x 100 pixels does not fit a slide of 1600 x 1200"):
+    with pytest.raises(AsmilError, match=r"wide\.tif.*400.*100.*1600.*1200"):
         read_mask(tmp_path / "wide.tif", SLIDE_PX, SHAPE, DOWNSAMPLE)
     tifffile.imwrite(tmp_path / "rgb.tif", np.zeros((120, 160, 3), np.uint8), photometric="rgb")
     with pytest.raises(AsmilError, match="3 channels"):
         read_mask(tmp_path / "rgb.tif", SLIDE_PX, SHAPE, DOWNSAMPLE)
     (tmp_path / "no.tif").write_bytes(b"not a tiff")
-    with pytest.raises(AsmilError, match=r"no\.tif: the mask cannot be read"):
+    with pytest.raises(AsmilError, match=r"no\.tif"):
         read_mask(tmp_path / "no.tif", SLIDE_PX, SHAPE, DOWNSAMPLE)

@@ -57,7 +57,7 @@ def test_files_without_a_slide_and_slides_with_several(tmp_path):
 
 
 def test_a_folder_that_is_not_there_or_holds_nothing(tmp_path):
-    with pytest.raises(AsmilError, match="no such folder"):
+    with pytest.raises(AsmilError, match="no: the folder"):
         find_annotations(tmp_path / "no", ["a"])
-    with pytest.raises(AsmilError, match="no annotation in the folder"):
+    with pytest.raises(AsmilError, match="no annotation"):
         find_annotations(tmp_path, ["a"])

@@ -1,8 +1,8 @@
-"""The index of a pack: which slides are whole in it, where they lie, what their headers said, what their sources were.
+"""The index of a pack: which slides are complete, where they are stored, their headers and their sources.
 
 `index.json`, version 2: `dtype` of the features, `extractions` (distinct settings of extractions, as JSON text),
-`slides`, and `crc32` of these three. Offsets count values, not bytes. While slides are added, they are noted in
-`index.journal`, a line for some slides, so that noting them costs the same however many there are.
+`slides`, and `crc32` of these three. Offsets count values, not bytes. While slides are added, they are recorded
+in `index.journal`, one line for several slides, so that adding slides takes the same time however many there are.
 """
 
 from __future__ import annotations
@@ -85,14 +85,14 @@ class Ends:
 
 @dataclass(frozen=True)
 class PackIndex:
-    """What `index.json` says."""
+    """The content of `index.json`."""
 
     dtype: PackDtype
     entries: dict[str, Entry]
 
     @property
     def unused_share(self) -> float:
-        """The share of the features' file that belongs to no slide, since slides were packed anew."""
+        """The share of the features' file that belongs to no slide, because slides were packed again."""
         used = sum(entry.n * entry.width for entry in self.entries.values())
         return 1 - used / self.ends.features if used else 0.0
 
@@ -103,7 +103,7 @@ class PackIndex:
 
 
 def write_index(folder: Path, index: PackIndex) -> None:
-    """Replace the index, and remove the journal that led to it; the data it speaks of must be on disk."""
+    """Replace the index, and remove the journal it includes; the data it lists must be on disk."""
     extractions, slides = _as_json(index.entries.values())
     head = {"version": PACK_VERSION, "dtype": index.dtype, "extractions": extractions}
     head["crc32"] = _checksum(index.dtype, extractions, slides)
@@ -113,14 +113,14 @@ def write_index(folder: Path, index: PackIndex) -> None:
 
 
 def journal_line(dtype: PackDtype, entries: Sequence[Entry]) -> bytes:
-    """What the journal notes of slides that were added."""
+    """The line of the journal for slides that were added."""
     extractions, slides = _as_json(entries)
     noted = json.dumps({"dtype": dtype, "extractions": extractions, "slides": slides}).encode()
     return b"%08x %b\n" % (zlib.crc32(noted), noted)
 
 
 def read_index(folder: Path) -> PackIndex | None:
-    """What the index and its journal say; None if there is none, or one of version 1, which is made again."""
+    """The index together with its journal; None if there is none, or one of version 1, which is rebuilt."""
     try:
         known = _stored_index(folder)
         if known is None:
@@ -141,7 +141,7 @@ def read_index(folder: Path) -> PackIndex | None:
 
 
 def whole(folder: Path, index: PackIndex) -> PackIndex:
-    """The part of an index whose data is there: all of it, unless a file was cut."""
+    """The part of an index whose data exists: all of it, unless a file was truncated."""
     sizes = {path.name: path.stat().st_size for path in folder.iterdir() if path.name in OWN_FILES}
 
     def is_there(entry: Entry) -> bool:
@@ -173,7 +173,7 @@ def _ends(entry: Entry) -> tuple[int, int, int]:
 
 
 def _stored_index(folder: Path) -> dict[str, Any] | None:
-    """The content of the index file: nothing if there is no such file, None if it is to be made again."""
+    """The content of the index file: empty if there is no such file, None if it must be rebuilt."""
     try:
         known: dict[str, Any] = json.loads((folder / INDEX).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -188,7 +188,7 @@ def _stored_index(folder: Path) -> dict[str, Any] | None:
 
 
 def _journal(folder: Path) -> Iterator[dict[str, Any]]:
-    """What was noted since the index was written, as far as it is whole: a killed writer leaves half a line."""
+    """The journal since the index was written, up to the last complete line: a killed writer may leave half a line."""
     path = folder / JOURNAL
     if not path.exists():
         return

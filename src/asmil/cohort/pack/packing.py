@@ -1,4 +1,4 @@
-"""Packing the features of a cohort: what is missing or changed is read, what cannot be used is reported."""
+"""Packing the features of a cohort: missing or changed slides are read, unusable ones reported."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def pack_features(
     progress: Progress | None = None,
     item_timeout_s: float | None = 0.0,
 ) -> PackReport:
-    """Pack the slides that are missing or changed; those that cannot be used are reported, the others packed.
+    """Pack the slides that are missing or changed; unusable slides are reported and skipped.
 
     Features made in two ways are refused before anything is written, but single slides of another width are only
     left out.
@@ -115,7 +115,7 @@ def _refuse_itself(slides: Sequence[Slide], folder: Path) -> None:
 def _fitting(
     slides: Sequence[Slide], writer: PackWriter, item_timeout_s: float | None
 ) -> tuple[list[Slide], list[Problem]]:
-    """The slides whose headers can be read and agree with each other and the pack; what is wrong with the others."""
+    """The slides whose headers agree with each other and with the pack, and the problems of the others."""
     infos: dict[str, FeatureInfo] = {}
     problems: list[Problem] = []
     for slide, found in inspect_slides(slides, item_timeout_s=item_timeout_s):
@@ -128,8 +128,8 @@ def _fitting(
     width = _common_width(packed or list(infos.values()))
     for name, info in list(infos.items()):
         if width is not None and info.n_tiles and info.width != width:
-            what = f"{info.source} has {info.width} features a tile, the others have {width}"
-            problems.append(Problem("error", f"slide '{name}'", what, "extract it as the others, or leave it out"))
+            what = f"{info.source} has {info.width} features per tile, the others have {width}"
+            problems.append(Problem("error", f"slide '{name}'", what, "extract it like the others, or leave it out"))
             del infos[name]
     mixed = mixture_problems([*packed, *infos.values()])
     raise_errors(mixed)

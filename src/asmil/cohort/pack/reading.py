@@ -27,9 +27,9 @@ MAP_NORESERVE = 0x4000
 
 
 class Pack:
-    """A pack, opened for reading. What it maps stays valid even if the files are replaced.
+    """A pack, opened for reading. Mapped data stays valid even if the files are replaced.
 
-    Arrays are views of what is mapped: writing into one never reaches the file, but others of the process see it.
+    Arrays are views of mapped memory: writing into one never changes the file, but is visible in the whole process.
     """
 
     def __init__(self, folder: Path, index: PackIndex) -> None:
@@ -63,7 +63,7 @@ class Pack:
         return fail(self.folder, f"slide '{slide}' is not in the pack", did_you_mean(slide, self.entries))
 
     def verify_once(self, entry: Entry) -> None:
-        """Compare a slide with its checksum, if it has one, unless that was done before."""
+        """Compare a slide with its checksum, if it has one, unless it was already compared."""
         if entry.crc32 is None or entry.slide in self._verified:
             return
         if checksum_of(self.features(entry, ahead=True), self.coords(entry), self.lowres(entry)) != entry.crc32:
@@ -89,7 +89,7 @@ class Pack:
         return self._lowres.part(entry.lowres_offset, entry.lowres_shape, ahead)
 
     def _refuse_cut(self) -> None:
-        """Reading mapped data that is no longer there would end the process."""
+        """Reading mapped data that no longer exists would crash the process."""
         for name, size in self._sizes.items():
             if size and _file_size(f"{self.folder}/{name}") < size:
                 what = f"there is no finished pack in the folder: {name} is shorter than the index says"
@@ -97,7 +97,7 @@ class Pack:
 
 
 def _data_state(folder: Path) -> Iterator[tuple[int, int, int]]:
-    """Number, size and time of change of the data files: what was verified holds only for these."""
+    """Inode, size and modification time of the data files: verification holds only while they stay the same."""
     for name in (*FEATURE_FILES.values(), COORDS, LOWRES_FILE):
         with suppress(OSError):
             stat = os.stat(f"{folder}/{name}")
@@ -140,7 +140,7 @@ def _copy_on_write(path: Path, length: int) -> mmap.mmap:
 
 @lru_cache(maxsize=KEPT_OPEN)
 def _opened(folder: Path, state: tuple[tuple[int, int, int], ...]) -> Pack:
-    """`state` is that of its files: a pack that was written to is opened anew."""
+    """`state` is that of its files: a pack that was written to is opened again."""
     index = read_index(folder)
     if index is None or not index.entries:
         _refuse_unfinished(folder)

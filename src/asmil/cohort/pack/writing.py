@@ -1,9 +1,8 @@
-"""Writing a pack: slides are appended, and noted in the journal of the index only after their data is on disk.
+"""Writing a pack: slides are appended, and listed in the journal of the index only after their data is on disk.
 
-At the end the index is written anew and the journal removed. Whatever either lists is whole, so a killed writer goes on
-after the last slide listed. A slide that is packed anew
-is appended, too, and the place it had stays unused: what is packed is never moved, since readers have it mapped and
-its source may be gone.
+At the end the index is rewritten and the journal removed. Every slide that either lists is complete, so a killed writer
+resumes after the last one. A slide that is packed again is appended, and its old place stays unused: packed data is
+never moved, since readers have mapped it and its source may no longer exist.
 """
 
 from __future__ import annotations
@@ -102,7 +101,7 @@ class PackWriter:
             self._note()
 
     def close(self) -> None:
-        """Write the index, after what was added is on disk."""
+        """Write the index, after the added data is on disk."""
         if self._unsaved or self._journal_size:
             self._settle()
             write_index(self.folder, self.index)
@@ -174,14 +173,14 @@ def writing(folder: Path, dtype: PackDtype | None = None) -> Iterator[PackWriter
         if not is_disk_full(error):
             raise
         what = "the disk is full (or a limit on file sizes is reached)"
-        fail(folder, what, "make room and give the same command again, it goes on")
+        fail(folder, what, "free some space and run the same command again to resume")
     finally:
         if is_new:
             _remove_empty(folder)
 
 
 def absolute(source: FeatureSource) -> str:
-    """A source as it is noted in the index: the same from any working folder."""
+    """A source as it is written in the index: the same from any working folder."""
     return str(FeatureSource(source.path.resolve(), source.group))
 
 
@@ -223,7 +222,7 @@ def _corners(bag: Bag) -> tuple[NDArray[Any] | None, CoordsUnit | None]:
     if bag.coords is not None:
         return bag.coords.numpy().astype(np.int64, copy=False), "px"
     if COORDS_UM in bag.extras:
-        # microns are float64: their bits lie in the same file, the unit tells how to read them
+        # microns are float64: their bits are in the same file, and the unit defines how to read them
         return bag.extras[COORDS_UM].numpy().view(np.int64), "um"
     return None, None
 
@@ -240,7 +239,7 @@ def _lowres_tiles(bag: Bag, source: FeatureSource) -> NDArray[np.uint8] | None:
 
 
 def _provenance(info: FeatureInfo, slide: Slide) -> Provenance:
-    """What the header says, and the manifest's resolution where it says none."""
+    """The provenance in the header, with the manifest's resolution if the header has none."""
     known = Provenance(**{name: getattr(info, name) for name in Provenance.__dataclass_fields__})
     if known.mpp is None and slide.mpp is not None:
         return replace(known, mpp=slide.mpp, mpp_source="manifest")

@@ -41,10 +41,10 @@ def write_synthetic(
     Written are `synthetic.yaml` (the settings), `features/<slide>.h5` (float16), `tile_truth.parquet`
     (slide, tile, x, y, tumor, morphology, tissue, focus) and, last, `cohort.csv` (slide, patient, label,
     split, site; for survival time and event in place of the label, and `patient_truth.parquet` with the true risks).
-    A second call with the same settings makes what is missing; other settings are refused.
+    A second call with the same settings writes missing files; other settings are refused.
 
     progress: called with (slides done, slides in all) after every slide.
-    task: what the manifest tells; the slides are the same for every task
+    task: the outcome in the manifest; the slides are the same for every task
     survival: how long patients live, for that task
     """
     folder = Path(folder)
@@ -68,9 +68,9 @@ def write_synthetic(
     tiles = pd.concat(tables, ignore_index=True)
     _write_parquet(truth, tiles)
     if task == "survival":
-        told = patient_times(config, times, plans, tiles)
-        _write_parquet(patients, told)
-        by_patient = told.set_index("patient").loc[[plan.patient for plan in plans]]
+        outcomes = patient_times(config, times, plans, tiles)
+        _write_parquet(patients, outcomes)
+        by_patient = outcomes.set_index("patient").loc[[plan.patient for plan in plans]]
         outcome = {name: by_patient[name].to_list() for name in ("time", "event")}
     elif task == "regression":
         outcome = {"label": lesion_shares(plans, tiles)}
@@ -83,7 +83,7 @@ def write_synthetic(
 
 
 def _noted(config: SyntheticConfig, task: SyntheticTask, survival: SurvivalConfig) -> dict[str, Any]:
-    """The settings of the cohort; those of classes are noted as they were before there were other tasks."""
+    """The settings of the cohort; for classification in the format of earlier versions, which had no other task."""
     noted = config.model_dump(mode="json")
     for name in ("quota", "test_sites"):  # newer than the others: folders of before do not have them
         if getattr(config, name) == type(config).model_fields[name].default:
@@ -101,7 +101,7 @@ def _write_parquet(path: Path, table: pd.DataFrame) -> None:
 
 
 def _claim(folder: Path, settings: dict[str, Any]) -> None:
-    """Write the settings into the folder, or refuse when it holds a cohort made otherwise."""
+    """Write the settings into the folder, or refuse if it holds a cohort with other settings."""
     note = folder / "synthetic.yaml"
     if not note.is_file() and (folder / "cohort.csv").exists():
         raise AsmilError(

@@ -1,4 +1,4 @@
-"""What the patients and slides of a synthetic cohort have to tell, besides classes: times, values, several labels.
+"""Outcomes of synthetic patients and slides other than classes: survival times, values, several labels.
 
 All follow from the tiles, by known functions. Of a patient with the share s of lesion tiles on all slides together, and
 the morphology m (1, 2, ... M; 0: none) that is the worst on them:
@@ -16,17 +16,16 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from pydantic import Field
 
+from asmil.arrays import Floats
 from asmil.cohort.synthetic.plan import SlidePlan, Stream
 from asmil.cohort.synthetic.settings import SyntheticConfig
 from asmil.cohort.synthetic.world import SUB_MORPHOLOGIES
 from asmil.config import Settings
 from asmil.synthetic_plan import generator
 
-Floats = npt.NDArray[np.float64]
 SyntheticTask = Literal["classification", "survival", "regression", "multilabel"]
 
 SHORTEST_MONTHS = 0.01

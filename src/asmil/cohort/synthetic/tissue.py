@@ -11,8 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-Integers = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
+from asmil.arrays import Floats, Integers
 
 MARGIN_TILES = 4
 TILES_PER_PATCH = 20

@@ -20,12 +20,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from asmil.arrays import Floats, Integers
 from asmil.cohort.synthetic.plan import Stream
 from asmil.cohort.synthetic.settings import SyntheticConfig
 from asmil.synthetic_plan import generator
-
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
 
 SUB_MORPHOLOGIES = 3
 TISSUE_SPACING = 8.0

@@ -1,1 +1,1 @@
-"""Parts that several methods are built of; each stands here once."""
+"""Building blocks that several methods share."""

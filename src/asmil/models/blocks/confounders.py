@@ -36,8 +36,8 @@ def find_prototypes(rows: Tensor, k: int, seed: int = SEED) -> Tensor:
 class ConfounderDictionary(nn.Module):
     """K prototypes, kept in the state dict, and the attention of bag vectors over them.
 
-    Until `fill` is called the prototypes are random. Where training bags gave fewer than K, `used` says which rows
-    hold one; the others take no part.
+    Until `fill` is called the prototypes are random. If training bags gave fewer than K, `used` marks the
+    rows that hold one; the others are ignored.
 
     dropout: on the prototypes before their keys, in training
     learned: the prototypes are trained
@@ -64,7 +64,7 @@ class ConfounderDictionary(nn.Module):
 
     @torch.no_grad()
     def fill(self, prototypes: Tensor) -> None:
-        """Take over k <= K prototypes, k x d."""
+        """Set k <= K prototypes, k x d."""
         count = len(prototypes)
         self.prototypes.zero_()[:count] = prototypes.to(self.prototypes)
         self.used.fill_(False)[:count] = True

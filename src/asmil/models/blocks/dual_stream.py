@@ -34,8 +34,8 @@ Prediction = Literal["bag", "mean"]
 
 
 @dataclass(frozen=True)
-class Attended:
-    """What both streams say of the tiles, before anything is pooled.
+class TwoStreams:
+    """The results of both streams for the tiles, before pooling.
 
     instance_logits: N x C; max_logits, critical: C, of the critical tiles; scores: C x N
     """
@@ -73,11 +73,13 @@ class DualStream(nn.Module):
         self.value = nn.Linear(in_features, in_features) if values else None
         self.dropout = Dropout(dropout)
 
-    def forward(self, features: Tensor, normalizer: Normalizer, mask: Tensor | None = None) -> tuple[Attended, Tensor]:
-        """N x D -> what the streams say of the tiles, and the bag vectors (C x D); mask: N, true for tiles."""
+    def forward(
+        self, features: Tensor, normalizer: Normalizer, mask: Tensor | None = None
+    ) -> tuple[TwoStreams, Tensor]:
+        """N x D -> the results of the streams for the tiles, and the bag vectors (C x D); mask: N, true for tiles."""
         features = self.as_computed(features)
-        attended = self.attend(features, mask)
-        return attended, self.pool(normalizer(attended.scores), features)
+        streams = self.attend(features, mask)
+        return streams, self.pool(normalizer(streams.scores), features)
 
     def as_computed(self, features: Tensor) -> Tensor:
         """The features in the type of the products, converted once for all of them."""
@@ -85,7 +87,7 @@ class DualStream(nn.Module):
         autocast = torch.is_autocast_enabled(device)
         return features.to(torch.get_autocast_dtype(device) if autocast else self.instance.weight.dtype)
 
-    def attend(self, features: Tensor, mask: Tensor | None = None) -> Attended:
+    def attend(self, features: Tensor, mask: Tensor | None = None) -> TwoStreams:
         """Both streams up to the scores; no value is formed. features: `as_computed`; mask: N, true for tiles."""
         layer = self.instance
         per_class = torch.addmm(layer.bias.unsqueeze(1), layer.weight, features.t())
@@ -97,7 +99,7 @@ class DualStream(nn.Module):
         scores = self._scores(tiles, features)
         if mask is not None:
             scores = scores.masked_fill(~mask, -torch.inf)
-        return Attended(per_class.t(), max_logits, critical, scores)
+        return TwoStreams(per_class.t(), max_logits, critical, scores)
 
     def pool(self, attention: Tensor, features: Tensor) -> Tensor:
         """The bag vector of every class: C x N and N x D -> C x D."""
@@ -119,15 +121,15 @@ class DualStream(nn.Module):
         return torch.tanh(self.query[1](functional.relu_(queries))) if len(self.query) > 1 else queries
 
 
-def two_stream_output(attended: Attended, pooled: Tensor, bag_logits: Tensor, predict: Prediction = "bag") -> Output:
-    """The output of a method with two streams; `predict` says what its logits are. pooled: C x D."""
+def two_stream_output(streams: TwoStreams, pooled: Tensor, bag_logits: Tensor, predict: Prediction = "bag") -> Output:
+    """The output of a method with two streams; `predict` decides what its logits are. pooled: C x D."""
     extras = {
-        "max_logits": attended.max_logits,
+        "max_logits": streams.max_logits,
         "bag_logits": bag_logits,
-        "critical_index": attended.critical,
+        "critical_index": streams.critical,
     }
-    logits = bag_logits if predict == "bag" else mean_prediction(attended.max_logits, bag_logits)
-    return Output(logits, attended.scores, pooled.flatten(), attended.instance_logits, extras)
+    logits = bag_logits if predict == "bag" else mean_prediction(streams.max_logits, bag_logits)
+    return Output(logits, streams.scores, pooled.flatten(), streams.instance_logits, extras)
 
 
 def mean_prediction(first: Tensor, second: Tensor) -> Tensor:
@@ -155,7 +157,7 @@ LINEAR_QUERY, NONLINEAR_QUERY = ("b_classifier.q",), ("b_classifier.q.0", "b_cla
 
 
 def official_names(query: Sequence[str]) -> frozenset[str]:
-    """The names that tell the official layout with this query."""
+    """The names that identify the official layout with this query."""
     return frozenset(f"{layer}.weight" for layer in (INSTANCE, *query, HEAD))
 
 

@@ -34,9 +34,9 @@ class EmbeddingConfig(ModelConfig):
 
 
 class TileEmbedding(nn.Module):
-    """N x D -> N x I: linear, activation, dropout (and MIL-Dropout where asked for), up to three times.
+    """N x D -> N x I: linear, activation, dropout (and optionally MIL-Dropout), up to three times.
 
-    width: what the method insists on, whatever `inner` says; default_width: what it takes when `inner` is not given
+    width: the fixed width of the method, overriding `inner`; default_width: the width if `inner` is not given
     bias: of a single layer; two or three layers always have one
     """
 
@@ -67,9 +67,9 @@ class TileEmbedding(nn.Module):
         }[config.embedding_layers]
         bias = bias or len(widths) > 2
         self.layers = nn.ModuleList(nn.Linear(before, after, bias=bias) for before, after in pairwise(widths))
-        # Of the type that the model has; without layers there is no weight to ask.
+        # Has the type of the model, which cannot be read from a weight if there are no layers.
         self.register_buffer("like", torch.zeros(()), persistent=False)
-        # In place where that is safe: nothing else reads a linear layer's output, and a copy of N x I costs time.
+        # In place, which is safe after a linear layer and saves a copy of N x I.
         self.activation = functional.relu_ if activation == "relu" else ACTIVATIONS[activation]
         self.dropout = Dropout(dropout)
         self.mil_dropout = MILDropout(config.mil_dropout, config.mil_dropout_neighbors)
@@ -78,7 +78,9 @@ class TileEmbedding(nn.Module):
         if not self.layers:
             untouched: Tensor = self.dropout(features.to(self.like.dtype))
             return untouched
-        embedded = features.to(self.like.dtype)
+        # under autocast the first product converts the features, to what it needs
+        autocast = torch.is_autocast_enabled(features.device.type)
+        embedded = features if autocast else features.to(self.like.dtype)
         for layer in self.layers:
             embedded = self.mil_dropout(self.dropout(self.activation(layer(embedded))))
         return embedded

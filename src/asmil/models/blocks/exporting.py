@@ -12,7 +12,7 @@ import torch
 
 from asmil.errors import AsmilError, AsmilWarning
 
-# Before torch 2.7 export cannot be told from torch.compile.
+# Before torch 2.7 export cannot be distinguished from torch.compile.
 _torch_is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
 
 

@@ -1,4 +1,4 @@
-"""CLAM's clustering loss: the tiles with most and with least attention are told apart by a small head a class.
+"""CLAM's clustering loss: the tiles with most and with least attention are separated by one small head per class.
 
 Class c owns a head g_c with two outputs. With k tiles of the largest and k of the smallest score of its row:
 
@@ -8,8 +8,8 @@ Class c owns a head g_c with two outputs. With k tiles of the largest and k of t
 
 The loss is cross-entropy or the smooth top-1 SVM. The choice of tiles has no gradient.
 
-A model does not know the label y, so `forward` keeps what every head says of its 2k tiles and the loss picks. A head
-that is not picked gets no gradient at all, and the optimizer leaves it alone.
+A model does not know the label y, so `forward` keeps the logits of every head for its 2k tiles and the loss picks. A
+head that is not picked gets no gradient at all, and the optimizer leaves it alone.
 
 Official code fails on bags below k tiles; here k is then the number of tiles. From k to 2k tiles a tile may be among
 the top and the bottom at once, as in the official code; `k_rule: half` takes at most half of the tiles for each
@@ -59,7 +59,7 @@ def cluster_logits(
     config: InstanceLossConfig,
     mask: Tensor | None = None,
 ) -> dict[str, Tensor]:
-    """What each class's head says of its tiles: `cluster_logits_c`, 2k x 2.
+    """The logits of each class's head for its tiles: `cluster_logits_c`, 2k x 2.
 
     The k tiles of the largest score come first (the largest first), then the k of the smallest (the smallest first).
 

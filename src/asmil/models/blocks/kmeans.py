@@ -22,11 +22,11 @@ def cluster(
     """The cluster of every row (N x D -> N, integers from 0), by Euclidean distance.
 
     Rows that are fewer than k make fewer clusters: one each. The centers start by k-means++ and the best of `restarts`
-    starts is kept, all drawn from `seed`. fit_rows: find the centers on so many rows drawn at random; every row then
+    starts is kept, all drawn from `seed`. fit_rows: find the centers on this many rows drawn at random; every row then
     goes to the nearest center.
     """
     refuse_in_export("k-means")
-    # Here, since the import takes a second that every command would wait for.
+    # Imported here because it takes a second.
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 

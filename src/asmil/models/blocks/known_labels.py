@@ -1,6 +1,7 @@
 """The classes of the bags of a step as Python numbers, for losses that treat bags of different classes differently.
 
-Reading them from a GPU waits for it, and is impossible while a CUDA graph is recorded; whoever records one knows them.
+Reading them from a GPU waits for it, and is impossible while a CUDA graph is recorded; the code that records one
+knows them.
 """
 
 from __future__ import annotations

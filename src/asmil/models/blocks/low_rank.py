@@ -5,7 +5,7 @@ The block, for queries Q, keys K, width d and H heads:
     q = W_q Q + b_q        k = W_k K + b_k        v = W_v K + b_v                      first maps
     z_h = (A_q q + a_q)_h . (A_k k + a_k)_h / sqrt(d / H)                              second maps, then heads
     o = q + (A_o [softmax(z_h) (A_v v + a_v)_h]_h + a_o)
-    o = norm(o);   o = norm(o + ReLU(W_o o + b_o));   o = o * SiLU(W_g Q + b_g)        norms and gate where asked for
+    o = norm(o);   o = norm(o + ReLU(W_o o + b_o));   o = o * SiLU(W_g Q + b_g)        norms and gate are optional
 
 One side is always short: r latents or one pooling seed. All maps of the long side that only serve the attention move
 to the short side, which is exact because they are linear and a row of attention sums to 1:
@@ -155,7 +155,7 @@ class LowRankBlock(nn.Module):
 
 
 def converted_once(tiles: Tensor) -> Tensor:
-    """Under autocast the tiles in its type, which each product would otherwise convert (and keep) for itself."""
+    """Under autocast the tiles in its type, converted once instead of for each product."""
     kind = tiles.device.type
     return tiles.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else tiles
 

@@ -48,7 +48,7 @@ def class_margin(logits: Tensor) -> Tensor:
     """A number that rises with the largest of the class probabilities softmax(logits), N x C -> 1 x N.
 
     u = sum_j (1 - exp(l_j - l_max)), so that the largest probability is 1 / (C - u). The logits of single tiles are
-    close to 0 in a long bag and all probabilities close to 1 / C; u still tells them apart. A single output is the
+    close to 0 in a long bag and all probabilities close to 1 / C; u still separates them. A single output is the
     logit of the second of two classes.
     """
     if logits.shape[1] == 1:
@@ -58,7 +58,7 @@ def class_margin(logits: Tensor) -> Tensor:
 
 
 def largest_probability(margin: Tensor, n_outputs: int) -> Tensor:
-    """The largest class probability that a `class_margin` of so many outputs stands for."""
+    """The largest class probability that corresponds to a `class_margin` of this many outputs."""
     return 1 / (max(2, n_outputs) - margin)
 
 
@@ -187,7 +187,7 @@ class TransformerEncoder(nn.Module):
 
 
 class DualStreamEncoder(nn.Module):
-    """DSMIL: tiles are ranked by their largest class logit, class-aware or not; the bag feature has a row a class."""
+    """DSMIL: tiles are ranked by their largest class logit, class-aware or not; one bag feature per class."""
 
     tilewise: ClassVar[bool] = False
 

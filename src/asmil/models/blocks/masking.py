@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 Draw = Callable[[int], Tensor]
-"""So many uniform numbers in [0, 1)."""
+"""Draws this many uniform numbers in [0, 1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class MaskRatios:
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """The tiles that each stage chose and what comes of them: indices, each ascending."""
+    """The tiles chosen by each stage, and the kept and masked ones: indices, each ascending."""
 
     random: Tensor
     low: Tensor

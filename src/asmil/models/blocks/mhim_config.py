@@ -73,7 +73,7 @@ class MHIMConfig(EmbeddingConfig):
         return self.version == 2 and self.merge_k > 0
 
     def recipe(self) -> Recipe:
-        """The official choice for version and base, with what is given laid over it."""
+        """The official settings for version and base, with the given ones on top."""
         official = CAMELYON16_TRANSMIL if self.base == "transmil" else CAMELYON16_ABMIL
         if self.version == 2:
             official = SECOND_VERSION

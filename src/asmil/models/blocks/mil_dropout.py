@@ -2,7 +2,7 @@
 
 A layer without parameters and without randomness, for the embedded tiles of one bag. In training it zeroes the k tiles
 with the largest channel mean and, for each of them, the g tiles most similar to it (cosine) among the others, and
-scales what is left by n / kept. In inference it is the identity.
+scales the rest by n / kept. In inference it is the identity.
 
 Equal values keep their order: the earlier tile counts as the more important one, the more important tile as the more
 similar one. The official code answers NaN when every tile falls (always for n <= k, possibly up to n = k + k g); here

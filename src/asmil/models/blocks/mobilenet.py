@@ -22,7 +22,7 @@ TILES_AT_ONCE = 8192
 
 
 class ConvNorm(nn.Module):
-    """Convolution and BatchNorm, with ReLU where asked for."""
+    """Convolution and BatchNorm, optionally with ReLU."""
 
     def __init__(
         self, before: int, after: int, kernel: int, stride: int = 1, *, depthwise: bool = False, relu: bool = True

@@ -1,4 +1,4 @@
-"""The loss of methods whose authors train every class as a question of its own, with a sigmoid."""
+"""The loss of methods whose authors train every class separately, with a sigmoid."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LossKind = Literal["task", "bce"]
 
 
 def logits_loss(kind: LossKind, logits: Tensor, targets: Tensor, task: Task) -> Tensor:
-    """The mean loss over the bags of a step, of the kind asked for: logits B x C."""
+    """The mean loss over the bags of a step, of the given kind: logits B x C."""
     if kind == "task":
         return task.loss(logits, targets)
     classes = task.class_index(targets)

@@ -8,25 +8,22 @@ decided by their index, not by the search. Tiles of different slides are never n
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from asmil.arrays import Floats, Integers
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.blocks.exporting import refuse_in_export
 
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
-
 _RESERVE = 8
-"""Places asked for beyond the cut; on a grid this settles the cut at once nearly everywhere."""
+"""Extra candidates beyond the cut; on a grid this is nearly always enough."""
 
 
 def nearest_edges(bag: Bag, k: int, method: str) -> Tensor:
     """The k nearest tiles of every tile of a bag (fewer where its slide has fewer others): 2 x E, [center, neighbor].
 
-    The edges of a tile stand together, the nearest first, and the tiles in their order. Coordinates in microns serve as
+    Edges are ordered by tile, and for each tile from the nearest on. Coordinates in microns serve as
     well as pixels. method: for the error message.
     """
     if bag.places is None:
@@ -90,7 +87,7 @@ def nearest(coords: Floats, k: int) -> Integers:
 
 
 def _residents(place_of: Integers, at_most: int) -> Integers:
-    """The tiles at every place, the lowest indices first, -1 where there are no more: places x most at one place."""
+    """The tiles at every place, the lowest indices first, -1 if there are no more: places x most at one place."""
     order = np.argsort(place_of, kind="stable")
     counts = np.bincount(place_of)
     rank = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -9,11 +9,11 @@ For S tokens x (rows) the attention has H heads of width h, m landmarks and six 
     out = F1 (Z (F3 v)) + residual(v),  heads side by side, then a linear layer and dropout; the last S rows
 
 r and c are the largest row and column sums of F2 over all heads together. Nothing masks the pads: they are landmarks
-and they take their share of every softmax. What is computed differently here, with the same result:
+and they take their share of every softmax. Computed differently here, with the same result:
 
 - F1 and F3 are never stored: both products are attention between tokens and landmarks, done in blocks
   (`landmark_attention.py`).
-- Landmarks are means of x, projected; with one output row asked for, q is projected for that row alone.
+- Landmarks are means of x, projected; if only one output row is needed, q is projected for that row alone.
 - Runs made of pads alone all give the landmark zero. They are kept once, with their count: with P = F2 D on the kept
   rows (D the counts), Z' = D^-1 P^T D / (r c) goes through the same iteration and Z' acts on kept rows as Z on all.
 """
@@ -263,9 +263,9 @@ def _repeated(kept: Tensor, landmarks: int) -> Tensor:
 
 
 def as_distribution(weights: Tensor, otherwise: Tensor) -> Tensor:
-    """A row of attention as a map: what is negative set to 0, the rest scaled to the sum 1.
+    """A row of attention as a map: negative values set to 0, the rest scaled to the sum 1.
 
-    otherwise: the map where nothing is positive
+    otherwise: the map if nothing is positive
     """
     clipped = weights.clamp(min=0)
     total = clipped.sum()

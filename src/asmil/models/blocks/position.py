@@ -3,7 +3,7 @@
     x' = x + conv7(x) + conv5(x) + conv3(x)
 
 The three convolutions and the identity are one 7 x 7 convolution whose kernel is their sum, and that is how they are
-computed. The grid is not the tissue's: token i stands in row i // side, column i % side.
+computed. The grid is not the tissue's: token i is in row i // side, column i % side.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SIZES = (7, 5, 3)
 
 
 def square_side(tokens: int) -> int:
-    """The side of the smallest square grid with room for so many tokens."""
+    """The side of the smallest square grid for this many tokens."""
     warn_of_fixed_size("its tiles are laid out on a square whose side follows from their number")
     return math.isqrt(tokens - 1) + 1
 
@@ -35,7 +35,7 @@ class PyramidPosition(nn.Module):
 
     The tokens are laid out row by row on the smallest square with room for them, and the first tokens fill what is
     left of it. A square of a side below `at_least` gets zero tokens at its end up to at_least^2, and the list is laid
-    out anew in rows of that length (MHIM's form has 7).
+    out again in rows of that length (MHIM's form has 7).
     """
 
     def __init__(self, width: int, at_least: int = 1) -> None:

@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 def pseudo_inverse(kernel: Tensor, counts: Tensor, iterations: int) -> Tensor:
     """The inverse of H kernels (H x M x M, rows sum to 1), all started with one number for all heads.
 
-    Landmark j of the M stands for counts[j] equal ones, and its column holds their weights added up; the result then
+    Landmark j of the M represents counts[j] equal ones, and its column holds their weights added up; the result then
     acts on one row for each landmark as the inverse of the whole kernel acts on all rows.
     """
     columns = (counts @ kernel / counts).amax()

@@ -141,7 +141,7 @@ class FeedForward(nn.Module):
 
 
 class RegionalLayer(nn.Module):
-    """x + attention(norm(x)), then x + feed-forward(norm(x)) where there is one."""
+    """x + attention(norm(x)), then x + feed-forward(norm(x)), if there is one."""
 
     def __init__(self, width: int, attention: nn.Module, feed: nn.Module | None) -> None:
         super().__init__()

@@ -15,7 +15,7 @@ class ScoreNetwork(nn.Module):
     plain:  z_i = w . act(V h_i + b_V) + b_w
     gated:  z_i = w . (act(V h_i + b_V) * sigmoid(U h_i + b_U)) + b_w
 
-    act is tanh unless another is asked for; dropout, where there is any, follows act and the sigmoid.
+    act is tanh by default; dropout, if any, follows act and the sigmoid.
     bias: of V and U; out_bias: of w (by default as `bias`)
     """
 

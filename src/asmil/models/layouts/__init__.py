@@ -1,1 +1,1 @@
-"""Published layouts of tensors, where they are too many to stand in the method's own file."""
+"""Published layouts of tensors that are too long for the file of the method."""

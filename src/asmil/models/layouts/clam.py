@@ -7,7 +7,7 @@ from itertools import product
 
 
 def clam_layouts() -> Iterator[dict[str, str]]:
-    """Their names by ours (`embedding.layers.0`, `attention.value`, `.weight` and, where there is one, `.gate`).
+    """Their names by ours (`embedding.layers.0`, `attention.value`, `.weight` and, if there is one, `.gate`).
 
     The attention network is entry 3 of a sequence, and entry 2 in old checkpoints without dropout. In the plain form
     dropout moves the last layer from entry 2 to 3.

@@ -26,7 +26,7 @@ def _converted(
 ) -> tuple[int, dict[str, Any], dict[str, Tensor]]:
     """The outputs, the options and our state from the base's state (with its head) and the dictionary's tensors.
 
-    prefix: what stands before W_q and W_k; feat: before confounder_feat
+    prefix: of W_q and W_k; feat: before confounder_feat
     """
     ours = {name if name.startswith("head.") else f"base.{name}": tensor for name, tensor in state.items()}
     options: dict[str, Any] = {"base": base, "prototypes": 0}

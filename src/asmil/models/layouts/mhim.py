@@ -75,7 +75,7 @@ OTHER_WORDS = {
 
 
 def _encoder_state(tensors: Tensors, base: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The options that the shapes of an encoder tell, and its state."""
+    """The options that follow from the shapes of an encoder, and its state."""
     state = renamed(tensors, ENCODERS[base])
     if base == "abmil":
         return {"attention": len(state["attention.value.weight"])}, state

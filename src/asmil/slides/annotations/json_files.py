@@ -87,6 +87,6 @@ def _rings(rings: Iterable[Any]) -> list[Ring]:
     found = []
     for ring in rings:
         points = np.asarray(ring, dtype=np.float64)
-        # a third coordinate, where there is one, is a height
+        # a third coordinate, if any, is a height
         found.append(points.reshape(0, 2) if points.size == 0 else points[..., :2])
     return found

@@ -8,6 +8,7 @@ import numpy as np
 import tifffile
 from numpy.typing import NDArray
 
+from asmil.arrays import Booleans
 from asmil.errors import AsmilError
 from asmil.files import refuse_special_file
 from asmil.slides.levels import LEVEL_TOLERANCE, Size, choose_level, true_downsamples
@@ -15,7 +16,6 @@ from asmil.slides.tiff_image import Page, is_stored_as_array, page_size
 from asmil.slides.tiff_loops import refuse_looping_pages
 from asmil.slides.tiff_pages import TIFF_ERRORS
 
-Mask = NDArray[np.bool_]
 Values = NDArray[np.integer]
 MOST_VALUES_SHOWN = 6
 
@@ -26,10 +26,10 @@ def read_mask(
     mask_shape: tuple[int, int],
     downsample: float,
     value: int | None = None,
-) -> Mask:
-    """Where a mask file says tumor, on a mask of `mask_shape` (rows x columns) whose pixels are `downsample` wide.
+) -> Booleans:
+    """The tumor of a mask file, on a mask of `mask_shape` (rows x columns) whose pixels are `downsample` wide.
 
-    slide_size_px: width and height of the slide at level 0, which tell how much coarser the file is; None: it is
+    slide_size_px: width and height of the slide at level 0, from which the downsample of the file follows; None: it is
         taken to be of the slide's own size
     value: that of tumor; by default all that is not 0, in a file that has one other value only
 
@@ -99,7 +99,7 @@ def _sources(length: int, ratio: float) -> NDArray[np.int64]:
     return places
 
 
-def _chosen(path: Path, values: Values, value: int | None) -> Mask:
+def _chosen(path: Path, values: Values, value: int | None) -> Booleans:
     if value is not None:
         return np.asarray(values == value)
     found = np.unique(values)

@@ -15,7 +15,7 @@ from asmil.slides.folder_walk import walk_once
 
 _ADDED = re.compile(r"[ ._-]+(?:annotations?|masks?)$")
 _KIND = re.compile(r"[ ._-]+(?:evaluation|tumou?r)$")
-"""What is written behind the name of a slide, `a_mask.tif`, `a.svs - annotations.geojson`, and between the two,
+"""What may follow the name of a slide, `a_mask.tif`, `a.svs - annotations.geojson`, and between the two,
 `a_evaluation_mask.tif`."""
 
 
@@ -24,7 +24,7 @@ class AnnotationFiles:
     """The files of a folder by slide.
 
     without_slide: files that belong to none of the slides
-    beside: files that were left aside, since their slide has one that is preferred
+    beside: files that are not used, since another file of their slide is preferred
     clashing: slides with several files of the same kind, none of which was taken
     """
 
@@ -37,7 +37,7 @@ class AnnotationFiles:
 def find_annotations(place: Path | str, slides: Iterable[str]) -> AnnotationFiles:
     """Match the annotation files of a folder and its subfolders (or one file) to slides by name.
 
-    A file is called like its slide, whatever the case, with or without the slide's own ending (`a.svs.geojson`),
+    A file is named like its slide, ignoring case, with or without the slide's own ending (`a.svs.geojson`),
     and may end in `_mask` or `_annotations`. Where a slide has several, GeoJSON wins over JSON, then XML, then masks.
     """
     files = _files(Path(place))
@@ -69,7 +69,7 @@ def _files(place: Path) -> list[Path]:
     if place.is_file():
         return [place]
     if not place.is_dir():
-        raise AsmilError(f"{place}: there is no such folder of annotations; correct the path")
+        raise AsmilError(f"{place}: the folder of annotations does not exist; correct the path")
     found = [
         folder / name
         for folder, _, names in walk_once(place)
@@ -82,7 +82,7 @@ def _files(place: Path) -> list[Path]:
 
 
 def _owner(stem: str, alike: Mapping[str, set[str]]) -> str | None:
-    """The slide that a file is called like; None where there is none, or more than one."""
+    """The slide that a file is named after; None if there is none, or more than one."""
     for reading in _readings(stem.lower()):
         slides = alike.get(reading, set())
         if stem in slides:

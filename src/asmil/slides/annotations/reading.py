@@ -20,13 +20,13 @@ ANNOTATION_SUFFIXES = (*JSON_SUFFIXES, *XML_SUFFIXES, *MASK_SUFFIXES)
 def read_annotations(path: Path | str) -> Annotations:
     """The regions of an ASAP or Aperio XML file, a QuPath GeoJSON file or an NCRF JSON file, in level-0 pixels.
 
-    A file that is whole but holds no region is returned as such; a broken one is told in one sentence. Masks are
+    A valid file without regions is returned as such; a damaged one is an error. Masks are
     pictures, not outlines: `asmil.slides.annotations.read_mask` reads them.
     """
     path = Path(path)
     refuse_special_file(path)
     if not path.is_file():
-        raise AsmilError(f"{path}: there is no such annotation file; correct the path")
+        raise AsmilError(f"{path}: the annotation file does not exist; correct the path")
     if path.stat().st_size == 0:
         raise AsmilError(f"{path}: the annotation file is empty; copy it again, or save it again")
     suffix = path.suffix.lower()

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from shapely import make_valid
 from shapely.geometry import MultiPolygon, Polygon
 from shapely.geometry.base import BaseGeometry
 
 from asmil.errors import AsmilError
+from asmil.slides.tissue.geojson import polygons_of
 
 Kind = Literal["asap", "aperio", "geojson", "ncrf"]
 Ring = NDArray[np.float64]
 SMALLEST_RING = 3
 MOST_PIXELS = 1e8
-"""No slide is as wide; coordinates far beyond are damage, and shapes of them cannot be joined."""
+"""No slide is that wide; coordinates beyond are damaged, and shapes of them cannot be joined."""
 
 
 @dataclass(frozen=True)
 class AnnotatedRegion:
     """One region that somebody drew.
 
-    group: its class (ASAP: group, QuPath: classification, Aperio: layer); None where it has none
-    cut_out: whether the tool itself says that it is a hole in the others
+    group: its class (ASAP: group, QuPath: classification, Aperio: layer); None if it has none
+    cut_out: whether the tool itself marks it as a hole in the others
     """
 
     group: str | None
@@ -37,7 +37,7 @@ class AnnotatedRegion:
 
 @dataclass(frozen=True)
 class Annotations:
-    """The regions of a file, and in words what of it was left out or mended."""
+    """The regions of a file, and notes on what was left out or repaired."""
 
     path: Path
     kind: Kind
@@ -46,14 +46,14 @@ class Annotations:
 
 
 class Collector:
-    """Gathers the regions of a file while it is read, and what had to be left out or mended."""
+    """Collects the regions of a file while it is read, and what had to be left out or repaired."""
 
     def __init__(self, path: Path, kind: Kind) -> None:
         self._path = path
         self._kind: Kind = kind
         self.regions: list[AnnotatedRegion] = []
         self._left_out: dict[str, int] = {}
-        self._mended = 0
+        self._repaired = 0
 
     def add(self, rings: Sequence[Ring], group: str | None, cut_out: bool = False) -> None:
         """Take a region: its outline first, holes after it, each N x 2."""
@@ -62,7 +62,7 @@ class Collector:
         if not rings or len(rings[0]) < SMALLEST_RING:
             return self.leave_out("with fewer than three points")
         drawn = Polygon(rings[0], [ring for ring in rings[1:] if len(ring) >= SMALLEST_RING])
-        self._mended += not drawn.is_valid
+        self._repaired += not drawn.is_valid
         shape = area_of(drawn)
         if shape.is_empty:
             return self.leave_out("without area")
@@ -71,37 +71,28 @@ class Collector:
 
     def _refuse_strange(self, ring: Ring) -> None:
         if ring.ndim != 2 or ring.shape[1] != 2:
-            raise AsmilError(f"{self._path}: an outline is no list of points (x, y); export the annotations again")
+            raise AsmilError(f"{self._path}: an outline is not a list of points (x, y); export the annotations again")
         if not (np.abs(ring) <= MOST_PIXELS).all():  # nor is nan
             raise AsmilError(
-                f"{self._path}: a coordinate is no pixel of a slide (not finite, or beyond {MOST_PIXELS:g}); export "
+                f"{self._path}: a coordinate is not on a slide (not finite, or beyond {MOST_PIXELS:g}); export "
                 "the annotations again"
             )
 
     def leave_out(self, why: str) -> None:
-        """Count something that is no region."""
+        """Count something that is not a region."""
         self._left_out[why] = self._left_out.get(why, 0) + 1
 
     def finish(self) -> Annotations:
         """All that was gathered."""
         notes = [f"{_annotations(count)} {why} left out" for why, count in self._left_out.items()]
-        if self._mended:
-            notes.append(f"{_annotations(self._mended)} with an outline that crosses itself mended")
+        if self._repaired:
+            notes.append(f"{_annotations(self._repaired)} with a self-crossing outline repaired")
         return Annotations(self._path, self._kind, tuple(self.regions), tuple(notes))
 
 
 def area_of(shape: BaseGeometry) -> MultiPolygon:
-    """The parts of a shape that have an area, with outlines that do not cross themselves; empty if there are none."""
-    valid = shape if shape.is_valid else make_valid(shape)
-    return MultiPolygon([part for part in _polygons(valid) if part.area > 0])
-
-
-def _polygons(shape: BaseGeometry) -> Iterator[Polygon]:
-    if isinstance(shape, Polygon):
-        yield shape
-    else:
-        for part in getattr(shape, "geoms", ()):
-            yield from _polygons(part)
+    """The parts of a shape that have an area, see `polygons_of`; empty if there are none."""
+    return MultiPolygon(polygons_of(shape))
 
 
 def _annotations(count: int) -> str:

@@ -1,4 +1,4 @@
-"""Which regions of an annotation are tumor: by the names of their classes, with what must be cut out taken away."""
+"""The tumor of an annotation as a shape and as a mask: regions by the names of their classes, without cut-outs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from shapely import STRtree, union_all
@@ -16,6 +15,7 @@ from shapely.geometry import MultiPolygon, Polygon
 from shapely.geometry.base import BaseGeometry
 from shapely.geometry.polygon import LinearRing
 
+from asmil.arrays import Booleans
 from asmil.slides.annotations.regions import AnnotatedRegion, Annotations, area_of
 from asmil.slides.polygon_grid import PointGrid, locate_points
 
@@ -50,7 +50,7 @@ class ClassNames:
 
 @dataclass(frozen=True)
 class TumorArea:
-    """The tumor of a slide, without what is cut out of it, and how many regions of which class it was made from.
+    """The tumor of a slide, without cut-outs, and the number of regions of each class it was made from.
 
     unknown: classes that are neither, so that their regions were not used
     """
@@ -64,7 +64,7 @@ class TumorArea:
 def tumor_area(annotations: Annotations, names: ClassNames | None = None) -> TumorArea:
     """Join the regions whose class is tumor, and take the excluded ones away from all of them.
 
-    Names are compared without regard to case. Where the user names none: a file in which no region has a class (but
+    Names are compared without regard to case. If the user names none: a file in which no region has a class (but
     for those to be cut out) is all tumor, and so are all layers of an Aperio file.
     """
     names = names or ClassNames()
@@ -80,7 +80,7 @@ def tumor_area(annotations: Annotations, names: ClassNames | None = None) -> Tum
 def _parted(
     regions: Iterable[AnnotatedRegion], chosen: Callable[[AnnotatedRegion], bool]
 ) -> tuple[list[AnnotatedRegion], list[AnnotatedRegion]]:
-    """Those that are chosen and the others; regions are never compared, since comparing outlines takes long."""
+    """The chosen regions and the others; regions are never compared, since comparing outlines is slow."""
     parts: tuple[list[AnnotatedRegion], list[AnnotatedRegion]] = ([], [])
     for region in regions:
         parts[not chosen(region)].append(region)
@@ -103,7 +103,7 @@ def joined(shapes: Sequence[BaseGeometry]) -> list[BaseGeometry]:
     """The union of the shapes, in parts that do not meet each other; time grows with their number, not its square."""
     if not shapes:
         return []
-    first, second = STRtree(shapes).query(shapes)  # those whose boxes meet, which is quick to say
+    first, second = STRtree(shapes).query(shapes)  # pairs whose bounding boxes meet
     meetings = coo_array((np.ones(len(first), np.bool_), (first, second)), shape=(len(shapes), len(shapes)))
     _, labels = connected_components(meetings, directed=False)
     groups: dict[int, list[BaseGeometry]] = defaultdict(list)
@@ -113,7 +113,7 @@ def joined(shapes: Sequence[BaseGeometry]) -> list[BaseGeometry]:
 
 
 def without(shapes: Sequence[BaseGeometry], cut_out: Sequence[BaseGeometry]) -> MultiPolygon:
-    """What is left of shapes that do not meet each other when others are cut out of all of them."""
+    """Shapes that do not meet each other, with other shapes cut out of all of them."""
     cuts: dict[int, list[BaseGeometry]] = defaultdict(list)
     if shapes and cut_out:
         which, by = STRtree(cut_out).query(shapes)
@@ -123,12 +123,11 @@ def without(shapes: Sequence[BaseGeometry], cut_out: Sequence[BaseGeometry]) -> 
     return MultiPolygon([polygon for shape in left for polygon in area_of(shape).geoms])
 
 
-Mask = NDArray[np.bool_]
 STEPS = 256
 """Corners are rounded to this part of a mask pixel, so that containment is decided in whole numbers."""
 
 
-def rasterize(shape: MultiPolygon, mask_shape: tuple[int, int], downsample: float) -> Mask:
+def rasterize(shape: MultiPolygon, mask_shape: tuple[int, int], downsample: float) -> Booleans:
     """The mask (rows x columns) of a shape given in level-0 pixels; a pixel belongs to it if its center does.
 
     downsample: level-0 pixels along the side of a mask pixel
@@ -139,7 +138,7 @@ def rasterize(shape: MultiPolygon, mask_shape: tuple[int, int], downsample: floa
     return mask
 
 
-def _draw(mask: Mask, polygon: Polygon, scale: float) -> None:
+def _draw(mask: Booleans, polygon: Polygon, scale: float) -> None:
     rows, columns = mask.shape
     left, top, right, bottom = (bound * scale / STEPS for bound in polygon.bounds)
     first_column, last_column = max(math.floor(left), 0), min(math.ceil(right) + 1, columns)
@@ -154,7 +153,7 @@ def _draw(mask: Mask, polygon: Polygon, scale: float) -> None:
     mask[first_row:last_row, first_column:last_column] |= inside.T
 
 
-def _covered(ring: LinearRing, grid: PointGrid, scale: float) -> Mask:
+def _covered(ring: LinearRing, grid: PointGrid, scale: float) -> Booleans:
     """Columns x rows: the points within a ring or on it."""
     corners = np.rint(np.asarray(ring.coords)[:-1, :2] * scale).astype(np.int64)
     found = locate_points(corners, grid)

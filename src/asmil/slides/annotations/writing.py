@@ -17,7 +17,7 @@ HOLE_GROUP = "exclusion"
 
 
 def write_asap(path: Path | str, regions: Sequence[Region], label: str) -> None:
-    """Write ASAP XML: an annotation a region in the group `label`, an annotation a hole in the group `exclusion`."""
+    """Write ASAP XML: one annotation per region in the group `label`, one per hole in the group `exclusion`."""
     root = ElementTree.Element("ASAP_Annotations")
     annotations = ElementTree.SubElement(root, "Annotations")
     groups = {label: REGION_COLOR, HOLE_GROUP: HOLE_COLOR}
@@ -34,7 +34,7 @@ def write_asap(path: Path | str, regions: Sequence[Region], label: str) -> None:
 
 
 def write_geojson(path: Path | str, regions: Sequence[Region], label: str) -> None:
-    """Write a FeatureCollection as QuPath imports it: a polygon a region, its holes as inner rings."""
+    """Write a FeatureCollection as QuPath imports it: one polygon per region, its holes as inner rings."""
     features = [
         {
             "type": "Feature",

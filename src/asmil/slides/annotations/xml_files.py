@@ -19,7 +19,7 @@ NO_GROUP = ("", "none")
 
 
 def read_xml(path: Path) -> Annotations:
-    """Read an XML file of ASAP or of Aperio, told apart by their first element."""
+    """Read an XML file of ASAP or Aperio, recognized by the root element."""
     try:
         root = ElementTree.parse(path).getroot()
     except (ElementTree.ParseError, ValueError, LookupError) as error:  # broken, or in an encoding that is none
@@ -78,7 +78,7 @@ def _number(path: Path, point: Element, name: str) -> float:
     except ValueError:
         value = np.nan
     if not np.isfinite(value):
-        raise AsmilError(f"{path}: a <{point.tag}> has {name} = '{text}', which is no number; save the file again")
+        raise AsmilError(f"{path}: a <{point.tag}> has {name} = '{text}', which is not a number; save the file again")
     return value
 
 

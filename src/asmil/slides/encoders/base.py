@@ -28,7 +28,7 @@ class EncoderEntry:
     """An encoder that is known by name.
 
     width: features of a tile
-    tile_px, mpp: side of a tile in pixels and its microns a pixel, as the authors recommend
+    tile_px, mpp: side of a tile in pixels and its microns per pixel, as the authors recommend
     build: makes the network; it maps n x 3 x h x w, normalized, to n x width, and keeps nothing but its state dict
         (it is built without memory, on the meta device, and the weights are put in afterwards)
     input_px: the side that the network takes; None: any

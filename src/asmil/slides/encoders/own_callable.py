@@ -2,7 +2,7 @@
 
 The callable is called without arguments and returns the encoder: a module of torch, or anything else that is
 called, which maps float32 n x 3 x p x p of values 0 to 1 to n x width. Normalizing and resizing are its own. Its
-attribute `tile_px` (256 if it has none) is the side of the tiles that it takes, `mpp` (0.5) their microns a pixel.
+attribute `tile_px` (256 if it has none) is the side of the tiles that it takes, `mpp` (0.5) their microns per pixel.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Function(nn.Module):
         self.mpp = getattr(function, "mpp", DEFAULT_MPP)
 
     def forward(self, x: Tensor) -> Tensor:
-        """What the function says."""
+        """Call the function."""
         return self.function(x)
 
 
@@ -59,7 +59,7 @@ def refuse_unconfirmed(name: str, confirmed: str | None, named_by: str) -> None:
 
 
 def own_entry(name: str) -> EncoderEntry:
-    """What the registry would say of it; it is called to find out."""
+    """The registry entry of the callable, which is called to determine it."""
     network = _called(name)
     return EncoderEntry(
         name=name,
@@ -92,13 +92,15 @@ def _called(name: str) -> nn.Module:
         found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise AsmilError(
-            f"encoder {name}: there is no module {error.name!r} in this folder or the installation; check its name"
+            f"encoder {name}: there is no module {error.name!r} in this folder or installation; check its name"
         ) from None
-    except Exception as error:  # noqa: BLE001  whatever the user's module does wrong
+    except Exception as error:  # noqa: BLE001  the user's module may raise anything
         raise AsmilError(f"encoder {name}: importing {module_name} fails with {_describe(error)}; fix it") from None
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise AsmilError(f"encoder {name}: {module_name} has no {part!r}; {did_you_mean(part, vars(found))}")
+            raise AsmilError(
+                f"encoder {name}: {module_name} has no {part!r}; {did_you_mean(part, _public_callables(found))}"
+            )
         found = getattr(found, part)
     try:
         network = found()
@@ -114,6 +116,11 @@ def _called(name: str) -> nn.Module:
     return (network if isinstance(network, nn.Module) else Function(network)).eval()
 
 
+def _public_callables(place: Any) -> list[str]:
+    """The names in a module or class that can be called and do not begin with an underscore."""
+    return [name for name, value in vars(place).items() if callable(value) and not name.startswith("_")]
+
+
 def _width(name: str, network: nn.Module, device: torch.device) -> int:
     """Features of a tile, found by trying two blank ones."""
     side_px = _tile_px(network)
@@ -126,8 +133,11 @@ def _width(name: str, network: nn.Module, device: torch.device) -> int:
             "or set its attribute tile_px to the side that it takes"
         ) from None
     if not isinstance(features, Tensor) or features.dim() != 2 or len(features) != 2:
-        got = " x ".join(map(str, features.shape)) if isinstance(features, Tensor) else f"a {type(features).__name__}"
-        raise AsmilError(f"encoder {name}: two tiles gave {got}; return n x width, here 2 x width")
+        got = f"a tensor of shape {tuple(features.shape)}" if isinstance(features, Tensor) else type(features).__name__
+        raise AsmilError(
+            f"encoder {name}: for two tiles it returned {got}; return one row of features per tile, here a tensor of "
+            "shape (2, width)"
+        )
     return features.shape[1]
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -14,6 +12,7 @@ from torch import Tensor, nn
 
 from asmil.bf16 import has_bf16, require_bf16
 from asmil.errors import AsmilError, did_you_mean
+from asmil.lazy_names import import_modules
 from asmil.slides.encoders.base import Encoder, EncoderEntry, Precision
 from asmil.slides.encoders.fused import fold_batch_norms
 from asmil.slides.encoders.own_callable import is_own, load_own, own_entry
@@ -34,9 +33,7 @@ def register(entry: EncoderEntry) -> EncoderEntry:
 
 def encoders() -> dict[str, EncoderEntry]:
     """All registered encoders, by name: every module of `asmil.slides.encoders` may register some."""
-    package = importlib.import_module("asmil.slides.encoders")
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"asmil.slides.encoders.{module.name}")
+    import_modules("asmil.slides.encoders")
     return dict(sorted(_ENTRIES.items()))
 
 
@@ -47,7 +44,7 @@ def find_encoder(name: str) -> EncoderEntry:
     known = encoders()
     if name not in known:
         raise AsmilError(
-            f"unknown encoder {name!r}: {did_you_mean(name, known)} (an encoder of your own is written module:callable)"
+            f"unknown encoder {name!r}: {did_you_mean(name, known)} (for your own encoder, give module:callable)"
         )
     return known[name]
 
@@ -57,13 +54,13 @@ def load_encoder(
 ) -> Encoder:
     """An encoder by its name, with its weights, ready to run.
 
-    weights: a file of weights; by default they are looked for as `asmil.slides.encoders.weights` says
-    precision: "auto" is bf16 on a GPU that has it, unless the entry says that it costs accuracy; float32 elsewhere
+    weights: a file of weights; by default they are searched for as described in `asmil.slides.encoders.weights`
+    precision: "auto" is bf16 on a GPU that has it, unless the entry marks it as less accurate; float32 elsewhere
     """
     device = torch.device(device)
     if is_own(name):
         if weights is not None:
-            raise AsmilError(f"encoder {name}: --weights is not for encoders of your own; load {weights} inside it")
+            raise AsmilError(f"encoder {name}: --weights does not apply to your own encoders; load {weights} inside it")
         return load_own(name, device, chosen_precision(precision, device))
     entry = find_encoder(name)
     chosen = chosen_precision(precision, device, entry.exact_in_bf16)
@@ -102,13 +99,13 @@ def _example(entry: EncoderEntry) -> nn.Module:
 
 
 def _looks_like(entry: EncoderEntry, published: Mapping[str, Tensor]) -> str:
-    """Which other encoder the tensors are of, in words."""
+    """A sentence about the encoder that the tensors belong to."""
     fitting = [
         other.name
         for other in encoders().values()
         if other.name != entry.name and not isinstance(fitted(other, published, _example(other)), str)
     ]
     if fitting:
-        return f"it is a file of {' or '.join(fitting)}, so choose that encoder or another file"
+        return f"they are weights of {' or '.join(fitting)}, so choose that encoder or another file"
     first = ", ".join(list(published)[:3])
     return f"it fits no other encoder either (its names begin {first}), so choose another file"

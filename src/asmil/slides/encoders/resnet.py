@@ -19,6 +19,7 @@ from asmil.slides.encoders.fused import convolved
 from asmil.slides.encoders.registry import register
 
 Norm = Callable[[int], nn.Module]
+Convert = Callable[[Mapping[str, Tensor]], State]
 
 
 class BasicBlock(nn.Module):
@@ -125,53 +126,50 @@ def _shortcut(inputs: int, outputs: int, stride: int, norm: Norm) -> nn.Module:
 
 RESNET18, RESNET50 = (2, 2, 2, 2), (3, 4, 6, 3)
 
-register(
-    EncoderEntry(
-        name="resnet18",
-        summary="ResNet-18, ImageNet (torchvision's first weights)",
-        width=512,
-        tile_px=256,
-        mpp=0.5,
-        input_px=224,
-        interpolation="bilinear",
-        licence="BSD-3-Clause",
-        hub="timm/resnet18.tv_in1k",
-        url="https://huggingface.co/timm/resnet18.tv_in1k",
-        build=partial(ResNet, BasicBlock, RESNET18),
-        convert=without_classifier,
+
+def _register_imagenet(
+    name: str, summary: str, width: int, build: Callable[[], nn.Module], hub: str, convert: Convert = without_classifier
+) -> None:
+    """A network with torchvision's first ImageNet weights."""
+    register(
+        EncoderEntry(
+            name=name,
+            summary=summary,
+            width=width,
+            tile_px=256,
+            mpp=0.5,
+            input_px=224,
+            interpolation="bilinear",
+            licence="BSD-3-Clause",
+            hub=hub,
+            url=f"https://huggingface.co/{hub}",
+            build=build,
+            convert=convert,
+        )
     )
+
+
+_register_imagenet(
+    "resnet18",
+    "ResNet-18, ImageNet (torchvision's first weights)",
+    512,
+    partial(ResNet, BasicBlock, RESNET18),
+    "timm/resnet18.tv_in1k",
 )
-register(
-    EncoderEntry(
-        name="resnet50",
-        summary="ResNet-50, ImageNet (torchvision's first weights)",
-        width=2048,
-        tile_px=256,
-        mpp=0.5,
-        input_px=224,
-        interpolation="bilinear",
-        licence="BSD-3-Clause",
-        hub="timm/resnet50.tv_in1k",
-        url="https://huggingface.co/timm/resnet50.tv_in1k",
-        build=partial(ResNet, Bottleneck, RESNET50),
-        convert=without_classifier,
-    )
+_register_imagenet(
+    "resnet50",
+    "ResNet-50, ImageNet (torchvision's first weights)",
+    2048,
+    partial(ResNet, Bottleneck, RESNET50),
+    "timm/resnet50.tv_in1k",
 )
-register(
-    EncoderEntry(
-        name="resnet50_trunc",
-        summary="ResNet-50 up to its third stage, ImageNet; CLAM's default",
-        width=1024,
-        tile_px=256,
-        mpp=0.5,
-        input_px=224,
-        interpolation="bilinear",
-        licence="BSD-3-Clause",
-        hub="timm/resnet50.tv_in1k",
-        url="https://huggingface.co/timm/resnet50.tv_in1k",
-        build=partial(ResNet, Bottleneck, RESNET50[:3]),
-        convert=without_classifier_and_last_stage,
-    )
+_register_imagenet(
+    "resnet50_trunc",
+    "ResNet-50 up to its third stage, ImageNet; CLAM's default",
+    1024,
+    partial(ResNet, Bottleneck, RESNET50[:3]),
+    "timm/resnet50.tv_in1k",
+    without_classifier_and_last_stage,
 )
 register(
     EncoderEntry(

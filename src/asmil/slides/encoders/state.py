@@ -38,7 +38,7 @@ def read_state(path: Path) -> State:
         else:
             state = unwrapped(torch.load(path, map_location="cpu", weights_only=True))
     except FileNotFoundError:
-        raise AsmilError(f"{path}: there is no such file of weights; check the path") from None
+        raise AsmilError(f"{path}: the file of weights does not exist; check the path") from None
     except IsADirectoryError:
         raise AsmilError(f"{path} is a folder; give the file of weights in it") from None
     except pickle.UnpicklingError:
@@ -69,7 +69,7 @@ def is_safetensors(path: Path) -> bool:
 def unwrapped(content: Any) -> State:
     """The state dict inside a checkpoint: out of its wrappers, and without the prefixes that training adds.
 
-    Where some names begin with `backbone.`, the others are heads of the training and are left out.
+    If some names begin with `backbone.`, the others are training heads and are left out.
     """
     while isinstance(content, Mapping):
         inner = next((content[key] for key in WRAPPERS if isinstance(content.get(key), Mapping)), None)
@@ -93,7 +93,7 @@ def empty_network(entry: EncoderEntry) -> nn.Module:
 
 
 def fitted(entry: EncoderEntry, published: Mapping[str, Tensor], network: nn.Module) -> State | str:
-    """The published tensors by the names of our network and in float32, or, in words, why they do not fit."""
+    """The published tensors by the names of our network and in float32, or a sentence about why they do not fit."""
     try:
         given = dict(published) if entry.convert is None else entry.convert(published)
     except KeyError as error:
@@ -125,7 +125,7 @@ def fill(network: nn.Module, state: State) -> nn.Module:
 
 
 def state_hash(state: Mapping[str, Tensor]) -> str:
-    """SHA-256 (hex) of names, shapes and float32 values, whatever the order, the file format or the precision."""
+    """SHA-256 (hex) of names, shapes and float32 values, independent of order, file format and precision."""
     digest = hashlib.sha256()
     for name in sorted(state):
         if name.endswith(COUNTER):

@@ -23,11 +23,11 @@ from asmil.slides.encoders.vit_blocks import Activation, Block, Mlp, PatchEmbedd
 
 @dataclass(frozen=True)
 class VitShape:
-    """What tells one vision transformer from another.
+    """The shape of a vision transformer.
 
     image_px: the side that the position embeddings are made for; images of other sides get interpolated ones
     hidden: width of the MLP's first product; of both halves together, if swiglu
-    registers: tokens beside the class token that stand for no patch
+    registers: tokens besides the class token that belong to no patch
     positions: which tokens have a position embedding; "patches" leaves out the class token and the registers
     pre_norm: a LayerNorm before the blocks, and patches without a bias (CLIP)
     readout: what the features are; "class_and_mean" is twice as wide as the network

@@ -109,7 +109,7 @@ class LayerScale(nn.Module):
 
 
 class Sum(nn.Module):
-    """x + y, where there is no `LayerScale`."""
+    """x + y, without `LayerScale`."""
 
     def forward(self, tokens: Tensor, branch: Tensor) -> Tensor:
         """The sum."""
@@ -133,7 +133,7 @@ class Block(nn.Module):
         return self._mlp(self.ls1(tokens, self.attn(self.norm1(tokens))))
 
     def first(self, tokens: Tensor) -> Tensor:
-        """The first token only, n x 1 x width: what the last block is asked for when nothing reads the others."""
+        """The first token only, n x 1 x width: for the last block, if the other tokens are not read."""
         return self._mlp(self.ls1(tokens[:, :1], self.attn.first(self.norm1(tokens))))
 
     def _mlp(self, tokens: Tensor) -> Tensor:

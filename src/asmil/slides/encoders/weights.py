@@ -1,7 +1,7 @@
 """Where the weights of an encoder are: a file of the user's, the folder of weights, the installation, the hub.
 
 In this order: the file given; `$ASMIL_WEIGHTS/<encoder>.safetensors` (or `.pth`, `.pt`, `.bin`; the folder is
-`~/.cache/asmil/weights` unless the variable says otherwise); weights that come with the installation; the cache of
+`~/.cache/asmil/weights` unless the variable is set); weights that come with the installation; the cache of
 Hugging Face; a download from there.
 """
 
@@ -23,7 +23,7 @@ def weights_folder() -> Path:
 
 
 def present_weights(entry: EncoderEntry) -> Path | None:
-    """The file that would be taken without a download; None where there is none."""
+    """The file that would be used without a download; None if there is none."""
     for ending in ENDINGS:
         path = weights_folder() / f"{entry.name}{ending}"
         if path.is_file():
@@ -44,14 +44,14 @@ def find_weights(entry: EncoderEntry, given: Path | None = None) -> Path:
 
 
 def how_to_get(entry: EncoderEntry) -> str:
-    """What to do so that the weights are found, in words."""
+    """How to make the weights available, as a sentence."""
     ending = Path(entry.hub_file).suffix if entry.hub else ".pth"
     by_hand = f"put the file at {weights_folder() / entry.name}{ending} or give it with --weights"
     if entry.hub is None:
-        return f"get them as {entry.url} says, and {by_hand}"
+        return f"get them from {entry.url}, and {by_hand}"
     terms = f"accept the terms at {entry.url}, log in with `hf auth login`, and " if entry.gated else ""
     return (
-        f"{terms}give the same command with a connection, or download {entry.hub_file} of "
+        f"{terms}run the same command with an internet connection, or download {entry.hub_file} of "
         f"https://huggingface.co/{entry.hub} by other means and {by_hand}"
     )
 
@@ -76,12 +76,12 @@ def _downloaded(entry: EncoderEntry, repository: str) -> Path:
             f"encoder {entry.name}: downloading its weights needs huggingface_hub; "
             f"`pip install 'asmil[hub]'`, then {how_to_get(entry)}"
         ) from None
-    # It would tell of every attempt; the outcome is told below.
+    # It would print every attempt; the outcome is reported below.
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     try:
         return Path(hf_hub_download(repository, entry.hub_file))
     except RepositoryNotFoundError:
-        # A gated repository answers so to whoever is not logged in or has not accepted its terms.
+        # The answer of a gated repository if the user is not logged in or has not accepted its terms.
         why = "is gated and did not let you in" if entry.gated else "is not there"
     except LocalEntryNotFoundError:
         why = "cannot be reached"

@@ -77,7 +77,7 @@ def _write(cell: Pixels, text: str, baseline: int, color: tuple[int, int, int]) 
 
 
 def contact_page(rows: Sequence[SurveyRow], failures: Sequence[Failure], method: str) -> str:
-    """One HTML page; its pictures are links to the overlays beside it."""
+    """One HTML page; its pictures link to the overlays in the same folder."""
     css = files("asmil.slides.survey").joinpath("contact_sheet.css").read_text(encoding="utf-8")
     figures = "\n".join(_figure(row) for row in rows)
     return (

@@ -24,7 +24,7 @@ class SurveyFolder:
 
     @property
     def table(self) -> Path:
-        """A row for every slide."""
+        """One row per slide."""
         return self.path / "tissue.csv"
 
     @property
@@ -59,7 +59,7 @@ class SurveyFolder:
         return all(path.is_file() for path in files)
 
     def claim(self, config: SurveyConfig) -> None:
-        """Write the settings into the folder, or refuse when it holds a survey made otherwise."""
+        """Write the settings into the folder, or refuse if it holds a survey with other settings."""
         if not self.settings.is_file() and self.table.exists():
             raise AsmilError(
                 f"{self.path} holds a tissue.csv but no tissue.yaml, so its settings are not known; "

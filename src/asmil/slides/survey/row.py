@@ -1,4 +1,4 @@
-"""What a survey notes of a slide: one row of `tissue.csv`."""
+"""The result of a survey for one slide: one row of `tissue.csv`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOTE_SEPARATOR = "; "
 
 @dataclass(frozen=True)
 class SurveyRow:
-    """A slide in numbers; what is not known is empty.
+    """A slide in numbers; unknown values are empty.
 
     tissue_share: of the slide's area
     tissue_mm2, tiles: None where the slide has no resolution

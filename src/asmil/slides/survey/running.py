@@ -1,4 +1,4 @@
-"""Many slides surveyed at once, in processes or in threads: reading and image work let each other run."""
+"""Many slides surveyed at once, in processes or in threads."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class SurveyResult:
-    """What a survey did.
+    """The result of a survey.
 
-    rows: of all slides asked for, those of earlier calls too
+    rows: of all given slides, including those of earlier calls
     already_done: slides that an earlier call surveyed
     """
 
@@ -47,9 +47,9 @@ def survey_slides(
     engine: Engine,
     progress: Progress | None = None,
 ) -> SurveyResult:
-    """Survey slides into a folder; a slide done before with the same settings is not done again.
+    """Survey slides into a folder; slides of an earlier call with the same settings are not surveyed again.
 
-    A slide that fails does not stop the others. When interrupted, what is done is kept.
+    A slide that fails does not stop the others. When interrupted, finished slides are kept.
 
     progress: called with (slides done, slides in all) after every slide.
     """
@@ -84,7 +84,7 @@ def survey_slides(
 
 
 def survey_engine(workers: int, item_timeout: float | None) -> Engine:
-    """So many processes, in which a slide without progress is given up; threads where no limit is asked for.
+    """An engine with `workers` processes in which a slide without progress fails; threads if there is no limit.
 
     item_timeout: seconds; 0: no limit; None: `SLIDE_TIMEOUT_S`
     """
@@ -96,7 +96,7 @@ def survey_engine(workers: int, item_timeout: float | None) -> Engine:
 
 @dataclass(frozen=True)
 class _Surveyor:
-    """Surveys one slide after another, wherever that happens."""
+    """Surveys one slide after another, in this process or in another."""
 
     config: SurveyConfig
     folder: SurveyFolder

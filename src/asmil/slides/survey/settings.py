@@ -9,8 +9,8 @@ from asmil.slides.settings import TilingConfig, TissueConfig
 
 
 class SurveyConfig(Settings):
-    """What is looked for on every slide."""
+    """Settings of tissue and tiles for every slide."""
 
     tissue: TissueConfig = Field(TissueConfig(), description="how tissue is found")
     tiling: TilingConfig = Field(TilingConfig(), description="how tiles are cut")
-    mpp: float | None = Field(None, gt=0, description="microns per pixel, where no table tells; default: the files'")
+    mpp: float | None = Field(None, gt=0, description="microns per pixel, unless a table gives them")

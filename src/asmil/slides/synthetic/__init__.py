@@ -1,6 +1,6 @@
-"""Made-up slides that look enough like H&E for the whole way to be tried.
+"""Synthetic slides that look enough like H&E to try the pipeline end to end.
 
-A slide is drawn in three steps. The *layout* (`layout.py`) says on a coarse map where tissue, its compartments
+A slide is drawn in three steps. The *layout* (`layout.py`) places, on a coarse map, tissue, its compartments
 and tumor are; the *cells* (`cells.py`) place nuclei, glands, vacuoles and vessels in it; the *rendering*
 (`rendering.py`) turns both, block by block, into concentrations of hematoxylin and eosin and these into
 colors. Lengths are in microns until a block is rendered.

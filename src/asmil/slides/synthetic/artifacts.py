@@ -1,4 +1,4 @@
-"""What lies over a slide and is no tissue: uneven light, marks of a pen, the dark edge of the glass."""
+"""Artifacts over a slide: uneven light, pen marks, the dark edge of the glass."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def draw_light(config: SyntheticSlidesConfig, plan: SlidePlan, layout: Layout) -
 
 
 def _pen(rng: np.random.Generator, layout: Layout) -> NDArray[np.float64]:
-    """How much ink lies where, 0 to 1: a stroke beside or over the tissue, and some dots."""
+    """The amount of ink at each place, 0 to 1: a stroke next to or over the tissue, and some dots."""
     shape = layout.tissue.shape
     ink = np.zeros(shape, dtype=np.uint8)
     side = min(shape)

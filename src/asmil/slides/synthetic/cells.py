@@ -1,4 +1,4 @@
-"""Which cells and structures stand where: nuclei, glands, vacuoles of fat, and vessels with blood."""
+"""Placement of cells and structures: nuclei, glands, vacuoles of fat, and vessels with blood."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Nuclei:
 
 @dataclass(frozen=True)
 class Cells:
-    """What stands on a slide. Lumens and vessels are openings; red cells lie in the vessels."""
+    """The cells and structures of a slide. Lumens and vessels are openings; red cells are inside the vessels."""
 
     nuclei: Nuclei
     glands: Outlines

@@ -40,7 +40,7 @@ def slide_files(folder: Path, plan: SlidePlan) -> SlideFiles:
 
 
 def make_slide(config: SyntheticSlidesConfig, plan: SlidePlan, folder: Path) -> SlideTruth:
-    """Write what is missing of a slide's files, and tell the truth about it."""
+    """Write the missing files of a slide, and return the truth about it."""
     layout = draw_layout(config, plan)
     truth = slide_truth(layout)
     files = slide_files(folder, plan)

@@ -37,8 +37,8 @@ def write_synthetic_slides(
 
     Written are `synthetic_slides.yaml` (the settings), `slides/<slide>.tif`, `annotations/<slide>.xml` and
     `.geojson` (slides with tumor), `truth.csv` (slide, tumor_mm2, tissue_mm2, foci) and, last, `cohort.csv`
-    (slide, patient, label, split, site, image). A second call with the same settings makes what is missing;
-    other settings are refused.
+    (slide, patient, label, split, site, image). A second call with the same settings writes missing
+    files; other settings are refused.
 
     progress: called with (slides done, slides in all) after every slide
     workers: processes; default: as many as there are cores; with 1 the slides are made in this process
@@ -111,7 +111,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _claim(folder: Path, config: SyntheticSlidesConfig) -> None:
-    """Write the settings into the folder, or refuse when it holds slides made otherwise."""
+    """Write the settings into the folder, or refuse if it holds slides with other settings."""
     note = folder / SETTINGS_FILE
     if not note.is_file() and (folder / "cohort.csv").exists():
         raise AsmilError(

@@ -1,4 +1,4 @@
-"""Where things are on a synthetic slide, on a map of about 4 microns a pixel."""
+"""The layout of a synthetic slide, on a map of about 4 microns per pixel."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from asmil.arrays import Floats32
 from asmil.slides.synthetic.map_grid import MapGrid, points_in, raise_blob
-from asmil.slides.synthetic.noise import Floats
 from asmil.slides.synthetic.plan import SlidePlan, Stream
 from asmil.slides.synthetic.settings import SyntheticSlidesConfig
 from asmil.slides.tissue.regions import Mask
@@ -42,8 +42,8 @@ class Layout:
     lymphoid: Mask
     tumor: Mask
     nests: Mask
-    fiber_along: Floats
-    fiber_across: Floats
+    fiber_along: Floats32
+    fiber_across: Floats32
 
     @property
     def size_um(self) -> tuple[float, float]:
@@ -128,7 +128,7 @@ def _holes_and_tears(rng: np.random.Generator, grid: MapGrid, tissue: Mask) -> M
     return np.asarray(ragged > 0.45)
 
 
-def _highest(field: Floats, tissue: Mask, share: float) -> Mask:
+def _highest(field: Floats32, tissue: Mask, share: float) -> Mask:
     """The share of the tissue where the field is highest."""
     values = field[tissue]
     if not len(values):
@@ -183,7 +183,7 @@ def _without_crumbs(grid: MapGrid, mask: Mask) -> Mask:
     return np.asarray(large[pieces])
 
 
-def _fibers(rng: np.random.Generator, grid: MapGrid) -> tuple[Floats, Floats]:
+def _fibers(rng: np.random.Generator, grid: MapGrid) -> tuple[Floats32, Floats32]:
     """Straight coordinates along and across, the second bent by noise."""
     x, y = grid.coordinates()
     angle = rng.uniform(0, np.pi)

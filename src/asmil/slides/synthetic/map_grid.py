@@ -9,7 +9,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from asmil.slides.synthetic.noise import Bytes, Floats, coordinates, smooth_field
+from asmil.arrays import Bytes, Floats32
+from asmil.slides.synthetic.noise import coordinates, smooth_field
 from asmil.slides.tissue.regions import Mask
 
 NOMINAL_UM = 4.0
@@ -38,15 +39,15 @@ class MapGrid:
         """The area of a mask."""
         return float(mask.sum()) * (self.um / 1000) ** 2
 
-    def noise(self, rng: np.random.Generator, scale_um: float) -> Floats:
+    def noise(self, rng: np.random.Generator, scale_um: float) -> Floats32:
         """Noise of about unit variance that changes over `scale_um`."""
         return smooth_field(rng, self.shape, max(1.0, self.px(scale_um)))
 
-    def coordinates(self) -> tuple[Floats, Floats]:
+    def coordinates(self) -> tuple[Floats32, Floats32]:
         """x and y of the cells, to be broadcast."""
         return coordinates(self.shape)
 
-    def to_border(self) -> Floats:
+    def to_border(self) -> Floats32:
         """Cells to the nearest border of the map."""
         x, y = self.coordinates()
         return np.minimum(np.minimum(x, self.shape[1] - 1 - x), np.minimum(y, self.shape[0] - 1 - y))
@@ -79,7 +80,7 @@ class MapGrid:
 
 
 def raise_blob(
-    rng: np.random.Generator, field: Floats, center: tuple[float, float], radii: tuple[float, float]
+    rng: np.random.Generator, field: Floats32, center: tuple[float, float], radii: tuple[float, float]
 ) -> None:
     """Lift the field to 1 at the center, falling to 0 on an ellipse turned at random, and to -1 beyond."""
     reach = 2 * max(radii)

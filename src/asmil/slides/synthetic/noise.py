@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float32]
-Bytes = NDArray[np.uint8]
+from asmil.arrays import Bytes, Floats32
+
 INTERPOLATION_GAIN = 1.25
 """Makes up for the variance that interpolating between independent values takes away."""
 
 
-def smooth_field(rng: np.random.Generator, shape: tuple[int, int], scale: float) -> Floats:
+def smooth_field(rng: np.random.Generator, shape: tuple[int, int], scale: float) -> Floats32:
     """Rows x columns of noise of about unit variance that changes over `scale` pixels.
 
     Random values on a coarse lattice, interpolated; the lattice is turned at random, since outlines tend to
@@ -31,7 +30,7 @@ def smooth_field(rng: np.random.Generator, shape: tuple[int, int], scale: float)
     return np.asarray(field * INTERPOLATION_GAIN, dtype=np.float32)
 
 
-def torus_texture(rng: np.random.Generator, side: int, sigma_x: float, sigma_y: float) -> Floats:
+def torus_texture(rng: np.random.Generator, side: int, sigma_x: float, sigma_y: float) -> Floats32:
     """side x side of Gaussian noise, smoothed by sigma pixels along each axis; opposite borders fit.
 
     Mean 0, variance 1.
@@ -44,12 +43,12 @@ def torus_texture(rng: np.random.Generator, side: int, sigma_x: float, sigma_y: 
     return np.asarray((texture - texture.mean()) / texture.std(), dtype=np.float32)
 
 
-def to_bytes(values: Floats, center: float, spread: float) -> Bytes:
+def to_bytes(values: Floats32, center: float, spread: float) -> Bytes:
     """center + spread * values, rounded and clipped to 0 ... 255."""
     return np.asarray(np.clip(np.rint(center + spread * values), 0, 255), dtype=np.uint8)
 
 
-def coordinates(shape: tuple[int, int]) -> tuple[Floats, Floats]:
+def coordinates(shape: tuple[int, int]) -> tuple[Floats32, Floats32]:
     """x (one row) and y (one column), to be broadcast to rows x columns."""
     rows, columns = shape
     return np.arange(columns, dtype=np.float32)[None], np.arange(rows, dtype=np.float32)[:, None]

@@ -11,10 +11,11 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from asmil.arrays import Bytes, Floats32
 from asmil.slides.image import Pixels
 from asmil.slides.synthetic.cells import Cells, Outlines
 from asmil.slides.synthetic.layout import Layout
-from asmil.slides.synthetic.noise import Bytes, Floats, to_bytes, torus_texture
+from asmil.slides.synthetic.noise import to_bytes, torus_texture
 from asmil.slides.synthetic.sprites import longest_um, sprite_bank
 from asmil.slides.synthetic.stain import Stain
 
@@ -42,7 +43,7 @@ def texture_bank(mpp: float) -> Textures:
     """The textures at a resolution, which repeat without a seam; made once per process and resolution."""
     rng = np.random.default_rng(BANK_SEED)
 
-    def smooth(x_um: float, y_um: float) -> Floats:
+    def smooth(x_um: float, y_um: float) -> Floats32:
         return torus_texture(rng, SIDE_PX, x_um / mpp, y_um / mpp)
 
     strands = 0.55 * smooth(28, 1.0) + 0.65 * smooth(45, 2.6) + 0.4 * smooth(60, 8)
@@ -66,7 +67,7 @@ RED_CELL_RADIUS_UM = 3.3
 
 
 class SlideRenderer:
-    """A slide ready to be rendered; holds its layout, cells and what is the same for all blocks."""
+    """A slide ready to be rendered: its layout, its cells and what all blocks share."""
 
     def __init__(self, layout: Layout, cells: Cells, stain: Stain, light: Pixels, rng: np.random.Generator) -> None:
         self._layout, self._cells, self._stain, self._light = layout, cells, stain, light
@@ -121,7 +122,7 @@ class SlideRenderer:
         return _blurred(cv2.bitwise_and(hematoxylin, inside)), _blurred(cv2.bitwise_and(eosin, inside))
 
     def _masks(self, left: int, top: int, width: int, height: int) -> tuple[Bytes, Bytes]:
-        """Where cytoplasm of glands, nests and lymphocytes is, and what is open (lumens, vacuoles, vessels)."""
+        """Masks of the cytoplasm of glands, nests and lymphocytes, and of openings (lumens, vacuoles, vessels)."""
         crowded = self._layout.grid.enlarged(self._crowded, left, top, width, height)
         body = np.asarray(cv2.threshold(crowded, 128, 255, cv2.THRESH_BINARY)[1], dtype=np.uint8)
         clear = np.zeros((height, width), dtype=np.uint8)

@@ -10,7 +10,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from asmil.slides.synthetic.noise import Bytes, smooth_field
+from asmil.arrays import Bytes
+from asmil.slides.synthetic.noise import smooth_field
 
 SPRITES_OF_KIND = 240
 """Shapes of a kind; they are ordered by the angle of their long axis, 0 to 180 degrees."""

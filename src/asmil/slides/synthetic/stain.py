@@ -2,7 +2,7 @@
 
     intensity = white * exp(-(h * H + e * E)),    h, e: directions in RGB optical density
 
-The two factors are tables of 256 colors, so a slide costs two lookups and a product a pixel.
+The two factors are tables of 256 colors, so rendering takes two lookups and one product per pixel.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from asmil.arrays import Bytes
 from asmil.slides.image import Pixels
-from asmil.slides.synthetic.noise import Bytes
 from asmil.slides.synthetic.plan import SlidePlan, Stream
 from asmil.synthetic_plan import generator
 
@@ -40,7 +40,7 @@ class Stain:
 
 
 def draw_stain(seed: int, plan: SlidePlan) -> Stain:
-    """The stain of a slide: its site's, and a little of its own."""
+    """The stain of a slide: that of its site with a small variation."""
     site = generator(seed, Stream.SITE, plan.site)
     own = generator(seed, Stream.STAIN, plan.index)
     directions = [

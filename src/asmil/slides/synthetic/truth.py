@@ -1,4 +1,4 @@
-"""What is true of a synthetic slide: the outlines of its tumor, and areas."""
+"""Ground truth of a synthetic slide: the outlines of its tumor, and areas."""
 
 from __future__ import annotations
 

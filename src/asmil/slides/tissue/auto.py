@@ -1,6 +1,6 @@
 """Tissue without tuning: one set of settings for every slide, scanner and magnification.
 
-1. The slide at `mpp` microns a pixel, so that 20x and 40x scans give the same tissue.
+1. The slide at `mpp` microns per pixel, so that 20x and 40x scans give the same tissue.
 2. The distance from gray of every pixel once the glass is white (`signal`).
 3. Otsu's threshold on its logarithm, between bounds (`stain_threshold`).
 4. Pen marks (`pen`), dark frames and cover slip lines are removed from the mask.
@@ -44,7 +44,7 @@ MUCH_PEN = 0.3
 
 @dataclass(frozen=True)
 class TissueMask:
-    """What was found on an overview.
+    """The tissue found on an overview.
 
     largest_um2: of the pieces, those too small to keep included
     pen_share: pen marks as a share of all that is stained, tissue or ink
@@ -97,7 +97,7 @@ def tissue_mask(pixels: Pixels, scale: Scale, config: TissueConfig) -> TissueMas
     left_out = np.zeros_like(stained)
     if config.edges:
         left_out |= dark_frame(white, scale)
-        white[left_out] = 255  # a black frame is no ink
+        white[left_out] = 255  # a black frame is not ink
         left_out |= straight_lines(stained & ~left_out, scale)
     pen_share = 0.0
     if config.pen:
@@ -133,7 +133,7 @@ def _notes(found: TissueMask, scaled: bool) -> tuple[str, ...]:
         notes.append(f"tissue nearly everywhere ({share:.1%})")
     if found.pen_share > 0:
         advice = "; for a blue or green stain set tissue.pen=false" if found.pen_share > MUCH_PEN else ""
-        notes.append(f"pen marks left out ({found.pen_share:.1%} of what is stained{advice})")
+        notes.append(f"pen marks left out ({found.pen_share:.1%} of the stain{advice})")
     return tuple(notes)
 
 
@@ -206,10 +206,10 @@ RIM_UM = 40.0
 
 
 def dark_frame(pixels: Pixels, scale: Scale) -> Mask:
-    """Dark, colorless areas that reach the border of the scan, with a rim: frames, and what was never scanned."""
+    """Dark, colorless areas that reach the border of the scan, with a rim: frames, and areas that were not scanned."""
     brightness = brightest(pixels)
     dark = (brightness < FRAME_BRIGHTNESS) & (chroma(pixels) <= FRAME_CHROMA + FRAME_CHROMA_SHARE * brightness)
-    # Thin dark seams between dense tissue and glass are no frame.
+    # Thin dark seams between dense tissue and glass are not a frame.
     wide = cv2.morphologyEx(dark.astype(np.uint8), cv2.MORPH_OPEN, scale.disk(RIM_UM))
     if not wide.any():
         return np.zeros_like(dark)
@@ -223,7 +223,7 @@ def straight_lines(mask: Mask, scale: Scale) -> Mask:
     """Parts of a mask that are straight, thinner than LINE_WIDTH_UM and a good part of the slide long."""
     binary = mask.astype(np.uint8)
     side = scale.px(LINE_WIDTH_UM)
-    # A border of nothing: whatever is cut off by the end of the scan must not count as thick.
+    # An empty border: parts cut off by the edge of the scan must not count as thick.
     padded = cv2.copyMakeBorder(binary, side, side, side, side, cv2.BORDER_CONSTANT, value=0)
     thick = cv2.morphologyEx(padded, cv2.MORPH_OPEN, np.ones((side, side), np.uint8))[side:-side, side:-side]
     contours, _ = cv2.findContours((mask & (thick == 0)).astype(np.uint8), cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)
@@ -254,7 +254,7 @@ def largest_piece(mask: Mask) -> int:
 
 
 def fill_small(mask: Mask, min_px: float) -> Mask:
-    """The mask with holes of fewer than `min_px` pixels filled; a bay that is open to the border is no hole."""
+    """The mask with holes of fewer than `min_px` pixels filled; a bay that is open to the border is not a hole."""
     _, labels, stats, _ = cv2.connectedComponentsWithStats((~mask).astype(np.uint8), connectivity=4)
     fill = stats[:, cv2.CC_STAT_AREA] < min_px
     fill[np.unique(np.concatenate([labels[0], labels[-1], labels[:, 0], labels[:, -1]]))] = False
@@ -263,10 +263,9 @@ def fill_small(mask: Mask, min_px: float) -> Mask:
 
 
 def mask_regions(mask: Mask, downsample: tuple[float, float]) -> tuple[Region, ...]:
-    """The pieces of a mask with their holes, in level-0 pixels; an island in a hole is a piece of its own.
+    """The pieces of a mask with their holes, in level-0 pixels; an island in a hole is a separate piece.
 
-    Outlines run through the centers of the outermost pixels, and straight where they leave these by at most half a
-    pixel.
+    Outlines run through the centers of the outermost pixels, simplified by at most half a pixel.
     """
     scale = np.asarray(downsample)
 

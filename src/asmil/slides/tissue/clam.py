@@ -19,12 +19,12 @@ from asmil.slides.tissue.regions import Region, Tissue
 from asmil.slides.tissue.saturation import Saturation, read_saturation, saturation
 
 REFERENCE_PX = 512
-"""The side of the square in which areas are told, level-0 pixels."""
+"""The side of the square that is the unit of areas, in level-0 pixels."""
 
 
 @dataclass(frozen=True)
 class ClamParameters:
-    """What decides CLAM's search for tissue; the meaning of each is told by `ClamConfig`."""
+    """The parameters of CLAM's tissue detection, see `ClamConfig`."""
 
     sthresh: int
     mthresh: int
@@ -57,7 +57,7 @@ def resolve_clam(config: ClamConfig) -> ClamParameters:
 
 SEARCH_DOWNSAMPLE = 64
 MOST_PIXELS = 10**8
-"""CLAM gives a slide up whose level has more."""
+"""CLAM skips a slide whose level has more."""
 SUSPICIOUS_SHARE = 0.98
 DEFAULT = ClamConfig()
 
@@ -83,7 +83,7 @@ def clam_tissue(image: SlideImage, config: ClamConfig = DEFAULT) -> Tissue:
 def read_for_search(
     image: SlideImage, level: int | None = None
 ) -> tuple[Saturation, tuple[float, float], tuple[str, ...]]:
-    """The saturation to be searched, its downsample, and a note where CLAM would have given the slide up."""
+    """The saturation to be searched, its downsample, and a note if CLAM would have skipped the slide."""
     if level is not None and level >= len(image.level_sizes):
         raise AsmilError(
             f"slide {image.name}: tissue.clam.level is {level}, but its levels are 0 to {len(image.level_sizes) - 1}; "

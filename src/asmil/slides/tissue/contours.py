@@ -14,7 +14,7 @@ from asmil.slides.tissue.regions import Mask, Polygon, Region
 def trace_regions(mask: NDArray[np.uint8]) -> list[Region]:
     """Every piece of tissue (8-connected) with its holes, in OpenCV's order, through the centers of boundary pixels.
 
-    An island inside a hole is a piece of its own. Points are pixels of the mask.
+    An island inside a hole is a separate piece. Points are pixels of the mask.
     """
     contours, hierarchy = cv2.findContours(mask, cv2.RETR_CCOMP, cv2.CHAIN_APPROX_NONE)
     if hierarchy is None:

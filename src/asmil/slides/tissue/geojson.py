@@ -1,4 +1,4 @@
-"""Tissue as GeoJSON, which QuPath opens: one annotation a piece, with its holes, in level-0 pixels."""
+"""Tissue as GeoJSON, which QuPath opens: one annotation per piece, with its holes, in level-0 pixels."""
 
 from __future__ import annotations
 
@@ -36,15 +36,20 @@ def tissue_geojson(tissue: Tissue) -> dict[str, Any]:
 def region_shape(region: Region) -> Polygon | MultiPolygon | None:
     """The shape of a piece; None where its outline has no area.
 
-    Outlines of masks may touch themselves, which is no valid polygon: such a piece becomes several polygons.
+    Outlines of masks may touch themselves, which is not a valid polygon: such a piece becomes several polygons.
     """
     if len(region.outline) < SMALLEST_RING:
         return None
-    shape = make_valid(Polygon(region.outline, [hole for hole in region.holes if len(hole) >= SMALLEST_RING]))
-    parts = [part for part in _polygons(shape) if part.area > 0]
+    parts = polygons_of(Polygon(region.outline, [hole for hole in region.holes if len(hole) >= SMALLEST_RING]))
     if not parts:
         return None
     return parts[0] if len(parts) == 1 else MultiPolygon(parts)
+
+
+def polygons_of(shape: BaseGeometry) -> list[Polygon]:
+    """The parts of a shape that have an area, with outlines that do not cross themselves."""
+    valid = shape if shape.is_valid else make_valid(shape)
+    return [part for part in _polygons(valid) if part.area > 0]
 
 
 def _polygons(shape: BaseGeometry) -> Iterator[Polygon]:

@@ -1,4 +1,4 @@
-"""Pen marks on the glass, told from tissue by the light they take.
+"""Pen marks on the glass, distinguished from tissue by the light they absorb.
 
 In optical densities OD = -log10(I / white), channel by channel:
 

@@ -26,8 +26,8 @@ class Tissue:
 
     mask: rows x columns, tissue without its holes
     downsample: level-0 pixels of a mask pixel, (x, y)
-    threshold: of the saturation (or whatever was thresholded), for the record
-    notes: what a user should look at, in words; empty when all is well
+    threshold: of the saturation (or of the signal), for the record
+    notes: what the user should check; empty if there is nothing
     """
 
     regions: tuple[Region, ...]

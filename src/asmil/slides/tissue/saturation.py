@@ -20,7 +20,7 @@ def saturation(pixels: Pixels) -> Saturation:
 
 
 def read_saturation(image: SlideImage, level: int) -> Saturation:
-    """The saturation of a whole level; what is transparent counts as black.
+    """The saturation of a whole level; transparent pixels count as black.
 
     Level 0 is read in strips, since only there a strip begins exactly at a pixel.
     """

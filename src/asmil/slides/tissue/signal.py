@@ -1,4 +1,4 @@
-"""How much a pixel is stained: what is thresholded to find the tissue.
+"""How much a pixel is stained: the signal that is thresholded to find tissue.
 
 The glass is brought to white, channel by channel, and the signal is the distance from gray, 0 to 255:
 
@@ -79,7 +79,7 @@ def glass_color(pixels: Pixels) -> NDArray[np.float64]:
 
 
 def to_white(pixels: Pixels, glass: NDArray[np.float64]) -> Pixels:
-    """Pixels with the color of the glass turned to white; what is brighter than glass becomes white too."""
+    """Pixels with the color of the glass turned to white; pixels brighter than glass become white too."""
     ramp = np.arange(256, dtype=np.float64)
     table = np.stack([np.minimum(np.rint(ramp * 255 / channel), 255) for channel in glass], axis=1)
     return np.asarray(cv2.LUT(pixels, table.astype(np.uint8)[None]), dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""For which settings, tasks and machines the fused executor stands in for the plain one; light, imports no Triton."""
+"""For which settings, tasks and machines the fused executor replaces the plain one; imports no Triton."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STEP_OF_WIDTHS = 16
 
 
 def machine_reason(device: torch.device) -> str | None:
-    """Why this machine trains without fused kernels, or None where it has all that they need."""
+    """Why this machine trains without fused kernels, or None if it has all that they need."""
     if device.type != "cuda":
         return f"the device is {device.type}, not a CUDA GPU"
     if importlib.util.find_spec("triton") is None:

@@ -31,7 +31,7 @@ class Dropped:
 
 
 def rounded(tiles: int) -> int:
-    """The rows of a buffer for bags of up to so many tiles: a whole number of blocks."""
+    """The rows of a buffer for bags of up to this many tiles: a whole number of blocks."""
     return -(-tiles // SCORE_ROWS) * SCORE_ROWS
 
 

@@ -149,7 +149,7 @@ class MemberEvaluator:
         return said
 
     def _passes(self, numbers: list[int]) -> Iterator[tuple[int, Forward]]:
-        """The forward passes of the bags, so many at a time; slots that are left over repeat the shortest."""
+        """The forward passes of the bags, a fixed number at a time; unused slots repeat the shortest."""
         forward, sizes = self.members.forward, self.members.bags.sizes
         self.members.weights.fold()
         forward.member.fill_(self.member)

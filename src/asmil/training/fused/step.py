@@ -43,7 +43,7 @@ class StepSettings:
 
 
 def bytes_a_member(sizes: Sizes, longest: int) -> int:
-    """About the memory that one member needs for bags of so many tiles, with half-precision features."""
+    """About the memory that one member needs for bags of this many tiles, with half-precision features."""
     inner, rows = sizes.inner, sizes.rows
     tiles = longest * (6 * inner + 8 * rows)
     parts = 4 * (POOL_PARTS + TILE_PARTS) * rows * inner + 4 * STEM_PARTS * inner * sizes.features

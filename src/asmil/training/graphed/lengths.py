@@ -7,7 +7,7 @@ PER_OCTAVE = 8
 
 
 def padded_length(tiles: int, fewest: int) -> int:
-    """The rows of a bag of so many tiles: at most an eighth more; a bag below `fewest` tiles is not padded."""
+    """The padded rows of a bag of this many tiles: at most an eighth more; a bag below `fewest` tiles is not padded."""
     if tiles < fewest:
         return tiles
     step = max(SMALLEST_STEP, (1 << (tiles.bit_length() - 1)) // PER_OCTAVE)

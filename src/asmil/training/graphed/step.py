@@ -8,7 +8,8 @@ the same kernels whatever bag it is for, and a resumed training has the bits of 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -16,6 +17,8 @@ from torch import Tensor
 
 from asmil.cohort.bag import Bag
 from asmil.models.blocks.known_labels import labels_known
+from asmil.training.config import TrainingConfig
+from asmil.training.gradients import Parts
 from asmil.training.graphed.lengths import padded_length
 from asmil.training.labeled_bags import LabeledBags
 from asmil.training.loop import Trainer
@@ -53,30 +56,42 @@ class Steps:
         pool.set_targets(self.numbers.tolist(), train.targets)
         device, settings, count = trainer.device, trainer.settings, len(train.bags)
         self.labels = train.targets.tolist()
-        self.order = torch.zeros(count, dtype=torch.int64, device=device)
-        self.position = torch.zeros(1, dtype=torch.int64, device=device)
-        self.step = torch.full((1,), trainer.progress.step, dtype=torch.int64, device=device)
-        per_epoch = -(-count // settings.batch)
-        total = per_epoch * trainer.epochs
-        factors = [lr_factor(step, total, per_epoch, settings) for step in range(total)]
-        self.factors = torch.tensor(factors, dtype=torch.float32, device=device)
-        self.losses = torch.zeros(count, 0, dtype=torch.float64, device=device)
+        # the bags in the order of the epoch: first row of the pool, number of tiles, class
+        self.order = torch.zeros(count, 3, dtype=torch.int64, device=device)
+        self.counters = torch.tensor([0, trainer.progress.step], device=device)
+        self.position, self.step = self.counters[:1], self.counters[1:]
+        self.losses = torch.zeros(count, 0, device=device)
+        self.gradients = trainer.gradients
+        if settings.precision == "auto" and settings.batch == 1:
+            # short kernels, whose number decides: converting to bf16 takes longer than it saves
+            self.gradients = replace(trainer.gradients, autocast=False)
+        self._row = torch.arange(padded_length(max(pool.sizes), 1), device=device)
+        self._places = torch.arange(settings.batch, device=device)
+        self._ends = {
+            size: torch.tensor([size, 1], device=device) for size in {settings.batch, *_rest(count, settings)}
+        }
         self._graphs: dict[Shape, torch.cuda.CUDAGraph] = {}
         self._is_warm = False
         if device.type == "cuda":
             self._memory = torch.cuda.graph_pool_handle()
             self._side = torch.cuda.Stream(device)
+        groups = trainer.optimizer.param_groups
+        per_epoch = -(-count // settings.batch)
+        total = per_epoch * trainer.epochs
+        factors = torch.tensor([lr_factor(step, total, per_epoch, settings) for step in range(total)])
+        base = torch.tensor([float(group["base_lr"]) for group in groups])
+        self._rates = (factors.unsqueeze(1) * base).to(device, torch.float32)
+        self._rate = self._rates[:1].clone()
         _fill_state(trainer.optimizer)
-        for group in trainer.optimizer.param_groups:
-            group["lr"] = torch.tensor(float(group["base_lr"]), dtype=torch.float32, device=device)
+        for number, group in enumerate(groups):
+            group["lr"] = self._rate[0, number]
 
     def run_epoch(self, order: list[int]) -> Tensor:
         """The steps of an epoch over the training bags in this order; the parts of their losses, one row per bag."""
         batch = self.trainer.settings.batch
         numbers = self.numbers[order]
         sizes = [self.pool.sizes[number] for number in numbers.tolist()]
-        self.order.copy_(numbers)
-        self.position.zero_()
+        self.begin_epoch(numbers)
         for first in range(0, len(order), batch):
             together = slice(first, min(first + batch, len(order)))
             shape = self._shape(sizes[together], [self.labels[i] for i in order[together]])
@@ -87,6 +102,13 @@ class Steps:
             else:
                 self._graph(shape).replay()
         return self.losses
+
+    def begin_epoch(self, numbers: Tensor) -> None:
+        """Set the bags of the next steps, by their numbers in the pool."""
+        pool, wanted = self.pool, numbers.to(self.order.device)
+        bags = torch.stack([column[wanted].long() for column in (pool.offsets, pool.lengths, pool.targets)], dim=1)
+        self.order[: len(bags)] = bags
+        self.position.zero_()
 
     def _shape(self, sizes: list[int], labels: list[int]) -> Shape | None:
         """The step for these bags; None where a bag of a batch is too short to be padded."""
@@ -100,14 +122,13 @@ class Steps:
 
     def _take(self, shape: Shape) -> None:
         """One step for bags of a shape."""
-        places = self.position + torch.arange(shape.bags, device=self.order.device)
-        numbers = self.order[places]
-        lengths = self.pool.lengths[numbers].long().unsqueeze(1)
-        row = torch.arange(shape.rows, device=self.order.device)
-        rows = self.pool.offsets[numbers].unsqueeze(1) + torch.minimum(row, lengths - 1)
-        features, mask = self.pool.features[rows], row < lengths
-        targets = self.pool.targets[numbers].long()
-        gradients = self.trainer.gradients
+        places = self.position if shape.bags == 1 else self.position + self._places[: shape.bags]
+        first, lengths, targets = self.order.index_select(0, places).split(1, dim=1)
+        row, pool = self._row[: shape.rows], self.pool.features
+        # padding is what follows in the pool: any numbers do, as long as they are finite
+        rows = (first + row).flatten().clamp_(max=len(pool) - 1)
+        features = pool.index_select(0, rows).unflatten(0, (shape.bags, shape.rows))
+        mask, targets, gradients = row < lengths, targets.flatten(), self.gradients
         self._begin()
         with nullcontext() if shape.labels is None else labels_known(shape.labels):
             if shape.bags == 1:
@@ -115,7 +136,7 @@ class Steps:
                 _, parts = gradients.of_one(bag, targets, 1)
             else:
                 _, parts = gradients.of_padded(features, mask, targets)
-        self._end(places, torch.stack([value.detach().double() for value in parts.values()]), list(parts))
+        self._end(places, _stacked(parts), list(parts))
 
     def _one_by_one(self, numbers: list[int]) -> None:
         """One step for bags that cannot be padded together."""
@@ -124,15 +145,14 @@ class Steps:
         for number in numbers:
             bag = self.pool.bag(number)
             target = self.pool.targets[number : number + 1].long()
-            _, parts = self.trainer.gradients.of_one(bag, target, len(numbers))
-            noted.append(torch.stack([value.detach().double() for value in parts.values()]))
-        places = self.position + torch.arange(len(numbers), device=self.order.device)
+            _, parts = self.gradients.of_one(bag, target, len(numbers))
+            noted.append(_stacked(parts))
+        places = self.position + self._places[: len(numbers)]
         self._end(places, torch.stack(noted), list(parts))
 
     def _begin(self) -> None:
         optimizer = self.trainer.optimizer
-        for group in optimizer.param_groups:
-            group["lr"].copy_((self.factors[self.step] * group["base_lr"]).squeeze(0))
+        torch.index_select(self._rates, 0, self.step, out=self._rate)
         optimizer.zero_grad(set_to_none=True)
 
     def _end(self, places: Tensor, values: Tensor, names: list[str]) -> None:
@@ -145,8 +165,7 @@ class Steps:
             trainer.progress.part_names = names
             self.losses = self.losses.new_zeros(len(self.losses), len(names))
         self.losses.index_copy_(0, places, values.expand(len(places), -1))
-        self.position += len(places)
-        self.step += 1
+        self.counters += self._ends[len(places)]
 
     # Recording
 
@@ -163,7 +182,7 @@ class Steps:
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self.trainer.generator)
         torch.cuda.synchronize()
-        with _capturable(self.trainer.optimizer), torch.cuda.stream(self._side):
+        with _capturable(self.trainer.optimizer), torch.cuda.stream(self._side), self._precise():
             # other threads may use the GPU meanwhile: they read features
             graph.capture_begin(pool=self._memory, capture_error_mode="thread_local")
             try:
@@ -179,21 +198,44 @@ class Steps:
         state = trainer.generator.get_state()
         with _unchanged(self._tensors()):
             self._side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self._side):
+            with torch.cuda.stream(self._side), self._precise():
                 for _ in range(WARM_UPS):
                     self._take(shape)
-                    self.position -= shape.bags
-                    self.step -= 1
+                    self.counters -= self._ends[shape.bags]
             torch.cuda.current_stream().wait_stream(self._side)
         trainer.generator.set_state(state)
         trainer.optimizer.zero_grad(set_to_none=True)
+
+    def _precise(self) -> AbstractContextManager[None]:
+        """How products are rounded: exactly as float32 where that was asked for."""
+        return nullcontext() if self.trainer.settings.precision == "fp32" else _fast_products()
 
     def _tensors(self) -> list[Tensor]:
         """All that a step changes."""
         trainer = self.trainer
         stabilizing = [tensor for one in trainer.stabilizers.values() for tensor in (*one.parameters(), *one.buffers())]
         moments = [value for state in trainer.optimizer.state.values() for value in state.values()]
-        return [*trainer.model.parameters(), *trainer.model.buffers(), *stabilizing, *moments, self.position, self.step]
+        return [*trainer.model.parameters(), *trainer.model.buffers(), *stabilizing, *moments, self.counters]
+
+
+def _rest(bags: int, settings: TrainingConfig) -> tuple[int, ...]:
+    """The size of the last batch of an epoch, if it is smaller than the others."""
+    return (bags % settings.batch,) if bags % settings.batch else ()
+
+
+def _stacked(parts: Parts) -> Tensor:
+    return torch.stack([value.detach().float() for value in parts.values()])
+
+
+@contextmanager
+def _fast_products() -> Iterator[None]:
+    """A block in which products of float32 matrices are rounded to TF32, finer than bf16."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def _fill_state(optimizer: torch.optim.Optimizer) -> None:

@@ -42,7 +42,7 @@ def _run_epoch(trainer: Trainer, steps: Steps, train: LabeledBags) -> None:
     progress, started = trainer.progress, time.monotonic()
     trainer.model.train()
     order = trainer.epoch_order(train)
-    trainer.losses = steps.run_epoch(order).clone()
+    trainer.losses = steps.run_epoch(order).double()
     if trainer.device.type == "cuda":
         torch.cuda.synchronize()
     progress.position = len(order)

@@ -59,7 +59,7 @@ def plain_bag(features: Tensor) -> Bag:
 
 
 def _tensors(output: Output) -> dict[str, Any]:
-    """What an output holds, without what it does not hold and without gradients."""
+    """The tensors of an output, without None and without gradients."""
     held = {field.name: getattr(output, field.name) for field in fields(Output) if field.name != "extras"}
     found: dict[str, Any] = {name: value.detach() for name, value in held.items() if isinstance(value, torch.Tensor)}
     return found | {"extras": {name: value.detach() for name, value in output.extras.items()}}

@@ -2,7 +2,7 @@
 
 It derives the batched form of an operation from the operations it is made of, and cannot do so where a backward pass
 was written by hand (for large bags, which these trainings do not have), nor for the fused attention of the CPU. Within
-`plain_forms()` such operations are what their documentation says they equal.
+`plain_forms()` such operations are replaced by the equivalent in their documentation.
 """
 
 from __future__ import annotations
@@ -75,6 +75,6 @@ def plain_forms() -> Iterator[None]:
             setattr(owner, name, plain)
         undo.enter_context(sdpa_kernel(SDPBackend.MATH))
         undo.enter_context(warnings.catch_warnings())
-        # Of a few small operations torch makes a loop over the replicas, and says so.
+        # torch loops over the replicas for a few small operations, with a warning.
         warnings.filterwarnings("ignore", message="There is a performance drop because we have not yet implemented")
         yield

@@ -1,4 +1,4 @@
-"""A first step of every replica by itself, on copies: it shows what a model does that its code does not tell.
+"""A first step of every replica alone, on copies, to find out what the model does.
 
 Which parameters the loss reaches, whether the first bag sets a model up (PSMIL's prototypes), and what the loss of that
 bag has to be when all replicas run at once.
@@ -19,7 +19,7 @@ from asmil.training.loop import Trainer
 
 
 class NotSideBySide(Exception):
-    """These trainings cannot run side by side; the message says why."""
+    """These trainings cannot run side by side; the message explains why."""
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ def refuse_settings(trainer: Trainer) -> None:
         "data.max_tiles draws tiles": trainer.config.data.max_tiles is not None,
         "stabilizers.temporal remembers every bag": "temporal" in trainer.stabilizers,
     }
-    for obstacle, stands in obstacles.items():
-        if stands:
+    for obstacle, is_there in obstacles.items():
+        if is_there:
             raise NotSideBySide(obstacle)
 
 
@@ -77,7 +77,7 @@ def rehearse(trainers: Sequence[Trainer], first_bags: Sequence[Tensor], first_ta
 
 
 def _reached(form: BagLoss, features: Tensor, n_classes: int) -> frozenset[str]:
-    """The parameters that get a gradient; an optimizer leaves out the others, even their decay."""
+    """The parameters that get a gradient; an optimizer skips the others, including their decay."""
     reached = []
     for number in range(n_classes):
         form.zero_grad(set_to_none=True)

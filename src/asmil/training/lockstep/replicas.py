@@ -1,4 +1,4 @@
-"""What is trained side by side: replicas of one training on the same bags, and the order that they share."""
+"""Replicas of one training on the same bags, trained side by side in a common order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Replica:
 
     train: indices of its training bags
     center, scale: D each; it sees the features `(x - center) / scale` (an infinite scale makes a column 0)
-    seed: of its first weights and of all randomness of its own
+    seed: of its initial weights and its random numbers
     """
 
     train: npt.NDArray[np.int64]

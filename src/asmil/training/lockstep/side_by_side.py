@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from asmil.errors import AsmilError
-from asmil.models.blocks.randomness import FEW, RandomModule
+from asmil.models.blocks.randomness import FEW, RandomModule, batched_draws
 from asmil.training.lockstep.bag_loss import AfterStep, plain_bag
 from asmil.training.lockstep.plain_forms import plain_forms
 from asmil.training.lockstep.rehearsal import NotSideBySide, refuse_settings, rehearse
@@ -32,7 +32,7 @@ VALUES_AT_ONCE = 1 << 22
 
 
 class SideBySide:
-    """R trainings in step; raises `NotSideBySide` where that is not possible."""
+    """R trainings in lockstep; raises `NotSideBySide` if that is not possible."""
 
     def __init__(self, trainers: Sequence[Trainer], bags: SharedBags, replicas: Sequence[Replica]) -> None:
         refuse_settings(trainers[0])
@@ -153,7 +153,7 @@ class SideBySide:
 
     @torch.no_grad()
     def _predict(self) -> npt.NDArray[np.float64]:
-        """R x B x K: what every replica says of every bag."""
+        """R x B x K: the probabilities of every replica for every bag."""
         self.form.eval()
         tensors = {
             name.removeprefix("model."): value
@@ -206,9 +206,9 @@ class SideBySide:
 
 
 class StackedDraws:
-    """Stands in for the random parts of a model that runs under `torch.vmap`.
+    """Replaces the random modules of a model that runs under `torch.vmap`; every replica draws from its own generator.
 
-    A replica that has no part in a step draws nothing, so its generator stays where it is.
+    A replica that takes no part in a step draws nothing, so its generator does not advance.
 
     active: which replicas take part in the step
     place: within the vmapped function, the replica's number
@@ -227,7 +227,7 @@ class StackedDraws:
                 object.__setattr__(part, "drop", partial(self._drop, part))
 
     def rewound(self) -> Callable[[], None]:
-        """A function that sets all generators back to where they are now."""
+        """A function that restores the current state of all generators."""
         states = [_generator(source).get_state() for source in self._sources]
 
         def rewind() -> None:
@@ -241,12 +241,13 @@ class StackedDraws:
 
     def _drop(self, part: RandomModule, x: Tensor, p: float) -> Tensor:
         if x.device.type != "cpu" or x.numel() < FEW:
-            return RandomModule.drop(part, x, p)  # by `_uniform`
+            with batched_draws():
+                return RandomModule.drop(part, x, p)  # by `_uniform`
         ones = torch.ones(x.shape, dtype=x.dtype)
         return x * self._stacked(lambda source: source.drop(ones, p))
 
     def _stacked(self, draw: Callable[[RandomModule], Tensor]) -> Tensor:
-        """What `draw` gives for the replica at hand."""
+        """The result of `draw` for the current replica."""
         drawn = {replica: draw(self._sources[replica]) for replica in self.active}
         unused = torch.zeros_like(drawn[self.active[0]])
         return torch.stack([drawn.get(replica, unused) for replica in range(len(self._sources))])[self.place]

@@ -1,4 +1,4 @@
-"""From settings, bags and replicas to probabilities: side by side where that is possible, else one at a time."""
+"""From settings, bags and replicas to probabilities: side by side if possible, else one at a time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def train_side_by_side(
     order_seed: int,
     every_epoch: bool,
 ) -> npt.NDArray[np.float64]:
-    """What all replicas say of all bags: E x R x B x K probabilities, E the epochs, or 1: after the last only."""
+    """Probabilities of all replicas for all bags, E x R x B x K; E the epochs, or 1 for the last epoch only."""
     shared = share_bags(bags, targets, n_classes, order_seed)
     refuse_misfits(replicas, shared)
     trainers = build_trainers(config, shared, replicas)
@@ -52,7 +52,7 @@ def obstacle(
     n_classes: int,
     replicas: Sequence[Replica],
 ) -> str | None:
-    """Why `train_side_by_side` trains these replicas one at a time, in a few words; None where it does not."""
+    """Why `train_side_by_side` trains these replicas one at a time, as a phrase; None if they train side by side."""
     shared = share_bags(bags, targets, n_classes, order_seed=0)
     refuse_misfits(replicas, shared)
     try:
@@ -64,7 +64,7 @@ def obstacle(
 
 def build_trainers(config: RunConfig, bags: SharedBags, replicas: Sequence[Replica]) -> list[Trainer]:
     """One training a replica, with its first weights, its optimizer and its own generator."""
-    # All bags are predicted after every epoch, so whoever reads that chooses the epoch.
+    # All bags are predicted after every epoch, so the epoch is chosen by the caller.
     settings = config.training.model_copy(update={"select": "last", "early_stopping": None, "precision": "fp32"})
     config = config.model_copy(update={"training": settings})
     device = choose_device(settings.device)
@@ -88,7 +88,7 @@ def train_one_at_a_time(
 
 
 def _train(trainer: Trainer, replica: Replica, bags: SharedBags, every_epoch: bool) -> npt.NDArray[np.float64]:
-    """E x B x K: what the replica says of all bags, after every epoch of its last stage or at the end."""
+    """E x B x K: probabilities of the replica for all bags, after every epoch of its last stage or at the end."""
     center, scale = (torch.as_tensor(values, dtype=torch.float32) for values in (replica.center, replica.scale))
     seen = [
         trainer.stages[-1].model.prepare(Bag(scaled(features, center, scale), id=f"bag {number}"))

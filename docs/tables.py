@@ -1,0 +1,158 @@
+"""Writes the tables of settings in the documentation from the code.
+
+    python docs/tables.py            rewrite the tables that are out of date
+    python docs/tables.py --check    list them, and exit with 1 if there are any
+
+A table stands between `<!-- settings: NAME -->` and `<!-- end -->`. NAME is a module of `asmil.models` (the `model`
+section of its methods) or a section of `asmil.training.config.RunConfig`.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+DOCS = Path(__file__).parent
+NUMBERS = ("whole number", "number")
+BOUNDS = {Ge: "ge", Gt: "gt", Le: "le", Lt: "lt"}
+TABLE = re.compile(r"(<!-- settings: ([\w.]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def main(arguments: list[str]) -> int:
+    """Rewrite or check all pages; the exit code."""
+    stale = [path for path in sorted(DOCS.rglob("*.md")) if current(path.read_text()) != path.read_text()]
+    for path in stale:
+        print(f"{path}: {'out of date; run python docs/tables.py' if '--check' in arguments else 'rewritten'}")
+        if "--check" not in arguments:
+            path.write_text(current(path.read_text()))
+    return int(bool(stale) and "--check" in arguments)
+
+
+def current(page: str) -> str:
+    """The page with all its tables as the code has them now."""
+    return TABLE.sub(lambda found: f"{found[1]}{table_of(found[2])}{found[3]}", page)
+
+
+def table_of(name: str) -> str:
+    """The table of a module of `asmil.models`, or of a section of the settings of a run."""
+    section = section_of(name)
+    if section is None:
+        return markdown(("key", "default", "meaning"), model_rows(name))
+    fields = [(key, field) for key, field in section.model_fields.items() if not is_section(field.annotation)]
+    rows4 = [(key, default_of(field), values_of(field), meaning_of(key, field)) for key, field in fields]
+    return markdown(("key", "default", "values", "meaning"), rows4)
+
+
+def section_of(name: str) -> type[BaseModel] | None:
+    """The settings under a dotted name such as `training` or `stabilizers.temporal`; None for a module of methods."""
+    from asmil.training.config import RunConfig
+
+    kind: Any = RunConfig
+    for part in [] if name == "run" else name.split("."):
+        if part not in kind.model_fields:
+            return None
+        kind = kind.model_fields[part].annotation
+    return kind if is_section(kind) else None
+
+
+def model_rows(module: str) -> list[tuple[str, ...]]:
+    """The `model` section of all methods in a module; where methods differ, the row names its method."""
+    from asmil.models import methods
+
+    rows: dict[tuple[str, ...], list[str]] = {}
+    found = [method for method in methods().values() if method.model.__module__ == f"asmil.models.{module}"]
+    if not found:
+        raise SystemExit(
+            f"the documentation asks for the settings of {module}, which is neither a method nor a section"
+        )
+    for method in found:
+        for key, field in method.model.config_type.model_fields.items():
+            rows.setdefault((key, default_of(field), meaning_of(key, field)), []).append(method.name)
+    common = len(found)
+    return [
+        (key, default, meaning if len(names) == common else f"{meaning} ({', '.join(names)})")
+        for (key, default, meaning), names in rows.items()
+    ]
+
+
+def is_section(kind: Any) -> bool:
+    """Whether a type is a group of settings."""
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
+
+
+def meaning_of(key: str, field: FieldInfo) -> str:
+    """What a setting means; every one must say."""
+    if not field.description:
+        raise SystemExit(f"the setting {key} has no description; add one to its Field")
+    return field.description
+
+
+def default_of(field: FieldInfo) -> str:
+    """The default as it is written in YAML."""
+    if field.is_required():
+        return "required"
+    value = field.get_default(call_default_factory=True)
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(str, value))}]"
+    return str(value)
+
+
+def values_of(field: FieldInfo) -> str:
+    """Allowed values: the choices, and the kind or the bounds of numbers."""
+    limits = bounds(field.metadata)
+    named = [name for name in kinds(field.annotation) if not (limits and name in NUMBERS)]
+    return ", ".join([*named, limits] if limits else named)
+
+
+def kinds(annotation: Any) -> Iterator[str]:
+    """A type in words, choices one by one."""
+    if get_origin(annotation) is Literal:
+        yield from map(str, get_args(annotation))
+    elif annotation is NoneType:
+        yield "null"
+    elif get_origin(annotation) in (list, tuple, dict) or not get_args(annotation):
+        names = {bool: "true, false", int: "whole number", float: "number", str: "text", dict: "mapping"}
+        yield names.get(get_origin(annotation) or annotation, "list")
+    else:
+        for part in get_args(annotation):
+            yield from kinds(part)
+
+
+def bounds(metadata: Iterable[Any]) -> str:
+    """The bounds of a number; empty if there are none."""
+    limits = {type(bound): getattr(bound, BOUNDS[type(bound)]) for bound in metadata if type(bound) in BOUNDS}
+    low = limits.get(Ge, limits.get(Gt))
+    high = limits.get(Le, limits.get(Lt))
+    if low is None and high is None:
+        return ""
+    if high is None:
+        return f"{low} or more" if Ge in limits else f"above {low}"
+    if low is None or Gt in limits:
+        return ", ".join(
+            [*([f"above {low}"] if low is not None else []), f"{'below' if Lt in limits else 'at most'} {high}"]
+        )
+    return f"{low} to {'below ' if Lt in limits else ''}{high}"
+
+
+def markdown(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    """A table; the first column is code."""
+    lines = [
+        head,
+        ("---",) * len(head),
+        *((f"`{key}`", *(cell.replace("|", "\\|") for cell in rest)) for key, *rest in rows),
+    ]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

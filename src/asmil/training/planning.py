@@ -1,0 +1,249 @@
+"""A training planned from the cohort: settings with the reason for each, warnings, and what it will cost here.
+
+The rules are simple and stated; whoever disagrees changes the file that `asmil plan` writes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import torch
+
+from asmil.cohort.bag import Bag
+from asmil.cohort.manifest import Cohort, Slide
+from asmil.cohort.source import FeatureInfo
+from asmil.cohort.splits import make_splits
+from asmil.cohort.table import label_names
+from asmil.config import merge, nested
+from asmil.memory import available_bytes
+from asmil.models.base import MILModel
+from asmil.tasks.base import TaskKind
+from asmil.training.config import RunConfig, resolve
+from asmil.training.setup import build_model, choose_device
+
+FEW_PATIENTS = 30
+"""In the smallest group: with 30, the 95 % interval (Wilson) of a sensitivity of 0.8 is 0.63 to 0.90."""
+MANY_PATIENTS = 1000
+IMBALANCE = 3.0
+FOLDS = 5
+SEEDS = 3
+LONG_BAG = 50_000
+SAMPLED_TILES = 20_000
+TRIAL_TILES = 4_000
+ANCHOR_COST = 1.4
+"""A step with the anchor beside one without (docs/anchor_cost.md), roughly."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One setting, by its dotted name, and why it has this value."""
+
+    key: str
+    value: Any
+    reason: str
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What the training costs on this machine, from a few steps that were measured here."""
+
+    seconds: float
+    memory_bytes: int
+    device: str
+    steps: int
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """Settings, warnings and costs of a training.
+
+    facts: what the cohort is, one line each
+    config: all settings that follow from the choices
+    """
+
+    facts: tuple[str, ...]
+    choices: tuple[Choice, ...]
+    warnings: tuple[str, ...]
+    config: RunConfig
+    estimate: Estimate
+
+
+def plan_training(cohort: Cohort, infos: Sequence[FeatureInfo], kind: TaskKind) -> TrainingPlan:
+    """Plan the training of a cohort whose files were looked at."""
+    groups = _patients_by_group(cohort, kind)
+    patients = len({slide.patient for slide in cohort.slides})
+    vectors = all(info.may_be_slide_vector for info in infos)
+    choices = tuple(_choices(cohort, infos, kind, groups, patients, vectors))
+    tree: dict[str, Any] = {}
+    for choice in choices:
+        if choice.key not in ("method", "preset"):
+            tree = merge(tree, nested(choice.key, choice.value))
+    chosen = {choice.key: choice.value for choice in choices}
+    config = resolve(chosen["method"], chosen["preset"], tree)
+    tiles = [info.n_tiles for info in infos]
+    facts = (
+        f"{len(cohort)} slides of {patients} patients"
+        + (f" ({', '.join(f'{name}: {len(found)} patients' for name, found in groups.items())})" if groups else ""),
+        f"{min(tiles):,} to {max(tiles):,} tiles per slide, median {median(tiles):,.0f}; {infos[0].width} features"
+        + (f", encoder {infos[0].encoder}" if infos[0].encoder else ""),
+        *_site_facts(cohort.slides),
+    )
+    warnings = tuple(_warnings(cohort, kind, groups, tiles))
+    return TrainingPlan(facts, choices, warnings, config, _estimate(config, cohort, infos, kind, len(groups)))
+
+
+def _choices(
+    cohort: Cohort,
+    infos: Sequence[FeatureInfo],
+    kind: TaskKind,
+    groups: dict[str, set[str]],
+    patients: int,
+    vectors: bool,
+) -> Iterator[Choice]:
+    if vectors:
+        yield Choice("method", "linear", "the files hold one vector per slide, so there are no tiles to weigh")
+        yield Choice("preset", "paper", "the common settings")
+    else:
+        yield Choice(
+            "method", "asmil", "attention held to an anchor; train mean_pooling too, as the floor to compare with"
+        )
+        yield Choice("preset", "recommended", "chosen by measurement (docs/asmil_settings.md); paper: as published")
+    yield Choice("task.kind", kind, "as asked for")
+    yield from _split_choices(cohort, groups, patients)
+    sizes = [len(found) for found in groups.values()]
+    if kind == "classification" and sizes and max(sizes) > IMBALANCE * min(sizes):
+        reason = f"the largest class has {max(sizes) / max(min(sizes), 1):.1f} times the patients of the smallest"
+        yield Choice("training.class_weights", "balanced", reason)
+    longest = max(info.n_tiles for info in infos)
+    if longest > LONG_BAG and not vectors:
+        reason = f"the longest slide has {longest:,} tiles; so many are drawn anew every epoch, prediction reads all"
+        yield Choice("data.max_tiles", SAMPLED_TILES, reason)
+
+
+def _split_choices(cohort: Cohort, groups: dict[str, set[str]], patients: int) -> Iterator[Choice]:
+    smallest = min((len(found) for found in groups.values()), default=patients)
+    if any(slide.split for slide in cohort.slides):
+        yield Choice("folds", 1, "the manifest has its own split")
+    elif any(slide.fold is not None for slide in cohort.slides):
+        yield Choice("folds", 1, "the manifest has its own folds, which are used")
+    elif patients > MANY_PATIENTS:
+        yield Choice(
+            "folds", 1, f"a quarter of {patients:,} patients is test set enough; folds would cost {FOLDS} times"
+        )
+    else:
+        folds = max(2, min(FOLDS, smallest))
+        yield Choice("folds", folds, f"every patient is tested once; {smallest} patients in the smallest group")
+    seeds = 1 if patients > MANY_PATIENTS else SEEDS
+    yield Choice(
+        "seeds", seeds, "small cohorts differ much from seed to seed" if seeds > 1 else "seeds differ little here"
+    )
+
+
+def _patients_by_group(cohort: Cohort, kind: TaskKind) -> dict[str, set[str]]:
+    """The patients of each class, label, or outcome of follow-up; values have no groups."""
+    groups: dict[str, set[str]] = defaultdict(set)
+    for slide in cohort.slides:
+        for name in _groups_of(slide, kind):
+            groups[name].add(slide.patient)
+    return dict(sorted(groups.items()))
+
+
+def _groups_of(slide: Slide, kind: TaskKind) -> list[str]:
+    if kind == "survival":
+        return ["with an event" if slide.event else "censored"]
+    if kind == "multilabel":
+        return sorted(label_names(slide.label or ""))
+    return [str(slide.label)] if kind == "classification" else []
+
+
+def _site_facts(slides: Sequence[Slide]) -> list[str]:
+    sites = {slide.site for slide in slides if slide.site}
+    return [f"{len(sites)} sites"] if sites else []
+
+
+def _warnings(cohort: Cohort, kind: TaskKind, groups: dict[str, set[str]], tiles: Sequence[int]) -> Iterator[str]:
+    if groups:
+        name, found = min(groups.items(), key=lambda item: len(item[1]))
+        if len(found) < FEW_PATIENTS:
+            yield f"only {len(found)} patients in the smallest group ('{name}'): intervals will be wide"
+    if not any(slide.patient != slide.slide for slide in cohort.slides):
+        yield "no patients are named: if some have several slides, results without a column 'patient' are optimistic"
+    yield from _confounded_sites(cohort.slides, kind)
+    if max(tiles) > 50 * max(1, median(tiles)):
+        yield f"one slide has {max(tiles):,} tiles, the median {median(tiles):,.0f}: look at its tissue"
+
+
+def _confounded_sites(slides: Sequence[Slide], kind: TaskKind) -> Iterator[str]:
+    sites: dict[str, list[Slide]] = defaultdict(list)
+    for slide in slides:
+        if slide.site:
+            sites[slide.site].append(slide)
+    if len(sites) < 2 or kind not in ("classification", "survival"):
+        return
+    everywhere = {name for slide in slides for name in _groups_of(slide, kind)}
+    partial = [
+        site
+        for site, found in sites.items()
+        if len(found) >= 5 and {name for slide in found for name in _groups_of(slide, kind)} != everywhere
+    ]
+    if partial:
+        shown = ", ".join(partial[:5])
+        yield f"sites without all classes ({shown}): the model can learn the site; compare with --leave-one-site-out"
+    else:
+        yield f"{len(sites)} sites: train again with --leave-one-site-out to see whether results carry over"
+
+
+def _estimate(
+    config: RunConfig, cohort: Cohort, infos: Sequence[FeatureInfo], kind: TaskKind, n_groups: int
+) -> Estimate:
+    device = choose_device(config.training.device)
+    n_outputs = max(1, n_groups) if kind in ("classification", "multilabel") else 4 if kind == "survival" else 1
+    width = infos[0].width
+    model = build_model(config, width, n_outputs, seed=0).to(device)
+    cap = config.data.max_tiles or max(info.n_tiles for info in infos)
+    mean_tiles = sum(min(info.n_tiles, cap) for info in infos) / len(infos)
+    tried = max(1, min(TRIAL_TILES, round(mean_tiles)))
+    seconds = _seconds_per_step(model, tried, width, device) * max(1.0, mean_tiles / tried)
+    if config.anchor.normalizer != "none":
+        seconds *= ANCHOR_COST
+    splits = make_splits(cohort, config.folds, kind=kind)
+    train = sum(len(splits.slides(fold, "train")) for fold in range(splits.n_folds))
+    steps = train * config.seeds * config.training.epochs
+    # validation after every epoch is a forward pass of fewer slides
+    parameters = sum(one.numel() for one in model.parameters())
+    longest = min(max(info.n_tiles for info in infos), cap)
+    inner = max((one.shape[0] for one in model.parameters() if one.ndim == 2), default=width)
+    memory = 16 * parameters + 4 * longest * (width + 4 * inner)
+    return Estimate(1.2 * seconds * steps, memory, str(device), steps)
+
+
+def _seconds_per_step(model: MILModel, tiles: int, width: int, device: torch.device, repeats: int = 3) -> float:
+    """A forward and a backward pass of a made-up bag: the fastest of a few."""
+    grid = torch.stack([torch.arange(tiles) % 64, torch.arange(tiles) // 64], dim=1) * 256
+    bag = model.prepare(Bag(torch.randn(tiles, width, generator=torch.Generator().manual_seed(0)), grid, id="trial"))
+    bag = bag.to(device, torch.float32)
+    found = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        model.zero_grad()
+        model(bag).logits.square().sum().backward()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        found.append(time.perf_counter() - started)
+    return min(found)
+
+
+def memory_warning(estimate: Estimate) -> str | None:
+    """A sentence if the largest bag may not fit into memory."""
+    free = available_bytes()
+    if estimate.device != "cpu" or estimate.memory_bytes < 0.7 * free:
+        return None
+    return (
+        f"about {estimate.memory_bytes / 1e9:.1f} GB for the longest slide, and {free / 1e9:.1f} GB are free: "
+        "set data.max_tiles"
+    )
