@@ -16,7 +16,7 @@ help:
 	@echo "make test-clean make test in a fresh clone as another user, with empty HOME and TMPDIR, LC_ALL=C and few open files"
 	@echo "make oracles    every method, metric and test compared with official numbers (DIR=another folder of oracle files)"
 	@echo "make bench      speed: ASMIL beside its plain form, every method, the anchor, and the way from slides to features"
-	@echo "make bench-gpu  ASMIL on a GPU: the fused step, five seeds at once, inference, asmil train from start to report"
+	@echo "make bench-gpu  a GPU: fused ASMIL steps, CUDA graphs of other methods, batches, asmil train from start to report"
 	@echo "make campaign   damaged files, killed commands, full disks: nothing may be lost, hang or end in a traceback"
 	@echo "make docs       the documentation site, in the folder site"
 	@echo "make docs-tables rewrite the tables of settings in docs/ from the code"
@@ -91,10 +91,12 @@ bench: install
 	$(BIN)/python benchmarks/tissue_speed.py
 	$(BIN)/python benchmarks/encoding_speed.py
 	$(BIN)/python benchmarks/pack_speed.py
+	$(BIN)/python benchmarks/growth.py
 	$(BIN)/python benchmarks/viewer_speed.py
 
 bench-gpu: install
 	$(BIN)/python benchmarks/gpu_speed.py
+	$(BIN)/python benchmarks/gpu_methods.py
 
 FILES ?= 5000
 KILLS ?= 300

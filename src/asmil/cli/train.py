@@ -149,7 +149,7 @@ def train(
     if engine is None and (workers or address or gpus):
         raise AsmilError("--workers, --address and --gpus belong to an engine; give --engine local or --engine ray")
     where = None if engine is None else TrainingEngine(engine, address, workers, cpus, gpus)
-    mapping = parse_mapping(columns)
+    mapping = parse_mapping(columns or request.columns)
     keep_freed_memory()
     if dry_run:
         _print_plan(request, item_timeout, mapping, as_json)
@@ -175,6 +175,7 @@ class _Request:
     features: Path | None
     out: Path
     config: RunConfig
+    columns: str | None
 
 
 def _request(
@@ -188,6 +189,7 @@ def _request(
     assignments: list[str],
 ) -> _Request:
     from asmil.config import merge, parse_assignments
+    from asmil.models.own_method import confirm
     from asmil.training.config import resolve
     from asmil.training.settings_file import SettingsFile, read_settings_file
 
@@ -197,11 +199,13 @@ def _request(
         raise typer.BadParameter("give COHORT, the manifest, or a settings file that names it")
     if out is None:
         raise typer.BadParameter("give --out, the run folder, or name it in the settings file")
+    if method is None and written.method is not None:
+        confirm(written.method, None, str(file))
     asked = merge(_given(settings), parse_assignments(assignments))
     config = resolve(
         method or written.method or "asmil", preset or written.preset or "paper", merge(written.changes, asked)
     )
-    return _Request(cohort, features or written.features, out, config)
+    return _Request(cohort, features or written.features, out, config, written.columns)
 
 
 def _given(settings: dict[str, Any]) -> dict[str, Any]:

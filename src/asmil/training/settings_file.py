@@ -16,7 +16,7 @@ from asmil.errors import AsmilError, did_you_mean
 from asmil.training.config import RunConfig, resolve
 
 _PLACES = ("cohort", "features", "out")
-_CHOICES = ("method", "preset")
+_CHOICES = ("method", "preset", "columns")
 _TOP = ("folds", "seeds")
 _HEADER = """\
 # Settings for `asmil train {name}`. Options of the command override this file.
@@ -30,6 +30,7 @@ class SettingsFile:
     """What a settings file says; None where it says nothing.
 
     changes: the sections and keys that differ from the method's preset
+    columns: which columns of the manifest to read, as `--columns` takes them
     """
 
     cohort: Path | None
@@ -38,6 +39,7 @@ class SettingsFile:
     method: str | None
     preset: str | None
     changes: Mapping[str, Any]
+    columns: str | None = None
 
 
 def read_settings_file(path: Path) -> SettingsFile:
@@ -47,7 +49,7 @@ def read_settings_file(path: Path) -> SettingsFile:
         values = _of_run(values)
     # a section whose keys are all commented out
     values = {key: value for key, value in values.items() if value is not None}
-    known = [*_PLACES, *RunConfig.model_fields]
+    known = [*_PLACES, "columns", *RunConfig.model_fields]
     for key in values:
         if key not in known:
             raise AsmilError(f"{path}: unknown setting '{key}': {did_you_mean(str(key), known)}")
@@ -56,7 +58,9 @@ def read_settings_file(path: Path) -> SettingsFile:
             raise AsmilError(f"{path}: '{key}' = {values[key]!r}: give a text")
     cohort, features, out = (path.parent / values[key] if key in values else None for key in _PLACES)
     changes = {key: value for key, value in values.items() if key not in (*_PLACES, *_CHOICES)}
-    return SettingsFile(cohort, features, out, values.get("method"), values.get("preset"), changes)
+    return SettingsFile(
+        cohort, features, out, values.get("method"), values.get("preset"), changes, values.get("columns")
+    )
 
 
 def _of_run(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,7 +68,9 @@ def _of_run(values: Mapping[str, Any]) -> dict[str, Any]:
     found = {key: value for key, value in values.items() if key in RunConfig.model_fields}
     if isinstance(found.get("task"), Mapping):
         found["task"] = {key: value for key, value in found["task"].items() if key != "classes"}
-    manifest = values["cohort"].get("manifest")
+    manifest, columns = values["cohort"].get("manifest"), values["cohort"].get("columns")
+    if isinstance(columns, Mapping):
+        found["columns"] = ",".join(f"{name}={column}" for name, column in columns.items())
     return found | ({"cohort": str(Path(manifest).absolute())} if manifest else {})
 
 
