@@ -4,10 +4,9 @@
 
 First table: one bag of 11,000 tiles x 384, two classes. `official` is the official way to compute the method
 (`plain_methods/`, or the method's own code where there is none), eager, in float32. `plain` is the step of
-`asmil train --plain` (bf16), `graphed` that of `asmil train` (TF32), `+ anchor` with the anchor, `bf16` with
-`training.precision: bf16`; weights are float32. Second table: an epoch of `asmil train` over 395 bags of 2,000 to
-20,000 tiles, recording included and not. Third table: 10,000 bags of 50 to 1,000 tiles, one bag per step beside batches
-of 128. Features are noise.
+`asmil train --plain`, `graphed` that of `asmil train`, `+ anchor` with the anchor; these in bf16 with float32 weights.
+Second table: an epoch of `asmil train` over 395 bags of 2,000 to 20,000 tiles, recording included and not. Third table:
+10,000 bags of 50 to 1,000 tiles, one bag per step beside batches of 128. Features are noise.
 """
 
 from __future__ import annotations

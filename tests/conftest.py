@@ -49,6 +49,12 @@ def undrawn_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", save)
 
 
+@pytest.fixture
+def whole_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finished trainings keep their optimizer, as killed ones do; for tests that look into the last checkpoint."""
+    monkeypatch.setattr("asmil.training.run_parts.drop_training_state", lambda training: None)
+
+
 @pytest.fixture(autouse=True)
 def onednn_stays_on() -> Iterator[None]:
     """torch turns oneDNN off, for the whole process, after a product in bf16 on a CPU without bf16."""

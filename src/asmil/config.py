@@ -100,9 +100,11 @@ def _explain(kind: type[BaseModel], error: ValidationError, section: str) -> str
         name = ".".join([section, *path] if section else path)
         if problem["type"] == "extra_forbidden":
             known = _keys_at(kind, path[:-1])
+            inside = [] if section or path[:-1] else _sections_with(kind, path[-1])
+            near = did_you_mean(inside[0], inside) if inside else did_you_mean(path[-1], known)
             prefix = ".".join([section, *path[:-1]] if section else path[:-1])
             where = f"section '{prefix}'" if prefix else "the top level"
-            sentences.append(f"unknown setting '{name}' ({where}): {did_you_mean(path[-1], known)}")
+            sentences.append(f"unknown setting '{name}' ({where}): {near}")
         elif problem["type"] == "missing":
             sentences.append(f"setting '{name}' is missing; give it a value")
         else:
@@ -111,6 +113,11 @@ def _explain(kind: type[BaseModel], error: ValidationError, section: str) -> str
             # an error about several settings names them itself
             sentences.append(f"setting '{name}' = {problem['input']!r}: {message}" if name else message)
     return "; ".join(sentences)
+
+
+def _sections_with(kind: type[BaseModel], key: str) -> list[str]:
+    """The dotted names of settings one section down that are called `key`."""
+    return [f"{name}.{key}" for name in kind.model_fields if key in _keys_at(kind, [name])]
 
 
 def _keys_at(kind: type[BaseModel], path: list[str]) -> list[str]:

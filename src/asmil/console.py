@@ -65,7 +65,7 @@ def say(console: Console, text: str, style: str = "") -> None:
 def wrap(text: str, width: int) -> str:
     """Lines of at most `width` columns, broken between words only: a long path stays in one piece.
 
-    >>> print(wrap("  - slides/a-very-long-name.svs is missing", 30))
+    >>> print(wrap("  - slides/a-very-long-name.svs is missing", 32))
       - slides/a-very-long-name.svs
         is missing
     """

@@ -9,6 +9,7 @@ import anchor_cost
 import anchor_study
 import anchor_study_report
 import encoding_speed
+import growth
 import pack_speed
 import reading_speed
 import recording_cost
@@ -61,12 +62,17 @@ def test_the_way_from_slides_to_features():
     assert_page_has("slides.md", reading_speed.table(stored("reading_speed_cpu")["tiles_per_second"]))
     packs = stored("pack_speed_cpu")
     assert_page_has(
-        "extraction_speed.md",
+        "performance.md",
         tissue_speed.table(stored("tissue_speed_cpu")["results"]),
         encoding_speed.table(stored("encoding_speed_cpu")["rates"]),
         encoding_speed.table(stored("encoding_speed_h200")["rates"]),
         pack_speed.table(packs["results"], packs),
     )
+
+
+def test_the_growth_of_cost():
+    found = stored("growth_cpu")
+    assert_page_has("performance.md", growth.tiles_table(found["tiles"]), growth.slides_table(found["slides"]))
 
 
 def test_the_recovered_risk():

@@ -55,7 +55,7 @@ def test_several_runs_are_printed_side_by_side_and_written_only_if_asked(asmil_h
     assert done.returncode == 0, done.stderr
     assert "abmil + anchor (nsf)" in done.stdout
     assert "2 alarms" in " ".join(done.stdout.split())
-    assert "warning: moving: " in done.stdout
+    assert "alarm: moving: " in done.stdout
     assert "warning: calm: " not in done.stdout
     assert "cosine" in done.stdout
     assert "--out" in done.stdout

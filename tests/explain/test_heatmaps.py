@@ -204,3 +204,15 @@ def test_slides_are_explained_by_models_that_did_not_see_them(lab):
     found = explainer.explain(bag, "leave_one_out")
     assert found.n_models == 2
     assert found.values.shape == (30,)
+
+
+def test_the_python_interface(lab, tmp_path):
+    run = asmil.load_run(lab / "run", "cpu")
+    found = run.explain("s6", kind="gradient", name="b")
+    assert (found.kind, found.name, found.n_models) == ("gradient", "b", 2)
+    np.testing.assert_allclose(run.explain("s6").values, run.attention("s6").heatmap, rtol=1e-5)
+    result = run.heatmap("s6", tmp_path / "maps", tiles=0, scale="absolute")
+    assert [row.slide for row in result.rows] == ["s6"]
+    assert (tmp_path / "maps" / "s6.png").is_file()
+    with pytest.raises(asmil.AsmilError, match="opacity"):
+        run.heatmap("s6", tmp_path / "other", opacty=1)

@@ -78,6 +78,16 @@ def test_what_is_computed_from_sums_is_what_whole_bags_give(name):
     torch.testing.assert_close(pooled_tiles.gradient(model, bag.features, evidence), at_once, rtol=1e-3, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["asmil", "abmil", "clam_mb"])
+def test_removed_tiles_are_those_of_a_smaller_bag(name):
+    model, bag = make(name), make_bag(20)
+    order = torch.randperm(20, generator=torch.Generator().manual_seed(0))
+    found = kinds.logits_after_removal(model, bag, order, [0, 3, 19], torch.device("cpu"))
+    for row, count in zip(found, (0, 3, 19), strict=True):
+        smaller = infer(model, bag.subset(order[count:])).logits.double()
+        torch.testing.assert_close(row, smaller, rtol=1e-4, atol=1e-5)
+
+
 def test_chunks_change_nothing(monkeypatch):
     model, bag = make("asmil"), make_bag(50)
     whole = {kind: explain_bag(model, TASK, bag, kind, "b").values for kind in KINDS}

@@ -22,7 +22,7 @@ def test_measures_equal_those_of_scikit_learn(n, k, seed):
     targets = np.concatenate([np.zeros((1, k)), np.ones((1, k)), draw.integers(0, 2, (n, k))]).astype(int)
     logits = torch.from_numpy(draw.integers(-3, 4, (n + 2, k)) / 2.0)
     task = MultiLabel([f"label {i}" for i in range(k)])
-    probabilities = task.probabilities(logits)
+    probabilities = task.probabilities(logits).numpy()
     measures = task.measure(targets, logits)
     assert label_f1(targets, probabilities) == pytest.approx(
         sk.f1_score(targets, probabilities >= 0.5, average=None if k > 1 else "binary", zero_division=0)
@@ -39,7 +39,7 @@ def test_labels_that_all_or_none_have_count_only_where_they_can():
     targets = np.array([[1, 0, 1], [1, 0, 0]])
     logits = torch.tensor([[2.0, -2.0, 1.0], [1.0, -1.0, -1.0]])
     task = MultiLabel(["always", "never", "sometimes"])
-    probabilities = task.probabilities(logits)
+    probabilities = task.probabilities(logits).numpy()
     assert np.isnan(label_auc(targets, probabilities)).tolist() == [True, True, False]
     assert label_f1(targets, probabilities).tolist() == [1, 0, 1]
     measures = task.measure(targets, logits)

@@ -44,7 +44,9 @@ CONFIG = resolve("abmil", changes={"training": {"epochs": 2}, "record": {"attent
 
 @pytest.fixture(scope="module")
 def run(small_cohort, tmp_path_factory):
-    folder = train_run(small_cohort, tmp_path_factory.mktemp("damaged") / "run", CONFIG)
+    with pytest.MonkeyPatch.context() as patch:  # the last checkpoint keeps its tensors, to be damaged
+        patch.setattr("asmil.training.run_parts.drop_training_state", lambda training: None)
+        folder = train_run(small_cohort, tmp_path_factory.mktemp("damaged") / "run", CONFIG)
     OperatingPoint("youden", "tumor", {(0, 0): 0.4}).save(folder.path)
     return folder.path
 

@@ -98,7 +98,7 @@ def test_seeds_are_all_begun_and_reported(small_cohort, tmp_path):
         def __init__(self):
             self.begun, self.done = [], []
 
-        def training(self, fold, seed, epochs):
+        def training(self, fold, seed, epochs, epochs_done):
             self.begun.append((fold, seed, epochs))
 
         def already_trained(self, fold, seed):

@@ -90,6 +90,28 @@ def test_the_file_holds_the_settings(asmil_here, small_cohort, tmp_path):
     assert (out.parent / values.pop("cohort")).resolve() == small_cohort.resolve()
     assert values.pop("out") == "runs/asmil"
     assert resolve(values.pop("method"), values.pop("preset"), values).seeds == 3
+    trained = asmil_here("train", out, "--method", "linear", "--seeds", "1", "--set", "training.epochs=1", "--quiet")
+    assert trained.returncode == 0, trained.stderr
+    assert (out.parent / "runs" / "asmil" / "config.yaml").is_file()
     assert asmil_here("plan", small_cohort, "--out", out).returncode == 1
     assert asmil_here("plan", small_cohort, "--out", out, "--force").returncode == 0
     assert asmil_here("plan", tmp_path / "none.csv", "--out", tmp_path / "x.yaml").returncode == 1
+
+
+def test_chosen_columns_are_part_of_the_file(asmil_here, small_cohort, tmp_path):
+    table = pd.read_csv(small_cohort, dtype=str).rename(columns={"label": "subtype"})
+    table.to_csv(tmp_path / "table.csv", index=False)
+    options = ("--features", small_cohort.parent / "features", "--columns", "label=subtype")
+    assert asmil_here("plan", tmp_path / "table.csv", "--out", tmp_path / "run.yaml", *options).returncode == 0
+    done = asmil_here("train", tmp_path / "run.yaml", "-m", "linear", "--set", "training.epochs=1", "--dry-run")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_settings_file_that_names_code_is_refused_unless_the_user_names_it(asmil_here, small_cohort, tmp_path):
+    (tmp_path / "code.py").write_text("raise SystemExit('it was run')\n")
+    text = f"cohort: {small_cohort}\nout: run\nmethod: {tmp_path / 'code.py'}:Model\n"
+    (tmp_path / "run.yaml").write_text(text)
+    done = asmil_here("train", tmp_path / "run.yaml")
+    assert done.returncode == 1
+    assert "--method" in done.stderr
+    assert "it was run" not in done.stderr

@@ -91,7 +91,7 @@ def test_validation_slides_are_not_looked_at_twice(small_cohort, tmp_path, monke
 
 
 @pytest.mark.parametrize("method", ["asmil", "dtfd", "mhim", "hdmil", "acmil", "transmil"])
-def test_recording_does_not_change_what_is_trained(small_cohort, tmp_path, method):
+def test_recording_does_not_change_what_is_trained(small_cohort, tmp_path, method, whole_checkpoints):
     short = {"training": {"epochs": 1, "lr": 1e-3}}
     _, with_record = train(small_cohort, tmp_path / "a", method, **short, record={"attention": 2, "every": 3})
     _, without = train(small_cohort, tmp_path / "b", method, **short, record={"attention": "none"})

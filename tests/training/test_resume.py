@@ -52,7 +52,6 @@ def results(out: Path) -> dict:
     lines = [json.loads(line) for line in (training / "metrics.jsonl").read_text().splitlines()]
     return {
         "best": {k: v.tolist() for k, v in load_file(training / "checkpoints" / "best.safetensors").items()},
-        "last": {k: v.tolist() for k, v in load_file(training / "checkpoints" / "last.safetensors").items()},
         "metrics": [{key: value for key, value in line.items() if key != "seconds"} for line in lines],
         "predictions": pd.read_parquet(out / "predictions.parquet").to_dict("list"),
         "attention": recorded(training),

@@ -9,7 +9,7 @@ from asmil.cohort.manifest import Slide, load_cohort
 from asmil.cohort.splits import Splits
 from asmil.training.config import resolve
 from asmil.training.prediction import RunPredictor
-from asmil.training.run import RunObserver, train_run
+from asmil.training.run import RunObserver, plan_run, train_run
 from asmil.training.run_folder import RunFolder
 
 
@@ -149,7 +149,39 @@ def test_going_on_with_another_cohort_is_refused(small_cohort, tmp_path):
         train_run(manifest, tmp_path / "run", config())
 
 
-def test_released_preset_trains_and_its_anchor_stays_where_it_began(small_cohort, tmp_path):
+def test_a_finished_training_keeps_no_optimizer_and_is_not_trained_again(small_cohort, tmp_path):
+    run = train_run(small_cohort, tmp_path / "run", config())
+    training = run.training(0, 0)
+    last = training / "checkpoints" / "last.safetensors"
+    assert last.stat().st_size < 4000
+    first = pd.read_parquet(training / "predictions.parquet")
+    (training / "predictions.parquet").unlink()
+    epochs: list[int] = []
+
+    class Watch(RunObserver):
+        def epoch(self, fold, seed, record):
+            epochs.append(record["epoch"])
+
+    train_run(small_cohort, tmp_path / "run", config(), observer=Watch())
+    assert epochs == []
+    pd.testing.assert_frame_equal(pd.read_parquet(training / "predictions.parquet"), first)
+
+
+def test_more_epochs_for_a_finished_run_are_refused(small_cohort, tmp_path):
+    train_run(small_cohort, tmp_path / "run", config())
+    with pytest.raises(AsmilError, match=r"training\.epochs"):
+        train_run(small_cohort, tmp_path / "run", resolve("abmil", changes={"training": {"epochs": 99}}))
+
+
+def test_a_plan_writes_nothing(small_cohort, tmp_path):
+    plan = plan_run(small_cohort, tmp_path / "run", config())
+    assert not (tmp_path / "run").exists()
+    (fold,) = plan.slides_per_fold()
+    assert sum(fold.values()) == 24
+    assert plan.finished == 0
+
+
+def test_released_preset_trains_and_its_anchor_stays_where_it_began(small_cohort, tmp_path, whole_checkpoints):
     run = train_run(small_cohort, tmp_path / "run", resolve("asmil", "released", {"training": {"epochs": 1}}))
     from safetensors.torch import load_file
 

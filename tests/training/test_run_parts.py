@@ -20,7 +20,7 @@ class Seen(RunObserver):
     def already_trained(self, fold, seed):
         self.events.append(("already", fold, seed))
 
-    def training(self, fold, seed, epochs):
+    def training(self, fold, seed, epochs, epochs_done):
         self.events.append(("training", fold, seed))
 
 

@@ -22,7 +22,7 @@ from asmil.errors import AsmilError, AsmilWarning
 from asmil.text_table import is_table
 from asmil.training.prediction import RunPredictor
 
-FEATURE_FILES = (".h5", ".hdf5", ".pt", ".npy", ".npz")
+FEATURE_FILES = (".h5", ".hdf5", ".pt", ".npy", ".npz", ".h5ad")
 MOST_NAMED = 5
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -15,18 +15,24 @@ from torch import Tensor
 from asmil.api.new_slides import ImageOptions, predict_slides
 from asmil.cohort.bag import Bag
 from asmil.cohort.manifest import Cohort, cohort_from_features, load_cohort
-from asmil.cohort.splits import Splits
 from asmil.cohort.units import Unit, UnitKind, units_of
 from asmil.errors import AsmilError, did_you_mean
 from asmil.evaluation.evaluate import Role, RunEvaluation, evaluate_run
+from asmil.explain.run_explainer import RunExplainer, SlideExplanation
+from asmil.export.bundle import write_bundle
+from asmil.export.hub import download, upload
 from asmil.models.base import MILModel
 from asmil.models.own_method import method_name
-from asmil.reporting import Estimate
+from asmil.reporting import Estimate, Interval
 from asmil.tasks.base import TaskKind
 from asmil.training.attention_file import AttentionRecord, read_attention
+from asmil.training.bundle import is_bundle, read_bundle
 from asmil.training.finished_run import Run, read_run, setting
 from asmil.training.layout import RunLayout
 from asmil.training.prediction import RunPredictor, SlidePrediction
+
+if TYPE_CHECKING:
+    from asmil.explain.heatmaps import HeatmapResult
 
 BagLike = Bag | Tensor | npt.NDArray[Any]
 """The tiles of one slide: a bag, or their features N x D."""
@@ -69,12 +75,12 @@ class TrainedRun:
     @property
     def task(self) -> TaskKind:
         """The task: classification, survival, regression or multilabel."""
-        return self._read.kind
+        return self._predictor.description.config.task.kind if self._is_bundle else self._read.kind
 
     @property
     def classes(self) -> tuple[str, ...]:
         """The classes or labels, in the order of the outputs; empty for survival and regression."""
-        return self._read.classes
+        return self._predictor.description.classes if self._is_bundle else self._read.classes
 
     @property
     def predictions(self) -> pd.DataFrame:
@@ -84,7 +90,13 @@ class TrainedRun:
     @cached_property
     def metrics(self) -> Mapping[str, Estimate]:
         """Each metric of the test part with its 95 % confidence interval; `evaluate` offers more."""
-        return self.evaluate().metrics
+        if not self._is_bundle:
+            return self.evaluate().metrics
+        stored = read_bundle(self.path).metrics
+        return {
+            name: Estimate(_or_nan(one.value), Interval(_or_nan(one.low), _or_nan(one.high)))
+            for name, one in stored.items()
+        }
 
     @property
     def models(self) -> dict[tuple[int, int], MILModel]:
@@ -129,10 +141,66 @@ class TrainedRun:
         kind: one of the `heatmap_kinds` of the models; default: the first, as the method's authors draw it
         features: where the features of the cohort are, if not beside the manifest
         """
-        bag = as_bag(slide) if isinstance(slide, _BAG_TYPES) else self._predictor.read_bag(self._unit(slide, features))
-        seen = self._folds_trained_on(bag.id)
-        unseen = [one for one in self._predictor.trained if one.fold not in seen]
-        return self._predictor.predict_bag(bag, attention=True, trained=unseen or None, heatmap_kind=kind)
+        bag = self._bag(slide, features)
+        trained = self._explainer.trained_for(bag.id)
+        return self._predictor.predict_bag(bag, attention=True, trained=trained, heatmap_kind=kind)
+
+    def explain(
+        self,
+        slide: BagLike | Path | str,
+        *,
+        kind: str | None = None,
+        name: str | None = None,
+        features: Path | str | None = None,
+    ) -> SlideExplanation:
+        """How much each tile of one slide counted, by the same models as `attention`; see docs/explain.md.
+
+        kind: attention, attention_logit, leave_one_out, gradient, integrated_gradients, or one of the method;
+            default: the method's own
+        name: the class or label to explain; default: the predicted one
+        """
+        return self._explainer.explain(self._bag(slide, features), kind, name)
+
+    def heatmap(
+        self,
+        slides: Path | str | Sequence[Path | str] = (),
+        out: Path | str = "heatmaps",
+        *,
+        images: Path | str | None = None,
+        features: Path | str | None = None,
+        annotations: Path | str | None = None,
+        role: Literal["test", "val", "train", "all"] = "test",
+        mpp: float | None = None,
+        **settings: Any,
+    ) -> HeatmapResult:
+        """Draw heat maps of slides into a folder, as `asmil heatmap` does, in this process; see docs/heatmaps.md.
+
+        slides: names in the cohort, slide images, feature files or folders of them; none: those of the role
+        images, features, annotations: where slide images, features and outlines are
+        settings: `kinds`, `name` (the class), `by`, `scale`, `limits`, `color_map`, `opacity`, `tiles`, `tiff`,
+            `tiff_mpp`, `qupath`, `cut`, `side_px`, `tile_px`
+        """
+        # training and prediction from features need none of the slide libraries
+        from asmil.api.heatmaps import HeatmapRequest, draw
+        from asmil.config import parse_settings
+        from asmil.engine.inline import InlineEngine
+        from asmil.explain.settings import HeatmapSettings
+
+        words = [slides] if isinstance(slides, Path | str) else slides
+        request = HeatmapRequest(
+            [self.path],
+            [str(word) for word in words],
+            Path(out),
+            parse_settings(HeatmapSettings, settings),
+            images=None if images is None else Path(images),
+            features=None if features is None else Path(features),
+            annotations=None if annotations is None else Path(annotations),
+            role=role,
+            mpp=mpp,
+            device=self.device,
+            method=self._own_method,
+        )
+        return draw(request, lambda n_slides: InlineEngine(1, self.device))
 
     @overload
     def predict(self, slides: BagLike) -> SlidePrediction: ...
@@ -182,8 +250,55 @@ class TrainedRun:
         images = ImageOptions(keep, mpp, None if weights is None else Path(weights), encoder)
         return predict_slides(self._predictor, slides, features, images)
 
+    def save_pretrained(self, folder: Path | str) -> Path:
+        """Write the models, settings and a model card into a new folder, without data about slides or patients.
+
+        The folder is a bundle: `from_pretrained`, `load_run` and `asmil predict` open it.
+        """
+        return write_bundle(self.path, folder, self._own_method)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name: Path | str,
+        *,
+        revision: str | None = None,
+        token: str | None = None,
+        cache_dir: Path | str | None = None,
+        local_files_only: bool = False,
+        device: str = "auto",
+    ) -> TrainedRun:
+        """Open a bundle: a local folder, or a repository of the Hugging Face hub, which is downloaded.
+
+        revision, token, cache_dir, local_files_only: as in `huggingface_hub.snapshot_download`
+        device: where the models are put
+        """
+        folder = download(
+            str(name), revision=revision, token=token, cache_dir=cache_dir, local_files_only=local_files_only
+        )
+        return cls(folder, device)
+
+    def push_to_hub(
+        self, repo_id: str, *, private: bool = True, token: str | None = None, commit_message: str | None = None
+    ) -> str:
+        """Upload the run as a bundle to the Hugging Face hub and return the address of the commit.
+
+        repo_id: OWNER/NAME; the repository is created if it does not exist
+        private: whether a new repository is private
+        """
+        return upload(self.path, repo_id, private=private, token=token, message=commit_message, method=self._own_method)
+
+    @cached_property
+    def _is_bundle(self) -> bool:
+        return is_bundle(self.path)
+
     @cached_property
     def _read(self) -> Run:
+        if self._is_bundle:
+            raise AsmilError(
+                f"{self.path} is a bundle: it has models and metrics, but no predictions of single slides; evaluate "
+                "the run that it was exported from"
+            )
         return read_run(self.path)
 
     @cached_property
@@ -191,41 +306,39 @@ class TrainedRun:
         return RunPredictor(self.path, self.device, self._own_method)
 
     @cached_property
-    def _splits(self) -> pd.DataFrame:
-        return Splits.load(RunLayout(self.path).splits).table
+    def _explainer(self) -> RunExplainer:
+        return RunExplainer(self._predictor)
 
-    @property
-    def _unit_column(self) -> str:
-        return self._predictor.unit
-
-    def _folds_trained_on(self, name: str) -> set[int]:
-        """The folds whose models were trained on a slide or patient."""
-        table = self._splits
-        chosen = (table[self._unit_column] == name) & (table["role"] == "train")
-        return set(table.loc[chosen, "fold"].astype(int))
+    def _bag(self, slide: BagLike | Path | str, features: Path | str | None) -> Bag:
+        return as_bag(slide) if isinstance(slide, _BAG_TYPES) else self._predictor.read_bag(self._unit(slide, features))
 
     def _unit(self, slide: Path | str, features: Path | str | None) -> Unit:
-        known = set(self._splits[self._unit_column])
+        unit = self._predictor.unit
+        known = set(self._explainer.splits[unit])
         if str(slide) not in known:
             if not Path(slide).is_file():
                 raise AsmilError(
-                    f"{self.path}: '{slide}' is neither a {self._unit_column} of this run nor a feature file; "
+                    f"{self.path}: '{slide}' is neither a {unit} of this run nor a feature file; "
                     f"{did_you_mean(str(slide), known)}"
                 )
             (found,) = cohort_from_features(slide).slides
             return Unit.of_slide(found)
         manifest = self.settings["cohort"]
         cohort = load_cohort(manifest["manifest"], features, kind=None, columns=manifest.get("columns"))
-        units = {unit.name: unit for unit in units_of(cohort.slides, self._predictor.unit)}
+        units = {one.name: one for one in units_of(cohort.slides, unit)}
         if str(slide) not in units:
             raise AsmilError(f"{cohort.path}: '{slide}' is no longer in the manifest; give its feature file instead")
         return units[str(slide)]
 
 
+def _or_nan(value: float | None) -> float:
+    return float("nan") if value is None else value
+
+
 def load_run(
     path: Path | str | TrainedRun, device: str = "auto", *, method: str | type[MILModel] | None = None
 ) -> TrainedRun:
-    """Open the run folder that `asmil.train` or `asmil train` wrote.
+    """Open the run folder that `asmil.train` or `asmil train` wrote, or a bundle of `asmil export`.
 
     device: where the models are put: auto, cpu, cuda, ...
     method: the run's method, where it is code of yours: the class, `module:Class` or `file.py:Class`. A run that names

@@ -11,7 +11,6 @@ from asmil.cli.item_timeout import SLIDE_TIMEOUT_HELP
 
 if TYPE_CHECKING:
     from asmil.engine.jobs import Engine
-    from asmil.explain.asked_slides import AskedSlide
     from asmil.explain.heatmaps import HeatmapResult
 
 FEW_SLIDES = 2
@@ -90,25 +89,13 @@ def heatmap(
 
     Example: asmil heatmap runs/lab lab/slides/slide-0003.tif --out maps --qupath
     """
-    from dataclasses import replace
-
     from rich.progress import Progress
 
+    from asmil.api.heatmaps import HeatmapRequest, draw
     from asmil.config import parse_settings
     from asmil.console import messages
-    from asmil.errors import AsmilError
-    from asmil.explain.asked_slides import SlidePlaces, asked_slides
-    from asmil.explain.heatmaps import HeatmapPlan, draw_heatmaps
     from asmil.explain.settings import HeatmapSettings
-    from asmil.slides.annotations import find_annotations
 
-    runs = [Path(word) for word in targets or () if (Path(word) / "config.yaml").is_file()]
-    words = [word for word in targets or () if Path(word) not in runs] + list(slide or ())
-    if not runs and scores is None:
-        raise AsmilError(
-            f"no run folder is named{f' (not one: {words[0]})' if words else ''}; give the --out folder of "
-            "`asmil train`, or values with --scores"
-        )
     settings = parse_settings(
         HeatmapSettings,
         {
@@ -127,46 +114,19 @@ def heatmap(
             "tile_px": tile_px,
         },
     )
-    places = SlidePlaces(_manifest(runs), features, slides)
-    asked = asked_slides(words, places, _of_role(runs, role, places), needs_features=scores is None)
-    if mpp is not None:
-        asked = [replace(one, mpp=mpp) for one in asked]
-    outlines = None
-    if annotations is not None:
-        outlines = dict(find_annotations(annotations, [one.name for one in asked]).by_slide)
-    if scores is not None and scores.is_file() and len(asked) > 1:
-        raise AsmilError(f"{scores}: one file of scores is of one slide, and {len(asked)} are named; give a folder")
-    plan = HeatmapPlan(out, settings, tuple(run.resolve() for run in runs), scores, outlines, device, method)
+    runs = [Path(word) for word in targets or () if (Path(word) / "config.yaml").is_file()]
+    words = [word for word in targets or () if Path(word) not in runs] + list(slide or ())
+    request = HeatmapRequest(
+        runs, words, out, settings, slides, features, scores, annotations, role, mpp, device, method
+    )
     with Progress(console=messages(quiet), transient=True) as progress:
-        task = progress.add_task("slides", total=len(asked))
-        result = draw_heatmaps(
-            asked,
-            replace(plan, out=out.absolute()),
-            _engine(engine, address, workers, device, item_timeout, asked),
+        task = progress.add_task("slides", total=None)
+        result = draw(
+            request,
+            lambda n_slides: _engine(engine, address, workers, device, item_timeout, n_slides),
             lambda done, total: progress.update(task, completed=done, total=total),
         )
     _summarize(result, out)
-
-
-def _manifest(runs: list[Path]) -> Path | None:
-    from asmil.training.layout import RunLayout
-
-    if not runs:
-        return None
-    found = RunLayout(runs[0]).read_values().get("cohort", {}).get("manifest")
-    return Path(found) if found else None
-
-
-def _of_role(runs: list[Path], role: str, places: object) -> list[str]:
-    """The run's slides that have a role in any fold."""
-    from asmil.cohort.splits import Splits
-    from asmil.training.layout import RunLayout
-
-    if not runs:
-        return []
-    table = Splits.load(RunLayout(runs[0]).splits).table
-    chosen = table if role == "all" else table[table["role"] == role]
-    return list(dict.fromkeys(chosen["slide"].astype(str)))
 
 
 def _engine(
@@ -175,15 +135,15 @@ def _engine(
     workers: int | None,
     device: str,
     item_timeout: float | None,
-    asked: list[AskedSlide],
+    n_slides: int,
 ) -> Engine:
     from asmil.engine.inline import InlineEngine
     from asmil.extraction.machine import Machine
 
-    if engine == "local" and workers is None and item_timeout is None and len(asked) <= FEW_SLIDES and address is None:
+    if engine == "local" and workers is None and item_timeout is None and n_slides <= FEW_SLIDES and address is None:
         # starting processes takes longer than drawing a few slides
         return InlineEngine(1, device)
-    return Machine(engine, address, workers, device, item_timeout=item_timeout).prepare(len(asked))[0]
+    return Machine(engine, address, workers, device, item_timeout=item_timeout).prepare(n_slides)[0]
 
 
 def _summarize(result: HeatmapResult, out: Path) -> None:

@@ -76,7 +76,7 @@ def example_of(function: Any) -> str:
 def wrap_command(command: str, width: int) -> str:
     r"""A command in lines of at most `width` columns, each continued by a backslash.
 
-    >>> print(wrap_command("asmil train cohort.csv --out runs/asmil", 30))
+    >>> print(wrap_command("asmil train cohort.csv --out runs/asmil", 26))
     asmil train cohort.csv \
         --out runs/asmil
     """

@@ -18,9 +18,13 @@ from asmil.cli import (
     doctor,
     encoders,
     evaluate,
+    export,
     extract,
+    faithfulness,
     heatmap,
     import_manifest,
+    index,
+    init,
     localize,
     methods,
     pack,
@@ -63,17 +67,28 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 VERBS = {
-    "Start here": (doctor.doctor, check.check, plan.plan, train.train, evaluate.evaluate, predict.predict),
+    "Start here": (
+        doctor.doctor,
+        init.init,
+        check.check,
+        plan.plan,
+        train.train,
+        evaluate.evaluate,
+        predict.predict,
+    ),
     "From slides to features": (tissue.tissue, extract.extract, pack.pack, encoders.encoders),
     "From other tools": (import_manifest.import_manifest,),
     "Results in depth": (
+        index.index,
         view.view,
         heatmap.heatmap,
+        faithfulness.faithfulness,
         compare.compare,
         localize.localize,
         stability.stability,
         affine.affine,
     ),
+    "Use elsewhere": (export.export,),
     "Methods and benchmarks": (
         methods.methods,
         classic.classic,
@@ -86,6 +101,7 @@ VERBS = {
     "Your shell": (completion.completion,),
 }
 """All verbs, in the groups and the order in which the help lists them."""
+COMMANDS = [verb.__name__.replace("_", "-") for verbs in VERBS.values() for verb in verbs]
 for group, verbs in VERBS.items():
     for verb in verbs:
         app.command(cls=Verb, rich_help_panel=group)(verb)

@@ -47,7 +47,9 @@ def paper(
 ) -> None:
     """List the tables and figures of the ASMIL paper, or run what is behind one and compare with the printed numbers.
 
-    `asmil paper components --synthetic --quick` runs the machinery in a minute. Run the same command again to resume.
+    Run the same command again to resume. The example shows the machinery in a minute.
+
+    Example: asmil paper components --synthetic --quick --out paper
     """
     from asmil.errors import AsmilError
     from asmil.paper.recipes import COUNTED

@@ -64,6 +64,7 @@ def plan(
         os.path.relpath(cohort.absolute(), folder),
         os.path.relpath(run.absolute(), folder) if run is not None else f"runs/{method}",
         None if features is None else os.path.relpath(features.absolute(), folder),
+        columns,
     )
     write_text(out, text)
     console = results()
@@ -74,5 +75,4 @@ def plan(
     for warning in (*planned.warnings, *filter(None, [memory_warning(planned.estimate)])):
         say(console, printable(f"warning: {warning}"), style="yellow")
     say(console, cost_line(planned))
-    chosen = f" --columns {columns}" if columns else ""
-    say(console, f"next: asmil train {out}{chosen}")
+    say(console, f"next: asmil train {out}")

@@ -33,6 +33,8 @@ def sweep(
 
     Run the same command again to resume: finished trainings are kept, interrupted ones continue from their last
     checkpoint, failed ones are tried again. A plan that was extended trains only what is new.
+
+    Example: asmil sweep plan.yaml --out sweep
     """
     from rich.console import Console
 

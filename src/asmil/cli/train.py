@@ -2,56 +2,105 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from asmil.cli.column_option import COLUMNS_HELP
 from asmil.cli.item_timeout import ITEM_TIMEOUT_HELP
 
+if TYPE_CHECKING:
+    from asmil.columns import ColumnMapping
+    from asmil.training.config import RunConfig
+    from asmil.training.run_folder import RunFolder
+
+
+Task = Literal["classification", "survival", "regression", "multilabel"]
+SETTINGS_FILES = (".yaml", ".yml")
+
 
 def train(
     cohort: Annotated[
-        Path,
-        typer.Argument(help="The manifest: CSV, Excel or Parquet with slide, label (or time, event), patient, split."),
-    ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The run folder; a run begun there goes on.")],
-    task: Annotated[
-        Literal["classification", "survival", "regression", "multilabel"], typer.Option(help="What is predicted.")
-    ] = "classification",
+        Path | None,
+        typer.Argument(
+            help="The manifest (CSV, Excel or Parquet) with slide, label (or time, event), patient, split; or a "
+            "settings file (.yaml) that names it."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="The run folder; an interrupted run in it is resumed. Required, unless the settings file names it.",
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", help="Settings file, as `asmil init` writes it; options override it."),
+    ] = None,
     method: Annotated[
-        str, typer.Option("--method", "-m", help="See `asmil methods`; or your own, file.py:Class.")
-    ] = "asmil",
-    preset: Annotated[str, typer.Option(help="paper, recommended, or one of the method's own.")] = "paper",
+        str | None,
+        typer.Option(
+            "--method",
+            "-m",
+            metavar="NAME",
+            show_default="asmil",
+            help="See `asmil methods`; or your own, file.py:Class.",
+        ),
+    ] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", show_default="paper", help="paper, recommended, or a preset of the method."),
+    ] = None,
+    task: Annotated[Task | None, typer.Option(show_default="classification", help="What is predicted.")] = None,
+    features: Annotated[
+        Path | None,
+        typer.Option(help="Where the features are: a folder, a cohort file or a pack. Default: beside COHORT."),
+    ] = None,
+    folds: Annotated[
+        int | None, typer.Option(show_default="1", help="Folds of cross-validation; 1 is a single split.")
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(show_default="1", help="Trainings per fold, with seeds SEED, SEED + 1, ...")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(show_default="0", help="First seed; also the seed of generated splits.")
+    ] = None,
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any setting, e.g. training.lr=3e-4; may be repeated."),
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(metavar="DEVICE", show_default="auto", help="auto, cpu, cuda, cuda:1, ...")
+    ] = None,
     anchor: Annotated[
         str | None,
-        typer.Option(help="Hold attention to an anchor with this normalizer: nsf, softmax, ..., or none."),
+        typer.Option(
+            metavar="NORMALIZER", help="Stabilize attention with an anchor: nsf, softmax, ..., or none for no anchor."
+        ),
     ] = None,
     stabilizers: Annotated[
         list[str] | None,
-        typer.Option("--stabilizer", metavar="NAME=WEIGHT", help="temporal, features, entropy or l2; repeatable."),
+        typer.Option("--stabilizer", metavar="NAME=WEIGHT", help="temporal, features, entropy or l2; may be repeated."),
     ] = None,
-    assignments: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting, e.g. training.lr=3e-4.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the (first) training and of generated splits.")] = 0,
-    seeds: Annotated[int, typer.Option(help="Trainings a fold, with seeds SEED, SEED + 1, ...")] = 1,
-    folds: Annotated[int, typer.Option(help="Folds of cross-validation; 1 is a single split.")] = 1,
     leave_one_site_out: Annotated[
-        bool, typer.Option("--leave-one-site-out", help="A fold a site: it is tested, the others are trained on.")
+        bool, typer.Option("--leave-one-site-out", help="One fold per site: test on it, train on the others.")
     ] = False,
     inner_folds: Annotated[
-        int, typer.Option(help="Nested cross-validation: every fold chooses from --grid by so many inner folds.")
-    ] = 0,
+        int | None, typer.Option(help="Nested cross-validation: choose from --grid by this many inner folds.")
+    ] = None,
     grid: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=[V, ...]", help="Values to choose from, e.g. training.lr=[1e-4,3e-4]; repeatable."),
+        typer.Option(
+            metavar="KEY=[V,...]", help="Values to choose from, e.g. training.lr=[1e-4,3e-4]; may be repeated."
+        ),
     ] = None,
     plain: Annotated[
-        bool, typer.Option("--plain", help="Without fused GPU kernels, one training after the other.")
+        bool, typer.Option("--plain", help="Do not use fused GPU kernels; train one seed after the other.")
     ] = False,
-    features: Annotated[Path | None, typer.Option(help="Folder, cohort file or pack of the features.")] = None,
     columns: Annotated[str | None, typer.Option(metavar="NAME=COLUMN,...", help=COLUMNS_HELP)] = None,
     engine: Annotated[
         str | None,
@@ -59,11 +108,16 @@ def train(
     ] = None,
     address: Annotated[str | None, typer.Option(help="For Ray: auto, host:port or ray://host:port.")] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes; default: what the GPUs or the cores take.")
+        int | None, typer.Option(min=1, help="Processes. Default: what the GPUs or the cores take.")
     ] = None,
     cpus: Annotated[float, typer.Option(min=0, help="For Ray: cores per worker.")] = 1,
     gpus: Annotated[float, typer.Option(min=0, help="For Ray: GPUs per worker; fractions share one.")] = 0,
     item_timeout: Annotated[float | None, typer.Option(min=0, help=ITEM_TIMEOUT_HELP)] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything and print what would be trained; write nothing.")
+    ] = False,
+    log: Annotated[Path | None, typer.Option(help="Also append plain lines of progress to this file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
     """Train a method on a cohort: every fold and seed, into one run folder.
@@ -73,54 +127,154 @@ def train(
     Example: asmil train cohort.csv --method asmil --out runs/asmil
     """
     from asmil.api.progress import training_progress
-    from asmil.cli.evaluate import evaluate
-    from asmil.cohort.splits import Splits
     from asmil.columns import parse_mapping
-    from asmil.config import merge, parse_assignments
     from asmil.console import messages
     from asmil.errors import AsmilError
     from asmil.memory import keep_freed_memory
-    from asmil.training.config import resolve
     from asmil.training.interruption import Interrupted
     from asmil.training.run import train_run
     from asmil.training.run_parts import TrainingEngine
 
-    console = messages(quiet)
-    keep_freed_memory()
-    asked: dict[str, Any] = {"folds": folds, "seeds": seeds, "training": {"seed": seed}, "task": {"kind": task}}
-    if leave_one_site_out:
-        asked["data"] = {"leave_out": "site"}
-    if inner_folds or grid:
-        asked["nested"] = {"folds": inner_folds, "grid": _grid(grid or [])}
-    if anchor is not None:
-        asked["anchor"] = {"normalizer": anchor}
-    if plain:
-        asked["training"]["executor"] = "plain"
-    asked["stabilizers"] = _weights(stabilizers or [])
+    if cohort is not None and cohort.suffix.lower() in SETTINGS_FILES:
+        if config is not None:
+            raise typer.BadParameter(f"{cohort} and --config {config} are both settings files; give one of them")
+        cohort, config = None, cohort
+    settings: dict[str, Any] = {"folds": folds, "seeds": seeds, "stabilizers": _weights(stabilizers or [])}
+    settings["training"] = {"seed": seed, "device": device, "executor": "plain" if plain else None}
+    settings["task"] = {"kind": task}
+    settings["data"] = {"leave_out": "site" if leave_one_site_out else None}
+    settings["anchor"] = {"normalizer": anchor}
+    settings["nested"] = {"folds": inner_folds, "grid": _grid(grid) if grid else None}
+    request = _request(config, cohort, features, out, method, preset, settings, assignments or [])
     if engine is None and (workers or address or gpus):
         raise AsmilError("--workers, --address and --gpus belong to an engine; give --engine local or --engine ray")
     where = None if engine is None else TrainingEngine(engine, address, workers, cpus, gpus)
-    config = resolve(method, preset, merge(asked, parse_assignments(assignments or [])))
+    mapping = parse_mapping(columns or request.columns)
+    keep_freed_memory()
+    if dry_run:
+        _print_plan(request, item_timeout, mapping, as_json)
+        return
     try:
-        with training_progress(console) as observer:
-            mapping = parse_mapping(columns)
-            folder = train_run(cohort, out, config, features, observer, item_timeout, mapping, where)
+        with training_progress(messages(quiet), log) as observer:
+            folder = train_run(
+                request.cohort, request.out, request.config, request.features, observer, item_timeout, mapping, where
+            )
     except Interrupted:
-        typer.echo(f"stopped; everything done so far is in {out}; run the same command again to resume", err=True)
+        typer.echo(
+            f"stopped; everything done so far is in {request.out}; run the same command again to resume", err=True
+        )
         raise typer.Exit(130) from None
+    _print_results(folder, request.config, as_json)
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What a command asks for: the settings file and the options together."""
+
+    cohort: Path
+    features: Path | None
+    out: Path
+    config: RunConfig
+    columns: str | None
+
+
+def _request(
+    file: Path | None,
+    cohort: Path | None,
+    features: Path | None,
+    out: Path | None,
+    method: str | None,
+    preset: str | None,
+    settings: dict[str, Any],
+    assignments: list[str],
+) -> _Request:
+    from asmil.config import merge, parse_assignments
+    from asmil.models.own_method import confirm
+    from asmil.training.config import resolve
+    from asmil.training.settings_file import SettingsFile, read_settings_file
+
+    written = SettingsFile(None, None, None, None, None, {}) if file is None else read_settings_file(file)
+    cohort, out = cohort or written.cohort, out or written.out
+    if cohort is None:
+        raise typer.BadParameter("give COHORT, the manifest, or a settings file that names it")
+    if out is None:
+        raise typer.BadParameter("give --out, the run folder, or name it in the settings file")
+    if method is None and written.method is not None:
+        confirm(written.method, None, str(file))
+    asked = merge(_given(settings), parse_assignments(assignments))
+    config = resolve(
+        method or written.method or "asmil", preset or written.preset or "paper", merge(written.changes, asked)
+    )
+    return _Request(cohort, features or written.features, out, config, written.columns)
+
+
+def _given(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings without those that no option was given for."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        kept = _given(value) if isinstance(value, dict) else value
+        if kept is not None and kept != {}:
+            found[key] = kept
+    return found
+
+
+def _print_plan(request: _Request, item_timeout: float | None, columns: ColumnMapping | None, as_json: bool) -> None:
+    """What would be trained: slides per fold, settings, and where it would be written."""
+    import yaml
+
+    from asmil.api.progress import describe_run
+    from asmil.console import print_json, results, say
+    from asmil.training.run import plan_run
+
+    plan = plan_run(
+        request.cohort, request.out, request.config, request.features, item_timeout_s=item_timeout, columns=columns
+    )
+    if as_json:
+        print_json(
+            {
+                "out": str(request.out),
+                "trainings": plan.splits.n_folds * request.config.seeds,
+                "finished_trainings": plan.finished,
+                "folds": plan.slides_per_fold(),
+                "config": plan.description.to_dict(),
+            }
+        )
+        return
+    console = results()
+    say(console, describe_run(plan.description, plan.splits))
+    for fold, counts in enumerate(plan.slides_per_fold(), start=1):
+        say(console, f"  fold {fold}: {', '.join(f'{count} {role}' for role, count in counts.items())} slides")
+    settings = request.config.model_dump(mode="json")
+    say(console, f"settings:\n{yaml.safe_dump(settings, sort_keys=False, allow_unicode=True).rstrip()}")
+    say(
+        console,
+        f"output: {request.out} ({plan.finished} trainings are already there)"
+        if plan.finished
+        else f"output: {request.out}",
+    )
+    say(console, "nothing was written, since --dry-run was given")
+
+
+def _print_results(folder: RunFolder, config: RunConfig, as_json: bool) -> None:
+    from asmil.cli.evaluate import evaluate
+    from asmil.cohort.splits import Splits
+    from asmil.console import messages, say
+    from asmil.errors import AsmilError
+
     tested = "test" in set(Splits.load(folder.splits).table["role"])
     if not tested:
-        chose = "" if config.training.select == "last" else ", which chose the epoch"
-        typer.echo(f"note: the splits have no test slides; these are numbers on validation slides{chose}")
+        chose = "" if config.training.select == "last" else ", which also chose the epoch"
+        say(messages(), f"note: the splits have no test slides; these are metrics on validation slides{chose}")
     try:
-        evaluate([folder.path], role="test" if tested else "val")
+        evaluate([folder.path], role="test" if tested else "val", as_json=as_json)
     except AsmilError as error:
-        typer.echo(f"note: the training has ended and is kept, but its numbers cannot be taken: {error}")
-    _print_alarms(folder.path)
+        say(messages(), f"note: the training has ended and is kept, but the evaluation failed: {error}")
+    if not as_json:
+        _print_alarms(folder.path)
 
 
 def _grid(words: list[str]) -> dict[str, list[Any]]:
-    """The values of settings that `--grid KEY=[V, ...]` words stand for."""
+    """The values of settings that `--grid KEY=[V,...]` gives."""
     from asmil.config import flat, parse_assignments
     from asmil.errors import AsmilError
 
@@ -132,18 +286,19 @@ def _grid(words: list[str]) -> dict[str, list[Any]]:
 
 
 def _print_alarms(run: Path) -> None:
-    """What the recorded attention warns of, if any was recorded."""
+    """Print what the recorded attention warns of, if any was recorded."""
+    from asmil.console import results, say
     from asmil.evaluation.stability import alarm_lines, read_stability
     from asmil.training.attention_file import read_attention
     from asmil.training.layout import RunLayout
 
     if any(read_attention(training) is not None for _, _, training in RunLayout(run).trainings()):
         for line in alarm_lines(read_stability(run)):
-            typer.secho(line, fg=typer.colors.YELLOW)
+            say(results(), line, style="yellow")
 
 
 def _weights(words: list[str]) -> dict[str, Any]:
-    """The settings that `--stabilizer NAME=WEIGHT` words stand for."""
+    """The settings that `--stabilizer NAME=WEIGHT` gives."""
     from asmil.errors import AsmilError, did_you_mean
     from asmil.training.config import StabilizersConfig
 

@@ -13,7 +13,10 @@ from asmil.cohort.source import GROUP_MARK, FeatureSource
 from asmil.errors import AsmilError, did_you_mean
 from asmil.names import without_extension
 
-NO_ZARR = "zarr is not read: save the features as HDF5 (datasets 'features' and 'coords')"
+NO_ZARR = (
+    "zarr is not read: save the features as HDF5 (datasets 'features' and 'coords'), or with LazySlide as "
+    "wsi.fetch.features_anndata(KEY).write_h5ad('SLIDE.h5ad')"
+)
 
 GIVE_FOLDER = "correct the path, or give the folder of the files with --features"
 

@@ -16,7 +16,7 @@ from asmil.errors import AsmilError
 PLACES = (
     ("pt_files", ".pt"),
     ("h5_files", ".h5"),
-    *(("", suffix) for suffix in (".npy", ".npz", ".pt", ".hdf5", ".h5")),
+    *(("", suffix) for suffix in (".npy", ".npz", ".pt", ".h5ad", ".hdf5", ".h5")),
 )
 # subfolders that belong to the folder above, or hold coordinates only (CLAM, TRIDENT)
 NOT_SEARCHED = ("pt_files", "h5_files", "patches")

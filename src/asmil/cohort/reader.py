@@ -195,6 +195,8 @@ class Header:
 def read_header(file: h5py.File, source: FeatureSource) -> Header:
     """Recognize the layout of the slide that `source` names; two possible readings are an error."""
     node = _node(file, source)
+    if source.group is None and text(file.attrs.get("encoding-type")) == "anndata":
+        return _anndata(file, source)
     name = _feature_name(node, source)
     features, coords = _numbers(node, name, source), _numbers(node, "coords", source)
     assert features is not None
@@ -305,7 +307,7 @@ def _feature_name(node: h5py.Group, source: FeatureSource) -> str:
     return fail(
         source,
         f"no dataset 'features', 'feats' or 'feat'; the file has {listed(list(node)) or 'nothing'}",
-        "give a feature file of asmil, TRIDENT, CLAM or STAMP",
+        "give a feature file of asmil, TRIDENT, CLAM, STAMP or LazySlide (.h5ad)",
     )
 
 
@@ -319,6 +321,32 @@ def _asmil(file: h5py.File, features: h5py.Dataset, coords: h5py.Dataset | None,
     as_type: dict[str, Callable[[Any], Any]] = {"str | None": text, "float | None": number, "int | None": integer}
     known = {field.name: as_type[str(field.type)](attrs.get(field.name)) for field in fields(Provenance)}
     return Header("asmil", features, coords, Provenance(**known), checksum=integer(attrs.get(CHECKSUM_KEY)))
+
+
+def _anndata(file: h5py.File, source: FeatureSource) -> Header:
+    """AnnData as LazySlide writes it: X has the features, obsm/spatial the upper left corners in level-0 pixels."""
+    features = member(file, "X")
+    if isinstance(features, h5py.Group):
+        fail(source, "the features (X) are a sparse matrix", "write them as a dense array: adata.X = adata.X.toarray()")
+    features = _numbers(file, "X", source)
+    if features is None:
+        fail(source, "the AnnData file has no X", "write the features of the tiles as X, N x D")
+    places = member(file, "obsm")
+    coords = _numbers(places, "spatial", source) if isinstance(places, h5py.Group) else None
+    notes = member(file, "uns")
+    known = _scalars(member(notes, "tile_spec")) if isinstance(notes, h5py.Group) else {}
+    side, mpp = integer(known.get("width")), number(known.get("mpp"))
+    provenance = Provenance(
+        tile_px=side, tile_px_level0=integer(known.get("base_width")), tile_um=side * mpp if side and mpp else None
+    )
+    return Header("anndata", features, coords, provenance)
+
+
+def _scalars(node: object) -> dict[str, Any]:
+    """The single values in a group, by name."""
+    if not isinstance(node, h5py.Group):
+        return {}
+    return {name: data[()] for name, data in members(node) if isinstance(data, h5py.Dataset) and data.shape == ()}
 
 
 def _trident(features: h5py.Dataset, coords: h5py.Dataset | None, attrs: Mapping[str, Any]) -> Header:

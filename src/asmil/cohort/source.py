@@ -10,7 +10,7 @@ from typing import Literal
 from asmil.cohort.pack.files import OWN_FILES, index_state, is_pack
 from asmil.cohort.problems import fail
 
-Layout = Literal["asmil", "trident", "clam", "stamp", "stamp_historic", "cohort_h5", "tensor", "numpy"]
+Layout = Literal["asmil", "trident", "clam", "stamp", "stamp_historic", "cohort_h5", "anndata", "tensor", "numpy"]
 CoordsUnit = Literal["px", "um"]
 FEATURE_NAMES = ("features", "feats", "feat")
 """What tools call the dataset of the features."""

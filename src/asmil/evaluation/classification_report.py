@@ -23,6 +23,7 @@ def class_blocks(evaluation: Evaluation) -> list[Block]:
         parts_table(evaluation, "slides", "Each class against the rest: mean over seeds, 95 % interval by patient."),
         Heading("Confusion matrix"),
         _confusion(evaluation),
+        Heading("Curves"),
         SideBySide([Figure(_curves(evaluation, kind), kind.title) for kind in KINDS]),
         Heading("Calibration"),
         SideBySide([_calibration(evaluation), Figure(reliability_figure(evaluation), "Reliability")]),

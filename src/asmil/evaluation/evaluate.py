@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import numpy as np
 import pandas as pd
 
 from asmil.cohort.units import UnitKind
@@ -15,10 +17,14 @@ from asmil.reporting import Block, Estimate
 from asmil.reporting.formats import format_count
 from asmil.reporting.notebook import Displayed
 from asmil.tasks.base import TaskKind
+from asmil.tasks.checked_arrays import Floats
+from asmil.tasks.prediction_format import PredictionFormat, Truth
 from asmil.training.finished_run import Run, read_run
 
 Role = Literal["test", "val"]
 PART_TITLES: Mapping[Role, str] = {"test": "test part", "val": "validation part"}
+FEW_PATIENTS = 30
+"""With fewer patients a report says that they are too few to rank methods."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +120,29 @@ class RunEvaluation(Displayed):
         """What tells the files of this evaluation from those of the test part."""
         return "" if self.role == "test" else f"-{self.role}"
 
+    @cached_property
+    def by_slide(self) -> tuple[list[str], Truth, Floats]:
+        """The slides by name, their truth, and their predictions, averaged over trainings (n x C)."""
+        task = self.run.format
+        first = self.rows.drop_duplicates("slide").sort_values("slide")
+        means = self.rows.groupby("slide", sort=True)[list(task.prediction_columns)].mean()
+        return first["slide"].astype(str).tolist(), task.truth(first), means.to_numpy(dtype=np.float64)
+
+    @property
+    def in_words(self) -> str:
+        """What a reader wants to know first, in a sentence or two."""
+        _, truth, predictions = self.by_slide
+        assert self.run.format.in_words is not None
+        values = {name: one.value for name, one in self.metrics.items()}
+        few = f" {self.sizes} are too few to rank methods." if self.n_patients < FEW_PATIENTS else ""
+        return f"{self.name} {self.run.format.in_words(truth, predictions, values)}.{few}"
+
+    @cached_property
+    def alarms(self) -> list[str]:
+        """Why the predictions or maps of the run should not be used as they are, one sentence each."""
+        _, truth, predictions = self.by_slide
+        return run_alarms(self.path, self.run.format, truth, predictions)
+
     def keep_choices(self) -> None:
         """Write what later predictions need into the run folder, such as thresholds; by default nothing."""
 
@@ -204,6 +233,18 @@ def evaluate_run(
         return found
     ignored = f"--threshold {threshold_rule} was ignored: it applies to runs with two classes."
     return replace(found, warnings=(*found.warnings, ignored))
+
+
+def run_alarms(run: Path, task: PredictionFormat, truth: Truth, predictions: Floats) -> list[str]:
+    """The alarms of a run: predictions that are all the same, and what its recorded attention shows."""
+    from asmil.evaluation.stability.analysis import attention_alarms
+
+    collapsed = task.collapsed(truth, predictions)
+    advice = (
+        "The model has learned nothing that separates them. Try: train longer, raise the learning rate, or weight rare "
+        "classes with `--set training.class_weights=balanced`."
+    )
+    return [f"{collapsed} {advice}"] * bool(collapsed) + attention_alarms(run)
 
 
 @dataclass(frozen=True)

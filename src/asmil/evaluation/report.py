@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from asmil.cohort.manifest import read_manifest
+from asmil.cohort.splits import Splits
 from asmil.errors import AsmilError
-from asmil.evaluation.evaluate import PART_TITLES, Role, RunEvaluation, evaluator_of
+from asmil.evaluation.evaluate import FEW_PATIENTS, PART_TITLES, RunEvaluation, evaluator_of
+from asmil.explain.report_panels import run_panels
 from asmil.files import write_json
 from asmil.reporting import (
     Block,
     Cell,
     Document,
+    Estimate,
     Figure,
     Folded,
     Heading,
     Note,
     Row,
     Section,
+    SideBySide,
     Table,
     estimate_cell,
     settings_table,
 )
+from asmil.reporting.estimate import NAN, Interval
 from asmil.reporting.files import write_document
 from asmil.reporting.formats import format_count, format_interval, format_number
-from asmil.training.finished_run import Training, read_training, setting
+from asmil.tasks.prediction_format import Metric
+from asmil.training.described import cap_sentence, selection_sentence, train_command
+from asmil.training.finished_run import Training, read_training
+from asmil.training.layout import RunLayout
 from asmil.training.learning_curves import learning_figure, stage_starts
 
 SLIDE_READING = (
@@ -35,6 +47,9 @@ SLIDE_READING = (
     "how much the choice of patients matters; the standard deviation (sd) over seeds shows the noise of training.",
 )
 """How to read the numbers of runs that predict slides."""
+SHOWN_SLIDES, PICTURED_SLIDES = 4, 2
+MOST_LEFT_OUT = 50
+ENDS = ("value", "low", "high")
 
 
 def write_report(evaluations: RunEvaluation | Sequence[RunEvaluation], folder: Path | str | None = None) -> Path:
@@ -73,13 +88,15 @@ def evaluation_document(evaluations: Sequence[RunEvaluation]) -> Document:
     single = len(evaluations) == 1
     sections = [Section("Results", [_summary(evaluations)])]
     for one in evaluations:
-        blocks = [*evaluator.blocks(one), *_learning(one), *_trainings(one)]
-        sections.append(Section(one.name, [*blocks, Folded("Settings", [settings_table(one.run.config)])]))
+        blocks = [*evaluator.blocks(one), *_slides(one), *_attention(one), *_learning(one), *_origin(one)]
+        sections += _split(blocks) if single else [Section(one.name, blocks)]
+    about = f"{first.method}, preset {first.preset}; {PART_TITLES[first.role]}, {first.sizes}."
     return Document(
         kind=f"Evaluation, {first.run.kind}",
         title=first.name if single else f"{len(evaluations)} runs",
         answer=_answer(evaluations),
-        about="" if single else "For tests of the differences between runs use `asmil compare`.",
+        about=about if single else "For tests of the differences between runs use `asmil compare`.",
+        alarms=_prefixed(evaluations, "alarms"),
         warnings=_warnings(evaluations),
         sections=sections,
         reading=[*evaluator.reading(evaluations), *_about_runs(evaluations)],
@@ -102,40 +119,53 @@ def parts_table(evaluation: Any, column: str, caption: str) -> Table:
     )
 
 
+def _split(blocks: Sequence[Block]) -> list[Section]:
+    """One section per heading."""
+    sections: list[tuple[str, list[Block]]] = []
+    for block in blocks:
+        if isinstance(block, Heading):
+            sections.append((block.text, []))
+        else:
+            sections[-1][1].append(block)
+    return [Section(title, found) for title, found in sections]
+
+
 def _answer(evaluations: Sequence[RunEvaluation]) -> str:
     first = evaluations[0]
-    part = f"on the {PART_TITLES[first.role]}"
     shown = first.run.format.compared
     if len(evaluations) == 1:
-        found = [
-            f"{metric.title} {format_number(one.value)} (95 % interval {format_interval(one.interval)})"
-            for metric in shown
-            for one in [first.metrics[metric.name]]
-        ]
-        return f"{', '.join(found)} {part}: {first.sizes}."
-    metric = shown[0]
+        return first.in_words
+    part, metric = f"on the {PART_TITLES[first.role]}", shown[0]
     defined = [one for one in evaluations if not math.isnan(one.metrics[metric.name].value)]
     if not defined:
         return f"{metric.title} is undefined for all runs {part}."
     choose = max if metric.larger_is_better else min
     best = choose(defined, key=lambda one: one.metrics[metric.name].value)
-    value = best.metrics[metric.name]
+    few = " These are too few patients to rank methods." if best.n_patients < FEW_PATIENTS else ""
     return (
-        f"{best.name} has the best {metric.title} of {len(evaluations)} runs: {format_number(value.value)} "
-        f"(95 % interval {format_interval(value.interval)}) {part}: {best.sizes}."
+        f"{best.name} has the best {metric.title} of {len(evaluations)} runs: {_with_interval(best, metric)} {part}: "
+        f"{best.sizes}.{few}"
     )
+
+
+def _with_interval(evaluation: RunEvaluation, metric: Metric) -> str:
+    found = evaluation.metrics[metric.name]
+    return f"{format_number(found.value)} (95 % interval {format_interval(found.interval)})"
+
+
+def _prefixed(evaluations: Sequence[RunEvaluation], name: str) -> list[str]:
+    """Sentences about runs, with the name of the run if there are several."""
+    many = len(evaluations) > 1
+    return [f"{one.name}: {text}" if many else text for one in evaluations for text in getattr(one, name)]
 
 
 def _warnings(evaluations: Sequence[RunEvaluation]) -> list[str]:
     found = []
-    if any(_chose_epoch(one) for one in evaluations):
+    if any(map(_chose_epoch, evaluations)):
         found.append("Optimistic: these validation slides also chose the epoch.")
     if len({frozenset(one.rows["slide"]) for one in evaluations}) > 1:
         found.append("The runs were not evaluated on the same slides; their numbers do not compare.")
-    for one in evaluations:
-        prefix = f"{one.name}: " if len(evaluations) > 1 else ""
-        found += [prefix + text for text in one.warnings]
-    return found
+    return found + _prefixed(evaluations, "warnings")
 
 
 def _chose_epoch(evaluation: RunEvaluation) -> bool:
@@ -165,6 +195,90 @@ def _summary(evaluations: Sequence[RunEvaluation]) -> Table:
         narrow=frozenset([metric.title for metric in metrics if not metric.in_terminal] + sizes),
         emphasis=True,
     )
+
+
+def _slides(evaluation: RunEvaluation) -> list[Block]:
+    """The slides whose predictions are the most and the least wrong."""
+    task = evaluation.run.format
+    names, truth, predictions = evaluation.by_slide
+    if task.misfit is None or task.row_in_words is None or len(names) < 2:
+        return []
+    order = np.argsort(-task.misfit(truth, predictions), kind="stable")
+    count = min(SHOWN_SLIDES, len(names) // 2)
+    rows = [
+        [names[place], *task.row_in_words(truth[place], predictions[place]), kind]
+        for kind, places in (("worst", order[:count]), ("best", order[::-1][:count]))
+        for place in places.tolist()
+    ]
+    caption = "Predictions are averaged over trainings; the farthest from the truth first."
+    table = Table(["slide", "truth", "prediction", ""], rows, caption=caption)
+    pictured = [names[place] for place in (*order[:PICTURED_SLIDES], *order[::-1][:PICTURED_SLIDES])]
+    manifest = evaluation.run.setting("cohort", "manifest")
+    pictures = run_panels(evaluation.path, None if manifest is None else Path(str(manifest)), dict.fromkeys(pictured))
+    return [Heading("Worst and best slides"), table, *(SideBySide(panels) for panels in pictures.values())]
+
+
+def _attention(evaluation: RunEvaluation) -> list[Block]:
+    """Where the model looks, as far as other commands have measured it in the run folder."""
+    rows: list[Row] = []
+    for page, command, title, meaning, numbers in _measured_elsewhere(evaluation.path):
+        value, low, high = (NAN if numbers.get(key) is None else float(numbers[key]) for key in ENDS)
+        rows.append([Cell(title, (meaning,)), estimate_cell(Estimate(value, Interval(low, high))), command, page])
+    if not rows:
+        return []
+    return [Heading("Where the model looks"), Table(["measure", "value", "command", "page"], rows)]
+
+
+def _measured_elsewhere(run: Path) -> Iterator[tuple[str, str, str, str, Mapping[str, Any]]]:
+    """Page, command, title, meaning and value of what other commands measured in a run folder."""
+    stability = _read(run / "stability.json")
+    if stability is not None:
+        measures, command = stability[0]["measures"], ("stability.html", "asmil stability")
+        yield *command, "effective share", "1: attention is flat", measures["effective_share"]
+        yield *command, "late JSD", "movement at the end of training, nats", measures["jsd_late"]
+    localization = _read(run / "localization" / "localization.json")
+    if localization is not None:
+        scaled = localization["scalings"]["minmax"]["measures"] | localization["measures"]
+        for name, title in {"froc": "FROC", "dice": "Dice", "tile_auc": "tile AUC"}.items():
+            page, meaning = "localization/localization.html", "compared with annotations"
+            yield page, "asmil localize", title, meaning, scaled[name]
+
+
+def _read(file: Path) -> Any:
+    """The content of a JSON file that another command wrote; None where it is absent or broken."""
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def _origin(evaluation: RunEvaluation) -> list[Block]:
+    """How the run was made: the command, the slides that were left out, all trainings and settings."""
+    command = train_command(evaluation.run.config, f"{evaluation.path}-again")
+    return [
+        Heading("How this run was made"),
+        *([f"Train it again: `{command}`"] if command else []),
+        *_left_out(evaluation),
+        *_trainings(evaluation),
+        Folded("Settings", [settings_table(evaluation.run.config)]),
+    ]
+
+
+def _left_out(evaluation: RunEvaluation) -> list[Block]:
+    """Slides of the manifest that the run does not use, with the reason where it is known."""
+    manifest = evaluation.run.setting("cohort", "manifest")
+    try:
+        table = Splits.load(RunLayout(evaluation.path).splits).table
+        cohort, problems = read_manifest(Path(str(manifest)), kind=evaluation.run.kind)
+    except AsmilError:
+        return []
+    used = set(table["slide"].astype(str))
+    lines = [str(problem) for problem in problems if problem.severity == "error"]
+    lines += [f"{slide.slide}: not in the splits" for slide in cohort.slides if slide.slide not in used]
+    if not lines:
+        return [f"No slide of the manifest was left out ({len(used)} slides)."]
+    shown = [*lines[:MOST_LEFT_OUT], *[f"{len(lines) - MOST_LEFT_OUT} more."] * (len(lines) > MOST_LEFT_OUT)]
+    return [Folded(f"Left out: {format_count(len(lines), 'slide')}", shown)]
 
 
 def _learning(evaluation: RunEvaluation) -> list[Block]:
@@ -220,27 +334,3 @@ def _about_runs(evaluations: Sequence[RunEvaluation]) -> list[str]:
         chosen = selection_sentence(one.run.config, one.role, has_validation, one.run.format.selected_by)
         sentences += [prefix + text for text in (chosen, cap_sentence(one.run.config))]
     return sentences
-
-
-def selection_sentence(config: Mapping[str, Any], role: Role, has_validation: bool, metric: str) -> str:
-    """Which epoch was kept, and whether the evaluated part had a say in it; metric: what chooses by default."""
-    rule = setting(config, "training", "select")
-    if rule is None:
-        return "The run does not say which epoch was kept (training.select is not set)."
-    if rule == "last":
-        return "The last epoch was kept; no data chose it (training.select: last)."
-    if not has_validation:
-        return "The run had no validation part, so the last epoch was kept."
-    chosen = "the lowest loss" if rule == "loss" else f"the highest {metric}"
-    sentence = f"The epoch was chosen on the validation part, by {chosen}"
-    if role == "val":
-        return f"{sentence}. These numbers are of the same part, so they are optimistic."
-    return f"{sentence}; the test part was not used."
-
-
-def cap_sentence(config: Mapping[str, Any]) -> str:
-    """How many tiles training and prediction used."""
-    cap = setting(config, "data", "max_tiles")
-    if cap is None:
-        return "Training and prediction used all tiles (data.max_tiles is not set)."
-    return f"Training used at most {cap} tiles per bag, drawn anew every epoch; prediction used all (data.max_tiles)."

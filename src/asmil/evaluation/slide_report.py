@@ -14,7 +14,7 @@ from asmil.reporting.drawing import COLORS, GUIDE, new_figure, svg_text
 
 def value_blocks(evaluation: SlideEvaluation) -> list[Block]:
     """Predicted against true values of one run."""
-    return [Figure(scatter_figure(evaluation), "Predicted and true values")]
+    return [Heading("Predictions"), Figure(scatter_figure(evaluation), "Predicted and true values")]
 
 
 def value_reading(evaluations: Sequence[SlideEvaluation]) -> list[str]:

@@ -10,6 +10,7 @@ from asmil.cohort.locate import find_features
 from asmil.cohort.manifest import Slide, cohort_from_features, load_cohort
 from asmil.cohort.source import FeatureSource
 from asmil.cohort.table import read_table
+from asmil.columns import ColumnMapping
 from asmil.errors import AsmilError, did_you_mean
 from asmil.names import FEATURE_SUFFIXES
 from asmil.slides.discovery import SLIDES_FOLDER, SlideFile, find_slides
@@ -38,17 +39,22 @@ class SlidePlaces:
     """Where features and images of slides are.
 
     manifest: of the run's cohort, if there is one; features, images: folders, files or tables that the user names
+    columns: which column of the manifest is which, as the run was told
     """
 
     manifest: Path | None = None
     features: Path | None = None
     images: Path | None = None
+    columns: ColumnMapping | None = None
 
     def cohort(self) -> dict[str, Slide]:
         """The slides of the cohort by name; none where its manifest is gone."""
         if self.manifest is None or not self.manifest.is_file():
             return {}
-        return {slide.slide: slide for slide in load_cohort(self.manifest, self.features, kind=None).slides}
+        return {slide.slide: slide for slide in self._read(self.manifest)}
+
+    def _read(self, manifest: Path) -> Sequence[Slide]:
+        return load_cohort(manifest, self.features, kind=None, columns=self.columns).slides
 
     def image_files(self) -> dict[str, SlideFile]:
         """The images that are known by name: those the user names, or those of the manifest."""

@@ -13,7 +13,7 @@ f(slide) - f(a slide of nothing but mean tiles).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -66,6 +66,17 @@ class _Question:
         return self.task.evidence(logits, self.name)
 
 
+def titled(kind: str) -> str:
+    """A kind as it is written in pictures.
+
+    >>> titled("attention_logit"), titled("leave_one_out")
+    ('attention x tile logit', 'leave one out')
+    """
+    return {"attention_logit": "attention x tile logit", "gradient": "gradient x input"}.get(
+        kind, kind.replace("_", " ")
+    )
+
+
 def kinds_of(model: MILModel) -> dict[str, str | None]:
     """Every kind of map by name: None where the model has it, otherwise why not; its own kinds come first."""
     own: dict[str, str | None] = dict.fromkeys(model.heatmap_kinds if model.has_heatmap else ())
@@ -80,11 +91,13 @@ def explain_bag(
     kind: str | None = None,
     name: str | None = None,
     device: torch.device | str | None = None,
+    output: Output | None = None,
 ) -> Explained:
     """How much each tile of a bag counted for one model.
 
     kind: one of `kinds_of`; default: the method's own map
     name: the class or label to explain; default: the predicted one
+    output: what the model said of the bag, if it was asked before
     """
     model.eval()
     model.refuse_misfit(bag)
@@ -96,7 +109,7 @@ def explain_bag(
     if (why := known[kind]) is not None:
         there = ", ".join(found for found, missing in known.items() if missing is None)
         raise AsmilError(f"{type(model).__name__} has no map {kind!r}: {why}; it has {there}")
-    output = infer(model, model.prepare(bag), at)
+    output = output or infer(model, model.prepare(bag), at)
     place = explained_place(task, output.logits, name)
     question = _Question(model, task, bag, at, output, place)
     compute = KINDS[kind].compute if kind in KINDS else (lambda asked: _own_map(asked, kind))
@@ -141,6 +154,21 @@ def tile_logits(model: MILModel, bag: Bag, output: Output, device: torch.device)
         dtype = next(model.parameters()).dtype
         return pooled_tiles.tile_logits(model, bag.features.to(device, dtype)).cpu()
     return None if output.instance_logits is None else output.instance_logits.double()
+
+
+def logits_after_removal(
+    model: MILModel, bag: Bag, order: Tensor, counts: Sequence[int], device: torch.device
+) -> Tensor:
+    """R x C, float64: what a model says of a bag after the first `counts` tiles of an order are removed."""
+    model.eval()
+    if isinstance(model, AttentionPoolModel) and pools_tiles(model):
+        dtype = next(model.parameters()).dtype
+        return pooled_tiles.logits_after_removal(model, bag.features.to(device, dtype), order, counts).cpu()
+    found = []
+    for count in counts:
+        rest = bag.subset(order[count:].sort().values) if count else bag
+        found.append(infer(model, model.prepare(rest), device).logits.double())
+    return torch.stack(found)
 
 
 def _attention_logit(asked: _Question) -> Computed:

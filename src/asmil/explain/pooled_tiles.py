@@ -9,7 +9,7 @@ Once both sums are known, what a tile changes is known without the others: witho
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -84,6 +84,32 @@ def evidence_lost(model: AttentionPoolModel, features: Tensor, evidence: Evidenc
             left = (sums.weights - w).T.clamp_min(torch.finfo(torch.float64).tiny)
             found.append(whole - evidence(_read(reader, rest / left[:, :, None])))
     return torch.cat(found)
+
+
+@torch.no_grad()
+def logits_after_removal(model: AttentionPoolModel, features: Tensor, order: Tensor, counts: Sequence[int]) -> Tensor:
+    """R x C, float64: what the model says after the first `counts` tiles of an order are removed; one pass for all.
+
+    counts: R, increasing, each below the number of tiles
+    """
+    rank = torch.empty_like(order)
+    rank[order] = torch.arange(len(order))
+    # tiles that are removed between two counts form a part; what is left is the sum of the later parts
+    part = torch.bucketize(rank, torch.tensor(counts), right=True).to(features.device)
+    largest = pooled_sums(model, features).largest
+    shape = (len(counts) + 1, *largest.shape)
+    weights = torch.zeros(shape, dtype=torch.float64, device=features.device)
+    weighted: Tensor | None = None
+    for start, log_weights, embedded in _chunks(model, features):
+        w = (log_weights - largest).exp()  # A x n
+        parts = part[start : start + len(embedded)]
+        of_part = torch.nn.functional.one_hot(parts, len(counts) + 1).to(w)  # n x R + 1
+        weights += torch.einsum("an,nr->ra", w, of_part)[:, :, None]
+        here = torch.einsum("an,nr,ni->rai", w, of_part, embedded)
+        weighted = here if weighted is None else weighted + here
+    assert weighted is not None, "a bag has at least one tile"
+    left = [sums.flip(0).cumsum(dim=0).flip(0)[1:] for sums in (weights, weighted)]
+    return _read(copy.deepcopy(model).double(), left[1] / left[0].clamp_min(torch.finfo(torch.float64).tiny))
 
 
 def gradient(model: AttentionPoolModel, features: Tensor, evidence: Evidence) -> Tensor:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from shapely import box, contains_xy, unary_union
+from shapely import STRtree, box, points, unary_union
 from shapely.geometry import Polygon
 from shapely.geometry.base import BaseGeometry
 
@@ -115,13 +115,12 @@ def high_regions(frame: SlideFrame, values: Floats, cut: float) -> list[tuple[Po
     corners = frame.coords[high].astype(np.float64)
     squares = box(corners[:, 0], corners[:, 1], corners[:, 0] + frame.tile_px, corners[:, 1] + frame.tile_px)
     merged = unary_union(squares)
-    centers = corners + frame.tile_px / 2
-    found = [(polygon, high[_inside(polygon, centers)]) for polygon in _polygons(merged)]
+    polygons = _polygons(merged)
+    inside, owner = STRtree(polygons).query(points(corners + frame.tile_px / 2), predicate="within")
+    order = np.argsort(owner, kind="stable")
+    groups = np.split(high[inside[order]], np.flatnonzero(np.diff(owner[order])) + 1)
+    found = [(polygons[number], tiles) for number, tiles in zip(np.unique(owner).tolist(), groups, strict=True)]
     return sorted(found, key=lambda region: -float(values[region[1]].max()))
-
-
-def _inside(polygon: Polygon, centers: Floats) -> NDArray[np.bool_]:
-    return np.asarray(contains_xy(polygon, centers[:, 0], centers[:, 1]))
 
 
 def _polygons(shape: BaseGeometry) -> list[Polygon]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,19 +14,21 @@ import torch
 
 from asmil.cohort.bag import Bag
 from asmil.cohort.features import inspect_features, read_bag_and_info
-from asmil.cohort.loader import BagLoader
 from asmil.cohort.manifest import Slide
 from asmil.cohort.source import FeatureInfo
 from asmil.cohort.splits import Splits
 from asmil.cohort.units import Unit
 from asmil.errors import AsmilError, did_you_mean
 from asmil.explain.kinds import explain_bag, kinds_of, tile_logits
+from asmil.models.base import Output
 from asmil.models.inference import infer
 from asmil.models.own_method import is_own
+from asmil.training.bundle import is_bundle
 from asmil.training.layout import RunLayout
 from asmil.training.prediction import RunPredictor, TrainedModel
 
 Floats = npt.NDArray[np.float64]
+Outputs = Mapping[tuple[int, int], Output]
 
 
 @dataclass(frozen=True)
@@ -51,10 +53,8 @@ class RunExplainer:
     A slide of which all models have seen the training part is explained by all of them, and `saw` says so.
     """
 
-    def __init__(self, run: Path | str, device: str = "auto", method: str | None = None) -> None:
-        # several runs are drawn side by side, and not all of them need be of the user's own method
-        names_code = is_own(str(RunLayout(run).read_values().get("method", "")))
-        self.predictor = RunPredictor(run, device, method if names_code else None)
+    def __init__(self, run: Path | str | RunPredictor, device: str = "auto", method: str | None = None) -> None:
+        self.predictor = run if isinstance(run, RunPredictor) else _predictor(run, device, method)
         self.path = self.predictor.folder.path
         self.names = self.predictor.trained[0].task.explained_names
 
@@ -70,7 +70,9 @@ class RunExplainer:
 
     @cached_property
     def splits(self) -> pd.DataFrame:
-        """Slide, patient, fold and role of the run's slides."""
+        """Slide, patient, fold and role of the run's slides; empty for a bundle, which does not say."""
+        if is_bundle(self.path):
+            return pd.DataFrame({"slide": [], "patient": [], "fold": [], "role": []})
         return Splits.load(self.predictor.folder.splits).table
 
     def trained_for(self, name: str) -> list[TrainedModel]:
@@ -94,9 +96,7 @@ class RunExplainer:
 
     def read_unit(self, unit: Unit) -> Bag:
         """The bag of a slide, or of a patient whose slides are joined."""
-        for slide in unit.slides:
-            self.predictor.description.refuse_other_features(inspect_features(slide.source))
-        return BagLoader([unit], "none", prefetch=0).bag(0)
+        return self.predictor.read_bag(unit)
 
     def explain(
         self,
@@ -104,34 +104,53 @@ class RunExplainer:
         kind: str | None = None,
         name: str | None = None,
         trained: Sequence[TrainedModel] | None = None,
+        outputs: Outputs | None = None,
     ) -> SlideExplanation:
         """One value per tile: the mean over the models.
 
         kind: default: the method's own map; name: the class to explain; default: the predicted one
         trained: some of the models; default: those that were not trained on the slide
+        outputs: what the models said of the bag, if they were asked before
         """
         models = list(self.trained_for(bag.id) if trained is None else trained)
         if not models:
             raise AsmilError(f"{bag.id}: there is no model to explain it with")
         if name is not None and name not in self.names:
             raise AsmilError(f"{self.path}: there is no class {name!r} to explain; {did_you_mean(name, self.names)}")
-        name = name or self.predicted(bag, models)
-        found = [explain_bag(one.model, one.task, bag, kind, name, self.predictor.device) for one in models]
+        if outputs is None:
+            outputs = self.outputs(bag, models)
+        if name is None:
+            said = self.said(models, outputs)
+            name = max(said, key=lambda one: said[one])
+        device = self.predictor.device
+        found = [
+            explain_bag(one.model, one.task, bag, kind, name, device, outputs[one.fold, one.seed]) for one in models
+        ]
         values = torch.stack([one.values for one in found]).mean(dim=0).numpy()
         shown = float(np.mean([one.shown for one in found]))
         notes = tuple(dict.fromkeys(note for one in found for note in one.notes))
         return SlideExplanation(values, found[0].kind, name, shown, len(found), notes)
 
+    def outputs(self, bag: Bag, trained: Sequence[TrainedModel]) -> Outputs:
+        """What each model says of a bag, by fold and seed."""
+        return {
+            (one.fold, one.seed): infer(one.model, one.model.prepare(bag), self.predictor.device) for one in trained
+        }
+
+    def said(self, trained: Sequence[TrainedModel], outputs: Outputs) -> dict[str, float]:
+        """What the models predict together: the mean probability of every class, or the one number there is."""
+        shown = []
+        for one in trained:
+            logits = outputs[one.fold, one.seed].logits[None]
+            shown.append([float(one.task.shown(logits, place)) for place in range(len(self.names))])
+        return dict(zip(self.names, np.mean(shown, axis=0).tolist(), strict=True))
+
     def predicted(self, bag: Bag, trained: Sequence[TrainedModel]) -> str:
-        """What the models predict together: the class of the highest mean probability, or the one number there is."""
+        """The class of the highest mean probability, or the one number there is."""
         if len(self.names) == 1:
             return self.names[0]
-        shares = [
-            [float(one.task.shown(output.logits[None], place)) for place in range(len(self.names))]
-            for one in trained
-            for output in [infer(one.model, one.model.prepare(bag), self.predictor.device)]
-        ]
-        return self.names[int(np.mean(shares, axis=0).argmax())]
+        said = self.said(trained, self.outputs(bag, trained))
+        return max(said, key=lambda name: said[name])
 
     def tile_probabilities(self, bag: Bag) -> dict[str, Floats]:
         """What the models say of single tiles, by class, the mean over models; empty if they do not classify tiles."""
@@ -154,3 +173,9 @@ def of_slide(values: Floats, bag: Bag, number: int) -> tuple[Floats, Bag]:
         return values, bag
     tiles = torch.nonzero(bag.slide_index == number).flatten()
     return values[tiles.numpy()], replace(bag.subset(tiles), slide_index=None)
+
+
+def _predictor(run: Path | str, device: str, method: str | None) -> RunPredictor:
+    # several runs are drawn side by side, and not all of them need be of the user's own method
+    names_code = is_own(str(RunLayout(run).read_values().get("method", "")))
+    return RunPredictor(run, device, method if names_code else None)

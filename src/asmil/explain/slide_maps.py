@@ -13,10 +13,11 @@ from asmil.cohort.bag import Bag
 from asmil.cohort.features import inspect_features, read_bag
 from asmil.cohort.source import FeatureInfo
 from asmil.cohort.units import Unit
-from asmil.errors import AsmilError
+from asmil.errors import AsmilError, did_you_mean
 from asmil.explain.asked_slides import AskedSlide
 from asmil.explain.color_scale import percentiles
-from asmil.explain.run_explainer import RunExplainer, SlideExplanation, of_slide
+from asmil.explain.kinds import titled
+from asmil.explain.run_explainer import Outputs, RunExplainer, SlideExplanation, of_slide
 from asmil.explain.score_files import find_scores, read_scores
 from asmil.explain.settings import HeatmapSettings
 from asmil.explain.tile_map import TileMap, checked_values
@@ -68,15 +69,21 @@ def maps_of_runs(asked: AskedSlide, explainers: Sequence[RunExplainer], settings
     first = explainers[0]
     bag, number = _bag(asked, first)
     info = inspect_features(asked.slide.source)
-    name = settings.name or first.predicted(bag, first.trained_for(bag.id))
+    trained = first.trained_for(bag.id)
+    outputs = first.outputs(bag, trained)
+    said = first.said(trained, outputs)
+    name = settings.name or max(said, key=lambda one: said[one])
+    if name not in said:
+        raise AsmilError(f"{first.path}: there is no class {name!r} to explain; {did_you_mean(name, said)}")
     drawn = list(
-        _epoch_maps(asked, bag, explainers) if settings.by == "epoch" else _maps(bag, explainers, settings, name)
+        _epoch_maps(asked, bag, explainers)
+        if settings.by == "epoch"
+        else _maps(bag, explainers, settings, name, outputs)
     )
     notes = [note for one in drawn for note in one.notes]
     if any(explainer.saw(bag.id) for explainer in explainers):
         notes.append("the models were trained on this slide")
-    shown = first.explain(bag, first.kinds[0], name).shown
-    about = _about(explainers, name, shown, len(first.trained_for(bag.id)))
+    about = _about(explainers, name, said[name], len(trained))
     measurements = first.tile_probabilities(bag) if settings.qupath else {}
     maps = tuple(
         TileMap(of_slide(one.values, bag, number)[0], one.kind, one.about, one.title, one.notes) for one in drawn
@@ -96,7 +103,10 @@ def _bag(asked: AskedSlide, explainer: RunExplainer) -> tuple[Bag, int]:
     return explainer.read(asked.slide)[0], 0
 
 
-def _maps(bag: Bag, explainers: Sequence[RunExplainer], settings: HeatmapSettings, name: str) -> Iterator[TileMap]:
+def _maps(
+    bag: Bag, explainers: Sequence[RunExplainer], settings: HeatmapSettings, name: str, outputs: Outputs
+) -> Iterator[TileMap]:
+    """The maps of every run, kind and group of models; `outputs` are those of the first run."""
     several_runs, several_kinds = len(explainers) > 1, len(settings.kinds) > 1
     for explainer in explainers:
         run = f"{explainer.path.resolve().name}" if several_runs else ""
@@ -105,7 +115,7 @@ def _maps(bag: Bag, explainers: Sequence[RunExplainer], settings: HeatmapSetting
             groups = _groups(settings.by, trained)
             found = []
             for label, members in groups.items():
-                one = explainer.explain(bag, kind, name, members)
+                one = explainer.explain(bag, kind, name, members, outputs if explainer is explainers[0] else None)
                 found.append(one)
                 shown_kind = titled(one.kind) if several_kinds or not label else ""
                 yield _tile_map(one, _joined(run, label, shown_kind))
@@ -152,7 +162,8 @@ def _recorded(explainer: RunExplainer, slide: str) -> tuple[AttentionRecord, int
             f"{', '.join(sorted(set(known))[:5])}"
         )
     raise AsmilError(
-        f"{explainer.path}: no attention was recorded during training; train with `--set record.attention=true`"
+        f"{explainer.path}: no attention was recorded during training; record that of four slides with "
+        "`asmil train ... --set record.attention=4`"
     )
 
 
@@ -162,17 +173,6 @@ def _joined(*parts: str) -> str:
 
 def _tile_map(one: SlideExplanation, title: str) -> TileMap:
     return TileMap(one.values, titled(one.kind), title=title, notes=one.notes)
-
-
-def titled(kind: str) -> str:
-    """A kind as it is written in pictures.
-
-    >>> titled("attention_logit"), titled("leave_one_out")
-    ('attention x tile logit', 'leave one out')
-    """
-    return {"attention_logit": "attention x tile logit", "gradient": "gradient x input"}.get(
-        kind, kind.replace("_", " ")
-    )
 
 
 def _about(explainers: Sequence[RunExplainer], name: str, shown: float, n_models: int) -> str:

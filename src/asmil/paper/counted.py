@@ -204,7 +204,7 @@ def _cost(table: PrintedTable, out: Path, size: Size, cohort: Path | None, featu
     notes = (
         "Multiply-adds: torch's count, halved, of one pass on 2,000 tiles of 384 features. Seconds: 395 steps or "
         f"passes on such a bag on {'a GPU' if torch.cuda.is_available() else 'the CPU of this machine'}, median of "
-        f"{repeats}; the paper's are of an RTX 5000. Memory: docs/anchor_cost.md and docs/speed.md.",
+        f"{repeats}; the paper's are of an RTX 5000. Memory: docs/anchor_cost.md and docs/performance.md.",
     )
     return Counted(table, values, tuple(names), False, size, "another machine and code", notes)
 

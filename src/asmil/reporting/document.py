@@ -14,7 +14,7 @@ from asmil.reporting.estimate import Estimate
 from asmil.reporting.formats import format_interval, format_number
 
 MOST_WARNINGS = 3
-"""How many warnings stand at the top of a report; the others fold away."""
+"""How many alarms and warnings are at the top of a report; the others fold away."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,27 @@ class Note:
     text: str
 
 
-Block = str | Table | Figure | Heading | SideBySide | Folded | Note
+@dataclass(frozen=True)
+class Link:
+    """Another page.
+
+    address: relative to the page that links it
+    note: what is to be seen there
+    """
+
+    text: str
+    address: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Links:
+    """A list of other pages."""
+
+    links: Sequence[Link]
+
+
+Block = str | Table | Figure | Heading | SideBySide | Folded | Note | Links
 """A plain string is a paragraph."""
 
 
@@ -117,9 +137,10 @@ class Section:
 
 @dataclass(frozen=True)
 class Document:
-    """A report: the answer first, then at most three warnings, the sections, and how to read them.
+    """A report: the answer first, then alarms and at most three warnings, the sections, and how to read them.
 
     kind: what kind of report it is; answer: the result in one sentence; about: on what it is based
+    alarms: why the numbers or maps should not be used as they are
     reading: sentences on how to read the numbers, folded away
     """
 
@@ -128,18 +149,24 @@ class Document:
     answer: str
     sections: Sequence[Section]
     about: str = ""
+    alarms: Sequence[str] = ()
     warnings: Sequence[str] = ()
     reading: Sequence[str] = field(default=())
 
     @property
+    def first_alarms(self) -> list[str]:
+        """The alarms at the top."""
+        return list(self.alarms[:MOST_WARNINGS])
+
+    @property
     def first_warnings(self) -> list[str]:
-        """The warnings that stand at the top."""
-        return list(self.warnings[:MOST_WARNINGS])
+        """The warnings at the top: together with the alarms at most three."""
+        return list(self.warnings[: MOST_WARNINGS - len(self.first_alarms)])
 
     @property
     def more_warnings(self) -> list[str]:
-        """The warnings that fold away."""
-        return list(self.warnings[MOST_WARNINGS:])
+        """The alarms and warnings that fold away."""
+        return [*self.alarms[MOST_WARNINGS:], *self.warnings[len(self.first_warnings) :]]
 
     def tables(self) -> list[Table]:
         """All tables that are not folded away, in order."""

@@ -49,6 +49,17 @@ def format_p(p: float) -> str:
     return "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
+def format_small(value: float | None) -> str:
+    """Three decimals; a smaller number above 0 as a bound, so that a table has one notation.
+
+    >>> format_small(0.03456), format_small(0.000034), format_small(0.0)
+    ('0.035', '<0.001', '0.000')
+    """
+    if value is None or math.isnan(value):
+        return UNDEFINED_TEXT
+    return "<0.001" if 0 < value < 0.0005 else f"{value:.3f}"
+
+
 def format_significant(value: float | None) -> str:
     """Three significant digits, two for small numbers; an undefined number as a dash.
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from asmil.reporting.document import Block, Cell, Document, Figure, Folded, Heading, Note, SideBySide, Table
+from asmil.reporting.document import Block, Cell, Document, Figure, Folded, Heading, Links, Note, SideBySide, Table
 from asmil.reporting.formats import format_count
 
 if TYPE_CHECKING:
@@ -43,8 +43,9 @@ def markdown_document(document: Document) -> str:
     """The document without its figures and without what is folded away."""
     parts = [f"# {document.kind}: {escape_markdown(document.title)}", "", escape_markdown(document.answer)]
     parts += ["", escape_markdown(document.about)] if document.about else []
-    if document.warnings:
-        parts += ["", *(f"- **Warning:** {escape_markdown(text)}" for text in document.warnings)]
+    said = [("Alarm", text) for text in document.alarms] + [("Warning", text) for text in document.warnings]
+    if said:
+        parts += ["", *(f"- **{kind}:** {escape_markdown(text)}" for kind, text in said)]
     for section in document.sections:
         written = [line for block in section.blocks for line in _markdown_block(block)]
         if written:
@@ -75,6 +76,8 @@ def _markdown_block(block: Block) -> list[str]:
         return ["", f"**{escape_markdown(block.text)}**"]
     if isinstance(block, Heading):
         return ["", f"### {escape_markdown(block.text)}"]
+    if isinstance(block, Links):
+        return ["", *(f"- {escape_markdown(': '.join(filter(None, [one.text, one.note])))}" for one in block.links)]
     if isinstance(block, SideBySide):
         return [line for one in block.blocks for line in _markdown_block(one)]
     if isinstance(block, Table):
@@ -117,7 +120,8 @@ def latex_table(table: Table, caption: str = "") -> str:
 
 def latex_document(document: Document, tables: Sequence[Table]) -> str:
     """The given tables, with the document's sentences as comments above them."""
-    comments = [r"Needs \usepackage{booktabs}.", document.answer, *document.warnings, *document.reading]
+    comments = [r"Needs \usepackage{booktabs}.", document.answer, *document.alarms, *document.warnings]
+    comments += document.reading
     written = "\n".join("% " + text.replace("\n", " ") for text in comments)
     return "\n\n".join([written, *map(latex_table, tables)]) + "\n"
 
@@ -148,16 +152,39 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def print_document(document: Document, console: Console) -> None:
-    """The answer, the first warnings and the tables that are meant for a terminal."""
-    console.print(document.answer, markup=False, highlight=False)
+    """The answer, the alarms, the first warnings and the tables that are meant for a terminal."""
+    from asmil.console import say
+
+    say(console, document.answer)
     for table in document.tables():
         if table.in_terminal:
-            console.print(terminal_table(table))
+            _print_table(table, console)
+    for text in document.first_alarms:
+        say(console, f"alarm: {text}", style="red")
     for text in document.first_warnings:
-        console.print(f"warning: {text}", style="yellow", markup=False, highlight=False)
+        say(console, f"warning: {text}", style="yellow")
     if document.more_warnings:
         more = format_count(len(document.more_warnings), "more warning")
-        console.print(f"{more} in the report.", style="yellow", highlight=False)
+        say(console, f"{more} in the report.", style="yellow")
+
+
+def _print_table(table: Table, console: Console) -> None:
+    """A table, or, in a window that is too narrow for it, one block of lines per row."""
+    from rich.measure import Measurement
+    from rich.text import Text
+
+    drawn = terminal_table(table)
+    if Measurement.get(console, console.options, drawn).minimum <= console.width:
+        console.print(drawn)
+        return
+    console.print(Text(f"\n{table.title}" if table.title else ""))
+    for header, *row in table.cells():
+        console.print(Text("\n".join([header.text, *(f"  {note}" for note in header.notes)]), style="bold"))
+        for title, cell in zip(table.columns[1:], row, strict=True):
+            if title not in table.narrow and cell.text:
+                interval = f" ({cell.interval})" if cell.interval else ""
+                spread = f" ±{cell.spread}" if cell.spread else ""
+                console.print(Text(f"  {title}: {cell.text}{spread}{interval}"))
 
 
 def terminal_table(table: Table) -> TerminalTable:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from contextlib import ExitStack
+from difflib import get_close_matches
 from pathlib import Path
 
 import openslide
@@ -83,7 +84,9 @@ def refuse_absent(path: Path) -> None:
     if not folder.is_dir():
         raise AsmilError(f"{path}: the folder {folder} does not exist; correct the path")
     siblings = [sibling.name for sibling in folder.iterdir() if not sibling.name.startswith(".")]
-    raise AsmilError(f"{path}: it does not exist; {did_you_mean(path.name, siblings)}")
+    near = get_close_matches(path.name, siblings, n=1)
+    hint = did_you_mean(path.name, siblings) if near else "correct the path"
+    raise AsmilError(f"{path}: it does not exist; {hint}")
 
 
 def _open_with_openslide(path: Path, given: Resolution | None) -> SlideImage:

@@ -47,6 +47,10 @@ class Task(Protocol):
         """What the kept epoch has most of, from what `measure` found; undefined measures count as 0."""
         ...
 
+    def probabilities(self, logits: Tensor) -> Tensor | None:
+        """B x K probabilities of the classes or labels; None for tasks without."""
+        ...
+
     def columns(self, logits: Tensor) -> Columns:
         """The predictions as columns of a table, one value a bag."""
         ...

@@ -175,6 +175,33 @@ def class_format(classes: tuple[str, ...]) -> PredictionFormat:
         part_name="class",
         are_probabilities=True,
         fewest_names=2,
+        in_words=lambda target, probabilities, values: class_words(classes, target, probabilities),
+        misfit=lambda target, probabilities: 1 - probabilities[np.arange(len(target)), target],
+        row_in_words=lambda target, probabilities: (
+            classes[int(target)],
+            f"{classes[int(probabilities.argmax())]} ({probabilities.max():.2f})",
+        ),
+    )
+
+
+def class_words(classes: tuple[str, ...], target: Truth, probabilities: Floats) -> str:
+    """How many slides of each class were missed; of more than two classes, the one that was missed most often.
+
+    >>> class_words(("normal", "tumor"), np.array([0, 1, 1]), np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]]))
+    'missed 1 of 2 tumor slides and 0 of 1 normal slides'
+    """
+    wrong = metrics.predicted_classes(probabilities) != target
+    missed = {name: (int(wrong[target == k].sum()), int((target == k).sum())) for k, name in enumerate(classes)}
+    if not wrong.any():
+        return f"predicted all {len(target)} slides correctly"
+    if len(classes) == 2:
+        return "missed " + " and ".join(
+            f"{missed[name][0]} of {missed[name][1]} {name} slides" for name in classes[::-1]
+        )
+    worst = max(classes, key=lambda name: missed[name][0] / max(1, missed[name][1]))
+    return (
+        f"predicted {int((~wrong).sum())} of {len(target)} slides correctly and missed {worst} most often "
+        f"({missed[worst][0]} of {missed[worst][1]} slides)"
     )
 
 

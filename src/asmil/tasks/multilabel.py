@@ -46,13 +46,13 @@ class MultiLabel:
     def class_index(self, targets: Tensor) -> None:
         """A slide may have several labels or none, so there is no class."""
 
-    def probabilities(self, logits: Tensor) -> Floats:
+    def probabilities(self, logits: Tensor) -> Tensor:
         """B x K."""
-        return np.asarray(torch.sigmoid(logits.double()).numpy())
+        return torch.sigmoid(logits.double())
 
     def measure(self, targets: npt.NDArray[Any], logits: Tensor) -> dict[str, float]:
         """Loss, macro-F1 at 0.5, and macro-AUC over the labels for which it is defined."""
-        probabilities = self.probabilities(logits)
+        probabilities = np.asarray(self.probabilities(logits).numpy())
         return {
             "loss": float(self.loss(logits.double(), torch.as_tensor(targets))),
             "macro_f1": float(np.mean(label_f1(targets, probabilities))),
@@ -65,7 +65,7 @@ class MultiLabel:
 
     def columns(self, logits: Tensor) -> Columns:
         """`prob_<label>` for every label."""
-        probabilities = self.probabilities(logits)
+        probabilities = np.asarray(self.probabilities(logits).numpy())
         return {f"prob_{name}": probabilities[:, i] for i, name in enumerate(self.labels)}
 
     @property
@@ -127,7 +127,20 @@ def label_format(labels: tuple[str, ...]) -> PredictionFormat:
         part_name="label",
         are_probabilities=True,
         fewest_names=1,
+        in_words=lambda targets, probabilities, values: label_words(targets, probabilities),
+        misfit=lambda targets, probabilities: np.abs(targets - probabilities).mean(axis=1),
+        row_in_words=lambda target, probabilities: (
+            ", ".join(name for name, has in zip(labels, target, strict=True) if has > 0) or "none",
+            ", ".join(f"{name} {p:.2f}" for name, p in zip(labels, probabilities, strict=True)),
+        ),
     )
+
+
+def label_words(targets: Truth, probabilities: Floats) -> str:
+    """How many labels were missed, and how many were predicted that are not there."""
+    present, called = targets > 0, probabilities >= THRESHOLD
+    missed, wrong = int((present & ~called).sum()), int((called & ~present).sum())
+    return f"missed {missed} of {int(present.sum())} labels and predicted {wrong} that are absent"
 
 
 def measure_labels(targets: Truth, probabilities: Floats, weights: Floats) -> dict[str, Floats]:

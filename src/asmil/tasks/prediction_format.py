@@ -63,6 +63,10 @@ class PredictionFormat:
     selected_by: what chooses the epoch on validation slides
     part_name: what the K columns are, "class" or "label"; empty if there are none
     by_patient: whether a row is always a patient
+    in_words: from truth, predictions and the values of the metrics to what a reader wants to know first, as a phrase
+        that follows the name of a run
+    misfit: how wrong each prediction is; None where one alone cannot be judged, as with censored times
+    row_in_words: the truth and the prediction of one row as text
     """
 
     kind: TaskKind
@@ -82,6 +86,9 @@ class PredictionFormat:
     part_name: str = ""
     fewest_names: int = 0
     by_patient: bool = False
+    in_words: Callable[[Truth, Floats, Mapping[str, float]], str] | None = None
+    misfit: Callable[[Truth, Floats], Floats] | None = None
+    row_in_words: Callable[[Any, Floats], tuple[str, str]] | None = None
 
     def predictions(self, table: Table) -> Floats:
         """n x C predicted numbers of a table."""
@@ -95,6 +102,15 @@ class PredictionFormat:
     def memberships(self, truth: Truth) -> Mask:
         """n x K: which slides have which class or label; K is 0 for values and times."""
         return np.asarray(truth > 0 if self.part_name == "label" else truth[:, None] == np.arange(len(self.names)))
+
+    def collapsed(self, truth: Truth, predictions: Floats) -> str:
+        """A sentence if all predictions are the same although the truth is not; empty otherwise."""
+        if len(truth) < 2 or not np.ptp(truth, axis=0).any():
+            return ""
+        if self.part_name == "class":
+            called = np.unique(predictions.argmax(axis=1))
+            return f"Every slide is predicted as {self.names[called[0]]}." if len(called) == 1 else ""
+        return "" if np.ptp(predictions, axis=0).any() else "All predictions are the same."
 
     @property
     def has_threshold(self) -> bool:

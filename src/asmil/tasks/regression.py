@@ -77,6 +77,9 @@ class Regression:
         r2 = measures["r2"]
         return -(measures["mae"] or 0.0) if r2 is None else r2
 
+    def probabilities(self, logits: Tensor) -> None:
+        """There are no classes."""
+
     def columns(self, logits: Tensor) -> Columns:
         """`value`."""
         return {"value": self.values(logits)}
@@ -141,6 +144,11 @@ def value_format(names: tuple[str, ...] = ()) -> PredictionFormat:
         ),
         measure=measure_values,
         selected_by="R²",
+        in_words=lambda target, value, values: (
+            f"is off by {values['mae']:.3g} on average, for targets from {target.min():.3g} to {target.max():.3g}"
+        ),
+        misfit=lambda target, value: np.abs(target - value[:, 0]),
+        row_in_words=lambda target, value: (f"{target:.3g}", f"{value[0]:.3g}"),
     )
 
 

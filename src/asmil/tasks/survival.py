@@ -123,6 +123,9 @@ class Survival:
         found = measures.get("c_index")
         return 0.0 if found is None or np.isnan(found) else float(found)
 
+    def probabilities(self, logits: Tensor) -> None:
+        """There are no classes."""
+
     def columns(self, logits: Tensor) -> Columns:
         """`risk`, and where there are curves `survival_times` and `survival`, a list each a patient."""
         columns: Columns = {"risk": self.risks(logits)}
@@ -288,6 +291,9 @@ def risk_format(names: tuple[str, ...] = ()) -> PredictionFormat:
         selected_by="C-index",
         may_be_infinite=True,
         by_patient=True,
+        in_words=lambda outcomes, risk, values: (
+            f"orders {100 * values['c_index']:.0f} % of the comparable pairs of patients correctly (chance: 50 %)"
+        ),
     )
 
 

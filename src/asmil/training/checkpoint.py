@@ -10,7 +10,7 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -44,8 +44,9 @@ class Progress:
     part_names: the parts of the loss, in the order in which they are recorded
     seconds: time spent on the current epoch
     best: the epoch chosen so far in this stage, its score (None: none yet, or not chosen by validation) and its loss
-    threads: the number of threads, kept when training resumes: it affects the bits of sums
-    executor: the executor of the training, see `training.executor`
+    threads: with which the training began, and goes on: sums of other numbers of threads have other bits
+    executor: who takes the steps, see `training.executor`
+    finished: whether the training and its predictions are done; the checkpoint then holds no tensors
     """
 
     stage: Count = 0
@@ -58,6 +59,7 @@ class Progress:
     best: dict[str, Any] = field(default_factory=lambda: {"epoch": 0, "score": None})
     threads: PositiveInt = field(default_factory=torch.get_num_threads)
     executor: Executor = "plain"
+    finished: bool = False
 
     def next_stage(self) -> Progress:
         """The beginning of the stage after this one."""
@@ -72,8 +74,8 @@ class Progress:
     @staticmethod
     def from_json(state: Mapping[str, Any]) -> Progress:
         """From a checkpoint, whose state holds other things as well."""
-        # checkpoints of earlier versions do not have these
-        added = ("threads", "executor")
+        # checkpoints of earlier versions do not note these
+        added = ("threads", "executor", "finished")
         known = {name: state[name] for name in Progress.__dataclass_fields__ if name in state or name not in added}
         return TypeAdapter(Progress).validate_python(known)
 
@@ -142,6 +144,20 @@ def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], state: Mapping[st
     with replacing(path) as partial:
         partial.write_bytes(save(plain, metadata={"state": text}))
     write_json(path.with_suffix(".json"), state)
+
+
+def drop_training_state(training: Path) -> None:
+    """Drop what a finished training no longer needs: of its last checkpoint only the state of its progress is kept.
+
+    Its weights are in `best.safetensors`. A checkpoint that cannot be read is left as it is, for `asmil check`.
+    """
+    path = training / "checkpoints" / "last.safetensors"
+    if not path.exists():
+        return
+    with suppress(AsmilError):
+        tensors, state = load_checkpoint(path)
+        if tensors:
+            save_checkpoint(path, {}, {**state, "finished": True})
 
 
 def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -22,12 +22,10 @@ from asmil.tasks.prediction_format import prediction_format
 from asmil.tasks.survival import Survival
 from asmil.training.config import RunConfig
 from asmil.training.labeled_bags import LabeledBags
-from asmil.training.layout import TASK_FILE
+from asmil.training.layout import PREDICTIONS_FILE, TASK_FILE, is_finished
 from asmil.training.loop import EpochObserver, Trainer
 from asmil.training.setup import build_model
 from asmil.training.task_setup import build_task
-
-PREDICTIONS_FILE = "predictions.parquet"
 
 
 @dataclass(frozen=True)
@@ -92,8 +90,8 @@ class FoldSeedJob:
 
     @property
     def is_done(self) -> bool:
-        """Whether it was trained by an earlier call: its predictions exist."""
-        return self.predictions.exists()
+        """Whether it was trained before: its predictions are there."""
+        return is_finished(self.folder)
 
     @property
     def predictions(self) -> Path:

@@ -14,9 +14,16 @@ TASK_FILE = "task.json"
 """In the folder of a training: what its task learned of the training part (time bins, scales)."""
 CHOICE_FILE = "choice.json"
 """In the folder of a fold: the settings that nested cross-validation chose, and all that it tried."""
+PREDICTIONS_FILE = "predictions.parquet"
+"""In the folder of a training, and of all trainings in the run folder."""
 LOCK_FILE = ".lock"
 """In the run folder: held by the process that trains into it, free once that has ended."""
 _TRAINING = re.compile(r"fold-(\d{1,9})/seed-(\d{1,18})", re.ASCII)
+
+
+def is_finished(training: Path) -> bool:
+    """Whether the training in a folder has ended and its predictions are written."""
+    return (training / PREDICTIONS_FILE).exists()
 
 
 class RunLayout:
@@ -26,7 +33,7 @@ class RunLayout:
         self.path = Path(path)
         self.config = self.path / "config.yaml"
         self.splits = self.path / "splits.csv"
-        self.predictions = self.path / "predictions.parquet"
+        self.predictions = self.path / PREDICTIONS_FILE
 
     def fold(self, fold: int) -> Path:
         """The folder of one fold."""

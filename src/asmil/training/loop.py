@@ -134,6 +134,9 @@ class Trainer:
 
     def session(self, train: LabeledBags, val: LabeledBags | None, should_stop: Callable[[], bool]) -> Iterator[None]:
         """All of a training but its steps: yields whenever the steps of an epoch are due."""
+        if self.progress.finished:
+            self.checkpoints.load_best(self.model)
+            return
         self.recorder = self._build_recorder(train, val)
         log = None if self.folder is None else EpochLog(self.folder, self.progress.epoch)
         try:
@@ -163,7 +166,7 @@ class Trainer:
                 record = self._end_epoch(val, selects)
                 if log is not None:
                     log.add(record)
-                self.on_epoch(record)
+                self.on_epoch(self._with_attention(record))
                 self._save_if_due(force=should_stop() or self.progress.epoch == end)
                 if should_stop():
                     raise Interrupted
@@ -356,6 +359,11 @@ class Trainer:
         recorder, is_last = self.recorder, self.stage is self.stages[-1]
         return recorder if recorder and is_last and recorder.is_due(self.progress.step, epoch_ended) else None
 
+    def _with_attention(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The record of an epoch, with the share of tiles that the recorded attention used."""
+        share = None if self.recorder is None else self.recorder.effective_share
+        return record if share is None else {**record, "effective_share": share}
+
     def _record_if_due(self, share: float = 0.0, *, epoch_ended: bool = False) -> None:
         """Record attention when `share` of the current epoch is done."""
         recorder = self._recorder_if_due(epoch_ended=epoch_ended)
@@ -395,6 +403,8 @@ class Trainer:
                     f"the {asked} one, whose random numbers differ; run it where it started, or choose another --out"
                 )
             self._set_up_stage()
+            if self.progress.finished:
+                return
             checkpoint.restore_model(self.model, checkpoint.under("model", tensors), path)
             checkpoint.restore_optimizer(self.optimizer, checkpoint.under("optimizer", tensors))
             for name, stabilizer in self.stabilizers.items():

@@ -18,6 +18,10 @@ class _Kept(BaseModel):
     epoch: Annotated[int, Field(ge=0)]
 
 
+class _Last(BaseModel):
+    epoch: Annotated[int, Field(ge=0)] = 0
+
+
 class _Choice(BaseModel):
     settings: dict[str, Any]
 
@@ -31,6 +35,12 @@ def read_kept_epoch(training: Path) -> int | None:
     """The epoch whose weights a training keeps (`checkpoints/best.json`), None if there is none yet."""
     path = training / "checkpoints" / "best.json"
     return read_json(path, _Kept, _REMEDY).epoch if path.exists() else None
+
+
+def read_epochs_done(training: Path) -> int:
+    """The whole epochs that a training has behind it when it is resumed (`checkpoints/last.json`)."""
+    path = training / "checkpoints" / "last.json"
+    return read_json(path, _Last, _REMEDY).epoch if path.exists() else 0
 
 
 def read_choice(fold: Path) -> dict[str, Any] | None:

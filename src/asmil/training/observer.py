@@ -1,4 +1,4 @@
-"""Whoever is told how a run proceeds: progress bars, logs, tests."""
+"""Who follows a run: progress, logs, tests."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from asmil.training.run_folder import RunDescription
 
 
 class RunObserver:
-    """Receives the progress of a run; the default ignores it."""
+    """Follows a run; the default ignores everything."""
 
     def began(self, description: RunDescription, splits: Splits) -> None:
         """The cohort is read and split."""
 
     def preparing(self, what: str, done: int, total: int) -> None:
-        """Work before the first training: `done` of `total` slides are done."""
+        """Work before the first training: this many of all slides are done."""
 
     def note(self, text: str) -> None:
         """A note on something that the user may not expect."""
@@ -24,8 +24,11 @@ class RunObserver:
     def already_trained(self, fold: int, seed: int) -> None:
         """The training of a fold and seed was done by an earlier call."""
 
-    def training(self, fold: int, seed: int, epochs: int) -> None:
-        """The training of a fold and seed begins, or resumes; `epochs` in all."""
+    def training(self, fold: int, seed: int, epochs: int, epochs_done: int) -> None:
+        """The training of a fold and seed begins, or is resumed after `epochs_done` of its epochs."""
 
     def epoch(self, fold: int, seed: int, record: Mapping[str, Any]) -> None:
-        """An epoch has ended."""
+        """An epoch has ended; its record, where attention was recorded with `effective_share` of the tiles."""
+
+    def trained(self, fold: int, seed: int) -> None:
+        """A training has ended, and its predictions are written."""

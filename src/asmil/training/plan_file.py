@@ -10,11 +10,14 @@ import yaml
 from asmil.training.planning import Choice, TrainingPlan
 
 
-def plan_text(plan: TrainingPlan, name: str, cohort: str, out: str, features: str | None = None) -> str:
+def plan_text(
+    plan: TrainingPlan, name: str, cohort: str, out: str, features: str | None = None, columns: str | None = None
+) -> str:
     """The text of `run.yaml`.
 
     name: of the file
     cohort, out, features: paths from the file on
+    columns: which columns of the manifest to read, as `--columns` takes them
     """
     lines = [
         f"# A plan by `asmil plan`. Change what you like, then: asmil train {name}",
@@ -27,6 +30,8 @@ def plan_text(plan: TrainingPlan, name: str, cohort: str, out: str, features: st
     ]
     if features is not None:
         lines.append(_line("features", features))
+    if columns:
+        lines.append(_line("columns", columns))
     sections: dict[str, list[Choice]] = defaultdict(list)
     for choice in plan.choices:
         section, _, key = choice.key.rpartition(".")

@@ -25,7 +25,8 @@ from asmil.tasks.base import Task
 from asmil.tasks.classification import Classification
 from asmil.tasks.ensemble import average
 from asmil.training import checkpoint
-from asmil.training.layout import TASK_FILE
+from asmil.training.bundle import is_bundle, read_bundle
+from asmil.training.layout import TASK_FILE, is_finished
 from asmil.training.operating_point import FILE as OPERATING_POINT_FILE
 from asmil.training.operating_point import OperatingPoint, read_operating_point
 from asmil.training.run_folder import RunFolder
@@ -81,6 +82,8 @@ class RunPredictor:
 
     def __init__(self, run: Path | str, device: str = "auto", method: str | None = None) -> None:
         self.folder = RunFolder(run)
+        if is_bundle(self.folder.path):
+            read_bundle(self.folder.path)
         self.description = self.folder.read(method)
         self.device = choose_device(device)
         trainings = list(self.folder.trainings())
@@ -226,4 +229,5 @@ def write_attention(path: Path, prediction: SlidePrediction, slides: Sequence[st
 
 
 def _is_finished(training: Path) -> bool:
-    return (training / "predictions.parquet").exists()
+    """Whether a training has ended; a bundle holds no others, and none of their predictions."""
+    return is_finished(training) or is_bundle(training.parents[1])

@@ -25,6 +25,8 @@ class AttentionRecorder:
 
     The slides are the first of each class in the order of the cohort, the same for every seed. They come from the
     parts that the training may look at, never from test slides.
+
+    effective_share: of the tiles, mean over the slides of the last recording; None before the first
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class AttentionRecorder:
         self._scored = [targets.index(target) for target in sorted(set(targets))]
         self._validated = {name: i for i, name in enumerate(names) if self._chosen[i].role == "val"}
         self._noted: dict[int, Said] = {}
+        self.effective_share: float | None = None
 
     def __bool__(self) -> bool:
         return bool(self._chosen)
@@ -91,6 +94,7 @@ class AttentionRecorder:
                 said[slide] = Said.of(model, infer(model, bag, self.device))
         ordered = [said[slide] for slide in range(len(self._chosen))]
         logits, embedding = (np.stack([getattr(one, name) for one in ordered]) for name in ("logits", "embedding"))
+        self.effective_share = float(np.mean([effective_share(one.attention) for one in ordered]))
         self.writer.add(Recording(epoch, step, [one.attention for one in ordered], logits, embedding))
 
     def finish(self, model: MILModel) -> None:
@@ -145,6 +149,19 @@ class Describes(Protocol):
     def said(self, chosen: Sequence[tuple[BagSource, int]]) -> list[Said]:
         """Of single bags, each a source and a place in it."""
         ...
+
+
+def effective_share(attention: npt.NDArray[np.float32]) -> float:
+    """The share of N tiles that attention effectively uses, `exp(H) / N` with the entropy H of its shares.
+
+    >>> effective_share(np.ones(8, np.float32)), effective_share(np.array([1, 0, 0, 0], np.float32))
+    (1.0, 0.25)
+    """
+    total = float(attention.sum(dtype=np.float64))
+    if not total > 0:
+        return 1.0
+    shares = attention[attention > 0].astype(np.float64) / total
+    return float(np.exp(-(shares * np.log(shares)).sum()) / len(attention))
 
 
 def choose_slides(targets: npt.NDArray[np.int64], wanted: str | int) -> list[int]:

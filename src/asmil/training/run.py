@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
+import torch
 
 from asmil.cohort.consistency import refuse_mixed
 from asmil.cohort.features import FeatureInfo
@@ -13,20 +15,77 @@ from asmil.cohort.inspection import inspect_slides
 from asmil.cohort.leakage import refuse_leakage
 from asmil.cohort.manifest import Cohort, load_cohort
 from asmil.cohort.outcomes import outcomes_of
-from asmil.cohort.splits import Splits, make_splits
+from asmil.cohort.splits import ROLES, Splits, make_splits
 from asmil.cohort.units import Unit, units_of
 from asmil.columns import ColumnMapping
 from asmil.errors import AsmilError
 from asmil.models.registry import find_method
 from asmil.tasks.base import TaskKind
 from asmil.training.config import RunConfig
-from asmil.training.fold_seed_job import PREDICTIONS_FILE
+from asmil.training.layout import PREDICTIONS_FILE, is_finished
 from asmil.training.nested import candidates, inner_parts
 from asmil.training.observer import RunObserver
 from asmil.training.prediction_table import read_predictions, write_predictions
-from asmil.training.run_folder import RunFolder, describe
+from asmil.training.run_folder import RunDescription, RunFolder, describe
 from asmil.training.run_parts import FoldSeeds, RunPart, TrainingEngine, train_on_engine, trial_model
 from asmil.training.setup import choose_device, uses_bf16
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What a run is going to do, decided before anything is written.
+
+    finished: trainings that are already in the run folder
+    vectors: whether the features are one vector per slide
+    """
+
+    cohort: Cohort
+    units: Sequence[Unit]
+    description: RunDescription
+    device: torch.device
+    splits: Splits
+    finished: int
+    vectors: bool
+
+    def slides_per_fold(self) -> list[dict[str, int]]:
+        """The number of slides of each role, fold by fold."""
+        folds = range(self.splits.n_folds)
+        return [{role: len(self.splits.slides(fold, role)) for role in ROLES} for fold in folds]
+
+
+def plan_run(
+    source: Cohort | Path | str,
+    out: Path | str,
+    config: RunConfig,
+    features: Path | str | None = None,
+    observer: RunObserver | None = None,
+    item_timeout_s: float | None = 0.0,
+    columns: ColumnMapping | None = None,
+) -> RunPlan:
+    """Check everything that `train_run` needs, and decide what it does; nothing is written. Arguments as there."""
+    folder, kind = RunFolder(out), config.task.kind
+    candidates(config)  # a wrong grid is refused before thousands of slides are looked at
+    cohort = source if isinstance(source, Cohort) else load_cohort(source, features, kind, columns)
+    _refuse_other_task(cohort, kind)
+    infos = _inspect(cohort, observer or RunObserver(), item_timeout_s)
+    refuse_mixed(infos)
+    vectors = all(info.may_be_slide_vector for info in infos)
+    if vectors:
+        _refuse_attention(config, infos[0])
+    units = units_of(cohort.slides, config.unit)
+    outcomes = outcomes_of(cohort, units, kind)
+    description = describe(config, cohort, outcomes.names, infos)
+    device = choose_device(config.training.device)
+    uses_bf16(config.training.precision, device)
+    folder.refuse_other_run(description)
+    splits = Splits.load(folder.splits) if folder.splits.exists() else _make_splits(cohort, config)
+    refuse_leakage(cohort, splits)
+    trial_model(config, units, outcomes, splits, description.in_features)
+    if config.nested.folds:
+        for fold in range(splits.n_folds):
+            inner_parts(cohort, config, splits, fold)
+    finished = sum(is_finished(training) for _, _, training in folder.trainings())
+    return RunPlan(cohort, units, description, device, splits, finished, vectors)
 
 
 def train_run(
@@ -39,7 +98,7 @@ def train_run(
     columns: ColumnMapping | None = None,
     engine: TrainingEngine | None = None,
 ) -> RunFolder:
-    """Train every fold and seed of a run; a run that was interrupted is resumed.
+    """Train every fold and seed of a run; an interrupted run is resumed.
 
     The slides of a test fold are read only after the training of that fold has ended. One process trains into a
     folder at a time; a second is refused.
@@ -50,58 +109,33 @@ def train_run(
     columns: which columns of a manifest to read, see `load_cohort`
     engine: where folds and seeds are trained at the same time, with the same results; None: here, one after the other
     """
-    folder = RunFolder(out)
+    folder, observer = RunFolder(out), observer or RunObserver()
     with folder.locked():
-        _train(source, folder, config, features, observer or RunObserver(), item_timeout_s, columns, engine)
+        plan = plan_run(source, out, config, features, observer, item_timeout_s, columns)
+        _train(plan, folder, config, observer, engine)
     return folder
 
 
 def _train(
-    source: Cohort | Path | str,
-    folder: RunFolder,
-    config: RunConfig,
-    features: Path | str | None,
-    observer: RunObserver,
-    item_timeout_s: float | None,
-    columns: ColumnMapping | None,
-    engine: TrainingEngine | None,
+    plan: RunPlan, folder: RunFolder, config: RunConfig, observer: RunObserver, engine: TrainingEngine | None
 ) -> None:
-    kind = config.task.kind
-    candidates(config)  # a wrong grid is refused before thousands of slides are inspected
-    cohort = source if isinstance(source, Cohort) else load_cohort(source, features, kind, columns)
-    _refuse_other_task(cohort, kind)
-    infos = _inspect(cohort, observer, item_timeout_s)
-    refuse_mixed(infos)
-    vectors = all(info.may_be_slide_vector for info in infos)
-    if vectors:
-        _refuse_attention(config, infos[0])
-    units = units_of(cohort.slides, config.unit)
-    outcomes = outcomes_of(cohort, units, kind)
-    description = describe(config, cohort, outcomes.names, infos)
-    device = choose_device(config.training.device)
-    uses_bf16(config.training.precision, device)  # refused before a folder is created
-    splits = Splits.load(folder.splits) if folder.splits.exists() else _make_splits(cohort, config)
-    refuse_leakage(cohort, splits)
-    trial_model(config, units, outcomes, splits, description.in_features)
-    if config.nested.folds:
-        for fold in range(splits.n_folds):
-            inner_parts(cohort, config, splits, fold)
-    folder.begin(description)
+    cohort, splits = plan.cohort, plan.splits
+    folder.begin(plan.description)
     if not folder.splits.exists():
         splits.save(folder.splits)
-    observer.began(description, splits)
-    if vectors:
+    observer.began(plan.description, splits)
+    if plan.vectors:
         observer.note("one vector per slide: every bag is one tile without coordinates, and there are no heat maps")
-    for note in [*(f"{cohort.path}: {note}" for note in cohort.notes), *_notes(config, cohort, units)]:
+    for note in [*(f"{cohort.path}: {note}" for note in cohort.notes), *_notes(config, cohort, plan.units)]:
         observer.note(note)
 
-    part = RunPart(cohort, config, folder.path.resolve(), description.in_features)
+    part = RunPart(cohort, config, folder.path.resolve(), plan.description.in_features)
     if engine is None:
-        trainings = part.open(device, observer)
+        trainings = part.open(plan.device, observer)
         for fold in range(splits.n_folds):
             trainings.train(FoldSeeds(fold, config.all_seeds))
     else:
-        part.open(device, observer)  # what is cached on disk is written once, before the workers read it
+        part.open(plan.device, observer)  # what is cached on disk is written once, before the workers read it
         train_on_engine(part, splits.n_folds, engine, observer)
     trained = [folder.training(fold, seed) for fold in range(splits.n_folds) for seed in config.all_seeds]
     tables = [read_predictions(path / PREDICTIONS_FILE) for path in trained]

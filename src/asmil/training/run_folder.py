@@ -192,9 +192,14 @@ class RunFolder(RunLayout):
                 partial.unlink(missing_ok=True)
 
     def begin(self, description: RunDescription) -> None:
-        """Write the description or, if the folder holds a run, make sure that it has the same one."""
+        """Write the description, or, where there is a run already, make sure that it is the same."""
+        self.refuse_other_run(description)
         if not self.config.exists():
             write_text(self.config, yaml.safe_dump(description.to_dict(), sort_keys=False, allow_unicode=True))
+
+    def refuse_other_run(self, description: RunDescription) -> None:
+        """Raise if the folder holds a run with another description."""
+        if not self.config.exists():
             return
         before, now = flat(self.read().to_dict()), flat(description.to_dict())
         differing = sorted(
@@ -205,5 +210,5 @@ class RunFolder(RunLayout):
             more = f" and {len(differing) - 4} more" if len(differing) > 4 else ""
             raise AsmilError(
                 f"{self.path} holds a run with other settings ({shown}{more}); "
-                "choose another --out, or use the same settings to resume that run"
+                "give another --out, or the same settings to resume that run"
             )

@@ -26,10 +26,12 @@ from asmil.engine.local import usable_cores
 from asmil.errors import AsmilError, did_you_mean
 from asmil.models.base import MILModel
 from asmil.models.own_method import method_name
+from asmil.training.checkpoint import drop_training_state
 from asmil.training.config import RunConfig, with_settings
 from asmil.training.executors import JobRunner
 from asmil.training.fold_seed_job import FoldSeedJob, TrainingData
 from asmil.training.nested import InnerSearch, candidates, own_data
+from asmil.training.notes import read_epochs_done
 from asmil.training.observer import RunObserver
 from asmil.training.prediction_table import write_predictions
 from asmil.training.run_folder import RunFolder
@@ -81,13 +83,16 @@ class Trainings:
         ]
         for job in jobs:
             if job.is_done:
+                drop_training_state(job.folder)
                 observer.already_trained(fold, job.seed)
         for job, predictions in self.runner.run(
             [job for job in jobs if not job.is_done],
-            lambda job, epochs: observer.training(job.fold, job.seed, epochs),
+            lambda job, epochs: observer.training(job.fold, job.seed, epochs, read_epochs_done(job.folder)),
             lambda job: partial(observer.epoch, job.fold, job.seed),
         ):
             write_predictions(job.predictions, predictions)
+            drop_training_state(job.folder)
+            observer.trained(job.fold, job.seed)
 
     def _chosen(self, fold: int) -> RunConfig:
         """The settings of a fold: those of the run, or with nested cross-validation those that it chooses."""
@@ -144,11 +149,14 @@ class _Reporter(RunObserver):
     def already_trained(self, fold: int, seed: int) -> None:
         self._report(("already_trained", fold, seed))
 
-    def training(self, fold: int, seed: int, epochs: int) -> None:
-        self._report(("training", fold, seed, epochs))
+    def training(self, fold: int, seed: int, epochs: int, epochs_done: int) -> None:
+        self._report(("training", fold, seed, epochs, epochs_done))
 
     def epoch(self, fold: int, seed: int, record: Mapping[str, Any]) -> None:
         self._report(("epoch", fold, seed, dict(record)))
+
+    def trained(self, fold: int, seed: int) -> None:
+        self._report(("trained", fold, seed))
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from asmil.evaluation.comparison.pairing import (
     pair_runs,
     pairs_of,
 )
-from asmil.evaluation.evaluate import Request, Role
+from asmil.evaluation.evaluate import Request, Role, run_alarms
 from asmil.evaluation.statistics import (
     CombinationRule,
     Draws,
@@ -100,6 +100,7 @@ def compare_runs(
         bootstrap_seed=seed,
         family=sum(not math.isnan(found.p_holm) for found in differences),
         paired=paired,
+        alarms=tuple(_alarms(paired)),
         warnings=tuple(_warnings(paired, differences)),
         problems=tuple(problems),
     )
@@ -260,6 +261,14 @@ def _with_holm(differences: Sequence[Difference]) -> list[Difference]:
     family = [place for place, one in enumerate(differences) if not math.isnan(one.p)]
     adjusted = dict(zip(family, holm([differences[place].p for place in family]).tolist(), strict=True))
     return [replace(one, p_holm=adjusted.get(place, math.nan)) for place, one in enumerate(differences)]
+
+
+def _alarms(paired: PairedPredictions) -> Iterator[str]:
+    """What makes the numbers or maps of a run useless, each with the name of the run."""
+    for name, run in paired.runs.items():
+        predictions = run.predictions.mean(axis=0)
+        for text in run_alarms(run.run.path, paired.rows.task, paired.rows.truth, predictions):
+            yield f"{name}: {text}"
 
 
 def _warnings(paired: PairedPredictions, differences: Sequence[Difference]) -> Iterator[str]:

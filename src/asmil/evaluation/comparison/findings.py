@@ -148,6 +148,7 @@ class Comparison(Displayed):
     bootstrap_seed: int
     family: int
     paired: PairedPredictions = field(repr=False)
+    alarms: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
 

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from asmil.evaluation.bootstrap import draw_patients, number_patients
 from asmil.evaluation.comparison.findings import Comparison, Difference, EnsembleTest
 from asmil.evaluation.curves import KINDS, run_curves
-from asmil.evaluation.evaluate import PART_TITLES
+from asmil.evaluation.evaluate import FEW_PATIENTS, PART_TITLES
 from asmil.reporting import (
     Block,
     Cell,
@@ -34,8 +34,6 @@ from asmil.reporting.formats import format_count, format_number, format_p, forma
 from asmil.tasks.prediction_format import Metric
 
 MOST_IN_ANSWER = 2
-FEW_PATIENTS = 30
-"""With fewer patients a report says that they are too few to rank methods."""
 BAND_DRAWS = 200
 LONGEST_NAME = 34
 HOW = {
@@ -60,7 +58,7 @@ def comparison_document(found: Comparison) -> Document:
     """What the report says."""
     note = "Intervals come from draws of seeds and patients; those in blue exclude 0."
     blocks: list[Block] = [differences_table(found), Figure(forest_figure(found), "Differences with intervals", note)]
-    sections = [Section("Runs", [runs_table(found), *_curves(found)]), Section("Differences", blocks)]
+    sections = [Section("Runs", [_in_words(found), runs_table(found), *_curves(found)]), Section("Differences", blocks)]
     classes = _classes_table(found)
     if classes.rows:
         sections.append(Section("Classes", [classes]))
@@ -72,6 +70,7 @@ def comparison_document(found: Comparison) -> Document:
         title=f"{len(found.runs)} runs",
         answer=_answer(found),
         about=f"On the {PART_TITLES[found.role]}: {sizes_of(found)}.{against}",
+        alarms=found.alarms,
         warnings=list(_warnings(found)),
         sections=sections,
         reading=list(_reading(found)),
@@ -138,6 +137,17 @@ def runs_table(found: Comparison) -> Table:
         in_terminal=True,
         emphasis=True,
     )
+
+
+def _in_words(found: Comparison) -> str:
+    """What each run got wrong, in one paragraph."""
+    assert found.task.in_words is not None
+    said = []
+    for run in found.runs:
+        predictions = found.paired.runs[run.name].predictions.mean(axis=0)
+        values = {name: one.value for name, one in run.metrics.items()}
+        said.append(f"{run.name} {found.task.in_words(found.paired.rows.truth, predictions, values)}.")
+    return " ".join(said)
 
 
 def _is_shown_best(found: Comparison, run: str, metric: Metric) -> bool:

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import Colormap, ListedColormap
 
 from asmil.evaluation.localization.localize import Localization
 from asmil.evaluation.localization.scaling import THRESHOLDS, scaling_title
-from asmil.evaluation.localization.slide_evaluator import Mask, SlideMeasures
-from asmil.reporting.drawing import COLORS, new_figure, plain_text, png_bytes, raster, svg_text, tile_cells, tile_pitch
-from asmil.tasks.checked_arrays import Floats
+from asmil.evaluation.localization.slide_evaluator import SlideMeasures
+from asmil.explain.report_panels import outline_of, slide_panels
+from asmil.explain.tile_map import SlideFrame, TileMap
+from asmil.reporting import Figure as Picture
+from asmil.reporting.drawing import COLORS, new_figure, svg_text
+from asmil.slides.discovery import SlideFile
 
 SPREAD = 0.16
 """Half the width over which the points of a scaling are spread, so that equal values stay visible."""
 NORMAL_PICTURED = 2
-MOST_CELLS = 400
-"""Along the longer side of a map."""
-MOST_OUTLINE_PIXELS = 800
-OUTLINE, NO_TILE = "#e4312b", "#eef1f4"
-CALLED = ListedColormap(["#d5dbe2", "#e08a1e"]).with_extremes(bad="white")
-PANEL_WIDTH, MOST_WIDTH, PANEL_HEIGHTS, ROW_TEXT = 3.4, 11.0, (0.5, 3.2), 0.55
-"""In inches; ROW_TEXT is the height of the text above and below a row of maps."""
 
 
 def froc_figure(found: Localization) -> str | None:
@@ -96,56 +90,17 @@ def pictured_slides(found: Localization) -> list[SlideMeasures]:
     return [one for one in found.slides if one.name in found.masks] + normal[:NORMAL_PICTURED]
 
 
-def maps_figure(found: Localization) -> bytes | None:
-    """One row per slide: the heat map, then the tiles above the cut of each scaling; a red line outlines the tumor."""
-    slides = pictured_slides(found)
-    if not slides:
-        return None
-    columns = 1 + len(found.protocol.scalings)
-    width = min(PANEL_WIDTH * columns, MOST_WIDTH)
-    heights = [_panel_height(one, width / columns) for one in slides]
-    with new_figure(width, sum(heights), axes_grid=False) as figure:
-        panels = figure.subplots(len(slides), columns, squeeze=False, height_ratios=heights)
-        for row, one in zip(panels, slides, strict=True):
-            _draw_row(list(row), one, found.masks.get(one.name))
-        return png_bytes(figure, 120)
-
-
-def _panel_height(one: SlideMeasures, width: float) -> float:
-    extent = np.ptp(one.map.coords, axis=0) + one.map.frame.tile_px
-    return float(np.clip(width * extent[1] / extent[0], *PANEL_HEIGHTS)) + ROW_TEXT
-
-
-def _draw_row(row: Sequence[Axes], one: SlideMeasures, tumor: Mask | None) -> None:
-    minmax = one.scaled["minmax"].scores
-    heat = matplotlib.colormaps["viridis"].with_extremes(bad=NO_TILE)
-    _draw_map(row[0], one, minmax, heat, tumor)
-    kind = f"normal, p(tumor) {one.tumor_probability:.2f}" if tumor is None else f"p(tumor) {one.tumor_probability:.2f}"
-    row[0].set_title(f"{plain_text(one.name)} ({kind})", fontsize=9)
-    row[0].set_xlabel("heat map, min-max", fontsize=8)
-    for axes, (scaling, measures) in zip(row[1:], one.scaled.items(), strict=True):
-        _draw_map(axes, one, (measures.scores >= THRESHOLDS[scaling]).astype(np.float64), CALLED, tumor)
-        value = f"Dice {measures.dice:.3f}" if tumor is not None else f"specificity {measures.specificity:.3f}"
-        axes.set_xlabel(f"{scaling_title(scaling)}: {value}", fontsize=8)
-
-
-def _draw_map(axes: Axes, one: SlideMeasures, values: Floats, colors: Colormap, tumor: Mask | None) -> None:
-    coords, tile_px = one.map.coords, one.map.frame.tile_px
-    cells, shape = tile_cells(coords, MOST_CELLS)
-    corner = coords.min(axis=0)
-    longest = float((coords.max(axis=0) - corner).max())
-    step = max(tile_pitch(coords), longest / (MOST_CELLS - 1)) if len(coords) > 1 else tile_px
-    left, top = corner.tolist()
-    extent = (left, left + shape[1] * step, top + shape[0] * step, top)
-    axes.imshow(raster(values, cells, shape), cmap=colors, vmin=0, vmax=1, interpolation="nearest", extent=extent)
-    if tumor is not None:
-        _draw_outline(axes, tumor, one.map.frame.downsample)
-    axes.set(xlim=extent[:2], ylim=extent[2:], xticks=[], yticks=[])
-    axes.spines[:].set_visible(False)
-
-
-def _draw_outline(axes: Axes, tumor: Mask, downsample: int) -> None:
-    every = max(1, max(tumor.shape) // MOST_OUTLINE_PIXELS)
-    padded = np.pad(tumor[::every, ::every], 1).astype(np.float64)
-    rows, columns = ((np.arange(length) - 0.5) * every * downsample for length in padded.shape)
-    axes.contour(columns, rows, padded, levels=[0.5], colors=OUTLINE, linewidths=1.0)
+def slide_figures(found: Localization, one: SlideMeasures, images: Mapping[str, SlideFile]) -> list[Picture]:
+    """The slide, its heat map, and the tiles above the cut of each scaling, with the outline of the tumor."""
+    frame, mask = one.map.frame, found.masks.get(one.name)
+    calls = {}
+    for scaling, measures in one.scaled.items():
+        value = f"Dice {measures.dice:.3f}" if mask is not None else f"specificity {measures.specificity:.3f}"
+        calls[f"{scaling_title(scaling)}: {value}"] = measures.scores >= THRESHOLDS[scaling]
+    return slide_panels(
+        SlideFrame(one.name, one.map.coords, frame.tile_px, frame.size_px, frame.mpp),
+        images.get(one.name),
+        TileMap(one.map.heat, found.heatmap_kind, title=f"heat map: {found.heatmap_kind}"),
+        calls,
+        None if mask is None else outline_of(mask, frame.downsample),
+    )

@@ -15,7 +15,7 @@ from asmil.errors import AsmilError, did_you_mean
 from asmil.evaluation.bootstrap import draw_patients, estimate, number_patients
 from asmil.evaluation.localization.froc_curve import Froc, FrocOptions, froc_of_hits, froc_options, resampled_froc
 from asmil.evaluation.localization.points import Conversion
-from asmil.evaluation.localization.run_maps import RunMaps
+from asmil.evaluation.localization.run_maps import RunMaps, normal_labels
 from asmil.evaluation.localization.scaling import THRESHOLDS, Scaling
 from asmil.evaluation.localization.slide_evaluator import (
     LocalizationProtocol,
@@ -26,15 +26,11 @@ from asmil.evaluation.localization.slide_evaluator import (
 )
 from asmil.evaluation.localization.tile_ranking import RankedTiles, resampled_ranking
 from asmil.evaluation.localization.truth import AnnotationTruth, TileTruth, Truth
+from asmil.evaluation.stability.analysis import attention_alarms
 from asmil.reporting import Estimate
 from asmil.reporting.estimate import NAN
 from asmil.slides.annotations import ClassNames, find_annotations
 from asmil.tasks.checked_arrays import Floats
-
-NORMAL_NAMES = frozenset(
-    {"normal", "negative", "neg", "benign", "healthy", "no tumor", "non tumor", "nontumor", "tumor free", "control"}
-    | {"0"}
-)
 
 
 @dataclass(frozen=True)
@@ -99,6 +95,7 @@ class Localization:
     normal: labels that count as normal
     masks: the tumor of some slides, for figures
     skipped: slides that the user's list leaves out
+    alarms: why the maps should not be read as they are; manifest: of the cohort, beside which slide images may be
     notes: caveats; problems: slides that could not be evaluated, each with the reason
     """
 
@@ -115,6 +112,8 @@ class Localization:
     skipped: tuple[str, ...]
     notes: tuple[str, ...]
     problems: tuple[str, ...]
+    alarms: tuple[str, ...] = ()
+    manifest: Path | None = None
 
     @property
     def name(self) -> str:
@@ -133,7 +132,7 @@ def localize_run(
     if (settings.annotations is None) == (settings.truth is None):
         raise AsmilError("give either --annotations (a folder) or --truth (a table of tiles)")
     options = froc_options(settings.preset)
-    maps = RunMaps(run, settings.role, settings.heatmap, settings.device, settings.method)
+    maps = RunMaps(run, settings.role, settings.heatmap, settings.device, settings.method, settings.normal)
     cohort, problems = _read_cohort(maps, settings)
     skipped = read_skip_list(settings.skip_list) if settings.skip_list else ()
     wanted = [
@@ -167,6 +166,8 @@ def localize_run(
         skipped=tuple(name for name in skipped if name in cohort),
         notes=tuple(notes),
         problems=tuple(problems),
+        alarms=tuple(attention_alarms(maps.path)),
+        manifest=settings.cohort or Path(maps.description.cohort["manifest"]),
     )
 
 
@@ -219,22 +220,6 @@ def known_scalings(names: Iterable[str]) -> tuple[Scaling, ...]:
         if name not in THRESHOLDS:
             raise AsmilError(f"--scaling {name}: there is no such scaling; {did_you_mean(name, THRESHOLDS)}")
     return cast(tuple[Scaling, ...], chosen)
-
-
-def normal_labels(labels: Iterable[str], given: Sequence[str] = ()) -> frozenset[str]:
-    """The labels of normal slides: those that the user names, else those with a usual name; may be empty.
-
-    A missing annotation does not make a slide normal.
-    """
-    known = set(labels)
-    unknown = [name for name in given if name not in known]
-    if unknown:
-        raise AsmilError(f"--normal {unknown[0]}: no slide has this label; {did_you_mean(unknown[0], known)}")
-    if given:
-        return frozenset(given)
-    return frozenset(
-        label for label in known if label.strip().lower().replace("_", " ").replace("-", " ") in NORMAL_NAMES
-    )
 
 
 def read_skip_list(path: Path | str) -> tuple[str, ...]:

@@ -7,16 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from asmil.evaluation.localization.figures import froc_figure, maps_figure, slides_figure
+from asmil.evaluation.localization.figures import froc_figure, pictured_slides, slide_figures, slides_figure
 from asmil.evaluation.localization.localize import Localization
 from asmil.evaluation.localization.scaling import THRESHOLDS, Scaling, scaling_title
 from asmil.evaluation.localization.slide_evaluator import SlideMeasures
+from asmil.explain.report_panels import image_files
 from asmil.reporting import (
     Block,
     Cell,
     Document,
     Estimate,
     Figure,
+    Heading,
     Note,
     Row,
     Section,
@@ -73,6 +75,7 @@ def localization_document(found: Localization) -> Document:
         title=found.name,
         answer=_answer(found),
         about=f"{found.method}; {_convention(found)}.",
+        alarms=found.alarms,
         warnings=_warnings(found),
         sections=sections,
         reading=_reading(found),
@@ -164,11 +167,15 @@ def _result_figures(found: Localization) -> list[Block]:
 
 
 def _maps(found: Localization) -> list[Block]:
-    caption = (
-        "The first tumor and the first normal slides, not chosen by their maps. Left: the heat map with min-max "
-        "scaling; then the tiles above the cut of each scaling, in orange. The red line outlines the annotated tumor."
-    )
-    return [Figure(maps_figure(found), "Heat maps", caption)]
+    images = image_files(found.manifest)
+    blocks: list[Block] = [
+        "The first tumor and the first normal slides, not chosen by their maps. Orange: tiles above the cut; "
+        "black line: annotated tumor."
+    ]
+    for one in pictured_slides(found):
+        blocks.append(Heading(f"{one.name}: {one.map.slide.label}, p(tumor) {one.tumor_probability:.2f}"))
+        blocks.append(SideBySide(slide_figures(found, one, images)))
+    return blocks
 
 
 def _slides(found: Localization) -> list[Block]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,13 +10,20 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from asmil.cohort.bag import Bag
 from asmil.cohort.features import inspect_features, read_bag
 from asmil.cohort.manifest import Slide
 from asmil.cohort.splits import Roles, Splits
 from asmil.errors import AsmilError, did_you_mean
 from asmil.evaluation.localization.tile_maps import Frame, frame_of
+from asmil.explain.kinds import explain_bag, kinds_of
 from asmil.tasks.prediction_format import prediction_format
 from asmil.training.prediction import RunPredictor, TrainedModel
+
+NORMAL_NAMES = frozenset(
+    {"normal", "negative", "neg", "benign", "healthy", "no tumor", "non tumor", "nontumor", "tumor free", "control"}
+    | {"0"}
+)
 
 
 @dataclass(frozen=True)
@@ -40,6 +48,9 @@ class RunMaps:
 
     A slide of the run is evaluated with the folds in which it has the given role. A slide is new if the run has seen
     neither it nor another slide of its patient; it is evaluated with all models and counts as a test slide.
+
+    heatmap: the kind of map (`asmil.explain.kinds`); default: the method's own
+    normal: labels of normal slides; maps of other kinds than the method's own explain the most probable other class
     """
 
     def __init__(
@@ -49,6 +60,7 @@ class RunMaps:
         heatmap: str | None = None,
         device: str = "auto",
         method: str | None = None,
+        normal: Sequence[str] = (),
     ) -> None:
         self._predictor = RunPredictor(run, device, method)
         self.path = self._predictor.folder.path
@@ -60,10 +72,14 @@ class RunMaps:
         splits = Splits.load(self._predictor.folder.splits).table
         self._roles_of_slide = _roles_by(splits, "slide")
         self._roles_of_patient = _roles_by(splits, "patient")
-        kinds = self._predictor.models[0].heatmap_kinds
-        self.kind = heatmap or kinds[0]
+        self._normal = normal
+        model = self._predictor.models[0]
+        kinds = kinds_of(model)
+        self.kind = heatmap or model.heatmap_kinds[0]
         if self.kind not in kinds:
             raise AsmilError(f"{run}: its method has no heat map '{self.kind}'; {did_you_mean(self.kind, kinds)}")
+        if (why := kinds[self.kind]) is not None:
+            raise AsmilError(f"{run}: its method has no heat map '{self.kind}': {why}")
 
     @property
     def unfinished(self) -> int:
@@ -97,11 +113,24 @@ class RunMaps:
         if bag.coords is None:
             raise AsmilError(f"{slide.slide}: its features have no coordinates ({slide.source}); extract them again")
         trained = self._trained(slide)
-        found = self._predictor.predict_bag(bag, attention=True, trained=trained, heatmap_kind=self.kind)
-        assert found.heatmap is not None
-        heat, coords = found.heatmap.astype(np.float64), bag.coords.numpy().astype(np.int64)
+        is_own = self.kind in trained[0].model.heatmap_kinds
+        found = self._predictor.predict_bag(bag, is_own, trained, self.kind if is_own else None)
+        heat = self._explained(bag, trained, found.probabilities) if found.heatmap is None else found.heatmap
+        heat, coords = heat.astype(np.float64), bag.coords.numpy().astype(np.int64)
         frame = frame_of(slide.slide, info, coords, slide.mpp)
         return SlideMap(slide, coords, heat, found.probabilities, len(trained), frame)
+
+    def _explained(
+        self, bag: Bag, trained: Sequence[TrainedModel], probabilities: npt.NDArray[np.float64]
+    ) -> npt.NDArray[np.float64]:
+        """The map of a kind that every method may have, for the most probable class that is not normal."""
+        classes = self.description.classes
+        normal = normal_labels(classes, [name for name in self._normal if name in classes])
+        places = [place for place, name in enumerate(classes) if name not in normal] or list(range(len(classes)))
+        name = classes[max(places, key=lambda place: float(probabilities[place]))]
+        device = self._predictor.device
+        maps = [explain_bag(one.model, one.task, bag, self.kind, name, device).values.numpy() for one in trained]
+        return np.asarray(np.mean(maps, axis=0))
 
     def _roles(self, slide: Slide) -> dict[str, set[int]]:
         """The folds of every role that a slide has, or that the other slides of its patient have."""
@@ -125,3 +154,19 @@ def _roles_by(splits: pd.DataFrame, column: str) -> dict[str, dict[str, set[int]
     for name, role, fold in zip(splits[column], splits["role"], splits["fold"], strict=True):
         found.setdefault(str(name), {}).setdefault(str(role), set()).add(int(fold))
     return found
+
+
+def normal_labels(labels: Iterable[str], given: Sequence[str] = ()) -> frozenset[str]:
+    """The labels of normal slides: those that the user names, else those with a usual name; may be empty.
+
+    A missing annotation does not make a slide normal.
+    """
+    known = set(labels)
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        raise AsmilError(f"--normal {unknown[0]}: no slide has this label; {did_you_mean(unknown[0], known)}")
+    if given:
+        return frozenset(given)
+    return frozenset(
+        label for label in known if label.strip().lower().replace("_", " ").replace("-", " ") in NORMAL_NAMES
+    )

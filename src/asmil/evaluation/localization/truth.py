@@ -110,7 +110,7 @@ class TileTruth:
 
     def __init__(self, path: Path | str) -> None:
         self._path = Path(path)
-        table = _read_table(self._path)
+        table = read_tile_truth(self._path)
         self._by_slide = {str(slide): rows for slide, rows in table.groupby("slide")}
 
     def tumor(self, slide: str, frame: Frame) -> Mask | None:
@@ -135,7 +135,8 @@ def _fitting_shape(area: TumorArea, frame: Frame) -> tuple[int, int]:
     return replace(frame, size_px=(max(width, math.ceil(right)), max(height, math.ceil(bottom)))).shape
 
 
-def _read_table(path: Path) -> pd.DataFrame:
+def read_tile_truth(path: Path) -> pd.DataFrame:
+    """The table of tiles: slide, x, y and whether a tile is tumor."""
     try:
         table = pd.read_csv(path, dtype={"slide": str}) if path.suffix.lower() == ".csv" else pd.read_parquet(path)
     except FileNotFoundError:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from asmil.training.described import has_anchor
 from asmil.training.finished_run import setting
 
 FEWEST_TILES = 10
@@ -34,8 +35,9 @@ class Alarm:
 
     @property
     def short(self) -> str:
-        """One sentence for the top of every report that concerns the run."""
-        return f"{SHORT[self.kind]} {self.advice}"
+        """One sentence, and the first two proposals, for the top of every report that concerns the run."""
+        first = "; or ".join(self.advice.removesuffix(".").split("; or ")[:2])
+        return f"{SHORT[self.kind]} {first}."
 
 
 SHORT = {
@@ -44,27 +46,6 @@ SHORT = {
     "moving": "Attention was still moving when training ended: the map of another epoch would look different.",
     "seeds_disagree": "Seeds disagree about where to look: a map of one seed is not the map of the method.",
 }
-
-
-def run_label(config: Config) -> str:
-    """The method, and the changes to its attention, in a few words for a legend.
-
-    >>> run_label({"method": "abmil", "preset": "paper", "anchor": {"normalizer": "nsf", "weight": 0.1}})
-    'abmil + anchor (nsf, weight 0.1)'
-    """
-    parts = [str(config.get("method") or "unknown")]
-    preset = config.get("preset")
-    if preset not in (None, "paper"):
-        parts[0] += f" ({preset})"
-    rule = setting(config, "attention", "normalizer")
-    if rule not in (None, "own"):
-        parts[0] += f" with {rule}"
-    if _has_anchor(config):
-        weight = setting(config, "anchor", "weight")
-        weighted = "" if weight in (None, 1) else f", weight {weight:g}"
-        parts.append(f"anchor ({setting(config, 'anchor', 'normalizer')}{weighted})")
-    weights = {name: setting(config, "stabilizers", name, "weight") for name in config.get("stabilizers") or {}}
-    return " + ".join(parts + [f"{name} {weight:g}" for name, weight in weights.items() if weight])
 
 
 def alarms_of(config: Config, times: pd.DataFrame, slides: pd.DataFrame, agreement: pd.DataFrame) -> tuple[Alarm, ...]:
@@ -184,7 +165,7 @@ def _less_flattening(config: Config) -> list[str]:
     if config.get("method") == "asmil" and config.get("preset") == "paper":
         return ["use larger initial tokens and no anchor: `--preset recommended`"]
     ways = []
-    if _has_anchor(config):
+    if has_anchor(config):
         ways.append(f"weaken the anchor with {_scaled(config, 0.1, 'anchor', 'weight')}")
         if setting(config, "anchor", "normalizer") == "nsf":
             ways.append("use an anchor that is flat only among the top tiles: `--anchor standardized_nsf`")
@@ -204,7 +185,7 @@ def _own_rule(config: Config, blamed: tuple[str, ...]) -> list[str]:
 
 
 def _more_anchor(config: Config) -> str:
-    if not _has_anchor(config):
+    if not has_anchor(config):
         return "add an anchor: `--anchor nsf`"
     return f"strengthen the anchor with {_scaled(config, 10, 'anchor', 'weight')}"
 
@@ -227,7 +208,3 @@ def _scaled(config: Config, factor: float, *keys: str) -> str:
     if not isinstance(now, int | float):
         return f"another {name}"
     return f"`--set {name}={now * factor:.3g}` (now {now:g})"
-
-
-def _has_anchor(config: Config) -> bool:
-    return setting(config, "anchor", "normalizer") not in (None, "none") and setting(config, "anchor", "weight") != 0

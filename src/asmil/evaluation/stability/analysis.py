@@ -15,12 +15,13 @@ from asmil.attention import measures
 from asmil.attention.measures import in_blocks
 from asmil.errors import AsmilError
 from asmil.evaluation.rows import unique_names
-from asmil.evaluation.stability.alarms import Alarm, alarms_of, run_label
+from asmil.evaluation.stability.alarms import Alarm, alarms_of
 from asmil.files import write_json, write_text
 from asmil.reporting import jsonable
 from asmil.tasks.checked_arrays import Floats
 from asmil.tasks.prediction_format import prediction_format
 from asmil.training.attention_file import AttentionRecord, read_attention
+from asmil.training.described import run_label
 from asmil.training.finished_run import setting
 from asmil.training.layout import RunLayout
 from asmil.training.notes import read_kept_epoch
@@ -97,6 +98,14 @@ def read_stability(run: Path | str) -> RunStability:
         agreement=agreement,
         alarms=alarms_of(config, times, table, agreement),
     )
+
+
+def attention_alarms(run: Path) -> list[str]:
+    """The alarms about the attention of a run, one short sentence each; none where nothing was recorded."""
+    try:
+        return [alarm.short for alarm in read_stability(run).alarms]
+    except AsmilError:
+        return []
 
 
 def alarm_lines(stability: RunStability) -> list[str]:

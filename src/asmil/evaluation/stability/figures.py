@@ -6,7 +6,7 @@ Also what all stability figures share: names of runs, and the choice of slide, t
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -23,7 +23,7 @@ from asmil.reporting import Figure
 from asmil.reporting.drawing import COLORS, EDGE, new_figure, plain_text, svg_text
 from asmil.reporting.formats import format_share, format_significant
 from asmil.tasks.checked_arrays import Floats
-from asmil.training.finished_run import setting
+from asmil.training.described import schedule_sentence
 
 PANELS = {
     "jsd_previous": ("Movement", "JSD to the previous recording (nats)"),
@@ -78,23 +78,6 @@ def course_caption(stabilities: Sequence[RunStability]) -> str:
         f"{lines} Rings mark the epochs that were kept. Read movement together with concentration: a flat attention "
         f"(share near 1) hardly moves; it is stable but useless. {' '.join(rates)}"
     )
-
-
-def schedule_sentence(config: Mapping[str, Any]) -> str:
-    """The learning-rate schedule of a run, and what it means for the movement at the end."""
-    schedule, lr = setting(config, "training", "schedule"), setting(config, "training", "lr")
-    if schedule is None or lr is None:
-        return "unknown."
-    drops = setting(config, "training", "lr_drops") or []
-    factor = setting(config, "training", "lr_drop_factor")
-    fall = f", times {factor} after epoch {', '.join(map(str, drops))}" if drops else ""
-    if schedule == "cosine":
-        return (
-            f"cosine from {lr:g} to {setting(config, 'training', 'lr_min') or 0:g}{fall}; the steps become so small "
-            "that any attention stops moving, so little movement at the end proves little."
-        )
-    meaning = "any attention moves less after a drop" if drops else "the step size stays the same"
-    return f"{schedule}, {lr:g}{fall}; {meaning}."
 
 
 def _draw_courses(stabilities: Sequence[RunStability], column: str, title: str, label: str) -> str:

@@ -27,7 +27,7 @@ from asmil.reporting import (
     settings_table,
 )
 from asmil.reporting.files import folded_table, write_document
-from asmil.reporting.formats import format_count, format_significant
+from asmil.reporting.formats import format_count, format_small
 
 MEASURE_TITLES = {
     "jsd_mean": "JSD mean",
@@ -98,12 +98,12 @@ def stability_document(stabilities: Sequence[RunStability], slide: str | None = 
         title=names[0] if len(names) == 1 else f"{len(names)} runs",
         answer=_answer(stabilities, names),
         about=f"{format_count(slides, 'recorded slide')}, {format_count(trainings, 'training')}.",
-        warnings=[
+        alarms=[
             f"{name}: {alarm.short}" if len(names) > 1 else alarm.short
             for name, stability in zip(names, stabilities, strict=True)
             for alarm in stability.alarms
-        ]
-        + _caveats(stabilities, names, slide),
+        ],
+        warnings=_caveats(stabilities, names, slide),
         sections=[Section("Movement and concentration", [_summary(stabilities, names)])],
         reading=READING,
     )
@@ -156,9 +156,9 @@ def _summary(stabilities: Sequence[RunStability], names: Sequence[str]) -> Table
         size = f"{format_count(summary['trainings'], 'training')}, {format_count(len(summary['slides']), 'slide')}"
         cells = []
         for found in (summary["measures"][measure] for measure in MEASURE_TITLES):
-            spread = () if found["sd_seeds"] is None else (f"sd {format_significant(found['sd_seeds'])}",)
-            cells.append(Cell(format_significant(found["value"]), spread))
-        seeds = [format_significant(summary["agreement"][measure]) for measure in ("top1_overlap", "rank_correlation")]
+            spread = () if found["sd_seeds"] is None else (f"sd {format_small(found['sd_seeds'])}",)
+            cells.append(Cell(format_small(found["value"]), spread))
+        seeds = [format_small(summary["agreement"][measure]) for measure in ("top1_overlap", "rank_correlation")]
         rows.append([Cell(name, (stability.label, size)), *cells, *seeds])
     return Table(
         ["run", *MEASURE_TITLES.values(), "seed overlap", "seed ranks"],
@@ -188,10 +188,10 @@ def _figure_blocks(figures: Iterable[Figure], shown: set[str]) -> list[Block]:
     """Figures with headings; a caption that was shown before is left out, one without a figure is a paragraph."""
     blocks: list[Block] = []
     for figure in figures:
-        blocks.append(Heading(figure.title))
         if figure.content is None:
-            blocks.append(figure.caption)
+            blocks.append(f"{figure.title}: {figure.caption}")
         else:
+            blocks.append(Heading(figure.title))
             blocks.append(replace(figure, caption="") if figure.caption in shown else figure)
             shown.add(figure.caption)
     return blocks
@@ -207,7 +207,7 @@ def _slides(stability: RunStability) -> Folded:
             Cell(row["slide"], (f"{row['target']}, {row['role']}",)),
             str(row["n_tiles"]),
             str(row["trainings"]),
-            *(format_significant(row[measure]) for measure in MEASURE_TITLES),
+            *(format_small(row[measure]) for measure in MEASURE_TITLES),
         ]
         for row in found.to_dict("records")
     ]
@@ -225,8 +225,8 @@ def _agreement(stability: RunStability) -> Block:
     for part in groups:
         cells = [
             Cell(
-                format_significant(values.mean()),
-                (f"{format_significant(values.min())} to {format_significant(values.max())}",),
+                format_small(values.mean()),
+                (f"{format_small(values.min())} to {format_small(values.max())}",),
             )
             for values in (part[measure] for measure in AGREEMENT_TITLES)
         ]

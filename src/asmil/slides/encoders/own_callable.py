@@ -98,7 +98,9 @@ def _called(name: str) -> nn.Module:
         raise AsmilError(f"encoder {name}: importing {module_name} fails with {_describe(error)}; fix it") from None
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise AsmilError(f"encoder {name}: {module_name} has no {part!r}; {did_you_mean(part, vars(found))}")
+            raise AsmilError(
+                f"encoder {name}: {module_name} has no {part!r}; {did_you_mean(part, _public_callables(found))}"
+            )
         found = getattr(found, part)
     try:
         network = found()
@@ -114,6 +116,11 @@ def _called(name: str) -> nn.Module:
     return (network if isinstance(network, nn.Module) else Function(network)).eval()
 
 
+def _public_callables(place: Any) -> list[str]:
+    """The names in a module or class that can be called and do not begin with an underscore."""
+    return [name for name, value in vars(place).items() if callable(value) and not name.startswith("_")]
+
+
 def _width(name: str, network: nn.Module, device: torch.device) -> int:
     """Features of a tile, found by trying two blank ones."""
     side_px = _tile_px(network)
@@ -126,8 +133,11 @@ def _width(name: str, network: nn.Module, device: torch.device) -> int:
             "or set its attribute tile_px to the side that it takes"
         ) from None
     if not isinstance(features, Tensor) or features.dim() != 2 or len(features) != 2:
-        got = " x ".join(map(str, features.shape)) if isinstance(features, Tensor) else f"a {type(features).__name__}"
-        raise AsmilError(f"encoder {name}: two tiles gave {got}; return n x width, here 2 x width")
+        got = f"a tensor of shape {tuple(features.shape)}" if isinstance(features, Tensor) else type(features).__name__
+        raise AsmilError(
+            f"encoder {name}: for two tiles it returned {got}; return one row of features per tile, here a tensor of "
+            "shape (2, width)"
+        )
     return features.shape[1]
 
 

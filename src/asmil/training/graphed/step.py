@@ -8,8 +8,7 @@ the same kernels whatever bag it is for, and a resumed training has the bits of 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
+from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -62,9 +61,6 @@ class Steps:
         self.position, self.step = self.counters[:1], self.counters[1:]
         self.losses = torch.zeros(count, 0, device=device)
         self.gradients = trainer.gradients
-        if settings.precision == "auto" and settings.batch == 1:
-            # short kernels, whose number decides: converting to bf16 takes longer than it saves
-            self.gradients = replace(trainer.gradients, autocast=False)
         self._row = torch.arange(padded_length(max(pool.sizes), 1), device=device)
         self._places = torch.arange(settings.batch, device=device)
         self._ends = {
@@ -182,7 +178,7 @@ class Steps:
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self.trainer.generator)
         torch.cuda.synchronize()
-        with _capturable(self.trainer.optimizer), torch.cuda.stream(self._side), self._precise():
+        with _capturable(self.trainer.optimizer), torch.cuda.stream(self._side):
             # other threads may use the GPU meanwhile: they read features
             graph.capture_begin(pool=self._memory, capture_error_mode="thread_local")
             try:
@@ -198,17 +194,13 @@ class Steps:
         state = trainer.generator.get_state()
         with _unchanged(self._tensors()):
             self._side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self._side), self._precise():
+            with torch.cuda.stream(self._side):
                 for _ in range(WARM_UPS):
                     self._take(shape)
                     self.counters -= self._ends[shape.bags]
             torch.cuda.current_stream().wait_stream(self._side)
         trainer.generator.set_state(state)
         trainer.optimizer.zero_grad(set_to_none=True)
-
-    def _precise(self) -> AbstractContextManager[None]:
-        """How products are rounded: exactly as float32 where that was asked for."""
-        return nullcontext() if self.trainer.settings.precision == "fp32" else _fast_products()
 
     def _tensors(self) -> list[Tensor]:
         """All that a step changes."""
@@ -225,17 +217,6 @@ def _rest(bags: int, settings: TrainingConfig) -> tuple[int, ...]:
 
 def _stacked(parts: Parts) -> Tensor:
     return torch.stack([value.detach().float() for value in parts.values()])
-
-
-@contextmanager
-def _fast_products() -> Iterator[None]:
-    """A block in which products of float32 matrices are rounded to TF32, finer than bf16."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 def _fill_state(optimizer: torch.optim.Optimizer) -> None:

@@ -1,0 +1,83 @@
+"""Heat maps by runs or from scores: from what a user names to files, for the verb and the Python interface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from asmil.cohort.splits import Splits
+from asmil.engine.jobs import Engine
+from asmil.errors import AsmilError
+from asmil.explain.asked_slides import AskedSlide, SlidePlaces, asked_slides
+from asmil.explain.heatmaps import HeatmapPlan, HeatmapResult, Progress, draw_heatmaps
+from asmil.explain.settings import HeatmapSettings
+from asmil.slides.annotations import find_annotations
+from asmil.training.layout import RunLayout
+
+
+@dataclass(frozen=True)
+class HeatmapRequest:
+    """What is to be drawn.
+
+    runs: run folders; slides: names, files or folders of slides; none: those of the run that have the role
+    images, features: where slide images and features are; default: as the manifest of the first run says
+    scores: a file or folder of values to draw instead of a run's
+    annotations: a file or folder of outlines
+    method: confirms the run's method where it is code of the user's
+    """
+
+    runs: Sequence[Path]
+    slides: Sequence[str]
+    out: Path
+    settings: HeatmapSettings
+    images: Path | None = None
+    features: Path | None = None
+    scores: Path | None = None
+    annotations: Path | None = None
+    role: str = "test"
+    mpp: float | None = None
+    device: str = "auto"
+    method: str | None = None
+
+    def find_slides(self) -> list[AskedSlide]:
+        """The slides that are meant."""
+        if not self.runs and self.scores is None:
+            named = f" (not one: {self.slides[0]})" if self.slides else ""
+            raise AsmilError(
+                f"no run folder is named{named}; give the --out folder of `asmil train`, or values with --scores"
+            )
+        known = RunLayout(self.runs[0]).read_values().get("cohort", {}) if self.runs else {}
+        manifest = Path(known["manifest"]) if known.get("manifest") else None
+        places = SlidePlaces(manifest, self.features, self.images, known.get("columns"))
+        found = asked_slides(self.slides, places, self._of_role(), needs_features=self.scores is None)
+        if self.scores is not None and self.scores.is_file() and len(found) > 1:
+            raise AsmilError(
+                f"{self.scores}: one file of scores is of one slide, and {len(found)} are named; give a folder"
+            )
+        return found if self.mpp is None else [replace(one, mpp=self.mpp) for one in found]
+
+    def _of_role(self) -> list[str]:
+        if not self.runs:
+            return []
+        table = Splits.load(RunLayout(self.runs[0]).splits).table
+        chosen = table if self.role == "all" else table[table["role"] == self.role]
+        return list(dict.fromkeys(chosen["slide"].astype(str)))
+
+
+def draw(request: HeatmapRequest, engine: Callable[[int], Engine], progress: Progress | None = None) -> HeatmapResult:
+    """Draw what is asked for; `engine` gives the engine for a number of slides."""
+    slides = request.find_slides()
+    outlines = None
+    if request.annotations is not None:
+        outlines = dict(find_annotations(request.annotations, [one.name for one in slides]).by_slide)
+    plan = HeatmapPlan(
+        request.out.absolute(),
+        request.settings,
+        tuple(run.resolve() for run in request.runs),
+        None if request.scores is None else request.scores.absolute(),
+        outlines,
+        request.device,
+        request.method,
+    )
+    return draw_heatmaps(slides, plan, engine(len(slides)), progress)

@@ -1,0 +1,355 @@
+"""Faithfulness of the maps of a run: patch flipping on its test slides, beside controls and localization."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import torch
+
+from asmil.cohort.bag import Bag
+from asmil.cohort.manifest import load_cohort
+from asmil.cohort.splits import Roles
+from asmil.cohort.units import Unit, units_of
+from asmil.engine.progress import made_progress
+from asmil.errors import AsmilError, did_you_mean
+from asmil.evaluation.bootstrap import draw_patients, estimate, number_patients
+from asmil.evaluation.localization.localize import LocalizeSettings, localize_run
+from asmil.evaluation.localization.run_maps import normal_labels
+from asmil.evaluation.localization.truth import read_tile_truth
+from asmil.explain.flipping import SHARES, Ask, Flipping, at_shares, flip
+from asmil.explain.kinds import KINDS, kinds_of, logits_after_removal
+from asmil.explain.run_explainer import RunExplainer
+from asmil.reporting import Estimate
+from asmil.tasks.base import TaskKind
+from asmil.training.prediction import TrainedModel
+
+Floats = npt.NDArray[np.float64]
+RANDOM, ORACLE = "random", "oracle"
+CONTROLS = (RANDOM, ORACLE)
+RANDOM_ORDERS = 3
+TRUTH_FILE = "tile_truth.parquet"
+"""Beside the manifest of a synthetic cohort: which tiles are tumor."""
+
+
+@dataclass(frozen=True)
+class FaithfulnessSettings:
+    """What a user can choose.
+
+    kinds: of maps; none: all that the method has
+    name: the class to explain; default: the predicted one of each slide
+    slides: at most so many slides, the first of the role; None: all
+    truth, annotations: which tiles are tumor, for the oracle and for localization
+    method: confirms the run's method where it is code of the user's
+    """
+
+    kinds: tuple[str, ...] = ()
+    name: str | None = None
+    role: Roles = "test"
+    slides: int | None = None
+    truth: Path | None = None
+    annotations: Path | None = None
+    features: Path | None = None
+    resamples: int = 2000
+    seed: int = 0
+    device: str = "auto"
+    method: str | None = None
+
+
+@dataclass(frozen=True)
+class FlippedSlide:
+    """One slide (or patient): what was explained, and the curves of every order."""
+
+    name: str
+    patient: str
+    explained: str
+    shown: float
+    n_tiles: int
+    orders: Mapping[str, Flipping]
+    random: tuple[Flipping, ...]
+
+
+@dataclass(frozen=True)
+class KindSummary:
+    """The numbers of one kind of map, or of a control.
+
+    area, evidence_area: between the curves, mean over slides
+    over_attention: the difference of the areas to that of the method's own map; undefined for that map itself
+    tile_auc, froc: beside annotations, where there are any
+    """
+
+    area: Estimate
+    evidence_area: Estimate
+    over_attention: Estimate | None = None
+    tile_auc: Estimate | None = None
+    froc: Estimate | None = None
+
+
+@dataclass(frozen=True)
+class Faithfulness:
+    """The result for one run.
+
+    first_kind: the method's own map, with which the others are compared
+    curves: of every order the mean over slides at `SHARES`, most and least relevant first
+    """
+
+    path: Path
+    method: str
+    task: TaskKind
+    settings: FaithfulnessSettings
+    first_kind: str
+    kinds: Mapping[str, KindSummary]
+    curves: Mapping[str, tuple[Floats, Floats]]
+    slides: tuple[FlippedSlide, ...]
+    n_patients: int
+    n_models: int
+    missing: Mapping[str, str]
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def name(self) -> str:
+        """Name of the run's folder."""
+        return self.path.resolve().name
+
+
+Progress = Callable[[int, int], None]
+
+
+def faithfulness_run(
+    run: Path | str, settings: FaithfulnessSettings | None = None, progress: Progress | None = None
+) -> Faithfulness:
+    """Flip the tiles of a run's slides in the order of each kind of map.
+
+    Every slide is explained, and asked again, by the models that were not trained on it. A slide that cannot be used is
+    listed in `problems`.
+    """
+    settings = settings or FaithfulnessSettings()
+    explainer = RunExplainer(run, settings.device, settings.method)
+    kinds, missing = _kinds(explainer, settings)
+    units = _units(explainer, settings)
+    truth = _tumor_tiles(explainer, settings)
+    flipped: list[FlippedSlide] = []
+    problems: list[str] = []
+    for done, unit in enumerate(units, start=1):
+        try:
+            flipped.append(_flip_slide(explainer, unit, kinds, settings, truth))
+        except AsmilError as error:
+            problems.append(str(error) if unit.name in str(error) else f"{unit.name}: {error}")
+        made_progress()
+        if progress is not None:
+            progress(done, len(units))
+    if not flipped:
+        listed = "".join(f"\n  - {line}" for line in problems)
+        raise AsmilError(f"{run}: no slide with the role {settings.role} could be evaluated{listed}")
+    summaries = _summaries(flipped, kinds, settings)
+    notes = _notes(explainer, settings)
+    if truth is not None and explainer.predictor.description.config.task.kind == "classification":
+        summaries = {name: _located(run, name, one, settings, explainer) for name, one in summaries.items()}
+    return Faithfulness(
+        path=explainer.path,
+        method=explainer.method,
+        task=explainer.predictor.description.config.task.kind,
+        settings=settings,
+        first_kind=kinds[0],
+        kinds=summaries,
+        curves={name: _mean_curves(flipped, name) for name in summaries},
+        slides=tuple(flipped),
+        n_patients=len({one.patient for one in flipped}),
+        n_models=len(explainer.predictor.trained),
+        missing=missing,
+        problems=tuple(problems),
+        notes=tuple(notes),
+    )
+
+
+def _kinds(explainer: RunExplainer, settings: FaithfulnessSettings) -> tuple[list[str], dict[str, str]]:
+    """The kinds that are flipped, the method's own first, and why the method lacks others."""
+    known = kinds_of(explainer.predictor.models[0])
+    missing = {kind: why for kind, why in known.items() if why is not None}
+    own = next((kind for kind, why in known.items() if why is None))
+    if settings.name is not None and settings.name not in explainer.names:
+        raise AsmilError(
+            f"{explainer.path}: there is no class {settings.name!r} to explain; "
+            f"{did_you_mean(settings.name, explainer.names)}"
+        )
+    if not settings.kinds:
+        return [own, *(kind for kind in KINDS if known[kind] is None and kind != own)], missing
+    for kind in settings.kinds:
+        if kind not in known:
+            raise AsmilError(f"there is no kind of map {kind!r}; {did_you_mean(kind, known)}")
+        if kind in missing:
+            raise AsmilError(f"{explainer.path}: {explainer.method} has no map {kind!r}: {missing[kind]}")
+    return list(dict.fromkeys(settings.kinds)), missing
+
+
+def _units(explainer: RunExplainer, settings: FaithfulnessSettings) -> list[Unit]:
+    table, column = explainer.splits, explainer.predictor.unit
+    wanted = set(table.loc[table["role"] == settings.role, column].astype(str))
+    known = explainer.predictor.description.cohort
+    manifest = Path(known["manifest"])
+    if not manifest.is_file():
+        raise AsmilError(f"{manifest}: the manifest of the run was not found; start the command where it was trained")
+    cohort = load_cohort(manifest, settings.features, kind=None, columns=known.get("columns"))
+    units = [unit for unit in units_of(cohort.slides, explainer.predictor.unit) if unit.name in wanted]
+    if not units:
+        raise AsmilError(f"{explainer.path}: no slide has the role {settings.role}; choose another with --role")
+    return units[: settings.slides]
+
+
+def _flip_slide(
+    explainer: RunExplainer,
+    unit: Unit,
+    kinds: Sequence[str],
+    settings: FaithfulnessSettings,
+    truth: Mapping[str, pd.DataFrame] | None,
+) -> FlippedSlide:
+    bag = explainer.read_unit(unit)
+    if len(bag) < 2:
+        raise AsmilError(f"{unit.name}: it has one tile, so none can be removed")
+    trained = explainer.trained_for(bag.id)
+    name = settings.name or explainer.predicted(bag, trained)
+    ask = _ask(explainer, trained, bag, name)
+    draw = np.random.default_rng([settings.seed, zlib.crc32(bag.id.encode())])
+    orders = {}
+    shown = 0.0
+    for kind in kinds:
+        found = explainer.explain(bag, kind, name, trained)
+        shown = found.shown
+        orders[kind] = flip(found.values, ask, draw.permutation(len(bag)))
+        made_progress()
+    tumor = None if truth is None else _tumor_of(unit, bag, truth)
+    if tumor is not None and tumor.any() and not tumor.all():
+        sign = -1.0 if name in normal_labels(explainer.names) else 1.0
+        orders[ORACLE] = flip(sign * tumor, ask, draw.permutation(len(bag)))
+    random = tuple(flip(draw.random(len(bag)), ask, draw.permutation(len(bag))) for _ in range(RANDOM_ORDERS))
+    return FlippedSlide(unit.name, unit.patient, name, shown, len(bag), orders, random)
+
+
+def _ask(explainer: RunExplainer, trained: Sequence[TrainedModel], bag: Bag, name: str) -> Ask:
+    place, device = explainer.names.index(name), explainer.predictor.device
+
+    def ask(order: npt.NDArray[np.int64], counts: Sequence[int]) -> Floats:
+        said = []
+        for one in trained:
+            logits = logits_after_removal(one.model, bag, torch.from_numpy(order.copy()), counts, device)
+            said.append([one.task.evidence(logits, place).numpy(), one.task.shown(logits, place).numpy()])
+        return np.asarray(np.mean(said, axis=0).T)
+
+    return ask
+
+
+def _tumor_tiles(explainer: RunExplainer, settings: FaithfulnessSettings) -> dict[str, pd.DataFrame] | None:
+    """The rows of the table of tiles by slide, of the table given or the one beside the manifest."""
+    path = settings.truth or Path(explainer.predictor.description.cohort["manifest"]).parent / TRUTH_FILE
+    if settings.truth is None and not path.is_file():
+        return None
+    return {str(slide): rows for slide, rows in read_tile_truth(path).groupby("slide")}
+
+
+def _tumor_of(unit: Unit, bag: Bag, truth: Mapping[str, pd.DataFrame]) -> npt.NDArray[np.bool_] | None:
+    """N, whether each tile is tumor; None where the table does not have all tiles of the slide."""
+    if bag.coords is None:
+        return None
+    index = np.zeros(len(bag), dtype=int) if bag.slide_index is None else bag.slide_index.numpy()
+    found = np.zeros(len(bag), dtype=bool)
+    for number, slide in enumerate(unit.slides):
+        rows = truth.get(slide.slide)
+        if rows is None:
+            return None
+        tumor = {(int(x), int(y)): bool(t) for x, y, t in rows[["x", "y", "tumor"]].itertuples(index=False)}
+        tiles = np.flatnonzero(index == number)
+        places = [(int(x), int(y)) for x, y in bag.coords[torch.from_numpy(tiles)].tolist()]
+        if not all(place in tumor for place in places):
+            return None
+        found[tiles] = [tumor[place] for place in places]
+    return found
+
+
+def _summaries(
+    flipped: Sequence[FlippedSlide], kinds: Sequence[str], settings: FaithfulnessSettings
+) -> dict[str, KindSummary]:
+    """Means over slides, with intervals by resampling patients; all orders use the same resamples."""
+    patients = number_patients([one.patient for one in flipped])
+    drawn = draw_patients(int(patients.max()) + 1, settings.resamples, settings.seed)[:, patients].astype(np.float64)
+    counts = np.vstack([np.ones(len(flipped)), drawn])
+    areas = {name: _areas(flipped, name, shown=True) for name in (*kinds, *CONTROLS)}
+    evidence = {name: _areas(flipped, name, shown=False) for name in areas}
+    first = areas[kinds[0]]
+    return {
+        name: KindSummary(
+            _mean(values, counts),
+            _mean(evidence[name], counts),
+            None if name == kinds[0] else _mean(values - first, counts),
+        )
+        for name, values in areas.items()
+        if not np.isnan(values).all()
+    }
+
+
+def _areas(flipped: Sequence[FlippedSlide], name: str, shown: bool) -> Floats:
+    def of(flipping: Flipping) -> float:
+        return flipping.area if shown else flipping.evidence_area
+
+    if name == RANDOM:
+        return np.array([np.mean([of(flipping) for flipping in one.random]) for one in flipped])
+    return np.array([of(one.orders[name]) if name in one.orders else np.nan for one in flipped])
+
+
+def _mean(values: Floats, counts: Floats) -> Estimate:
+    """The mean of the defined values; the first row of the counts is the slides themselves."""
+    defined = ~np.isnan(values)
+    if not defined.any():
+        return Estimate(float("nan"), n=0)
+    total = counts[:, defined].sum(axis=1)
+    means = np.where(total > 0, counts[:, defined] @ values[defined] / np.where(total > 0, total, 1), np.nan)
+    return estimate(float(means[0]), means[1:], n=int(defined.sum()))
+
+
+def _mean_curves(flipped: Sequence[FlippedSlide], name: str) -> tuple[Floats, Floats]:
+    """Most and least relevant first, as shown to readers, at `SHARES`."""
+    several = [one.random if name == RANDOM else [one.orders[name]] for one in flipped if name in (RANDOM, *one.orders)]
+    most = [at_shares(one.removed, one.most_first_shown, SHARES) for group in several for one in group]
+    least = [at_shares(one.removed, one.least_first_shown, SHARES) for group in several for one in group]
+    return np.mean(most, axis=0), np.mean(least, axis=0)
+
+
+def _located(
+    run: Path | str, kind: str, summary: KindSummary, settings: FaithfulnessSettings, explainer: RunExplainer
+) -> KindSummary:
+    """The same numbers with tile AUC and FROC of this kind of map."""
+    if kind in CONTROLS:
+        return summary
+    manifest = Path(explainer.predictor.description.cohort["manifest"])
+    truth = None if settings.annotations else settings.truth or manifest.parent / TRUTH_FILE
+    asked = LocalizeSettings(
+        annotations=settings.annotations,
+        truth=truth,
+        features=settings.features,
+        role=settings.role,
+        scalings=("rank",),
+        heatmap=kind,
+        resamples=settings.resamples,
+        seed=settings.seed,
+        device=settings.device,
+        method=settings.method,
+    )
+    try:
+        found = localize_run(run, asked, n_masks=0).summary
+    except AsmilError:
+        return summary
+    return replace(summary, tile_auc=found.unscaled["tile_auc"], froc=found.scaled["minmax"].numbers["froc"])
+
+
+def _notes(explainer: RunExplainer, settings: FaithfulnessSettings) -> list[str]:
+    notes = []
+    if settings.role != "test":
+        notes.append(f"these slides are from the {settings.role} part, which the models have seen")
+    if explainer.predictor.unfinished:
+        notes.append(f"{explainer.predictor.unfinished} trainings of the run are unfinished; their models are not used")
+    return notes

@@ -1,0 +1,213 @@
+"""The report on the faithfulness of a run's maps: what it says, and its files on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from asmil.evaluation.faithfulness.analysis import CONTROLS, ORACLE, RANDOM, Faithfulness, KindSummary
+from asmil.explain.flipping import SHARES
+from asmil.explain.kinds import titled
+from asmil.reporting import (
+    Cell,
+    Document,
+    Estimate,
+    Figure,
+    Note,
+    Section,
+    Table,
+    estimate_cell,
+    jsonable,
+)
+from asmil.reporting.drawing import COLORS, new_figure, plain_text, svg_text
+from asmil.reporting.files import write_document
+from asmil.reporting.formats import UNDEFINED_TEXT, format_count, format_interval, format_number, format_signed
+
+FEW_SLIDES = 20
+CONTROL_COLORS = {RANDOM: "#8a94a0", ORACLE: "#111111"}
+OUTPUTS = {
+    "classification": "probability of the explained class",
+    "multilabel": "probability of the explained label",
+    "survival": "risk",
+    "regression": "value",
+}
+READING = (
+    "Tiles are removed in the order of a map and the model is asked again. Most relevant first must lower the "
+    "prediction quickly, least relevant first slowly; the area between both curves is the mean difference over the "
+    "removed share of 0 to 95 %.",
+    "0 is what a random order gives. The area says whether a map explains the model; whether the model looks at tumor "
+    "is what tile AUC and FROC say.",
+    "Removing tiles changes the size of the bag, which the model may not be used to; all orders do so alike.",
+    "oracle: true tumor tiles first. A model that rests on something else than tumor follows its own map more than "
+    "the oracle.",
+    "Areas of probabilities are small where a prediction is near 0 or 1; the area in evidence (log-odds) is not.",
+)
+
+
+def write_faithfulness(found: Faithfulness, folder: Path | str) -> Path:
+    """Write `faithfulness.html`, `.md`, `.json`, `.csv` and `faithfulness_slides.csv`; return the path of the page."""
+    tables = {"faithfulness": list(_rows(found)), "faithfulness_slides": list(_slide_rows(found))}
+    page = Path(folder) / "faithfulness.html"
+    return write_document(faithfulness_document(found), page, faithfulness_dict(found), tables)
+
+
+def faithfulness_document(found: Faithfulness) -> Document:
+    """What the report says."""
+    sections = [
+        Section(
+            "Results",
+            [numbers_table(found), Figure(curves_figure(found), "Prediction while tiles are removed", _caption(found))],
+        ),
+    ]
+    if found.missing:
+        rows = [(titled(kind), why) for kind, why in found.missing.items()]
+        sections.append(Section("Kinds that the method does not have", [Table(["kind", "reason"], rows)]))
+    if found.problems:
+        title = f"Not evaluated: {format_count(len(found.problems), 'slide')}"
+        sections.append(Section(title, [Note(line) for line in found.problems]))
+    return Document(
+        kind="Faithfulness",
+        title=found.name,
+        answer=answer(found),
+        about=f"{found.method}; {OUTPUTS[found.task]}; {_sizes(found)}.",
+        warnings=_warnings(found),
+        sections=sections,
+        reading=READING,
+    )
+
+
+def answer(found: Faithfulness) -> str:
+    """The result in one sentence."""
+    maps = {kind: one for kind, one in found.kinds.items() if kind not in CONTROLS}
+    best = max(maps, key=lambda kind: maps[kind].area.value)
+    one = maps[best].area
+    said = f"{titled(best)}: area between the curves {format_number(one.value)} ({format_interval(one.interval)})"
+    if not one.interval.low > 0:
+        return f"No map of {found.method} is shown to be more faithful than a random order; the highest is {said}."
+    return f"The most faithful map of {found.method} is {said}, where a random order gives about 0."
+
+
+def numbers_table(found: Faithfulness) -> Table:
+    """One row per kind of map and control."""
+    located = any(one.tile_auc is not None for one in found.kinds.values())
+    columns = ["map", "area between curves", f"less that of {titled(found.first_kind)}", "in log-odds or units"]
+    columns += ["tile AUC", "FROC"] if located else []
+    rows = []
+    for kind, one in found.kinds.items():
+        row = [
+            Cell(titled(kind), notes=("control",) if kind in CONTROLS else ()),
+            estimate_cell(one.area),
+            UNDEFINED_TEXT if one.over_attention is None else _difference(one.over_attention),
+            estimate_cell(one.evidence_area),
+        ]
+        if located:
+            row += [_optional(one.tile_auc), _optional(one.froc)]
+        rows.append(row)
+    caption = f"Means over {format_count(len(found.slides), 'slide')}, with 95 % intervals by resampling patients."
+    return Table(columns, rows, caption=caption, in_terminal=True, emphasis=True)
+
+
+def curves_figure(found: Faithfulness) -> str:
+    """One panel per order: the prediction over the share of removed tiles, most and least relevant first."""
+    names = list(found.curves)
+    columns = min(4, len(names))
+    lines = -(-len(names) // columns)
+    with new_figure(2.7 * columns, 2.5 * lines) as figure:
+        panels = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True).ravel()
+        for place, (axes, name) in enumerate(zip(panels, names, strict=False)):
+            most, least = found.curves[name]
+            color = CONTROL_COLORS.get(name, COLORS[place % len(COLORS)])
+            axes.fill_between(SHARES, most, least, color=color, alpha=0.15, linewidth=0)
+            axes.plot(SHARES, least, color=color, linewidth=1.6, linestyle="--", label="least relevant first")
+            axes.plot(SHARES, most, color=color, linewidth=1.6, label="most relevant first")
+            axes.set_title(f"{plain_text(titled(name))}  {format_number(found.kinds[name].area.value)}")
+        for axes in panels[len(names) :]:
+            axes.set_visible(False)
+        panels[0].legend(loc="best", fontsize=7)
+        figure.supxlabel("share of the tiles that is removed", fontsize=9)
+        figure.supylabel(OUTPUTS[found.task], fontsize=9)
+        return svg_text(figure)
+
+
+def faithfulness_dict(found: Faithfulness) -> dict[str, Any]:
+    """All numbers as plain values."""
+    return dict(
+        jsonable(
+            {
+                "run": found.name,
+                "method": found.method,
+                "task": found.task,
+                "explained": OUTPUTS[found.task],
+                "role": found.settings.role,
+                "answer": answer(found),
+                "slides": len(found.slides),
+                "patients": found.n_patients,
+                "models": found.n_models,
+                "first_kind": found.first_kind,
+                "kinds": {kind: _summary_dict(one) for kind, one in found.kinds.items()},
+                "missing": dict(found.missing),
+                "shares": list(SHARES),
+                "curves": {
+                    kind: {"most_relevant_first": most, "least_relevant_first": least}
+                    for kind, (most, least) in found.curves.items()
+                },
+                "notes": list(found.notes),
+                "problems": list(found.problems),
+            }
+        )
+    )
+
+
+def _summary_dict(one: KindSummary) -> dict[str, Any]:
+    parts = {
+        "area": one.area,
+        "evidence_area": one.evidence_area,
+        "over_attention": one.over_attention,
+        "tile_auc": one.tile_auc,
+        "froc": one.froc,
+    }
+    return {name: {**value.to_dict(), "n": value.n} for name, value in parts.items() if value is not None}
+
+
+def _rows(found: Faithfulness) -> Iterator[dict[str, Any]]:
+    for kind, one in found.kinds.items():
+        for measure, value in _summary_dict(one).items():
+            yield {"map": kind, "measure": measure, **value}
+
+
+def _slide_rows(found: Faithfulness) -> Iterator[dict[str, Any]]:
+    for one in found.slides:
+        row = {"slide": one.name, "patient": one.patient, "explained": one.explained, "shown": one.shown}
+        row |= {"tiles": one.n_tiles}
+        row |= {f"area_{kind}": flipping.area for kind, flipping in one.orders.items()}
+        yield row | {f"area_{RANDOM}": float(np.mean([flipping.area for flipping in one.random]))}
+
+
+def _optional(estimate: Estimate | None) -> Cell | str:
+    return UNDEFINED_TEXT if estimate is None else estimate_cell(estimate)
+
+
+def _difference(estimate: Estimate) -> Cell:
+    return Cell(
+        format_signed(estimate.value),
+        interval=format_interval(estimate.interval),
+        strong=estimate.interval.excludes_zero,
+    )
+
+
+def _sizes(found: Faithfulness) -> str:
+    return f"{format_count(len(found.slides), 'slide')} of {format_count(found.n_patients, 'patient')}"
+
+
+def _caption(found: Faithfulness) -> str:
+    return f"The shaded area is the area between the curves; its mean over {format_count(len(found.slides), 'slide')}."
+
+
+def _warnings(found: Faithfulness) -> list[str]:
+    warnings = list(found.notes)
+    if len(found.slides) < FEW_SLIDES:
+        warnings.append(f"{format_count(len(found.slides), 'slide')} are few: the intervals are wide")
+    return warnings

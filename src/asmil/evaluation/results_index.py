@@ -1,0 +1,210 @@
+"""One page that links everything asmil wrote below a folder, with the results of its runs in two sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from asmil.documents import read_json
+from asmil.errors import AsmilError
+from asmil.files import write_text
+from asmil.reporting import Document, Figure, Link, Links, Section
+from asmil.reporting.formats import format_count
+from asmil.reporting.page import html_document
+from asmil.training.layout import RunLayout
+
+INDEX_FILE = "index.html"
+PAGES = {
+    "report.html": ("Metrics", "every metric with its interval, curves, calibration, slides"),
+    "comparison.html": ("Comparison of methods", "differences with intervals and tests"),
+    "localization.html": ("Localization", "heat maps compared with annotations"),
+    "stability.html": ("Stability of attention", "how attention changed during training, and whether seeds agree"),
+    "contact_sheet.html": ("Tissue", "what was found on every slide"),
+}
+"""The pages that verbs write, with their titles and what is to be seen there."""
+HEATMAP_TABLE = "heatmaps.csv"
+"""In a folder of `asmil heatmap`, beside its pictures."""
+HEADLINES = {"macro_auc": "AUC", "c_index": "C-index", "r2": "R2"}
+"""The metric that stands for a run, the first that it has."""
+MOST_PICTURES = 4
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """The numbers of a run that the first sentences give; None where they were not measured.
+
+    metric, value, low, high: its headline metric on test slides with the ends of its 95 % interval
+    tile_auc: how well its heat maps rank annotated tiles
+    alarms: what is wrong with its attention
+    """
+
+    name: str
+    slides: int
+    metric: str
+    value: float | None
+    low: float | None
+    high: float | None
+    tile_auc: float | None
+    alarms: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ResultsIndex:
+    """What lies below a folder: runs with results, pages and pictures of heat maps, with paths below the folder."""
+
+    folder: Path
+    runs: tuple[RunSummary, ...]
+    pages: tuple[Path, ...]
+    pictures: tuple[Path, ...]
+    run_folders: tuple[Path, ...]
+
+    @property
+    def sentences(self) -> list[str]:
+        """The results in one or two sentences."""
+        return [sentence for sentence in (_performance(self.runs), _maps(self.runs)) if sentence]
+
+    @property
+    def warnings(self) -> list[str]:
+        """One sentence per run whose attention gave an alarm."""
+        return [
+            f"The attention of {run.name} gave {format_count(len(run.alarms), 'alarm')} ({', '.join(run.alarms)}): do "
+            "not read its heat maps before you have looked at the page on stability."
+            for run in self.runs
+            if run.alarms
+        ]
+
+
+def index_results(folder: Path) -> ResultsIndex:
+    """Find the runs, pages and pictures below a folder; those of single trainings are left out."""
+    if not folder.is_dir():
+        raise AsmilError(f"{folder} is not a folder; give the folder that holds your runs and reports")
+    found = sorted(path for path in folder.rglob("*") if path.is_file() and not _is_hidden(path.relative_to(folder)))
+    run_folders = [
+        path.parent for path in found if path.name == "config.yaml" and (path.parent / "splits.csv").exists()
+    ]
+    pages = tuple(path.relative_to(folder) for name in PAGES for path in found if path.name == name)
+    drawn = {path.parent for path in found if path.name == HEATMAP_TABLE}
+    pictures = tuple(
+        path.relative_to(folder)
+        for path in found
+        if path.parent in drawn and path.suffix == ".png" and not path.stem.endswith("_tiles")
+    )
+    if not pages and not pictures:
+        raise AsmilError(f"{folder}: there are no reports here yet; make some, e.g. with `asmil evaluate`")
+    runs = tuple(summary for run in run_folders if (summary := _summary(run)) is not None)
+    return ResultsIndex(folder, runs, pages, pictures, tuple(run_folders))
+
+
+def write_index(found: ResultsIndex, title: str, next_steps: Sequence[str] = ()) -> Path:
+    """Write `index.html` into the folder.
+
+    next_steps: sentences on what can be done with the results
+    """
+    page = found.folder / INDEX_FILE
+    write_text(page, html_document(index_document(found, title, next_steps)))
+    return page
+
+
+def index_document(found: ResultsIndex, title: str, next_steps: Sequence[str] = ()) -> Document:
+    """The page: results first, then pictures and links."""
+    sections = [Section("Heat maps", list(_figures(found)))] if found.pictures else []
+    sections.append(Section("Reports", [Links([_link(page) for page in found.pages])]))
+    if len(found.pictures) > MOST_PICTURES:
+        more = [Link(path.stem, quote(path.as_posix())) for path in found.pictures[MOST_PICTURES:]]
+        sections.append(Section("More heat maps", [Links(more)]))
+    if next_steps:
+        sections.append(Section("Next", list(next_steps)))
+    answer = " ".join(found.sentences) or "No run here has been evaluated yet."
+    return Document("Results", title, answer, sections, warnings=found.warnings)
+
+
+def _figures(found: ResultsIndex) -> Iterator[Figure]:
+    for path in found.pictures[:MOST_PICTURES]:
+        yield Figure((found.folder / path).read_bytes(), path.stem, f"{path.stem} (`{path.as_posix()}`)")
+
+
+def _link(page: Path) -> Link:
+    title, note = PAGES[page.name]
+    place = page.parent.as_posix()
+    return Link(f"{title}: {place}" if place != "." else title, quote(page.as_posix()), note)
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(part.startswith((".", "fold-")) for part in path.parts)
+
+
+def _summary(run: Path) -> RunSummary | None:
+    evaluated = _read(run / "evaluation.json")
+    if evaluated is None or evaluated.get("role") != "test":
+        return None
+    metrics = evaluated.get("metrics", {})
+    metric = next((name for name in HEADLINES if name in metrics), "")
+    headline = metrics.get(metric, {})
+    localized = _read(run / "localization" / "localization.json") or {}
+    return RunSummary(
+        name=str(evaluated.get("name", run.name)),
+        slides=int(evaluated.get("slides", 0)),
+        metric=HEADLINES.get(metric, ""),
+        value=headline.get("value"),
+        low=headline.get("low"),
+        high=headline.get("high"),
+        tile_auc=localized.get("measures", {}).get("tile_auc", {}).get("value"),
+        alarms=_alarms(run),
+    )
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    return read_json(path, dict[str, Any], "make the report again") if path.exists() else None
+
+
+def _alarms(run: Path) -> tuple[str, ...]:
+    """The kinds of alarm that the recorded attention of a run gives."""
+    from asmil.evaluation.stability import read_stability
+    from asmil.training.attention_file import read_attention
+
+    if all(read_attention(training) is None for _, _, training in RunLayout(run).trainings()):
+        return ()
+    return tuple(alarm.kind.replace("_", " ") for alarm in read_stability(run).alarms)
+
+
+def _performance(runs: Sequence[RunSummary]) -> str:
+    measured = [run for run in runs if run.value is not None]
+    if not measured:
+        return ""
+    parts = [
+        f"{run.name} reaches a {run.metric} of {run.value:.2f}"
+        + (f" (95 % interval {run.low:.2f} to {run.high:.2f})" if run.low is not None and run.high is not None else "")
+        for run in measured
+    ]
+    return f"On {format_count(measured[0].slides, 'test slide')}, {_listed(parts)}{_verdict(measured)}."
+
+
+def _verdict(runs: Sequence[RunSummary]) -> str:
+    """Whether the intervals of two runs tell them apart; empty for other numbers of runs."""
+    if len(runs) != 2 or any(run.low is None or run.high is None for run in runs):
+        return ""
+    (low, high), (other_low, other_high) = (((run.low or 0.0), (run.high or 0.0)) for run in runs)
+    apart = low > other_high or other_low > high
+    return "" if apart else "; the intervals overlap, so this does not rank the methods"
+
+
+def _maps(runs: Sequence[RunSummary]) -> str:
+    parts = [f"{run.tile_auc:.2f} for {run.name}" for run in runs if run.tile_auc is not None]
+    if not parts:
+        return ""
+    return (
+        f"Their heat maps rank the annotated tumor tiles of a slide above the others: tile AUC {_listed(parts)} "
+        "(0.5 is chance)."
+    )
+
+
+def _listed(parts: Sequence[str]) -> str:
+    """Parts of a sentence, with `and` before the last.
+
+    >>> _listed(["a", "b", "c"])
+    'a, b and c'
+    """
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"

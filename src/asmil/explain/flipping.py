@@ -1,0 +1,83 @@
+"""Patch flipping: tiles are removed in the order of a map, and the model is asked again.
+
+A faithful map names the tiles that the prediction rests on. Removing its highest tiles first (most relevant first, M)
+must lower the prediction quickly, removing its lowest first (least relevant first, L) slowly. The area between both
+curves over the share r of removed tiles,
+
+    area = integral (L(r) - M(r)) dr / r_max,        r from 0 to r_max
+
+is 0 on average for a random order, and positive for a map that says what the model does. It needs no annotation: it
+asks whether a map explains the model, not whether the model is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+Ask = Callable[[Integers, Sequence[int]], Floats]
+"""What the models say after the first tiles of an order are removed, for several numbers of tiles: R x 2, the evidence
+and the same as readers know it (a probability, a risk)."""
+
+SHARES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+"""Of the tiles that are removed; closer at the start, where few tiles carry much."""
+
+
+@dataclass(frozen=True)
+class Flipping:
+    """Both curves of one order: R values of `evidence` and `shown` for the removed shares R."""
+
+    removed: Floats
+    most_first: Floats
+    least_first: Floats
+    most_first_shown: Floats
+    least_first_shown: Floats
+
+    @property
+    def area(self) -> float:
+        """The area between the curves, as shown to readers."""
+        return area_between(self.removed, self.least_first_shown, self.most_first_shown)
+
+    @property
+    def evidence_area(self) -> float:
+        """The same in evidence (log-odds), which does not saturate where a probability is near 0 or 1."""
+        return area_between(self.removed, self.least_first, self.most_first)
+
+
+def flip(relevance: npt.ArrayLike, ask: Ask, ties: Integers, shares: Sequence[float] = SHARES) -> Flipping:
+    """Remove the tiles of a bag by their relevance, most and least relevant first.
+
+    ties: a permutation of the tiles; among equal tiles its order counts, so that the order of a file does not
+    """
+    values = np.asarray(relevance, dtype=np.float64)
+    order = ties[np.argsort(-values[ties], kind="stable")]
+    counts = removed_counts(len(values), shares)
+    (evidence_most, shown_most), (evidence_least, shown_least) = ask(order, counts).T, ask(order[::-1], counts).T
+    removed = np.array(counts) / len(values)
+    return Flipping(removed, evidence_most, evidence_least, shown_most, shown_least)
+
+
+def removed_counts(n_tiles: int, shares: Sequence[float] = SHARES) -> list[int]:
+    """How many tiles are removed at each share, each number once; at least one tile is left.
+
+    >>> removed_counts(10, (0.0, 0.01, 0.5, 1.0))
+    [0, 5, 9]
+    """
+    return sorted({min(round(share * n_tiles), n_tiles - 1) for share in shares})
+
+
+def area_between(removed: Floats, upper: Floats, lower: Floats) -> float:
+    """The mean of upper - lower over the removed share, by trapezoids; nan where nothing can be removed."""
+    if len(removed) < 2:
+        return float("nan")
+    return float(np.trapezoid(upper - lower, removed) / (removed[-1] - removed[0]))
+
+
+def at_shares(removed: Floats, curve: Floats, shares: Sequence[float] = SHARES) -> Floats:
+    """A curve at common shares, so that the curves of slides with different numbers of tiles can be averaged."""
+    return np.interp(shares, removed, curve)

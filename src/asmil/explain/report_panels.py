@@ -1,0 +1,99 @@
+"""Pictures of slides for reports: the slide, the values of its tiles on it, and the tiles that are called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+from shapely import MultiPolygon, Polygon
+
+from asmil.errors import AsmilError
+from asmil.explain.asked_slides import SlidePlaces
+from asmil.explain.color_scale import color_scale
+from asmil.explain.figure import OPACITY, Panel, arrange, draw_contours, map_panels, tissue_view
+from asmil.explain.run_explainer import RunExplainer
+from asmil.explain.tile_map import SlideFrame, TileMap, slide_frame
+from asmil.reporting import Figure
+from asmil.slides.discovery import SlideFile
+from asmil.slides.opening import open_slide
+from asmil.training.layout import RunLayout
+
+Mask = npt.NDArray[np.bool_]
+SIDE_PX = 420
+MOST_TRAININGS = 10
+"""Runs with more models are not loaded for a report; `asmil heatmap` draws their maps."""
+
+
+def image_files(manifest: Path | None) -> dict[str, SlideFile]:
+    """The slide images of a cohort by name; none where they are not reachable."""
+    try:
+        return SlidePlaces(manifest).image_files()
+    except AsmilError:
+        return {}
+
+
+def slide_panels(
+    frame: SlideFrame,
+    image: SlideFile | None,
+    heat: TileMap,
+    calls: Mapping[str, Mask] | None = None,
+    outline: MultiPolygon | None = None,
+) -> list[Figure]:
+    """The slide (where there is an image), its map with a scale in numbers, and by title the tiles that are called.
+
+    outline: of the annotated tumor, in level-0 pixels
+    """
+    called = [TileMap(np.where(one, 1.0, np.nan), "called", title=title) for title, one in (calls or {}).items()]
+    shown = [one for one in called if not np.isnan(one.values).all()]
+    marked = color_scale([1.0], limits=(0.0, 1.35), color_map="inferno")
+    scales = [color_scale(heat.values), *[marked] * len(shown)]
+    with ExitStack() as stack:
+        opened = None
+        if image is not None:
+            with suppress(AsmilError):
+                opened = stack.enter_context(open_slide(image.path, image.mpp))
+        view = tissue_view(frame, opened, SIDE_PX)
+        panels = map_panels(frame, view, [heat, *shown], scales)
+    opacity = OPACITY if view.pixels is not None else 1.0
+    figures = []
+    for panel in panels:
+        pixels = panel.pixels if outline is None else draw_contours(panel.pixels, view, [outline])
+        scale = panel.scale if panel.unit == heat.kind else None
+        picture = arrange(panel.title, frame.slide, [Panel("", pixels, scale, panel.unit)], opacity=opacity)
+        figures.append(Figure(_png(picture), f"{frame.slide}: {panel.title}"))
+    return figures
+
+
+def outline_of(mask: Mask, downsample: int) -> MultiPolygon:
+    """The outlines of the regions of a mask, in level-0 pixels."""
+    rings, _ = cv2.findContours(mask.astype(np.uint8), cv2.RETR_LIST, cv2.CHAIN_APPROX_NONE)
+    return MultiPolygon([Polygon((ring[:, 0] + 0.5) * downsample) for ring in rings if len(ring) > 2])
+
+
+def run_panels(run: Path, manifest: Path | None, names: Iterable[str]) -> dict[str, list[Figure]]:
+    """Slides of a run with the map of models that were not trained on them; those without features are left out."""
+    if len(list(RunLayout(run).trainings())) > MOST_TRAININGS or manifest is None:
+        return {}
+    found: dict[str, list[Figure]] = {}
+    with suppress(AsmilError):
+        cohort, images = SlidePlaces(manifest).cohort(), image_files(manifest)
+        known = [cohort[name] for name in names if name in cohort]
+        if not known:
+            return {}
+        explainer = RunExplainer(run)
+        for slide in known:
+            with suppress(AsmilError):
+                bag, info = explainer.read(slide)
+                heat = explainer.explain(bag)
+                frame = slide_frame(slide.slide, bag.coords, info, None, slide.mpp)
+                drawn = TileMap(heat.values, heat.kind, title=f"{heat.kind}, {heat.name} ({heat.shown:.2f})")
+                found[slide.slide] = slide_panels(frame, images.get(slide.slide), drawn)
+    return found
+
+
+def _png(pixels: npt.NDArray[np.uint8]) -> bytes:
+    return bytes(cv2.imencode(".png", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR))[1])

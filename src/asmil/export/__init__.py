@@ -1,0 +1,1 @@
+"""Trained runs for use elsewhere: bundles, ONNX and torch.export."""

@@ -1,0 +1,176 @@
+"""The models of a run as one computation graph, for runtimes without asmil: ONNX and torch.export.
+
+The graph takes the features of one slide, N x D for any N, and answers
+
+    logits          M x C, one row per model (fold and seed) of the run
+    probabilities   K, the mean over the models; only for tasks with classes or labels
+    heatmap         N, the mean heat map of the models; only for methods that have one
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from asmil.cohort.bag import Bag
+from asmil.documents import one_line
+from asmil.errors import AsmilError, AsmilWarning
+from asmil.files import replacing
+from asmil.training.prediction import RunPredictor
+
+EXAMPLE_TILES = 64
+CHECKED_TILES = (2, 37, 1500)
+TOLERANCE = 1e-4
+"""How far an exported model may be from the run: of the largest value of an output."""
+
+
+class RunGraph(nn.Module):
+    """All models of a run behind one `forward` on plain tensors."""
+
+    def __init__(self, predictor: RunPredictor) -> None:
+        super().__init__()
+        self.trained = predictor.trained
+        self.models = nn.ModuleList(one.model for one in predictor.trained)  # registers their weights
+        self.tasks = [one.task for one in predictor.trained]
+        self.has_heatmap = all(one.model.has_heatmap for one in predictor.trained)
+        example = torch.zeros(1, predictor.trained[0].task.n_outputs)
+        self.has_probabilities = self.tasks[0].probabilities(example) is not None
+
+    @property
+    def output_names(self) -> list[str]:
+        """The names of what `forward` returns."""
+        return ["logits", *["probabilities"] * self.has_probabilities, *["heatmap"] * self.has_heatmap]
+
+    def forward(self, features: Tensor) -> tuple[Tensor, ...]:
+        bag = Bag(features, validated=True)
+        outputs = [model(bag) for model in self.models]
+        found = [torch.stack([output.logits for output in outputs])]
+        if self.has_probabilities:
+            each = [task.probabilities(one.logits.unsqueeze(0)) for task, one in zip(self.tasks, outputs, strict=True)]
+            found.append(torch.cat([one for one in each if one is not None]).mean(dim=0).float())
+        if self.has_heatmap:
+            maps = [one.model.heatmap(output) for one, output in zip(self.trained, outputs, strict=True)]
+            found.append(torch.stack(maps).mean(dim=0))
+        return tuple(found)
+
+
+def export_torch(run: Path | str, out: Path | str, method: str | None = None) -> Path:
+    """Write a run as a file of `torch.export` (`torch.export.load(...).module()`), and return its path."""
+    predictor = RunPredictor(run, "cpu", method)
+    graph, program = _exported(predictor)
+    with replacing(out) as partial:
+        torch.export.save(program, str(partial), extra_files={"asmil.json": json.dumps(metadata(predictor))})
+    _compare(graph, lambda features: program.module()(features), Path(out), predictor)
+    return Path(out)
+
+
+def export_onnx(run: Path | str, out: Path | str, method: str | None = None) -> Path:
+    """Write a run as an ONNX file and return its path; its metadata names the classes, the encoder and the resolution.
+
+    The file is compared with the run on bags of several sizes, by onnxruntime.
+    """
+    try:
+        import onnx
+        import onnxruntime
+        import onnxscript  # noqa: F401 torch writes ONNX with it
+    except ModuleNotFoundError as error:
+        raise AsmilError(f"ONNX needs the package {error.name}; install asmil[export]") from None
+    predictor = RunPredictor(run, "cpu", method)
+    graph, program = _exported(predictor)
+    with _explained(predictor), _quiet():
+        model = torch.onnx.export(
+            program, input_names=["features"], output_names=graph.output_names, dynamo=True, verbose=False
+        )
+    assert model is not None
+    proto = model.model_proto
+    for key, value in metadata(predictor).items():
+        proto.metadata_props.add(key=key, value=value if isinstance(value, str) else json.dumps(value))
+    with replacing(out) as partial:
+        onnx.save(proto, str(partial))
+    session = onnxruntime.InferenceSession(str(out))
+    _compare(
+        graph,
+        lambda features: [torch.from_numpy(one) for one in session.run(None, {"features": features.numpy()})],
+        Path(out),
+        predictor,
+    )
+    return Path(out)
+
+
+def metadata(predictor: RunPredictor) -> dict[str, Any]:
+    """What the user of an exported model must know."""
+    description = predictor.description
+    point = predictor.operating_point
+    found: dict[str, Any] = {
+        "asmil": description.to_dict()["asmil"],
+        "method": description.config.method,
+        "task": predictor.trained[0].task.kind,
+        "classes": list(description.classes),
+        "models": [f"fold {one.fold}, seed {one.seed}" for one in predictor.trained],
+        "encoder": description.features.get("encoder") or "",
+        "features": {key: value for key, value in description.features.items() if key != "extraction"},
+    }
+    if point is not None:
+        found["operating_point"] = {"positive": point.positive, "threshold": point.threshold, "rule": point.rule}
+    return found
+
+
+def _exported(predictor: RunPredictor) -> tuple[RunGraph, torch.export.ExportedProgram]:
+    graph = RunGraph(predictor).eval()
+    tiles = torch.export.Dim("tiles", min=2)
+    with _explained(predictor), _quiet(), torch.no_grad():
+        example = _bag(EXAMPLE_TILES, predictor.description.in_features)
+        return graph, torch.export.export(graph, (example,), dynamic_shapes=({0: tiles},))
+
+
+@contextmanager
+def _explained(predictor: RunPredictor) -> Iterator[None]:
+    """What stops an export is an error that names the method."""
+    method = predictor.description.config.method
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", AsmilWarning)
+            yield
+    except (AsmilError, AsmilWarning) as error:
+        raise AsmilError(f"{method} cannot be exported: {error}") from None
+    except Exception as error:  # noqa: BLE001 torch raises many kinds of its own
+        raise AsmilError(f"{method} cannot be exported: torch answers {one_line(error)[:300]}") from None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the warnings of torch about itself."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.simplefilter("ignore", UserWarning)
+        warnings.simplefilter("error", AsmilWarning)
+        yield
+
+
+def _bag(tiles: int, width: int) -> Tensor:
+    return torch.from_numpy(np.random.default_rng(tiles).normal(size=(tiles, width)).astype(np.float32))
+
+
+def _compare(graph: RunGraph, answer: Any, file: Path, predictor: RunPredictor) -> None:
+    """Compare the written model with the run on bags of several sizes; one that differs is removed."""
+    for tiles in CHECKED_TILES:
+        features = _bag(tiles, predictor.description.in_features)
+        with torch.no_grad():
+            expected, answered = graph(features), answer(features)
+        for name, wanted, found in zip(graph.output_names, expected, answered, strict=True):
+            scale = float(wanted.abs().max()) or 1.0
+            if wanted.shape != found.shape or float((wanted - found).abs().max()) > TOLERANCE * scale:
+                file.unlink(missing_ok=True)
+                raise AsmilError(
+                    f"{file}: the exported {predictor.description.config.method} answers other {name} than the run for "
+                    f"a bag of {tiles} tiles, so it was removed; please report this"
+                )

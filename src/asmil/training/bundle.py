@@ -1,0 +1,69 @@
+"""Bundles: runs to hand on, with models, settings and a model card, but without any row about a slide or a patient.
+
+A bundle is a folder with the layout of a run. Its `bundle.json` names every file with its SHA-256, so that missing and
+altered files are noticed, and holds the metrics that the run reached.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, Field, FiniteFloat
+
+from asmil.documents import read_json
+from asmil.errors import AsmilError
+
+BUNDLE_FILE = "bundle.json"
+FORMAT = 1
+_REMEDY = "copy the bundle again, or export the run again"
+
+
+class BundleMetric(BaseModel):
+    """A metric of the test part with its 95 % confidence interval; None where it is undefined."""
+
+    title: str
+    value: FiniteFloat | None
+    low: FiniteFloat | None
+    high: FiniteFloat | None
+
+
+class Bundle(BaseModel):
+    """What `bundle.json` holds.
+
+    files: SHA-256 of every other file, by its path in the bundle
+    metrics: of the test part, by name; sizes: what the test part consists of, in words
+    """
+
+    format: Annotated[int, Field(ge=1, le=FORMAT)]
+    asmil: str
+    files: Mapping[str, str]
+    metrics: Mapping[str, BundleMetric]
+    sizes: str
+
+
+def is_bundle(path: Path) -> bool:
+    """Whether a folder is a bundle, not the run folder of a training."""
+    return (path / BUNDLE_FILE).is_file()
+
+
+def read_bundle(path: Path) -> Bundle:
+    """Read `bundle.json` and compare all files with it; AsmilError names one that is missing or altered."""
+    bundle = read_json(path / BUNDLE_FILE, Bundle, _REMEDY)
+    for name, digest in bundle.files.items():
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise AsmilError(f"{path / BUNDLE_FILE}: '{name}' is outside of the bundle; {_REMEDY}")
+        file = path / name
+        if not file.is_file():
+            raise AsmilError(f"{file} is missing from the bundle; {_REMEDY}")
+        if sha256(file) != digest:
+            raise AsmilError(f"{file} is not the file that was exported: its SHA-256 differs; {_REMEDY}")
+    return bundle
+
+
+def sha256(file: Path) -> str:
+    """The SHA-256 of a file, as hexadecimal text."""
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()

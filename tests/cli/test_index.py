@@ -1,0 +1,78 @@
+"""The page that links everything below a folder."""
+
+import json
+import re
+from urllib.parse import unquote
+
+import pytest
+
+from asmil.evaluation.results_index import RunSummary, index_results
+from asmil.evaluation.results_index import _performance as performance
+
+
+@pytest.fixture
+def results(tmp_path):
+    """Two runs, evaluated and localized, and a folder of pictures, as the verbs write them."""
+    for name, auc, tile_auc in (("asmil", 0.95, 0.9), ("über & co", 0.9, None)):
+        run = tmp_path / "runs" / name
+        (run / "localization").mkdir(parents=True)
+        (run / "config.yaml").write_text("method: asmil\n")
+        (run / "splits.csv").write_text("slide\n")
+        (run / "report.html").write_text("<html></html>")
+        metrics = {"macro_auc": {"value": auc, "low": auc - 0.1, "high": 1.0}}
+        evaluation = {"name": name, "role": "test", "slides": 12, "metrics": metrics}
+        (run / "evaluation.json").write_text(json.dumps(evaluation))
+        if tile_auc is not None:
+            measures = {"measures": {"tile_auc": {"value": tile_auc}}}
+            (run / "localization" / "localization.json").write_text(json.dumps(measures))
+            (run / "localization" / "localization.html").write_text("<html></html>")
+    maps = tmp_path / "maps"
+    maps.mkdir()
+    for name in ("heatmaps.csv", "slide-1.png", "slide-1_tiles.png"):
+        (maps / name).write_bytes(b"x")
+    (tmp_path / "runs" / "asmil" / "fold-0").mkdir()
+    (tmp_path / "runs" / "asmil" / "fold-0" / "report.html").write_text("")
+    return tmp_path
+
+
+def test_the_page_links_every_report_and_shows_the_maps(results, asmil_here):
+    done = asmil_here("index", results)
+    assert done.returncode == 0, done.stderr
+    *sentences, last = done.stdout.strip().splitlines()
+    assert len(sentences) == 2
+    assert all(part in done.stdout for part in ("12 test slides", "0.95", "0.90", str(results / "index.html")))
+    assert "index.html" in last
+    page = (results / "index.html").read_text(encoding="utf-8")
+    links = [unquote(address.replace("&amp;", "&")) for address in re.findall(r'href="([^"]+)"', page)]
+    assert sorted(links) == [
+        "runs/asmil/localization/localization.html",
+        "runs/asmil/report.html",
+        "runs/über & co/report.html",
+    ]
+    assert all((results / link).exists() for link in links)
+    assert page.count("<img") == 1
+    printed = json.loads(asmil_here("index", results, "--json").stdout)
+    assert [run["tile_auc"] for run in printed["runs"]] == [0.9, None]
+
+
+def test_nothing_to_link_is_one_sentence(tmp_path, asmil_here):
+    for place in (tmp_path / "missing", tmp_path):
+        done = asmil_here("index", place)
+        assert done.returncode == 1
+        assert str(place) in done.stderr
+
+
+def test_methods_are_ranked_only_where_their_intervals_are_apart():
+    worse, better = (
+        RunSummary(name, 9, "AUC", low, low, low + 0.1, None, ()) for name, low in (("a", 0.5), ("b", 0.8))
+    )
+    assert "overlap" not in performance([worse, better])
+    assert "overlap" in performance([worse, worse])
+    assert performance([]) == ""
+
+
+def test_damaged_results_are_named(results):
+    path = results / "runs" / "asmil" / "evaluation.json"
+    path.write_text("{")
+    with pytest.raises(Exception, match=re.escape(str(path))):
+        index_results(results)

@@ -1,0 +1,86 @@
+"""`asmil faithfulness`: every task, controls, and what is written."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import asmil
+from asmil.evaluation.faithfulness import FaithfulnessSettings, analysis, faithfulness_run, write_faithfulness
+from asmil.evaluation.localization.localize import LocalizeSettings, localize_run
+from asmil.explain.flipping import SHARES
+from asmil.training.config import resolve
+from asmil.training.run import train_run
+from small_task_cohorts import write_cohort
+
+FEW = FaithfulnessSettings(kinds=("attention", "leave_one_out"), resamples=50, slides=3, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def trained(small_cohort, tmp_path_factory):
+    out = tmp_path_factory.mktemp("run") / "run"
+    train_run(small_cohort, out, resolve("abmil", changes={"training": {"epochs": 2, "lr": 1e-3}}))
+    return out
+
+
+def test_a_run_with_known_tiles(trained, tmp_path, asmil_here):
+    kinds = ("--kind", "attention", "--kind", "gradient")
+    done = asmil_here(
+        "faithfulness", trained, "-o", tmp_path, *kinds, "--resamples", 50, "--device", "cpu", "--slides", 4, "-q"
+    )
+    assert done.returncode == 0, done.stderr
+    content = json.loads((tmp_path / "faithfulness.json").read_text(encoding="utf-8"))
+    assert content["slides"] == 4
+    maps = {"attention", "gradient"}
+    assert set(content["kinds"]) == maps | {"random", "oracle"}
+    assert all(len(one["most_relevant_first"]) == len(SHARES) for one in content["curves"].values())
+    assert all({"tile_auc", "froc"} <= set(content["kinds"][kind]) for kind in maps)
+    assert "over_attention" not in content["kinds"]["attention"]
+    slides = pd.read_csv(tmp_path / "faithfulness_slides.csv")
+    area = content["kinds"]["gradient"]["area"]["value"]
+    assert slides["area_gradient"].mean() == pytest.approx(area, abs=1e-6)
+    assert (tmp_path / "faithfulness.html").stat().st_size > 5000
+    assert (tmp_path / "faithfulness.csv").is_file()
+
+
+def test_results_do_not_depend_on_the_run_of_the_command(trained, tmp_path, monkeypatch):
+    monkeypatch.setattr(analysis, "TRUTH_FILE", "none.parquet")
+    first, second = faithfulness_run(trained, FEW), faithfulness_run(trained, FEW)
+    assert set(first.kinds) == {"attention", "leave_one_out", "random"}
+    assert first.kinds["leave_one_out"].area == second.kinds["leave_one_out"].area
+    assert first.kinds["random"].area == second.kinds["random"].area
+
+
+def test_other_kinds_can_be_localized(trained, small_cohort):
+    truth = small_cohort.parent / "tile_truth.parquet"
+    found = localize_run(trained, LocalizeSettings(truth=truth, heatmap="gradient", resamples=20, device="cpu"))
+    assert found.heatmap_kind == "gradient"
+    assert 0 <= found.summary.unscaled["tile_auc"].value <= 1
+
+
+@pytest.mark.parametrize("task", ["survival", "regression", "multilabel"])
+def test_other_tasks(task, tmp_path):
+    manifest = write_cohort(tmp_path, task, split=True)
+    settings = {"training.epochs": 1, "model.attention": 8, "model": {"inner": 8}}
+    run = asmil.train(manifest, tmp_path / "run", method="abmil", task=task, settings=settings, progress=False)
+    found = faithfulness_run(run.path, FEW)
+    assert found.task == task
+    assert set(found.kinds) == {"attention", "leave_one_out", "random"}
+    assert np.isfinite(found.kinds["leave_one_out"].area.value)
+    page = write_faithfulness(found, tmp_path / "out")
+    assert page.is_file()
+
+
+def test_mistakes(trained, asmil_here):
+    for words, told in [
+        ((trained, "--kind", "gradiant"), "gradient"),
+        ((trained, "--class", "nobody"), "nobody"),
+        ((trained.parent,), "run folder"),
+        ((trained, "--truth", "none.parquet"), "none.parquet"),
+    ]:
+        done = asmil_here("faithfulness", *words, "--device", "cpu", "-q")
+        assert done.returncode == 1
+        assert told in done.stderr
