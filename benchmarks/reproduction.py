@@ -164,7 +164,7 @@ def page_of(measured: Measured) -> str:
         if measured.has(name):
             lines += _table_part(one, measured.results(name))
     found = rule_all(measured)
-    counts = Counter(one.ruling.verdict for one in found)
+    counts: Counter[str] = Counter(one.ruling.verdict for one in found)
     words = ("supported", "not supported", "undecided", "not testable here")
     told = ", ".join(f"{counts[word]} {word}" for word in words)
     lines += ["## All claims", "", f"{told}. What `asmil claims` prints:", ""]
