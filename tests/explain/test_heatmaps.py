@@ -190,6 +190,9 @@ def test_slides_are_found_by_many_words(lab):
     assert len(asked_slides([str(lab / "features")], places)) == 8
     assert len(asked_slides([str(lab / "cohort.csv")], places)) == 8
     assert asked_slides(["s7"], places)[0].image is None
+    elsewhere = SlidePlaces(lab / "cohort.csv", lab / "features" / "s3.h5")
+    assert asked_slides([str(lab / "slides" / "s3.tif")], elsewhere)[0].slide is not None
+    assert asked_slides([], elsewhere, ["s6"])[0].slide is None
     with pytest.raises(asmil.AsmilError, match="features"):
         asked_slides([str(lab / "slides" / "s6.tif")], SlidePlaces())
 

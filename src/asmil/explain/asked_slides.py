@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asmil.cohort.locate import find_features
-from asmil.cohort.manifest import Slide, cohort_from_features, load_cohort
+from asmil.cohort.manifest import Slide, cohort_from_features, load_cohort, read_manifest
 from asmil.cohort.source import FeatureSource
 from asmil.cohort.table import read_table
 from asmil.columns import ColumnMapping
@@ -54,7 +54,8 @@ class SlidePlaces:
         return {slide.slide: slide for slide in self._read(self.manifest)}
 
     def _read(self, manifest: Path) -> Sequence[Slide]:
-        return load_cohort(manifest, self.features, kind=None, columns=self.columns).slides
+        """The slides whose features are found; the others matter only if they are asked for."""
+        return read_manifest(manifest, self.features, None, self.columns)[0].slides
 
     def image_files(self) -> dict[str, SlideFile]:
         """The images that are known by name: those the user names, or those of the manifest."""
@@ -73,18 +74,19 @@ def asked_slides(
 ) -> list[AskedSlide]:
     """The slides that words name, each once and in their order.
 
-    of_role: the slides of the cohort that are meant if none is named
+    of_role: the slides of the cohort that are meant if none is named; one without features is listed as a failure
     needs_features: whether a slide without features is refused; scores may have coordinates of their own
     """
     cohort, images = places.cohort(), places.image_files()
     more = _named_features(places.features) if places.features is not None else {}
     found: dict[str, AskedSlide] = {}
     for word in asked or of_role:
-        for name, slide, image in _meaning(word, cohort, more):
+        meant = _meaning(word, cohort, more) if asked else [(word, cohort.get(word), None)]
+        for name, slide, image in meant:
             file = images.get(name)
             path = image or (file.path if file is not None and file.path.exists() else None)
             mpp = (file.mpp if file is not None else None) or (slide.mpp if slide is not None else None)
-            if slide is None and needs_features:
+            if slide is None and needs_features and asked:
                 where = places.features or (places.manifest and places.manifest.parent / "features")
                 raise AsmilError(
                     f"{name}: no features of this slide were found{f' in {where}' if where else ''}; extract it with "

@@ -65,7 +65,10 @@ def maps_of_scores(asked: AskedSlide, scores: Path) -> SlideMaps:
 
 def maps_of_runs(asked: AskedSlide, explainers: Sequence[RunExplainer], settings: HeatmapSettings) -> SlideMaps:
     """The maps of a slide by the models of runs."""
-    assert asked.slide is not None, "a run needs features"
+    if asked.slide is None:
+        raise AsmilError(
+            f"{asked.name}: no features of this slide were found; extract it, or name slides that have some"
+        )
     first = explainers[0]
     bag, number = _bag(asked, first)
     info = inspect_features(asked.slide.source)

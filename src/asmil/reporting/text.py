@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from rich.table import Table as TerminalTable
 
 LONGEST_NUMBER = 14
+FIRST_COLUMN, GAP = 10, 2
+"""Columns of a terminal: for the names of rows, at least, and between two columns of a table."""
 LATEX_SPECIAL = {
     "\\": r"\textbackslash{}",
     "{": r"\{",
@@ -170,12 +172,10 @@ def print_document(document: Document, console: Console) -> None:
 
 def _print_table(table: Table, console: Console) -> None:
     """A table, or, in a window that is too narrow for it, one block of lines per row."""
-    from rich.measure import Measurement
     from rich.text import Text
 
-    drawn = terminal_table(table)
-    if Measurement.get(console, console.options, drawn).minimum <= console.width:
-        console.print(drawn)
+    if _narrowest(table) <= console.width:
+        console.print(terminal_table(table))
         return
     console.print(Text(f"\n{table.title}" if table.title else ""))
     for header, *row in table.cells():
@@ -185,6 +185,18 @@ def _print_table(table: Table, console: Console) -> None:
                 interval = f" ({cell.interval})" if cell.interval else ""
                 spread = f" ±{cell.spread}" if cell.spread else ""
                 console.print(Text(f"  {title}: {cell.text}{spread}{interval}"))
+
+
+def _narrowest(table: Table) -> int:
+    """The columns of a terminal that a table needs, where only its first column and long texts may be broken."""
+    width = FIRST_COLUMN + GAP
+    for place, title in enumerate(table.columns):
+        if place and title not in table.narrow:
+            cells = [row[place] for row in table.cells()]
+            numbers = [cell for cell in cells if len(cell.text) <= LONGEST_NUMBER]
+            shown = [len(line) for cell in numbers for line in (_with_spread(cell), _short_interval(cell))]
+            width += max([*shown, *map(len, title.split()), 1]) + GAP
+    return width
 
 
 def terminal_table(table: Table) -> TerminalTable:
@@ -198,7 +210,7 @@ def terminal_table(table: Table) -> TerminalTable:
     for place in shown:
         title = escape(table.columns[place])
         if place == 0:
-            drawn.add_column(title, overflow="fold", min_width=10)
+            drawn.add_column(title, overflow="fold", min_width=FIRST_COLUMN)
         else:
             # numbers must not break, but long names must not push them out of the terminal
             longest = max((len(row[place].text) for row in table.cells()), default=0)
@@ -215,8 +227,16 @@ def _terminal_cell(cell: Cell, with_notes: bool) -> str:
 
     text = escape(cell.text)
     text = f"[bold]{text}[/bold]" if cell.strong else text
-    text += f" ±{cell.spread}" if cell.spread else ""
-    # a dash between two numbers is short, but reads as a sign before a negative one
-    interval = cell.interval if set("+-−") & set(cell.interval) else cell.interval.replace(" to ", "–")
+    text += _with_spread(cell).removeprefix(cell.text)
+    interval = _short_interval(cell)
     below = [*([interval] if interval else []), *(cell.notes if with_notes else ())]
     return "\n".join([text, *(f"[dim]{escape(line)}[/dim]" for line in below)])
+
+
+def _with_spread(cell: Cell) -> str:
+    return cell.text + (f" ±{cell.spread}" if cell.spread else "")
+
+
+def _short_interval(cell: Cell) -> str:
+    # a dash between two numbers is short, but reads as a sign before a negative one
+    return cell.interval if set("+-−") & set(cell.interval) else cell.interval.replace(" to ", "–")
