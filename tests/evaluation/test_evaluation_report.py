@@ -161,3 +161,24 @@ def test_stages_are_told_apart_in_the_learning_curves():
     plain = Training(0, 0, epochs.drop(columns="stage"), 4)
     assert stage_starts(plain) == []
     assert _course(plain, "train.loss").index.tolist() == [1, 2, 3, 4]
+
+
+def test_the_report_shows_what_other_commands_measured(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", ("normal", "tumor"))
+    folder = tmp_path / "run" / "faithfulness"
+    folder.mkdir()
+    area = {"value": 0.123, "low": 0.1, "high": 0.2}
+    (folder / "faithfulness.json").write_text(json.dumps({"kinds": {"attention": {"area": area}}}))
+    (tmp_path / "run" / "stability.json").write_text("{ broken")
+    text = write_report(evaluate_run(tmp_path / "run", resamples=20)).read_text()
+    assert "0.123" in text
+    assert "faithfulness/faithfulness.html" in text
+
+
+def test_one_predicted_class_is_an_alarm(tmp_path: Path) -> None:
+    table = write_run(tmp_path / "run", ("normal", "tumor"))
+    table.assign(prob_normal=0.9, prob_tumor=0.1).to_parquet(tmp_path / "run" / "predictions.parquet")
+    evaluation = evaluate_run(tmp_path / "run", resamples=20)
+    assert len(evaluation.alarms) == 1
+    assert "normal" in evaluation.alarms[0]
+    assert 'class="note alarm"' in write_report(evaluation).read_text()

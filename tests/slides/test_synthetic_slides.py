@@ -16,7 +16,7 @@ from asmil.config import parse_settings
 from asmil.errors import AsmilError
 from asmil.slides.synthetic import SyntheticSlidesConfig, plan_slides, write_synthetic_slides
 from asmil.slides.synthetic.artifacts import draw_light
-from asmil.slides.synthetic.drawing import renderer
+from asmil.slides.synthetic.folder import renderer
 from asmil.slides.synthetic.layout import draw_layout
 from asmil.slides.synthetic.rendering import BLOCK_PX
 from asmil.slides.synthetic.sprites import longest_um, sprite_bank

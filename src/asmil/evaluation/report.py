@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -221,9 +222,11 @@ def _slides(evaluation: RunEvaluation) -> list[Block]:
 def _attention(evaluation: RunEvaluation) -> list[Block]:
     """Where the model looks, as far as other commands have measured it in the run folder."""
     rows: list[Row] = []
-    for page, command, title, meaning, numbers in _measured_elsewhere(evaluation.path):
-        value, low, high = (NAN if numbers.get(key) is None else float(numbers[key]) for key in ENDS)
-        rows.append([Cell(title, (meaning,)), estimate_cell(Estimate(value, Interval(low, high))), command, page])
+    # files of other versions may have another shape; what cannot be read is not shown
+    with suppress(LookupError, TypeError, AttributeError, ValueError):
+        for page, command, title, meaning, numbers in _measured_elsewhere(evaluation.path):
+            value, low, high = (NAN if numbers.get(key) is None else float(numbers[key]) for key in ENDS)
+            rows.append([Cell(title, (meaning,)), estimate_cell(Estimate(value, Interval(low, high))), command, page])
     if not rows:
         return []
     return [Heading("Where the model looks"), Table(["measure", "value", "command", "page"], rows)]
@@ -242,6 +245,10 @@ def _measured_elsewhere(run: Path) -> Iterator[tuple[str, str, str, str, Mapping
         for name, title in {"froc": "FROC", "dice": "Dice", "tile_auc": "tile AUC"}.items():
             page, meaning = "localization/localization.html", "compared with annotations"
             yield page, "asmil localize", title, meaning, scaled[name]
+    faithfulness = _read(run / "faithfulness" / "faithfulness.json")
+    for kind, measures in (faithfulness or {"kinds": {}})["kinds"].items():
+        page, meaning = "faithfulness/faithfulness.html", "area between the curves of patch flipping; 0: like chance"
+        yield page, "asmil faithfulness", f"faithfulness, {kind}", meaning, measures["area"]
 
 
 def _read(file: Path) -> Any:

@@ -92,40 +92,49 @@ register(
         convert=from_conch,
     )
 )
-register(
-    EncoderEntry(
-        name="plip",
-        summary="CLIP ViT-B/32, projected and not normalized (Huang et al., 2023)",
-        width=CLIP_B32.features,
-        tile_px=224,
-        mpp=0.5,
-        licence="none stated",
-        url="https://huggingface.co/vinid/plip",
-        build=partial(VisionTransformer, CLIP_B32),
-        input_px=CLIP_B32.image_px,
-        mean=CLIP_MEAN,
-        std=CLIP_STD,
-        hub="vinid/plip",
-        hub_file="pytorch_model.bin",
-        convert=from_clip,
+
+
+def _register_clip(
+    name: str, summary: str, shape: VitShape, tile_px: int, licence: str, hub: str, hub_file: str, gated: bool = False
+) -> None:
+    """A CLIP image tower, projected and not normalized."""
+    register(
+        EncoderEntry(
+            name=name,
+            summary=summary,
+            width=shape.features,
+            tile_px=tile_px,
+            mpp=0.5,
+            licence=licence,
+            url=f"https://huggingface.co/{hub}",
+            build=partial(VisionTransformer, shape),
+            input_px=shape.image_px,
+            mean=CLIP_MEAN,
+            std=CLIP_STD,
+            hub=hub,
+            hub_file=hub_file,
+            gated=gated,
+            convert=from_clip,
+        )
     )
+
+
+_register_clip(
+    "plip",
+    "CLIP ViT-B/32, projected and not normalized (Huang et al., 2023)",
+    CLIP_B32,
+    224,
+    "none stated",
+    "vinid/plip",
+    "pytorch_model.bin",
 )
-register(
-    EncoderEntry(
-        name="pathgen_clip_l",
-        summary="CLIP ViT-L/14 at 336 px, projected and not normalized (Sun et al., 2024)",
-        width=CLIP_L14.features,
-        tile_px=336,
-        mpp=0.5,
-        licence="CC-BY-2.0",
-        url="https://huggingface.co/jamessyx/PathGen-CLIP-L",
-        build=partial(VisionTransformer, CLIP_L14),
-        input_px=CLIP_L14.image_px,
-        mean=CLIP_MEAN,
-        std=CLIP_STD,
-        hub="jamessyx/PathGen-CLIP-L",
-        hub_file="pathgen-clip-l.pt",
-        gated=True,
-        convert=from_clip,
-    )
+_register_clip(
+    "pathgen_clip_l",
+    "CLIP ViT-L/14 at 336 px, projected and not normalized (Sun et al., 2024)",
+    CLIP_L14,
+    336,
+    "CC-BY-2.0",
+    "jamessyx/PathGen-CLIP-L",
+    "pathgen-clip-l.pt",
+    gated=True,
 )
