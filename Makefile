@@ -119,7 +119,7 @@ docs-tables: install
 	$(BIN)/python docs/tables.py
 
 coverage: install
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not heavy' --cov=asmil --cov-report=xml --cov-report=term:skip-covered $(TESTS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not heavy and not browser' --cov=asmil --cov-report=xml --cov-report=term:skip-covered $(TESTS)
 
 clean:
 	rm -rf $(VENV) $(DEMO) dist build frontend/node_modules src/asmil/viewer/static .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache site coverage.xml .coverage

@@ -43,20 +43,24 @@ from markdown_table import markdown_table
 
 TILE_PX = 256
 CONNECTIONS = 6
-FRAMES = """async (frames) => {
+FRAMES = """async ([frames, moves]) => {
   const slider = document.querySelector('.timeline input');
   const most = Number(slider.max);
-  const times = [];
+  const times = [], scripts = [];
   let before = performance.now();
   for (let frame = 0; frame < frames; frame += 1) {
-    slider.value = String(frame % (most + 1));
-    slider.dispatchEvent(new Event('input'));
+    const start = performance.now();
+    if (moves) {
+      slider.value = String(frame % (most + 1));
+      slider.dispatchEvent(new Event('input'));
+    }
+    scripts.push(performance.now() - start);
     await new Promise(requestAnimationFrame);
     const now = performance.now();
     times.push(now - before);
     before = now;
   }
-  return times.slice(5);
+  return [times.slice(5), scripts.slice(5)];
 }"""
 
 
@@ -77,10 +81,16 @@ def main() -> None:
             )
         )
         if not options.no_page:
-            times = frame_times(large_recorded_run(folder / "large", options.tiles, options.epochs))
-            shown = [f"{np.median(times):.1f}", f"{np.percentile(times, 95):.1f}"]
+            times, scripts, idle = frame_times(large_recorded_run(folder / "large", options.tiles, options.epochs))
+            shown = [
+                f"{np.median(times):.1f}",
+                f"{np.percentile(times, 95):.1f}",
+                f"{np.median(scripts):.1f}",
+                f"{np.median(idle):.1f}",
+            ]
+            headers = ["page", "ms per frame, median", "ms, 95 %", "of these script", "frames of the idle page"]
             size = f"{options.tiles} tiles x {options.epochs} epochs"
-            print("\n" + markdown_table(["page", "ms per frame, median", "ms, 95 %"], [[size, *shown]]))
+            print("\n" + markdown_table(headers, [[size, *shown]]))
 
 
 def _tile_rows(folder: Path, options: argparse.Namespace) -> Iterator[list[str]]:
@@ -206,8 +216,8 @@ def large_recorded_run(folder: Path, tiles: int, epochs: int) -> Path:
     return run
 
 
-def frame_times(run: Path, frames: int = 200) -> list[float]:
-    """Milliseconds between frames of the page while the slider moves with each of them."""
+def frame_times(run: Path, frames: int = 200) -> tuple[list[float], list[float], list[float]]:
+    """Milliseconds between frames while the slider moves with each of them, of its script, and of the idle page."""
     from playwright.sync_api import sync_playwright
 
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -217,9 +227,10 @@ def frame_times(run: Path, frames: int = 200) -> list[float]:
         page.goto(f"http://127.0.0.1:{port}/#slide=large&source=recorded")
         page.wait_for_selector(".timeline:not([hidden]) .chart canvas", timeout=120_000)
         page.wait_for_timeout(1000)
-        times: Any = page.evaluate(FRAMES, frames)
+        idle, _ = page.evaluate(FRAMES, [frames // 2, False])
+        times, scripts = page.evaluate(FRAMES, [frames, True])
         browser.close()
-    return [float(one) for one in times]
+    return times, scripts, idle
 
 
 def _stained(side: int) -> np.ndarray[Any, np.dtype[np.uint8]]:

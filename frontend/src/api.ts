@@ -68,6 +68,8 @@ export interface MapList {
   trainings: [number, number][];
   note: string;
   error: string | null;
+  /** whether the models were asked, which takes a while the first time */
+  complete: boolean;
 }
 
 export interface Places {
@@ -75,7 +77,8 @@ export interface Places {
   tile_px: number;
   x: number;
   y: number;
-  cell: number;
+  /** width and height in level-0 pixels */
+  cell: [number, number];
   rows: number;
   columns: number;
   coords: Int32Array;
@@ -177,12 +180,13 @@ export const api = {
   slide: (id: number) => json<SlideAbout>(`api/slides/${id}`),
   annotations: async (id: number) => (await json<{ regions: Region[] }>(`api/slides/${id}/annotations`)).regions,
   places: (id: number, run: number | null) => packed<Places>(`api/slides/${id}/places${run === null ? "" : `?run=${run}`}`),
-  maps: (id: number, run: number) => json<MapList>(`api/slides/${id}/runs/${run}/maps`),
+  maps: (id: number, run: number, models: boolean) => json<MapList>(`api/slides/${id}/runs/${run}/maps${models ? "" : "?models=0"}`),
   map: (id: number, run: number, query: MapQuery) => packed<TileMap>(`api/slides/${id}/runs/${run}/map?${mapParameters(query)}`),
-  geojson: async (id: number, run: number, query: MapQuery, moment: number, percentile: number): Promise<Blob> => {
+  geojson: async (id: number, run: number, query: MapQuery, moment: number, scale: string, threshold: number): Promise<Blob> => {
     const parameters = mapParameters(query);
     parameters.set("moment", String(moment));
-    parameters.set("percentile", String(percentile));
+    parameters.set("scale", scale);
+    parameters.set("threshold", String(threshold));
     return (await ask(`api/slides/${id}/runs/${run}/map.geojson?${parameters}`)).blob();
   },
   thumbnail: (id: number) => `api/slides/${id}/thumbnail.jpg`,

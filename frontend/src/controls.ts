@@ -2,6 +2,7 @@
 
 import type { About } from "./api";
 import { Choice, element, Range } from "./dom";
+import { kindName } from "./numbers";
 import type { Pane } from "./pane";
 import type { Scale, Source, ViewState } from "./view_state";
 
@@ -40,7 +41,7 @@ export class Controls {
     this.run = new Choice("Run", actions.run);
     this.training = new Choice("Model", actions.training);
     this.kind = new Choice("Map", actions.kind);
-    this.part = new Choice("Part", (value) => actions.part(Number(value)));
+    this.part = new Choice("Class, head or token", (value) => actions.part(Number(value)));
     this.colors = new Choice("Colors", (value) => {
       state.colorMap = value;
       actions.look();
@@ -130,7 +131,7 @@ export class Controls {
     const mean = trainings.length > 1 ? `mean of ${trainings.length} models` : "";
     this.training.fill(recorded || !mean ? options : [["", mean], ...options], recorded || mean ? state.training : (options[0]?.[0] ?? ""));
     const kinds = recorded ? [] : (maps?.kinds ?? []);
-    this.kind.fill(kinds.map(({ kind }) => [kind, kind] as const), state.kind);
+    this.kind.fill(kinds.map(({ kind }) => [kind, kindName(kind)] as const), state.kind);
     const parts = kinds.find(({ kind }) => kind === state.kind)?.parts ?? [];
     this.part.fill(parts.map((name, place) => [String(place), name] as const), String(state.part));
     const note = pane.map?.note || (recorded ? "" : (maps?.note ?? ""));

@@ -198,7 +198,7 @@ class Page {
     const pane = this.active;
     pane.state.moment = moment;
     pane.paint();
-    pane.describe();
+    pane.describeTitle();
     this.timeline.mark();
     const other = this.panes.find((one) => one !== pane);
     if (other?.map?.epochs.length && pane.map && other.map !== pane.map && other.state.source === "recorded" && this.state.linked) {
@@ -208,7 +208,7 @@ class Page {
       if (!sameTraining) {
         other.state.moment = gaps.indexOf(Math.min(...gaps));
         other.paint();
-        other.describe();
+        other.describeTitle();
       }
     }
   }
@@ -293,10 +293,9 @@ class Page {
       return;
     }
     const { source, training, kind, part } = pane.state;
-    const least = this.state.scale === "percentile" ? (100 * this.state.threshold) / 255 : 0;
     this.tell("Writing GeoJSON…");
     try {
-      const content = await api.geojson(pane.row.id, pane.runId, { source, training, kind, part }, pane.moment, least);
+      const content = await api.geojson(pane.row.id, pane.runId, { source, training, kind, part }, pane.moment, this.state.scale, this.state.threshold);
       download(content, `${fileName(pane.row.name)}.geojson`);
       this.tell("GeoJSON saved. In QuPath: drag the file onto the open image.");
     } catch (error) {

@@ -48,8 +48,8 @@ export class MapCanvas {
   /** The tile at a level-0 position, or -1. */
   tileAt(x: number, y: number): number {
     const { places } = this;
-    const column = Math.floor((x - places.x) / places.cell);
-    const row = Math.floor((y - places.y) / places.cell);
+    const column = Math.floor((x - places.x) / places.cell[0]);
+    const row = Math.floor((y - places.y) / places.cell[1]);
     const inside = column >= 0 && row >= 0 && column < places.columns && row < places.rows;
     return inside ? places.cells[row * places.columns + column]! : -1;
   }

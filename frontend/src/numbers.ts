@@ -18,3 +18,13 @@ export function percentile(code: number): string {
 
 /** Epochs are whole, or parts of one. */
 export const epoch = (value: number): string => (Number.isInteger(value) ? String(value) : value.toFixed(2));
+
+const KIND_NAMES: Record<string, string> = {
+  attention_logit: "attention × tile logit",
+  gradient: "gradient × input",
+  "attention row": "attention of a head, token or class",
+  "tile probability": "tile probability of a class",
+};
+
+/** A kind of map in words. */
+export const kindName = (kind: string): string => KIND_NAMES[kind] ?? kind.replaceAll("_", " ");

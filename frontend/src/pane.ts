@@ -3,7 +3,7 @@
 import { api, Refusal, type About, type MapList, type Region, type SlideAbout, type SlideRow, type TileMap } from "./api";
 import { element } from "./dom";
 import { MapCanvas, type ColorTable } from "./map_canvas";
-import { percentile, significant } from "./numbers";
+import { kindName, percentile, significant } from "./numbers";
 import { SlideView } from "./slide_view";
 import type { PaneState, ViewState } from "./view_state";
 
@@ -117,6 +117,7 @@ export class Pane {
         this.map = null;
         this.canvas = null;
         this.chooseRun(row);
+        this.onChange();
         if (!row.features && this.runId === null) {
           this.problem ||= this.about.runs.length ? `${row.name} has no features, so there is no map of it.` : "";
           this.changed();
@@ -131,9 +132,14 @@ export class Pane {
         this.changed();
         return;
       }
-      this.tell(this.maps ? "Reading the map…" : "Loading the models…");
-      this.maps ??= await api.maps(row.id, this.runId);
-      if (!current()) return;
+      const needsModels = this.state.source === "final";
+      if (!this.maps || (needsModels && !this.maps.complete)) {
+        this.tell(needsModels ? "Loading the models…" : "Reading the map…");
+        const maps = await api.maps(row.id, this.runId, needsModels);
+        if (!current()) return;
+        this.maps = maps;
+      }
+      this.tell("Reading the map…");
       this.chooseMap(this.maps);
       const found = await this.readMap(row.id, this.runId, this.maps);
       if (!current()) return;
@@ -165,8 +171,18 @@ export class Pane {
     this.view.draw();
   }
 
-  /** Redraw what does not change while a training is played. */
+  /** What is shown, in words: the title, a message, and the legend. */
   describe(): void {
+    this.describeTitle();
+    const text = this.busy || this.problem || (this.maps?.error && !this.map ? this.maps.error : "");
+    this.message.textContent = text;
+    this.message.hidden = !text;
+    this.message.classList.toggle("busy", this.busy !== "");
+    this.describeLegend();
+  }
+
+  /** The title alone, which changes with every epoch that is played. */
+  describeTitle(): void {
     const { row, map } = this;
     const run = this.about.runs.find((one) => one.id === this.runId);
     const parts: string[] = [];
@@ -178,11 +194,6 @@ export class Pane {
       row?.label ? element("span", { class: "chip" }, row.label) : "",
       element("span", {}, parts.join(" · ")),
     );
-    const text = this.busy || this.problem || (this.maps?.error && !map ? this.maps.error : "");
-    this.message.textContent = text;
-    this.message.hidden = !text;
-    this.message.classList.toggle("busy", this.busy !== "");
-    this.describeLegend();
   }
 
   /** The lines of the legend, also for a screenshot. */
@@ -190,7 +201,8 @@ export class Pane {
     const { map } = this;
     if (!map) return [];
     const part = this.maps?.kinds.find((kind) => kind.kind === map.kind)?.parts[this.state.part];
-    const what = part ? `${map.kind}: ${part}` : map.kind;
+    const name = map.kind === "attention row" ? "attention" : map.kind === "tile probability" ? "probability" : kindName(map.kind);
+    const what = part ? `${name}: ${part}` : name;
     const ends =
       this.shared.scale === "percentile" ? ["lowest tile", "highest tile"] : [significant(map.low), significant(map.high)];
     return [`${what}${this.shared.scale === "percentile" ? " (percentile)" : ""}`, ends[0]!, ends[1]!];
@@ -233,7 +245,7 @@ export class Pane {
     const value = map.exact ? map.exact[tile]! : map.low + ((map.high - map.low) * code) / 255;
     const about = map.exact ? "" : "≈ ";
     const times = map.kind === "attention" ? ` (${about}${significant(value * map.tiles)} × uniform)` : "";
-    return `${map.kind} ${about}${significant(value)}${times}`;
+    return `${kindName(map.kind)} ${about}${significant(value)}${times}`;
   }
 
   private chooseRun(row: SlideRow): void {

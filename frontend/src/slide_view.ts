@@ -79,7 +79,6 @@ export class SlideView {
     for (const gesture of ["canvas-drag", "canvas-scroll", "canvas-pinch", "canvas-double-click"] as const) {
       this.viewer.addHandler(gesture, () => (this.whole = false));
     }
-    this.viewer.addHandler("resize", () => this.whole && this.home(true));
     this.viewer.addHandler("canvas-key", (event) => {
       event.preventDefaultAction = true; // the page has its own shortcuts
     });
@@ -97,7 +96,11 @@ export class SlideView {
       this.onHover(point.x, point.y, at);
     });
     place.addEventListener("pointerleave", () => this.onHover(0, 0, null));
-    new ResizeObserver(() => this.draw()).observe(this.root);
+    new ResizeObserver(() => {
+      this.draw();
+      // after OpenSeadragon has taken note of its new size
+      setTimeout(() => this.whole && this.root.isConnected && this.viewer.isOpen() && this.home(true), 80);
+    }).observe(this.root);
   }
 
   /** Show a slide, where it was or whole. */
@@ -234,7 +237,7 @@ export class SlideView {
     const { places, canvas } = map;
     context.imageSmoothingEnabled = false;
     context.globalAlpha = this.about!.image ? opacity : Math.max(opacity, 0.9);
-    context.drawImage(canvas, places.x, places.y, places.columns * places.cell, places.rows * places.cell);
+    context.drawImage(canvas, places.x, places.y, places.columns * places.cell[0], places.rows * places.cell[1]);
     context.globalAlpha = 1;
   }
 

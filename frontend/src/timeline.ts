@@ -19,6 +19,7 @@ export class Timeline {
   private readonly chart = element("div", { class: "chart" });
   private readonly body: HTMLElement;
   private readonly why = element("p", { class: "why" });
+  private readonly marker = element("div", { class: "marker" });
   private plot: uPlot | null = null;
   private shownMap: unknown = null;
   private pane: Pane | null = null;
@@ -75,7 +76,7 @@ export class Timeline {
     this.slider.value = String(at);
     const jsd = map.jsd[at];
     this.label.textContent = `epoch ${epoch(map.epochs[at]!)} of ${epoch(map.epochs.at(-1)!)}${at === map.kept ? " (kept)" : ""}${jsd === null || jsd === undefined ? "" : ` · JSD ${significant(jsd)}`}`;
-    this.plot?.redraw(false);
+    if (this.plot) this.marker.style.transform = `translateX(${this.plot.valToPos(map.epochs[at]!, "x")}px)`;
   }
 
   step(by: number): void {
@@ -147,11 +148,12 @@ export class Timeline {
           { ...axis, size: 54, label: "JSD", labelSize: 14, labelGap: 0, labelFont: "11px system-ui", values: (_, ticks) => ticks.map(significant) },
         ],
         series: [{}, { stroke: style.getPropertyValue("--accent"), width: 2, points: { show: map.moments < 40, size: 5 } }],
-        hooks: { draw: [(plot) => this.drawMark(plot)] },
+        hooks: { setSize: [() => this.mark()] },
       },
       [map.epochs, map.jsd],
       this.chart,
     );
+    this.plot.over.append(this.marker);
     this.plot.over.addEventListener("click", () => {
       const at = this.plot?.cursor.idx;
       if (at !== null && at !== undefined) {
@@ -162,23 +164,10 @@ export class Timeline {
     });
   }
 
-  private drawMark(plot: uPlot): void {
-    const map = this.pane?.map;
-    if (!map || !map.epochs.length) return;
-    const x = plot.valToPos(map.epochs[this.pane!.moment]!, "x", true);
-    const { ctx, bbox } = plot;
-    ctx.save();
-    ctx.strokeStyle = getComputedStyle(this.root).getPropertyValue("--text");
-    ctx.lineWidth = 2;
-    ctx.beginPath();
-    ctx.moveTo(x, bbox.top);
-    ctx.lineTo(x, bbox.top + bbox.height);
-    ctx.stroke();
-    ctx.restore();
-  }
-
   /** Draw again in the colors of another theme. */
   restyle(): void {
-    if (this.plot && this.pane?.map?.epochs.length) this.draw();
+    if (!this.plot || !this.pane?.map?.epochs.length) return;
+    this.draw();
+    this.mark();
   }
 }

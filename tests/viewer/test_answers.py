@@ -68,7 +68,7 @@ def test_places_and_cells_belong_together(viewed, client):
     cells = places["cells"].reshape(places["rows"], places["columns"])
     assert len(coords) == places["tiles"] == (WIDTH // TILE) * (HEIGHT // TILE)
     for tile in (0, 5, len(coords) - 1):
-        column, row = ((coords[tile] - [places["x"], places["y"]]) / places["cell"]).astype(int)
+        column, row = ((coords[tile] - [places["x"], places["y"]]) / np.array(places["cell"])).astype(int)
         assert cells[row, column] == tile
 
 
@@ -103,6 +103,18 @@ def test_a_head_and_token_of_one_model(viewed, client):
     assert str(len(parts)) in beyond.json()["error"]
 
 
+def test_kinds_that_explain_a_class(viewed, client):
+    server = client(viewed / "asmil")
+    kinds = {entry["kind"]: entry["parts"] for entry in server.get("/api/slides/0/runs/0/maps").json()["kinds"]}
+    assert kinds["gradient"] == ["predicted", "normal", "tumor"]
+    normal, tumor = (
+        unpack(server.get("/api/slides/0/runs/0/map", params={"kind": "gradient", "part": part}).content)
+        for part in (1, 2)
+    )
+    assert normal["low"] == -normal["high"]
+    np.testing.assert_allclose(normal["exact"], -tumor["exact"], atol=1e-5)
+
+
 def test_recorded_attention_of_every_epoch(viewed, client):
     from asmil.training.attention_file import read_attention
 
@@ -111,6 +123,9 @@ def test_recorded_attention_of_every_epoch(viewed, client):
     slide = slide_id(server, record.slides[0])
     maps = server.get(f"/api/slides/{slide}/runs/0/maps").json()
     assert {(one["fold"], one["seed"]) for one in maps["recorded"]} == {(0, 0), (0, 1)}
+    without_models = server.get(f"/api/slides/{slide}/runs/0/maps?models=0").json()
+    assert without_models["recorded"] == maps["recorded"]
+    assert not without_models["complete"]
     found = unpack(server.get(f"/api/slides/{slide}/runs/0/map?source=recorded&training=0-1").content)
     assert found["epochs"] == [0, 1, 2, 3]
     assert found["jsd"][0] is None
@@ -208,7 +223,7 @@ def test_a_mask_becomes_outlines(viewed, tmp_path):
 
 def test_geojson_of_what_is_shown(viewed, client):
     server = client(viewed / "asmil")
-    answer = server.get("/api/slides/0/runs/0/map.geojson?source=final&moment=0&percentile=90")
+    answer = server.get("/api/slides/0/runs/0/map.geojson?source=final&moment=0&threshold=230")
     features = json.load(io.BytesIO(answer.content))["features"]
     places = unpack(server.get("/api/slides/0/places?run=0").content)
     assert 0 < len(features) < places["tiles"] / 5

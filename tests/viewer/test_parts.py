@@ -14,11 +14,10 @@ from asmil.slides.stored_jpeg import whole_jpeg
 from asmil.viewer.open_slides import ByteCache, OpenSlides
 from asmil.viewer.packing import pack
 from asmil.viewer.pyramid import TilePyramid, served_levels
-from asmil.viewer.tile_grid import tile_grid
-from asmil.viewer.tile_values import linear, percentiles, value_range
+from asmil.viewer.tile_values import linear_bytes, percentile_bytes, value_range
 from packed import unpack
 from shared_data import SHARED_DATA
-from viewed_cohort import drawn_slide, grid
+from viewed_cohort import drawn_slide
 
 
 def decoded(content: bytes) -> np.ndarray:
@@ -178,44 +177,12 @@ def test_arrays_arrive_as_they_are():
         np.testing.assert_array_equal(found[name], values.ravel())
 
 
-def test_tiles_on_a_grid_take_one_cell_each():
-    found = tile_grid(grid(300, 400) + 77, 128)
-    assert found.tiles.shape == (400, 300)
-    assert found.cell == 128
-    assert (found.tiles >= 0).all()
-
-
-@pytest.mark.parametrize("case", ["two grids", "overlapping", "sparse"])
-def test_tiles_off_a_grid_all_keep_their_place(case):
-    one = grid(12, 10)
-    coords = {
-        "two grids": np.concatenate([one, one + np.array([12 * 128 + 53, 31])]),
-        "overlapping": one // 2,
-        "sparse": one[::7] * 100,
-    }[case]
-    found = tile_grid(coords, 128)
-    assert set(range(len(coords))) <= set(found.tiles.ravel().tolist())
-    for tile, (x, y) in enumerate(coords.tolist()):
-        column, row = (int((at - start + 64) // found.cell) for at, start in ((x, found.x), (y, found.y)))
-        near = found.tiles[row, column]
-        assert near >= 0
-        assert np.abs(coords[near] - coords[tile]).max() <= found.cell
-
-
-def test_many_tiles_make_a_small_grid():
-    random = np.random.default_rng(0)
-    coords = random.integers(0, 500_000, (200_000, 2))
-    found = tile_grid(coords, 256.0)
-    assert found.tiles.size <= 2_100_000
-    assert found.tiles.max() < len(coords)
-
-
 def test_values_become_bytes():
     values = np.array([[0.0, 0.5, 1.0], [2.0, 2.0, 2.0]], dtype=np.float32)
-    assert percentiles(values).tolist() == [[0, 128, 255], [128, 128, 128]]
+    assert percentile_bytes(values).tolist() == [[0, 128, 255], [128, 128, 128]]
     assert value_range(values) == (0.0, 2.0)
-    assert linear(values, 0.0, 2.0).tolist() == [[0, 64, 128], [255, 255, 255]]
-    signed = np.array([[-1.0, 3.0]], dtype=np.float32)
+    assert linear_bytes(values, 0.0, 2.0).tolist() == [[0, 64, 128], [255, 255, 255]]
+    signed = np.array([[-1.0, 3.0]])
     assert value_range(signed) == (-3.0, 3.0)
-    assert percentiles(np.ones((1, 1), np.float32)).tolist() == [[255]]
-    assert linear(np.zeros((1, 2), np.float32), 0.0, 0.0).tolist() == [[0, 0]]
+    assert percentile_bytes(np.ones((1, 1))).tolist() == [[128]]
+    assert linear_bytes(np.zeros((1, 2)), 0.0, 0.0).tolist() == [[0, 0]]

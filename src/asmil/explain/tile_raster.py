@@ -55,22 +55,23 @@ class TileRaster:
         return self.at((np.arange(width) + 0.5) * downsample[0], (np.arange(height) + 0.5) * downsample[1])
 
 
-def tile_raster(coords: npt.ArrayLike, tile_px: float) -> TileRaster:
+def tile_raster(coords: npt.ArrayLike, tile_px: float, most_pixels: int = MOST_PIXELS) -> TileRaster:
     """The raster of tiles with the upper left corners `coords` (N x 2, x and y) and the side `tile_px`, at level 0.
 
     Tiles on a common grid become one pixel each. If they overlap, each is drawn as the square in its middle that is
-    its own. Tiles on no common grid (one grid per piece of tissue) are drawn on a finer raster, 8 pixels per side.
+    its own. Tiles on no common grid (one grid per piece of tissue) are drawn on a finer raster, 8 pixels per side, or
+    fewer where it would have more than `most_pixels`.
     """
     corners = np.asarray(coords, dtype=np.float64).reshape(-1, 2)
     if len(corners) == 0:
         raise AsmilError("there are no tiles to draw")
     if not tile_px > 0:
         raise AsmilError(f"tiles of {tile_px:g} level-0 pixels cannot be drawn; give their side with --tile-px")
-    grid = _common_grid(corners, tile_px)
-    return _finer_raster(corners, tile_px) if grid is None else grid
+    grid = _common_grid(corners, tile_px, most_pixels)
+    return _finer_raster(corners, tile_px, most_pixels) if grid is None else grid
 
 
-def _common_grid(corners: Floats, tile_px: float) -> TileRaster | None:
+def _common_grid(corners: Floats, tile_px: float, most_pixels: int) -> TileRaster | None:
     """One pixel per tile; None if the tiles lie on no common grid, have gaps between them or share a place."""
     # two far tiles in a row are no step: wider than a tile, the grid is that of the tile's side
     widest = max(tile_px * (1 + LARGEST_STRAY), tile_px + 1)
@@ -84,7 +85,7 @@ def _common_grid(corners: Floats, tile_px: float) -> TileRaster | None:
         return None
     columns, rows = whole.astype(np.int64).T
     shape = (int(rows.max()) + 1, int(columns.max()) + 1)
-    if shape[0] * shape[1] > MOST_PIXELS:
+    if shape[0] * shape[1] > most_pixels:
         return None
     index = np.full(shape, NO_TILE, dtype=np.int32)
     index[rows, columns] = np.arange(len(corners))
@@ -108,11 +109,11 @@ def _step(positions: Floats) -> float | None:
     return extent / max(1, round(extent / usual))
 
 
-def _finer_raster(corners: Floats, tile_px: float) -> TileRaster:
+def _finer_raster(corners: Floats, tile_px: float, most_pixels: int) -> TileRaster:
     """Several pixels per tile. Where tiles overlap, the middle of a tile lies over the rims of the others."""
     corner = corners.min(axis=0)
     extent = corners.max(axis=0) - corner + tile_px
-    cell = max(tile_px / FINER, float(np.sqrt(extent[0] * extent[1] / MOST_PIXELS)))
+    cell = max(tile_px / FINER, float(np.sqrt(extent[0] * extent[1] / most_pixels)))
     columns, rows = (max(1, int(np.ceil(side / cell))) for side in extent)
     index = np.full((rows, columns), NO_TILE, dtype=np.int32)
     first = np.rint((corners - corner) / cell).astype(np.int64)

@@ -7,9 +7,10 @@ import hashlib
 import os
 import secrets
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from functools import cached_property, lru_cache
+from contextlib import ExitStack, asynccontextmanager
+from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -20,26 +21,32 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
+from asmil.cohort.features import inspect_features
 from asmil.cohort.source import FeatureSource
 from asmil.errors import AsmilError
+from asmil.explain.color_scale import BOTH_SIGNS, ONE_SIGN, color_scale, lookup_table
+from asmil.explain.qupath import write_tiles
+from asmil.explain.tile_map import SlideFrame
+from asmil.explain.tile_raster import tile_raster
+from asmil.slides.image import SlideImage
 from asmil.slides.overview import read_overview
 from asmil.version import __version__
 from asmil.viewer.access import AccessControl, OneTimeLinks
 from asmil.viewer.collection import Collection, ViewedSlide
-from asmil.viewer.geojson import tiles_geojson
 from asmil.viewer.maps import RunMaps, choice_from
 from asmil.viewer.open_slides import ByteCache, OpenSlides
 from asmil.viewer.outlines import outlines_of
 from asmil.viewer.packing import pack
-from asmil.viewer.places import TilePlaces, read_places
+from asmil.viewer.places import read_frame
 from asmil.viewer.pyramid import TilePyramid, encode
 from asmil.viewer.run_table import read_run_table
-from asmil.viewer.tile_grid import tile_grid
-from asmil.viewer.tile_values import extremes, linear, percentiles, value_range
+from asmil.viewer.tile_values import HIGHEST, extremes, linear_bytes, percentile_bytes, value_range
 
 STATIC = Path(__file__).parent / "static"
 PAGE_FILES = {"index.html": "text/html", "viewer.js": "text/javascript", "viewer.css": "text/css"}
-COLOR_MAPS = ("viridis", "magma", "inferno", "cividis", "turbo", "PuOr_r", "RdBu_r", "gray")
+COLOR_MAPS = (*ONE_SIGN, *BOTH_SIGNS, "turbo", "gray")
+MOST_CELLS = 2_000_000
+"""Of the small picture that a map is in the browser."""
 THUMBNAIL_PX = 128
 LARGEST_REGION, LARGEST_PICTURE = 1 << 16, 2048
 KEEP_A_YEAR = "private, max-age=31536000, immutable"
@@ -151,8 +158,10 @@ class Viewer:
             except AsmilError as error:
                 about["image_error"] = str(error)
         if about["size"] is None and slide.features is not None:
-            places = read_places(slide.name, slide.features, slide.mpp)
-            about |= {"size": places.size, "mpp": places.mpp}
+            frame = read_frame(slide.name, slide.features, slide.mpp)
+            about |= {"size": frame.size_px, "mpp": frame.mpp}
+        elif about["mpp"] is None and slide.features is not None:
+            about["mpp"] = inspect_features(slide.features).mpp  # of the user, when the features were extracted
         if about["size"] is None:
             why = about["image_error"] or f"{slide.name}: there is neither an image nor features of this slide"
             raise AsmilError(f"{why}; name the folder of images with --slides" if not about["image_error"] else why)
@@ -162,15 +171,15 @@ class Viewer:
         slide = self._known(request)
         if slide.annotation is None:
             return JSONResponse({"regions": []})
-        return JSONResponse({"regions": outlines_of(slide.annotation, self._size(slide))})
-
-    def _size(self, slide: ViewedSlide) -> tuple[int, int]:
-        if slide.image is not None:
-            with self._slides.use(slide.image) as pyramid:
-                return pyramid.image.size
-        if slide.features is None:
-            raise AsmilError(f"{slide.name}: there is neither an image nor features of this slide")
-        return read_places(slide.name, slide.features, slide.mpp).size
+        with ExitStack() as stack:
+            image = self._image(slide, stack)
+            if image is not None:
+                size, origin = image.size, image.bounds_origin
+            elif slide.features is not None:
+                size, origin = read_frame(slide.name, slide.features, slide.mpp).size_px, (0, 0)
+            else:
+                raise AsmilError(f"{slide.name}: there is neither an image nor features of this slide")
+        return JSONResponse({"regions": outlines_of(slide.annotation, size, origin)})
 
     def _tile(self, request: Request) -> Response:
         level, column, row = (request.path_params[name] for name in ("level", "column", "row"))
@@ -239,29 +248,31 @@ class Viewer:
                 f"{slide.name}: there are no features of this slide, so there is no map; extract them with "
                 "`asmil extract`, or name their folder with --features"
             )
-        places = self._read_places(slide, source)
-        grid = tile_grid(places.coords, places.tile_px)
+        frame = self._frame(slide, source)
+        raster = tile_raster(frame.coords, frame.tile_px, MOST_CELLS)
         about = {
-            "tiles": len(places.coords),
-            "tile_px": places.tile_px,
-            "x": grid.x,
-            "y": grid.y,
-            "cell": grid.cell,
-            "rows": grid.tiles.shape[0],
-            "columns": grid.tiles.shape[1],
+            "tiles": len(frame.coords),
+            "tile_px": frame.tile_px,
+            "x": raster.left,
+            "y": raster.top,
+            "cell": raster.cell,
+            "rows": raster.index.shape[0],
+            "columns": raster.index.shape[1],
         }
-        return _packed(pack(about, {"coords": places.coords.astype(np.int32), "cells": grid.tiles}))
+        return _packed(pack(about, {"coords": frame.coords.astype(np.int32), "cells": raster.index}))
 
-    def _read_places(self, slide: ViewedSlide, source: FeatureSource) -> TilePlaces:
-        image_size, mpp = None, slide.mpp
-        if slide.image is not None:
-            try:
-                with self._slides.use(slide.image) as pyramid:
-                    image_size = pyramid.image.size
-                    mpp = mpp or (pyramid.image.resolution.mpp if pyramid.image.resolution else None)
-            except AsmilError:
-                image_size = None  # the page reports it, and draws the tiles alone
-        return read_places(slide.name, source, mpp, image_size)
+    def _frame(self, slide: ViewedSlide, source: FeatureSource) -> SlideFrame:
+        with ExitStack() as stack:
+            return read_frame(slide.name, source, slide.mpp, self._image(slide, stack))
+
+    def _image(self, slide: ViewedSlide, stack: ExitStack) -> SlideImage | None:
+        """The open image, as long as the stack; None without one, or if it cannot be read, which the page reports."""
+        if slide.image is None:
+            return None
+        try:
+            return stack.enter_context(self._slides.use(slide.image)).image
+        except AsmilError:
+            return None
 
     def _list_maps(self, request: Request) -> Response:
         slide, maps = self._known(request), self._run(request)
@@ -273,7 +284,10 @@ class Viewer:
             "trainings": [],
             "note": "",
             "error": None,
+            "complete": request.query_params.get("models") != "0",
         }
+        if not answer["complete"]:
+            return JSONResponse(answer)  # recorded attention needs no model
         try:
             trainings, note = maps.trainings(slide.name)
             answer |= {"kinds": maps.kinds(slide.name), "trainings": trainings, "note": note}
@@ -299,24 +313,32 @@ class Viewer:
             "note": found.note,
         }
         arrays: dict[str, Any] = {
-            "percentile": percentiles(found.values),
-            "linear": linear(found.values, low, high),
+            "percentile": percentile_bytes(found.values),
+            "linear": linear_bytes(found.values, low, high),
             "top": top,
             "bottom": bottom,
         }
         if len(found.values) == 1:
-            arrays["exact"] = found.values[0]
+            arrays["exact"] = found.values[0].astype(np.float32)
         return _packed(pack(about, arrays))
 
     def _geojson(self, request: Request) -> Response:
-        """The map that is shown, for QuPath: its tiles from a percentile on."""
+        """The map that is shown, for QuPath: the tiles that are not hidden."""
         slide, maps = self._known(request), self._run(request)
         found = maps.read(slide.name, choice_from(request.query_params))
         moment = _whole_number(request, "moment", len(found.values) - 1)
-        least = _percentile(request)
+        threshold = _whole_number(request, "threshold", HIGHEST)
+        by_rank = request.query_params.get("scale") != "linear"
+        codes = percentile_bytes(found.values) if by_rank else linear_bytes(found.values, *value_range(found.values))
+        scale = color_scale(found.values[moment], "percentile" if by_rank else "absolute")
+        shown = np.where(codes[moment] >= threshold, found.values[moment], np.nan)
         source = self._collection.runs[request.path_params["run"]].slides[slide.name].source
-        places = self._read_places(slide, source)
-        content = tiles_geojson(places, found.kind, found.values[moment], percentiles(found.values)[moment], least)
+        with ExitStack() as stack:
+            image = self._image(slide, stack)
+            frame = read_frame(slide.name, source, slide.mpp, image)
+            path = Path(stack.enter_context(TemporaryDirectory(prefix="asmil-"))) / "tiles.geojson"
+            write_tiles(path, frame, shown, found.kind, scale, origin=(0, 0) if image is None else image.bounds_origin)
+            content = path.read_bytes()
         return Response(content, media_type="application/geo+json", headers={"Cache-Control": "no-store"})
 
     def _known(self, request: Request) -> ViewedSlide:
@@ -355,13 +377,9 @@ def build_app(
     )
 
 
-@lru_cache
 def color_maps() -> dict[str, str]:
     """The color maps by name: 256 x RGB bytes, in base64."""
-    from matplotlib import colormaps
-
-    tables = {name: np.rint(colormaps[name](np.linspace(0, 1, 256))[:, :3] * 255) for name in COLOR_MAPS}
-    return {name: base64.b64encode(table.astype(np.uint8).tobytes()).decode() for name, table in tables.items()}
+    return {name: base64.b64encode(lookup_table(name).tobytes()).decode() for name in COLOR_MAPS}
 
 
 def _image_about(pyramid: TilePyramid) -> dict[str, Any]:
@@ -401,13 +419,3 @@ def _whole_number(request: Request, name: str, most: int, signed: bool = False) 
     if not signed and name in ("side", "px") and int(digits) == 0:
         raise HTTPException(400, f"{name} is 0")
     return int(text)
-
-
-def _percentile(request: Request) -> float:
-    try:
-        value = float(request.query_params.get("percentile", "0"))
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 100:
-        raise HTTPException(400, "percentile is not a number from 0 to 100")
-    return value

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,12 +25,15 @@ from asmil.viewer.collection import ViewedRun
 from asmil.viewer.tile_values import TileValues
 
 if TYPE_CHECKING:
-    from asmil.models.base import MILModel, Output
-    from asmil.training.prediction import RunPredictor, TrainedModel
+    from asmil.cohort.bag import Bag
+    from asmil.explain.run_explainer import RunExplainer
+    from asmil.models.base import MILModel
+    from asmil.training.prediction import TrainedModel
 
 ROWS_KIND = "attention row"
 TILE_KIND = "tile probability"
-MOST_OUTPUTS = 2
+PREDICTED = "predicted"
+MOST_MAPS = 8
 MOST_ROWS = 512
 AXIS_SIZES = {"token": "tokens", "branch": "branches", "head": "heads"}
 
@@ -41,7 +44,7 @@ class MapChoice:
 
     training: (fold, seed); None: all models that were not trained on the slide, averaged
     recorded: as it was recorded during training
-    kind, part: of a trained model's map; the part is a head, token, branch or class
+    kind, part: of a trained model's map; the part is a class, head, token or branch
     """
 
     training: tuple[int, int] | None = None
@@ -64,9 +67,10 @@ class RunMaps:
         self._layout = RunLayout(run.path)
         self._config = self._layout.read_values()
         self._device = device
-        self._lock = Lock()
-        self._predictor: RunPredictor | None = None
-        self._outputs: OrderedDict[str, list[tuple[TrainedModel, Output]]] = OrderedDict()
+        self._lock = RLock()
+        self._explainer: RunExplainer | None = None
+        self._kinds: dict[str, list[str]] | None = None
+        self._computed: OrderedDict[tuple[str, MapChoice], TileValues] = OrderedDict()
 
     @property
     def by_patient(self) -> bool:
@@ -110,32 +114,85 @@ class RunMaps:
         return set(table.loc[table["slide"] == slide, "role"])
 
     def kinds(self, slide: str) -> list[dict[str, Any]]:
-        """The kinds of map that the trained models have of a slide, with the names of their parts."""
-        models = self._described(slide)
-        model, output = models[0][0].model, models[0][1]
-        kinds: list[dict[str, Any]] = []
-        if model.has_heatmap:
-            kinds += [{"kind": kind, "parts": []} for kind in model.heatmap_kinds]
-        if output.scores is not None and 1 < len(output.scores) <= MOST_ROWS:
-            names = row_names(model, len(output.scores), self._classes)
-            kinds.append({"kind": ROWS_KIND, "parts": names})
-        if output.instance_logits is not None and len(self._classes) == output.instance_logits.shape[1] > 1:
-            kinds.append({"kind": TILE_KIND, "parts": list(self._classes)})
-        return kinds
+        """The kinds of map that the trained models have, with the names of their parts."""
+        unit, _ = self._place(slide)
+        with self._lock:
+            if self._kinds is None:
+                self._kinds = self._find_kinds(unit)
+            return [{"kind": kind, "parts": parts} for kind, parts in self._kinds.items()]
 
     def trainings(self, slide: str) -> tuple[list[tuple[int, int]], str]:
         """Fold and seed of the models that are used for a slide, and a note if they were trained on it."""
         unit, _ = self._place(slide)
-        trained, note = self._models_for(unit)
-        return [(one.fold, one.seed) for one in trained], note
+        explainer = self._models()
+        note = "the models were trained on this slide" if explainer.saw(unit.name) else ""
+        return [(one.fold, one.seed) for one in explainer.trained_for(unit.name)], note
 
     def read(self, slide: str, choice: MapChoice) -> TileValues:
         """The values of a map."""
-        return self._recorded(slide, choice) if choice.recorded else self._computed(slide, choice)
+        if choice.recorded:
+            return self._recorded(slide, choice)
+        with self._lock:  # models compute one after another
+            key = (slide, choice)
+            if key not in self._computed:
+                self._computed[key] = self._compute(slide, choice)
+            self._computed.move_to_end(key)
+            while len(self._computed) > MOST_MAPS:
+                self._computed.popitem(last=False)
+            return self._computed[key]
 
-    @property
-    def _classes(self) -> tuple[str, ...]:
-        return tuple(str(name) for name in setting(self._config, "task", "classes") or ())
+    def _models(self) -> RunExplainer:
+        from asmil.explain.run_explainer import RunExplainer
+
+        with self._lock:
+            if self._explainer is None:
+                self._explainer = RunExplainer(self._run.path, self._device)
+            return self._explainer
+
+    def _find_kinds(self, unit: Unit) -> dict[str, list[str]]:
+        """Every kind of map, and its parts: classes to explain, or rows of the attention."""
+        explainer = self._models()
+        one = explainer.predictor.trained[0]
+        own = one.model.heatmap_kinds if one.model.has_heatmap else ()
+        classes = list(explainer.names)
+        asked = [PREDICTED, *classes] if len(classes) > 1 else []
+        kinds = {kind: [] if kind in own else asked for kind in explainer.kinds}
+        bag = explainer.read_unit(unit)
+        rows = _attention_rows(one, bag, explainer)
+        if rows is not None and 1 < len(rows) <= MOST_ROWS:
+            kinds[ROWS_KIND] = row_names(one.model, len(rows), tuple(classes))
+        if explainer.tile_probabilities(bag):
+            kinds[TILE_KIND] = classes
+        return kinds
+
+    def _compute(self, slide: str, choice: MapChoice) -> TileValues:
+        unit, here = self._place(slide)
+        explainer = self._models()
+        known = {entry["kind"]: entry["parts"] for entry in self.kinds(slide)}
+        kind = choice.kind or next(iter(known), "attention")
+        if kind not in known:
+            raise AsmilError(f"{self._run.name}: there is no map '{kind}' of {slide}; {did_you_mean(kind, known)}")
+        trained = explainer.trained_for(unit.name)
+        if choice.training is not None:
+            chosen = [one for one in explainer.predictor.trained if (one.fold, one.seed) == choice.training]
+            if not chosen:
+                raise AsmilError(f"{self._run.name}: no finished training of fold and seed {choice.training}")
+            trained = chosen
+        part = _within(choice.part, max(1, len(known[kind])))
+        bag = explainer.read_unit(unit)
+        notes = ["the models were trained on this slide"] if explainer.saw(unit.name) else []
+        if kind == ROWS_KIND:
+            rows = _attention_rows(trained[0], bag, explainer)
+            assert rows is not None
+            values = rows[part]
+            notes.append(f"one model: fold {trained[0].fold}, seed {trained[0].seed}")
+        elif kind == TILE_KIND:
+            values = list(explainer.tile_probabilities(bag).values())[part]
+        else:
+            name = known[kind][part] if part else None
+            found = explainer.explain(bag, kind, name, trained)
+            values, notes = found.values, [*notes, *found.notes]
+        return TileValues(kind, np.asarray(values, dtype=np.float64)[None, here], note="; ".join(notes))
 
     def _place(self, slide: str) -> tuple[Unit, slice]:
         """The bag that a slide is part of, and where its tiles are in it."""
@@ -182,7 +239,7 @@ class RunMaps:
             )
         return TileValues(
             "attention",
-            part.astype(np.float32),
+            part,
             tuple(record.epochs.tolist()),
             (None, *divergence.tolist()),
             _kept_moment(folder, record),
@@ -194,83 +251,15 @@ class RunMaps:
             raise AsmilError(f"{self._run.name}: there is no training of fold {training[0]}, seed {training[1]}")
         return known[training]
 
-    def _computed(self, slide: str, choice: MapChoice) -> TileValues:
-        unit, here = self._place(slide)
-        described = self._described(slide)
-        _, note = self._models_for(unit)
-        if choice.training is not None:
-            described = [pair for pair in self._every(unit) if (pair[0].fold, pair[0].seed) == choice.training]
-            if not described:
-                raise AsmilError(f"{self._run.name}: no finished training of fold and seed {choice.training}")
-        known = [entry["kind"] for entry in self.kinds(slide)]
-        kind = choice.kind or (known[0] if known else "attention")
-        if kind not in known:
-            raise AsmilError(f"{self._run.name}: there is no map '{kind}' of {slide}; {did_you_mean(kind, known)}")
-        if kind == ROWS_KIND:
-            described = described[:1]  # a head of one seed is not that of another
-            note = note or f"fold {described[0][0].fold}, seed {described[0][0].seed}"
-        maps = [_drawn(one.model, output, kind, choice.part) for one, output in described]
-        mean = np.mean(np.stack(maps), axis=0)[here]
-        if not np.isfinite(mean).all():
-            raise AsmilError(f"{slide}: the map '{kind}' is not finite; choose another kind")
-        return TileValues(kind, mean[None].astype(np.float32), note=note)
 
-    def _described(self, slide: str) -> list[tuple[TrainedModel, Output]]:
-        unit, _ = self._place(slide)
-        wanted = {id(one) for one in self._models_for(unit)[0]}
-        return [pair for pair in self._every(unit) if id(pair[0]) in wanted]
+def _attention_rows(trained: TrainedModel, bag: Bag, explainer: RunExplainer) -> npt.NDArray[np.float64] | None:
+    """The attention of every row (head, token, branch or class) of one model, A x N; None without attention."""
+    from asmil.models.inference import infer
 
-    def _every(self, unit: Unit) -> list[tuple[TrainedModel, Output]]:
-        """What every finished model says of a bag; the latest bags are kept."""
-        from asmil.cohort.loader import BagLoader
-        from asmil.models.inference import infer
-
-        predictor = self._models()
-        with self._lock:
-            if unit.name in self._outputs:
-                self._outputs.move_to_end(unit.name)
-                return self._outputs[unit.name]
-            for one in unit.slides:
-                predictor.description.refuse_other_features(inspect_features(one.source))
-            bag = BagLoader([unit], "none", prefetch=0).bag(0)
-            said = [(one, infer(one.model, one.model.prepare(bag), predictor.device)) for one in predictor.trained]
-            self._outputs[unit.name] = said
-            while len(self._outputs) > MOST_OUTPUTS:
-                self._outputs.popitem(last=False)
-            return said
-
-    def _models(self) -> RunPredictor:
-        from asmil.training.prediction import RunPredictor
-
-        with self._lock:
-            if self._predictor is None:
-                self._predictor = RunPredictor(self._run.path, self._device)
-            return self._predictor
-
-    def _models_for(self, unit: Unit) -> tuple[list[TrainedModel], str]:
-        from asmil.cohort.splits import Splits
-
-        predictor = self._models()
-        table = Splits.load(self._layout.splits).table
-        column = "patient" if self.by_patient else "slide"
-        seen = set(table.loc[(table[column] == unit.name) & (table["role"] == "train"), "fold"].astype(int))
-        unseen = [one for one in predictor.trained if one.fold not in seen]
-        if unseen:
-            return unseen, ""
-        return list(predictor.trained), "the models were trained on this slide"
-
-
-def _drawn(model: MILModel, output: Output, kind: str, part: int) -> npt.NDArray[np.float64]:
-    import torch
-
-    if kind == ROWS_KIND:
-        assert output.scores is not None
-        return np.asarray(model.normalizer(output.scores)[_within(part, len(output.scores))].double().numpy())
-    if kind == TILE_KIND:
-        assert output.instance_logits is not None
-        probabilities = torch.softmax(output.instance_logits, dim=1)
-        return np.asarray(probabilities[:, _within(part, probabilities.shape[1])].double().numpy())
-    return np.asarray(model.heatmap(output, kind).double().numpy())
+    output = infer(trained.model, trained.model.prepare(bag), explainer.predictor.device)
+    if output.scores is None:
+        return None
+    return np.asarray(trained.model.normalizer(output.scores).double().numpy())
 
 
 def _within(part: int, count: int) -> int:

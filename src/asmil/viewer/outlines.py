@@ -14,24 +14,27 @@ MASK_SIDE = 2048
 """Pixels of the longer side on which a mask is read."""
 
 
-def outlines_of(path: Path, size: tuple[int, int]) -> list[dict[str, Any]]:
+def outlines_of(path: Path, size: tuple[int, int], origin: tuple[int, int] = (0, 0)) -> list[dict[str, Any]]:
     """Regions with their class and rings (lists of x, y in level-0 pixels); holes are rings of their own.
 
     size: width and height of the slide
+    origin: the corner of the slide's bounds, from which QuPath's GeoJSON counts
     """
     if path.suffix.lower() in MASK_SUFFIXES:
         return _of_mask(path, size)
+    found = read_annotations(path)
+    shift = np.asarray(origin if found.kind == "geojson" else (0, 0))
     return [
         {
             "group": region.group,
             "cut_out": region.cut_out,
             "rings": [
-                np.round(np.asarray(ring.coords)[:, :2], 1).ravel().tolist()
+                np.round(np.asarray(ring.coords)[:, :2] + shift, 1).ravel().tolist()
                 for polygon in region.shape.geoms
                 for ring in (polygon.exterior, *polygon.interiors)
             ],
         }
-        for region in read_annotations(path).regions
+        for region in found.regions
     ]
 
 

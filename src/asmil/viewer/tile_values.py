@@ -6,9 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import rankdata
+
+from asmil.explain.color_scale import percentiles
+from asmil.explain.contact_sheet import bottom_tiles, top_tiles
 
 Bytes = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.float64]
 HIGHEST = 255
 TILES_LISTED = 24
 """Highest and lowest tiles of each moment, for the strip below the slide."""
@@ -27,27 +30,23 @@ class TileValues:
     """
 
     kind: str
-    values: npt.NDArray[np.float32]
+    values: Floats
     epochs: tuple[float, ...] = ()
     jsd: tuple[float | None, ...] = ()
     kept: int | None = None
     note: str = ""
 
 
-def percentiles(values: npt.NDArray[np.float32]) -> Bytes:
+def percentile_bytes(values: Floats) -> Bytes:
     """M x N ranks within each moment, from 0 (lowest) to 255 (highest); equal values share their mean rank.
 
-    >>> percentiles(np.array([[0.1, 0.3, 0.2]], dtype=np.float32)).tolist()
+    >>> percentile_bytes(np.array([[0.1, 0.3, 0.2]])).tolist()
     [[0, 255, 128]]
     """
-    n_tiles = values.shape[1]
-    if n_tiles == 1:
-        return np.full(values.shape, HIGHEST, dtype=np.uint8)
-    ranks = np.stack([rankdata(row) for row in values]) - 1
-    return np.asarray(np.rint(ranks * (HIGHEST / (n_tiles - 1))), dtype=np.uint8)
+    return np.stack([np.rint(HIGHEST * percentiles(row, np.sort(row))).astype(np.uint8) for row in values])
 
 
-def value_range(values: npt.NDArray[np.float32]) -> tuple[float, float]:
+def value_range(values: Floats) -> tuple[float, float]:
     """Lowest and highest value of the scale: from 0, or symmetric about 0 where values have both signs."""
     low, high = float(values.min()), float(values.max())
     if low < 0 < high:
@@ -56,28 +55,19 @@ def value_range(values: npt.NDArray[np.float32]) -> tuple[float, float]:
     return (0.0, high) if low >= 0 else (low, 0.0)
 
 
-def linear(values: npt.NDArray[np.float32], low: float, high: float) -> Bytes:
+def linear_bytes(values: Floats, low: float, high: float) -> Bytes:
     """M x N values from `low` (0) to `high` (255)."""
     if high <= low:
         return np.zeros(values.shape, dtype=np.uint8)
     return np.asarray(np.rint((values - low) * (HIGHEST / (high - low))).clip(0, HIGHEST), dtype=np.uint8)
 
 
-def extremes(values: npt.NDArray[np.float32], count: int = TILES_LISTED) -> tuple[npt.NDArray[np.int32], ...]:
+def extremes(values: Floats, count: int = TILES_LISTED) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
     """The tiles with the highest and with the lowest values of each moment, M x count each, the most extreme first.
 
-    Of equal values the first tiles count; a slide with fewer tiles has all of them.
-
-    >>> [found.tolist() for found in extremes(np.array([[0.1, 0.3, 0.2]], dtype=np.float32), 2)]
+    >>> [found.tolist() for found in extremes(np.array([[0.1, 0.3, 0.2]]), 2)]
     [[[1, 2]], [[0, 2]]]
     """
-    count = min(count, values.shape[1])
-    highest = np.stack([_lowest(-row, count) for row in values])
-    lowest = np.stack([_lowest(row, count) for row in values])
-    return highest, lowest
-
-
-def _lowest(row: npt.NDArray[np.float32], count: int) -> npt.NDArray[np.int32]:
-    limit = np.partition(row, count - 1)[count - 1]
-    candidates = np.flatnonzero(row <= limit)
-    return candidates[np.argsort(row[candidates], kind="stable")[:count]].astype(np.int32)
+    highest = np.stack([top_tiles(row, count) for row in values])
+    lowest = np.stack([bottom_tiles(row, count) for row in values])
+    return highest.astype(np.int32), lowest.astype(np.int32)
