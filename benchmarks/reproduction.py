@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,14 +24,20 @@ from asmil.experiments.plan import TrainingJob
 from asmil.experiments.running import SweepFolder, run_jobs, write_cohorts
 from asmil.experiments.store import results_table
 from asmil.files import write_json, write_text
-from asmil.paper.recipes import recipe
+from asmil.paper.claims.listing import rule_all
+from asmil.paper.claims.measured import Measured
+from asmil.paper.comparing import cells, effects
+from asmil.paper.recipes import RECIPES, Recipe, recipe
 from asmil.paper.running import PaperRun
+from asmil.reporting.formats import format_p
+from asmil.reporting.text import markdown_table
 from asmil.version import __version__
 
 START = {"model.init_std": 1.0}
 """What the paper does not state: with tokens that start at std 0.02 ASMIL does not learn here."""
 DROPPED_COLUMNS = ("status", "error", "run", "preset", "method")
 DIGITS = 5
+MARK = "## Tables\n"
 
 
 @dataclass(frozen=True)
@@ -150,6 +157,73 @@ def carry(results: pd.DataFrame, into: Path, about: str) -> None:
     write_json(into / "about.json", note)
 
 
+def page_of(measured: Measured) -> str:
+    """The tables of docs/reproduction.md: every effect beside the printed one, and the verdicts on all claims."""
+    lines = [MARK]
+    for name, one in RECIPES.items():
+        if measured.has(name):
+            lines += _table_part(one, measured.results(name))
+    found = rule_all(measured)
+    counts: Counter[str] = Counter(one.ruling.verdict for one in found)
+    words = ("supported", "not supported", "undecided", "not testable here")
+    told = ", ".join(f"{counts[word]} {word}" for word in words)
+    lines += ["## All claims", "", f"{told}. What `asmil claims` prints:", ""]
+    rows = [
+        [f"`{one.claim.id}`", one.claim.claim, one.ruling.verdict, one.ruling.how, _brief(one.ruling.why)]
+        for one in found
+    ]
+    lines += [markdown_table(["claim", "what it says", "verdict", "by", "why"], rows), ""]
+    return "\n".join(lines)
+
+
+def _table_part(one: Recipe, results: pd.DataFrame) -> list[str]:
+    seeds = results.groupby(["cohort", "variant"])["seed"].nunique()
+    span = f"{seeds.max()}" if seeds.min() == seeds.max() else f"{seeds.min()} to {seeds.max()}"
+    about = f"{len(results)} trainings, {span} seeds."
+    lines = [f"### {one.id}: {one.title}", "", about, ""]
+    rows = [
+        [c.row, c.dataset, c.metric.removeprefix("test_"), _pm(c.ours, c.sd), _pm(c.printed, c.printed_sd)]
+        for c in cells(one, results, synthetic=True)
+    ]
+    if rows:
+        lines += [markdown_table(["row", "data set", "metric", "ours (stand-in)", "printed"], rows), ""]
+    compared = effects(one, results)
+    if compared:
+        rows = [
+            [
+                f"{e.row} − {e.reference}",
+                e.dataset,
+                e.metric.removeprefix("test_"),
+                _signed(e.ours),
+                f"{_signed(e.interval.low)} to {_signed(e.interval.high)}",
+                format_p(e.p),
+                _signed(e.printed),
+                e.verdict,
+            ]
+            for e in compared
+        ]
+        columns = ["effect", "data set", "metric", "ours", "95 % interval", "p", "printed", "verdict"]
+        lines += [markdown_table(columns, rows), ""]
+    return lines
+
+
+def _signed(value: float) -> str:
+    if value != value:
+        return "–"
+    return f"{value:+.1e}" if value and abs(value) < 0.001 else f"{value:+.3f}"
+
+
+def _pm(mean: float, sd: float) -> str:
+    if mean != mean:
+        return "–"
+    text = f"{mean:.2g}" if mean and abs(mean) < 0.005 else f"{mean:.3f}"
+    return text if sd != sd else f"{text} ± {sd:.2g}"
+
+
+def _brief(text: str) -> str:
+    return text if len(text) <= 240 else text[:237] + "..."
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
@@ -160,9 +234,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--gather", type=Path, help="a folder of this script, or one with its all.csv")
     parser.add_argument("--into", type=Path)
     parser.add_argument("--about", default="")
+    parser.add_argument("--page", type=Path, help="the page whose tables are written from the carried results")
     options = parser.parse_args(arguments)
     if options.gather is not None:
         carry(gathered(options.gather), options.into, options.about)
+        return
+    if options.page is not None:
+        words = options.page.read_text(encoding="utf-8").split(MARK)[0].rstrip()
+        write_text(options.page, f"{words}\n\n{page_of(Measured())}")
         return
     if options.out is None:
         parser.error("give --out, or --gather")

@@ -190,7 +190,7 @@ def test_all_that_is_advised_can_be_set(tmp_path: Path, method: str, preset: str
     ("method", "preset", "changes", "words"),
     [
         ("asmil", "paper", {}, "--preset recommended"),
-        ("asmil", "recommended", {}, "--set anchor.weight=0.01` (now 0.1)"),
+        ("asmil", "recommended", {"anchor": {"normalizer": "nsf", "weight": 0.1}}, "anchor.weight=0.01` (now 0.1)"),
         ("abmil", "paper", {"anchor": {"normalizer": "nsf"}}, "--anchor standardized_nsf"),
         ("abmil", "paper", {"stabilizers": {"entropy": {"weight": 0.5}}}, "--set stabilizers.entropy.weight=0.05`"),
         ("abmil", "paper", {}, "--set training.lr=0.0003` (now 0.0001)"),

@@ -16,12 +16,12 @@ def test_defaults_are_the_papers():
     assert resolve("abmil", "recommended").model_copy(update={"preset": "paper"}) == resolve("abmil")
 
 
-def test_recommended_changes_only_the_start_of_the_tokens_and_the_weight_of_the_anchor():
+def test_recommended_is_what_the_preset_study_decided():
     paper, ours = resolve("asmil"), resolve("asmil", "recommended")
-    assert (ours.model.init_std, ours.anchor.weight) == (1.0, 0.1)
+    assert (ours.model.init_std, ours.model.drop, ours.anchor.normalizer) == (1.0, 0.0, "none")
     assert ours.training == paper.training
-    assert ours.model.model_copy(update={"init_std": paper.model.init_std}) == paper.model
-    assert ours.anchor.model_copy(update={"weight": 1.0}) == paper.anchor
+    assert ours.model.model_copy(update={"init_std": paper.model.init_std, "drop": 0.5}) == paper.model
+    assert ours.anchor.model_copy(update={"normalizer": "nsf"}) == paper.anchor
 
 
 def test_released_preset_is_what_the_released_scripts_do():

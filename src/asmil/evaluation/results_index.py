@@ -175,7 +175,7 @@ def _performance(runs: Sequence[RunSummary]) -> str:
     if not measured:
         return ""
     parts = [
-        f"{run.name} reaches a {run.metric} of {run.value:.2f}"
+        f"{run.name} reaches {run.metric} {run.value:.2f}"
         + (f" (95 % interval {run.low:.2f} to {run.high:.2f})" if run.low is not None and run.high is not None else "")
         for run in measured
     ]

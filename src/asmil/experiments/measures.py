@@ -232,8 +232,9 @@ def measure_learning(run: FinishedRun) -> Numbers:
     for training, records in run.epochs().items():
         numbers: dict[str, float] = {}
         courses = [record["val"] for record in records if record["val"]]
-        for name in ("auc", "f1", "c_index"):
-            values = [course[name] for course in courses if course.get(name) is not None]
+        for key in ("macro_auc", "macro_f1", "c_index"):
+            name = SHORT.get(key, key)
+            values = [course[key] for course in courses if course.get(key) is not None]
             if values:
                 best = max(values)
                 numbers |= {

@@ -112,7 +112,7 @@ def _choices(
         yield Choice(
             "method", "asmil", "attention held to an anchor; train mean_pooling too, as the floor to compare with"
         )
-        yield Choice("preset", "recommended", "chosen by measurement (docs/asmil_settings.md); paper: as published")
+        yield Choice("preset", "recommended", "chosen by measurement (docs/preset_study.md); paper: as published")
     yield Choice("task.kind", kind, "as asked for")
     yield from _split_choices(cohort, groups, patients)
     sizes = [len(found) for found in groups.values()]

@@ -34,9 +34,10 @@ def fit(epochs, seeds, folder):
     from asmil.training.resident import ResidentBags
 
     changes = {
-        "model": {"tokens": 4, "heads": 4, "inner": 16},
+        "model": {"tokens": 4, "heads": 4, "inner": 16, "drop": 0.5},
         "training": {"epochs": epochs, "lr": 1e-2, "schedule": "constant", "select": "last"},
         "record": {"attention": 1},
+        "anchor": {"normalizer": "nsf", "weight": 0.1},
     }
     config = resolve("asmil", "recommended", changes)
     task = Classification(["a", "b"])

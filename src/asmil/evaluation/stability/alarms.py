@@ -163,7 +163,7 @@ def _to_try(proposals: list[str]) -> str:
 def _less_flattening(config: Config) -> list[str]:
     """Ways to weaken the settings that make attention flat."""
     if config.get("method") == "asmil" and config.get("preset") == "paper":
-        return ["use larger initial tokens and a weaker anchor: `--preset recommended`"]
+        return ["use larger initial tokens and no anchor: `--preset recommended`"]
     ways = []
     if has_anchor(config):
         ways.append(f"weaken the anchor with {_scaled(config, 0.1, 'anchor', 'weight')}")

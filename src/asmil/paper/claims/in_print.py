@@ -148,6 +148,33 @@ def training_overhead() -> Ruling:
     return ruled(fits, HOW, "; ".join(told))
 
 
+def competitive_resnet() -> Ruling:
+    """ASMIL is best or second with ResNet-18 features."""
+    table = printed_table("subtyping")
+    ranks = []
+    for column in table.columns:
+        values = [row.values[column.key][0] for row in table.rows if row.about["backbone"] == "resnet18_imagenet"]
+        mine = table.value(column.key, method="asmil", backbone="resnet18_imagenet")
+        ranks.append(1 + sum(value > mine for value in values))
+    return ruled(max(ranks) <= 2, HOW, f"ranks in print: {', '.join(map(str, ranks))}; not run here")
+
+
+def survival_best() -> Ruling:
+    """ASMIL has the best mean C-index."""
+    table = printed_table("survival")
+    means = {row.about["method"]: sum(v[0] for v in row.values.values()) / len(row.values) for row in table.rows}
+    mine = means.pop("asmil")
+    best = max(means, key=lambda method: means[method])
+    why = f"means in print: {mine:.4f}, {best} {means[best]:.4f} (a lead below every sd); not run here"
+    return ruled(mine > means[best], HOW, why)
+
+
+WITHOUT_RUNS: dict[str, Callable[[], Ruling]] = {
+    "competitive-resnet": competitive_resnet,
+    "survival-best": survival_best,
+}
+"""For rankings that were not run: whether the printed table says what is claimed."""
+
 RULES: dict[str, Callable[[], Ruling]] = {
     "gain-bracs": gain_bracs,
     "gain-c17": gain_camelyon17,

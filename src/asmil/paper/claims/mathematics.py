@@ -112,7 +112,7 @@ def kl_gradient() -> Ruling:
         online.requires_grad_()
         kl(log_nsf(anchor), log_softmax(online)).sum().backward()
         assert online.grad is not None
-        worst = max(worst, float((online.grad - (softmax(online) - nsf(anchor))).abs().max()))
+        worst = max(worst, float((online.grad - (softmax(online.detach()) - nsf(anchor))).abs().max()))
     return ruled(worst < 1e-12, HOW, f"largest error of 200 automatic gradients {worst:.1e}")
 
 
@@ -180,7 +180,9 @@ def instance_dropout() -> Ruling:
     assert online.grad is not None
     fits = bool(torch.isfinite(loss)) and bool(torch.isfinite(online.grad).all())
     return ruled(
-        not fits, HOW, f"with the same tiles dropped on both sides the divergence is {float(loss):.3f} and finite"
+        not fits,
+        HOW,
+        f"with the same tiles dropped on both sides the divergence is {float(loss.detach()):.3f} and finite",
     )
 
 
