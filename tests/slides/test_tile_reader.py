@@ -199,3 +199,24 @@ def test_real_tiles(file, side):
     assert level == (file.endswith("ndpi") and 1)
     assert tiles.shape == (2, 256, 256, 3)
     assert 0 < tiles[0].mean() < 255
+
+
+class WatchedPage:
+    """A page that may read from the file only while the file is locked: tifffile reads some attributes when first asked."""
+
+    def __init__(self, page, lock):
+        self._page, self._lock = page, lock
+
+    def __getattr__(self, name):
+        if name in ("jpegtables", "decode", "dataoffsets", "databytecounts"):
+            assert self._lock.locked(), f"{name} is read while another thread may move the file's position"
+        return getattr(self._page, name)
+
+
+@pytest.mark.parametrize("compression", ["jpeg", "zlib"])
+def test_threads_do_not_move_the_file_under_each_other(tmp_path, compression):
+    write_slide(tmp_path / "a.tif", noise_image(300, 200), tile_px=64, compression=compression)
+    with open_slide(tmp_path / "a.tif") as image:
+        image._pages = tuple(WatchedPage(page, image._file_lock) for page in image._pages)
+        assert image.read(10, 10, 0, 150, 100).shape == (100, 150, 3)
+        assert (image.stored_jpeg(0, 1, 1) is not None) == (compression == "jpeg")

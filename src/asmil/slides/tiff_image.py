@@ -48,6 +48,7 @@ class TiffImage(SlideImage):
         self._pages = tuple(pages)
         self._downsamples = true_downsamples(self.level_sizes)
         self._cache = SegmentCache(CACHE_BYTES)
+        # around every use of the file, and of attributes of a page that tifffile reads from it when first asked
         self._file_lock = Lock()
 
     def read(self, x: int, y: int, level: int, width: int, height: int, outside: int = 255) -> Pixels:
@@ -75,11 +76,11 @@ class TiffImage(SlideImage):
             return None
         try:
             data = self._stored(page, row * grid.across + column)
-            return (
-                None
-                if data is None
-                else whole_jpeg(data, page.jpegtables, page.photometric == tifffile.PHOTOMETRIC.RGB)
-            )
+            if data is None:
+                return None
+            with self._file_lock:
+                tables = page.jpegtables
+            return whole_jpeg(data, tables, page.photometric == tifffile.PHOTOMETRIC.RGB)
         except (EOFError, OSError, ValueError) as error:
             raise unreadable(self.path, column, row, level, error) from error
 
@@ -115,17 +116,19 @@ class TiffImage(SlideImage):
         data = self._stored(page, number)
         if data is None:
             return None
-        decoded, _, _ = page.decode(data, number, jpegtables=page.jpegtables)
+        with self._file_lock:
+            decode, tables = page.decode, page.jpegtables
+        decoded, _, _ = decode(data, number, jpegtables=tables)
         pixels: NDArray[np.uint8] = decoded[0]
         self._cache.put((level, number), pixels)
         return pixels
 
     def _stored(self, page: Page, number: int) -> bytes | None:
         """The bytes of a tile or strip; None where the file leaves it out."""
-        length = page.databytecounts[number]
-        if length == 0:
-            return None
         with self._file_lock:
+            length = page.databytecounts[number]
+            if length == 0:
+                return None
             self._tiff.filehandle.seek(page.dataoffsets[number])
             data: bytes = self._tiff.filehandle.read(length)
         if len(data) < length:
