@@ -202,7 +202,7 @@ def test_real_tiles(file, side):
 
 
 class WatchedPage:
-    """A page that may read from the file only while the file is locked: tifffile reads some attributes when first asked."""
+    """A page that may read from its file only under the lock: tifffile reads some attributes when first asked."""
 
     def __init__(self, page, lock):
         self._page, self._lock = page, lock

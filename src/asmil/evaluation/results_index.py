@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ HEATMAP_TABLE = "heatmaps.csv"
 HEADLINES = {"macro_auc": "AUC", "c_index": "C-index", "r2": "R2"}
 """The metric that stands for a run, the first that it has."""
 MOST_PICTURES = 4
+PICTURE_PX = 1000
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,18 @@ def index_document(found: ResultsIndex, title: str, next_steps: Sequence[str] = 
 
 def _figures(found: ResultsIndex) -> Iterator[Figure]:
     for path in found.pictures[:MOST_PICTURES]:
-        yield Figure((found.folder / path).read_bytes(), path.stem, f"{path.stem} (`{path.as_posix()}`)")
+        yield Figure(_reduced(found.folder / path), path.stem, f"{path.stem} (`{path.as_posix()}`)")
+
+
+def _reduced(picture: Path) -> bytes:
+    """A picture as PNG, at most PICTURE_PX wide, so that the page stays small enough to send."""
+    from PIL import Image
+
+    with Image.open(picture) as image:
+        image.thumbnail((PICTURE_PX, PICTURE_PX))
+        content = io.BytesIO()
+        image.convert("RGB").save(content, "PNG", optimize=True)
+    return content.getvalue()
 
 
 def _link(page: Path) -> Link:
