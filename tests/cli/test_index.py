@@ -5,6 +5,7 @@ import re
 from urllib.parse import unquote
 
 import pytest
+from PIL import Image
 
 from asmil.evaluation.results_index import RunSummary, index_results
 from asmil.evaluation.results_index import _performance as performance
@@ -28,8 +29,9 @@ def results(tmp_path):
             (run / "localization" / "localization.html").write_text("<html></html>")
     maps = tmp_path / "maps"
     maps.mkdir()
-    for name in ("heatmaps.csv", "slide-1.png", "slide-1_tiles.png"):
-        (maps / name).write_bytes(b"x")
+    (maps / "heatmaps.csv").write_text("slide\n")
+    for name in ("slide-1.png", "slide-1_tiles.png"):
+        Image.new("RGB", (3000, 1500)).save(maps / name)
     (tmp_path / "runs" / "asmil" / "fold-0").mkdir()
     (tmp_path / "runs" / "asmil" / "fold-0" / "report.html").write_text("")
     return tmp_path
@@ -69,6 +71,13 @@ def test_methods_are_ranked_only_where_their_intervals_are_apart():
     assert "overlap" not in performance([worse, better])
     assert "overlap" in performance([worse, worse])
     assert performance([]) == ""
+
+
+def test_a_damaged_picture_is_named(results, asmil_here):
+    (results / "maps" / "slide-1.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    done = asmil_here("index", results)
+    assert done.returncode == 1
+    assert "slide-1.png" in done.stderr
 
 
 def test_damaged_results_are_named(results):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from asmil.documents import read_json
+from asmil.documents import one_line, read_json
 from asmil.errors import AsmilError
 from asmil.files import write_text
 from asmil.reporting import Document, Figure, Link, Links, Section
@@ -132,10 +132,13 @@ def _reduced(picture: Path) -> bytes:
     """A picture as PNG, at most PICTURE_PX wide, so that the page stays small enough to send."""
     from PIL import Image
 
-    with Image.open(picture) as image:
-        image.thumbnail((PICTURE_PX, PICTURE_PX))
-        content = io.BytesIO()
-        image.convert("RGB").save(content, "PNG", optimize=True)
+    content = io.BytesIO()
+    try:
+        with Image.open(picture) as image:
+            image.thumbnail((PICTURE_PX, PICTURE_PX))
+            image.convert("RGB").save(content, "PNG", optimize=True)
+    except (OSError, ValueError, SyntaxError) as error:  # what damaged pictures raise
+        raise AsmilError(f"{picture} cannot be read ({one_line(error)}); draw it again with `asmil heatmap`") from None
     return content.getvalue()
 
 
