@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 DEMO := demo
 DIR ?= oracles/data
 
-.PHONY: help install demo viewer test test-all test-browser test-clean lint oracles bench bench-gpu campaign docs docs-tables coverage clean
+.PHONY: help install demo viewer test test-all test-long test-browser test-clean lint oracles bench bench-gpu campaign docs docs-tables coverage clean
 
 help:
 	@echo "make demo       from synthetic slides to heat maps in a few minutes: both methods, three seeds, one page to open"
@@ -13,6 +13,7 @@ help:
 	@echo "make test-all   make test, and the tests that start a Ray cluster or install the wheel"
 	@echo "make viewer     the page of \`asmil view\`, built with npm into src/asmil/viewer/static"
 	@echo "make test-browser  the viewer in a real browser: installs npm packages, playwright and, as root, chromium"
+	@echo "make test-long  every table of the paper at smoke size, about half an hour"
 	@echo "make test-clean make test in a fresh clone as another user, with empty HOME and TMPDIR, LC_ALL=C and few open files"
 	@echo "make oracles    every method, metric and test compared with official numbers (DIR=another folder of oracle files)"
 	@echo "make bench      speed: ASMIL beside its plain form, every method, the anchor, and the way from slides to features"
@@ -53,10 +54,13 @@ demo: $(VENV)/runtime
 	$(BIN)/asmil index $(DEMO) --title "asmil demo"
 
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not heavy and not browser' $(TESTS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not heavy and not long and not browser' $(TESTS)
 
 test-all: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not browser' $(TESTS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not long and not browser' $(TESTS)
+
+test-long: install
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m long $(TESTS)
 
 viewer: src/asmil/viewer/static/index.html
 
@@ -119,7 +123,7 @@ docs-tables: install
 	$(BIN)/python docs/tables.py
 
 coverage: install
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not heavy and not browser' --cov=asmil --cov-report=xml --cov-report=term:skip-covered $(TESTS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not heavy and not long and not browser' --cov=asmil --cov-report=xml --cov-report=term:skip-covered $(TESTS)
 
 clean:
 	rm -rf $(VENV) $(DEMO) dist build frontend/node_modules src/asmil/viewer/static .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache site coverage.xml .coverage

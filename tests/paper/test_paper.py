@@ -90,7 +90,7 @@ def test_a_table_runs_end_to_end_and_says_that_it_is_synthetic(tmp_path):
         list(PaperRun(recipe("components"), tmp_path / "out", "quick", epochs=2).run(InlineEngine(), on_gpu=False))
 
 
-@pytest.mark.heavy
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted({*RECIPES, *COUNTED}))
 def test_every_table_runs_at_smoke_size(tmp_path, name):
     options = ["--synthetic", "--quick", "--quiet", "--out", str(tmp_path / "out"), "--device", "cpu"]
