@@ -110,7 +110,7 @@ class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "model_")
         if not self.model_.score_axes:
             kinds = ", ".join(repr(kind) for kind in self.model_.heatmap_kinds)
-            name = type(self.model_).__name__
+            name = self.method if isinstance(self.method, str) else type(self.model_).__name__
             raise AsmilError(f"{name} has no attention; heatmap(bag) returns what it has: {kinds}")
         return self.heatmap(bag, "attention")
 

@@ -147,7 +147,9 @@ def _begun_with(job: FoldSeedJob) -> Executor | None:
     path = job.folder / "checkpoints" / "last.safetensors"
     if not path.exists():
         return None
-    return Progress.from_json(checkpoint.load_checkpoint(path)[1]).executor
+    _, state = checkpoint.load_checkpoint(path)
+    with checkpoint.restoring(path):
+        return Progress.from_json(state).executor
 
 
 def executor_here(device: torch.device) -> str:
