@@ -154,8 +154,8 @@ class Describes(Protocol):
 def effective_share(attention: npt.NDArray[np.float32]) -> float:
     """The share of N tiles that attention effectively uses, `exp(H) / N` with the entropy H of its shares.
 
-    >>> effective_share(np.ones(8, np.float32)), effective_share(np.array([1, 0, 0, 0], np.float32))
-    (1.0, 0.25)
+    >>> [round(effective_share(np.array(one, np.float32)), 6) for one in ([1, 1, 1, 1], [1, 0, 0, 0])]
+    [1.0, 0.25]
     """
     total = float(attention.sum(dtype=np.float64))
     if not total > 0:
