@@ -120,7 +120,7 @@ def test_a_slide_that_is_not_there_is_left_for_the_opening_so_that_it_does_not_s
     assert slides == {
         name: tmp_path / path for name, path in {"a": "slides/a.svs", "aa": "slides/aa", "b": "b.svs"}.items()
     }
-    with pytest.raises(AsmilError, match=r"aa: .*a.svs"):
+    with pytest.raises(AsmilError, match="aa"):
         open_slide(slides["aa"])
 
 

@@ -256,7 +256,7 @@ def test_own_encoder_says_which_tiles_it_takes(own_module):
         ("broken", "without arguments fails with RuntimeError: no weights here"),
         ("needs", "without arguments fails with TypeError"),
         ("number", "returned a int"),
-        ("map_of_features", "two tiles gave 2 x 3 x 256 x 256"),
+        ("map_of_features", "2, 3, 256, 256"),
         ("one_side_only", "tiles of 256 px fail with RuntimeError.*tile_px"),
     ],
 )
