@@ -15,7 +15,6 @@ from asmil.cohort.manifest import read_manifest
 from asmil.cohort.splits import Splits
 from asmil.errors import AsmilError
 from asmil.evaluation.evaluate import FEW_PATIENTS, PART_TITLES, RunEvaluation, evaluator_of
-from asmil.explain.report_panels import run_panels
 from asmil.files import write_json
 from asmil.reporting import (
     Block,
@@ -215,6 +214,10 @@ def _slides(evaluation: RunEvaluation) -> list[Block]:
     table = Table(["slide", "truth", "prediction", ""], rows, caption=caption)
     pictured = [names[place] for place in (*order[:PICTURED_SLIDES], *order[::-1][:PICTURED_SLIDES])]
     manifest = evaluation.run.setting("cohort", "manifest")
+    try:
+        from asmil.explain.report_panels import run_panels
+    except ModuleNotFoundError:  # a machine that only trains may lack what opens slides
+        return [Heading("Worst and best slides"), table]
     pictures = run_panels(evaluation.path, None if manifest is None else Path(str(manifest)), dict.fromkeys(pictured))
     return [Heading("Worst and best slides"), table, *(SideBySide(panels) for panels in pictures.values())]
 
