@@ -20,7 +20,7 @@ from asmil.experiments.settings import SearchConfig, read_sweep
 from asmil.experiments.store import results_table
 from asmil.experiments.summary import summary_table
 
-TOY = {"slides": 14, "width": 16, "tiles_min": 20, "tiles_max": 30}
+TOY = {"slides": 40, "width": 16, "tiles_min": 20, "tiles_max": 30}
 QUICK = {"training.epochs": 1, "training.checkpoint_seconds": 600}
 
 
@@ -53,6 +53,7 @@ def test_a_sweep_trains_everything_once_and_grows(tmp_path):
     assert sorted(zip(table["variant"], table["seed"], strict=True)) == [("abmil", 0), ("abmil", 1), ("mean", 0)]
     assert table["test_auc"].between(0, 1).all()
     assert table["val_f1_fall"].ge(0).all()
+    assert table["val_auc_fall"].ge(0).all()
     assert len(pd.read_parquet(out / "results.parquet")) == 3
     assert len(summary_table(table).rows) == 2
 
