@@ -62,6 +62,17 @@ def onednn_stays_on() -> Iterator[None]:
     torch.backends.mkldnn.enabled = True
 
 
+@pytest.fixture(autouse=True)
+def no_method_of_a_test_stays() -> Iterator[None]:
+    """Methods that a test made known are forgotten, so that tests of all methods see those of the package."""
+    yield
+    registry = sys.modules.get("asmil.models.registry")
+    if registry is not None:
+        for name, method in list(registry._METHODS.items()):
+            if not method.model.__module__.startswith("asmil."):
+                del registry._METHODS[name]
+
+
 @dataclass(frozen=True)
 class Done:
     """How a command ended."""

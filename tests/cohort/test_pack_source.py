@@ -39,7 +39,7 @@ PROVENANCE = Provenance(
     mpp_source="file",
     slide_width_px=9000,
     slide_height_px=7000,
-    extraction='{"tissue": "auto"}',
+    extraction='{"tissue": {}}',
 )
 
 

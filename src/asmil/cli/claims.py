@@ -20,6 +20,8 @@ def claims(
 
     Mathematical claims are tested each time, claims about printed numbers are recalculated, costs are counted, and the
     others are decided by trainings on synthetic stand-ins: those of --runs, or the ones that come with the package.
+
+    Example: asmil claims --verdict supported
     """
     import json
     from collections import Counter
