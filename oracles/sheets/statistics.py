@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asmil.errors import AsmilError
-from asmil.evaluation import bootstrap
 from asmil.evaluation.statistics import (
     TTest,
     benjamini_hochberg,
@@ -30,7 +29,7 @@ from asmil.evaluation.statistics import (
     stouffer_if_independent,
 )
 from asmil.evaluation.statistics.auc_comparison import auc_covariance
-from asmil.tasks import metrics, weighted
+from asmil.tasks import bootstrap, metrics, weighted
 from oracles.compare import Comparison
 from oracles.sheet import Allowance, Content, Kind, OrNull, is_rows
 from oracles.sheets.attention import ATTENTION_NUMBER, attention_numbers

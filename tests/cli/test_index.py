@@ -7,8 +7,8 @@ from urllib.parse import unquote
 import pytest
 from PIL import Image
 
-from asmil.evaluation.results_index import RunSummary, index_results
-from asmil.evaluation.results_index import _performance as performance
+from asmil.experiments.results_index import RunSummary, index_results
+from asmil.experiments.results_index import _performance as performance
 
 
 @pytest.fixture

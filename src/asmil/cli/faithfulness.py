@@ -46,9 +46,10 @@ def faithfulness(
 
     from asmil.console import messages, print_json, results, say
     from asmil.errors import AsmilError
-    from asmil.evaluation.faithfulness import FaithfulnessSettings, faithfulness_run, write_faithfulness
-    from asmil.evaluation.faithfulness.report import faithfulness_dict, faithfulness_document
-    from asmil.reporting import print_document
+    from asmil.evaluation.localization.localize import LocalizeSettings, tile_auc_and_froc
+    from asmil.explain.faithfulness import FaithfulnessSettings, faithfulness_run
+    from asmil.explain.faithfulness_report import faithfulness_dict, faithfulness_document, write_faithfulness
+    from asmil.reporting import Estimate, print_document
 
     settings = FaithfulnessSettings(
         kinds=tuple(kind or ()),
@@ -56,16 +57,33 @@ def faithfulness(
         role=role,
         slides=slides,
         truth=truth,
-        annotations=annotations,
         features=features,
         resamples=resamples,
         seed=seed,
         device=device,
         method=method,
     )
+
+    def locate(kind: str, table: Path) -> tuple[Estimate, Estimate] | None:
+        asked = LocalizeSettings(
+            annotations=annotations,
+            truth=None if annotations else table,
+            features=features,
+            role=role,
+            scalings=("rank",),
+            heatmap=kind,
+            resamples=resamples,
+            seed=seed,
+            device=device,
+            method=method,
+        )
+        return tile_auc_and_froc(run, asked)
+
     with Progress(console=messages(quiet), transient=True) as progress:
         task = progress.add_task("slides", total=None)
-        found = faithfulness_run(run, settings, lambda done, total: progress.update(task, completed=done, total=total))
+        found = faithfulness_run(
+            run, settings, lambda done, total: progress.update(task, completed=done, total=total), locate
+        )
     page = write_faithfulness(found, out or run / "faithfulness")
     if as_json:
         print_json(faithfulness_dict(found))

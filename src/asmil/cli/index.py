@@ -21,7 +21,7 @@ def index(
 
     from asmil.cli.main import COMMANDS
     from asmil.console import print_json, results, say
-    from asmil.evaluation.results_index import index_results, write_index
+    from asmil.experiments.results_index import index_results, write_index
 
     found = index_results(folder)
     steps = []

@@ -16,11 +16,11 @@ import numpy.typing as npt
 import pandas as pd
 
 from asmil.cohort.units import UnitKind
-from asmil.evaluation.bootstrap import draw_patients, estimate, number_patients, under_draws
 from asmil.evaluation.evaluate import Request, RunEvaluation
 from asmil.evaluation.rows import folds_are_disjoint, replicates_of, rows_of, trainings_of
 from asmil.reporting import Estimate
 from asmil.reporting.estimate import means_by
+from asmil.tasks.bootstrap import draw_patients, estimate, number_patients, under_draws
 from asmil.tasks.checked_arrays import Floats
 from asmil.tasks.prediction_format import PredictionFormat
 from asmil.tasks.weighted import mean_defined

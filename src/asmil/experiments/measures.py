@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 Training = tuple[int, int]
 """Fold and seed."""
 Numbers = dict[Training, dict[str, float]]
-TRUTH_FILE = "tile_truth.parquet"
 THRESHOLD = 0.5
 SMALL_FOCUS = 4
 """Foci of at most so many tiles count as small."""
@@ -82,6 +81,8 @@ class FinishedRun:
     def tile_truth(self) -> pd.DataFrame:
         """slide, tile, tumor, focus of every tile."""
         import pandas as pd
+
+        from asmil.cohort.tile_truth import TRUTH_FILE
 
         path = self.manifest.parent / TRUTH_FILE
         if not path.is_file():
@@ -210,6 +211,7 @@ def slide_tile_numbers(heat: npt.NDArray[np.float64], truth: pd.DataFrame) -> di
 
 def measure_froc(run: FinishedRun) -> Numbers:
     """FROC, Dice and specificity as `asmil localize` reports them, for a run of one training."""
+    from asmil.cohort.tile_truth import TRUTH_FILE
     from asmil.evaluation.localization.localize import LocalizeSettings, localize_run
 
     if len(run.predictor.trained) != 1:

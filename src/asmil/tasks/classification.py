@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,11 +11,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from asmil.errors import AsmilError
+from asmil.errors import AsmilError, did_you_mean
 from asmil.tasks import metrics, weighted
 from asmil.tasks.base import Columns, TaskKind
 from asmil.tasks.checked_arrays import Floats
 from asmil.tasks.prediction_format import Mask, Metric, PredictionFormat, Table, Truth
+
+NORMAL_NAMES = frozenset(
+    {"normal", "negative", "neg", "benign", "healthy", "no tumor", "non tumor", "nontumor", "tumor free", "control"}
+    | {"0"}
+)
 
 
 class Classification:
@@ -235,3 +240,19 @@ def weighted_macro_f1(target: Truth, probabilities: Floats, weights: Floats) -> 
 def weighted_macro_auc(target: Truth, probabilities: Floats, weights: Floats) -> Floats:
     """R means of the one-vs-rest AUCs over the classes for which it is defined."""
     return weighted.mean_defined(weighted.weighted_auc(target, probabilities, weights))
+
+
+def normal_labels(labels: Iterable[str], given: Sequence[str] = ()) -> frozenset[str]:
+    """The labels of normal slides: those that the user names, else those with a usual name; may be empty.
+
+    A missing annotation does not make a slide normal.
+    """
+    known = set(labels)
+    unknown = [name for name in given if name not in known]
+    if unknown:
+        raise AsmilError(f"--normal {unknown[0]}: no slide has this label; {did_you_mean(unknown[0], known)}")
+    if given:
+        return frozenset(given)
+    return frozenset(
+        label for label in known if label.strip().lower().replace("_", " ").replace("-", " ") in NORMAL_NAMES
+    )

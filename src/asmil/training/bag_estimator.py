@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,7 +24,8 @@ from asmil.models.base import MILModel
 from asmil.models.inference import infer
 from asmil.tasks.base import Task, TaskKind
 from asmil.training.bag_input import bags_for_prediction, one_bag
-from asmil.training.config import RunConfig, resolve
+from asmil.training.config import RunConfig
+from asmil.training.initial_weights import read_initial_weights, resolve_with_init, try_initialization
 from asmil.training.labeled_bags import BagList, LabeledBags
 from asmil.training.loop import Trainer
 from asmil.training.setup import build_model, choose_device
@@ -80,6 +82,8 @@ class BagEstimator(BaseEstimator):  # type: ignore[misc]
         task = self._build_task(config, outcomes, places)
         self._device = choose_device(config.training.device)
         model = build_model(config, bags[0].width, task.n_outputs, seed)
+        if config.init.weights is not None:
+            try_initialization(model, read_initial_weights(Path(config.init.weights)))
         trainer = Trainer(model, task, config, seed=seed, device=self._device)
         prepared = [model.prepare(bag) for bag in bags]
         train = _part(prepared, outcomes, places, weights)
@@ -120,7 +124,7 @@ class BagEstimator(BaseEstimator):  # type: ignore[misc]
         changes: dict[str, Any] = {}
         for name, value in {**own, **chosen}.items():
             changes = merge(changes, nested(name, value))
-        return resolve(self.method, self.preset, changes)
+        return resolve_with_init(self.method, self.preset, changes)
 
     def _seed(self) -> int | None:
         """None where the settings give it."""

@@ -11,7 +11,7 @@ from asmil.cohort.manifest import Slide
 from asmil.cohort.source import FeatureInfo, FeatureSource
 from asmil.errors import AsmilError
 from asmil.evaluation.localization import PRESETS, RankedTiles
-from asmil.evaluation.localization.localize import known_scalings, normal_labels, read_skip_list, summarize
+from asmil.evaluation.localization.localize import known_scalings, read_skip_list, summarize
 from asmil.evaluation.localization.run_maps import SlideMap
 from asmil.evaluation.localization.slide_evaluator import (
     LocalizationProtocol,
@@ -22,6 +22,7 @@ from asmil.evaluation.localization.slide_evaluator import (
 )
 from asmil.evaluation.localization.tile_maps import Frame, frame_of
 from asmil.evaluation.localization.tile_ranking import resampled_ranking
+from asmil.tasks.classification import normal_labels
 
 SIDE, TILE_PX = 12, 256
 COORDS = np.stack(np.meshgrid(np.arange(SIDE), np.arange(SIDE)), axis=-1).reshape(-1, 2) * TILE_PX

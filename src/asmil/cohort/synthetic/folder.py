@@ -20,6 +20,7 @@ from asmil.cohort.synthetic.plan import SlidePlan, plan_slides
 from asmil.cohort.synthetic.settings import SyntheticConfig
 from asmil.cohort.synthetic.slides import TILE_PX, SlideLayout, draw_features, draw_layout
 from asmil.cohort.synthetic.world import build_world
+from asmil.cohort.tile_truth import TRUTH_FILE
 from asmil.errors import AsmilError
 from asmil.files import replacing, write_text
 from asmil.folder_settings import claim_folder
@@ -52,7 +53,7 @@ def write_synthetic(
     _claim(folder, _noted(config, task, times))
     plans = plan_slides(config)
     paths = [folder / "features" / f"{plan.slide}.h5" for plan in plans]
-    manifest, truth, patients = (folder / name for name in ("cohort.csv", "tile_truth.parquet", PATIENT_TRUTH))
+    manifest, truth, patients = (folder / name for name in ("cohort.csv", TRUTH_FILE, PATIENT_TRUTH))
     wanted = [manifest, truth, *paths, *([patients] if task == "survival" else [])]
     if all(path.is_file() for path in wanted):
         return manifest

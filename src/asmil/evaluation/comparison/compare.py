@@ -13,7 +13,6 @@ import numpy as np
 from asmil.cohort.splits import Splits
 from asmil.cohort.units import UnitKind
 from asmil.errors import AsmilError
-from asmil.evaluation.bootstrap import draw_patients, estimate
 from asmil.evaluation.classification import absent_classes, absent_sentence
 from asmil.evaluation.comparison.findings import (
     ClassAuc,
@@ -45,6 +44,7 @@ from asmil.evaluation.statistics import (
     summarize_seed_bootstrap,
 )
 from asmil.reporting import Estimate
+from asmil.tasks.bootstrap import draw_patients, estimate
 from asmil.tasks.checked_arrays import Floats
 from asmil.tasks.metrics import macro_auc, macro_f1, predicted_classes
 from asmil.training.layout import RunLayout

@@ -17,9 +17,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from asmil.errors import AsmilError, did_you_mean
-from asmil.evaluation.bootstrap import number_patients, under_draws
 from asmil.evaluation.evaluate import Request
 from asmil.evaluation.rows import rows_of, unique_names
+from asmil.tasks.bootstrap import number_patients, under_draws
 from asmil.tasks.checked_arrays import Floats
 from asmil.tasks.prediction_format import Metric, PredictionFormat, Truth
 from asmil.training.finished_run import Run, read_run

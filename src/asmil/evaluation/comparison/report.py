@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from asmil.evaluation.bootstrap import draw_patients, number_patients
 from asmil.evaluation.comparison.findings import Comparison, Difference, EnsembleTest
 from asmil.evaluation.curves import KINDS, run_curves
 from asmil.evaluation.evaluate import FEW_PATIENTS, PART_TITLES
@@ -31,6 +30,7 @@ from asmil.reporting import (
 from asmil.reporting.drawing import COLORS, EDGE, new_figure, plain_text, svg_text
 from asmil.reporting.files import write_document
 from asmil.reporting.formats import format_count, format_number, format_p, format_signed, format_signed_interval
+from asmil.tasks.bootstrap import draw_patients, number_patients
 from asmil.tasks.prediction_format import Metric
 
 MOST_IN_ANSWER = 2

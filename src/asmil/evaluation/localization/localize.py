@@ -12,10 +12,9 @@ import numpy as np
 from asmil.cohort.manifest import Cohort, read_manifest
 from asmil.cohort.splits import Roles
 from asmil.errors import AsmilError, did_you_mean
-from asmil.evaluation.bootstrap import draw_patients, estimate, number_patients
 from asmil.evaluation.localization.froc_curve import Froc, FrocOptions, froc_of_hits, froc_options, resampled_froc
 from asmil.evaluation.localization.points import Conversion
-from asmil.evaluation.localization.run_maps import RunMaps, normal_labels
+from asmil.evaluation.localization.run_maps import RunMaps
 from asmil.evaluation.localization.scaling import THRESHOLDS, Scaling
 from asmil.evaluation.localization.slide_evaluator import (
     LocalizationProtocol,
@@ -30,7 +29,9 @@ from asmil.evaluation.stability.analysis import attention_alarms
 from asmil.reporting import Estimate
 from asmil.reporting.estimate import NAN
 from asmil.slides.annotations import ClassNames, find_annotations
+from asmil.tasks.bootstrap import draw_patients, estimate, number_patients
 from asmil.tasks.checked_arrays import Floats
+from asmil.tasks.classification import normal_labels
 
 
 @dataclass(frozen=True)
@@ -169,6 +170,15 @@ def localize_run(
         alarms=tuple(attention_alarms(maps.path)),
         manifest=settings.cohort or Path(maps.description.cohort["manifest"]),
     )
+
+
+def tile_auc_and_froc(run: Path | str, settings: LocalizeSettings) -> tuple[Estimate, Estimate] | None:
+    """Tile AUC and FROC (min-max scaling) of a run's maps; None if no slide can be evaluated."""
+    try:
+        found = localize_run(run, settings, n_masks=0).summary
+    except AsmilError:
+        return None
+    return found.unscaled["tile_auc"], found.scaled["minmax"].numbers["froc"]
 
 
 def _read_cohort(maps: RunMaps, settings: LocalizeSettings) -> tuple[Cohort, list[str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,13 +17,9 @@ from asmil.cohort.splits import Roles, Splits
 from asmil.errors import AsmilError, did_you_mean
 from asmil.evaluation.localization.tile_maps import Frame, frame_of
 from asmil.explain.kinds import explain_bag, kinds_of
+from asmil.tasks.classification import normal_labels
 from asmil.tasks.prediction_format import prediction_format
 from asmil.training.prediction import RunPredictor, TrainedModel
-
-NORMAL_NAMES = frozenset(
-    {"normal", "negative", "neg", "benign", "healthy", "no tumor", "non tumor", "nontumor", "tumor free", "control"}
-    | {"0"}
-)
 
 
 @dataclass(frozen=True)
@@ -154,19 +150,3 @@ def _roles_by(splits: pd.DataFrame, column: str) -> dict[str, dict[str, set[int]
     for name, role, fold in zip(splits[column], splits["role"], splits["fold"], strict=True):
         found.setdefault(str(name), {}).setdefault(str(role), set()).add(int(fold))
     return found
-
-
-def normal_labels(labels: Iterable[str], given: Sequence[str] = ()) -> frozenset[str]:
-    """The labels of normal slides: those that the user names, else those with a usual name; may be empty.
-
-    A missing annotation does not make a slide normal.
-    """
-    known = set(labels)
-    unknown = [name for name in given if name not in known]
-    if unknown:
-        raise AsmilError(f"--normal {unknown[0]}: no slide has this label; {did_you_mean(unknown[0], known)}")
-    if given:
-        return frozenset(given)
-    return frozenset(
-        label for label in known if label.strip().lower().replace("_", " ").replace("-", " ") in NORMAL_NAMES
-    )

@@ -11,8 +11,8 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
+from asmil.cohort.tile_truth import read_tile_truth
 from asmil.errors import AsmilError
 from asmil.evaluation.localization.tile_maps import Frame, tile_mask
 from asmil.slides.annotations import (
@@ -27,7 +27,6 @@ from asmil.slides.annotations import (
 )
 
 Mask = npt.NDArray[np.bool_]
-TRUTH_COLUMNS = ("slide", "x", "y", "tumor")
 MOST_NAMED = 5
 
 
@@ -133,25 +132,6 @@ def _fitting_shape(area: TumorArea, frame: Frame) -> tuple[int, int]:
     _, _, right, bottom = area.shape.bounds
     width, height = frame.size_px
     return replace(frame, size_px=(max(width, math.ceil(right)), max(height, math.ceil(bottom)))).shape
-
-
-def read_tile_truth(path: Path) -> pd.DataFrame:
-    """The table of tiles: slide, x, y and whether a tile is tumor."""
-    try:
-        table = pd.read_csv(path, dtype={"slide": str}) if path.suffix.lower() == ".csv" else pd.read_parquet(path)
-    except FileNotFoundError:
-        raise AsmilError(f"{path}: there is no such table of tiles; correct the path") from None
-    except (OSError, ValueError) as error:
-        raise AsmilError(f"{path}: the table of tiles cannot be read ({error}); give CSV or Parquet") from None
-    missing = [name for name in TRUTH_COLUMNS if name not in table.columns]
-    if missing:
-        raise AsmilError(
-            f"{path}: the table of tiles lacks the columns {', '.join(missing)}; it needs {', '.join(TRUTH_COLUMNS)}"
-        )
-    table = table[list(TRUTH_COLUMNS)]
-    if table[["x", "y", "tumor"]].dtypes.map(lambda kind: kind.kind not in "buif").any() or table.isna().any(axis=None):
-        raise AsmilError(f"{path}: x, y and tumor (0 or 1) must be numbers, without gaps; correct the table")
-    return table
 
 
 def _named(names: list[str], between: str = ", ") -> str:

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from asmil.errors import AsmilError
-from asmil.evaluation.bootstrap import number_patients
+from asmil.tasks.bootstrap import number_patients
 from asmil.tasks.checked_arrays import Classes, Floats, numbers_of, same_length
 
 

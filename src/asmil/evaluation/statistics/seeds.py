@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from asmil.errors import AsmilError, did_you_mean
-from asmil.evaluation.bootstrap import percentile_interval
 from asmil.evaluation.statistics.checks import generator_of, units_of
 from asmil.reporting import Interval
 from asmil.tasks import weighted
+from asmil.tasks.bootstrap import percentile_interval
 from asmil.tasks.checked_arrays import Classes, Floats, classes_of, numbers_of, same_length
 
 SeedMetric = Literal["auc", "macro_auc", "macro_f1"]

@@ -18,12 +18,12 @@ import numpy.typing as npt
 import pandas as pd
 
 from asmil.errors import AsmilError
-from asmil.evaluation.bootstrap import draw_patients, estimate, number_patients, percentile_interval, under_draws
 from asmil.evaluation.evaluate import Request, Role, RunEvaluation
 from asmil.evaluation.rows import rows_of, trainings_of
 from asmil.reporting import Estimate, Interval, jsonable
 from asmil.reporting.estimate import UNDEFINED, means_by
 from asmil.reporting.estimate import mean_defined as mean_of_numbers
+from asmil.tasks.bootstrap import draw_patients, estimate, number_patients, percentile_interval, under_draws
 from asmil.tasks.checked_arrays import Floats
 from asmil.tasks.concordance import weighted_concordance
 from asmil.tasks.risk_groups import GROUP_NAMES, RiskGroups, compare_groups

@@ -15,26 +15,24 @@ import torch
 from asmil.cohort.bag import Bag
 from asmil.cohort.manifest import load_cohort
 from asmil.cohort.splits import Roles
+from asmil.cohort.tile_truth import TRUTH_FILE, read_tile_truth
 from asmil.cohort.units import Unit, units_of
 from asmil.engine.progress import made_progress
 from asmil.errors import AsmilError, did_you_mean
-from asmil.evaluation.bootstrap import draw_patients, estimate, number_patients
-from asmil.evaluation.localization.localize import LocalizeSettings, localize_run
-from asmil.evaluation.localization.run_maps import normal_labels
-from asmil.evaluation.localization.truth import read_tile_truth
 from asmil.explain.flipping import SHARES, Ask, Flipping, at_shares, flip
 from asmil.explain.kinds import KINDS, kinds_of, logits_after_removal
 from asmil.explain.run_explainer import RunExplainer
 from asmil.reporting import Estimate
 from asmil.tasks.base import TaskKind
+from asmil.tasks.bootstrap import draw_patients, estimate, number_patients
+from asmil.tasks.classification import normal_labels
+from asmil.tasks.prediction_format import prediction_format
 from asmil.training.prediction import TrainedModel
 
 Floats = npt.NDArray[np.float64]
 RANDOM, ORACLE = "random", "oracle"
 CONTROLS = (RANDOM, ORACLE)
 RANDOM_ORDERS = 3
-TRUTH_FILE = "tile_truth.parquet"
-"""Beside the manifest of a synthetic cohort: which tiles are tumor."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ class FaithfulnessSettings:
     kinds: of maps; none: all that the method has
     name: the class to explain; default: the predicted one of each slide
     slides: at most so many slides, the first of the role; None: all
-    truth, annotations: which tiles are tumor, for the oracle and for localization
+    truth: a table of the tumor tiles, for the oracle; default: the one beside the manifest, if there is one
     method: confirms the run's method where it is code of the user's
     """
 
@@ -53,7 +51,6 @@ class FaithfulnessSettings:
     role: Roles = "test"
     slides: int | None = None
     truth: Path | None = None
-    annotations: Path | None = None
     features: Path | None = None
     resamples: int = 2000
     seed: int = 0
@@ -119,15 +116,22 @@ class Faithfulness:
 
 
 Progress = Callable[[int, int], None]
+Locate = Callable[[str, Path], tuple[Estimate, Estimate] | None]
+"""Tile AUC and FROC of a kind of map, given the table of tumor tiles; None where they cannot be measured."""
 
 
 def faithfulness_run(
-    run: Path | str, settings: FaithfulnessSettings | None = None, progress: Progress | None = None
+    run: Path | str,
+    settings: FaithfulnessSettings | None = None,
+    progress: Progress | None = None,
+    locate: Locate | None = None,
 ) -> Faithfulness:
     """Flip the tiles of a run's slides in the order of each kind of map.
 
-    Every slide is explained, and asked again, by the models that were not trained on it. A slide that cannot be used is
-    listed in `problems`.
+    Every slide is explained, and predicted again, by the models that were not trained on it. A slide that cannot be
+    used is listed in `problems`.
+
+    locate: measures how well a kind of map finds the tumor, for runs that classify slides with known tumor tiles
     """
     settings = settings or FaithfulnessSettings()
     explainer = RunExplainer(run, settings.device, settings.method)
@@ -149,12 +153,17 @@ def faithfulness_run(
         raise AsmilError(f"{run}: no slide with the role {settings.role} could be evaluated{listed}")
     summaries = _summaries(flipped, kinds, settings)
     notes = _notes(explainer, settings)
-    if truth is not None and explainer.predictor.description.config.task.kind == "classification":
-        summaries = {name: _located(run, name, one, settings, explainer) for name, one in summaries.items()}
+    task = explainer.predictor.description.config.task.kind
+    if locate is not None and truth is not None and prediction_format(task).part_name == "class":
+        table = _truth_table(explainer, settings)
+        found = {kind: None if kind in CONTROLS else locate(kind, table) for kind in summaries}
+        summaries |= {
+            kind: replace(summaries[kind], tile_auc=one[0], froc=one[1]) for kind, one in found.items() if one
+        }
     return Faithfulness(
         path=explainer.path,
         method=explainer.method,
-        task=explainer.predictor.description.config.task.kind,
+        task=task,
         settings=settings,
         first_kind=kinds[0],
         kinds=summaries,
@@ -245,11 +254,16 @@ def _ask(explainer: RunExplainer, trained: Sequence[TrainedModel], bag: Bag, nam
 
 
 def _tumor_tiles(explainer: RunExplainer, settings: FaithfulnessSettings) -> dict[str, pd.DataFrame] | None:
-    """The rows of the table of tiles by slide, of the table given or the one beside the manifest."""
-    path = settings.truth or Path(explainer.predictor.description.cohort["manifest"]).parent / TRUTH_FILE
+    """The rows of the table of tiles by slide."""
+    path = _truth_table(explainer, settings)
     if settings.truth is None and not path.is_file():
         return None
     return {str(slide): rows for slide, rows in read_tile_truth(path).groupby("slide")}
+
+
+def _truth_table(explainer: RunExplainer, settings: FaithfulnessSettings) -> Path:
+    """The table given, or the one beside the manifest."""
+    return settings.truth or Path(explainer.predictor.description.cohort["manifest"]).parent / TRUTH_FILE
 
 
 def _tumor_of(unit: Unit, bag: Bag, truth: Mapping[str, pd.DataFrame]) -> npt.NDArray[np.bool_] | None:
@@ -317,33 +331,6 @@ def _mean_curves(flipped: Sequence[FlippedSlide], name: str) -> tuple[Floats, Fl
     most = [at_shares(one.removed, one.most_first_shown, SHARES) for group in several for one in group]
     least = [at_shares(one.removed, one.least_first_shown, SHARES) for group in several for one in group]
     return np.mean(most, axis=0), np.mean(least, axis=0)
-
-
-def _located(
-    run: Path | str, kind: str, summary: KindSummary, settings: FaithfulnessSettings, explainer: RunExplainer
-) -> KindSummary:
-    """The same numbers with tile AUC and FROC of this kind of map."""
-    if kind in CONTROLS:
-        return summary
-    manifest = Path(explainer.predictor.description.cohort["manifest"])
-    truth = None if settings.annotations else settings.truth or manifest.parent / TRUTH_FILE
-    asked = LocalizeSettings(
-        annotations=settings.annotations,
-        truth=truth,
-        features=settings.features,
-        role=settings.role,
-        scalings=("rank",),
-        heatmap=kind,
-        resamples=settings.resamples,
-        seed=settings.seed,
-        device=settings.device,
-        method=settings.method,
-    )
-    try:
-        found = localize_run(run, asked, n_masks=0).summary
-    except AsmilError:
-        return summary
-    return replace(summary, tile_auc=found.unscaled["tile_auc"], froc=found.scaled["minmax"].numbers["froc"])
 
 
 def _notes(explainer: RunExplainer, settings: FaithfulnessSettings) -> list[str]:

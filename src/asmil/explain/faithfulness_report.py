@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from asmil.evaluation.faithfulness.analysis import CONTROLS, ORACLE, RANDOM, Faithfulness, KindSummary
+from asmil.explain.faithfulness import CONTROLS, ORACLE, RANDOM, Faithfulness, KindSummary
 from asmil.explain.flipping import SHARES
 from asmil.explain.kinds import titled
 from asmil.reporting import (

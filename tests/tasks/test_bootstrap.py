@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asmil.evaluation.bootstrap import (
+from asmil.tasks import weighted
+from asmil.tasks.bootstrap import (
     draw_patients,
     number_patients,
     percentile_interval,
 )
-from asmil.tasks import weighted
 from shared_data import read_oracle
 
 

@@ -9,8 +9,10 @@ import pandas as pd
 import pytest
 
 import asmil
-from asmil.evaluation.faithfulness import FaithfulnessSettings, analysis, faithfulness_run, write_faithfulness
 from asmil.evaluation.localization.localize import LocalizeSettings, localize_run
+from asmil.explain import faithfulness
+from asmil.explain.faithfulness import FaithfulnessSettings, faithfulness_run
+from asmil.explain.faithfulness_report import write_faithfulness
 from asmil.explain.flipping import SHARES
 from asmil.training.config import resolve
 from asmil.training.run import train_run
@@ -47,7 +49,7 @@ def test_a_run_with_known_tiles(trained, tmp_path, asmil_here):
 
 
 def test_results_do_not_depend_on_the_run_of_the_command(trained, tmp_path, monkeypatch):
-    monkeypatch.setattr(analysis, "TRUTH_FILE", "none.parquet")
+    monkeypatch.setattr(faithfulness, "TRUTH_FILE", "none.parquet")
     first, second = faithfulness_run(trained, FEW), faithfulness_run(trained, FEW)
     assert set(first.kinds) == {"attention", "leave_one_out", "random"}
     assert first.kinds["leave_one_out"].area == second.kinds["leave_one_out"].area

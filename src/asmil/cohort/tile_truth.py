@@ -1,0 +1,31 @@
+"""Tables that say which tiles of a slide are tumor, as synthetic cohorts have them beside their manifest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from asmil.errors import AsmilError
+
+TRUTH_FILE = "tile_truth.parquet"
+TRUTH_COLUMNS = ("slide", "x", "y", "tumor")
+
+
+def read_tile_truth(path: Path) -> pd.DataFrame:
+    """The table of tiles: slide, x, y and whether a tile is tumor."""
+    try:
+        table = pd.read_csv(path, dtype={"slide": str}) if path.suffix.lower() == ".csv" else pd.read_parquet(path)
+    except FileNotFoundError:
+        raise AsmilError(f"{path}: there is no such table of tiles; correct the path") from None
+    except (OSError, ValueError) as error:
+        raise AsmilError(f"{path}: the table of tiles cannot be read ({error}); give CSV or Parquet") from None
+    missing = [name for name in TRUTH_COLUMNS if name not in table.columns]
+    if missing:
+        raise AsmilError(
+            f"{path}: the table of tiles lacks the columns {', '.join(missing)}; it needs {', '.join(TRUTH_COLUMNS)}"
+        )
+    table = table[list(TRUTH_COLUMNS)]
+    if table[["x", "y", "tumor"]].dtypes.map(lambda kind: kind.kind not in "buif").any() or table.isna().any(axis=None):
+        raise AsmilError(f"{path}: x, y and tumor (0 or 1) must be numbers, without gaps; correct the table")
+    return table
