@@ -91,8 +91,9 @@ class RunExplainer:
 
     def read(self, slide: Slide) -> tuple[Bag, FeatureInfo]:
         """The bag of a slide; features made otherwise than those of the training are refused."""
-        self.predictor.description.refuse_other_features(inspect_features(slide.source))
-        return read_bag_and_info(slide.source, slide.slide, slide.mpp)
+        info = inspect_features(slide.source)
+        self.predictor.description.refuse_other_features(info)
+        return read_bag_and_info(slide.source, slide.slide, slide.mpp or info.mpp)
 
     def read_unit(self, unit: Unit) -> Bag:
         """The bag of a slide, or of a patient whose slides are joined."""

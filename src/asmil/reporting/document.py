@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from asmil.reporting.estimate import Estimate
-from asmil.reporting.formats import format_interval, format_number
+from asmil.reporting.formats import format_count, format_interval, format_number
 
 MOST_WARNINGS = 3
 """How many alarms and warnings are at the top of a report; the others fold away."""
@@ -133,6 +133,23 @@ class Section:
 
     title: str
     blocks: Sequence[Block]
+
+
+def sections_of(blocks: Sequence[Block]) -> list[Section]:
+    """One section per heading; the first block must be one."""
+    sections: list[tuple[str, list[Block]]] = []
+    for block in blocks:
+        if isinstance(block, Heading):
+            sections.append((block.text, []))
+        else:
+            sections[-1][1].append(block)
+    return [Section(title, found) for title, found in sections]
+
+
+def problem_sections(problems: Sequence[str], title: str = "") -> list[Section]:
+    """A section with one note per slide or run that was left out; none if there are no problems."""
+    named = title or f"Not evaluated: {format_count(len(problems), 'slide')}"
+    return [Section(named, [Note(line) for line in problems])] if problems else []
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,13 @@ from asmil.reporting import (
     Document,
     Estimate,
     Figure,
-    Note,
     Row,
     Section,
     SideBySide,
     Table,
     estimate_cell,
     jsonable,
+    problem_sections,
 )
 from asmil.reporting.drawing import COLORS, EDGE, new_figure, plain_text, svg_text
 from asmil.reporting.files import write_document
@@ -62,8 +62,7 @@ def comparison_document(found: Comparison) -> Document:
     classes = _classes_table(found)
     if classes.rows:
         sections.append(Section("Classes", [classes]))
-    if found.problems:
-        sections.append(Section("Runs that were left out", [Note(problem) for problem in found.problems]))
+    sections += problem_sections(found.problems, "Runs that were left out")
     against = "" if found.reference is None else f" Reference: {found.reference}."
     return Document(
         kind="Comparison",

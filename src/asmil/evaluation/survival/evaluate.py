@@ -102,11 +102,6 @@ def _inner(ordered: Floats) -> float:
     return float(ordered[min(wanted, (len(ordered) + 1) // 2) - 1])
 
 
-def spread_evenly(window: Interval | None) -> Floats:
-    """Evenly spaced times over the window."""
-    return np.empty(0) if window is None else np.linspace(window.low, window.high, GRID_SIZE)
-
-
 def chosen_times(times: Sequence[float] | None, event_times: Floats) -> Floats:
     """The times asked for, or the quartiles of the event times."""
     if times is None:
@@ -224,8 +219,8 @@ def evaluate_survival(
     if not (event > 0).any():
         raise AsmilError(f"{opened.path}: no patient of the {role} part has the event, so no metric is defined")
     window = judged_window(parts, time[event > 0])
-    grid = EvaluationGrid(time, event, spread_evenly(window), chosen_times(times, time[event > 0]))
-
+    over_window = np.empty(0) if window is None else np.linspace(window.low, window.high, GRID_SIZE)
+    grid = EvaluationGrid(time, event, over_window, chosen_times(times, time[event > 0]))
     found = measure_trainings(parts, grid, np.ones((1, len(time))))
     if np.isnan([values["c_index"] for values in found.values()]).all():
         raise AsmilError(
