@@ -111,7 +111,7 @@ class RunExplainer:
 
         kind: default: the method's own map; name: the class to explain; default: the predicted one
         trained: some of the models; default: those that were not trained on the slide
-        outputs: what the models said of the bag, if they were asked before
+        outputs: the models' outputs for the bag, if known
         """
         models = list(self.trained_for(bag.id) if trained is None else trained)
         if not models:

@@ -23,7 +23,7 @@ class Cell:
 
     notes: small lines below the text; Markdown and the terminal keep those of row headers, LaTeX none
     interval, spread: the interval and the standard deviation of a number, as text; spread_over: of what
-    strong: whether it stands out, as the best value of a column does
+    strong: whether it is emphasized, as the best value of a column is
     bar: low, high and value on a scale from 0 to 1, drawn as a bar
     shade: a share from 0 to 1, drawn as the background
     """
@@ -98,7 +98,7 @@ class Folded:
 
 @dataclass(frozen=True)
 class Note:
-    """A sentence that stands out."""
+    """A highlighted sentence."""
 
     text: str
 

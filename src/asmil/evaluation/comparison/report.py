@@ -77,7 +77,7 @@ def comparison_document(found: Comparison) -> Document:
 
 
 def sizes_of(found: Comparison) -> str:
-    """What the runs were compared on, in words."""
+    """How many slides and patients the runs were compared on, as text."""
     patients = format_count(found.n_patients, "patient")
     by_patient = found.unit == "patient" or found.task.by_patient
     slides = "" if by_patient else f"{format_count(found.n_slides, 'slide')} of "
@@ -139,7 +139,7 @@ def runs_table(found: Comparison) -> Table:
 
 
 def _in_words(found: Comparison) -> str:
-    """What each run got wrong, in one paragraph."""
+    """The errors of each run, in one paragraph."""
     assert found.task.in_words is not None
     said = []
     for run in found.runs:

@@ -1,8 +1,8 @@
 """Is a procedure better on new patients? A bootstrap of two levels: seeds and patients.
 
-A procedure is trained S times and judged on one test set. Its number is the mean over seeds, and it could have
-been another one in two ways: by other seeds and by other patients. A resample draws both: seeds for each model
-on its own, patients once for both (each with all its slides), since both were judged on the same ones.
+A procedure is trained S times and evaluated on one test set. Its value is the mean over seeds, which depends on
+both the seeds and the patients. A resample draws both: seeds for each model separately, patients once for both
+(each with all its slides), since both were evaluated on the same ones.
 """
 
 from __future__ import annotations
