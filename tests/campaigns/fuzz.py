@@ -192,7 +192,7 @@ def make_templates(kinds: Iterable[Kind], folder: Path) -> None:
 
         return make
 
-    ((_, problem),) = run_forked([0], make_work, 1, timeout_s=300)
+    ((_, problem),) = run_forked([0], make_work, 1, timeout_s=1800)  # also on a busy machine
     if problem is not None:
         raise RuntimeError(f"the valid files could not be made: {problem}")
 

@@ -21,7 +21,7 @@ from asmil.evaluation.comparison import Comparison, compare_runs
 from asmil.evaluation.evaluate import Role, RunEvaluation
 from asmil.models.base import MILModel
 from asmil.tasks.base import TaskKind
-from asmil.training.config import resolve
+from asmil.training.initial_weights import resolve_with_init
 from asmil.training.interruption import Interrupted
 from asmil.training.prediction import SlidePrediction
 from asmil.training.run import train_run
@@ -54,7 +54,7 @@ def train(
     cohort: Cohort | Path | str,
     out: Path | str,
     *,
-    method: str | type[MILModel] = "asmil",
+    method: str | type[MILModel] | None = None,
     preset: str = "paper",
     task: TaskKind | None = None,
     features: Path | str | None = None,
@@ -63,17 +63,20 @@ def train(
     seeds: int = 1,
     seed: int = 0,
     settings: Mapping[str, Any] | None = None,
+    init: Path | str | None = None,
     progress: bool = True,
 ) -> TrainedRun:
     """Train a method on a cohort: every fold and seed, into one run folder.
 
     cohort: what `load_cohort` returned, or the path of a manifest
     out: the run folder; an interrupted run in it is resumed, a finished one is only loaded
-    method, preset: see `asmil.methods` and docs/methods.md; the method may be a class of yours, or `file.py:Class`
+    method, preset: see `asmil.methods` and docs/methods.md; the method may be a class of yours, or `file.py:Class`;
+        default: asmil, or the method of the weights
     task: classification (default), survival, regression or multilabel; a loaded cohort knows its task
     features, columns: where the features are and which columns to read, if `cohort` is a path; see `load_cohort`
     folds: of cross-validation; 1 is a single split
     seeds: how often each fold is trained, with the seeds `seed`, `seed + 1`, ...
+    init: pretrained weights to start from: a checkpoint, run or bundle of asmil, or official weights
     settings: further settings by their dotted names, e.g. {"training.epochs": 30, "anchor.normalizer": "nsf"}
     progress: whether progress bars are shown, on the standard error stream
     """
@@ -82,9 +85,11 @@ def train(
             raise AsmilError(f"{cohort.path}: this cohort is loaded already; give `{name}` to load_cohort instead")
     kind = task or (cohort.task if isinstance(cohort, Cohort) else None) or "classification"
     asked: dict[str, Any] = {"folds": folds, "seeds": seeds, "training": {"seed": seed}, "task": {"kind": kind}}
+    if init is not None:
+        asked["init"] = {"weights": str(init)}
     for name, value in (settings or {}).items():
         asked = merge(asked, nested(name, value))
-    config = resolve(method, preset, asked)
+    config = resolve_with_init(method, preset, asked, out)
     try:
         with training_progress(Console(quiet=not progress, stderr=True)) as observer:
             folder = train_run(cohort, out, config, features, observer, columns=columns)

@@ -76,6 +76,13 @@ def train(
     device: Annotated[
         str | None, typer.Option(metavar="DEVICE", show_default="auto", help="auto, cpu, cuda, cuda:1, ...")
     ] = None,
+    init: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="WEIGHTS",
+            help="Start from pretrained weights: a checkpoint, run or bundle of asmil, or official weights (FEATHER).",
+        ),
+    ] = None,
     anchor: Annotated[
         str | None,
         typer.Option(
@@ -144,6 +151,7 @@ def train(
     settings["task"] = {"kind": task}
     settings["data"] = {"leave_out": "site" if leave_one_site_out else None}
     settings["anchor"] = {"normalizer": anchor}
+    settings["init"] = {"weights": None if init is None else str(init)}
     settings["nested"] = {"folds": inner_folds, "grid": _grid(grid) if grid else None}
     request = _request(config, cohort, features, out, method, preset, settings, assignments or [])
     if engine is None and (workers or address or gpus):
@@ -190,7 +198,7 @@ def _request(
 ) -> _Request:
     from asmil.config import merge, parse_assignments
     from asmil.models.own_method import confirm
-    from asmil.training.config import resolve
+    from asmil.training.initial_weights import resolve_with_init
     from asmil.training.settings_file import SettingsFile, read_settings_file
 
     written = SettingsFile(None, None, None, None, None, {}) if file is None else read_settings_file(file)
@@ -202,8 +210,11 @@ def _request(
     if method is None and written.method is not None:
         confirm(written.method, None, str(file))
     asked = merge(_given(settings), parse_assignments(assignments))
-    config = resolve(
-        method or written.method or "asmil", preset or written.preset or "paper", merge(written.changes, asked)
+    changes = dict(written.changes)
+    if "weights" in asked.get("init", {}):
+        changes.pop("init", None)  # the hash in the file is that of other weights
+    config = resolve_with_init(
+        method or written.method, preset or written.preset or "paper", merge(changes, asked), out
     )
     return _Request(cohort, features or written.features, out, config, written.columns)
 
@@ -224,7 +235,7 @@ def _print_plan(request: _Request, item_timeout: float | None, columns: ColumnMa
 
     from asmil.api.progress import describe_run
     from asmil.console import print_json, results, say
-    from asmil.training.run import plan_run
+    from asmil.training.run import initialization_lines, plan_run
 
     plan = plan_run(
         request.cohort, request.out, request.config, request.features, item_timeout_s=item_timeout, columns=columns
@@ -244,6 +255,8 @@ def _print_plan(request: _Request, item_timeout: float | None, columns: ColumnMa
     say(console, describe_run(plan.description, plan.splits))
     for fold, counts in enumerate(plan.slides_per_fold(), start=1):
         say(console, f"  fold {fold}: {', '.join(f'{count} {role}' for role, count in counts.items())} slides")
+    for line in initialization_lines(plan):
+        say(console, line)
     settings = request.config.model_dump(mode="json")
     say(console, f"settings:\n{yaml.safe_dump(settings, sort_keys=False, allow_unicode=True).rstrip()}")
     say(

@@ -17,7 +17,8 @@ from asmil.config import merge, nested
 from asmil.errors import AsmilError
 from asmil.experiments.settings import CohortConfig, SearchConfig, Span, SweepConfig
 from asmil.tasks.base import TaskKind
-from asmil.training.config import RunConfig, resolve
+from asmil.training.config import RunConfig
+from asmil.training.initial_weights import resolve_with_init
 
 Point = dict[str, Any]
 """Values of the varied settings, by dotted name."""
@@ -41,7 +42,7 @@ class Trial:
         tree = dict(given)
         for name, value in {**self.settings, **self.point}.items():
             tree = merge(tree, nested(name, value))
-        return resolve(self.method, self.preset, tree)
+        return resolve_with_init(self.method, self.preset, tree)
 
     @property
     def slug(self) -> str:

@@ -94,11 +94,23 @@ class ABMIL(AttentionPoolModel):
 
 
 def _official(
-    embedding: Sequence[str], value: str, gate: str | None, weight: str, head: str, *, drops: bool = False
+    embedding: Sequence[str],
+    value: str,
+    gate: str | None,
+    weight: str,
+    head: str,
+    *,
+    drops: bool = False,
+    headless: bool = False,
 ) -> OfficialForm:
-    """A published layout, given the names of its layers; `drops`: MIL-Dropout follows each embedding layer."""
+    """A published layout, given the names of its layers.
+
+    drops: MIL-Dropout follows each embedding layer; headless: it is published without the head
+    """
     embedding_layers = {f"embedding.layers.{place}": name for place, name in enumerate(embedding)}
-    layers = embedding_layers | {"attention.value": value, "attention.weight": weight, "head": head}
+    layers = embedding_layers | {"attention.value": value, "attention.weight": weight}
+    if not headless:
+        layers["head"] = head
     if gate is not None:
         layers["attention.gate"] = gate
 
@@ -117,9 +129,13 @@ def _official(
         }
         if drops and config.get("dropout_flag", 1):
             options |= {"mil_dropout": config.get("topk", 3), "mil_dropout_neighbors": config.get("kernel", 4)}
-        return in_features, state["head.weight"].shape[0], options, state
+        n_outputs = 1 if headless else state["head.weight"].shape[0]
+        return in_features, n_outputs, options, state
 
-    return OfficialForm("abmil", frozenset(f"{name}.weight" for name in layers.values()), convert)
+    required = frozenset(f"{name}.weight" for name in layers.values())
+    return OfficialForm(
+        "abmil", required, convert, (lambda tensors, _: f"{head}.weight" not in tensors) if headless else None
+    )
 
 
 _GATED = ("attention_V.0", "attention_U.0")
@@ -127,7 +143,17 @@ _PLAIN = ("attention.0", None, "attention.2", "classifier.0")
 _DROPPING = [f"feature_extractor.{place}" for place in (0, 3, 6)]
 _NOT_DROPPING = [f"feature_extractor.{place}" for place in (0, 2, 4)]
 
+_LAB = ("global_attn.attention_a.0", "global_attn.attention_b.0", "global_attn.attention_c", "classifier")
+_LAB_PLAIN = ("global_attn.module.0", None, "global_attn.module.3", "classifier")
+
 for _form in (
+    # MIL-Lab; its pretrained models (FEATHER) come without a head
+    *(
+        _official(embedding, *layers, headless=headless)
+        for embedding in (["patch_embed.0"], ["patch_embed.0", "patch_embed.3"])
+        for layers in (_LAB, _LAB_PLAIN)
+        for headless in (False, True)
+    ),
     _official(["feature_extractor_part2.0"], *_PLAIN),
     _official(["feature_extractor_part2.0"], *_GATED, "attention_w", "classifier.0"),
     _official(

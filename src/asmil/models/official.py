@@ -51,14 +51,35 @@ def register_official(form: OfficialForm) -> None:
     _FORMS.append(form)
 
 
-def load(tensors: Mapping[str, Any], config: Mapping[str, Any] | None = None) -> MILModel:
-    """Our model with the weights of an official state dict.
+@dataclass(frozen=True)
+class Recognized:
+    """Official tensors in our terms.
 
-    config adds only what shapes do not determine (heads, activations), in the terms of the official code. Of several
-    layouts that fit, the one with the most names is used, and among those one with its own condition. Checkpoints
-    come as they were saved: the weights may lie under `state_dict` or `model`, in several state dicts side by side
-    (DTFD), and all names may begin with the same word (`module.`, `model.`).
+    tensors: by the names of our model; some may be missing, e.g. the head of weights that are published without one
+    form: the layout that was recognized
+    source: the tensors by their official names
     """
+
+    form: OfficialForm
+    in_features: int
+    n_outputs: int
+    options: dict[str, Any]
+    tensors: dict[str, Tensor]
+    source: _Official
+
+    @property
+    def method(self) -> str:
+        """The method that they are of."""
+        return self.form.method
+
+    @property
+    def looks(self) -> str:
+        """How an error about them begins."""
+        return f"the state dict looks like {self.method} but"
+
+
+def recognize(tensors: Mapping[str, Any], config: Mapping[str, Any] | None = None) -> Recognized:
+    """Which method official tensors are of, its sizes, and the tensors by our names; arguments as of `load`."""
     methods()
     config = config or {}
     states = [_Official(_flattened(tensors))]
@@ -82,10 +103,23 @@ def load(tensors: Mapping[str, Any], config: Mapping[str, Any] | None = None) ->
         raise AsmilError(f"{looks} lacks {', '.join(missing)}") from None
     except (RuntimeError, ValueError, IndexError) as error:
         raise AsmilError(f"{looks} its tensors do not fit each other: {str(error).splitlines()[0]}") from None
+    return Recognized(form, in_features, n_outputs, options, ours, state)
+
+
+def load(tensors: Mapping[str, Any], config: Mapping[str, Any] | None = None) -> MILModel:
+    """Our model with the weights of an official state dict.
+
+    config adds only what shapes do not determine (heads, activations), in the terms of the official code. Of several
+    layouts that fit, the one with the most names is used, and among those one with its own condition. Checkpoints
+    come as they were saved: the weights may lie under `state_dict` or `model`, in several state dicts side by side
+    (DTFD), and all names may begin with the same word (`module.`, `model.`).
+    """
+    found = recognize(tensors, config)
+    form, state, ours, looks = found.form, found.source, found.tensors, found.looks
     if form.build is None:
-        model = build(form.method, in_features, n_outputs, **options)
+        model = build(form.method, found.in_features, found.n_outputs, **found.options)
     else:
-        model = form.build(in_features, n_outputs, options)
+        model = form.build(found.in_features, found.n_outputs, found.options)
     own = model.state_dict()
     missing = [state.official_name(name) for name in own if name not in ours]
     misfit = [name for name in ours if name not in own or own[name].shape != ours[name].shape]

@@ -353,6 +353,15 @@ class DataConfig(Settings):
     )
 
 
+class InitConfig(Settings):
+    """Pretrained weights that every training starts from."""
+
+    weights: str | None = Field(
+        None, description="a checkpoint, run or bundle of asmil, or official weights (`--init`); null: random weights"
+    )
+    sha256: str | None = Field(None, description="of the file of weights; noted by the run, and compared if given")
+
+
 class RunConfig(Settings):
     """Everything that decides what a run computes, besides the cohort."""
 
@@ -369,6 +378,7 @@ class RunConfig(Settings):
     stabilizers: StabilizersConfig = StabilizersConfig()
     data: DataConfig = DataConfig()
     record: RecordConfig = RecordConfig()
+    init: InitConfig = InitConfig()
 
     @property
     def all_seeds(self) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,8 @@ from asmil.errors import AsmilError
 from asmil.models.base import MILModel
 from asmil.models.inference import infer
 from asmil.tasks.classification import Classification, balanced_weights
-from asmil.training.config import RunConfig, resolve
+from asmil.training.config import RunConfig
+from asmil.training.initial_weights import read_initial_weights, resolve_with_init, try_initialization
 from asmil.training.labeled_bags import BagList, LabeledBags
 from asmil.training.loop import Trainer
 from asmil.training.setup import build_model, choose_device
@@ -83,6 +85,8 @@ class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.n_features_in_ = ready[0].width
         device = choose_device(config.training.device)
         model = build_model(config, ready[0].width, self._task.n_outputs, seed)
+        if config.init.weights is not None:
+            try_initialization(model, read_initial_weights(Path(config.init.weights)))
         trainer = Trainer(model, self._task, config, seed=seed, device=device)
         prepared = [model.prepare(bag) for bag in ready]
         train, val = self._split(prepared, targets.astype(np.int64), seed)
@@ -130,7 +134,7 @@ class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         changes: dict[str, Any] = {}
         for name, value in {**(self.settings or {}), **chosen}.items():
             changes = merge(changes, nested(name, value))
-        return resolve(self.method, self.preset, changes)
+        return resolve_with_init(self.method, self.preset, changes)
 
     def _seed(self) -> int | None:
         """None where the settings give it."""

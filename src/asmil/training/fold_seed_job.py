@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pandas as pd
 import torch
+from torch import Tensor
 
 from asmil.cohort.bag import Bag
 from asmil.cohort.loader import BagLoader
@@ -21,6 +22,7 @@ from asmil.tasks.base import Columns, Task
 from asmil.tasks.prediction_format import prediction_format
 from asmil.tasks.survival import Survival
 from asmil.training.config import RunConfig
+from asmil.training.initial_weights import initialize
 from asmil.training.labeled_bags import LabeledBags
 from asmil.training.layout import PREDICTIONS_FILE, TASK_FILE, is_finished
 from asmil.training.loop import EpochObserver, Trainer
@@ -30,13 +32,17 @@ from asmil.training.task_setup import build_task
 
 @dataclass(frozen=True)
 class TrainingData:
-    """What the trainings of a run have in common: the units of the cohort, their outcomes and their bags."""
+    """What the trainings of a run have in common: the units of the cohort, their outcomes and their bags.
+
+    initial: pretrained weights that every training starts from
+    """
 
     units: Sequence[Unit]
     outcomes: Outcomes
     loader: BagLoader
     in_features: int
     device: torch.device
+    initial: Mapping[str, Tensor] | None = None
 
     def places(self, splits: Splits, fold: int, role: Roles) -> list[int]:
         """The indices of the units with a role in a fold; a patient's slides all have the same role."""
@@ -69,6 +75,8 @@ class TrainingData:
     ) -> Trainer:
         """A training on the units `train`, about to start or to resume."""
         model, task = self.model_and_task(config, train, seed)
+        if self.initial is not None:
+            initialize(model, self.initial)
         return Trainer(model, task, config, seed=seed, fold=fold, device=self.device, folder=folder, on_epoch=on_epoch)
 
 

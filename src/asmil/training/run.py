@@ -22,6 +22,14 @@ from asmil.errors import AsmilError
 from asmil.models.registry import find_method
 from asmil.tasks.base import TaskKind
 from asmil.training.config import RunConfig
+from asmil.training.initial_weights import (
+    INIT_FILE,
+    Initialization,
+    InitialWeights,
+    read_initial_weights,
+    store_initial,
+    try_initialization,
+)
 from asmil.training.layout import PREDICTIONS_FILE, is_finished
 from asmil.training.nested import candidates, inner_parts
 from asmil.training.observer import RunObserver
@@ -37,6 +45,7 @@ class RunPlan:
 
     finished: trainings that are already in the run folder
     vectors: whether the features are one vector per slide
+    initial: pretrained weights for a new run, and what the models take of them
     """
 
     cohort: Cohort
@@ -46,6 +55,7 @@ class RunPlan:
     splits: Splits
     finished: int
     vectors: bool
+    initial: tuple[InitialWeights, Initialization] | None = None
 
     def slides_per_fold(self) -> list[dict[str, int]]:
         """The number of slides of each role, fold by fold."""
@@ -80,12 +90,20 @@ def plan_run(
     folder.refuse_other_run(description)
     splits = Splits.load(folder.splits) if folder.splits.exists() else _make_splits(cohort, config)
     refuse_leakage(cohort, splits)
-    trial_model(config, units, outcomes, splits, description.in_features)
+    model = trial_model(config, units, outcomes, splits, description.in_features)
+    initial = None
+    if config.init.weights is not None and not (folder.path / INIT_FILE).exists():
+        weights = read_initial_weights(Path(config.init.weights))
+        if config.init.sha256 != weights.sha256:
+            raise AsmilError(
+                f"{weights.path}: the file has changed since the settings were read; run the command again"
+            )
+        initial = (weights, try_initialization(model, weights))
     if config.nested.folds:
         for fold in range(splits.n_folds):
             inner_parts(cohort, config, splits, fold)
     finished = sum(is_finished(training) for _, _, training in folder.trainings())
-    return RunPlan(cohort, units, description, device, splits, finished, vectors)
+    return RunPlan(cohort, units, description, device, splits, finished, vectors, initial)
 
 
 def train_run(
@@ -123,7 +141,11 @@ def _train(
     folder.begin(plan.description)
     if not folder.splits.exists():
         splits.save(folder.splits)
+    if plan.initial is not None:
+        store_initial(folder.path, *plan.initial)
     observer.began(plan.description, splits)
+    for line in initialization_lines(plan):
+        observer.note(line)
     if plan.vectors:
         observer.note("one vector per slide: every bag is one tile without coordinates, and there are no heat maps")
     for note in [*(f"{cohort.path}: {note}" for note in cohort.notes), *_notes(config, cohort, plan.units)]:
@@ -140,6 +162,14 @@ def _train(
     trained = [folder.training(fold, seed) for fold in range(splits.n_folds) for seed in config.all_seeds]
     tables = [read_predictions(path / PREDICTIONS_FILE) for path in trained]
     write_predictions(folder.predictions, pd.concat(tables, ignore_index=True))
+
+
+def initialization_lines(plan: RunPlan) -> list[str]:
+    """What the models of a new run take of pretrained weights, one line each."""
+    if plan.initial is None:
+        return []
+    weights, done = plan.initial
+    return done.lines(weights.path)
 
 
 def _refuse_other_task(cohort: Cohort, kind: TaskKind) -> None:

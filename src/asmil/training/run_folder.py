@@ -27,10 +27,10 @@ from asmil.training.layout import CHOICE_FILE, LOCK_FILE, RunLayout
 from asmil.training.notes import read_choice
 from asmil.version import __version__
 
-_FREE_TO_CHANGE = {"training.device", "training.checkpoint_seconds", "cohort.manifest", "asmil"}
+_FREE_TO_CHANGE = {"training.device", "training.checkpoint_seconds", "cohort.manifest", "init.weights", "asmil"}
 """Settings that may differ when a run resumes: they do not change what it computes."""
 
-_ADDED = ("attention", "stabilizers", "record", "nested")
+_ADDED = ("attention", "stabilizers", "record", "nested", "init")
 """Sections that runs of earlier versions do not have; their defaults train what those versions trained."""
 
 _SIZES = ("tile_um", "tile_px", "magnification")

@@ -30,6 +30,7 @@ from asmil.training.checkpoint import drop_training_state
 from asmil.training.config import RunConfig, with_settings
 from asmil.training.executors import JobRunner
 from asmil.training.fold_seed_job import FoldSeedJob, TrainingData
+from asmil.training.initial_weights import load_initial
 from asmil.training.nested import InnerSearch, candidates, own_data
 from asmil.training.notes import read_epochs_done
 from asmil.training.observer import RunObserver
@@ -70,7 +71,7 @@ class Trainings:
         model = trial_model(config, units, outcomes, self.splits, part.in_features)
         packing = partial(observer.preparing, "packing features")
         loader = BagLoader(units, config.data.cache, part.folder / "cache", model.prepare, packing=packing)
-        self.data = TrainingData(units, outcomes, loader, part.in_features, device)
+        self.data = TrainingData(units, outcomes, loader, part.in_features, device, load_initial(part.folder))
         self.runner = JobRunner(observer.note)
 
     def train(self, part: FoldSeeds) -> None:

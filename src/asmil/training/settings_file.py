@@ -58,6 +58,9 @@ def read_settings_file(path: Path) -> SettingsFile:
             raise AsmilError(f"{path}: '{key}' = {values[key]!r}: give a text")
     cohort, features, out = (path.parent / values[key] if key in values else None for key in _PLACES)
     changes = {key: value for key, value in values.items() if key not in (*_PLACES, *_CHOICES)}
+    init = changes.get("init")
+    if isinstance(init, Mapping) and isinstance(init.get("weights"), str):
+        changes["init"] = {**init, "weights": str(path.parent / init["weights"])}
     return SettingsFile(
         cohort, features, out, values.get("method"), values.get("preset"), changes, values.get("columns")
     )

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from asmil.arithmetic import exact_arithmetic
 from asmil.cohort.bag import Bag
+from asmil.errors import AsmilError
 from asmil.models.inference import infer
 from asmil.tasks.classification import Classification, balanced_weights
 from asmil.training.config import RunConfig
@@ -64,6 +65,8 @@ def obstacle(
 
 def build_trainers(config: RunConfig, bags: SharedBags, replicas: Sequence[Replica]) -> list[Trainer]:
     """One training a replica, with its first weights, its optimizer and its own generator."""
+    if config.init.weights is not None:
+        raise AsmilError(f"init.weights = {config.init.weights}: these small trainings start at random; leave it out")
     # All bags are predicted after every epoch, so the epoch is chosen by the caller.
     settings = config.training.model_copy(update={"select": "last", "early_stopping": None, "precision": "fp32"})
     config = config.model_copy(update={"training": settings})

@@ -1,0 +1,256 @@
+"""Pretrained weights that a training starts from, `--init`: a checkpoint, run or bundle of asmil, or official weights.
+
+The tensors that are taken over are copied into the run folder as `init.safetensors` before the first training, so that
+folds, seeds and resumed trainings start from the same numbers, wherever the original file has gone.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from asmil.config import merge
+from asmil.documents import one_line
+from asmil.errors import AsmilError
+from asmil.models.base import MILModel
+from asmil.models.official import recognize
+from asmil.models.own_method import method_name
+from asmil.training.bundle import is_bundle, read_bundle, sha256
+from asmil.training.checkpoint import load_checkpoint, refuse_not_finite, save_checkpoint
+from asmil.training.config import RunConfig, resolve
+from asmil.training.layout import RunLayout
+from asmil.training.run_folder import RunFolder
+from asmil.training.setup import build_stages
+
+INIT_FILE = "init.safetensors"
+"""In the run folder: the tensors that all its trainings start from."""
+HUB_FILES = ("model.safetensors", "pytorch_model.bin")
+"""What a folder downloaded from the Hugging Face Hub calls its weights."""
+
+
+@dataclass(frozen=True)
+class InitialWeights:
+    """Pretrained weights by the names of our model.
+
+    path: the file they are from
+    method: which trained them; None if that is not known
+    in_features: the width of the features that they were trained on
+    model: the settings of the model, as far as they are known
+    """
+
+    path: Path
+    sha256: str
+    method: str | None
+    in_features: int | None
+    tensors: Mapping[str, Tensor]
+    model: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Initialization:
+    """What a model took over from weights.
+
+    loaded: its tensors that now have these weights
+    skipped: tensors of the weights that it did not take, with the reason
+    missing: its tensors that the weights do not have; they keep the weights of the seed
+    """
+
+    loaded: tuple[str, ...]
+    skipped: Mapping[str, str]
+    missing: tuple[str, ...]
+
+    def lines(self, source: object) -> list[str]:
+        """What was loaded, what was not and why, one line each."""
+        total = len(self.loaded) + len(self.missing) + sum("here" in why for why in self.skipped.values())
+        told = [f"started from {source}: loaded {len(self.loaded)} of {total} tensors ({', '.join(self.loaded)})"]
+        told += [f"not loaded: {name} ({why})" for name, why in self.skipped.items()]
+        if self.missing:
+            told.append(f"not in the weights, so they start at random: {', '.join(self.missing)}")
+        return told
+
+
+def resolve_with_init(
+    method: str | type[MILModel] | None, preset: str, changes: Mapping[str, Any], out: Path | str | None = None
+) -> RunConfig:
+    """`resolve`, with the architecture that `init.weights` has; `changes` override it.
+
+    method: None takes that of the weights, or asmil
+    out: the run folder; an existing run in it knows the weights, so that it resumes without their file
+    """
+    section = changes.get("init")
+    given = section.get("weights") if isinstance(section, Mapping) else None
+    if given is None:
+        return resolve(method or "asmil", preset, changes)
+    path = Path(str(given)).absolute()
+    if out is not None and not path.exists() and (noted := _noted(out)) is not None:
+        known, model, digest = noted
+    else:
+        weights = read_initial_weights(path)
+        known, model, digest = weights.method, weights.model, weights.sha256
+    asked = section.get("sha256") if isinstance(section, Mapping) else None
+    if asked not in (None, digest):
+        raise AsmilError(
+            f"{path}: its SHA-256 is {digest}, but init.sha256 is {asked}; give the weights that were meant"
+        )
+    chosen = method_name(method or known or "asmil")
+    if known is not None and known != chosen:
+        raise AsmilError(f"{path}: these are weights of {known}, not of {chosen}; train with --method {known}")
+    layers = merge({"model": model}, {**changes, "init": {"weights": str(path), "sha256": digest}})
+    return resolve(chosen, preset, layers)
+
+
+def _noted(out: Path | str) -> tuple[str | None, Mapping[str, Any], str] | None:
+    """Method, model settings and hash of the weights that the run in a folder began with."""
+    folder = RunFolder(out)
+    if not (folder.config.exists() and (folder.path / INIT_FILE).exists()):
+        return None
+    values = folder.read_values()
+    init, model = values.get("init"), values.get("model")
+    if not (isinstance(init, Mapping) and isinstance(model, Mapping)):
+        return None
+    return str(values.get("method")), model, str(init.get("sha256"))
+
+
+def read_initial_weights(path: Path) -> InitialWeights:
+    """Weights from a checkpoint, run or bundle of asmil, or from a file in the layout of an official implementation."""
+    if not path.exists():
+        raise AsmilError(f"{path}: the weights do not exist; check the path of --init")
+    if path.is_dir():
+        path = _file_in(path)
+    tensors = _own(path)
+    if tensors is not None:
+        return _of_asmil(path, *tensors)
+    found = _recognized(path, _foreign(path))
+    refuse_not_finite(found.tensors, path)
+    return found
+
+
+def _file_in(folder: Path) -> Path:
+    if is_bundle(folder):
+        read_bundle(folder)
+    layout = RunLayout(folder)
+    if not layout.config.is_file():
+        for name in HUB_FILES:
+            if (folder / name).is_file():
+                return folder / name
+        raise AsmilError(f"{folder}: no run, no bundle and no {HUB_FILES[0]} is in this folder; give a file of weights")
+    found = [training / "checkpoints" / "best.safetensors" for _, _, training in layout.trainings()]
+    found = [file for file in found if file.is_file()]
+    if len(found) != 1:
+        hint = f"give one of them, e.g. {found[0]}" if found else "finish it with `asmil train`"
+        raise AsmilError(f"{folder}: the run has {len(found)} trained models, and --init starts from one; {hint}")
+    return found[0]
+
+
+def _own(path: Path) -> tuple[dict[str, Tensor], str | None] | None:
+    """Tensors and method of a checkpoint of asmil; None for other files."""
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            if "state" not in (file.metadata() or {}):
+                return None
+    except (SafetensorError, OSError, ValueError):
+        return None
+    tensors, state = load_checkpoint(path)
+    if path.name == "last.safetensors":
+        raise AsmilError(
+            f"{path}: this is the state of a training, not a trained model; give best.safetensors beside it"
+        )
+    refuse_not_finite(tensors, path)
+    return tensors, state.get("method")
+
+
+def _of_asmil(path: Path, tensors: dict[str, Tensor], method: str | None) -> InitialWeights:
+    """The weights of a checkpoint, with what the run that it lies in says of the model."""
+    width, model = None, {}
+    folder = RunFolder(path.parents[3]) if len(path.parents) > 3 else None
+    if folder is not None and path.parents[0].name == "checkpoints" and folder.config.is_file():
+        description = folder.read(method)
+        fold = path.parents[2].name.removeprefix("fold-")
+        config = folder.config_of(description, int(fold)) if fold.isdecimal() else description.config
+        width, model = description.in_features, config.model.model_dump(mode="json")
+    return InitialWeights(path, sha256(path), method, width, tensors, model)
+
+
+def _foreign(path: Path) -> Mapping[str, Any]:
+    try:
+        with path.open("rb") as file:
+            safe = file.read(9)[8:] == b"{"
+        if safe:
+            with safe_open(str(path), framework="pt") as opened:
+                return {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        raise AsmilError(
+            f"{path}: the file holds more than tensors, which could run code when opened, and is refused; "
+            "save its state dict alone (torch.save(model.state_dict(), ...)) or as safetensors"
+        ) from None
+    except (SafetensorError, RuntimeError, EOFError, ValueError, OSError, LookupError, TypeError) as error:
+        raise AsmilError(f"{path}: the weights cannot be read ({one_line(error)}); get the file again") from None
+    if not isinstance(content, Mapping):
+        raise AsmilError(f"{path}: the file holds a {type(content).__name__}, not a state dict; save the state dict")
+    return content
+
+
+def _recognized(path: Path, tensors: Mapping[str, Any]) -> InitialWeights:
+    try:
+        found = recognize(tensors)
+    except AsmilError as error:
+        raise AsmilError(f"{path}: {error}; --init needs weights of a method that `asmil methods` lists") from None
+    return InitialWeights(path, sha256(path), found.method, found.in_features, found.tensors, found.options)
+
+
+def initialize(model: MILModel, tensors: Mapping[str, Tensor]) -> Initialization:
+    """Give a model every tensor that it has in the same size."""
+    own = model.state_dict()
+    skipped = {}
+    for name, tensor in tensors.items():
+        if name not in own:
+            skipped[name] = "this model has no such tensor"
+        elif own[name].shape != tensor.shape:
+            skipped[name] = f"{_shape(tensor)} there, {_shape(own[name])} here"
+    loaded = tuple(name for name in own if name in tensors and name not in skipped)
+    model.load_state_dict({name: tensors[name] for name in loaded}, strict=False)
+    return Initialization(loaded, skipped, tuple(name for name in own if name not in tensors))
+
+
+def try_initialization(model: MILModel, weights: InitialWeights) -> Initialization:
+    """`initialize`; weights that the model cannot start from are refused."""
+    path = weights.path
+    if weights.in_features not in (None, model.in_features):
+        raise AsmilError(
+            f"{path}: these weights are for features {weights.in_features} wide, but those of the cohort are "
+            f"{model.in_features} wide; extract the cohort with the encoder of the weights"
+        )
+    if len(build_stages(model, 0)) > 1:
+        raise AsmilError(f"{path}: {type(model).__name__} is trained in several stages, which --init cannot start")
+    done = initialize(model, weights.tensors)
+    if not done.loaded:
+        name, why = next(iter(done.skipped.items()))
+        raise AsmilError(
+            f"{path}: none of its {len(weights.tensors)} tensors fits this {type(model).__name__} (first: {name}, "
+            f"{why}); give weights of this method, or the settings of the model that they belong to"
+        )
+    return done
+
+
+def store_initial(folder: Path, weights: InitialWeights, done: Initialization) -> None:
+    """Write the tensors that were loaded into the run folder."""
+    state = {"method": weights.method, "weights": str(weights.path), "sha256": weights.sha256}
+    save_checkpoint(folder / INIT_FILE, {name: weights.tensors[name] for name in done.loaded}, state)
+
+
+def load_initial(folder: Path) -> dict[str, Tensor] | None:
+    """The tensors that the trainings of a run start from; None if they start at random."""
+    path = folder / INIT_FILE
+    return load_checkpoint(path)[0] if path.exists() else None
+
+
+def _shape(tensor: Tensor) -> str:
+    return " x ".join(map(str, tensor.shape)) or "one number"
