@@ -97,7 +97,7 @@ class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     @exact_arithmetic()
     def predict_proba(self, bags: Sequence[Any]) -> npt.NDArray[np.float64]:
-        """Class probabilities, one row a bag, columns in the order of `classes_`."""
+        """Class probabilities, one row per bag, columns in the order of `classes_`."""
         check_is_fitted(self, "model_")
         logits = [infer(self.model_, self.model_.prepare(bag), self._device).logits for bag in _as_bags(bags)]
         if not logits:
@@ -119,7 +119,7 @@ class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self.heatmap(bag, "attention")
 
     def heatmap(self, bag: Any, kind: str | None = None) -> npt.NDArray[np.float32]:
-        """One value a tile, as the method's authors draw it; `model_.heatmap_kinds` names the kinds."""
+        """One value per tile, as the method's authors draw it; `model_.heatmap_kinds` names the kinds."""
         check_is_fitted(self, "model_")
         (ready,) = _as_bags([bag])
         output = infer(self.model_, self.model_.prepare(ready), self._device)

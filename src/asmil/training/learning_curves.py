@@ -18,7 +18,7 @@ def learning_figure(trainings: Sequence[Training]) -> str | None:
     """Losses and validation metrics over epochs: thin lines are trainings, thick ones their mean.
 
     A ring (one training: a dashed line) marks the epoch that was kept. Where a method trains in stages, lines break
-    and a dotted line stands between them: they are of different models. None when nothing was recorded.
+    and a dotted line separates them: they are of different models. None when nothing was recorded.
     """
     panels = [panel for panel in _panels(trainings) if panel[1]]
     if not panels:
