@@ -16,12 +16,12 @@ from asmil.reporting import (
     Document,
     Estimate,
     Figure,
-    Note,
     Section,
     SideBySide,
     Table,
     estimate_cell,
     jsonable,
+    problem_sections,
 )
 from asmil.reporting.drawing import COLORS, new_figure, plain_text, svg_text
 from asmil.reporting.files import write_document
@@ -66,9 +66,7 @@ def faithfulness_document(found: Faithfulness) -> Document:
     if found.missing:
         rows = [(titled(kind), why) for kind, why in found.missing.items()]
         sections.append(Section("Kinds that the method does not have", [Table(["kind", "reason"], rows)]))
-    if found.problems:
-        title = f"Not evaluated: {format_count(len(found.problems), 'slide')}"
-        sections.append(Section(title, [Note(line) for line in found.problems]))
+    sections += problem_sections(found.problems)
     return Document(
         kind="Faithfulness",
         title=found.name,

@@ -15,6 +15,8 @@ from asmil.reporting.document import (
     SideBySide,
     Table,
     estimate_cell,
+    problem_sections,
+    sections_of,
     settings_table,
 )
 from asmil.reporting.estimate import Estimate, Interval, jsonable
@@ -52,6 +54,8 @@ __all__ = [
     "markdown_document",
     "markdown_table",
     "print_document",
+    "problem_sections",
+    "sections_of",
     "settings_table",
     "terminal_table",
 ]

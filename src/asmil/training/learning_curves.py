@@ -19,7 +19,7 @@ def learning_figures(trainings: Sequence[Training]) -> dict[str, str]:
     """Figures by title: losses and validation metrics over epochs: thin lines are trainings, thick ones their mean.
 
     A ring (one training: a dashed line) marks the epoch that was kept. Where a method trains in stages, lines break
-    and a dotted line stands between them: they are of different models. Empty when nothing was recorded.
+    and a dotted line separates them: they are of different models. Empty when nothing was recorded.
     """
     return {title: _figure(trainings, title, columns) for title, columns in _panels(trainings) if columns}
 

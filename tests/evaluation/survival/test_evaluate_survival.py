@@ -8,9 +8,10 @@ import pandas as pd
 import pytest
 
 from asmil.errors import AsmilError
-from asmil.evaluation.survival import evaluate_survival, integrated_brier_score
+from asmil.evaluation.survival import evaluate_survival
 from asmil.tasks.concordance import concordance
 from asmil.tasks.survival_curves import survival_between_bins
+from asmil.tasks.survival_metrics import integrated_brier_score
 from fake_survival_run import ENDS, exponential_patients, write_survival_run
 
 
