@@ -9,6 +9,9 @@ from asmil.errors import AsmilError, AsmilWarning
 from asmil.training import trackers
 from asmil.training.epoch_log import EpochLog
 from asmil.training.trackers import metrics_of, require_trackers
+from patience import PATIENCE_S
+
+pytestmark = pytest.mark.filterwarnings("error::asmil.errors.AsmilWarning")
 
 RECORDS = [
     {"epoch": n, "lr": 0.1, "train": {"loss": 1 / n}, "val": {"loss": 2 / n, "macro_auc": None}, "seconds": 0.1}
@@ -23,6 +26,7 @@ def own_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setattr(trackers, "CLOSING_SECONDS", PATIENCE_S)
 
 
 def log(folder, name, records, epochs_done=0):

@@ -64,9 +64,7 @@ class WeightsAndBiases:
         del epochs_done
         import wandb
 
-        mode = os.environ.get("WANDB_MODE")
-        if mode is None and wandb.api.api_key is None:
-            mode = "offline"  # without a key, wandb would ask for one and wait
+        unknown = "WANDB_MODE" not in os.environ and wandb.api.api_key is None
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
             name=_name(folder),
@@ -75,7 +73,7 @@ class WeightsAndBiases:
             reinit="create_new",
             dir=str(folder),
             config=dict(settings),
-            mode=mode,
+            mode="offline" if unknown else None,  # without a key, wandb would ask for one and wait
             settings=wandb.Settings(console="off", silent=True),
         )
 
