@@ -25,7 +25,7 @@ from asmil.reporting.text import (
     markdown_document,
     markdown_table,
     print_document,
-    terminal_table,
+    print_table,
 )
 
 __all__ = [
@@ -52,6 +52,6 @@ __all__ = [
     "markdown_document",
     "markdown_table",
     "print_document",
+    "print_table",
     "settings_table",
-    "terminal_table",
 ]
