@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from asmil.attention import further_measures as attention
 from asmil.attention import measures
-from asmil.evaluation.statistics import attention
 from oracles.sheet import Content
 
 TOP_MASS = re.compile(r"top(\d+)_mass")

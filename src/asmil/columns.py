@@ -62,7 +62,7 @@ class Columns:
 
 
 def parse_mapping(text: str | None) -> dict[str, str]:
-    """The mapping that `--columns patient=case_id,label=subtype` stands for.
+    """The mapping that `--columns patient=case_id,label=subtype` describes.
 
     >>> parse_mapping("patient=Case ID, label=subtype")
     {'patient': 'Case ID', 'label': 'subtype'}
@@ -246,7 +246,7 @@ def _disagreement(column: str, key: str, cells: Mapping[str, list[str]], other: 
     patients = cells["patient"]
     slides = cells.get("slide", [])
     if key == column and patients == slides:
-        return None  # said to be independent
+        return None  # the user declared slides independent
     split = _divided(other, patients)
     return split if split is not None or key == column else _divided(patients, other)
 

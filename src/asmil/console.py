@@ -85,7 +85,7 @@ def _wrapped_line(line: str, width: int) -> str:
 
 
 def print_json(values: Any) -> None:
-    """Values as JSON on the output stream; where that cannot show every letter, JSON's escapes stand for the others."""
+    """Values as JSON on the output stream; where that cannot show every letter, JSON's escapes replace the others."""
     encoding = getattr(sys.stdout, "encoding", None) or "ascii"
     unicode = codecs.lookup(encoding).name.startswith("utf")
     print(json.dumps(values, indent=1, ensure_ascii=not unicode))
@@ -111,7 +111,7 @@ def encodable(text: str, encoding: str) -> str:
 
 
 def _plain_form(error: UnicodeError) -> tuple[str, int]:
-    """What stands for letters that cannot be encoded: `+/-` for a plus-minus sign, an escape for most others."""
+    """Replacements for letters that cannot be encoded: `+/-` for a plus-minus sign, an escape for most others."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     letters = error.object[error.start : error.end]

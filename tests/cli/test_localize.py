@@ -11,7 +11,7 @@ import tifffile
 from asmil.cohort.features import inspect_features
 from asmil.cohort.source import FeatureSource
 from asmil.evaluation.localization.localize import LocalizeSettings, localize_run
-from asmil.evaluation.localization.report import localization_dict, localization_document, slide_rows
+from asmil.evaluation.localization.report import localization_dict, localization_document, slide_row
 from asmil.slides.annotations import rasterize, read_annotations, tumor_area
 from asmil.training.config import resolve
 from asmil.training.run import train_run
@@ -146,7 +146,7 @@ def test_asap_files_and_masks_give_the_numbers_of_geojson(slides, tmp_path):
     for place in places.values():
         found = localize_run(slides / "run", LocalizeSettings(annotations=place, resamples=5, device="cpu"))
         assert not found.problems
-        tables.append(pd.DataFrame(slide_rows(found)))
+        tables.append(pd.DataFrame(map(slide_row, found.slides)))
     pd.testing.assert_frame_equal(tables[0], tables[1])
     assert tables[2]["tumor_mm2"].to_numpy() == pytest.approx(tables[0]["tumor_mm2"].to_numpy(), rel=0.02)
 

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+import tifffile
 import torch
 
 import asmil
@@ -17,6 +24,8 @@ from asmil.explain.run_explainer import RunExplainer
 from asmil.explain.score_files import read_scores
 from asmil.slides.pyramid_tiff import write_pyramid
 from asmil.slides.qc import read_picture
+from patience import PATIENCE_S
+from ray_cluster import ray_cluster
 
 SMALL = {"training.epochs": 1, "model.attention": 8, "model.inner": 8}
 TILE, WIDTH = 64, 8
@@ -122,6 +131,74 @@ def test_scores_of_other_models(lab, tmp_path, asmil_here):
     assert done.returncode == 1
     assert "29" in done.stderr
     assert "30" in done.stderr
+
+
+def test_masks_are_drawn_as_outlines(lab, tmp_path, asmil_here):
+    mask = np.zeros((5 * TILE, 6 * TILE), dtype=np.uint8)
+    mask[TILE : 3 * TILE, TILE : 4 * TILE] = 2
+    mask[0, 0] = 1
+    (tmp_path / "masks").mkdir()
+    tifffile.imwrite(tmp_path / "masks" / "s6_mask.tif", mask)
+    command = ("heatmap", lab / "run", "s6", "--annotations", tmp_path / "masks", *FEW)
+    done = asmil_here(*command, "--mask-value", 2, "--out", tmp_path / "two")
+    assert done.returncode == 0, done.stderr
+    drawn = asmil_here(*command, "--mask-value", 3, "--out", tmp_path / "three")
+    assert drawn.returncode == 0, drawn.stderr
+    outlined, plain = (read_picture(tmp_path / name / "s6.png").astype(int) for name in ("two", "three"))
+    # the annotated panel is the last of three, its title above it differs
+    changed = np.abs(outlined - plain).max(axis=2) > 0
+    columns = np.flatnonzero(changed[120:-100].any(axis=0))
+    assert columns.min() > outlined.shape[1] * 2 / 3
+    assert np.ptp(columns) == pytest.approx(900 / 2, abs=20), "half of the panel is marked"
+    unknown = asmil_here(*command, "--out", tmp_path / "unknown")
+    assert unknown.returncode == 1
+    assert "s6_mask.tif" in unknown.stderr
+    other = asmil_here("heatmap", lab / "run", "s6", "--out", tmp_path / "two", *FEW)
+    assert other.returncode == 1
+    assert "annotations" in other.stderr
+
+
+def test_processes_draw_what_is_missing(lab, tmp_path, asmil_here):
+    out = tmp_path / "maps"
+    assert asmil_here("heatmap", lab / "run", "s6", "--out", out, *FEW).returncode == 0
+    drawn = (out / "s6.png").stat().st_mtime_ns
+    done = asmil_here("heatmap", lab / "run", "s4", "s6", "--out", out, "--quiet", "--device", "cpu", "--workers", 1)
+    assert done.returncode == 0, done.stderr
+    assert (out / "s6.png").stat().st_mtime_ns == drawn
+    assert asmil_here("heatmap", lab / "run", "s4", "--out", tmp_path / "here", *FEW).returncode == 0
+    np.testing.assert_array_equal(read_picture(out / "s4.png"), read_picture(tmp_path / "here" / "s4.png"))
+
+
+@pytest.mark.heavy
+def test_a_killed_command_is_resumed_in_processes(lab, tmp_path, asmil_here):
+    out = tmp_path / "maps"
+    command = ("heatmap", lab / "run", "--role", "all", "--out", out, "--quiet", "--device", "cpu", "--workers", 2)
+    begun = subprocess.Popen([sys.executable, "-m", "asmil", *map(str, command)], start_new_session=True)
+    try:
+        deadline = time.monotonic() + PATIENCE_S
+        while len(list(out.glob("s?.png"))) < 2 and begun.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(begun.pid, signal.SIGKILL)
+        begun.wait()
+    done = asmil_here(*command)
+    assert done.returncode == 0, done.stderr
+    table = pd.read_csv(out / "heatmaps.csv")
+    assert table["slide"].tolist() == [f"s{number}" for number in range(8)]
+    assert all((out / name).is_file() for files in table["files"] for name in files.split(";"))
+    assert not [path.name for path in out.rglob("*.tmp*")]
+
+
+@pytest.mark.heavy
+def test_a_cohort_on_a_ray_cluster(lab, tmp_path, asmil_here):
+    pytest.importorskip("ray", reason="the extra 'ray' is not installed")
+    with ray_cluster(Path(__file__).parent, num_cpus=2) as cluster:
+        command = ("heatmap", lab / "run", "--role", "all", "--engine", "ray", "--address", cluster.address)
+        done = asmil_here(*command, "--out", tmp_path / "maps", "--quiet", "--device", "cpu")
+        assert done.returncode == 0, done.stderr
+    assert pd.read_csv(tmp_path / "maps" / "heatmaps.csv")["slide"].tolist() == [f"s{number}" for number in range(8)]
+    assert len(list((tmp_path / "maps").glob("s?.png"))) == 8
 
 
 @pytest.mark.parametrize(

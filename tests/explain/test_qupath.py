@@ -11,7 +11,7 @@ from shapely.ops import unary_union
 from array_slide import ArraySlide
 from asmil import AsmilError
 from asmil.explain.color_scale import color_scale
-from asmil.explain.heatmaps import annotated_regions
+from asmil.explain.outlines import SlideOutlines
 from asmil.explain.qupath import high_regions, write_regions, write_tiles
 from asmil.explain.tile_map import framed
 from asmil.slides.annotations import read_annotations
@@ -67,7 +67,7 @@ def test_regions_come_back_through_our_reader(frame, tmp_path):
     assert not found.notes
     regions = high_regions(frame, values, 0.93)
     assert [len(tiles) for _, tiles in regions] == [4, 2]
-    back = unary_union(annotated_regions({"s": path}, "s", (300, 400)))
+    back = unary_union(SlideOutlines({"s": path}, path).of_slide("s", frame.size_px, (300, 400)))
     assert back.equals(unary_union([shape for shape, _ in regions]))
     assert back.bounds == (300, 500, 1300, 1300)
 

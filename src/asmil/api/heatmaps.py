@@ -11,6 +11,7 @@ from asmil.engine.jobs import Engine
 from asmil.errors import AsmilError
 from asmil.explain.asked_slides import AskedSlide, SlidePlaces, asked_slides
 from asmil.explain.heatmaps import HeatmapPlan, HeatmapResult, Progress, draw_heatmaps
+from asmil.explain.outlines import SlideOutlines
 from asmil.explain.settings import HeatmapSettings
 from asmil.slides.annotations import find_annotations
 from asmil.training.layout import RunLayout
@@ -23,7 +24,7 @@ class HeatmapRequest:
     runs: run folders; slides: names, files or folders of slides; none: those of the run that have the role
     images, features: where slide images and features are; default: as the manifest of the first run says
     scores: a file or folder of values to draw instead of a run's
-    annotations: a file or folder of outlines
+    annotations: a file or folder of outlines or masks; mask_value: that of tumor in masks with several values
     method: confirms the run's method where it is code of the user's
     """
 
@@ -39,6 +40,7 @@ class HeatmapRequest:
     mpp: float | None = None
     device: str = "auto"
     method: str | None = None
+    mask_value: int | None = None
 
     def find_slides(self) -> list[AskedSlide]:
         """The slides that are meant."""
@@ -70,7 +72,8 @@ def draw(request: HeatmapRequest, engine: Callable[[int], Engine], progress: Pro
     slides = request.find_slides()
     outlines = None
     if request.annotations is not None:
-        outlines = dict(find_annotations(request.annotations, [one.name for one in slides]).by_slide)
+        files = find_annotations(request.annotations, [one.name for one in slides]).by_slide
+        outlines = SlideOutlines(files, request.annotations.absolute(), request.mask_value)
     plan = HeatmapPlan(
         request.out.absolute(),
         request.settings,

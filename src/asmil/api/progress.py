@@ -127,7 +127,7 @@ class _State:
     pace: Pace
 
     def name(self, training: tuple[int, int]) -> str:
-        """A training in words: fold 2 of 5, seed 1 of 3."""
+        """The name of a training: fold 2 of 5, seed 1 of 3."""
         fold, seed = training
         return f"fold {fold + 1} of {self.folds}, seed {seed - self.first_seed + 1} of {self.seeds}"
 

@@ -169,6 +169,7 @@ class TrainedRun:
         images: Path | str | None = None,
         features: Path | str | None = None,
         annotations: Path | str | None = None,
+        mask_value: int | None = None,
         role: Literal["test", "val", "train", "all"] = "test",
         mpp: float | None = None,
         **settings: Any,
@@ -176,7 +177,8 @@ class TrainedRun:
         """Draw heat maps of slides into a folder, as `asmil heatmap` does, in this process; see docs/heatmaps.md.
 
         slides: names in the cohort, slide images, feature files or folders of them; none: those of the role
-        images, features, annotations: where slide images, features and outlines are
+        images, features, annotations: where slide images, features and outlines or masks are
+        mask_value: that of tumor, for masks with several values
         settings: `kinds`, `name` (the class), `by`, `scale`, `limits`, `color_map`, `opacity`, `tiles`, `tiff`,
             `tiff_mpp`, `qupath`, `cut`, `side_px`, `tile_px`
         """
@@ -199,6 +201,7 @@ class TrainedRun:
             mpp=mpp,
             device=self.device,
             method=self._own_method,
+            mask_value=mask_value,
         )
         return draw(request, lambda n_slides: InlineEngine(1, self.device))
 

@@ -1,6 +1,6 @@
 """How attentions differ and how concentrated they are: plain functions in float64, natural logarithm (nats).
 
-An attention is ... x N, every row at least 0 with the sum 1; a result has one number a row.
+An attention is ... x N, every row at least 0 with the sum 1; a result has one number per row.
 """
 
 from __future__ import annotations

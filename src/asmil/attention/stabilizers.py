@@ -29,8 +29,8 @@ from asmil.errors import AsmilError
 class TemporalEnsemble(Stabilizer):
     """Holds the attention of a slide to the average of its attentions at earlier visits.
 
-    The first visit has nothing to be held to and costs nothing. The averages take 4 A N bytes a slide, and are part
-    of every checkpoint.
+    The first visit has no earlier attention to compare with and costs nothing. The averages take 4 A N
+    bytes per slide, and are part of every checkpoint.
     """
 
     def __init__(self, normalizer: Normalizer, weight: float = 1.0, rate: float = 0.9) -> None:

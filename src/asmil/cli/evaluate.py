@@ -43,7 +43,8 @@ def evaluate(
 
     evaluations = [evaluate_run(run, role, resamples, seed, unit, threshold) for run in runs]
     document = evaluation_document(evaluations)
-    page = write_report(evaluations, out) if out is not None or len(evaluations) == 1 else None
+    writes = out is not None or len(evaluations) == 1
+    page = write_report(evaluations, out, document) if writes else None
     if as_json:
         found = [evaluation.to_dict() for evaluation in evaluations]
         print_json(found[0] if len(found) == 1 else found)

@@ -51,8 +51,10 @@ def heatmap(
     ] = None,
     opacity: Annotated[float, typer.Option(min=0.01, max=1, help="Of all tiles alike.")] = 0.65,
     annotations: Annotated[
-        Path | None, typer.Option(help="Outlines to draw: a folder or file of ASAP or Aperio XML or GeoJSON.")
+        Path | None,
+        typer.Option(help="Outlines to draw: a folder or file of ASAP or Aperio XML, GeoJSON or mask TIFFs."),
     ] = None,
+    mask_value: Annotated[int | None, typer.Option(help="Value of tumor in mask TIFFs. Default: all but 0.")] = None,
     slides: Annotated[
         Path | None, typer.Option(help="Slide images: folder or table. Default: those of the manifest.")
     ] = None,
@@ -117,7 +119,7 @@ def heatmap(
     runs = [Path(word) for word in targets or () if (Path(word) / "config.yaml").is_file()]
     words = [word for word in targets or () if Path(word) not in runs] + list(slide or ())
     request = HeatmapRequest(
-        runs, words, out, settings, slides, features, scores, annotations, role, mpp, device, method
+        runs, words, out, settings, slides, features, scores, annotations, role, mpp, device, method, mask_value
     )
     with Progress(console=messages(quiet), transient=True) as progress:
         task = progress.add_task("slides", total=None)

@@ -41,7 +41,7 @@ def import_manifest(
     if found.unused:
         typer.echo(printable(f"columns that are not used: {listed(found.unused)}"))
     classes = sorted({row["label"] for row in found.rows if row.get("label")})
-    told = f", classes {listed(classes)}" if 1 < len(classes) <= 20 else ""
+    shown = f", classes {listed(classes)}" if 1 < len(classes) <= 20 else ""
     count = len({row.get("patient") or row["slide"] for row in found.rows})
-    typer.echo(printable(f"{len(found.rows)} slides of {count} patients{told}: {out}"))
+    typer.echo(printable(f"{len(found.rows)} slides of {count} patients{shown}: {out}"))
     typer.echo(f"next: asmil check {out} --features FOLDER")

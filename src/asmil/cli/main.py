@@ -48,7 +48,7 @@ from asmil.version import __version__
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 """The error of typer for whatever a command line gets wrong."""
 COMPLETION_VARIABLE = "_ASMIL_COMPLETE"
-"""Set by the scripts of `asmil completion` when a shell asks how a word goes on."""
+"""Set by the scripts of `asmil completion` when a shell asks for completions."""
 PIPE_CLOSED = 141
 """The exit code of programs whose reader has closed the pipe, as shells report it."""
 

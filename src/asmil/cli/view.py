@@ -24,6 +24,7 @@ def view(
     annotations: Annotated[
         Path | None, typer.Option(help="Folder of annotations; default: `annotations` beside the features.")
     ] = None,
+    mask_value: Annotated[int | None, typer.Option(help="Value of tumor in mask TIFFs. Default: all but 0.")] = None,
     cohort: Annotated[Path | None, typer.Option(help="Manifest; default: the one a run was trained on.")] = None,
     mpp: Annotated[float | None, typer.Option(help="Microns per level-0 pixel; overrides the files.")] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; on a network, a link is needed.")] = "127.0.0.1",
@@ -40,7 +41,7 @@ def view(
     from asmil.viewer.collection import Places
     from asmil.viewer.serve import view as serve
 
-    places = Places(cohort=cohort, slides=slides, features=features, annotations=annotations, mpp=mpp)
+    places = Places(cohort, slides, features, annotations, mpp, mask_value)
     serve(sources, places, host, port, browser, device, say=_say)
 
 

@@ -19,7 +19,7 @@ COORDS_UM = "coords_um"
 LARGEST_FEATURE = 1e15
 """Models compute in float32 (up to 3e38): the sum of squares of a million larger values is infinite there."""
 LARGEST_COORDINATE = 1e9
-"""Pixels or microns; the largest slides have a few million pixels a side."""
+"""Pixels or microns; the largest slides have a few million pixels per side."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Words that stand for a missing value: they never become a class, a patient or a site unnoticed."""
+"""Words that mean a missing value: they never become a class, a patient or a site unnoticed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OPTIONAL = ("site", "split", "fold", "mpp", "features", "image")
 
 
 def is_missing(cell: str) -> bool:
-    """Whether a cell holds a word that always stands for a missing value.
+    """Whether a cell holds a word that always means a missing value.
 
     >>> [is_missing(cell) for cell in ("N/A", "[Not Available]", "-", "-1", "unknown")]
     [True, True, True, False, False]
@@ -47,20 +47,20 @@ def without_missing(table: Columns) -> tuple[Columns, list[str]]:
 
 
 def missing_problems(table: Columns, kind: TaskKind | None) -> list[Problem]:
-    """Outcomes and patients that are missing in words; words that may be meant so are warnings."""
+    """Outcomes and patients that are words for a missing value; words that may mean one are warnings."""
     problems = []
     for column in ("patient", *(OUTCOMES if kind is not None else ())):
         if (column == "label" and kind == "survival") or (column in ("time", "event") and kind != "survival"):
             continue
         for slide, cell in zip(table.cells["slide"], table.cells.get(column, []), strict=False):
             if is_missing(cell):
-                what = f"the {column} '{cell}' stands for a missing value"
+                what = f"the {column} '{cell}' means a missing value"
                 problems.append(Problem("error", str(table.path), what, _todo(column), slide))
     if kind == "classification":
         counts = Counter(cell for cell in table.cells.get("label", []) if folded(cell) in DOUBTFUL)
         for word, count in counts.items():
             what = f"'{word}' is a class with {count} slides"
-            todo = "leave these rows out if it stands for a missing label"
+            todo = "leave these rows out if it means a missing label"
             problems.append(Problem("warning", str(table.path), what, todo))
     return problems
 

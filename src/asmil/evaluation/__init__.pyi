@@ -28,8 +28,6 @@ from asmil.evaluation.statistics import paired_t as paired_t
 from asmil.evaluation.statistics import permutation_f1 as permutation_f1
 from asmil.evaluation.statistics import stouffer_if_independent as stouffer_if_independent
 from asmil.evaluation.survival import evaluate_survival as evaluate_survival
-from asmil.evaluation.survival import integrated_brier_score as integrated_brier_score
-from asmil.evaluation.survival import time_dependent_auc as time_dependent_auc
 from asmil.reporting import Estimate as Estimate
 from asmil.reporting import Interval as Interval
 from asmil.tasks.calibration import expected_calibration_error as expected_calibration_error
@@ -43,4 +41,6 @@ from asmil.tasks.metrics import macro_auc as macro_auc
 from asmil.tasks.metrics import macro_f1 as macro_f1
 from asmil.tasks.survival_bins import fit_bins as fit_bins
 from asmil.tasks.survival_curves import mean_survival_time as mean_survival_time
+from asmil.tasks.survival_metrics import integrated_brier_score as integrated_brier_score
+from asmil.tasks.survival_metrics import time_dependent_auc as time_dependent_auc
 from asmil.tasks.thresholds import choose_threshold as choose_threshold

@@ -112,12 +112,12 @@ class RunEvaluation(Displayed):
 
     @property
     def sizes(self) -> str:
-        """What was evaluated, in words."""
+        """How many slides and patients were evaluated, as text."""
         return f"{format_count(self.n_slides, 'slide')} of {format_count(self.n_patients, 'patient')}"
 
     @property
     def file_suffix(self) -> str:
-        """What tells the files of this evaluation from those of the test part."""
+        """The part of file names that distinguishes this evaluation from that of the test part."""
         return "" if self.role == "test" else f"-{self.role}"
 
     @cached_property
@@ -130,7 +130,7 @@ class RunEvaluation(Displayed):
 
     @property
     def in_words(self) -> str:
-        """What a reader wants to know first, in a sentence or two."""
+        """The result in a sentence or two."""
         _, truth, predictions = self.by_slide
         assert self.run.format.in_words is not None
         values = {name: one.value for name, one in self.metrics.items()}

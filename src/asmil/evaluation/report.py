@@ -30,16 +30,16 @@ from asmil.reporting import (
     SideBySide,
     Table,
     estimate_cell,
+    sections_of,
     settings_table,
 )
 from asmil.reporting.estimate import NAN, Interval
 from asmil.reporting.files import write_document
 from asmil.reporting.formats import format_count, format_interval, format_number
-from asmil.tasks.prediction_format import Metric
 from asmil.training.described import cap_sentence, selection_sentence, train_command
 from asmil.training.finished_run import Training, read_training
 from asmil.training.layout import RunLayout
-from asmil.training.learning_curves import learning_figure, stage_starts
+from asmil.training.learning_curves import learning_figures, stage_starts
 
 SLIDE_READING = (
     "Values are means over seeds of the metric on all slides of the part, with the folds of a seed joined.",
@@ -52,15 +52,21 @@ MOST_LEFT_OUT = 50
 ENDS = ("value", "low", "high")
 
 
-def write_report(evaluations: RunEvaluation | Sequence[RunEvaluation], folder: Path | str | None = None) -> Path:
+def write_report(
+    evaluations: RunEvaluation | Sequence[RunEvaluation],
+    folder: Path | str | None = None,
+    document: Document | None = None,
+) -> Path:
     """Write the report of evaluated runs of one task; return the path of the page.
 
     With a folder: `report.html`, `report.md`, `metrics.csv` and `metrics.json` there. Without, and for one run:
     `report.html` and `evaluation.json` in the run's own folder, with `-val` or `-patient` in their names if they are
     not of the slides of the test part. Chosen thresholds are kept in the run's `operating_point.json`.
+
+    document: what the report says, if it was built before
     """
     listed = [evaluations] if isinstance(evaluations, RunEvaluation) else list(evaluations)
-    document = evaluation_document(listed)
+    document = document or evaluation_document(listed)
     if folder is not None:
         tables = {"metrics": [row for evaluation in listed for row in evaluation.csv_rows()]}
         write_json(Path(folder) / "metrics.json", [evaluation.to_dict() for evaluation in listed])
@@ -89,7 +95,7 @@ def evaluation_document(evaluations: Sequence[RunEvaluation]) -> Document:
     sections = [Section("Results", [_summary(evaluations)])]
     for one in evaluations:
         blocks = [*evaluator.blocks(one), *_slides(one), *_attention(one), *_learning(one), *_origin(one)]
-        sections += _split(blocks) if single else [Section(one.name, blocks)]
+        sections += sections_of(blocks) if single else [Section(one.name, blocks)]
     about = f"{first.method}, preset {first.preset}; {PART_TITLES[first.role]}, {first.sizes}."
     return Document(
         kind=f"Evaluation, {first.run.kind}",
@@ -119,17 +125,6 @@ def parts_table(evaluation: Any, column: str, caption: str) -> Table:
     )
 
 
-def _split(blocks: Sequence[Block]) -> list[Section]:
-    """One section per heading."""
-    sections: list[tuple[str, list[Block]]] = []
-    for block in blocks:
-        if isinstance(block, Heading):
-            sections.append((block.text, []))
-        else:
-            sections[-1][1].append(block)
-    return [Section(title, found) for title, found in sections]
-
-
 def _answer(evaluations: Sequence[RunEvaluation]) -> str:
     first = evaluations[0]
     shown = first.run.format.compared
@@ -141,16 +136,12 @@ def _answer(evaluations: Sequence[RunEvaluation]) -> str:
         return f"{metric.title} is undefined for all runs {part}."
     choose = max if metric.larger_is_better else min
     best = choose(defined, key=lambda one: one.metrics[metric.name].value)
+    found = best.metrics[metric.name]
     few = " These are too few patients to rank methods." if best.n_patients < FEW_PATIENTS else ""
     return (
-        f"{best.name} has the best {metric.title} of {len(evaluations)} runs: {_with_interval(best, metric)} {part}: "
-        f"{best.sizes}.{few}"
+        f"{best.name} has the best {metric.title} of {len(evaluations)} runs: {format_number(found.value)} "
+        f"(95 % interval {format_interval(found.interval)}) {part}: {best.sizes}.{few}"
     )
-
-
-def _with_interval(evaluation: RunEvaluation, metric: Metric) -> str:
-    found = evaluation.metrics[metric.name]
-    return f"{format_number(found.value)} (95 % interval {format_interval(found.interval)})"
 
 
 def _prefixed(evaluations: Sequence[RunEvaluation], name: str) -> list[str]:
@@ -302,15 +293,16 @@ def _learning(evaluation: RunEvaluation) -> list[Block]:
             blocks.append(Note(str(error)))
         else:
             found += [] if training is None else [training]
-    figure = learning_figure(found) if found else None
-    if figure is None:
+    figures = learning_figures(found) if found else {}
+    if not figures:
         return [*blocks, "The epochs were not recorded."]
     caption = "The dashed line marks the epoch that was kept."
     if len(found) > 1:
         caption = "Thin lines are single trainings, thick lines their mean. Rings mark the epochs that were kept."
     if stage_starts(found[0]):
         caption += " At a dotted line a new training stage begins, with its own model."
-    return [*blocks, Figure(figure, "Learning curves", caption)]
+    panels = [Figure(one, f"Learning curves: {title}") for title, one in figures.items()]
+    return [*blocks, SideBySide(panels), caption]
 
 
 def _trainings(evaluation: RunEvaluation) -> list[Block]:

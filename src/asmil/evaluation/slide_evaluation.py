@@ -51,14 +51,14 @@ class SlideEvaluation(RunEvaluation):
 
     @property
     def sizes(self) -> str:
-        """What was evaluated, in words."""
+        """How many slides and patients were evaluated, as text."""
         if self.unit == "patient":
             return f"{self.n_patients} patients, each by the mean prediction of its slides"
         return super().sizes
 
     @property
     def file_suffix(self) -> str:
-        """What tells the files of this evaluation from those of the slides of the test part."""
+        """The part of file names that distinguishes this evaluation from that of the slides of the test part."""
         return super().file_suffix + ("" if self.unit == "slide" else f"-{self.unit}")
 
     @property

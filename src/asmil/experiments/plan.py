@@ -72,7 +72,7 @@ class TrainingJob:
 
     @property
     def name(self) -> str:
-        """The job in words."""
+        """A description of the job."""
         seeds = f"seed {self.seeds[0]}" if len(self.seeds) == 1 else f"seeds {self.seeds[0]} to {self.seeds[-1]}"
         values = ", ".join(f"{name}={value}" for name, value in self.trial.point.items())
         return f"{self.trial.cohort}, {self.trial.variant}{f' ({values})' if values else ''}, {seeds}"

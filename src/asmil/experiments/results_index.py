@@ -29,7 +29,7 @@ PAGES = {
 HEATMAP_TABLE = "heatmaps.csv"
 """In a folder of `asmil heatmap`, beside its pictures."""
 HEADLINES = {"macro_auc": "AUC", "c_index": "C-index", "r2": "R2"}
-"""The metric that stands for a run, the first that it has."""
+"""The metric that represents a run: the first that it has."""
 MOST_PICTURES = 4
 PICTURE_PX = 1000
 
@@ -199,7 +199,7 @@ def _performance(runs: Sequence[RunSummary]) -> str:
 
 
 def _verdict(runs: Sequence[RunSummary]) -> str:
-    """Whether the intervals of two runs tell them apart; empty for other numbers of runs."""
+    """Whether the intervals of two runs separate them; empty for other numbers of runs."""
     if len(runs) != 2 or any(run.low is None or run.high is None for run in runs):
         return ""
     (low, high), (other_low, other_high) = (((run.low or 0.0), (run.high or 0.0)) for run in runs)

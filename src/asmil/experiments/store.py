@@ -6,7 +6,6 @@ job leaves `failure.json` instead and is tried again by the next command. The ta
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -107,11 +106,6 @@ def write_parquet(out: Path) -> Path:
         # a column of Parquet has one type; a varied setting may have words and numbers
         table.astype(dict.fromkeys(mixed, "string")).to_parquet(partial, index=False)
     return path
-
-
-def done_jobs(jobs: Iterable[TrainingJob]) -> list[TrainingJob]:
-    """The jobs that need no more work."""
-    return [job for job in jobs if is_done(job)]
 
 
 def _read_result(path: Path) -> _Result:

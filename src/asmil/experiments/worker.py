@@ -33,7 +33,7 @@ class CohortJob:
 
     @property
     def name(self) -> str:
-        """The job in words."""
+        """A description of the job."""
         return f"cohort {self.folder.name}"
 
 

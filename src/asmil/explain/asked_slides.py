@@ -39,7 +39,7 @@ class SlidePlaces:
     """Where features and images of slides are.
 
     manifest: of the run's cohort, if there is one; features, images: folders, files or tables that the user names
-    columns: which column of the manifest is which, as the run was told
+    columns: the column mapping that the run was trained with
     """
 
     manifest: Path | None = None
@@ -102,7 +102,7 @@ def asked_slides(
 def _meaning(
     word: str, cohort: Mapping[str, Slide], more: Mapping[str, Slide]
 ) -> list[tuple[str, Slide | None, Path | None]]:
-    """Name, features and image of each slide that a word stands for."""
+    """Name, features and image of each slide that a word refers to."""
     known = {**more, **cohort}
     if word in known:
         return [(word, known[word], None)]

@@ -64,7 +64,7 @@ class ColorScale:
         return lookup_table(self.color_map)[codes]
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Positions on the scale and what stands beside them."""
+        """Positions on the scale and their labels."""
         if self.kind == "percentile":
             values = np.quantile(self.quantiles, TICKS)
             return [

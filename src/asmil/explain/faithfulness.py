@@ -24,7 +24,7 @@ from asmil.explain.kinds import KINDS, kinds_of, logits_after_removal
 from asmil.explain.run_explainer import RunExplainer
 from asmil.reporting import Estimate
 from asmil.tasks.base import TaskKind
-from asmil.tasks.bootstrap import draw_patients, estimate, number_patients
+from asmil.tasks.bootstrap import drawn_slides, mean_estimate
 from asmil.tasks.classification import normal_labels
 from asmil.tasks.prediction_format import prediction_format
 from asmil.training.prediction import TrainedModel
@@ -289,17 +289,15 @@ def _summaries(
     flipped: Sequence[FlippedSlide], kinds: Sequence[str], settings: FaithfulnessSettings
 ) -> dict[str, KindSummary]:
     """Means over slides, with intervals by resampling patients; all orders use the same resamples."""
-    patients = number_patients([one.patient for one in flipped])
-    drawn = draw_patients(int(patients.max()) + 1, settings.resamples, settings.seed)[:, patients].astype(np.float64)
-    counts = np.vstack([np.ones(len(flipped)), drawn])
+    counts = drawn_slides([one.patient for one in flipped], settings.resamples, settings.seed)
     areas = {name: _areas(flipped, name, shown=True) for name in (*kinds, *CONTROLS)}
     evidence = {name: _areas(flipped, name, shown=False) for name in areas}
     first = areas[kinds[0]]
     return {
         name: KindSummary(
-            _mean(values, counts),
-            _mean(evidence[name], counts),
-            None if name == kinds[0] else _mean(values - first, counts),
+            mean_estimate(values, counts),
+            mean_estimate(evidence[name], counts),
+            None if name == kinds[0] else mean_estimate(values - first, counts),
         )
         for name, values in areas.items()
         if not np.isnan(values).all()
@@ -313,16 +311,6 @@ def _areas(flipped: Sequence[FlippedSlide], name: str, shown: bool) -> Floats:
     if name == RANDOM:
         return np.array([np.mean([of(flipping) for flipping in one.random]) for one in flipped])
     return np.array([of(one.orders[name]) if name in one.orders else np.nan for one in flipped])
-
-
-def _mean(values: Floats, counts: Floats) -> Estimate:
-    """The mean of the defined values; the first row of the counts is the slides themselves."""
-    defined = ~np.isnan(values)
-    if not defined.any():
-        return Estimate(float("nan"), n=0)
-    total = counts[:, defined].sum(axis=1)
-    means = np.where(total > 0, counts[:, defined] @ values[defined] / np.where(total > 0, total, 1), np.nan)
-    return estimate(float(means[0]), means[1:], n=int(defined.sum()))
 
 
 def _mean_curves(flipped: Sequence[FlippedSlide], name: str) -> tuple[Floats, Floats]:

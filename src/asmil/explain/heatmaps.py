@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from shapely.affinity import translate
 from shapely.geometry import MultiPolygon
 
 from asmil.cohort.reader import common_step
@@ -21,6 +20,7 @@ from asmil.explain.asked_slides import AskedSlide
 from asmil.explain.color_scale import ColorScale, color_scale
 from asmil.explain.contact_sheet import contact_sheet
 from asmil.explain.figure import arrange, map_panels, tissue_view
+from asmil.explain.outlines import SlideOutlines
 from asmil.explain.overlay_tiff import write_overlay
 from asmil.explain.qupath import write_regions, write_tiles
 from asmil.explain.run_explainer import RunExplainer
@@ -30,7 +30,6 @@ from asmil.explain.tile_map import SlideFrame, TileMap, framed, slide_frame
 from asmil.files import replacing
 from asmil.folder_settings import claim_folder
 from asmil.names import file_in
-from asmil.slides.annotations import MASK_SUFFIXES, read_annotations
 from asmil.slides.image import SlideImage
 from asmil.slides.opening import open_slide
 from asmil.slides.qc import write_png
@@ -66,14 +65,14 @@ class HeatmapPlan:
     """All that a worker needs to draw slides.
 
     runs: run folders; none where `scores` are drawn
-    annotations: files of outlines, by slide
+    annotations: outlines to draw; None: no panel for them
     """
 
     out: Path
     settings: HeatmapSettings
     runs: tuple[Path, ...] = ()
     scores: Path | None = None
-    annotations: Mapping[str, Path] | None = None
+    annotations: SlideOutlines | None = None
     device: str = "auto"
     method: str | None = None
 
@@ -89,6 +88,8 @@ def draw_heatmaps(
     """Draw every slide that is not done yet. A slide that fails is reported, and the others continue."""
     wanted = plan.settings.model_dump(mode="json")
     wanted |= {"runs": [str(run) for run in plan.runs], "scores": str(plan.scores) if plan.scores else None}
+    if plan.annotations is not None:
+        wanted |= {"annotations": str(plan.annotations.place), "mask_value": plan.annotations.mask_value}
     claim_folder(plan.out / SETTINGS, wanted, "heat maps")
     rows = {row.slide: row for row in _read_rows(plan.out / TABLE)}
     to_do = [one for one in slides if one.name not in rows or not _has_files(plan.out, rows[one.name])]
@@ -124,7 +125,8 @@ def draw_slide(asked: AskedSlide, plan: HeatmapPlan, explainers: Sequence[RunExp
         scales = scales_of(found.maps, settings)
         notes = list(found.notes) + ([] if image is not None else ["no slide image: drawn on a plain canvas"])
         origin = image.bounds_origin if image is not None else (0, 0)
-        outlines = annotated_regions(plan.annotations, asked.name, origin)
+        annotated = plan.annotations
+        outlines = None if annotated is None else annotated.of_slide(asked.name, frame.size_px, origin)
         files = [_write_figure(plan.out, frame, image, found, scales, outlines, settings)]
         made_progress()
         if image is not None and settings.tiles:
@@ -164,25 +166,6 @@ def scales_of(maps: Sequence[TileMap], settings: HeatmapSettings) -> list[ColorS
             common = color_scale(one.values, "percentile", settings.color_map)
         scales.append(common)
     return scales
-
-
-def annotated_regions(
-    files: Mapping[str, Path] | None, slide: str, origin: tuple[int, int]
-) -> list[MultiPolygon] | None:
-    """The outlines that somebody drew on a slide, in level-0 pixels; None if no annotations were given.
-
-    GeoJSON is QuPath's and counts from the corner of the slide's bounds; other files count from level 0.
-    """
-    if files is None:
-        return None
-    path = files.get(slide)
-    if path is None:
-        return []
-    if path.suffix.lower() in MASK_SUFFIXES:
-        raise AsmilError(f"{path}: masks have no outlines to draw; give XML or GeoJSON")
-    found = read_annotations(path)
-    shift = origin if found.kind == "geojson" else (0, 0)
-    return [translate(region.shape, *shift) for region in found.regions]
 
 
 def _write_figure(

@@ -97,7 +97,7 @@ def explain_bag(
 
     kind: one of `kinds_of`; default: the method's own map
     name: the class or label to explain; default: the predicted one
-    output: what the model said of the bag, if it was asked before
+    output: the model's output for the bag, if known
     """
     model.eval()
     model.refuse_misfit(bag)

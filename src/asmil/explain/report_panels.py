@@ -9,7 +9,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import numpy.typing as npt
-from shapely import MultiPolygon, Polygon
+from shapely import MultiPolygon
 
 from asmil.errors import AsmilError
 from asmil.explain.asked_slides import SlidePlaces
@@ -66,12 +66,6 @@ def slide_panels(
         picture = arrange(panel.title, frame.slide, [Panel("", pixels, scale, panel.unit)], opacity=opacity)
         figures.append(Figure(_png(picture), f"{frame.slide}: {panel.title}"))
     return figures
-
-
-def outline_of(mask: Mask, downsample: int) -> MultiPolygon:
-    """The outlines of the regions of a mask, in level-0 pixels."""
-    rings, _ = cv2.findContours(mask.astype(np.uint8), cv2.RETR_LIST, cv2.CHAIN_APPROX_NONE)
-    return MultiPolygon([Polygon((ring[:, 0] + 0.5) * downsample) for ring in rings if len(ring) > 2])
 
 
 def run_panels(run: Path, manifest: Path | None, names: Iterable[str]) -> dict[str, list[Figure]]:

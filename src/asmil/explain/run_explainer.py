@@ -91,8 +91,9 @@ class RunExplainer:
 
     def read(self, slide: Slide) -> tuple[Bag, FeatureInfo]:
         """The bag of a slide; features made otherwise than those of the training are refused."""
-        self.predictor.description.refuse_other_features(inspect_features(slide.source))
-        return read_bag_and_info(slide.source, slide.slide, slide.mpp)
+        info = inspect_features(slide.source)
+        self.predictor.description.refuse_other_features(info)
+        return read_bag_and_info(slide.source, slide.slide, slide.mpp or info.mpp)
 
     def read_unit(self, unit: Unit) -> Bag:
         """The bag of a slide, or of a patient whose slides are joined."""
@@ -110,7 +111,7 @@ class RunExplainer:
 
         kind: default: the method's own map; name: the class to explain; default: the predicted one
         trained: some of the models; default: those that were not trained on the slide
-        outputs: what the models said of the bag, if they were asked before
+        outputs: the models' outputs for the bag, if known
         """
         models = list(self.trained_for(bag.id) if trained is None else trained)
         if not models:

@@ -23,7 +23,7 @@ ENGINES = ("local", "ray")
 class Machine:
     """Where an extraction runs.
 
-    workers: processes; None: one a GPU, or one a core; 0: this process
+    workers: processes; None: one per GPU, or one per core; 0: this process
     device: auto, cpu, cuda (all of them), or one such as cuda:1
     cpus, gpus: what Ray sets aside for a worker
     item_timeout: seconds without progress after which a slide fails; 0: no limit; None:

@@ -8,9 +8,9 @@ positive lambda rewards attention that is spread out. Nothing is added to the ne
 Bases:
     abmil   gated ABMIL: z_i = w . (tanh(V h_i) * sigmoid(U h_i)), h = ReLU(W_e x) without bias; one row
     mha     a learned query with 8 heads over h: z_ik = (W_q p)_k . (W_k h_i)_k / sqrt(d); bag = LayerNorm(Dropout(W_o
-            [sum_i a_ik W_v h_i]_k)); one row a head. Keys and values are folded away, as in `blocks/folded.py`
+            [sum_i a_ik W_v h_i]_k)); one row per head. Keys and values are folded away, as in `blocks/folded.py`
     dsmil   DSMIL with one linear query; L_base = half the bag's and half the critical tiles' loss; prediction = mean
-            of both streams' probabilities; one row a class
+            of both streams' probabilities; one row per class
 
 The final paper lowers lambda along a cosine, lambda (1 + cos(pi t / T)) / 2; the released code keeps it constant, and
 so does the default here (`annealing`). The default base and weight are those of the paper's main results and of the

@@ -191,7 +191,7 @@ class MILModel(nn.Module):
 
     @torch.no_grad()
     def heatmap(self, output: Output, kind: str | None = None) -> Tensor:
-        """One value a tile, N, as the method's authors draw it; `kind` is one of `heatmap_kinds`."""
+        """One value per tile, N, as the method's authors draw it; `kind` is one of `heatmap_kinds`."""
         if not self.has_heatmap:
             raise AsmilError(
                 f"{type(self).__name__} has no heat map: it has neither attention scores nor a draw_heatmap"

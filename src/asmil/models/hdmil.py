@@ -1,6 +1,6 @@
 """HDMIL: hierarchical distillation MIL (Dong et al., 2025): DMIN learns which tiles matter, LIPN sees it from pixels.
 
-DMIN, on tile features (C classes, everything a row a class):
+DMIN, on tile features (C classes, everything one row per class):
 
     h_i  = dropout(ReLU(W_e x_i + b_e))                                     512 wide
     z_i  = W (tanh(V h_i + b_V) * sigmoid(U h_i + b_U)) + b                 C scores per tile

@@ -12,7 +12,7 @@ Bases:
     gated     h = ReLU(W_e x) without bias, gated attention: the port that the ASMIL study compares (default)
     plain     h = x, z_i = w . tanh(V x_i), V as wide as the features: the official ABMIL
     dsmil     DSMIL with one linear query; every class's bag vector reads the dictionary on its own, a slide gives one
-              vector a class to the clustering, and the prototypes pass a dropout of 0.1 before W_k while training
+              vector per class to the clustering, and the prototypes pass a dropout of 0.1 before W_k while training
     transmil  TransMIL; m is the normalized class token
 The official code also has DTFD as a base, which is left out here.
 

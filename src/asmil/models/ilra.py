@@ -10,7 +10,7 @@ MHA is the block of `blocks/low_rank.py`: each side is projected twice in a row 
 a multi-head attention), the residual is with the once-projected query, a ReLU layer follows, and the gate multiplies
 by SiLU(W_g Q). N x N attention becomes two N x r ones, and neither keys nor values of tiles are formed.
 
-Scores are those of the pooling query, one row a head: z_h,i = q_h . k_h,i / sqrt(I / H), softmax over tiles; the heat
+Scores are those of the pooling query, one row per head: z_h,i = q_h . k_h,i / sqrt(I / H), softmax over tiles; the heat
 map is the mean over heads. The official code throws these weights away. A normalizer other than softmax replaces the
 pooling's, not those of the latents.
 

@@ -68,7 +68,7 @@ class PureMHIM(AttentionPoolModel):
 
     config_type = MHIMConfig
     score_axes = ("row",)
-    """One row with abmil, a row a head with transmil, a row a class with dsmil."""
+    """One row with abmil, one row per head with transmil, one row per class with dsmil."""
     config: MHIMConfig
 
     def __init__(self, in_features: int, n_outputs: int, config: MHIMConfig, *, merges: bool = False) -> None:

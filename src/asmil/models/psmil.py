@@ -19,7 +19,7 @@ the column of the bag's class y moves:
 
 q comes from the forward pass of the step, before the optimizer moved the embedding, as in the official code. Until the
 first training call P is zero, so p and the attention are uniform; equal columns, as in that call, mean the same. Tasks
-without classes never move the prototypes: the attention stays (nearly) uniform there. With several bags a step
+without classes never move the prototypes: the attention stays (nearly) uniform there. With several bags per step
 (`training.accumulate`) the last one moves them. A single output has two prototypes, one for each class.
 
 Where we differ from the released code:

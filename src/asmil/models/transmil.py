@@ -14,7 +14,7 @@ products that never hold a tokens x landmarks matrix. Together that is about 0.6
 form at its sizes, and a small part of its memory.
 
 Scores. Nystrom attention has no score of the class token for a tile. What it approximates does: q_class . k_i / sqrt(h)
-of layer 2, one row a head. These are the scores (the forward pass itself does not use their softmax).
+of layer 2, one row per head. These are the scores (the forward pass itself does not use their softmax).
 The heat map "attention" is the class token's row of layer 2's attention matrix F1 Z F3: mean over heads, repeated tiles
 added to their first occurrence, negative values set to 0, scaled to the sum 1. Where no value is positive it falls back
 to "scores", the normalized exact scores averaged over heads.

@@ -1,4 +1,4 @@
-"""Our numbers beside the printed ones: differences with intervals, paired tests, and verdicts in words.
+"""Our numbers beside the printed ones: differences with intervals, paired tests, and verdicts.
 
 Two questions are kept apart. *Absolute*: is our number the printed one? That needs the paper's data; on a synthetic
 stand-in the answer is always "cannot be compared". *Effect*: does a row differ from its reference row as the paper

@@ -58,8 +58,8 @@ def answer(recipe: Recipe, compared: Sequence[Effect], synthetic: bool) -> str:
     where = "on a synthetic stand-in" if synthetic else "on this cohort"
     if not counts:
         return f"{recipe.id} {where}: no effect can be compared with a printed one."
-    told = ", ".join(f"{counts[word]} {word}" for word in ("agrees", "differs", "undecided") if counts[word])
-    return f"{recipe.id} {where}: of {sum(counts.values())} printed effects, {told}."
+    counted = ", ".join(f"{counts[word]} {word}" for word in ("agrees", "differs", "undecided") if counts[word])
+    return f"{recipe.id} {where}: of {sum(counts.values())} printed effects, {counted}."
 
 
 def write_paper(run: PaperRun, results: pd.DataFrame) -> Path:

@@ -15,6 +15,8 @@ from asmil.reporting.document import (
     SideBySide,
     Table,
     estimate_cell,
+    problem_sections,
+    sections_of,
     settings_table,
 )
 from asmil.reporting.estimate import Estimate, Interval, jsonable
@@ -53,5 +55,7 @@ __all__ = [
     "markdown_table",
     "print_document",
     "print_table",
+    "problem_sections",
+    "sections_of",
     "settings_table",
 ]

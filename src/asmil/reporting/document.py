@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from asmil.reporting.estimate import Estimate
-from asmil.reporting.formats import format_interval, format_number
+from asmil.reporting.formats import format_count, format_interval, format_number
 
 MOST_WARNINGS = 3
 """How many alarms and warnings are at the top of a report; the others fold away."""
@@ -23,7 +23,7 @@ class Cell:
 
     notes: small lines below the text; Markdown and the terminal keep those of row headers, LaTeX none
     interval, spread: the interval and the standard deviation of a number, as text; spread_over: of what
-    strong: whether it stands out, as the best value of a column does
+    strong: whether it is emphasized, as the best value of a column is
     bar: low, high and value on a scale from 0 to 1, drawn as a bar
     shade: a share from 0 to 1, drawn as the background
     """
@@ -98,7 +98,7 @@ class Folded:
 
 @dataclass(frozen=True)
 class Note:
-    """A sentence that stands out."""
+    """A highlighted sentence."""
 
     text: str
 
@@ -133,6 +133,23 @@ class Section:
 
     title: str
     blocks: Sequence[Block]
+
+
+def sections_of(blocks: Sequence[Block]) -> list[Section]:
+    """One section per heading; the first block must be one."""
+    sections: list[tuple[str, list[Block]]] = []
+    for block in blocks:
+        if isinstance(block, Heading):
+            sections.append((block.text, []))
+        else:
+            sections[-1][1].append(block)
+    return [Section(title, found) for title, found in sections]
+
+
+def problem_sections(problems: Sequence[str], title: str = "") -> list[Section]:
+    """A section with one note per slide or run that was left out; none if there are no problems."""
+    named = title or f"Not evaluated: {format_count(len(problems), 'slide')}"
+    return [Section(named, [Note(line) for line in problems])] if problems else []
 
 
 @dataclass(frozen=True)

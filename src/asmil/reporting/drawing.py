@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,7 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+from asmil.reporting.formats import format_significant
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -18,6 +24,8 @@ Integers = npt.NDArray[np.int64]
 COLORS = ("#2563a8", "#c2571a", "#3f8f5f", "#8a4fa3", "#b58a00", "#5a6472", "#a83250", "#1f8a99")
 GUIDE, EDGE, TEXT = "#b9c0c8", "#8a94a0", "#39424e"
 """Colors of reference lines, axes and labels."""
+NARROW_DECADES = 2.5
+"""A logarithmic axis that spans less also gets ticks at 2 and 5."""
 STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -64,6 +72,18 @@ def png_bytes(figure: Figure, dots_per_inch: int) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=dots_per_inch, metadata={"Software": None})
     return buffer.getvalue()
+
+
+def make_logarithmic(axes: Axes, which: str) -> None:
+    """Make the x or y axis logarithmic; call it after drawing."""
+    axes.set(**{f"{which}scale": "log"})
+    axis: Axis = getattr(axes, f"{which}axis")
+    low, high = axis.get_view_interval()
+    narrow = math.log10(high / low) < NARROW_DECADES
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if narrow else (1.0,), numticks=12 if narrow else 7))
+    axis.set_minor_locator(NullLocator())
+    if narrow:
+        axis.set_major_formatter(FuncFormatter(lambda value, _: format_significant(value)))
 
 
 def tile_pitch(coords: Integers) -> float:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from asmil.files import write_json, write_text
-from asmil.reporting.document import Document, Folded, Table
+from asmil.files import replacing, write_json, write_text
+from asmil.reporting.document import Document, Figure, Folded, Table
 from asmil.reporting.formats import format_count
 from asmil.reporting.page import html_document
 from asmil.reporting.text import csv_text, latex_document, markdown_document
@@ -35,6 +35,16 @@ def write_document(
     for name, rows in (tables or {}).items():
         write_text(page.parent / f"{name}.csv", csv_text(rows))
     return page
+
+
+def write_figures(figures: Mapping[str, Figure], folder: Path) -> None:
+    """Write figures as SVG or PNG files, by the names of the files; those without content are left out."""
+    for name, figure in figures.items():
+        if isinstance(figure.content, str):
+            write_text(folder / f"{name}.svg", figure.content)
+        elif figure.content is not None:
+            with replacing(folder / f"{name}.png") as partial:
+                partial.write_bytes(figure.content)
 
 
 def folded_table(title: str, table: Table, most: int, file: str) -> Folded:

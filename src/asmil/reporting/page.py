@@ -30,7 +30,7 @@ def image_address(content: str | bytes) -> str:
 
 
 def prose(text: str) -> Markup:
-    """Escaped text, with what stands between backticks set as code."""
+    """Escaped text, with text between backticks set as code."""
     return Markup(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(text))))
 
 

@@ -63,7 +63,7 @@ class OpenSlideImage(SlideImage):
         return over_gray(np.asarray(region), outside)
 
     def stored_tile_size(self, level: int) -> tuple[int, int] | None:
-        """(width, height) of the tiles in which the file stores a level, where OpenSlide tells it."""
+        """(width, height) of the tiles in which the file stores a level, where OpenSlide states it."""
         sides = [self._slide.properties.get(f"openslide.level[{level}].tile-{side}") for side in ("width", "height")]
         width, height = (int(side) if side and side.isdigit() else 0 for side in sides)
         return (width, height) if width and height else None

@@ -22,7 +22,7 @@ class Task(Protocol):
 
     kind: TaskKind
     loss_name: str
-    """Under which name its loss stands in `metrics.jsonl`."""
+    """The name of its loss in `metrics.jsonl`."""
     joint: bool
     """Whether the loss compares the bags of a step with each other, so that it must see them all at once."""
 
@@ -52,7 +52,7 @@ class Task(Protocol):
         ...
 
     def columns(self, logits: Tensor) -> Columns:
-        """The predictions as columns of a table, one value a bag."""
+        """The predictions as columns of a table, one value per bag."""
         ...
 
     @property

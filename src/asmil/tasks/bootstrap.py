@@ -69,3 +69,24 @@ def estimate(value: float, samples: Floats, skipped: int = 0, **details: Any) ->
     return Estimate(
         float(value), percentile_interval(samples), skipped=skipped + int(np.isnan(samples).sum()), **details
     )
+
+
+def drawn_slides(patients: Sequence[Hashable], resamples: int, seed: int) -> Floats:
+    """(1 + R) x n counts of n slides: each once, then as often as its patient was drawn in each of R resamples."""
+    numbers = number_patients(patients)
+    drawn = draw_patients(int(numbers.max()) + 1, resamples, seed)[:, numbers]
+    return np.vstack([np.ones(len(numbers)), drawn])
+
+
+def mean_estimate(values: Sequence[float] | Floats, counts: Floats) -> Estimate:
+    """The mean of the defined values of slides, under counts as `drawn_slides` gives them."""
+    return ratio_estimate(values, ~np.isnan(np.asarray(values, dtype=np.float64)), counts)
+
+
+def ratio_estimate(parts: npt.ArrayLike, wholes: npt.ArrayLike, counts: Floats) -> Estimate:
+    """The sum of the parts over the sum of the wholes, of the slides whose part is defined."""
+    part, whole = np.asarray(parts, dtype=np.float64), np.asarray(wholes, dtype=np.float64)
+    defined = ~np.isnan(part)
+    above, below = counts[:, defined] @ part[defined], counts[:, defined] @ whole[defined]
+    ratios = np.where(below > 0, above / np.where(below > 0, below, 1.0), np.nan)
+    return estimate(float(ratios[0]), ratios[1:], n=int(defined.sum()))

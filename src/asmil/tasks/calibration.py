@@ -1,4 +1,4 @@
-"""Whether probabilities can be taken at their word: reliability, ECE, and a temperature that mends them."""
+"""Calibration of probabilities: reliability, expected calibration error, and temperature scaling."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def scale_probabilities(probabilities: Floats, temperature: float) -> Floats:
     if given.ndim != 2 or not temperature > 0:
         raise AsmilError(
             f"probabilities of the shape {given.shape} cannot be scaled by the temperature {temperature}; give a row a "
-            "slide, a column a class, and a temperature above 0"
+            "slide, one column per class, and a temperature above 0"
         )
     logits = np.log(np.maximum(given, SMALLEST_PROBABILITY)) / temperature
     odds = np.exp(logits - logits.max(axis=1, keepdims=True))

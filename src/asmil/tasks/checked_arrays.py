@@ -54,7 +54,7 @@ def probabilities_of(target: npt.ArrayLike, probabilities: npt.ArrayLike) -> tup
     """n class indices and n x K probabilities (or other scores) of the same slides."""
     scores = numbers_of("probabilities", probabilities)
     if scores.ndim != 2:
-        raise AsmilError(f"probabilities: give a row a slide and a column a class; the shape is {scores.shape}")
+        raise AsmilError(f"probabilities: give one row per slide and one column per class; the shape is {scores.shape}")
     truth = classes_of("target", target, scores.shape[1])
     same_length(target=len(truth), probabilities=len(scores))
     return truth, scores
@@ -63,8 +63,8 @@ def probabilities_of(target: npt.ArrayLike, probabilities: npt.ArrayLike) -> tup
 def same_length(**lengths: int) -> None:
     """Refuse arrays that are not of the same slides."""
     if len(set(lengths.values())) > 1:
-        told = ", ".join(f"{name} has {length}" for name, length in lengths.items())
-        raise AsmilError(f"the arrays are not of the same slides: {told}; give one value a slide in each")
+        lengths_given = ", ".join(f"{name} has {length}" for name, length in lengths.items())
+        raise AsmilError(f"the arrays have different lengths: {lengths_given}; give one value per slide in each")
 
 
 Booleans = npt.NDArray[np.bool_]

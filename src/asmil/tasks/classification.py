@@ -1,4 +1,4 @@
-"""Classification: one of K classes a slide."""
+"""Classification: one of K classes per slide."""
 
 from __future__ import annotations
 

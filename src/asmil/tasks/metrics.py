@@ -35,7 +35,7 @@ class ClassMetrics:
 
 @dataclass(frozen=True, slots=True)
 class OneVsRestF1:
-    """F1 with a threshold a class; how many slides got no class, and how many more than one."""
+    """F1 with one threshold per class; how many slides got no class, and how many more than one."""
 
     per_class: npt.NDArray[np.float64]
     macro: float
@@ -73,7 +73,7 @@ def f1_per_class(target: Integers, predicted: Integers, n_classes: int) -> npt.N
 
 
 def micro_f1(target: Integers, predicted: Integers) -> float:
-    """F1 of all classes' counts together; with one called class a slide it is the accuracy, not macro-F1."""
+    """F1 of all classes' counts together; with one called class per slide it is the accuracy, not macro-F1."""
     return accuracy(target, predicted)
 
 

@@ -1,4 +1,4 @@
-"""What the predictions of a task look like in a table, and by which metrics they are judged."""
+"""What the predictions of a task look like in a table, and the metrics that evaluate them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class PredictionFormat:
     problems: what is wrong with the truth of rows, as a mask and a phrase
     metrics: those of all slides; part_metrics: those of every class or label
     measure: all of them at once, by name: R values, or R x K
-    counts: which of R sets of weights can be judged at all; None: all of them
+    counts: which of R sets of weights can be evaluated at all; None: all of them
     are_probabilities: whether predictions lie between 0 and 1
     may_be_infinite: whether a prediction may be infinite, as the risk of a curve that never falls is
     selected_by: what chooses the epoch on validation slides
@@ -65,7 +65,7 @@ class PredictionFormat:
     by_patient: whether a row is always a patient
     in_words: from truth, predictions and the values of the metrics to what a reader wants to know first, as a phrase
         that follows the name of a run
-    misfit: how wrong each prediction is; None where one alone cannot be judged, as with censored times
+    misfit: how wrong each prediction is; None where a single prediction cannot be evaluated, as with censored times
     row_in_words: the truth and the prediction of one row as text
     """
 

@@ -1,4 +1,4 @@
-"""Regression: one number a slide."""
+"""Regression: one number per slide."""
 
 from __future__ import annotations
 

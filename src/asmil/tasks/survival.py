@@ -94,7 +94,7 @@ class Survival:
 
     @property
     def survival_times(self) -> Floats | None:
-        """m times at which the survival is told: the right ends of the bins, or the times of the baseline."""
+        """m times at which survival is predicted: the right ends of the bins, or the times of the baseline."""
         if self.edges is not None:
             return self.edges[1:]
         return None if self.baseline is None else np.array(self.baseline.times)

@@ -38,7 +38,7 @@ def survival_from_incidence(logits: Tensor) -> Tensor:
 
 
 def risk(survival: Tensor) -> Tensor:
-    """-sum_k S_k, one number a patient."""
+    """-sum_k S_k, one number per patient."""
     return -survival.sum(dim=-1)
 
 
@@ -46,8 +46,8 @@ def mean_survival_time(survival: npt.ArrayLike, edges: npt.ArrayLike) -> Floats:
     """VLSA's mean survival time, n numbers from n x C survival and C + 1 edges; infinite where a curve is all ones.
 
     The area under the straight lines through (edge_k, S_k), k = 0 .. C - 1, up to the first time where the curve is 0.
-    A curve that does not reach 0 goes on along the line through (0, 1) and its last point. S_k is survival at the END
-    of bin k but stands at its START here, as in the official code.
+    A curve that does not reach 0 is extended along the line through (0, 1) and its last point. S_k is survival at the
+    END of bin k but is placed at its START here, as in the official code.
     """
     curves = np.atleast_2d(numbers_of("survival", survival))
     starts = numbers_of("edges", edges)[:-1]

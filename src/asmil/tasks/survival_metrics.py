@@ -170,7 +170,7 @@ def time_dependent_auc(
     if time.size == 0 or times.size == 0:
         raise AsmilError("the time-dependent AUC needs at least one patient and one time t")
     if risk.shape != time.shape:
-        raise AsmilError(f"the AUC needs as many risks ({risk.size}) as times ({time.size}); give one a patient")
+        raise AsmilError(f"the AUC needs as many risks ({risk.size}) as times ({time.size}); give one per patient")
     if np.isnan(risk).any():
         raise AsmilError("a risk is not a number; the time-dependent AUC cannot rank it")
     own_g = (censoring_curves(time, event) if censoring is None else censoring).before(time)

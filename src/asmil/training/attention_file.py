@@ -58,7 +58,7 @@ class RecordedSlides:
 class Recording:
     """One moment of a training: the outputs of the model for the recorded slides.
 
-    attention: a vector a slide that sums to 1
+    attention: one vector per slide that sums to 1
     logits, embedding: S x C and S x E
     """
 

@@ -34,7 +34,7 @@ class Bundle(BaseModel):
     """What `bundle.json` holds.
 
     files: SHA-256 of every other file, by its path in the bundle
-    metrics: of the test part, by name; sizes: what the test part consists of, in words
+    metrics: of the test part, by name; sizes: the size of the test part, as text
     """
 
     format: Annotated[int, Field(ge=1, le=FORMAT)]

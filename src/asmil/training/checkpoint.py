@@ -44,7 +44,7 @@ class Progress:
     part_names: the parts of the loss, in the order in which they are recorded
     seconds: time spent on the current epoch
     best: the epoch chosen so far in this stage, its score (None: none yet, or not chosen by validation) and its loss
-    threads: with which the training began, and goes on: sums of other numbers of threads have other bits
+    threads: number of threads with which the training began and resumes; another number gives other rounding
     executor: who takes the steps, see `training.executor`
     finished: whether the training and its predictions are done; the checkpoint then holds no tensors
     """

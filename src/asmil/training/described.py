@@ -1,4 +1,4 @@
-"""What the settings of a run mean: in words, as a legend, and as the command that trains it again."""
+"""Descriptions of the settings of a run: sentences, legends, and the command that trains it again."""
 
 from __future__ import annotations
 

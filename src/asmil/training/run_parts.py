@@ -100,8 +100,8 @@ class Trainings:
         if not self.config.nested.folds:
             return self.config
         search = InnerSearch(self.data, self.cohort, self.config, self.splits, fold, self.folder.fold(fold))
-        told = f"fold {fold}: choosing settings"
-        settings = search.choose(lambda done, total: self.observer.preparing(told, done, total))
+        stage = f"fold {fold}: choosing settings"
+        settings = search.choose(lambda done, total: self.observer.preparing(stage, done, total))
         self.observer.note(f"fold {fold} chose {', '.join(f'{name} = {value}' for name, value in settings.items())}")
         return with_settings(self.config, settings)
 

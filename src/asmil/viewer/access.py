@@ -1,6 +1,6 @@
 """Who may ask the server, and what a browser may do with its answers.
 
-The server listens on this machine only, unless told otherwise. Three things protect it: a page of another site cannot
+The server listens on this machine only, by default. Three things protect it: a page of another site cannot
 reach it under another name (the Host header is checked, against DNS rebinding), cannot read its answers (no
 cross-origin access), and cannot make the page load anything from elsewhere (content security policy). When it listens
 on a network, a browser needs the token of the printed link; the link works once, then a cookie takes its place.

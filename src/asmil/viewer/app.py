@@ -179,7 +179,7 @@ class Viewer:
                 size, origin = read_frame(slide.name, slide.features, slide.mpp).size_px, (0, 0)
             else:
                 raise AsmilError(f"{slide.name}: there is neither an image nor features of this slide")
-        return JSONResponse({"regions": outlines_of(slide.annotation, size, origin)})
+        return JSONResponse({"regions": outlines_of(slide.annotation, size, origin, self._collection.mask_value)})
 
     def _tile(self, request: Request) -> Response:
         level, column, row = (request.path_params[name] for name in ("level", "column", "row"))

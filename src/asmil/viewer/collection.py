@@ -24,13 +24,18 @@ FEATURE_SUFFIXES = (".h5", ".hdf5", ".pt")
 
 @dataclass(frozen=True)
 class Places:
-    """Where things are if they are not beside the manifest. mpp: microns per level-0 pixel of every slide."""
+    """Where things are if they are not beside the manifest.
+
+    mpp: microns per level-0 pixel of every slide
+    mask_value: that of tumor in masks with several values
+    """
 
     cohort: Path | None = None
     slides: Path | None = None
     features: Path | None = None
     annotations: Path | None = None
     mpp: float | None = None
+    mask_value: int | None = None
 
 
 @dataclass(frozen=True)
@@ -60,12 +65,13 @@ class ViewedRun:
 
 @dataclass(frozen=True)
 class Collection:
-    """Everything that the page may show. notes: what could not be found."""
+    """Everything that the page may show. notes: what could not be found; mask_value: that of tumor in masks."""
 
     title: str
     slides: tuple[ViewedSlide, ...]
     runs: tuple[ViewedRun, ...]
     notes: tuple[str, ...]
+    mask_value: int | None = None
 
 
 def collect(sources: Sequence[Path], places: Places) -> Collection:
@@ -90,7 +96,8 @@ def collect(sources: Sequence[Path], places: Places) -> Collection:
     if not slides:
         raise AsmilError(f"{sources[0]}: there is no slide in it; {'; '.join(notes) or 'give another folder'}")
     title = ", ".join(source.resolve().name for source in sources)
-    return Collection(title, tuple(slides), tuple(_named_apart(runs)), tuple(dict.fromkeys(notes)))
+    named = tuple(_named_apart(runs))
+    return Collection(title, tuple(slides), named, tuple(dict.fromkeys(notes)), places.mask_value)
 
 
 @dataclass

@@ -13,7 +13,7 @@ from asmil.cohort.manifest import load_cohort
 from asmil.cohort.splits import Splits
 from asmil.errors import AsmilError
 from asmil.evaluation.localization.localize import LocalizeSettings, localize_run
-from asmil.evaluation.localization.run_maps import RunMaps
+from asmil.explain.role_maps import RoleMaps
 from asmil.models.inference import infer
 from asmil.training.config import resolve
 from asmil.training.prediction import RunPredictor
@@ -45,13 +45,13 @@ def maps_by_hand(run, slide, folds):
 @pytest.mark.parametrize("role", ["test", "val"])
 def test_the_folds_of_the_role_judge_a_slide_averaged_over_seeds(cross_validated, role):
     run, cohort, _ = cross_validated
-    maps = RunMaps(run, role, device="cpu")
+    maps = RoleMaps(run, role, device="cpu")
     table = Splits.load(run / "splits.csv").table
     for slide in list(cohort.slides)[:6]:
         folds = set(table.loc[(table["slide"] == slide.slide) & (table["role"] == role), "fold"])
         assert maps.may_evaluate(slide) == bool(folds)
         if folds:
-            one = maps.read(slide)
+            one = maps.map_of(slide)
             assert one.n_models == 2 * len(folds)
             np.testing.assert_allclose(one.heat, maps_by_hand(run, slide, folds), rtol=1e-5)
             assert one.heat.sum() == pytest.approx(1)
@@ -60,13 +60,13 @@ def test_the_folds_of_the_role_judge_a_slide_averaged_over_seeds(cross_validated
 
 def test_new_slides_are_judged_by_all_models_unless_their_patient_is_known(cross_validated):
     run, cohort, _ = cross_validated
-    maps = RunMaps(run, device="cpu")
+    maps = RoleMaps(run, device="cpu")
     new = replace(cohort.slides[0], slide="new", patient="nobody")
-    assert maps.read(new).n_models == 4
-    assert not RunMaps(run, "train", device="cpu").may_evaluate(new)
+    assert maps.map_of(new).n_models == 4
+    assert not RoleMaps(run, "train", device="cpu").may_evaluate(new)
     relative = replace(cohort.slides[0], slide="new")
-    assert maps.read(relative).n_models == 2
-    np.testing.assert_array_equal(maps.read(relative).heat, maps.read(cohort.slides[0]).heat)
+    assert maps.map_of(relative).n_models == 2
+    np.testing.assert_array_equal(maps.map_of(relative).heat, maps.map_of(cohort.slides[0]).heat)
 
 
 def test_slides_that_were_trained_on_are_left_out_unless_asked_for(small_cohort, tmp_path):
@@ -103,7 +103,7 @@ def test_a_cross_validated_run_is_judged_on_all_its_slides(cross_validated):
 def test_what_cannot_be_asked_for(cross_validated, tmp_path):
     run, _, truth = cross_validated
     with pytest.raises(AsmilError, match=r"'scores'.*attention"):
-        RunMaps(run, heatmap="scores", device="cpu")
+        RoleMaps(run, heatmap="scores", device="cpu")
     with pytest.raises(AsmilError, match="--annotations"):
         localize_run(run, LocalizeSettings())
     with pytest.raises(AsmilError, match="preset"):

@@ -12,9 +12,9 @@ from asmil.cohort.source import FeatureInfo, FeatureSource
 from asmil.errors import AsmilError
 from asmil.evaluation.localization import PRESETS, RankedTiles
 from asmil.evaluation.localization.localize import known_scalings, read_skip_list, summarize
-from asmil.evaluation.localization.run_maps import SlideMap
 from asmil.evaluation.localization.slide_evaluator import (
     LocalizationProtocol,
+    SlideMap,
     SlideMeasures,
     limits_of,
     measure_slide,

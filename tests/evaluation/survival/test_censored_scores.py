@@ -8,14 +8,15 @@ from lifelines import KaplanMeierFitter
 from sklearn.metrics import brier_score_loss, roc_auc_score
 
 from asmil.errors import AsmilError
-from asmil.evaluation.survival import (
+from asmil.tasks.survival_metrics import (
     brier_score,
     censoring_curves,
     integrated_brier_score,
     survival_curves,
     time_dependent_auc,
+    weighted_brier,
+    weighted_dynamic_auc,
 )
-from asmil.tasks.survival_metrics import weighted_brier, weighted_dynamic_auc
 from fake_survival_run import exponential_patients
 
 # small whole times: many patients leave at the same one

@@ -9,7 +9,7 @@ from shapely import contains_xy
 from shapely.geometry import MultiPolygon, Point, Polygon
 
 from asmil.errors import AsmilError
-from asmil.slides.annotations import rasterize, read_mask
+from asmil.slides.annotations import mask_outlines, rasterize, read_mask
 
 SLIDE_PX = (1600, 1200)
 SHAPE, DOWNSAMPLE = (75, 100), 16.0
@@ -112,3 +112,18 @@ def test_masks_that_do_not_fit_are_refused(tmp_path):
     (tmp_path / "no.tif").write_bytes(b"not a tiff")
     with pytest.raises(AsmilError, match=r"no\.tif"):
         read_mask(tmp_path / "no.tif", SLIDE_PX, SHAPE, DOWNSAMPLE)
+
+
+def test_a_mask_has_outlines_where_it_changes(tmp_path):
+    mask = np.zeros((300, 400), dtype=np.uint8)
+    mask[50:150, 100:300] = 2
+    mask[80:120, 180:220] = 1
+    mask[250, 10] = 2
+    tifffile.imwrite(tmp_path / "m.tif", mask)
+    shape = mask_outlines(tmp_path / "m.tif", SLIDE_PX, value=2)
+    bounds = sorted(polygon.bounds for polygon in shape.geoms)
+    # the downsample of the file is 4, and an outline is at most half a mask pixel beside the edge
+    expected = [(40, 1000, 44, 1004), (400, 200, 1200, 600), (720, 320, 880, 480)]
+    np.testing.assert_allclose(bounds, expected, atol=2)
+    with pytest.raises(AsmilError, match=r"m\.tif.*--mask-value"):
+        mask_outlines(tmp_path / "m.tif", SLIDE_PX)

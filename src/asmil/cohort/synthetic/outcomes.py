@@ -44,7 +44,7 @@ class SurvivalConfig(Settings):
 def patient_times(
     config: SyntheticConfig, survival: SurvivalConfig, plans: list[SlidePlan], tiles: pd.DataFrame
 ) -> pd.DataFrame:
-    """A row a patient, sorted by name: the time and event to be known, and the truth behind them.
+    """One row per patient, sorted by name: the time and event to be known, and the truth behind them.
 
     tiles: the truth of the tiles, with the columns slide, tumor and morphology
     """

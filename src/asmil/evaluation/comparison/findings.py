@@ -45,7 +45,7 @@ class ClassAuc:
 
 @dataclass(frozen=True)
 class EnsembleTest:
-    """One test of the seed ensembles of two runs; p is nan, and `reason` says why, where there is none."""
+    """One test of the seed ensembles of two runs; without a p-value it is nan, and `reason` explains why."""
 
     test: str
     value: float

@@ -19,13 +19,13 @@ from asmil.reporting import (
     Document,
     Estimate,
     Figure,
-    Note,
     Row,
     Section,
     SideBySide,
     Table,
     estimate_cell,
     jsonable,
+    problem_sections,
 )
 from asmil.reporting.drawing import COLORS, EDGE, new_figure, plain_text, svg_text
 from asmil.reporting.files import write_document
@@ -62,8 +62,7 @@ def comparison_document(found: Comparison) -> Document:
     classes = _classes_table(found)
     if classes.rows:
         sections.append(Section("Classes", [classes]))
-    if found.problems:
-        sections.append(Section("Runs that were left out", [Note(problem) for problem in found.problems]))
+    sections += problem_sections(found.problems, "Runs that were left out")
     against = "" if found.reference is None else f" Reference: {found.reference}."
     return Document(
         kind="Comparison",
@@ -78,7 +77,7 @@ def comparison_document(found: Comparison) -> Document:
 
 
 def sizes_of(found: Comparison) -> str:
-    """What the runs were compared on, in words."""
+    """How many slides and patients the runs were compared on, as text."""
     patients = format_count(found.n_patients, "patient")
     by_patient = found.unit == "patient" or found.task.by_patient
     slides = "" if by_patient else f"{format_count(found.n_slides, 'slide')} of "
@@ -140,7 +139,7 @@ def runs_table(found: Comparison) -> Table:
 
 
 def _in_words(found: Comparison) -> str:
-    """What each run got wrong, in one paragraph."""
+    """The errors of each run, in one paragraph."""
     assert found.task.in_words is not None
     said = []
     for run in found.runs:

@@ -10,10 +10,11 @@ from matplotlib.axes import Axes
 from asmil.evaluation.localization.localize import Localization
 from asmil.evaluation.localization.scaling import THRESHOLDS, scaling_title
 from asmil.evaluation.localization.slide_evaluator import SlideMeasures
-from asmil.explain.report_panels import outline_of, slide_panels
+from asmil.explain.report_panels import slide_panels
 from asmil.explain.tile_map import SlideFrame, TileMap
 from asmil.reporting import Figure as Picture
 from asmil.reporting.drawing import COLORS, new_figure, svg_text
+from asmil.slides.annotations import trace_outlines
 from asmil.slides.discovery import SlideFile
 
 SPREAD = 0.16
@@ -102,5 +103,5 @@ def slide_figures(found: Localization, one: SlideMeasures, images: Mapping[str, 
         images.get(one.name),
         TileMap(one.map.heat, found.heatmap_kind, title=f"heat map: {found.heatmap_kind}"),
         calls,
-        None if mask is None else outline_of(mask, frame.downsample),
+        None if mask is None else trace_outlines(mask, frame.downsample),
     )

@@ -7,14 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
-import numpy as np
-
 from asmil.cohort.manifest import Cohort, read_manifest
 from asmil.cohort.splits import Roles
 from asmil.errors import AsmilError, did_you_mean
 from asmil.evaluation.localization.froc_curve import Froc, FrocOptions, froc_of_hits, froc_options, resampled_froc
 from asmil.evaluation.localization.points import Conversion
-from asmil.evaluation.localization.run_maps import RunMaps
 from asmil.evaluation.localization.scaling import THRESHOLDS, Scaling
 from asmil.evaluation.localization.slide_evaluator import (
     LocalizationProtocol,
@@ -23,13 +20,13 @@ from asmil.evaluation.localization.slide_evaluator import (
     SlideEvaluator,
     SlideMeasures,
 )
-from asmil.evaluation.localization.tile_ranking import RankedTiles, resampled_ranking
+from asmil.evaluation.localization.tile_ranking import rank_tiles, resampled_ranking
 from asmil.evaluation.localization.truth import AnnotationTruth, TileTruth, Truth
 from asmil.evaluation.stability.analysis import attention_alarms
+from asmil.explain.role_maps import RoleMaps
 from asmil.reporting import Estimate
-from asmil.reporting.estimate import NAN
 from asmil.slides.annotations import ClassNames, find_annotations
-from asmil.tasks.bootstrap import draw_patients, estimate, number_patients
+from asmil.tasks.bootstrap import drawn_slides, estimate, mean_estimate, ratio_estimate
 from asmil.tasks.checked_arrays import Floats
 from asmil.tasks.classification import normal_labels
 
@@ -133,7 +130,7 @@ def localize_run(
     if (settings.annotations is None) == (settings.truth is None):
         raise AsmilError("give either --annotations (a folder) or --truth (a table of tiles)")
     options = froc_options(settings.preset)
-    maps = RunMaps(run, settings.role, settings.heatmap, settings.device, settings.method, settings.normal)
+    maps = RoleMaps(run, settings.role, settings.heatmap, settings.device, settings.method, settings.normal)
     cohort, problems = _read_cohort(maps, settings)
     skipped = read_skip_list(settings.skip_list) if settings.skip_list else ()
     wanted = [
@@ -181,7 +178,7 @@ def tile_auc_and_froc(run: Path | str, settings: LocalizeSettings) -> tuple[Esti
     return found.unscaled["tile_auc"], found.scaled["minmax"].numbers["froc"]
 
 
-def _read_cohort(maps: RunMaps, settings: LocalizeSettings) -> tuple[Cohort, list[str]]:
+def _read_cohort(maps: RoleMaps, settings: LocalizeSettings) -> tuple[Cohort, list[str]]:
     """The cohort, and the errors in slides that should be evaluated.
 
     For the run's own manifest only slides with the role matter; for another manifest, all do.
@@ -244,7 +241,7 @@ def read_skip_list(path: Path | str) -> tuple[str, ...]:
 
 
 def _run_notes(
-    maps: RunMaps, cohort: Cohort, settings: LocalizeSettings, skipped: Sequence[str], normal: frozenset[str]
+    maps: RoleMaps, cohort: Cohort, settings: LocalizeSettings, skipped: Sequence[str], normal: frozenset[str]
 ) -> Iterator[str]:
     """Caveats about the run and the choice of slides."""
     left_out = [slide.slide for slide in cohort.slides if not maps.may_evaluate(slide)]
@@ -254,10 +251,10 @@ def _run_notes(
         yield f"these slides are from the {settings.role} part, which the models have seen: the numbers are optimistic"
     if len(maps.seeds) > 1:
         yield f"maps and probabilities are averaged over {len(maps.seeds)} seeds before anything is measured"
-    if maps.joins_slides:
+    if maps.predictor.unit == "patient":
         yield "the run joins the slides of a patient into one bag; here every slide is its own bag"
-    if maps.unfinished:
-        yield f"{maps.unfinished} trainings of the run are unfinished; their models are not used"
+    if maps.predictor.unfinished:
+        yield f"{maps.predictor.unfinished} trainings of the run are unfinished; their models are not used"
     if not normal:
         yield "no label means normal, so all slides count as tumor slides; name the normal label with --normal"
     unknown = [name for name in skipped if name not in cohort]
@@ -286,20 +283,19 @@ def summarize(slides: Sequence[SlideMeasures], options: FrocOptions, resamples: 
     All measures use the same resamples. Dice, recall and the rates without a miss are for tumor slides, specificity for
     normal ones; AUC and AP of tiles are means over slides with both kinds of tiles, the pooled ones use all tiles.
     """
-    patients = number_patients([one.map.slide.patient for one in slides])
-    drawn = draw_patients(int(patients.max()) + 1, resamples, seed)[:, patients].astype(np.float64)
-    counts = np.vstack([np.ones(len(slides)), drawn])
+    patients = [one.map.slide.patient for one in slides]
+    counts = drawn_slides(patients, resamples, seed)
     scalings = list(slides[0].scaled)
     return Summary(
         scaled={scaling: _summarize_scaling(slides, scaling, options, counts) for scaling in scalings},
         unscaled={
-            "tile_auc": _mean([one.tile_auc for one in slides], counts),
-            "tile_ap": _mean([one.tile_ap for one in slides], counts),
+            "tile_auc": mean_estimate([one.tile_auc for one in slides], counts),
+            "tile_ap": mean_estimate([one.tile_ap for one in slides], counts),
         },
-        best_specificity=_mean([one.best_specificity for one in slides], counts[:1]).value,
+        best_specificity=mean_estimate([one.best_specificity for one in slides], counts[:1]).value,
         n_tumor=sum(not one.is_normal for one in slides),
         n_normal=sum(one.is_normal for one in slides),
-        n_patients=len(set(patients.tolist())),
+        n_patients=len(set(patients)),
         n_tumor_patients=_count_patients(slides, is_normal=False),
         n_normal_patients=_count_patients(slides, is_normal=True),
         resamples=resamples,
@@ -316,31 +312,19 @@ def _summarize_scaling(
     scaled = [one.scaled[scaling] for one in slides]
     hits = [one.hits for one in scaled]
     tumor, scores = [one.tumor for one in slides], [one.scores for one in scaled]
-    pooled = RankedTiles(tumor, scores).measure(counts[0])
+    pooled = rank_tiles(tumor, scores).pooled
     aucs, precisions = resampled_ranking(tumor, scores, counts[1:])
     froc = froc_of_hits(hits, options)
     numbers = {
         "froc": estimate(froc.score, resampled_froc(hits, options, counts[1:]), n=len(slides)),
-        "dice": _mean([one.dice for one in scaled], counts),
-        "specificity": _mean([one.specificity for one in scaled], counts),
-        "no_miss_regions": _mean([one.without_missed_region for one in scaled], counts),
-        "no_miss_tiles": _mean([one.without_missed_tile for one in scaled], counts),
-        "region_recall": _ratio([one.regions_found for one in scaled], [one.n_regions for one in slides], counts),
+        "dice": mean_estimate([one.dice for one in scaled], counts),
+        "specificity": mean_estimate([one.specificity for one in scaled], counts),
+        "no_miss_regions": mean_estimate([one.without_missed_region for one in scaled], counts),
+        "no_miss_tiles": mean_estimate([one.without_missed_tile for one in scaled], counts),
+        "region_recall": ratio_estimate(
+            [one.regions_found for one in scaled], [one.n_regions for one in slides], counts
+        ),
         "pooled_auc": estimate(pooled.auc, aucs, n=len(slides)),
         "pooled_ap": estimate(pooled.ap, precisions, n=len(slides)),
     }
     return ScalingSummary(numbers, froc)
-
-
-def _mean(values: Sequence[float], counts: Floats) -> Estimate:
-    """The mean of the defined values."""
-    return _ratio(values, [float(not np.isnan(value)) for value in values], counts)
-
-
-def _ratio(parts: Sequence[float], wholes: Sequence[float], counts: Floats) -> Estimate:
-    """The sum of the parts over the sum of the wholes, of the slides whose part is defined."""
-    part, whole = np.array(parts, dtype=np.float64), np.array(wholes, dtype=np.float64)
-    defined = ~np.isnan(part)
-    above, below = counts[:, defined] @ part[defined], counts[:, defined] @ whole[defined]
-    ratios = np.where(below > 0, above / np.where(below > 0, below, 1.0), NAN)
-    return estimate(float(ratios[0]), ratios[1:], n=int(defined.sum()))

@@ -19,13 +19,13 @@ from asmil.reporting import (
     Estimate,
     Figure,
     Heading,
-    Note,
     Row,
     Section,
     SideBySide,
     Table,
     estimate_cell,
     jsonable,
+    problem_sections,
 )
 from asmil.reporting.files import folded_table, write_document
 from asmil.reporting.formats import format_count, format_interval, format_number, format_share
@@ -56,7 +56,7 @@ SCALINGS: dict[Scaling, str] = {
 
 def write_localization(found: Localization, folder: Path | str) -> Path:
     """Write `localization.html`, `.md`, `.json`, `.csv` and `localization_slides.csv`; return the path of the page."""
-    tables = {"localization": numbers_rows(found), "localization_slides": slide_rows(found)}
+    tables = {"localization": numbers_rows(found), "localization_slides": list(map(slide_row, found.slides))}
     page = Path(folder) / "localization.html"
     return write_document(localization_document(found), page, localization_dict(found), tables)
 
@@ -64,12 +64,10 @@ def write_localization(found: Localization, folder: Path | str) -> Path:
 def localization_document(found: Localization) -> Document:
     """What the report says."""
     sections = [
+        *problem_sections(found.problems),
         Section("Results", [_measures(found), *_result_figures(found), _sensitivities(found)]),
         Section("Slides", [*_maps(found), *_slides(found)]),
     ]
-    if found.problems:
-        title = f"Not evaluated: {format_count(len(found.problems), 'slide')}"
-        sections.insert(0, Section(title, [Note(line) for line in found.problems]))
     return Document(
         kind="Localization",
         title=found.name,
@@ -253,12 +251,8 @@ def _numbers(found: Localization) -> Iterator[tuple[Scaling | None, str, Estimat
         yield None, name, number
 
 
-def slide_rows(found: Localization) -> list[dict[str, Any]]:
-    """One row per slide; the columns of a scaling start with its name."""
-    return [_slide_row(one) for one in found.slides]
-
-
-def _slide_row(one: SlideMeasures) -> dict[str, Any]:
+def slide_row(one: SlideMeasures) -> dict[str, Any]:
+    """The row of a slide; the columns of a scaling start with its name."""
     slide = one.map.slide
     row: dict[str, Any] = {
         "slide": slide.slide,

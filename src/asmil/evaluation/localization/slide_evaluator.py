@@ -13,11 +13,12 @@ from asmil.errors import AsmilError
 from asmil.evaluation.localization.froc_curve import FrocOptions, FrocSlide, SlideHits, judge_detections
 from asmil.evaluation.localization.lesions import EvaluationMask, evaluation_mask
 from asmil.evaluation.localization.points import Conversion, points_from_tiles
-from asmil.evaluation.localization.run_maps import RunMaps, SlideMap
 from asmil.evaluation.localization.scaling import THRESHOLDS, Scaling, cohort_limits, scale_scores
 from asmil.evaluation.localization.tile_maps import (
+    Frame,
     all_tumor_tiles_positive,
     dice,
+    frame_of,
     highest_specificity,
     regions_found,
     specificity,
@@ -26,11 +27,24 @@ from asmil.evaluation.localization.tile_maps import (
 )
 from asmil.evaluation.localization.tile_ranking import rank_tiles
 from asmil.evaluation.localization.truth import Truth
+from asmil.explain.role_maps import RoleMaps
 from asmil.reporting.estimate import NAN
 from asmil.tasks.checked_arrays import Floats
 
 Mask = npt.NDArray[np.bool_]
 Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class SlideMap:
+    """The map of a slide and the frame in which it is compared with annotations; otherwise as `RoleMap`."""
+
+    slide: Slide
+    coords: npt.NDArray[np.int64]
+    heat: Floats
+    probabilities: Floats
+    n_models: int
+    frame: Frame
 
 
 @dataclass(frozen=True)
@@ -99,7 +113,7 @@ class SlideEvaluator:
     n_masks: number of tumor slides whose masks are kept for figures
     """
 
-    maps: RunMaps
+    maps: RoleMaps
     truth: Truth
     protocol: LocalizationProtocol
     normal: frozenset[str]
@@ -118,7 +132,7 @@ class SlideEvaluator:
         read: list[SlideMap] = []
         for done, slide in enumerate(slides, start=1):
             try:
-                read.append(self.maps.read(slide))
+                read.append(self._map_of(slide))
             except AsmilError as error:
                 problems.append(_describe(slide, error))
             progress(done, 2 * len(slides))
@@ -133,6 +147,11 @@ class SlideEvaluator:
                 problems.append(_describe(one.slide, error))
             progress(len(slides) + done, len(slides) + len(read))
         return measured, masks, problems
+
+    def _map_of(self, slide: Slide) -> SlideMap:
+        found = self.maps.map_of(slide)
+        frame = frame_of(slide.slide, found.info, found.coords, slide.mpp)
+        return SlideMap(slide, found.coords, found.heat, found.probabilities, found.n_models, frame)
 
     @property
     def _is_attention(self) -> bool:

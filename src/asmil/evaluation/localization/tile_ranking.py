@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from asmil.errors import AsmilError
 from asmil.tasks.checked_arrays import Floats, floats_of
+from asmil.tasks.weighted import binary_auc, binary_average_precision
 
 Booleans = npt.NDArray[np.bool_]
 MOST_SCORES = 4096
@@ -36,7 +37,7 @@ class TileRanking:
 
 
 class RankedTiles:
-    """The tiles of many slides, sorted once, so that the pooled measures of every resample of slides are cheap."""
+    """The tiles of many slides, with their pooled measures under any resample of slides."""
 
     def __init__(self, tumor: Sequence[npt.ArrayLike], scores: Sequence[npt.ArrayLike]) -> None:
         truths = [np.asarray(part, dtype=bool).reshape(-1) for part in tumor]
@@ -46,12 +47,8 @@ class RankedTiles:
         joined = np.concatenate([np.zeros(0), *values])
         if np.isnan(joined).any():
             raise AsmilError(f"{int(np.isnan(joined).sum())} of {len(joined)} tile scores are not numbers")
-        order = np.argsort(-joined, kind="stable")
-        falling = joined[order]
-        self._tumor = np.concatenate([np.zeros(0, dtype=bool), *truths])[order]
-        self._slide = np.repeat(np.arange(len(values)), [len(part) for part in values])[order]
-        # Equal scores are passed together: a threshold cannot part them.
-        self._ends = np.flatnonzero(np.append(np.diff(falling) != 0, True)) if len(falling) else np.zeros(0, np.intp)
+        self._scores, self._tumor = joined, np.concatenate([np.zeros(0, dtype=bool), *truths])
+        self._slide = np.repeat(np.arange(len(values)), [len(part) for part in values])
 
     def measure(self, counts: npt.ArrayLike) -> Ranking:
         """AUC and AP when slide s is drawn counts[s] times.
@@ -59,18 +56,11 @@ class RankedTiles:
         AUC: the chance that a tumor tile has a higher score than another tile, ties counted half.
         AP: the mean precision at the tumor tiles, sum over thresholds of (recall gained) x precision.
         """
-        weights = np.asarray(counts, dtype=np.float64)[self._slide]
-        true = np.cumsum(weights * self._tumor)[self._ends]
-        false = np.cumsum(weights * ~self._tumor)[self._ends]
-        if not len(true) or true[-1] == 0:
+        if not len(self._scores):
             return Ranking(float("nan"), float("nan"))
-        gained = np.diff(true, prepend=0.0)
-        # A resample may not hold the first tiles: nothing is gained there.
-        ap = float((gained * true / np.maximum(true + false, 1e-300)).sum() / true[-1])
-        if false[-1] == 0:
-            return Ranking(float("nan"), ap)
-        not_above = false[-1] - false + np.diff(false, prepend=0.0) / 2
-        return Ranking(float((gained * not_above).sum() / (true[-1] * false[-1])), ap)
+        weights = np.asarray(counts, dtype=np.float64)[None, self._slide]
+        auc, ap = (rank(self._tumor, self._scores, weights) for rank in (binary_auc, binary_average_precision))
+        return Ranking(float(auc[0]), float(ap[0]))
 
 
 def rank_tiles(tumor: Sequence[npt.ArrayLike], scores: Sequence[npt.ArrayLike]) -> TileRanking:
@@ -124,10 +114,7 @@ def _places(scores: Floats) -> npt.NDArray[np.intp]:
 
 def _rank(true: Floats, false: Floats) -> tuple[Floats, Floats]:
     """Of R x B weights of tumor and other tiles, the highest scores first."""
-    true_so_far, false_so_far = true.cumsum(axis=1), false.cumsum(axis=1)
-    all_true, all_false = true_so_far[:, -1], false_so_far[:, -1]
-    precision = true_so_far / np.maximum(true_so_far + false_so_far, 1.0)
-    below = all_false[:, None] - false_so_far + false / 2
-    ap, wins, pairs = (true * precision).sum(axis=1), (true * below).sum(axis=1), all_true * all_false
-    nan = np.full(len(true), np.nan)
-    return np.divide(wins, pairs, out=nan.copy(), where=pairs > 0), np.divide(ap, all_true, out=nan, where=all_true > 0)
+    n_places = true.shape[1]
+    is_tumor, score = np.repeat([True, False], n_places), np.tile(-np.arange(n_places, dtype=np.float64), 2)
+    weights = np.hstack([true, false])
+    return binary_auc(is_tumor, score, weights), binary_average_precision(is_tumor, score, weights)

@@ -5,7 +5,6 @@ Also what all stability figures share: names of runs, and the choice of slide, t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -13,15 +12,14 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator
 
 from asmil.attention.measures import effective_tiles, top_mass
 from asmil.errors import AsmilError, did_you_mean
 from asmil.evaluation.stability.analysis import RunStability, TrainingStability
 from asmil.reporting import Figure
-from asmil.reporting.drawing import COLORS, EDGE, new_figure, plain_text, svg_text
-from asmil.reporting.formats import format_share, format_significant
+from asmil.reporting.drawing import COLORS, EDGE, make_logarithmic, new_figure, plain_text, svg_text
+from asmil.reporting.formats import format_share
 from asmil.tasks.checked_arrays import Floats
 from asmil.training.described import schedule_sentence
 
@@ -37,8 +35,6 @@ MAX_POINTS = 400
 """Lines with more recordings are drawn through means of neighbors."""
 LATER_EPOCHS = 4
 """How many epochs after the first are shown by default."""
-NARROW_DECADES = 2.5
-"""A logarithmic axis that spans less also gets ticks at 2 and 5."""
 NORMALIZERS: tuple[tuple[str, str, dict[str, float]], ...] = (
     ("softmax", "softmax", {}),
     ("NSF", "nsf", {}),
@@ -268,15 +264,3 @@ def nearest_recording(epochs: npt.NDArray[np.float64], wanted: float) -> int | N
     spacing = float(np.median(np.diff(epochs))) if len(epochs) > 1 else 1.0
     reach = max(1.0, spacing) / 2
     return nearest if abs(epochs[nearest] - wanted) <= reach else None
-
-
-def make_logarithmic(axes: Axes, which: str) -> None:
-    """Make the x or y axis logarithmic; call it after drawing."""
-    axes.set(**{f"{which}scale": "log"})
-    axis: Axis = getattr(axes, f"{which}axis")
-    low, high = axis.get_view_interval()
-    narrow = math.log10(high / low) < NARROW_DECADES
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if narrow else (1.0,), numticks=12 if narrow else 7))
-    axis.set_minor_locator(NullLocator())
-    if narrow:
-        axis.set_major_formatter(FuncFormatter(lambda value, _: format_significant(value)))

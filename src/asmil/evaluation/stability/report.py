@@ -12,7 +12,6 @@ from asmil.evaluation.stability.analysis import RunStability, summary_of
 from asmil.evaluation.stability.bag_features import bag_feature_figure
 from asmil.evaluation.stability.figures import choose_slide, course_caption, course_figures, histogram_figure
 from asmil.evaluation.stability.maps import maps_figure
-from asmil.files import replacing, write_text
 from asmil.reporting import (
     Block,
     Cell,
@@ -26,7 +25,7 @@ from asmil.reporting import (
     Table,
     settings_table,
 )
-from asmil.reporting.files import folded_table, write_document
+from asmil.reporting.files import folded_table, write_document, write_figures
 from asmil.reporting.formats import format_count, format_small
 
 MEASURE_TITLES = {
@@ -73,9 +72,9 @@ def write_stability_page(
         for stability in stabilities
     ]
     place = folder / FIGURE_FOLDER
-    _write_figures({**courses, "attention_maps": maps}, place)
+    write_figures({**courses, "attention_maps": maps}, place)
     for number, figures in enumerate(single, 1):
-        _write_figures(figures, place if len(stabilities) == 1 else place / f"run-{number}")
+        write_figures(figures, place if len(stabilities) == 1 else place / f"run-{number}")
     document = stability_document(stabilities, slide)
     summary = document.sections[0]
     course: list[Block] = [
@@ -234,12 +233,3 @@ def _agreement(stability: RunStability) -> Block:
     caption = "Mean over pairs of seeds, with the smallest and largest value."
     table = Table(["slide", "pairs of seeds", *AGREEMENT_TITLES.values()], rows, caption=caption)
     return folded_table("Agreement between seeds", table, MOST_ROWS, "stability_agreement.csv")
-
-
-def _write_figures(figures: Figures, folder: Path) -> None:
-    for name, figure in figures.items():
-        if isinstance(figure.content, str):
-            write_text(folder / f"{name}.svg", figure.content)
-        elif figure.content is not None:
-            with replacing(folder / f"{name}.png") as partial:
-                partial.write_bytes(figure.content)

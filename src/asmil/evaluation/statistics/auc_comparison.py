@@ -114,7 +114,7 @@ def _checked(
     scores = [numbers_of(name, score) for name, score in (("score_a", score_a), ("score_b", score_b))]
     for name, score in zip(("score_a", "score_b"), scores, strict=True):
         if score.ndim != 1:
-            raise AsmilError(f"{name}: give one score a slide; the shape is {score.shape}")
+            raise AsmilError(f"{name}: give one score per slide; the shape is {score.shape}")
     same_length(target=len(positive), score_a=len(scores[0]), score_b=len(scores[1]))
     n_positives, n_negatives = int(positive.sum()), int((~positive).sum())
     if min(n_positives, n_negatives) < 2:

@@ -13,19 +13,19 @@ from asmil.tasks.checked_arrays import Classes, Floats, numbers_of, same_length
 
 
 def p_values_of(p: npt.ArrayLike) -> Floats:
-    """p-values between 0 and 1; a missing one is refused, for the size of the family would be a guess."""
+    """p-values between 0 and 1; a missing one is refused, since the size of the family must be known."""
     given = numbers_of("p", p)
     if given.ndim != 1:
         raise AsmilError(f"p: give a plain list of p-values; the shape is {given.shape}")
     wrong = (given < 0) | (given > 1)
     if wrong.any():
         place = int(np.argmax(wrong))
-        raise AsmilError(f"p: {given[place]:g} at place {place} is no p-value; give numbers from 0 to 1")
+        raise AsmilError(f"p: {given[place]:g} at place {place} is not a p-value; give numbers from 0 to 1")
     return given
 
 
 def units_of(patients: Sequence[Hashable] | npt.NDArray[np.generic] | None, n_slides: int) -> Classes:
-    """n numbers, one a unit that is drawn or swapped as a whole: a patient by sorted name, or every slide alone."""
+    """n numbers, one per unit that is drawn or swapped as a whole: patients by sorted name, or single slides."""
     if patients is None:
         return np.arange(n_slides)
     same_length(target=n_slides, patients=len(patients))

@@ -5,8 +5,8 @@ slides, or a slide. The predictions of a unit are swapped between the models wit
 difference of macro-F1 is taken again. Only units with a discordant slide matter: with d of them there are 2^d
 patterns, all of which are tried when d is small; else patterns are drawn.
 
-Macro-F1 needs two counts a class: slides called right, and slides called so. A swap moves a unit's counts from
-one model to the other, so a pattern is a sum of small whole numbers, and no slide is visited again.
+Macro-F1 needs two counts per class: slides predicted correctly, and slides predicted as the class. A swap moves a
+unit's counts from one model to the other, so a pattern is a sum of small whole numbers, and no slide is visited again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class PermutationTest:
 
 @dataclass(frozen=True)
 class _Counts:
-    """What macro-F1 is made of: K slides a class, and 2 x K counts of both models (called right, called so)."""
+    """What macro-F1 is made of: K slides per class, and 2 x K counts of both models (correct, predicted)."""
 
     support: Floats
     a: Floats

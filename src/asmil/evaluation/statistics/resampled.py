@@ -28,7 +28,7 @@ class TTest:
 def corrected_resampled_t(differences: npt.ArrayLike, n_train: float, n_test: float) -> TTest:
     """Nadeau and Bengio's test of k differences a - b, one a train/test split.
 
-    `t = mean d / sqrt((1/k + n_test/n_train) var d)` with k - 1 degrees of freedom. The second term stands for
+    `t = mean d / sqrt((1/k + n_test/n_train) var d)` with k - 1 degrees of freedom. The second term accounts for
     the overlap of the training sets; sizes are those of one split (their ratio is what counts).
     """
     sizes = numbers_of("n_train and n_test", [n_train, n_test])

@@ -1,8 +1,8 @@
 """Is a procedure better on new patients? A bootstrap of two levels: seeds and patients.
 
-A procedure is trained S times and judged on one test set. Its number is the mean over seeds, and it could have
-been another one in two ways: by other seeds and by other patients. A resample draws both: seeds for each model
-on its own, patients once for both (each with all its slides), since both were judged on the same ones.
+A procedure is trained S times and evaluated on one test set. Its value is the mean over seeds, which depends on
+both the seeds and the patients. A resample draws both: seeds for each model separately, patients once for both
+(each with all its slides), since both were evaluated on the same ones.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ from asmil.errors import AsmilError, did_you_mean
 from asmil.evaluation.statistics.checks import generator_of, units_of
 from asmil.reporting import Interval
 from asmil.tasks import weighted
-from asmil.tasks.bootstrap import percentile_interval
+from asmil.tasks.bootstrap import percentile_interval, under_draws
 from asmil.tasks.checked_arrays import Classes, Floats, classes_of, numbers_of, same_length
 
 SeedMetric = Literal["auc", "macro_auc", "macro_f1"]
-CELLS_AT_ONCE = 1 << 21
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ def bootstrap_seeds_and_patients(
 
     units = units_of(patients, len(truth))
     draws = draw_seeds_and_patients(len(a), len(b), int(units.max()) + 1, resamples, seed)
-    values_a, values_b = (_in_blocks(metric, truth, values, draws.patients, units) for values in (a, b))
+    values_a, values_b = (_under_draws(metric, truth, values, draws.patients, units) for values in (a, b))
     one = np.ones((1, len(truth)))
     difference = float(_values(metric, truth, a, one).mean() - _values(metric, truth, b, one).mean())
     return summarize_seed_bootstrap(difference, values_a, values_b, draws)
@@ -132,17 +131,17 @@ def _predictions(name: str, values: npt.ArrayLike, metric: SeedMetric) -> Floats
     return given
 
 
-def _in_blocks(
+def _under_draws(
     metric: SeedMetric, truth: Classes, predictions: Floats, drawn: npt.NDArray[np.int64], units: Classes
 ) -> Floats:
-    """R x S values under the draws of patients, nan for draws of a single class; some resamples at a time."""
-    step = max(1, CELLS_AT_ONCE // len(truth))
-    blocks = []
-    for start in range(0, len(drawn), step):
-        weights = drawn[start : start + step][:, units].astype(np.float64)
+    """R x S values under the draws of patients, nan for draws of a single class."""
+
+    def measure(counts: Floats) -> dict[str, Floats]:
+        weights = counts[:, units]
         kept = weighted.has_two_classes(truth, predictions.shape[2], weights)
-        blocks.append(np.where(kept[:, None], _values(metric, truth, predictions, weights), np.nan))
-    return np.concatenate(blocks)
+        return {metric: np.where(kept[:, None], _values(metric, truth, predictions, weights), np.nan)}
+
+    return under_draws(measure, drawn, len(truth))[metric]
 
 
 def _values(metric: SeedMetric, truth: Classes, predictions: Floats, weights: Floats) -> Floats:

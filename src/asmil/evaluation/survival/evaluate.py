@@ -1,8 +1,8 @@
 """Evaluating a survival run: ranking, curves and risk groups, with the spread over folds and an interval by patient.
 
-Risks of different trainings have no common scale, so nothing that ranks is ever taken over two trainings at once:
+Risks of different trainings have no common scale, so rankings never mix two trainings:
 each training is evaluated on its own patients, and the values are averaged. Curves are given at the right ends of time
-bins; between them S is taken as a straight line, from 1 at time 0, and after the last end it stays as it is.
+bins; S is linear between them, from 1 at time 0, and constant after the last end.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def tested_parts(rows: pd.DataFrame) -> list[TestedPart]:
     return parts
 
 
-def judged_window(parts: Sequence[TestedPart], event_times: Floats) -> Interval | None:
+def evaluation_window(parts: Sequence[TestedPart], event_times: Floats) -> Interval | None:
     """Where every training has patients on both sides, or None.
 
     From the 5 % to the 95 % quantile of the event times; not before every training has a tenth of its events (at least
@@ -100,11 +100,6 @@ def _inner(ordered: Floats) -> float:
     """The time that leaves a tenth of the ordered times, itself included, on its outer side."""
     wanted = max(FEWEST_ON_A_SIDE, int(np.ceil(SMALLEST_SIDE * len(ordered))))
     return float(ordered[min(wanted, (len(ordered) + 1) // 2) - 1])
-
-
-def spread_evenly(window: Interval | None) -> Floats:
-    """Evenly spaced times over the window."""
-    return np.empty(0) if window is None else np.linspace(window.low, window.high, GRID_SIZE)
 
 
 def chosen_times(times: Sequence[float] | None, event_times: Floats) -> Floats:
@@ -148,7 +143,7 @@ class SurvivalEvaluation(RunEvaluation):
 
     @property
     def sizes(self) -> str:
-        """What was evaluated, in words."""
+        """How many patients were evaluated, as text."""
         return f"{self.n_patients} patients, {self.n_events} with the event"
 
     def spread(self, estimate: Estimate) -> tuple[str, float]:
@@ -223,9 +218,9 @@ def evaluate_survival(
     time, event = labels["time"].to_numpy(dtype=np.float64), labels["event"].to_numpy(dtype=np.float64)
     if not (event > 0).any():
         raise AsmilError(f"{opened.path}: no patient of the {role} part has the event, so no metric is defined")
-    window = judged_window(parts, time[event > 0])
-    grid = EvaluationGrid(time, event, spread_evenly(window), chosen_times(times, time[event > 0]))
-
+    window = evaluation_window(parts, time[event > 0])
+    over_window = np.empty(0) if window is None else np.linspace(window.low, window.high, GRID_SIZE)
+    grid = EvaluationGrid(time, event, over_window, chosen_times(times, time[event > 0]))
     found = measure_trainings(parts, grid, np.ones((1, len(time))))
     if np.isnan([values["c_index"] for values in found.values()]).all():
         raise AsmilError(
@@ -414,12 +409,12 @@ def _warnings(
             )
     if len(groups.groups) < 2:
         yield "The risks do not separate the patients into groups: there is no log-rank test."
-    for name, metric in metrics.items():
-        if metric.skipped:
-            yield (
-                f"{titles[name]}: {metric.skipped} of {resamples} resamples left it undefined for a training "
-                "and are not in its interval."
-            )
+    skipped = ", ".join(f"{titles[name]} {metric.skipped}" for name, metric in metrics.items() if metric.skipped)
+    if skipped:
+        yield (
+            f"Some of the {resamples} bootstrap samples have too few events for a metric and are left out of its "
+            f"interval: {skipped}."
+        )
 
 
 def _to_dict(metric: Estimate) -> dict[str, Any]:

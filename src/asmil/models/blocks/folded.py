@@ -85,7 +85,7 @@ def _each(weights: Tensor, biases: Tensor, rows: Tensor, scale: float = 1.0) -> 
 
 
 def single_layer(embedding: TileEmbedding, normalizer: Normalizer, bag: Bag) -> Tensor | None:
-    """The weight with which `embed_and_attend` may stand for embedding, softmax and pooling of a training step.
+    """The weight with which `embed_and_attend` may replace embedding, softmax and pooling of a training step.
 
     None where more than one ReLU layer embeds the tiles, the normalizer is not plain softmax, neither the weight nor
     the features need a gradient, the bag is filled up, the model is being exported, or autocast chooses the types.

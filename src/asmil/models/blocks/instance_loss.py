@@ -64,7 +64,7 @@ def cluster_logits(
     The k tiles of the largest score come first (the largest first), then the k of the smallest (the smallest first).
 
     embedded: N x I
-    scores: A x N, a row a class or one row for all
+    scores: A x N, one row per class or one row for all
     mask: N, true for tiles, of a bag that was filled up and has at least 2k tiles; their scores are minus infinity
 
     An exported model has none: only the loss reads them.

@@ -1,4 +1,4 @@
-"""The networks that MHIM masks: embedded tiles to an output, as a student sees them and as a teacher judges them.
+"""The networks that MHIM masks: embedded tiles to an output, as a student sees them and as a teacher scores them.
 
 Each reads N x I embedded tiles and gives
 

@@ -20,7 +20,7 @@ def temporal_memory() -> Ruling:
     slides, tiles = 547, 5000
     megabytes = 4 * slides * tiles / 1e6
     return ruled(
-        True, HOW, f"4 bytes a slide, tile and row: {slides} slides x {tiles} tiles = {megabytes:.0f} MB for one row"
+        True, HOW, f"4 bytes per slide, tile and row: {slides} slides x {tiles} tiles = {megabytes:.0f} MB for one row"
     )
 
 

@@ -45,8 +45,8 @@ def nsf_suppresses() -> Ruling:
         scores, tau, _, highs = _gapped(draw)
         worst = max(worst, float(nsf(scores)[0, highs:].max()) - theorem.nsf_low_bound(tau, highs))
     example = nsf(torch.tensor([[4.0] * 50 + [-4.0] * 5000], dtype=torch.float64))[0, :50].sum()
-    told = f"largest weight minus bound {worst:.1e}; the bound is of one tile: 50 highs among 5,050 hold {example:.3f}"
-    return ruled(worst <= 1e-12, HOW, f"{DRAWS} drawn score vectors, {told}")
+    found = f"largest weight minus bound {worst:.1e}; the bound is of one tile: 50 highs among 5,050 hold {example:.3f}"
+    return ruled(worst <= 1e-12, HOW, f"{DRAWS} drawn score vectors, {found}")
 
 
 def softmax_needs_high_temperature() -> Ruling:

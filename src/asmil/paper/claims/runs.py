@@ -27,7 +27,7 @@ FEWEST_SEEDS = 3
 
 @dataclass(frozen=True)
 class Difference:
-    """A pooled difference of two rows in a metric, in words and numbers."""
+    """A pooled difference of two rows in a metric, as text."""
 
     name: str
     mean: float

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asmil.slides.annotations.mask_outlines import mask_outlines, trace_outlines
 from asmil.slides.annotations.mask_tiff import read_mask
 from asmil.slides.annotations.matching import AnnotationFiles, find_annotations
 from asmil.slides.annotations.reading import MASK_SUFFIXES, read_annotations
@@ -16,8 +17,10 @@ __all__ = [
     "ClassNames",
     "TumorArea",
     "find_annotations",
+    "mask_outlines",
     "rasterize",
     "read_annotations",
     "read_mask",
+    "trace_outlines",
     "tumor_area",
 ]

@@ -31,7 +31,7 @@ class StepSettings:
     """The settings that all members share.
 
     anchor_weight: None without an anchor; anchor_momentum: 1 for an anchor that stays as it is
-    class_weights: one a class
+    class_weights: one per class
     """
 
     dropped: Dropped

@@ -8,7 +8,7 @@ import triton.language as tl
 
 @triton.jit
 def next_bag(step, ORDER, TARGETS, KEYS, BAG, TARGET, SEED, n_order, p, is_p):
-    """The bag, target and random key of every member's step: ORDER is P x n_order, TARGETS one a bag."""
+    """The bag, target and random key of every member's step: ORDER is P x n_order, TARGETS one per bag."""
     bag = tl.load(ORDER + p * n_order + step % n_order, mask=is_p, other=0)
     tl.store(BAG + p, bag, mask=is_p)
     tl.store(TARGET + p, tl.load(TARGETS + bag, mask=is_p, other=0), mask=is_p)

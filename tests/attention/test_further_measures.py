@@ -10,8 +10,8 @@ from hypothesis.extra import numpy as hnp
 from scipy import stats
 from scipy.spatial.distance import jensenshannon
 
+from asmil.attention import further_measures as attention
 from asmil.attention import measures
-from asmil.evaluation.statistics import attention
 
 
 @st.composite

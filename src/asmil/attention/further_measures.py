@@ -1,4 +1,4 @@
-"""More numbers on attentions, beside those of `asmil.attention.measures`: natural logarithm, in nats.
+"""Further measures of attention, which no report shows, beside `asmil.attention.measures`: in nats.
 
 p and q are attentions over the same N tiles: N weights, at least 0, with the sum 1.
 """
