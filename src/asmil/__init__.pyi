@@ -17,5 +17,7 @@ from asmil.models.registry import build as build
 from asmil.models.registry import methods as methods
 from asmil.models.registry import register as register
 from asmil.training.estimator import MILClassifier as MILClassifier
+from asmil.training.estimator import MILRegressor as MILRegressor
+from asmil.training.estimator import MILSurvival as MILSurvival
 from asmil.training.prediction import SlidePrediction as SlidePrediction
 from asmil.version import __version__ as __version__

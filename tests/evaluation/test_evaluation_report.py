@@ -39,7 +39,7 @@ def test_a_report_of_two_runs(tmp_path: Path) -> None:
         "metrics.json",
     }
     parsed = Page(page.read_text())
-    assert parsed.tags.count("img") == 2 * 4
+    assert parsed.tags.count("img") == 2 * 6
     assert all(address.startswith("data:image/svg+xml;base64,") for address in parsed.addresses)
     text = " ".join(parsed.words)
     for wanted in ("4 (2 folds × 2 seeds)", "same slides", "no validation slides"):
@@ -98,7 +98,7 @@ def test_one_class_has_no_roc_curve_and_still_a_page(tmp_path: Path) -> None:
     write_run(tmp_path, target=np.zeros(40, int))
     text = page_of([evaluate_run(tmp_path, resamples=20)])
     assert "AUC is undefined" in text
-    assert Page(text).tags.count("img") == 2  # reliability and learning curves
+    assert Page(text).tags.count("img") == 4  # reliability and three learning curves
 
 
 def test_nothing_to_report(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_the_verb_synthetic(tmp_path: Path) -> None:
 
 def test_stages_are_told_apart_in_the_learning_curves():
     from asmil.training.finished_run import Training
-    from asmil.training.learning_curves import _course, learning_figure, stage_starts
+    from asmil.training.learning_curves import _course, learning_figures, stage_starts
 
     epochs = pd.DataFrame(
         {"epoch": [1, 2, 3, 4], "stage": ["pure", "pure", "masked", "masked"], "train.loss": [0.9, 0.8, 1.4, 1.3]}
@@ -157,7 +157,7 @@ def test_stages_are_told_apart_in_the_learning_curves():
     course = _course(training, "train.loss")
     assert course.index.tolist() == [1, 2, 2.5, 3, 4]
     assert np.isnan(course[2.5])
-    assert learning_figure([training]) is not None
+    assert learning_figures([training])
     plain = Training(0, 0, epochs.drop(columns="stage"), 4)
     assert stage_starts(plain) == []
     assert _course(plain, "train.loss").index.tolist() == [1, 2, 3, 4]

@@ -25,7 +25,7 @@ IMPORT_NAMES = {
     "scikit-learn": "sklearn",
     "tensorboard": "torch",  # imported by torch.utils.tensorboard
 }
-USER_EXTRAS = ("export", "hub", "ray", "sweep", "tracking", "fused", "viewer")
+USER_EXTRAS = ("export", "hub", "ray", "sweep", "tracking", "fused", "viewer", "zarr")
 HEAVY = ("torch", "pandas", "sklearn", "matplotlib", "h5py", "cv2", "openslide", "ray")
 
 

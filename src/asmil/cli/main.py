@@ -16,6 +16,7 @@ from asmil.cli import (
     compare,
     completion,
     doctor,
+    encode_slides,
     encoders,
     evaluate,
     export,
@@ -76,7 +77,13 @@ VERBS = {
         evaluate.evaluate,
         predict.predict,
     ),
-    "From slides to features": (tissue.tissue, extract.extract, pack.pack, encoders.encoders),
+    "From slides to features": (
+        tissue.tissue,
+        extract.extract,
+        encode_slides.encode_slides,
+        pack.pack,
+        encoders.encoders,
+    ),
     "From other tools": (import_manifest.import_manifest,),
     "Results in depth": (
         index.index,

@@ -10,13 +10,9 @@ from asmil.cohort.locate import find_features, find_nested_features
 from asmil.cohort.pack.files import is_pack
 from asmil.cohort.problems import SHOWN, Problem, listed
 from asmil.cohort.source import GROUP_MARK, FeatureSource
+from asmil.cohort.zarr_stores import is_zarr_store
 from asmil.errors import AsmilError, did_you_mean
 from asmil.names import without_extension
-
-NO_ZARR = (
-    "zarr is not read: save the features as HDF5 (datasets 'features' and 'coords'), or with LazySlide as "
-    "wsi.fetch.features_anndata(KEY).write_h5ad('SLIDE.h5ad')"
-)
 
 GIVE_FOLDER = "correct the path, or give the folder of the files with --features"
 
@@ -72,8 +68,7 @@ class FeatureSearch:
             self._of_place.append(Problem("error", str(self.manifest), str(error)))
             return {}
         if not found and not self._nested:
-            is_zarr = self.place.suffix == ".zarr" or any(self.place.glob("*.zarr"))
-            todo = NO_ZARR if is_zarr else "extract features or give a column 'features'"
+            todo = "extract features or give a column 'features'"
             what = f"there is no feature file (.h5 or .pt) in {self.place}"
             self._of_place.append(Problem("error", str(self.manifest), what, todo))
         return found
@@ -101,15 +96,15 @@ class FeatureSearch:
         if self.given and not path.exists() and (found := self._found.get(path.stem) or self._found.get(slide)):
             return found  # the files have moved, and the user says where to
         near = [one.name for one in path.parent.glob("*") if one.suffix == path.suffix and one.is_file()]
-        self._report(slide, problem, near, path.name, NO_ZARR if path.suffix == ".zarr" else GIVE_FOLDER)
+        self._report(slide, problem, near, path.name, GIVE_FOLDER)
         return None
 
     def _look_at(self, named: str) -> tuple[Path, str | None]:
         """A path from the manifest on, and why it cannot hold features."""
         path = self.manifest.parent / named
         # some tools write paths from the folder that they are started in
-        path = next((one for one in (path, Path(named)) if one.is_file() or is_pack(one)), path)
-        if path.is_file() or is_pack(path):
+        path = next((one for one in (path, Path(named)) if _holds_features(one)), path)
+        if _holds_features(path):
             return path, None
         if path.is_dir():
             return path, f"the feature file is a folder ({path})"
@@ -117,7 +112,11 @@ class FeatureSearch:
 
     def _report(self, slide: str, what: str, near: Iterable[str], name: str = "", todo: str = "") -> None:
         # finding the closest of many names is slow, and only the first problems are shown
-        if todo != NO_ZARR and len(self._of_slides) < SHOWN and (known := list(near)):
+        if len(self._of_slides) < SHOWN and (known := list(near)):
             todo = did_you_mean(name or slide, known)
         todo = todo or "correct the name or extract the slide"
         self._of_slides.append(Problem("error", str(self.manifest), what, todo, slide))
+
+
+def _holds_features(path: Path) -> bool:
+    return path.is_file() or is_pack(path) or is_zarr_store(path)

@@ -43,6 +43,7 @@ __all__ = [
     "read_bag",
     "read_bag_and_info",
     "write_features",
+    "write_slide_vector",
 ]
 
 
@@ -78,6 +79,31 @@ def write_features(
         if lowres is not None:
             file[f"{LOWRES}/{LOWRES_TILES}"] = lowres
         set_attributes(file, about | known)
+        set_attributes(file["coords"], _trident_attributes(provenance))
+
+
+def write_slide_vector(path: Path | str, vector: NDArray[Any], provenance: Provenance) -> None:
+    """Write one vector for a slide, whole or not at all; it is read as a bag of one tile without a place."""
+    values = np.ascontiguousarray(vector, dtype=np.float32)
+    about = {FORMAT_KEY: FORMAT_VERSION, "asmil_version": __version__, CHECKSUM_KEY: checksum_of(values)}
+    known = {name: value for name, value in asdict(provenance).items() if value is not None}
+    with new_hdf5(Path(path)) as file:
+        file["features"] = values
+        set_attributes(file, about | known)
+
+
+def _trident_attributes(provenance: Provenance) -> dict[str, int]:
+    """What the slide encoders of TRIDENT read from the attributes of `coords`, as far as it is known."""
+    side = provenance.tile_px_level0
+    if side is None and provenance.tile_um and provenance.mpp:
+        side = round(provenance.tile_um / provenance.mpp)
+    known = {
+        "patch_size_level0": side,
+        "patch_size": provenance.tile_px,
+        "level0_width": provenance.slide_width_px,
+        "level0_height": provenance.slide_height_px,
+    }
+    return {name: value for name, value in known.items() if value is not None}
 
 
 def inspect_features(source: FeatureSource) -> FeatureInfo:

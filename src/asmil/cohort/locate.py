@@ -10,13 +10,14 @@ from asmil.cohort.pack.reading import Pack
 from asmil.cohort.problems import fail
 from asmil.cohort.reader import slide_groups
 from asmil.cohort.source import FeatureSource
+from asmil.cohort.zarr_stores import is_zarr_store
 from asmil.errors import AsmilError
 
 # the last found wins: the folder itself before CLAM's subfolders, HDF5 (which has coordinates) before tensors
 PLACES = (
     ("pt_files", ".pt"),
     ("h5_files", ".h5"),
-    *(("", suffix) for suffix in (".npy", ".npz", ".pt", ".h5ad", ".hdf5", ".h5")),
+    *(("", suffix) for suffix in (".zarr", ".npy", ".npz", ".pt", ".h5ad", ".hdf5", ".h5")),
 )
 # subfolders that belong to the folder above, or hold coordinates only (CLAM, TRIDENT)
 NOT_SEARCHED = ("pt_files", "h5_files", "patches")
@@ -30,6 +31,8 @@ def find_features(place: Path) -> dict[str, FeatureSource]:
         return {name: FeatureSource(place, name) for name in Pack.open(place).entries}
     if not place.is_dir():
         fail(place, "the folder of features does not exist", "correct the path or extract the features first")
+    if is_zarr_store(place):
+        return {place.stem: FeatureSource(place)}
     return _in_folder(place)
 
 
@@ -65,7 +68,8 @@ def _in_folder(folder: Path) -> dict[str, FeatureSource]:
     for subfolder, suffix in PLACES:
         # names that begin with a dot are partial files, or files that macOS adds
         for path in sorted((folder / subfolder).glob(f"[!.]*{suffix}")):
-            found[path.stem] = FeatureSource(path)
+            if not path.name.endswith(".index.npz"):  # the coordinates that slideflow writes beside a bag
+                found[path.stem] = FeatureSource(path)
     return found
 
 

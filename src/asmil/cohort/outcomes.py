@@ -41,7 +41,7 @@ class Outcomes:
         """The outcomes of some of the units; groups that follow from the outcomes of many follow from theirs alone."""
         targets, strata, names = self.targets[list(places)], self.strata[list(places)], self.stratum_names
         if self.kind == "regression":
-            strata, names = _value_strata(targets)
+            strata, names = value_strata(targets)
         elif self.kind == "multilabel":
             strata, names = _label_strata(targets, self.names)
         return replace(self, targets=targets, strata=strata, stratum_names=names)
@@ -101,10 +101,11 @@ def _values(cohort: Cohort, slides: Sequence[Slide]) -> Outcomes:
     targets = np.array([number(slide.label or "") for slide in slides], dtype=np.float64)
     if np.ptp(targets) == 0:
         fail(cohort.path, f"all values are {targets[0]:g}", "a regression needs values that differ")
-    return Outcomes("regression", (), targets, *_value_strata(targets), ())
+    return Outcomes("regression", (), targets, *value_strata(targets), ())
 
 
-def _value_strata(values: NDArray[Any]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+def value_strata(values: NDArray[Any]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """The quarters of the values by rank, and their names."""
     ranks = np.argsort(np.argsort(values, kind="stable"), kind="stable")
     names = tuple(f"quarter {k + 1} of the values" for k in range(VALUE_STRATA))
     return ranks * VALUE_STRATA // max(len(values), 1), names

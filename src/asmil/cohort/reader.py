@@ -21,11 +21,13 @@ from torch import Tensor
 
 from asmil.cohort.array_files import ArrayFile, first_line, read_array_file
 from asmil.cohort.bag import LARGEST_COORDINATE, LOWRES, LOWRES_TILES, refuse_wrong_coords
+from asmil.cohort.numpy_files import read_npz
 from asmil.cohort.pack.files import is_pack
 from asmil.cohort.pack.index import info_of
 from asmil.cohort.pack.reading import Pack
 from asmil.cohort.problems import fail, listed
 from asmil.cohort.source import FEATURE_NAMES, CoordsUnit, FeatureInfo, FeatureSource, Layout, Provenance
+from asmil.cohort.zarr_stores import is_zarr_store, read_zarr
 from asmil.errors import AsmilError, did_you_mean
 from asmil.files import refuse_special_file
 from asmil.hdf5 import DAMAGED_HDF5, member, members, reading_hdf5
@@ -82,6 +84,8 @@ def open_features(source: FeatureSource, mmap: bool = False) -> Iterator[OpenFea
     with explained(source.path):
         if is_pack(source.path):
             yield _open_pack(source, whole=not mmap)
+        elif is_zarr_store(source.path):
+            yield _open_zarr(source)
         elif (arrays := read_array_file(source.path, mmap)) is not None:
             yield _open_arrays(source, arrays)
         else:
@@ -125,6 +129,10 @@ def _open_arrays(source: FeatureSource, arrays: ArrayFile) -> OpenFeatures:
     info = _info(source, arrays.layout, tuple(values.shape), dtype, values.element_size())
     if arrays.coords is not None:
         return OpenFeatures(FeatureInfo(**(info | {"coords_unit": "px"})), values, arrays.coords)
+    index = source.path.with_suffix(".index.npz")
+    if index.is_file() and (corners := _slideflow_corners(index, info["n_tiles"])) is not None:
+        known = info | {"coords_unit": "px", "tile_px_level0": corners[1], "tile_inferred": True}
+        return OpenFeatures(FeatureInfo(**known), values, corners[0])
     sibling = source.path.parent.parent / "h5_files" / f"{source.path.stem}.h5"
     if sibling.is_file():
         with open_features(FeatureSource(sibling)) as beside:
@@ -134,6 +142,28 @@ def _open_arrays(source: FeatureSource, arrays: ArrayFile) -> OpenFeatures:
                 known = info | side | {"layout": "clam", "coords_unit": "px"}
                 return OpenFeatures(FeatureInfo(**known), values, coords)
     return OpenFeatures(FeatureInfo(**info), values)
+
+
+def _slideflow_corners(index: Path, n_tiles: int) -> tuple[NDArray[Any], int] | None:
+    """Upper left corners and side of the tiles, from the centers in the index that slideflow writes beside a bag.
+
+    The side is the step between neighbors; without neighbors it is unknown, and so are the corners.
+    """
+    arrays = read_npz(index, ("locations", "arr_0"))
+    centers = next((arrays[name] for name in ("locations", "arr_0") if name in arrays), None)
+    if centers is None or centers.shape != (n_tiles, 2):
+        return None
+    side_px = common_step(centers)
+    return None if side_px is None else (centers.astype(np.int64) - side_px // 2, side_px)
+
+
+def _open_zarr(source: FeatureSource) -> OpenFeatures:
+    found = read_zarr(source)
+    values = torch.from_numpy(found.features)
+    dtype = str(values.dtype).removeprefix("torch.")
+    info = _info(source, "anndata", tuple(values.shape), dtype, values.element_size())
+    known = asdict(found.provenance) | {"coords_unit": None if found.coords is None else "px"}
+    return OpenFeatures(FeatureInfo(**(info | known)), values, found.coords)
 
 
 def _open_pack(source: FeatureSource, whole: bool) -> OpenFeatures:
@@ -199,6 +229,9 @@ def read_header(file: h5py.File, source: FeatureSource) -> Header:
         return _anndata(file, source)
     name = _feature_name(node, source)
     features, coords = _numbers(node, name, source), _numbers(node, "coords", source)
+    if coords is None:
+        # the names of the features that the authors of UNI published, which have coords with a batch axis as well
+        coords = _numbers(node, "coords_patching", source)
     assert features is not None
     header = _header(file, name, features, coords, source)
     lowres = member(node, LOWRES)
@@ -307,7 +340,7 @@ def _feature_name(node: h5py.Group, source: FeatureSource) -> str:
     return fail(
         source,
         f"no dataset 'features', 'feats' or 'feat'; the file has {listed(list(node)) or 'nothing'}",
-        "give a feature file of asmil, TRIDENT, CLAM, STAMP or LazySlide (.h5ad)",
+        "give a feature file of asmil, TRIDENT, CLAM, STAMP or LazySlide (.h5ad, .zarr)",
     )
 
 

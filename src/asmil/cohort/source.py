@@ -115,6 +115,9 @@ def source_state(path: Path) -> tuple[int, int]:
     """Size and modification time; they change when a file is rewritten or a pack is written to."""
     if is_pack(path) and (states := index_state(path)):
         return sum(size for _, size, _ in states), max(changed for _, _, changed in states)
+    if path.is_dir():  # a zarr store
+        found = [file.stat() for file in path.rglob("*") if file.is_file()]
+        return sum(stat.st_size for stat in found), max((stat.st_mtime_ns for stat in found), default=0)
     try:
         stat = os.stat(path)
     except FileNotFoundError:
@@ -126,4 +129,6 @@ def stored_bytes(path: Path) -> int:
     """Bytes on disk."""
     if is_pack(path):
         return sum(file.stat().st_size for file in path.iterdir() if file.name in OWN_FILES)
+    if path.is_dir():
+        return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     return path.stat().st_size

@@ -39,7 +39,7 @@ from asmil.reporting.formats import format_count, format_interval, format_number
 from asmil.training.described import cap_sentence, selection_sentence, train_command
 from asmil.training.finished_run import Training, read_training
 from asmil.training.layout import RunLayout
-from asmil.training.learning_curves import learning_figure, stage_starts
+from asmil.training.learning_curves import learning_figures, stage_starts
 
 SLIDE_READING = (
     "Values are means over seeds of the metric on all slides of the part, with the folds of a seed joined.",
@@ -293,15 +293,16 @@ def _learning(evaluation: RunEvaluation) -> list[Block]:
             blocks.append(Note(str(error)))
         else:
             found += [] if training is None else [training]
-    figure = learning_figure(found) if found else None
-    if figure is None:
+    figures = learning_figures(found) if found else {}
+    if not figures:
         return [*blocks, "The epochs were not recorded."]
     caption = "The dashed line marks the epoch that was kept."
     if len(found) > 1:
         caption = "Thin lines are single trainings, thick lines their mean. Rings mark the epochs that were kept."
     if stage_starts(found[0]):
         caption += " At a dotted line a new training stage begins, with its own model."
-    return [*blocks, Figure(figure, "Learning curves", caption)]
+    panels = [Figure(one, f"Learning curves: {title}") for title, one in figures.items()]
+    return [*blocks, SideBySide(panels), caption]
 
 
 def _trainings(evaluation: RunEvaluation) -> list[Block]:

@@ -17,6 +17,7 @@ from asmil.reporting import (
     Estimate,
     Figure,
     Section,
+    SideBySide,
     Table,
     estimate_cell,
     jsonable,
@@ -59,7 +60,7 @@ def faithfulness_document(found: Faithfulness) -> Document:
     sections = [
         Section(
             "Results",
-            [numbers_table(found), Figure(curves_figure(found), "Prediction while tiles are removed", _caption(found))],
+            [numbers_table(found), SideBySide(curve_figures(found)), _caption(found)],
         ),
     ]
     if found.missing:
@@ -91,7 +92,8 @@ def answer(found: Faithfulness) -> str:
 def numbers_table(found: Faithfulness) -> Table:
     """One row per kind of map and control."""
     located = any(one.tile_auc is not None for one in found.kinds.values())
-    columns = ["map", "area between curves", f"less that of {titled(found.first_kind)}", "in log-odds or units"]
+    evidence = "area in log-odds" if found.task in ("classification", "multilabel") else "area in output units"
+    columns = ["map", "area between curves", f"difference from {titled(found.first_kind)}", evidence]
     columns += ["tile AUC", "FROC"] if located else []
     rows = []
     for kind, one in found.kinds.items():
@@ -108,26 +110,28 @@ def numbers_table(found: Faithfulness) -> Table:
     return Table(columns, rows, caption=caption, in_terminal=True, emphasis=True)
 
 
-def curves_figure(found: Faithfulness) -> str:
-    """One panel per order: the prediction over the share of removed tiles, most and least relevant first."""
-    names = list(found.curves)
-    columns = min(4, len(names))
-    lines = -(-len(names) // columns)
-    with new_figure(2.7 * columns, 2.5 * lines) as figure:
-        panels = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True).ravel()
-        for place, (axes, name) in enumerate(zip(panels, names, strict=False)):
-            most, least = found.curves[name]
-            color = CONTROL_COLORS.get(name, COLORS[place % len(COLORS)])
-            axes.fill_between(SHARES, most, least, color=color, alpha=0.15, linewidth=0)
-            axes.plot(SHARES, least, color=color, linewidth=1.6, linestyle="--", label="least relevant first")
-            axes.plot(SHARES, most, color=color, linewidth=1.6, label="most relevant first")
-            axes.set_title(f"{plain_text(titled(name))}  {format_number(found.kinds[name].area.value)}")
-        for axes in panels[len(names) :]:
-            axes.set_visible(False)
-        panels[0].legend(loc="best", fontsize=7)
-        figure.supxlabel("share of the tiles that is removed", fontsize=9)
-        figure.supylabel(OUTPUTS[found.task], fontsize=9)
-        return svg_text(figure)
+def curve_figures(found: Faithfulness) -> list[Figure]:
+    """One figure per order: the prediction over the share of removed tiles, most and least relevant first."""
+    values = np.array(list(found.curves.values()))
+    margin = 0.05 * float(np.ptp(values)) or 0.05
+    limits = float(values.min()) - margin, float(values.max()) + margin
+    return [_curve_figure(found, name, place, limits) for place, name in enumerate(found.curves)]
+
+
+def _curve_figure(found: Faithfulness, name: str, place: int, limits: tuple[float, float]) -> Figure:
+    most, least = found.curves[name]
+    color = CONTROL_COLORS.get(name, COLORS[place % len(COLORS)])
+    with new_figure(3.6, 2.8) as figure:
+        axes = figure.add_subplot()
+        axes.fill_between(SHARES, most, least, color=color, alpha=0.15, linewidth=0)
+        axes.plot(SHARES, least, color=color, linewidth=1.6, linestyle="--", label="least relevant first")
+        axes.plot(SHARES, most, color=color, linewidth=1.6, label="most relevant first")
+        axes.set_ylim(*limits)
+        axes.set_title(f"{plain_text(titled(name))}: area {format_number(found.kinds[name].area.value)}")
+        axes.set_xlabel("share of tiles removed")
+        axes.set_ylabel(OUTPUTS[found.task])
+        axes.legend(loc="best")
+        return Figure(svg_text(figure), f"Prediction while tiles are removed by {titled(name)}")
 
 
 def faithfulness_dict(found: Faithfulness) -> dict[str, Any]:
@@ -201,7 +205,7 @@ def _sizes(found: Faithfulness) -> str:
 
 
 def _caption(found: Faithfulness) -> str:
-    return f"The shaded area is the area between the curves; its mean over {format_count(len(found.slides), 'slide')}."
+    return f"Curves are means over {format_count(len(found.slides), 'slide')}. Shaded: the area between the curves."
 
 
 def _warnings(found: Faithfulness) -> list[str]:

@@ -214,4 +214,6 @@ def _columns(panels: int, width: int, height: int) -> int:
     """As many as make the figure about twice as wide as high; up to three panels share one row."""
     if panels <= 3:
         return panels
+    if panels == 4:
+        return 2  # a panel alone in its row looks forgotten
     return max(1, min(panels, round(math.sqrt(2.0 * panels * (height + PANEL_TITLE + LEGEND) / width))))

@@ -1,37 +1,38 @@
-"""The methods as scikit-learn classifiers over bags."""
+"""The methods as scikit-learn estimators over bags: classes, values, and survival."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import torch
-from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.model_selection import train_test_split
-from sklearn.utils import check_random_state, column_or_1d
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils import column_or_1d
+from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import type_of_target
 from sklearn.utils.validation import check_is_fitted
 
-from asmil.arithmetic import exact_arithmetic
-from asmil.cohort.bag import Bag
-from asmil.config import merge, nested
+from asmil.cohort.outcomes import Outcomes, value_strata
 from asmil.errors import AsmilError
 from asmil.models.base import MILModel
-from asmil.models.inference import infer
-from asmil.tasks.classification import Classification, balanced_weights
+from asmil.tasks.base import Task, TaskKind
+from asmil.tasks.checked_arrays import Floats
+from asmil.tasks.classification import Classification
+from asmil.tasks.concordance import concordance
+from asmil.tasks.regression import Regression
+from asmil.tasks.survival import Survival
+from asmil.tasks.survival_losses import FLOOR
+from asmil.training.bag_estimator import BagEstimator, refuse_different_lengths
+from asmil.training.bag_input import bags_for_fit
 from asmil.training.config import RunConfig
-from asmil.training.initial_weights import read_initial_weights, resolve_with_init, try_initialization
-from asmil.training.labeled_bags import BagList, LabeledBags
-from asmil.training.loop import Trainer
-from asmil.training.setup import build_model, choose_device
+from asmil.training.survival_target import StepFunction, times_and_events
 
 
-class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A method that learns from bags, with scikit-learn's conventions.
+class MILClassifier(ClassifierMixin, BagEstimator):  # type: ignore[misc]
+    """A classifier of bags, with scikit-learn's conventions.
 
     >>> draw = np.random.default_rng(0)
     >>> labels = ["normal", "tumor"] * 3
@@ -40,14 +41,18 @@ class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     >>> classifier.predict_proba(bags).shape
     (6, 2)
 
-    Bags are arrays, tensors or data frames of N x D (any N, one D), or `asmil.Bag`; labels are one per bag.
+    Bags are arrays, tensors or data frames of N x D (any N, one D), or `asmil.Bag`; labels are one per bag. A single
+    array with two axes is a table of one-tile bags, one per row.
 
     method, preset: as for `asmil train`; the method may also be a class of yours, a subclass of `asmil.MILModel`
     epochs, lr: shorthands for the settings `training.epochs` and `training.lr`
     settings: further settings by their dotted names, e.g. {"model.tokens": 4, "anchor.weight": 0.1}
     validation_share: of the training bags, kept aside (stratified) to choose the epoch; 0 keeps the last epoch
     random_state: the seed; None draws one from numpy's global state, so that every fit differs
+    class_weight: None, "balanced", or a dictionary from class to factor of the loss, as in scikit-learn
     """
+
+    _kind: ClassVar[TaskKind] = "classification"
 
     def __init__(
         self,
@@ -59,6 +64,7 @@ class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         validation_share: float = 0.0,
         device: str = "auto",
         random_state: int | np.random.RandomState | None = 0,
+        class_weight: str | Mapping[Any, float] | None = None,
     ) -> None:
         self.method = method
         self.preset = preset
@@ -68,134 +74,255 @@ class MILClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.validation_share = validation_share
         self.device = device
         self.random_state = random_state
+        self.class_weight = class_weight
 
-    def fit(self, bags: Sequence[Any], labels: Sequence[Any] | npt.NDArray[Any]) -> MILClassifier:
-        """Train on bags and their labels."""
-        labels = _as_labels(labels)
-        if len(bags) == 0 or len(bags) != len(labels):
-            raise AsmilError(f"{len(bags)} bags and {len(labels)} labels; give one label per bag, and at least one bag")
-        ready = _as_bags(bags)
-        self.classes_, targets = np.unique(labels, return_inverse=True)
-        config = self._config()
-        seed = config.training.seed
-        weights = None
-        if config.training.class_weights == "balanced":
-            weights = balanced_weights(targets.tolist(), len(self.classes_))
-        self._task = Classification([str(name) for name in self.classes_], weights)
-        self.n_features_in_ = ready[0].width
-        device = choose_device(config.training.device)
-        model = build_model(config, ready[0].width, self._task.n_outputs, seed)
-        if config.init.weights is not None:
-            try_initialization(model, read_initial_weights(Path(config.init.weights)))
-        trainer = Trainer(model, self._task, config, seed=seed, device=device)
-        prepared = [model.prepare(bag) for bag in ready]
-        train, val = self._split(prepared, targets.astype(np.int64), seed)
-        self.selected_epoch_ = trainer.fit(train, val)
-        self.model_ = model
-        self._device = device
+    def fit(self, bags: Any, y: Any = None, sample_weight: Any = None, *, labels: Any = None) -> MILClassifier:
+        """Train on bags and their labels.
+
+        sample_weight: how much each bag counts in the loss, relative to the others; 0 leaves a bag out
+        """
+        if labels is not None:
+            warnings.warn("the argument 'labels' is deprecated; it is called 'y'", DeprecationWarning, stacklevel=2)
+            y = labels
+        ready = bags_for_fit(self, bags)
+        given = _as_labels(_present(y, self))
+        refuse_different_lengths(ready, given, "label")
+        self.classes_, targets = np.unique(given, return_inverse=True)
+        names = tuple(str(name) for name in self.classes_)
+        targets = targets.astype(np.int64)
+        outcomes = Outcomes("classification", names, targets, targets, names, tuple(range(len(names))))
+        self._train(ready, outcomes, sample_weight)
         return self
 
-    @exact_arithmetic()
-    def predict_proba(self, bags: Sequence[Any]) -> npt.NDArray[np.float64]:
+    def predict_proba(self, bags: Any) -> npt.NDArray[np.float64]:
         """Class probabilities, one row per bag, columns in the order of `classes_`."""
-        check_is_fitted(self, "model_")
-        logits = [infer(self.model_, self.model_.prepare(bag), self._device).logits for bag in _as_bags(bags)]
-        if not logits:
-            return np.empty((0, len(self.classes_)))
-        return np.asarray(self._task.probabilities(torch.stack(logits)).numpy())
+        logits = self._logits(bags)
+        return np.asarray(cast(Classification, self._task).probabilities(logits).numpy())
 
-    def predict(self, bags: Sequence[Any]) -> npt.NDArray[Any]:
+    def predict(self, bags: Any) -> npt.NDArray[Any]:
         """The most probable class of every bag."""
         chosen = self.predict_proba(bags).argmax(axis=1)
         return np.asarray(self.classes_[chosen])
 
-    def attention(self, bag: Any) -> npt.NDArray[np.float32]:
-        """How much each tile of a bag counted: N values that sum to 1, by the method's own heat map."""
-        check_is_fitted(self, "model_")
-        if not self.model_.score_axes:
-            kinds = ", ".join(repr(kind) for kind in self.model_.heatmap_kinds)
-            name = self.method if isinstance(self.method, str) else type(self.model_).__name__
-            raise AsmilError(f"{name} has no attention; heatmap(bag) returns what it has: {kinds}")
-        return self.heatmap(bag, "attention")
-
-    def heatmap(self, bag: Any, kind: str | None = None) -> npt.NDArray[np.float32]:
-        """One value per tile, as the method's authors draw it; `model_.heatmap_kinds` names the kinds."""
-        check_is_fitted(self, "model_")
-        (ready,) = _as_bags([bag])
-        output = infer(self.model_, self.model_.prepare(ready), self._device)
-        return np.asarray(self.model_.heatmap(output, kind).float().numpy())
-
-    def _config(self) -> RunConfig:
-        own = {"epochs": self.epochs, "lr": self.lr, "seed": self._seed(), "device": self.device}
-        chosen = {f"training.{name}": value for name, value in own.items() if value is not None}
-        twice = sorted(chosen.keys() & (self.settings or {}).keys())
-        if twice:
-            raise AsmilError(f"settings[{twice[0]!r}] is also a parameter of MILClassifier; set it there")
-        changes: dict[str, Any] = {}
-        for name, value in {**(self.settings or {}), **chosen}.items():
-            changes = merge(changes, nested(name, value))
-        return resolve_with_init(self.method, self.preset, changes)
-
-    def _seed(self) -> int | None:
-        """None where the settings give it."""
-        if isinstance(self.random_state, int | np.integer):
-            return int(self.random_state)
-        if self.random_state is None and "training.seed" in (self.settings or {}):
-            return None
+    def _build_task(self, config: RunConfig, outcomes: Outcomes, train: Sequence[int]) -> Task:
+        if self.class_weight is None:
+            return super()._build_task(config, outcomes, train)
+        if config.training.class_weights != "none":
+            raise AsmilError("class_weight and settings['training.class_weights'] are both given; give one of them")
+        if isinstance(self.class_weight, Mapping) and not set(self.class_weight) <= set(self.classes_.tolist()):
+            unknown = next(name for name in self.class_weight if name not in set(self.classes_.tolist()))
+            raise AsmilError(f"class_weight: {unknown!r} is not among the classes {', '.join(outcomes.names)}")
+        present = self.classes_[outcomes.targets[list(train)]]
         try:
-            return int(check_random_state(self.random_state).randint(2**31 - 1))
+            weights = compute_class_weight(self.class_weight, classes=self.classes_, y=present)
         except ValueError as error:
-            raise AsmilError(f"random_state = {self.random_state!r}: {error}") from None
-
-    def _split(
-        self, bags: list[Bag], targets: npt.NDArray[np.int64], seed: int
-    ) -> tuple[LabeledBags, LabeledBags | None]:
-        if self.validation_share == 0:
-            return LabeledBags(BagList(bags), targets), None
-        try:
-            train, val = train_test_split(
-                np.arange(len(bags)),
-                test_size=self.validation_share,
-                stratify=targets,
-                random_state=seed,
-            )
-        except ValueError as error:
-            raise AsmilError(f"validation_share = {self.validation_share}: {error}") from None
-        parts = [LabeledBags(BagList([bags[i] for i in part]), targets[part]) for part in (train, val)]
-        return parts[0], parts[1]
+            raise AsmilError(f"class_weight = {self.class_weight!r}: {error}") from None
+        return Classification(outcomes.names, weights.tolist())
 
 
-def _as_labels(labels: Any) -> npt.NDArray[Any]:
-    """One class per bag; a column is flattened with scikit-learn's warning, and other targets are refused."""
+class MILRegressor(RegressorMixin, BagEstimator):  # type: ignore[misc]
+    """A regressor of bags, with scikit-learn's conventions: one number per bag.
+
+    >>> draw = np.random.default_rng(0)
+    >>> y = draw.normal(size=6)
+    >>> bags = [draw.normal(value, size=(20, 8)) for value in y]
+    >>> MILRegressor(method="abmil", epochs=2).fit(bags, y).predict(bags).shape
+    (6,)
+
+    loss: squared or huber, in units of the standard deviation of the training values; a shorthand for `task.loss`
+
+    Bags and the other parameters are as for `MILClassifier`.
+    """
+
+    _kind: ClassVar[TaskKind] = "regression"
+
+    def __init__(
+        self,
+        method: str | type[MILModel] = "asmil",
+        preset: str = "paper",
+        epochs: int | None = None,
+        lr: float | None = None,
+        settings: Mapping[str, Any] | None = None,
+        validation_share: float = 0.0,
+        device: str = "auto",
+        random_state: int | np.random.RandomState | None = 0,
+        loss: str | None = None,
+    ) -> None:
+        self.method = method
+        self.preset = preset
+        self.epochs = epochs
+        self.lr = lr
+        self.settings = settings
+        self.validation_share = validation_share
+        self.device = device
+        self.random_state = random_state
+        self.loss = loss
+
+    def fit(self, bags: Any, y: Any = None, sample_weight: Any = None) -> MILRegressor:
+        """Train on bags and their values.
+
+        sample_weight: how much each bag counts in the loss, relative to the others; 0 leaves a bag out
+        """
+        ready = bags_for_fit(self, bags)
+        values = _as_values(_present(y, self))
+        refuse_different_lengths(ready, values, "value")
+        self._train(ready, Outcomes("regression", (), values, *value_strata(values), ()), sample_weight)
+        return self
+
+    def predict(self, bags: Any) -> Floats:
+        """The value of every bag."""
+        logits = self._logits(bags)
+        return cast(Regression, self._task).values(logits)
+
+    def _shorthands(self) -> dict[str, Any]:
+        return {**super()._shorthands(), "task.loss": self.loss}
+
+
+class MILSurvival(BagEstimator):
+    """A survival model of bags, in scikit-survival's conventions (which need not be installed).
+
+    >>> draw = np.random.default_rng(0)
+    >>> time = draw.uniform(1, 60, size=12)
+    >>> y = np.array([(True, value) for value in time], dtype=[("event", bool), ("time", float)])
+    >>> bags = [draw.normal(30 / value, size=(20, 8)) for value in time]
+    >>> model = MILSurvival(method="abmil", epochs=2).fit(bags, y)
+    >>> model.predict(bags).shape, model.predict_survival_function(bags)[0]([0.0, 1e6]).shape
+    ((12,), (2,))
+
+    `y` is a structured array with two fields: the event (boolean, True if observed) and the time.
+
+    loss: incidence (default) or hazard, both in time bins, or cox; a shorthand for `task.loss`
+
+    Bags and the other parameters are as for `MILClassifier`. Without `epochs`, `lr` and `settings`, training follows
+    the survival defaults of `asmil train`.
+    """
+
+    _kind: ClassVar[TaskKind] = "survival"
+
+    def __init__(
+        self,
+        method: str | type[MILModel] = "asmil",
+        preset: str = "paper",
+        epochs: int | None = None,
+        lr: float | None = None,
+        settings: Mapping[str, Any] | None = None,
+        validation_share: float = 0.0,
+        device: str = "auto",
+        random_state: int | np.random.RandomState | None = 0,
+        loss: str | None = None,
+    ) -> None:
+        self.method = method
+        self.preset = preset
+        self.epochs = epochs
+        self.lr = lr
+        self.settings = settings
+        self.validation_share = validation_share
+        self.device = device
+        self.random_state = random_state
+        self.loss = loss
+
+    def fit(self, bags: Any, y: Any = None, sample_weight: Any = None) -> MILSurvival:
+        """Train on bags and their events and times.
+
+        sample_weight: how much each bag counts in the loss, relative to the others; 0 leaves a bag out
+        """
+        ready = bags_for_fit(self, bags)
+        targets = times_and_events(_present(y, self))
+        refuse_different_lengths(ready, targets, "outcome")
+        events = targets[:, 1].astype(np.int64)
+        if not events.any():
+            raise AsmilError("y: no event was observed; a survival model needs bags with an event")
+        self._train(ready, Outcomes("survival", (), targets, events, ("censored", "event"), (1,)), sample_weight)
+        self.unique_times_ = np.asarray(self._survival_task.survival_times)
+        return self
+
+    def predict(self, bags: Any) -> Floats:
+        """The risk of every bag; higher is worse."""
+        logits = self._logits(bags)
+        return self._survival_task.risks(logits)
+
+    def predict_survival_function(self, bags: Any, return_array: bool = False) -> npt.NDArray[Any]:
+        """The probability to be without the event up to a time: step functions, or n x T at `unique_times_`."""
+        survival = self._survival(bags)
+        return survival if return_array else _step_functions(self.unique_times_, survival, before=1.0)
+
+    def predict_cumulative_hazard_function(self, bags: Any, return_array: bool = False) -> npt.NDArray[Any]:
+        """-log of the survival function, at most 16.1: a survival below 1e-7 counts as 1e-7, as in training."""
+        hazard = -np.log(np.maximum(self._survival(bags), FLOOR))
+        return hazard if return_array else _step_functions(self.unique_times_, hazard, before=0.0)
+
+    def score(self, bags: Any, y: Any) -> float:
+        """Harrell's concordance index of the predicted risks."""
+        targets = times_and_events(_present(y, self))
+        return concordance(targets[:, 0], targets[:, 1], self.predict(bags))
+
+    def _survival(self, bags: Any) -> Floats:
+        logits = self._logits(bags)
+        survival = self._survival_task.survival(logits)
+        assert survival is not None, "the task was completed after training"
+        return survival
+
+    @property
+    def _survival_task(self) -> Survival:
+        check_is_fitted(self, "model_")
+        return cast(Survival, self._task)
+
+    def _shorthands(self) -> dict[str, Any]:
+        return {**super()._shorthands(), "task.loss": self.loss}
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        return tags
+
+
+def _step_functions(times: Floats, values: Floats, before: float) -> npt.NDArray[Any]:
+    functions = np.empty(len(values), dtype=object)
+    for place, row in enumerate(values):
+        functions[place] = StepFunction(times, row, before)
+    return functions
+
+
+def _present(y: Any, estimator: BagEstimator) -> Any:
+    if y is None:
+        raise AsmilError(f"{type(estimator).__name__} requires y to be passed, but the target y is None")
+    return y
+
+
+def _flat(y: Any, what: str) -> npt.NDArray[Any]:
+    """One entry per bag; a column is flattened with scikit-learn's warning, and missing entries are refused."""
     try:
-        flat = np.asarray(column_or_1d(labels, warn=True))
+        flat = np.asarray(column_or_1d(y, warn=True))
     except ValueError as error:
-        raise AsmilError(f"the labels are not a list with one class per bag ({error})") from None
+        raise AsmilError(f"the {what}s are not a list with one {what} per bag ({error})") from None
     missing = np.array([value is None or value is pd.NA or value != value for value in flat.tolist()], dtype=bool)
     if missing.any():
         raise AsmilError(
-            f"the label of bag {int(missing.argmax())} is missing (None or NaN); leave out bags without a label"
-        )
-    kind = type_of_target(flat)
-    if kind not in ("binary", "multiclass"):
-        raise AsmilError(
-            f"the labels are {kind}, e.g. {flat[0]!r}; a classifier needs one class per bag: strings, integers or "
-            "booleans"
+            f"the {what} of bag {int(missing.argmax())} is missing (None or NaN); leave out bags without a {what}"
         )
     return flat
 
 
-def _as_bags(bags: Sequence[Any]) -> list[Bag]:
-    return [bag if isinstance(bag, Bag) else Bag(_as_numbers(bag, i), id=f"bag {i}") for i, bag in enumerate(bags)]
+def _as_labels(y: Any) -> npt.NDArray[Any]:
+    """One class per bag; other targets are refused."""
+    flat = _flat(y, "label")
+    kind = type_of_target(flat)
+    if kind not in ("binary", "multiclass"):
+        raise AsmilError(
+            f"Unknown label type: the labels are {kind}, e.g. {flat[0]!r}; a classifier needs one class per bag: "
+            "strings, integers or booleans"
+        )
+    return flat
 
 
-def _as_numbers(bag: Any, number: int) -> Any:
-    if isinstance(bag, torch.Tensor):
-        return bag
+def _as_values(y: Any) -> Floats:
+    """One finite number per bag."""
+    flat = _flat(y, "value")
     try:
-        values = np.asarray(bag)
-    except ValueError as error:
-        raise AsmilError(f"bag {number}: it is not a table of tiles x features ({error})") from None
-    if values.dtype.kind not in "fiub":
-        raise AsmilError(f"bag {number}: its values are of type {values.dtype}; features must be numbers")
+        values = flat.astype(np.float64)
+    except (TypeError, ValueError):
+        raise AsmilError(f"the values are of type {flat.dtype}; a regression needs one number per bag") from None
+    if not np.isfinite(values).all():
+        place = int(np.argmax(~np.isfinite(values)))
+        raise AsmilError(f"the value of bag {place} is infinite (inf); leave this bag out")
     return values

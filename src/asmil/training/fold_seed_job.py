@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pandas as pd
 import torch
@@ -20,7 +20,6 @@ from asmil.files import write_json
 from asmil.models.base import MILModel
 from asmil.tasks.base import Columns, Task
 from asmil.tasks.prediction_format import prediction_format
-from asmil.tasks.survival import Survival
 from asmil.training.config import RunConfig
 from asmil.training.initial_weights import initialize
 from asmil.training.labeled_bags import LabeledBags
@@ -123,7 +122,7 @@ class FoldSeedJob:
 
     def finish(self, trainer: Trainer) -> pd.DataFrame:
         """Predict the validation and test units with the trained model; test bags are read only now."""
-        task = _completed(trainer, self.train)
+        task = trainer.completed_task(self.train)
         write_json(self.folder / TASK_FILE, task.to_dict())
         tables = [self._predict(trainer, task, role) for role in ("val", "test")]
         return pd.concat([table for table in tables if len(table)] or tables, ignore_index=True)
@@ -147,15 +146,6 @@ class FoldSeedJob:
 
 def _truth_columns(outcomes: Outcomes, places: Sequence[int]) -> Columns:
     return prediction_format(outcomes.kind, outcomes.names).target_columns(outcomes.targets[list(places)])
-
-
-def _completed(trainer: Trainer, train: LabeledBags) -> Task:
-    """The task completed by the trained model: for Cox, the baseline survival."""
-    task = trainer.task
-    if not task.joint:
-        return task
-    log_risk = trainer.predict(train.bags)[:, 0]
-    return cast(Survival, task).fit_baseline(log_risk.numpy(), train.targets[:, 0], train.targets[:, 1])
 
 
 @dataclass(frozen=True)

@@ -46,16 +46,19 @@ class StepGradients:
     autocast: bool
     anchor_share: float | None = None
 
-    def of_one(self, bag: Bag, target: Tensor, size: int) -> tuple[Output, Parts]:
-        """Add the gradient of one bag of a step of `size` bags, and free its memory at once."""
+    def of_one(self, bag: Bag, target: Tensor, size: int, weight: float = 1.0) -> tuple[Output, Parts]:
+        """Add the gradient of one bag of a step of `size` bags, and free its memory at once.
+
+        weight: the factor of its gradient; the parts of the loss are returned without it
+        """
         with self._autocast(bag.features):
             output, penalties = self._forward(bag)
             loss = self.model.loss([output], target, self.task)
             total = sum(penalties.values(), loss.total)
         if self.anchor_share is not None and "anchor" in penalties:
-            self._add_capped((total - penalties["anchor"]) / size, penalties["anchor"] / size)
+            self._add_capped(weight * (total - penalties["anchor"]) / size, weight * penalties["anchor"] / size)
         else:
-            (total / size).backward()
+            (weight * total / size).backward()
         return output, {"loss": total, **loss.parts, **penalties}
 
     def of_all(self, bags: Sequence[Bag], targets: Tensor) -> tuple[Output, list[Parts]]:

@@ -43,12 +43,14 @@ class LabeledBags:
     strata: the group of each bag (its class, whether it has an event, ...), for balanced sampling and recording;
         default: the targets, which then are class indices
     stratum_names: of these groups
+    weights: how much the loss of each bag counts, 1 on average; None: all the same
     """
 
     bags: BagSource
     targets: npt.NDArray[Any]
     strata: npt.NDArray[np.int64] | None = None
     stratum_names: tuple[str, ...] = ()
+    weights: npt.NDArray[np.float64] | None = None
 
     @property
     def groups(self) -> npt.NDArray[np.int64]:

@@ -8,34 +8,36 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from asmil.reporting.drawing import COLORS, new_figure, plain_text, svg_text
 from asmil.tasks.checked_arrays import Floats
 from asmil.training.finished_run import Training
 
 
-def learning_figure(trainings: Sequence[Training]) -> str | None:
-    """Losses and validation metrics over epochs: thin lines are trainings, thick ones their mean.
+def learning_figures(trainings: Sequence[Training]) -> dict[str, str]:
+    """Figures by title: losses and validation metrics over epochs: thin lines are trainings, thick ones their mean.
 
     A ring (one training: a dashed line) marks the epoch that was kept. Where a method trains in stages, lines break
-    and a dotted line separates them: they are of different models. None when nothing was recorded.
+    and a dotted line separates them: they are of different models. Empty when nothing was recorded.
     """
-    panels = [panel for panel in _panels(trainings) if panel[1]]
-    if not panels:
-        return None
-    with new_figure(3.7 * len(panels), 3.1) as figure:
-        for index, (title, columns) in enumerate(panels):
-            axes = figure.add_subplot(1, len(panels), index + 1)
-            later = stage_starts(trainings[0])[1:]
-            axes.set_xlabel("epoch" + "".join(f" (from {start:.0f}: {plain_text(name)})" for start, name in later))
-            for number, column in enumerate(columns):
-                _draw_course(axes, trainings, column, COLORS[number % len(COLORS)])
-            if len(trainings) == 1 and trainings[0].selected_epoch is not None:
-                axes.axvline(trainings[0].selected_epoch, color="#39424e", linewidth=1, linestyle="--")
-            for start, _ in later:
-                axes.axvline(start - 0.5, color="#8a94a0", linewidth=1, linestyle=":")
-            axes.set_title(title)
-            axes.legend(loc="best")
+    return {title: _figure(trainings, title, columns) for title, columns in _panels(trainings) if columns}
+
+
+def _figure(trainings: Sequence[Training], title: str, columns: Sequence[str]) -> str:
+    with new_figure(3.7, 3.1) as figure:
+        axes = figure.add_subplot()
+        later = stage_starts(trainings[0])[1:]
+        axes.set_xlabel("epoch" + "".join(f" (from {start:.0f}: {plain_text(name)})" for start, name in later))
+        for number, column in enumerate(columns):
+            _draw_course(axes, trainings, column, COLORS[number % len(COLORS)])
+        if len(trainings) == 1 and trainings[0].selected_epoch is not None:
+            axes.axvline(trainings[0].selected_epoch, color="#39424e", linewidth=1, linestyle="--")
+        for start, _ in later:
+            axes.axvline(start - 0.5, color="#8a94a0", linewidth=1, linestyle=":")
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axes.set_title(title)
+        axes.legend(loc="best")
         return svg_text(figure)
 
 

@@ -25,6 +25,7 @@ from asmil.models.base import MILModel, Output
 from asmil.models.batch import refuse_batches
 from asmil.models.inference import infer
 from asmil.tasks.base import Task
+from asmil.tasks.survival import Survival
 from asmil.training import checkpoint
 from asmil.training.checkpoint import CheckpointStore, Executor, Progress
 from asmil.training.config import RunConfig
@@ -244,11 +245,12 @@ class Trainer:
             indices = group[first : first + self.settings.batch]
             together = [self._training_bag(next(bags), index) for index in indices]
             wanted = targets[first : first + len(together)]
-            if self._can_pad(together):
+            if self._can_pad(together) and train.weights is None:
                 output = self._add_padded(together, wanted, len(group))
                 continue
             for place, bag in enumerate(together):
-                output, parts = self.gradients.of_one(bag, wanted[place : place + 1], len(group))
+                weight = 1.0 if train.weights is None else float(train.weights[indices[place]])
+                output, parts = self.gradients.of_one(bag, wanted[place : place + 1], len(group), weight)
                 self._note(parts)
         return together[-1], targets[-1:], output
 
@@ -345,6 +347,13 @@ class Trainer:
                 if on_output is not None:
                     on_output(self.model, bag, output)
         return torch.stack(logits)
+
+    def completed_task(self, train: LabeledBags) -> Task:
+        """The task completed by the trained model: for Cox, the baseline survival."""
+        if not isinstance(self.task, Survival) or not self.task.joint:
+            return self.task
+        log_risk = self.predict(train.bags)[:, 0]
+        return self.task.fit_baseline(log_risk.numpy(), train.targets[:, 0], train.targets[:, 1])
 
     # Attention
 

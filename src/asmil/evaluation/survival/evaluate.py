@@ -409,12 +409,12 @@ def _warnings(
             )
     if len(groups.groups) < 2:
         yield "The risks do not separate the patients into groups: there is no log-rank test."
-    for name, metric in metrics.items():
-        if metric.skipped:
-            yield (
-                f"{titles[name]}: {metric.skipped} of {resamples} resamples left it undefined for a training "
-                "and are not in its interval."
-            )
+    skipped = ", ".join(f"{titles[name]} {metric.skipped}" for name, metric in metrics.items() if metric.skipped)
+    if skipped:
+        yield (
+            f"Some of the {resamples} bootstrap samples have too few events for a metric and are left out of its "
+            f"interval: {skipped}."
+        )
 
 
 def _to_dict(metric: Estimate) -> dict[str, Any]:

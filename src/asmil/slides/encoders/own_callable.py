@@ -84,7 +84,8 @@ def load_own(name: str, device: torch.device, precision: Literal["float32", "bf1
     return Encoder(name, network, width, weights_hash, AS_THEY_ARE, device, precision, cast=False)
 
 
-def _called(name: str) -> nn.Module:
+def imported(name: str) -> Any:
+    """What `module:callable` returns when it is called without arguments; anything that can be called."""
     module_name, _, attribute = name.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
@@ -109,10 +110,12 @@ def _called(name: str) -> nn.Module:
             f"encoder {name}: calling it without arguments fails with {_describe(error)}; fix it"
         ) from None
     if not callable(network):
-        raise AsmilError(
-            f"encoder {name}: it returned a {type(network).__name__}; "
-            "return a torch module or a function that maps n x 3 x p x p to n x width"
-        )
+        raise AsmilError(f"encoder {name}: it returned a {type(network).__name__}; return a torch module or a function")
+    return network
+
+
+def _called(name: str) -> nn.Module:
+    network = imported(name)
     return (network if isinstance(network, nn.Module) else Function(network)).eval()
 
 

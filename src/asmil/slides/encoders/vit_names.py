@@ -29,6 +29,8 @@ _HUGGING_FACE_VIT = {
     "output.dense": "mlp.fc2",
     "mlp.fc1": "mlp.fc1",
     "mlp.fc2": "mlp.fc2",
+    "mlp.weights_in": "mlp.fc1",
+    "mlp.weights_out": "mlp.fc2",
     "layer_scale1.lambda1": "ls1.gamma",
     "layer_scale2.lambda1": "ls2.gamma",
 }

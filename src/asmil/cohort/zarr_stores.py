@@ -1,0 +1,141 @@
+"""Features from zarr stores of LazySlide: an AnnData object by itself, or the tables of a SpatialData store.
+
+    STORE/X, obsm/spatial, uns/tile_spec            AnnData (`adata.write_zarr`)
+    STORE/tables/KEY/X, obs/tile_id                 SpatialData; KEY is `MODEL_TILES`
+    STORE/shapes/TILES/shapes.parquet               its tiles as polygons in level-0 pixels
+
+Tables without tiles have no coordinates; a store without a table of features is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asmil.cohort.array_files import first_line
+from asmil.cohort.problems import fail, listed
+from asmil.cohort.source import FeatureSource, Provenance
+from asmil.errors import AsmilError
+
+SUFFIX = ".zarr"
+
+
+@dataclass(frozen=True)
+class ZarrFeatures:
+    """The features of a store; coords: upper left corners, N x 2, level-0 pixels."""
+
+    features: NDArray[Any]
+    coords: NDArray[Any] | None
+    provenance: Provenance
+
+
+def is_zarr_store(path: Path) -> bool:
+    """Whether a path is a folder with the name of a zarr store."""
+    return path.suffix == SUFFIX and path.is_dir()
+
+
+def read_zarr(source: FeatureSource) -> ZarrFeatures:
+    """Read the features of a store, or of one of its tables (`STORE::KEY`)."""
+    try:
+        import zarr
+    except ImportError:
+        fail(source, "zarr stores need the package zarr", "install asmil[zarr]")
+    try:
+        store: Any = zarr.open_group(str(source.path), mode="r")
+        if "X" in store and source.group is None:
+            return _of_anndata(store, source)
+        return _of_spatialdata(store, source)
+    except AsmilError:
+        raise
+    except Exception as error:  # noqa: BLE001 - zarr and its codecs raise anything on damaged stores
+        return fail(source, f"the zarr store is damaged ({first_line(error)})", "copy it again or write it again")
+
+
+def _of_anndata(store: Any, source: FeatureSource) -> ZarrFeatures:
+    coords = np.asarray(store["obsm/spatial"][:]) if "obsm/spatial" in store else None
+    spec = store.get("uns/tile_spec", {})
+    known = {name: spec[name][()] for name in ("width", "base_width", "mpp") if name in spec}
+    return ZarrFeatures(_features(store, source), coords, _provenance(known))
+
+
+def _of_spatialdata(store: Any, source: FeatureSource) -> ZarrFeatures:
+    tables = store.get("tables", {})
+    names = sorted(name for name in tables if "X" in tables[name] and np.prod(_shape(tables[name]["X"])) > 0)
+    if not names:
+        what = "the store has no features of tiles (no table with X)"
+        fail(source, what, "extract features with LazySlide first, and write the store again")
+    if source.group is None and len(names) > 1:
+        what = f"the store has several tables of features: {listed(names)}"
+        fail(source, what, f"name one in the manifest's column 'features', e.g. {source.path.name}::{names[0]}")
+    name = source.group or names[0]
+    if name not in names:
+        fail(source, f"the store has no table {name!r}", f"it has {listed(names)}")
+    table = tables[name]
+    region = _text(table["uns/spatialdata_attrs/region"][()]) if "uns/spatialdata_attrs/region" in table else "tiles"
+    features = _features(table, source)
+    spec = dict(store.attrs).get("tile_spec") or {}
+    known = spec.get(region) if isinstance(spec, Mapping) else None
+    coords = _corners(source.path / "shapes" / region / "shapes.parquet", table, len(features), source)
+    return ZarrFeatures(features, coords, _provenance(known if isinstance(known, Mapping) else {}))
+
+
+def _corners(shapes: Path, table: Any, n_tiles: int, source: FeatureSource) -> NDArray[Any] | None:
+    """The upper left corners of the tiles, in the order of the table's rows."""
+    if not shapes.is_file():
+        return None
+    import pyarrow.parquet as pq
+    import shapely
+
+    tiles = pq.read_table(shapes).to_pandas()
+    if "geometry" not in tiles.columns:
+        return None
+    corners = shapely.bounds(shapely.from_wkb(tiles["geometry"].to_numpy()))[:, :2]
+    if "tile_id" in tiles.columns and "obs/tile_id" in table:
+        places = {int(number): place for place, number in enumerate(tiles["tile_id"])}
+        wanted = [places.get(int(number), -1) for number in table["obs/tile_id"][:]]
+        if min(wanted, default=0) < 0:
+            what = (
+                f"{sum(place < 0 for place in wanted)} rows of its features belong to no tile of {shapes.parent.name}"
+            )
+            fail(source, what, "extract the features of the tiles again")
+        corners = corners[wanted]
+    if len(corners) != n_tiles:
+        fail(source, f"the store has {n_tiles} rows of features and {len(corners)} tiles", "extract the features again")
+    return np.asarray(corners)
+
+
+def _features(node: Any, source: FeatureSource) -> NDArray[Any]:
+    values = node["X"]
+    if not hasattr(values, "dtype"):
+        fail(source, "the features (X) are a sparse matrix", "write them as a dense array: adata.X = adata.X.toarray()")
+    array = np.asarray(values[:])
+    if array.dtype.kind not in "fiub":
+        fail(source, f"the features (X) are values of type {array.dtype}, not numbers", "write an array of numbers")
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def _shape(values: Any) -> tuple[int, ...]:
+    return tuple(getattr(values, "shape", (1,)))
+
+
+def _text(value: Any) -> str:
+    plain = np.asarray(value).ravel()[0]
+    return plain.decode() if isinstance(plain, bytes) else str(plain)
+
+
+def _provenance(spec: Mapping[str, Any]) -> Provenance:
+    """Sizes of the tiles from a `TileSpec`: width in pixels as encoded, base_width in level-0 pixels."""
+    found = {
+        name: float(np.asarray(spec[name])) for name in ("width", "base_width", "mpp") if spec.get(name) is not None
+    }
+    side, mpp = found.get("width"), found.get("mpp")
+    return Provenance(
+        tile_px=None if side is None else round(side),
+        tile_px_level0=round(found["base_width"]) if "base_width" in found else None,
+        tile_um=side * mpp if side and mpp else None,
+    )

@@ -1,0 +1,165 @@
+"""Slide encoders: from the features of a slide's tiles to one vector per slide, by code of the user's own.
+
+`module:callable` is called without arguments and returns the encoder, which is called once per slide:
+
+    encoder(features, coords, tile_px_level0, mpp) -> vector
+
+features: N x D, float32; coords: N x 2, int64, level-0 pixels, or None; tile_px_level0: side of a tile in level-0
+pixels, or None; mpp: microns per level-0 pixel, or None. The vector has one axis (or leading axes of length 1). An
+encoder that is a torch module is put into evaluation mode and onto the device.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from asmil.cohort.features import FeatureInfo, FeatureSource, Provenance, info_of, read_bag_and_info, write_slide_vector
+from asmil.cohort.fingerprint import content_hash
+from asmil.cohort.reader import open_features
+from asmil.documents import one_line
+from asmil.engine.jobs import Engine, Place, Worker
+from asmil.errors import AsmilError
+from asmil.slides.encoders.own_callable import imported, is_own
+from asmil.slides.encoders.state import state_hash
+
+
+@dataclass(frozen=True)
+class EncodingJob:
+    """A slide and the file that its vector becomes."""
+
+    name: str
+    source: FeatureSource
+    out: Path
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A slide that is through. error: why it has no vector; before: an earlier command encoded it."""
+
+    slide: str
+    width: int | None = None
+    error: str | None = None
+    before: bool = False
+
+
+@dataclass(frozen=True)
+class SlideEncoderPlan:
+    """All that is needed to make a worker: the name of the encoder."""
+
+    encoder: str
+
+    def __call__(self, place: Place) -> Worker:
+        """Make the encoder on the device of a worker."""
+        device = torch.device(place.device)
+        encoder = self.load(device)
+        digest = weights_hash(encoder)
+        one_at_a_time = Lock()  # the next slide is read meanwhile; encoders may keep state
+
+        def encode(job: EncodingJob) -> int:
+            bag, info = read_bag_and_info(job.source, job.name)
+            with one_at_a_time:
+                vector = encoded(encoder, bag.features, bag.coords, info, device, self.encoder)
+            noted = json.dumps(
+                {"slide_encoder": self.encoder, "weights_hash": digest, "tiles": content_hash(job.source)}
+            )
+            write_slide_vector(job.out, vector, _provenance(self.encoder, digest, info, noted))
+            return len(vector)
+
+        return encode
+
+    def load(self, device: torch.device) -> Any:
+        """The encoder, on a device."""
+        encoder = imported(self.encoder)
+        return encoder.eval().requires_grad_(False).to(device) if isinstance(encoder, nn.Module) else encoder
+
+
+def encode_slides(sources: Mapping[str, FeatureSource], out: Path, encoder: str, engine: Engine) -> Iterator[Encoded]:
+    """Encode every slide that has no vector of this encoder yet; a slide that fails does not stop the others."""
+    if not is_own(encoder):
+        raise AsmilError(f"--encoder {encoder}: slide encoders are your own code, written module:callable")
+    plan = SlideEncoderPlan(encoder)
+    digest = weights_hash(plan.load(torch.device("cpu")))  # an encoder that cannot be made is refused before any slide
+    out = out.absolute()
+    out.mkdir(parents=True, exist_ok=True)
+    jobs = []
+    for name, source in sources.items():
+        file = out / f"{name}.h5"
+        try:
+            done = _is_done(file, encoder, digest, source)
+        except AsmilError as error:
+            yield Encoded(name, error=str(error))
+            continue
+        if done:
+            yield Encoded(name, before=True)
+        else:
+            jobs.append(EncodingJob(name, FeatureSource(source.path.absolute(), source.group), file))
+    if jobs:
+        for outcome in engine.run(plan, jobs):
+            name, why = outcome.job.name, outcome.error
+            yield Encoded(name, outcome.result, why if why is None or name in why else f"{name}: {why}")
+
+
+def encoded(
+    encoder: Any, features: Tensor, coords: Tensor | None, info: FeatureInfo, device: torch.device, name: str
+) -> NDArray[Any]:
+    """The vector that an encoder returns for a slide; anything else that it returns is refused."""
+    side = info.tile_side_level0()
+    places = None if coords is None else coords.to(device)
+    try:
+        with torch.inference_mode():
+            found = encoder(features.to(device, torch.float32), places, side, info.mpp)
+    except Exception as error:  # noqa: BLE001 - the user's code may raise anything
+        raise AsmilError(
+            f"{info.source}: the slide encoder {name} fails with {type(error).__name__}: {one_line(error)}; "
+            f"it was given {len(features)} tiles of width {features.shape[1]}, coordinates: {coords is not None}, "
+            f"tile side: {side}, mpp: {info.mpp}"
+        ) from None
+    values = found.detach().float().cpu().numpy() if isinstance(found, Tensor) else np.asarray(found)
+    if values.dtype.kind not in "fiu" or values.size == 0 or values.ndim == 0 or values.size != values.shape[-1]:
+        got = f"shape {values.shape}" if values.dtype.kind in "fiu" else f"a {type(found).__name__}"
+        raise AsmilError(f"{info.source}: the slide encoder {name} returned {got}; return one vector per slide")
+    if not np.isfinite(values).all():
+        raise AsmilError(f"{info.source}: the slide encoder {name} returned values that are not finite")
+    return values.reshape(-1).astype(np.float32)
+
+
+def weights_hash(encoder: Any) -> str:
+    """SHA-256 of the weights of an encoder; empty if it has none."""
+    state = encoder.state_dict() if isinstance(encoder, nn.Module) else {}
+    return state_hash(state) if state else ""
+
+
+def _is_done(file: Path, encoder: str, digest: str, source: FeatureSource) -> bool:
+    """Whether a vector of these tiles by this encoder is there; one of another encoder is an error."""
+    if not file.exists():
+        return False
+    with open_features(FeatureSource(file)) as opened:
+        info = info_of(opened)
+    if info.encoder != encoder or (info.weights_hash or "") != digest:
+        raise AsmilError(
+            f"{file}: it was made by {info.encoder}, not by {encoder} with these weights; give another --out"
+        )
+    noted = json.loads(info.extraction or "{}")
+    return isinstance(noted, dict) and noted.get("tiles") == content_hash(source)
+
+
+def _provenance(encoder: str, digest: str, info: FeatureInfo, noted: str) -> Provenance:
+    return Provenance(
+        encoder=encoder,
+        weights_hash=digest or None,
+        mpp=info.mpp,
+        mpp_source=info.mpp_source,
+        slide_width_px=info.slide_width_px,
+        slide_height_px=info.slide_height_px,
+        extraction=noted,
+    )

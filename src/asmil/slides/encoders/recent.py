@@ -1,0 +1,129 @@
+"""Encoders published since UNI: Kaiko's, Midnight-12k, GPFM, H0-mini and CONCH v1.5.
+
+Shapes, transforms and names are those of their public code. Their weights could not be loaded where this was written;
+docs/encoders.md says which encoders that applies to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from asmil.slides.encoders.base import EncoderEntry, State
+from asmil.slides.encoders.clip import AttentionPooledTransformer
+from asmil.slides.encoders.pathology import (
+    H_OPTIMUS_MEAN,
+    H_OPTIMUS_STD,
+    MPP,
+    NON_COMMERCIAL,
+    VIT_B16,
+    VIT_G14,
+    VIT_L16,
+    VIT_S16,
+)
+from asmil.slides.encoders.registry import register
+from asmil.slides.encoders.vit import VisionTransformer, VitShape, interpolated_positions
+from asmil.slides.encoders.vit_names import from_hugging_face_vit
+
+HALF = (0.5, 0.5, 0.5)
+VIT_L14 = replace(VIT_L16, patch_px=14)
+KAIKO_L14 = replace(VIT_L14, image_px=518, registers=4, positions="patches")
+MIDNIGHT = replace(VIT_G14, readout="class_and_mean")
+H0_MINI = replace(VIT_B16, patch_px=14, hidden=4096, layer_scale=True, swiglu=True, registers=4, positions="patches")
+CONCH_V15_WIDTH = 768
+
+
+def _entry(name: str, summary: str, shape: VitShape, tile_px: int, licence: str, hub: str) -> EncoderEntry:
+    return EncoderEntry(
+        name=name,
+        summary=summary,
+        width=shape.features,
+        tile_px=tile_px,
+        mpp=MPP,
+        licence=licence,
+        url=f"https://huggingface.co/{hub}",
+        build=partial(VisionTransformer, shape),
+        input_px=224,
+        hub=hub,
+    )
+
+
+def _register_kaiko(name: str, kind: str, shape: VitShape, hub: str) -> None:
+    hub = f"1aurent/{hub}.kaiko_ai_towards_large_pathology_fms"
+    entry = _entry(name, f"{kind} on TCGA (Kaiko, 2024)", shape, 256, "Kaiko, non-commercial", hub)
+    register(replace(entry, mean=HALF, std=HALF, interpolation="bilinear"))
+
+
+_register_kaiko("kaiko_vits16", "ViT-S/16 by DINO", VIT_S16, "vit_small_patch16_224")
+_register_kaiko("kaiko_vits8", "ViT-S/8 by DINO", replace(VIT_S16, patch_px=8), "vit_small_patch8_224")
+_register_kaiko("kaiko_vitb16", "ViT-B/16 by DINO", VIT_B16, "vit_base_patch16_224")
+_register_kaiko("kaiko_vitb8", "ViT-B/8 by DINO", replace(VIT_B16, patch_px=8), "vit_base_patch8_224")
+_register_kaiko("kaiko_vitl14", "ViT-L/14 by DINOv2", KAIKO_L14, "vit_large_patch14_reg4_dinov2")
+
+_MIDNIGHT = _entry(
+    "midnight_12k",
+    "ViT-g/14 by DINOv2 on 12 thousand slides; class token and mean of the patches (Karasikov et al., 2025)",
+    MIDNIGHT,
+    224,
+    "MIT",
+    "kaiko-ai/midnight",
+)
+register(replace(_MIDNIGHT, mean=HALF, std=HALF, interpolation="bilinear", convert=from_hugging_face_vit))
+
+_GPFM = _entry(
+    "gpfm", "ViT-L/14, distilled from several encoders (Ma et al., 2024)", VIT_L14, 224, NON_COMMERCIAL, "majiabo/GPFM"
+)
+register(replace(_GPFM, hub_file="GPFM.pth"))
+
+_H0_MINI = _entry(
+    "h0_mini",
+    "ViT-B/14, distilled from H-optimus-0; class token (Filiot et al., 2025)",
+    H0_MINI,
+    224,
+    NON_COMMERCIAL,
+    "bioptimus/H0-mini",
+)
+register(replace(_H0_MINI, mean=H_OPTIMUS_MEAN, std=H_OPTIMUS_STD, gated=True))
+
+
+def from_conch_v15(published: Mapping[str, Tensor]) -> State:
+    """CONCH v1.5: its pooler has products without biases, and its positions may be those of another grid."""
+    state = dict(published)
+    pool = "attn_pool_contrast."
+    keys, values = state.pop(f"{pool}to_kv.weight").chunk(2)
+    query, out = state.pop(f"{pool}to_q.weight"), state.pop(f"{pool}to_out.weight")
+    state |= {
+        f"{pool}attn.q_proj_weight": query,
+        f"{pool}attn.k_proj_weight": keys.contiguous(),
+        f"{pool}attn.v_proj_weight": values.contiguous(),
+        f"{pool}attn.in_proj_bias": torch.zeros(3 * len(query)),
+        f"{pool}attn.out_proj.weight": out,
+        f"{pool}attn.out_proj.bias": torch.zeros(len(out)),
+    }
+    side = VIT_L16.image_px // VIT_L16.patch_px
+    state["trunk.pos_embed"] = interpolated_positions(state["trunk.pos_embed"], 1, side, side)
+    return state
+
+
+register(
+    EncoderEntry(
+        name="conch_v1_5",
+        summary="ViT-L/16 by CoCa, features before the projection; the tiles of TITAN and FEATHER (Ding et al., 2024)",
+        width=CONCH_V15_WIDTH,
+        tile_px=512,
+        mpp=MPP,
+        licence=NON_COMMERCIAL,
+        url="https://huggingface.co/MahmoodLab/conchv1_5",
+        build=partial(AttentionPooledTransformer, VIT_L16, CONCH_V15_WIDTH),
+        input_px=448,
+        interpolation="bilinear",
+        hub="MahmoodLab/conchv1_5",
+        hub_file="pytorch_model_vision.bin",
+        gated=True,
+        convert=from_conch_v15,
+    )
+)

@@ -1,0 +1,183 @@
+"""What the scikit-learn estimators over bags have in common: settings, one training by the common loop, heat maps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.model_selection import train_test_split
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
+from torch import Tensor
+
+from asmil.arithmetic import exact_arithmetic
+from asmil.cohort.bag import Bag
+from asmil.cohort.outcomes import Outcomes
+from asmil.config import merge, nested
+from asmil.errors import AsmilError
+from asmil.models.base import MILModel
+from asmil.models.inference import infer
+from asmil.tasks.base import Task, TaskKind
+from asmil.training.bag_input import bags_for_prediction, one_bag
+from asmil.training.config import RunConfig
+from asmil.training.initial_weights import read_initial_weights, resolve_with_init, try_initialization
+from asmil.training.labeled_bags import BagList, LabeledBags
+from asmil.training.loop import Trainer
+from asmil.training.setup import build_model, choose_device
+from asmil.training.task_setup import build_task
+
+Weights = npt.NDArray[np.float64]
+
+
+class BagEstimator(BaseEstimator):  # type: ignore[misc]
+    """A method that learns from bags; subclasses give the task, and say what a prediction is."""
+
+    _kind: ClassVar[TaskKind]
+
+    method: str | type[MILModel]
+    preset: str
+    epochs: int | None
+    lr: float | None
+    settings: Mapping[str, Any] | None
+    validation_share: float
+    device: str
+    random_state: int | np.random.RandomState | None
+
+    def attention(self, bag: Any) -> npt.NDArray[np.float32]:
+        """How much each tile of a bag counted: N values that sum to 1, by the method's own heat map."""
+        check_is_fitted(self, "model_")
+        if not self.model_.score_axes:
+            kinds = ", ".join(repr(kind) for kind in self.model_.heatmap_kinds)
+            name = self.method if isinstance(self.method, str) else type(self.model_).__name__
+            raise AsmilError(f"{name} has no attention; heatmap(bag) returns what it has: {kinds}")
+        return self.heatmap(bag, "attention")
+
+    def heatmap(self, bag: Any, kind: str | None = None) -> npt.NDArray[np.float32]:
+        """One value per tile, as the method's authors draw it; `model_.heatmap_kinds` names the kinds."""
+        check_is_fitted(self, "model_")
+        output = infer(self.model_, self.model_.prepare(one_bag(bag)), self._device)
+        return np.asarray(self.model_.heatmap(output, kind).float().numpy())
+
+    def _train(self, bags: list[Bag], outcomes: Outcomes, sample_weight: Any) -> None:
+        """Train on bags; sets `model_`, `selected_epoch_` and the task."""
+        config = self._config()
+        weights = None if sample_weight is None else self._weights(sample_weight, bags)
+        if weights is not None:
+            if config.task.chosen_loss == "cox":
+                raise AsmilError(
+                    "sample_weight: the Cox loss compares the bags of a step and takes no weights; leave the weights "
+                    "out, or choose the loss incidence or hazard"
+                )
+            # a bag without weight is as good as absent; it must not even take a place in the order of the bags
+            kept = np.flatnonzero(weights)
+            bags, outcomes, weights = [bags[i] for i in kept], outcomes.among(kept.tolist()), weights[kept]
+            weights = None if np.ptp(weights) == 0 else weights / weights.mean()
+        seed = config.training.seed
+        places, held_out = self._split(outcomes, seed)
+        task = self._build_task(config, outcomes, places)
+        self._device = choose_device(config.training.device)
+        model = build_model(config, bags[0].width, task.n_outputs, seed)
+        if config.init.weights is not None:
+            try_initialization(model, read_initial_weights(Path(config.init.weights)))
+        trainer = Trainer(model, task, config, seed=seed, device=self._device)
+        prepared = [model.prepare(bag) for bag in bags]
+        train = _part(prepared, outcomes, places, weights)
+        val = _part(prepared, outcomes, held_out) if held_out else None
+        self.selected_epoch_ = trainer.fit(train, val)
+        self._task = trainer.completed_task(train)
+        self.model_ = model
+
+    def _build_task(self, config: RunConfig, outcomes: Outcomes, train: Sequence[int]) -> Task:
+        return build_task(config, outcomes, train)
+
+    @exact_arithmetic()
+    def _logits(self, bags: Any) -> Tensor:
+        """n x C logits."""
+        check_is_fitted(self, "model_")
+        ready = bags_for_prediction(self, bags)
+        logits = [infer(self.model_, self.model_.prepare(bag), self._device).logits for bag in ready]
+        return torch.stack(logits) if logits else torch.zeros(0, self._task.n_outputs)
+
+    def _shorthands(self) -> dict[str, Any]:
+        """The settings that parameters of the estimator stand for; None where one is not given."""
+        return {
+            "task.kind": self._kind,
+            "training.epochs": self.epochs,
+            "training.lr": self.lr,
+            "training.seed": self._seed(),
+            "training.device": self.device,
+        }
+
+    def _config(self) -> RunConfig:
+        chosen = {name: value for name, value in self._shorthands().items() if value is not None}
+        own = self.settings or {}
+        if not isinstance(own, Mapping):
+            raise AsmilError(f"settings = {own!r}: give a dictionary with the dotted names of settings as keys")
+        twice = sorted(chosen.keys() & own.keys())
+        if twice:
+            raise AsmilError(f"settings[{twice[0]!r}] is already determined by {type(self).__name__}; leave it out")
+        changes: dict[str, Any] = {}
+        for name, value in {**own, **chosen}.items():
+            changes = merge(changes, nested(name, value))
+        return resolve_with_init(self.method, self.preset, changes)
+
+    def _seed(self) -> int | None:
+        """None where the settings give it."""
+        if isinstance(self.random_state, int | np.integer):
+            return int(self.random_state)
+        if self.random_state is None and "training.seed" in (self.settings or {}):
+            return None
+        try:
+            return int(check_random_state(self.random_state).randint(2**31 - 1))
+        except ValueError as error:
+            raise AsmilError(f"random_state = {self.random_state!r}: {error}") from None
+
+    def _split(self, outcomes: Outcomes, seed: int) -> tuple[list[int], list[int]]:
+        """The places of the bags to train on, and of those that choose the epoch."""
+        everyone = np.arange(len(outcomes.targets))
+        if self.validation_share == 0:
+            return everyone.tolist(), []
+        size = {"test_size": self.validation_share, "random_state": seed}
+        try:
+            train, val = train_test_split(everyone, stratify=outcomes.strata, **size)
+        except ValueError as error:
+            if outcomes.needed:
+                raise AsmilError(f"validation_share = {self.validation_share}: {error}") from None
+            # too few bags for a share of every group of values: any bags will do
+            train, val = train_test_split(everyone, **size)
+        return train.tolist(), val.tolist()
+
+    def _weights(self, sample_weight: Any, bags: Sequence[Bag]) -> Weights:
+        try:
+            weights = np.asarray(_check_sample_weight(sample_weight, bags, dtype=np.float64, ensure_non_negative=True))
+        except ValueError as error:
+            raise AsmilError(f"sample_weight: {error}") from None
+        if not weights.any():
+            raise AsmilError("sample_weight: all weights are 0, so there is no bag to train on")
+        return weights
+
+
+def refuse_different_lengths(bags: Sequence[Bag], targets: npt.NDArray[Any], name: str) -> None:
+    """Raise unless there is one target per bag, and more than one bag."""
+    if len(bags) == 0 or len(bags) != len(targets):
+        raise AsmilError(f"{len(bags)} bags and {len(targets)} {name}s; give one {name} per bag, and at least two bags")
+    if len(bags) == 1:
+        raise AsmilError("there is one bag (n_samples = 1); training needs at least two bags")
+
+
+def _part(
+    bags: Sequence[Bag], outcomes: Outcomes, places: Sequence[int], weights: Weights | None = None
+) -> LabeledBags:
+    chosen = outcomes.among(places)
+    return LabeledBags(
+        BagList([bags[i] for i in places]),
+        chosen.targets,
+        chosen.strata,
+        chosen.stratum_names,
+        None if weights is None else weights[list(places)],
+    )
