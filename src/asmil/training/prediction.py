@@ -35,7 +35,7 @@ from asmil.training.slide_notes import slide_notes
 from asmil.training.task_setup import read_task, task_names
 
 FORMER_COLUMNS = {"predicted": "most_probable_class", "called": "class_at_threshold"}
-"""Names of columns until version 0.1, which tables of predictions keep until 0.4."""
+"""Names of columns until version 0.4, which tables of predictions keep until 0.7."""
 
 
 @dataclass(frozen=True)
