@@ -32,6 +32,7 @@ export class Controls {
   private readonly map: HTMLInputElement;
   private readonly annotations: HTMLInputElement;
   private readonly annotationsRow: HTMLElement;
+  private readonly gray: HTMLInputElement;
   private readonly note = element("p", { class: "note" });
   private readonly facts = element("dl", { class: "facts" });
   private readonly mapSection: HTMLElement;
@@ -66,6 +67,10 @@ export class Controls {
       state.annotations = this.annotations.checked;
       actions.look();
     } });
+    this.gray = element("input", { type: "checkbox", onchange: () => {
+      state.gray = this.gray.checked;
+      actions.look();
+    } });
     this.annotationsRow = element("label", { class: "switch" }, this.annotations, "Annotations");
     this.mapSection = element(
       "section",
@@ -88,7 +93,7 @@ export class Controls {
         "section",
         {},
         element("h2", {}, "Display"),
-        element("div", { class: "switches" }, element("label", { class: "switch" }, this.map, "Map"), this.annotationsRow),
+        element("div", { class: "switches" }, element("label", { class: "switch" }, this.map, "Map"), element("label", { class: "switch", title: "All color is then of the map" }, this.gray, "Gray slide"), this.annotationsRow),
         this.opacity.root,
         this.threshold.root,
         this.scale.root,
@@ -110,6 +115,7 @@ export class Controls {
     this.showMap(pane);
     this.map.checked = state.map;
     this.annotations.checked = state.annotations;
+    this.gray.checked = state.gray;
     this.annotationsRow.hidden = !panes.some((one) => one.row?.annotated);
     this.opacity.value = state.opacity;
     this.threshold.value = state.threshold;

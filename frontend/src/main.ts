@@ -325,7 +325,7 @@ class Page {
     this.timeline.restyle();
   }
 
-  private toggle(what: "map" | "annotations"): void {
+  private toggle(what: "map" | "annotations" | "gray"): void {
     this.state[what] = !this.state[what];
     this.look();
   }
@@ -375,6 +375,7 @@ class Page {
       { keys: ["ArrowLeft"], shown: "←", what: "previous epoch", run: () => this.timeline.step(-1) },
       { keys: ["m"], shown: "m", what: "map on or off", run: () => this.toggle("map") },
       { keys: ["a"], shown: "a", what: "annotations on or off", run: () => this.toggle("annotations") },
+      { keys: ["b"], shown: "b", what: "slide in gray, or in its colors", run: () => this.toggle("gray") },
       { keys: ["]"], shown: "]", what: "map more opaque", run: () => this.change("opacity", 10, 100) },
       { keys: ["["], shown: "[", what: "map more transparent", run: () => this.change("opacity", -10, 100) },
       { keys: ["."], shown: ".", what: "hide more tiles", run: () => this.change("threshold", 13, 255) },

@@ -167,6 +167,7 @@ export class Pane {
       this.view.overlay.map = null;
     }
     this.view.overlay.opacity = this.shared.opacity / 100;
+    this.view.gray = this.shared.gray;
     this.view.overlay.regions = this.shared.annotations ? this.regions : null;
     this.view.draw();
   }

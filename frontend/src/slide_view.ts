@@ -14,6 +14,7 @@ export interface Position {
 }
 
 const BAR_LENGTHS_UM = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000];
+const GRAY = "grayscale(1)";
 const REGION_COLORS = ["#00b3ff", "#ff9d00", "#ff4fd8", "#7dff5a", "#ffe600", "#b28dff"];
 
 // OpenSeadragon adds a style sheet, which the content security policy refuses, unless it finds one of its own. Ours is in
@@ -195,6 +196,19 @@ export class SlideView {
     this.drawScaleBar(context, zoom, height);
   }
 
+  /** Whether the slide is drawn in gray, below what is drawn in color. */
+  get gray(): boolean {
+    return this.slideCanvas.style.filter !== "";
+  }
+
+  set gray(on: boolean) {
+    this.slideCanvas.style.filter = on ? GRAY : "";
+  }
+
+  private get slideCanvas(): HTMLCanvasElement {
+    return (this.viewer.drawer as unknown as { canvas: HTMLCanvasElement }).canvas;
+  }
+
   /** The slide and what is drawn above it as one canvas. */
   snapshot(): HTMLCanvasElement {
     const picture = document.createElement("canvas");
@@ -203,8 +217,10 @@ export class SlideView {
     const context = picture.getContext("2d")!;
     context.fillStyle = getComputedStyle(this.root).backgroundColor;
     context.fillRect(0, 0, picture.width, picture.height);
-    const drawn = (this.viewer.drawer as unknown as { canvas: HTMLCanvasElement }).canvas;
+    const drawn = this.slideCanvas;
+    context.filter = this.gray ? GRAY : "none";
     if (this.about?.image) context.drawImage(drawn, 0, 0, picture.width, picture.height);
+    context.filter = "none";
     context.drawImage(this.canvas, 0, 0);
     return picture;
   }

@@ -25,6 +25,8 @@ export interface ViewState {
   linked: boolean;
   map: boolean;
   annotations: boolean;
+  /** the slide in gray, so that all color is of the map */
+  gray: boolean;
   colorMap: string;
   scale: Scale;
   /** percent */
@@ -52,6 +54,7 @@ export const initialState = (): ViewState => ({
   linked: true,
   map: true,
   annotations: true,
+  gray: false,
   colorMap: "viridis",
   scale: "percentile",
   opacity: 55,
@@ -86,6 +89,7 @@ export function toHash(state: ViewState): string {
   if (!state.linked) parameters.set("linked", "0");
   if (!state.map) parameters.set("map", "0");
   if (!state.annotations) parameters.set("annotations", "0");
+  if (state.gray) parameters.set("gray", "1");
   if (state.colorMap !== standard.colorMap) parameters.set("colors", state.colorMap);
   if (state.scale !== standard.scale) parameters.set("scale", state.scale);
   if (state.opacity !== standard.opacity) parameters.set("opacity", String(state.opacity));
@@ -117,6 +121,7 @@ export function fromHash(hash: string): ViewState {
   state.linked = parameters.get("linked") !== "0";
   state.map = parameters.get("map") !== "0";
   state.annotations = parameters.get("annotations") !== "0";
+  state.gray = parameters.get("gray") === "1";
   state.colorMap = parameters.get("colors") ?? state.colorMap;
   state.scale = parameters.get("scale") === "linear" ? "linear" : "percentile";
   state.opacity = number("opacity", 0, 100, state.opacity);

@@ -18,6 +18,7 @@ OVERLAY_SUM = """() => {
   for (let at = 0; at < pixels.length; at += 1) sum = (sum * 31 + pixels[at]) % 1000003;
   return sum;
 }"""
+SLIDE_FILTER = "() => [...document.querySelectorAll('canvas')].map((one) => one.style.filter).filter(Boolean)[0]"
 
 
 def choose(page, name: str) -> None:
@@ -71,6 +72,7 @@ def test_a_link_reproduces_the_view(viewed, serve, open_page):
     page.wait_for_function(MAP_SHOWN)
     page.keyboard.press("+")
     page.keyboard.press("[")
+    page.keyboard.press("b")
     page.wait_for_function("() => location.hash.includes('zoom=') && location.hash.includes('opacity=45')")
     page.wait_for_timeout(800)
     again = open_page(page.evaluate("location.href"))
@@ -79,6 +81,7 @@ def test_a_link_reproduces_the_view(viewed, serve, open_page):
     first, second = linked_place(page), linked_place(again)
     assert first["slide"] == second["slide"]
     assert second["opacity"] == "45"
+    assert again.evaluate(SLIDE_FILTER) == "grayscale(1)"
     for name in ("x", "y", "zoom"):
         np.testing.assert_allclose(float(first[name]), float(second[name]), rtol=0.02)
 
