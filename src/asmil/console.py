@@ -34,6 +34,9 @@ _PLAIN = {
     "”": '"',
     "‘": "'",
     "’": "'",
+    "\N{NO-BREAK SPACE}": " ",
+    "\N{NARROW NO-BREAK SPACE}": " ",
+    "\N{THIN SPACE}": " ",
 }
 _ERRORS = "asmil_plain"
 
@@ -95,6 +98,16 @@ def make_streams_safe() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors=_ERRORS)
+
+
+def encodable(text: str, encoding: str) -> str:
+    """The text as a stream of this encoding will show it; to be used where the width of the text matters.
+
+    >>> encodable("0.81 ±0.02", "ascii")
+    '0.81 +/-0.02'
+    """
+    codecs.register_error(_ERRORS, _plain_form)
+    return text.encode(encoding, _ERRORS).decode(encoding)
 
 
 def _plain_form(error: UnicodeError) -> tuple[str, int]:

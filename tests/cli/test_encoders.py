@@ -14,7 +14,7 @@ def _no_weights(tmp_path, monkeypatch):
 
 
 def row(text, name):
-    return next(line for line in text.splitlines() if line.startswith(f"{name} "))
+    return next(line for line in text.splitlines() if line.strip().startswith(f"{name} "))
 
 
 def test_the_table_says_whether_weights_are_here(asmil_here, tmp_path):

@@ -7,12 +7,8 @@ import io
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
-from rich.markup import escape
-from rich.table import Table
-
 from asmil.classic.rules import RULES
-from asmil.reporting import markdown_table
+from asmil.reporting import Cell, Table, markdown_table
 
 Report = Mapping[str, Any]
 NONE = "–"
@@ -151,13 +147,9 @@ def paper_grid(report: Report) -> Table | None:
 
 
 def _grid(columns: list[str], rows: list[str], cells: dict[tuple[str, str], tuple[float, float]]) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("method", overflow="fold")
-    for name in columns:
-        table.add_column(escape(name), justify="right", overflow="fold")
+    shown = []
     for row in rows:
         there = [cells.get((row, name)) for name in columns]
         if any(there):
-            shown = (f"{cell[0]:.3f}\n[dim]±{cell[1]:.3f}[/dim]" if cell else NONE for cell in there)
-            table.add_row(escape(row), *shown)
-    return table
+            shown.append([row, *(Cell(f"{cell[0]:.3f}", spread=f"{cell[1]:.3f}") if cell else NONE for cell in there)])
+    return Table(("method", *columns), shown)

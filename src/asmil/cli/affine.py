@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from asmil.attention.affine import CohortDependence, Form, Share
+    from asmil.reporting import Table
 
 PAPER_PERCENT = {"CAMELYON-16": 99.24, "CAMELYON-17": 99.80, "BRACS": 96.08}
 TITLES = {"plain": "bag feature", "softmax": "its softmax"}
@@ -40,6 +39,7 @@ def affine(
     from asmil.console import messages, print_json, results, say
     from asmil.errors import AsmilError
     from asmil.files import replacing
+    from asmil.reporting import print_table
 
     with Progress(console=messages(), transient=True) as progress:
         task = progress.add_task("slides", total=None)
@@ -56,7 +56,7 @@ def affine(
         print_json(_as_dict(found, deduplicate))
     elif found.slides:
         console = results()
-        console.print(_table(found, deduplicate))
+        print_table(_table(found, deduplicate), console)
         for line in _notes(found, deduplicate):
             say(console, line)
         if out is not None:
@@ -76,20 +76,17 @@ def _shares(found: CohortDependence, deduplicate: bool) -> dict[str, dict[Form, 
 
 
 def _table(found: CohortDependence, deduplicate: bool) -> Table:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
+    from asmil.reporting import Table
 
     tiles = [slide.verdicts["plain"].n for slide in found.slides]
     widths = " or ".join(map(str, sorted({slide.verdicts["plain"].d for slide in found.slides})))
     stored = " or ".join(sorted({slide.dtype for slide in found.slides}))
     title = f"{len(tiles)} slides of {min(tiles)} to {max(tiles)} tiles, {widths} features per tile, stored as {stored}"
-    table = Table(title=title, box=SIMPLE_HEAD)
-    table.add_column("what is matched")
-    for name in ("dependent", "share", "share if\nexact", "decided\nby count", "decided\nby rank"):
-        table.add_column(name, justify="right", no_wrap=True)
+    columns = ("what is matched", "dependent", "share", "share if exact", "decided by count", "decided by rank")
+    rows = []
     for part, forms in _shares(found, deduplicate).items():
         for form, share in forms.items():
-            table.add_row(
+            row = (
                 ("distinct tiles: " if part == "distinct_tiles" else "") + TITLES[form],
                 f"{share.dependent} of {share.slides}",
                 f"{100 * share.share:.2f} %",
@@ -97,7 +94,8 @@ def _table(found: CohortDependence, deduplicate: bool) -> Table:
                 str(share.by_count),
                 str(share.by_rank),
             )
-    return table
+            rows.append(row)
+    return Table(columns, rows, title=title)
 
 
 def _notes(found: CohortDependence, deduplicate: bool) -> list[str]:

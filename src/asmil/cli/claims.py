@@ -23,16 +23,14 @@ def claims(
 
     Example: asmil claims --verdict supported
     """
-    import json
     from collections import Counter
 
-    from rich.console import Console
-
+    from asmil.console import print_json, results, say
     from asmil.errors import AsmilError, did_you_mean
     from asmil.paper.claims.listing import Ruled, rule
     from asmil.paper.claims.listing import claims as all_claims
     from asmil.paper.claims.measured import Measured
-    from asmil.reporting import Table, terminal_table
+    from asmil.reporting import Table, print_table
 
     known = {claim.id: claim for claim in all_claims()}
     for name in names or []:
@@ -47,14 +45,14 @@ def claims(
             {"id": one.claim.id, "claim": one.claim.claim, "where": one.claim.where, **one.ruling.__dict__}
             for one in shown
         ]
-        typer.echo(json.dumps(rows, indent=1, ensure_ascii=False))
+        print_json(rows)
         return
-    console = Console(highlight=False)
+    console = results()
     rows_shown = [
         [one.claim.id, one.claim.claim, f"{one.ruling.verdict} ({one.ruling.how})", one.ruling.why] for one in shown
     ]
-    console.print(terminal_table(Table(["claim", "what it says", "verdict", "why"], rows_shown)))
-    console.print(", ".join(f"{count} {word}" for word, count in counts.items()), markup=False)
+    print_table(Table(["claim", "what it says", "verdict", "why"], rows_shown), console)
+    say(console, ", ".join(f"{count} {word}" for word, count in counts.items()))
     where = sorted({one.ruling.run for one in shown if one.ruling.run})
     if where:
-        console.print(f"runs: {', '.join(where)}", markup=False, soft_wrap=True)
+        say(console, f"runs: {', '.join(where)}")

@@ -189,14 +189,16 @@ def _write(report: dict[str, Any], out: Path) -> None:
 def _print(report: dict[str, Any], out: Path | None) -> None:
     from asmil.classic.tables import paper_grid, rule_grid, rule_title, rules_of
     from asmil.console import results, say
+    from asmil.reporting import print_table
 
     console = results()
     for rule in rules_of(report):
         say(console, rule_title(report, rule))
-        console.print(rule_grid(report, rule))
+        print_table(rule_grid(report, rule), console)
     printed = paper_grid(report)
     if printed is not None:
-        console.print("what the paper reports", printed)
+        say(console, "what the paper reports")
+        print_table(printed, console)
         say(console, "the paper's numbers cannot be compared with ours:")
         for reason in report["paper"]["why_not_comparable"]:
             say(console, f"- {reason}")

@@ -20,25 +20,26 @@ def encoders(
 
     Example: asmil encoders efficientnet_lite0
     """
-    from rich.markup import escape
-    from rich.table import Table
-
     from asmil.console import results, say
+    from asmil.reporting import Table, print_table
     from asmil.slides.encoders import registry
 
     console = results()
     if name is None:
-        table = Table(box=None, pad_edge=False)
-        for heading in ("encoder", "features", "tile"):
-            table.add_column(heading, no_wrap=True)
-        # in a narrow window words are broken, never cut off
-        for heading in ("licence", "weights", "needs", "what it is")[: 4 if console.width >= WIDE else 3]:
-            table.add_column(heading, overflow="fold")
-        for entry in registry.encoders().values():
-            cells = (f"{entry.tile_px} px at {entry.mpp:g}", entry.licence, *_weights(entry), entry.summary)
-            shown = map(escape, cells[: len(table.columns) - 2])
-            table.add_row(entry.name, str(entry.width), *shown)
-        console.print(table)
+        columns = ("encoder", "features", "tile", "licence", "weights", "needs", "what it is")
+        rows = [
+            [
+                entry.name,
+                str(entry.width),
+                f"{entry.tile_px} px at {entry.mpp:g} um",
+                entry.licence,
+                *_weights(entry),
+                entry.summary,
+            ]
+            for entry in registry.encoders().values()
+        ]
+        narrow = frozenset({"what it is"} if console.width < WIDE else ())
+        print_table(Table(columns, rows, narrow=narrow), console)
         say(console, f"default: {registry.DEFAULT_ENCODER}; `asmil encoders NAME` explains one encoder")
         return
     for key, value in _details(registry.find_encoder(name)).items():

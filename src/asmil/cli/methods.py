@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from asmil.models.registry import Method
 
 
 def methods(
@@ -17,27 +20,30 @@ def methods(
     import inspect
     import sys
 
-    from rich.table import Table
-
     from asmil.console import results, say
     from asmil.models import registry
+    from asmil.reporting import Table, print_table
     from asmil.training.config import preset_names
 
     console = results()
     if name is None:
-        table = Table("method", "what it does", "paper", "presets", box=None, pad_edge=False)
-        for method in registry.methods().values():
-            table.add_row(
-                method.name,
-                method.summary,
-                f"{method.paper} ({method.year})" if method.paper else "",
-                ", ".join(preset_names(method)),
-            )
-        console.print(table)
+        rows = [
+            [method.name, method.summary, _authors(method), ", ".join(preset_names(method))]
+            for method in registry.methods().values()
+        ]
+        print_table(Table(("method", "what it does", "paper", "presets"), rows), console)
         return
     method = registry.find_method(name)
+    if method.paper:
+        say(console, f"{method.paper} ({method.year})\n")
     say(console, inspect.getdoc(sys.modules[method.model.__module__]) or method.summary)
-    table = Table("setting", "default", "meaning", box=None, pad_edge=False, title="\nmodel settings")
-    for key, field in method.model.config_type.model_fields.items():
-        table.add_row(f"model.{key}", str(field.default), field.description or "")
-    console.print(table)
+    settings = [
+        [f"model.{key}", str(field.default), field.description or ""]
+        for key, field in method.model.config_type.model_fields.items()
+    ]
+    print_table(Table(("setting", "default", "meaning"), settings, title="model settings"), console)
+
+
+def _authors(method: Method) -> str:
+    """The paper in short; `asmil methods NAME` has its title."""
+    return f"{method.paper.split(',')[0]} ({method.year})" if method.paper else ""

@@ -71,10 +71,10 @@ def paper(
     if table in COUNTED:
         _counted(table, place, size, cohort, features, as_json)
         return
-    from rich.console import Console
 
     from asmil.cli.sweep import exit_code, follow
     from asmil.config import flat, parse_assignments
+    from asmil.console import results as open_console
     from asmil.experiments.machine import TrainingMachine
     from asmil.paper.recipes import recipe
     from asmil.paper.report import paper_document, write_paper
@@ -102,7 +102,7 @@ def paper(
     else:
         from asmil.paper.figures import write_figures
 
-        console = Console(highlight=False)
+        console = open_console()
         print_document(paper_document(run, results), console)
         for path in [page, *write_figures(run)]:
             console.print(f"written: {path}", markup=False, soft_wrap=True)
@@ -125,16 +125,15 @@ def _cohort(table: str, manifest: Path, features: Path | None, datasets: list[st
 
 
 def _list() -> None:
-    from rich.console import Console
-
+    from asmil.console import results
     from asmil.paper.printed import printed
-    from asmil.reporting import Table, terminal_table
+    from asmil.reporting import Table, print_table
 
     tables, figures = printed()
-    console = Console(highlight=False)
+    console = results()
     rows = [[one.id, "table", one.title, ", ".join(one.datasets)] for one in tables.values()]
     rows += [[one.id, "figure", one.title, one.claimed] for one in figures.values()]
-    console.print(terminal_table(Table(["name", "kind", "title", "data sets, or what it is to show"], rows)))
+    print_table(Table(["name", "kind", "title", "data sets, or what it is to show"], rows), console)
     console.print(
         "run one: asmil paper NAME --synthetic --quick, or asmil paper NAME --cohort cohort.csv", markup=False
     )
@@ -157,8 +156,7 @@ def _manifest(dataset: str | None, labels: list[Path], out: Path | None) -> None
 
 
 def _counted(table: str, out: Path, size: Size, cohort: Path | None, features: Path | None, as_json: bool) -> None:
-    from rich.console import Console
-
+    from asmil.console import results
     from asmil.paper.counted import counted_document, write_counted
     from asmil.reporting import print_document
 
@@ -166,4 +164,4 @@ def _counted(table: str, out: Path, size: Size, cohort: Path | None, features: P
     if as_json:
         typer.echo((out / "table.json").read_text(encoding="utf-8"))
         return
-    print_document(counted_document(found), Console(highlight=False))
+    print_document(counted_document(found), results())

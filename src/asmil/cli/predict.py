@@ -128,11 +128,9 @@ def predict(
 
 def _print_rows(rows: list[dict[str, Any]]) -> None:
     """Up to ten rows as a table; columns that only a program reads are left out."""
-    from rich import box
-    from rich.table import Table
-
-    from asmil.console import results
+    from asmil.console import results, say
     from asmil.errors import printable
+    from asmil.reporting import Table, print_table
     from asmil.training.prediction import FORMER_COLUMNS
 
     console = results()
@@ -140,16 +138,12 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
     hidden = {*FORMER_COLUMNS, "n_models", *(() if noted else ("notes",))}
     names = [name for name in rows[0] if name not in hidden and not _is_list(rows[0][name])]
     # what does not fit into a narrow window is in the file; the slide and its class come first
-    names = names[: max(2, console.width // 12)] + (["notes"] if noted and "notes" not in names[:8] else [])
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in dict.fromkeys(names):
-        is_number = isinstance(rows[0][name], int | float)
-        table.add_column(name.replace("_", " "), justify="right" if is_number else "left", overflow="fold")
-    for row in rows[:SHOWN_ROWS]:
-        table.add_row(*(printable(_cell(row[name])) for name in dict.fromkeys(names)))
-    console.print(table)
+    names = names[: max(2, console.width // 12)]
+    names += ["notes"] if noted and "notes" not in names else []
+    shown = [[printable(_cell(row[name])) for name in names] for row in rows[:SHOWN_ROWS]]
+    print_table(Table([name.replace("_", " ") for name in names], shown), console)
     if len(rows) > SHOWN_ROWS:
-        console.print(f"and {len(rows) - SHOWN_ROWS} more rows in the file")
+        say(console, f"and {len(rows) - SHOWN_ROWS} more rows in the file")
 
 
 def _is_list(value: Any) -> bool:

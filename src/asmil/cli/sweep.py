@@ -36,15 +36,14 @@ def sweep(
 
     Example: asmil sweep plan.yaml --out sweep
     """
-    from rich.console import Console
-
+    from asmil.console import results
     from asmil.experiments.agreement import write_agreement
     from asmil.experiments.machine import TrainingMachine
     from asmil.experiments.running import sweep_folder
     from asmil.experiments.settings import read_sweep
     from asmil.experiments.store import TABLE_FILE, results_table
     from asmil.experiments.summary import summary_table
-    from asmil.reporting import terminal_table
+    from asmil.reporting import print_table
 
     config = read_sweep(plan)
     chosen, on_gpu = TrainingMachine(engine, address, workers, device, cpus, gpus).prepare()
@@ -52,17 +51,17 @@ def sweep(
     ends = follow(folder.run(chosen, seconds), quiet)
     if "attention" in config.measures:
         write_agreement(out)
-    console = Console(highlight=False)
-    console.print(terminal_table(summary_table(results_table(out))))
+    console = results()
+    print_table(summary_table(results_table(out)), console)
     console.print(f"results: {out / TABLE_FILE}", markup=False, soft_wrap=True)
     exit_code(ends)
 
 
 def follow(ends: Iterable[JobEnd], quiet: bool) -> list[JobEnd]:
     """All ends of jobs, shown as they come."""
-    from rich.console import Console
+    from asmil.console import messages
 
-    console = Console(stderr=True, quiet=quiet, highlight=False)
+    console = messages(quiet)
     seen = []
     for end in ends:
         seen.append(end)

@@ -87,22 +87,19 @@ def _number_or_word(text: str) -> float | str:
 
 def _print_summary(manifest: Path, task: str) -> None:
     import pandas as pd
-    from rich.table import Table
 
     from asmil.console import results, say
+    from asmil.reporting import Table, print_table
 
     cohort = pd.read_csv(manifest)
     names = _outcome_names(cohort, task)
-    table = Table(title="synthetic cohort")
-    for name in ("part", "slides", "patients", *names, "sites"):
-        table.add_column(name, justify="left" if name in ("part", "sites") else "right")
+    shown = []
     for part, rows in cohort.groupby("split", sort=False):
         sites = ", ".join(sorted(set(rows["site"])))
-        table.add_row(
-            str(part), str(len(rows)), str(rows["patient"].nunique()), *_outcome_cells(rows, task, names), sites
-        )
+        counts = [str(len(rows)), str(rows["patient"].nunique())]
+        shown.append([str(part), *counts, *_outcome_cells(rows, task, names), sites])
     console = results()
-    console.print(table)
+    print_table(Table(("part", "slides", "patients", *names, "sites"), shown, title="synthetic cohort"), console)
     say(console, f"manifest: {manifest}")
 
 

@@ -55,14 +55,13 @@ def synthetic_slides(
 
 def _print_summary(manifest: Path) -> None:
     import pandas as pd
-    from rich.table import Table
 
     from asmil.console import results, say
+    from asmil.reporting import Table, print_table
 
     cohort = pd.read_csv(manifest).merge(pd.read_csv(manifest.with_name("truth.csv")), on="slide")
-    table = Table(title="synthetic slides")
-    for name in ("part", "slides", "patients", "normal", "tumor", "tissue mm²", "tumor mm²", "foci"):
-        table.add_column(name, justify="left" if name == "part" else "right")
+    columns = ("part", "slides", "patients", "normal", "tumor", "tissue mm²", "tumor mm²", "foci")
+    shown = []
     for part, rows in cohort.groupby("split", sort=False):
         counts = [
             len(rows),
@@ -70,8 +69,8 @@ def _print_summary(manifest: Path) -> None:
             *((rows["label"] == label).sum() for label in ("normal", "tumor")),
         ]
         areas = [f"{rows[name].sum():.1f}" for name in ("tissue_mm2", "tumor_mm2")]
-        table.add_row(str(part), *map(str, counts), *areas, str(rows["foci"].sum()))
+        shown.append([str(part), *map(str, counts), *areas, str(rows["foci"].sum())])
     megabytes = sum(path.stat().st_size for path in (manifest.parent / "slides").glob("*.tif")) / 1e6
     console = results()
-    console.print(table)
+    print_table(Table(columns, shown, title="synthetic slides"), console)
     say(console, f"manifest: {manifest} ({megabytes:.0f} MB of slides)")

@@ -110,26 +110,23 @@ def _as_dict(result: SurveyResult, out: Path) -> dict[str, Any]:
 
 
 def _print_result(result: SurveyResult, out: Path) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
     from asmil.console import results, say
+    from asmil.reporting import Table, print_table
 
     console = results()
     if len(result.rows) <= MOST_ROWS:
-        table = Table()
-        for name in ("slide", "mpp", "tissue", "mm2", "pieces", "tiles"):
-            table.add_column(name, justify="left" if name == "slide" else "right")
-        for row in result.rows:
-            table.add_row(
-                escape(row.slide),
+        shown = [
+            [
+                row.slide,
                 f"{row.mpp:.4g}" if row.mpp is not None else "",
                 f"{row.tissue_share:.1%}",
                 f"{row.tissue_mm2:.4g}" if row.tissue_mm2 is not None else "",
                 str(row.regions),
                 str(row.tiles) if row.tiles is not None else "",
-            )
-        console.print(table)
+            ]
+            for row in result.rows
+        ]
+        print_table(Table(("slide", "mpp", "tissue", "mm2", "pieces", "tiles"), shown), console)
     noted = [row for row in result.rows if row.notes]
     for row in noted[:MOST_ROWS]:
         say(console, f"note: {row.slide}: {row.notes}", style="yellow")

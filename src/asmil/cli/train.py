@@ -282,8 +282,6 @@ def _print_results(folder: RunFolder, config: RunConfig, as_json: bool) -> None:
         evaluate([folder.path], role="test" if tested else "val", as_json=as_json)
     except AsmilError as error:
         say(messages(), f"note: the training has ended and is kept, but the evaluation failed: {error}")
-    if not as_json:
-        _print_alarms(folder.path)
 
 
 def _grid(words: list[str]) -> dict[str, list[Any]]:
@@ -296,18 +294,6 @@ def _grid(words: list[str]) -> dict[str, list[Any]]:
         if not isinstance(values, list):
             raise AsmilError(f"--grid {name}={values}: give a list of values to choose from, e.g. {name}=[1, 2]")
     return found
-
-
-def _print_alarms(run: Path) -> None:
-    """Print what the recorded attention warns of, if any was recorded."""
-    from asmil.console import results, say
-    from asmil.evaluation.stability import alarm_lines, read_stability
-    from asmil.training.attention_file import read_attention
-    from asmil.training.layout import RunLayout
-
-    if any(read_attention(training) is not None for _, _, training in RunLayout(run).trainings()):
-        for line in alarm_lines(read_stability(run)):
-            say(results(), line, style="yellow")
 
 
 def _weights(words: list[str]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from asmil.reporting.text import (
     markdown_document,
     markdown_table,
     print_document,
-    terminal_table,
+    print_table,
 )
 
 __all__ = [
@@ -54,8 +54,8 @@ __all__ = [
     "markdown_document",
     "markdown_table",
     "print_document",
+    "print_table",
     "problem_sections",
     "sections_of",
     "settings_table",
-    "terminal_table",
 ]

@@ -6,6 +6,7 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from asmil.reporting.document import Block, Cell, Document, Figure, Folded, Heading, Links, Note, SideBySide, Table
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
     from rich.table import Table as TerminalTable
 
 LONGEST_NUMBER = 14
-FIRST_COLUMN, GAP = 10, 2
-"""Columns of a terminal: for the names of rows, at least, and between two columns of a table."""
+GAP = 2
+"""Columns of a terminal between two columns of a table, with the line between them."""
 LATEX_SPECIAL = {
     "\\": r"\textbackslash{}",
     "{": r"\{",
@@ -160,7 +161,7 @@ def print_document(document: Document, console: Console) -> None:
     say(console, document.answer)
     for table in document.tables():
         if table.in_terminal:
-            _print_table(table, console)
+            print_table(table, console)
     for text in document.first_alarms:
         say(console, f"alarm: {text}", style="red")
     for text in document.first_warnings:
@@ -170,12 +171,15 @@ def print_document(document: Document, console: Console) -> None:
         say(console, f"{more} in the report.", style="yellow")
 
 
-def _print_table(table: Table, console: Console) -> None:
-    """A table, or, in a window that is too narrow for it, one block of lines per row."""
+def print_table(table: Table, console: Console) -> None:
+    """A table, or, in a window that is too narrow for its words, one block of lines per row."""
     from rich.text import Text
 
-    if _narrowest(table) <= console.width:
-        console.print(terminal_table(table))
+    from asmil.console import say
+
+    table = _encodable(table, console.encoding)
+    if sum(_narrowest_columns(table)) <= console.width:
+        console.print(_drawn(table, in_ascii=console.options.ascii_only))
         return
     console.print(Text(f"\n{table.title}" if table.title else ""))
     for header, *row in table.cells():
@@ -183,40 +187,76 @@ def _print_table(table: Table, console: Console) -> None:
         for title, cell in zip(table.columns[1:], row, strict=True):
             if title not in table.narrow and cell.text:
                 interval = f" ({cell.interval})" if cell.interval else ""
-                spread = f" ±{cell.spread}" if cell.spread else ""
-                console.print(Text(f"  {title}: {cell.text}{spread}{interval}"))
+                say(console, f"  {title}: {_with_spread(cell)}{interval}")
 
 
-def _narrowest(table: Table) -> int:
-    """The columns of a terminal that a table needs, where only its first column and long texts may be broken."""
-    width = FIRST_COLUMN + GAP
+def _encodable(table: Table, encoding: str) -> Table:
+    """The table with the letters that the encoding has, so that columns are as wide as what is shown."""
+    from asmil.console import encodable
+
+    def shown(text: str) -> str:
+        return encodable(text, encoding)
+
+    rows = [
+        [
+            replace(
+                cell,
+                text=shown(cell.text),
+                notes=tuple(map(shown, cell.notes)),
+                interval=shown(cell.interval),
+                # the sign is written here, so that its width is known
+                spread=shown(f" ±{cell.spread}") if cell.spread else "",
+            )
+            for cell in row
+        ]
+        for row in table.cells()
+    ]
+    columns = tuple(map(shown, table.columns))
+    return replace(
+        table, columns=columns, rows=rows, title=shown(table.title), narrow=frozenset(map(shown, table.narrow))
+    )
+
+
+def _narrowest_columns(table: Table) -> list[int]:
+    """The width that each column needs, with its gap: numbers stay in one line, words in one piece."""
+    widths = []
     for place, title in enumerate(table.columns):
-        if place and title not in table.narrow:
-            cells = [row[place] for row in table.cells()]
-            numbers = [cell for cell in cells if len(cell.text) <= LONGEST_NUMBER]
-            shown = [len(line) for cell in numbers for line in (_with_spread(cell), _short_interval(cell))]
-            width += max([*shown, *map(len, title.split()), 1]) + GAP
-    return width
+        if title in table.narrow:
+            continue
+        cells = [row[place] for row in table.cells()]
+        lines = [line for cell in cells for line in (_with_spread(cell), _short_interval(cell))]
+        lines += [note for cell in cells for note in cell.notes] if place == 0 else []
+        parts = lines if _are_numbers(cells) else [word for line in lines for word in line.split()]
+        widths.append(max([*map(len, parts), *map(len, title.split()), 1]) + GAP)
+    return widths
 
 
-def terminal_table(table: Table) -> TerminalTable:
+def _are_numbers(cells: Sequence[Cell]) -> bool:
+    """Whether a column holds short texts with digits (or none at all), which are aligned to the right."""
+    texts = [cell.text for cell in cells if cell.text not in ("", "-", "–")]
+    return all(len(text) <= LONGEST_NUMBER and text[-1] in "0123456789%)" and " at " not in text for text in texts)
+
+
+def _drawn(table: Table, in_ascii: bool) -> TerminalTable:
     """A table for the terminal: intervals, and the notes of row headers, are dimmed below the values."""
-    from rich.box import SIMPLE_HEAD
+    from rich.box import SIMPLE_HEAD, Box
     from rich.markup import escape
     from rich.table import Table as TerminalTable
 
     shown = [place for place, title in enumerate(table.columns) if title not in table.narrow]
-    drawn = TerminalTable(title=escape(table.title) or None, box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for place in shown:
+    # rich puts a frame around the table where lines cannot be encoded, which needs more room than there is
+    box = Box(str(SIMPLE_HEAD).replace("─", "-"), ascii=True) if in_ascii else SIMPLE_HEAD
+    drawn = TerminalTable(title=escape(table.title) or None, box=box, pad_edge=False, padding=(0, 1, 0, 0))
+    for place, narrowest in zip(shown, _narrowest_columns(table), strict=True):
+        numbers = place > 0 and _are_numbers([row[place] for row in table.cells()])
         title = escape(table.columns[place])
-        if place == 0:
-            drawn.add_column(title, overflow="fold", min_width=FIRST_COLUMN)
-        else:
-            # numbers must not break, but long names must not push them out of the terminal
-            longest = max((len(row[place].text) for row in table.cells()), default=0)
-            drawn.add_column(
-                title.replace(" ", "\n"), justify="right", no_wrap=longest <= LONGEST_NUMBER, overflow="fold"
-            )
+        drawn.add_column(
+            title.replace(" ", "\n") if numbers else title,
+            justify="right" if numbers else "left",
+            no_wrap=numbers,
+            min_width=narrowest - GAP,
+            overflow="fold",
+        )
     for row in table.cells():
         drawn.add_row(*(_terminal_cell(row[place], with_notes=place == 0) for place in shown))
     return drawn
@@ -234,7 +274,7 @@ def _terminal_cell(cell: Cell, with_notes: bool) -> str:
 
 
 def _with_spread(cell: Cell) -> str:
-    return cell.text + (f" ±{cell.spread}" if cell.spread else "")
+    return cell.text + cell.spread
 
 
 def _short_interval(cell: Cell) -> str:

@@ -6,7 +6,6 @@ from asmil.evaluation.stability.alarms import Alarm
 from asmil.evaluation.stability.analysis import (
     RunStability,
     TrainingStability,
-    alarm_lines,
     read_stability,
     seed_agreement,
     summary_of,
@@ -17,7 +16,6 @@ __all__ = [
     "Alarm",
     "RunStability",
     "TrainingStability",
-    "alarm_lines",
     "read_stability",
     "seed_agreement",
     "summary_of",

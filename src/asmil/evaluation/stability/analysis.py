@@ -108,11 +108,6 @@ def attention_alarms(run: Path) -> list[str]:
         return []
 
 
-def alarm_lines(stability: RunStability) -> list[str]:
-    """The alarms of a run, one line per alarm, ready to print."""
-    return [f"alarm: {alarm.text} {alarm.advice}" for alarm in stability.alarms]
-
-
 def seed_agreement(records: Mapping[int, AttentionRecord], kept: Mapping[int, int]) -> pd.DataFrame:
     """How similar the attentions of several seeds are: one row per slide and pair of seeds that recorded it.
 
