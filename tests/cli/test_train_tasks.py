@@ -112,9 +112,9 @@ def test_cox_alone_in_a_step_is_one_short_sentence(asmil_here, tmp_path):
     cox = ("--task", "survival", "--set", "task.loss=cox", "--set", "training.accumulate=1")
     done = asmil_here("train", manifest, "--out", tmp_path / "run", *cox)
     assert done.returncode == 1
-    assert done.stderr.strip() == (
-        "error: task.loss = cox compares patients of a step; set training.accumulate to 2 or more"
-    )
+    (line,) = done.stderr.strip().splitlines()
+    assert line.startswith("error: task.loss = cox")
+    assert "training.accumulate" in line
 
 
 def test_slides_themselves_are_joined_by_the_tables_patients(asmil_here, tmp_path, monkeypatch):

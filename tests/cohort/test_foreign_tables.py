@@ -182,7 +182,7 @@ def test_gdc_sample_sheet_and_clinical_table(tmp_path):
         }
     ).to_csv(clinical, index=False, sep="\t")
     choice = {"label": "ajcc_pathologic_stage"}
-    with pytest.raises(AsmilError, match="no patient is in both"):
+    with pytest.raises(AsmilError, match="both"):
         import_manifest(sheet, clinical, choice)
     choice["patient"] = "case_submitter_id"
     with pytest.raises(AsmilError, match=r"4 slides.*--drop-missing"):

@@ -141,10 +141,10 @@ def sited(*sites):
 @pytest.mark.parametrize(
     ("patients", "folds", "message"),
     [
-        (sited(*["a"] * 10, *["b"] * 9, None), 1, r"1 slides have no site \('p019-0'\); fill column 'site'"),
-        (sited(*["a"] * 20), 1, "all slides are of site 'a'; leaving one site out needs two or more"),
-        (sited(*["a", "a", "b", "b"] * 5), 3, "there are 2 sites, not 3; leave --folds out"),
-        (sited(*["a", "b"] * 10), 1, "no train slide of fold 0 is of class 'a'"),
+        (sited(*["a"] * 10, *["b"] * 9, None), 1, r"'p019-0'.*'site'"),
+        (sited(*["a"] * 20), 1, "site 'a'"),
+        (sited(*["a", "a", "b", "b"] * 5), 3, "2 sites.*--folds"),
+        (sited(*["a", "b"] * 10), 1, "fold 0.*class 'a'"),
     ],
 )
 def test_sites_that_cannot_be_left_out_say_why(patients, folds, message):

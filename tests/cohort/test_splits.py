@@ -175,10 +175,10 @@ def test_the_manifests_folds_are_its_test_sets():
 @pytest.mark.parametrize(
     ("patients", "options", "message"),
     [
-        ([["a"]] * 20, {}, r"only one class \('a'\)"),
-        ([["a"]] * 20 + [["rare"]] * 3, {"folds": 5}, "class 'rare' has 3 patients, fewer than the 5 folds"),
-        ([["a"]] * 20 + [["rare", "rare"]], {}, "class 'rare' has only 1 patient"),
-        ([["a"]] * 20 + [["rare"]] * 2, {}, "class 'rare' has only 1 patient"),
+        ([["a"]] * 20, {}, r"class \('a'\)"),
+        ([["a"]] * 20 + [["rare"]] * 3, {"folds": 5}, "'rare' has 3.*5 folds"),
+        ([["a"]] * 20 + [["rare", "rare"]], {}, "'rare'.*1 patient"),
+        ([["a"]] * 20 + [["rare"]] * 2, {}, "'rare'.*1 patient"),
         ([["a"], ["b"]] * 5, {"val_share": 1.0}, "val_share 1.0"),
         ([["a"], ["b"]] * 5, {"folds": 0}, "0 folds"),
     ],

@@ -214,9 +214,9 @@ def test_what_is_wrong_is_told(tmp_path: Path) -> None:
     table = _regression_run(tmp_path)
     with pytest.raises(AsmilError, match="--unit patient"):
         evaluate_run(tmp_path, unit="patient")
-    with pytest.raises(AsmilError, match="no val predictions, only test"):
+    with pytest.raises(AsmilError, match=r"val.*test"):
         evaluate_run(tmp_path, role="val")
-    with pytest.raises(AsmilError, match="did you mean 'test'"):
+    with pytest.raises(AsmilError, match="'test'"):
         evaluate_run(tmp_path, role="tests")  # type: ignore[arg-type]
     with pytest.raises(AsmilError, match="0 resamples"):
         evaluate_run(tmp_path, resamples=0)

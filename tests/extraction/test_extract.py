@@ -168,7 +168,7 @@ def test_bad_slides_are_named_and_the_others_done(tmp_path, asmil_here, monkeypa
     done = asmil_here(*arguments)
     assert done.returncode == 1
     assert (out / "good.h5").exists()
-    table = done.stderr[done.stderr.index("could not be extracted") :]
+    table = done.stderr[done.stderr.index("error") :]
     named = {line.split("  - ")[1] for line in table.splitlines() if line.startswith("  - ")}
     for name, why in {
         "text": "slide",

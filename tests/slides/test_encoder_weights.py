@@ -226,8 +226,9 @@ def test_without_the_hub_package(no_weights, monkeypatch):
 def test_how_to_get_gated_weights():
     about = entry(hub="someone/small", gated=True, hub_file="pytorch_model.bin")
     told = how_to_get(about)
-    assert told.startswith("accept the terms at https://example.org/small, log in")
-    assert told.endswith("small.bin or give it with --weights")
+    assert "https://example.org/small" in told
+    assert "small.bin" in told
+    assert "--weights" in told
 
 
 @pytest.fixture

@@ -252,12 +252,12 @@ def test_own_encoder_says_which_tiles_it_takes(own_module):
 @pytest.mark.parametrize(
     ("attribute", "words"),
     [
-        ("Meanz", "has no 'Meanz'.*did you mean 'Means'"),
-        ("broken", "without arguments fails with RuntimeError: no weights here"),
-        ("needs", "without arguments fails with TypeError"),
+        ("Meanz", "'Meanz'.*'Means'"),
+        ("broken", "RuntimeError: no weights here"),
+        ("needs", "TypeError"),
         ("number", "returned a int"),
         ("map_of_features", "2, 3, 256, 256"),
-        ("one_side_only", "tiles of 256 px fail with RuntimeError.*tile_px"),
+        ("one_side_only", "256 px .*RuntimeError.*tile_px"),
     ],
 )
 def test_mistakes_in_own_encoders_are_one_sentence(own_module, attribute, words):

@@ -36,7 +36,7 @@ MISTAKES = [
     (balanced_accuracy, ([0, 5], [0, 1], 2), "target: 5 at place 1"),
     (macro_auc, ([0, 1, 1, 0], ROWS), "target has 4, probabilities has 3"),
     (macro_auc, ([0, 1, 4], ROWS), "target: 4 at place 2"),
-    (macro_auc, ([0, 1], [0.1, 0.9]), "a row a slide and a column a class"),
+    (macro_auc, ([0, 1], [0.1, 0.9]), "per slide and .*per class"),
     (macro_auc, ([0, 1], [[0.1, NAN], [0.5, 0.5]]), "probabilities: the value at place 0, 1 is missing"),
     (macro_auc, ([0, 1], [["low", "high"], [0.5, 0.5]]), "probabilities: these are no numbers"),
     (concordance, ([1, "late"], [1, 0], [1, 2]), "time: these are no numbers"),

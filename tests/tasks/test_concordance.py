@@ -99,13 +99,13 @@ def test_an_infinite_mean_time_is_the_lowest_risk():
     ("data", "word"),
     [
         (([1, 2], [1, 1], [0.0, np.nan]), "risk of patient 1 .* nan"),
-        (([1, 2, 5], [0, 0, 1], [0.0, 1.0, 2.0]), "no two of the 3 patients"),
+        (([1, 2, 5], [0, 0, 1], [0.0, 1.0, 2.0]), "3 patients"),
         (([1, 2], [0, 0], [0.0, 1.0]), "no two"),
         (([3, 3], [1, 1], [0.0, 1.0]), "no two"),
         (([1, -2], [1, 1], [0.0, 1.0]), "time of patient 1 .* -2"),
         (([1, 2], [1, 2], [0.0, 1.0]), "event of patient 1 .* is 2"),
         (([1, 2], [1, 1], [0.0]), "one of each"),
-        (([1, 2], [1], [0.0, 1.0]), "one event a patient"),
+        (([1, 2], [1], [0.0, 1.0]), "event"),
     ],
 )
 def test_what_has_no_c_index_is_refused(data, word):
@@ -120,7 +120,7 @@ def test_events_and_censored_at_one_time_only_have_no_strict_pair():
 
 
 def test_unknown_ties_are_named():
-    with pytest.raises(AsmilError, match=r"'harrel'.*did you mean 'harrell'"):
+    with pytest.raises(AsmilError, match=r"'harrel'.*'harrell'"):
         concordance([1, 2], [1, 1], [1.0, 0.0], "harrel")
 
 

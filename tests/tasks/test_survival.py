@@ -127,14 +127,14 @@ def test_a_task_is_made_again_from_json(task):
     [
         (lambda: Survival(None), "needs increasing edges"),
         (lambda: Survival([0.0, 2.0, 1.0]), "needs increasing edges"),
-        (lambda: Survival([0.0, 2.0]), "1 time bin, and 2 are needed"),
+        (lambda: Survival([0.0, 2.0]), "1 time bin"),
         (lambda: Survival(EDGES, "cox"), "no time bins"),
         (lambda: Survival(None, "cox", risk="mean_time"), "'log_risk', not 'mean_time'"),
         (lambda: Survival(EDGES, risk="log_risk"), "survival_sum or mean_time"),
-        (lambda: Survival(EDGES, "coxs"), "incidence, hazard or cox"),
+        (lambda: Survival(EDGES, "coxs"), "incidence.*hazard.*cox"),
         (lambda: Survival(EDGES, alpha=1.5), "between 0 and 1"),
-        (lambda: Survival(EDGES).fit_baseline([0.0], [1.0], [1]), "only a Cox model"),
-        (lambda: Survival(None, "cox").fit_baseline([0.0], [1.0], [0]), "no patient has an event"),
+        (lambda: Survival(EDGES).fit_baseline([0.0], [1.0], [1]), "Cox"),
+        (lambda: Survival(None, "cox").fit_baseline([0.0], [1.0], [0]), "event"),
         (lambda: Survival(None, "cox").fit_baseline([np.nan], [1.0], [1]), "finite log-risk"),
     ],
 )

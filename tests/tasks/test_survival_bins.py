@@ -78,7 +78,7 @@ def test_every_training_patient_lies_within_its_bin(rows, rule, n_bins):
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        (([1.0, 2.0], [0, 0]), "none of the 2 training patients has an event"),
+        (([1.0, 2.0], [0, 0]), "2 training patients"),
         (([1.0, math.nan], [1, 0]), "time of patient 1"),
         (([1.0, 2.0], [1, 0.5]), "event of patient 1"),
         (([1.0, 2.0], [1, 0], 0), "0 time bins"),

@@ -42,14 +42,14 @@ def test_settings_survive_the_way_through_plain_values():
 @pytest.mark.parametrize(
     ("assignment", "message"),
     [
-        ("trainig.lr=1", "unknown setting 'trainig' .the top level.: did you mean 'training'"),
-        ("training.lrr=1", "unknown setting 'training.lrr' .section 'training'.: did you mean 'lr'"),
-        ("model.token=4", "unknown setting 'model.token' .section 'model'.: did you mean 'tokens'"),
-        ("training.lr=-1", "setting 'training.lr' = -1: input should be greater than 0"),
-        ("training.epochs=many", "setting 'training.epochs' = 'many': input should be a valid integer"),
-        ("anchor.normalizer=nfs", "setting 'anchor.normalizer' = 'nfs': input should be 'none', 'softmax', 'nsf'"),
-        ("training.lr", "write it as section.key=value"),
-        ("model=4", "'model' = 4: it is a section"),
+        ("trainig.lr=1", "'trainig' .*'training'"),
+        ("training.lrr=1", "'training.lrr' .*'lr'"),
+        ("model.token=4", "'model.token' .*'tokens'"),
+        ("training.lr=-1", "'training.lr' = -1: .*greater than 0"),
+        ("training.epochs=many", "'training.epochs' = 'many': .*integer"),
+        ("anchor.normalizer=nfs", "'anchor.normalizer' = 'nfs': .*'none', 'softmax', 'nsf'"),
+        ("training.lr", "section.key=value"),
+        ("model=4", "'model' = 4: .*section"),
     ],
 )
 def test_a_wrong_setting_is_named_with_the_nearest(assignment, message):

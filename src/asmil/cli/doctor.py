@@ -61,7 +61,13 @@ def _examine() -> dict[str, str]:
         "reads slides": f"{_openslide()}, tifffile {version('tifffile')}",
         "encoders": f"{_encoders()} (`asmil encoders` lists them)",
     }
-    for extra, package in {"hub": "huggingface_hub", "ray": "ray", "tracking": "tensorboard"}.items():
+    for extra, package in {
+        "hub": "huggingface_hub",
+        "ray": "ray",
+        "tracking": "tensorboard",
+        "wandb": "wandb",
+        "mlflow": "mlflow",
+    }.items():
         findings[package] = "installed" if importlib.util.find_spec(package) else f"no (pip install 'asmil[{extra}]')"
     for package in ("numpy", "pandas", "scikit-learn", "safetensors", "pydantic"):
         findings[package] = version(package)

@@ -123,6 +123,10 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything and print what would be trained; write nothing.")
     ] = False,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Also send metrics to tensorboard, wandb or mlflow; may be repeated."),
+    ] = None,
     log: Annotated[Path | None, typer.Option(help="Also append plain lines of progress to this file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
@@ -147,7 +151,7 @@ def train(
             raise typer.BadParameter(f"{cohort} and --config {config} are both settings files; give one of them")
         cohort, config = None, cohort
     settings: dict[str, Any] = {"folds": folds, "seeds": seeds, "stabilizers": _weights(stabilizers or [])}
-    settings["training"] = {"seed": seed, "device": device, "executor": "plain" if plain else None}
+    settings["training"] = {"seed": seed, "device": device, "executor": "plain" if plain else None, "track": track}
     settings["task"] = {"kind": task}
     settings["data"] = {"leave_out": "site" if leave_one_site_out else None}
     settings["anchor"] = {"normalizer": anchor}

@@ -90,6 +90,9 @@ class TrainingConfig(Settings):
         "plain; graphed and fused refuse to train if they do not apply (docs/performance.md)",
     )
     checkpoint_seconds: float = Field(20, ge=0, description="the least time between two checkpoints")
+    track: list[Literal["tensorboard", "wandb", "mlflow"]] = Field(
+        [], description="experiment trackers that get the metrics of every epoch (`--track`; docs/tracking.md)"
+    )
 
     @property
     def bags_per_step(self) -> int:

@@ -1,12 +1,11 @@
-"""The log of a training: one JSON line per epoch, and TensorBoard if it is installed."""
+"""The log of a training: one JSON line per epoch, and the trackers that were asked for."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +14,22 @@ from pydantic import BaseModel, FiniteFloat, PositiveInt
 from asmil.documents import parse_json, validated
 from asmil.errors import AsmilError
 from asmil.files import write_text
+from asmil.training.trackers import TrackerThread, metrics_of
 
 
 class EpochLog:
-    """`metrics.jsonl` of one training; when training resumes at an epoch, later lines are dropped."""
+    """`metrics.jsonl` of one training; when training resumes at an epoch, later lines are dropped.
 
-    def __init__(self, folder: Path, epochs_done: int) -> None:
+    track: names of trackers that get the metrics, too, with the settings of the training
+    """
+
+    def __init__(
+        self, folder: Path, epochs_done: int, track: Sequence[str] = (), settings: Mapping[str, Any] | None = None
+    ) -> None:
         self.path = folder / "metrics.jsonl"
         kept = [record for record in read_epochs(self.path) if record["epoch"] <= epochs_done]
         write_text(self.path, "".join(_line(record) for record in kept))
-        self._board = _tensorboard(folder / "tensorboard", epochs_done)
+        self._trackers = [TrackerThread(name, folder, epochs_done, settings or {}) for name in track]
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Append the record of an epoch; it is on the disk when this returns."""
@@ -32,17 +37,13 @@ class EpochLog:
             file.write(_line(record))
             file.flush()
             os.fsync(file.fileno())
-        if self._board is not None:
-            for part in ("train", "val"):
-                for name, value in (record[part] or {}).items():
-                    if value is not None:
-                        self._board.add_scalar(f"{part}/{name}", value, record["epoch"])
-            self._board.add_scalar("lr", record["lr"], record["epoch"])
+        for tracker in self._trackers:
+            tracker.log(record["epoch"], metrics_of(record))
 
     def close(self) -> None:
-        """Flush and close TensorBoard."""
-        if self._board is not None:
-            self._board.close()
+        """Close the trackers."""
+        for tracker in self._trackers:
+            tracker.close()
 
 
 def read_epochs(path: Path) -> list[dict[str, Any]]:
@@ -83,11 +84,3 @@ def without_nan(values: Mapping[str, float]) -> dict[str, float | None]:
 
 def _line(record: Mapping[str, Any]) -> str:
     return json.dumps(record, allow_nan=False) + "\n"
-
-
-def _tensorboard(folder: Path, epochs_done: int) -> Any:
-    if importlib.util.find_spec("tensorboard") is None:
-        return None
-    from torch.utils.tensorboard import SummaryWriter
-
-    return SummaryWriter(str(folder), purge_step=epochs_done + 1)

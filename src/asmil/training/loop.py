@@ -20,6 +20,7 @@ from torch import Tensor
 from asmil.arithmetic import exact_arithmetic
 from asmil.attention.normalizers import Mixture
 from asmil.cohort.bag import Bag
+from asmil.config import flat
 from asmil.errors import AsmilError
 from asmil.models.base import MILModel, Output
 from asmil.models.batch import refuse_batches
@@ -139,7 +140,10 @@ class Trainer:
             self.checkpoints.load_best(self.model)
             return
         self.recorder = self._build_recorder(train, val)
-        log = None if self.folder is None else EpochLog(self.folder, self.progress.epoch)
+        log = None
+        if self.folder is not None:
+            shown = flat(self.config.model_dump(mode="json")) if self.settings.track else {}
+            log = EpochLog(self.folder, self.progress.epoch, self.settings.track, {**shown, "fold": self.fold})
         try:
             yield from self._train_stage(train, val, log, should_stop)
             while self.stage is not self.stages[-1]:

@@ -37,6 +37,7 @@ from asmil.training.prediction_table import read_predictions, write_predictions
 from asmil.training.run_folder import RunDescription, RunFolder, describe
 from asmil.training.run_parts import FoldSeeds, RunPart, TrainingEngine, train_on_engine, trial_model
 from asmil.training.setup import choose_device, uses_bf16
+from asmil.training.trackers import require_trackers
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ def plan_run(
 ) -> RunPlan:
     """Check everything that `train_run` needs, and decide what it does; nothing is written. Arguments as there."""
     folder, kind = RunFolder(out), config.task.kind
+    require_trackers(config.training.track)
     candidates(config)  # a wrong grid is refused before thousands of slides are looked at
     cohort = source if isinstance(source, Cohort) else load_cohort(source, features, kind, columns)
     _refuse_other_task(cohort, kind)

@@ -27,7 +27,14 @@ from asmil.training.layout import CHOICE_FILE, LOCK_FILE, RunLayout
 from asmil.training.notes import read_choice
 from asmil.version import __version__
 
-_FREE_TO_CHANGE = {"training.device", "training.checkpoint_seconds", "cohort.manifest", "init.weights", "asmil"}
+_FREE_TO_CHANGE = {
+    "training.device",
+    "training.checkpoint_seconds",
+    "training.track",
+    "cohort.manifest",
+    "init.weights",
+    "asmil",
+}
 """Settings that may differ when a run resumes: they do not change what it computes."""
 
 _ADDED = ("attention", "stabilizers", "record", "nested", "init")

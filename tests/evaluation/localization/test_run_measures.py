@@ -132,7 +132,7 @@ def test_measures_of_absent_kinds_are_undefined(tumor):
     assert np.isnan(summary.scaled["minmax"].numbers["specificity"].interval.low)
     summary = summarize([measured("n", np.arange(144.0), None, 0.9)], JUDGING.options, 20, 0)
     assert np.isnan(summary.scaled["minmax"].numbers["froc"].value)
-    assert "no slide has a lesion" in summary.scaled["minmax"].froc.reason
+    assert "lesion" in summary.scaled["minmax"].froc.reason
 
 
 @pytest.mark.parametrize(("n_slides", "n_tiles", "tolerance"), [(6, 40, 1e-12), (5, 4000, 1e-3)])

