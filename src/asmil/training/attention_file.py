@@ -5,6 +5,7 @@
     logits          R x S x C
     embedding       R x S x E, float16: the bag features
     coords/<i>      N x 2, level-0 pixels, where known
+    coords_um/<i>   N x 2, microns, where only those are known
     scores/<i>      A x N, float16: the scores of the kept model, for the first slide of each class
 
     about           JSON text as bytes: the slides, their targets, roles and sizes, and the classes
@@ -130,7 +131,7 @@ class AttentionRecord(RecordedSlides):
 class AttentionWriter:
     """Writes the recordings of one training, part by part, and joins the parts at its end."""
 
-    def __init__(self, training: Path, slides: RecordedSlides, coords: Mapping[int, npt.NDArray[np.int64]]) -> None:
+    def __init__(self, training: Path, slides: RecordedSlides, coords: Mapping[int, npt.NDArray[Any]]) -> None:
         self.training = training
         self.slides = slides
         self.coords = coords
@@ -286,7 +287,7 @@ def _write(
     slides: RecordedSlides,
     moments: _Moments,
     attention: Callable[[int], npt.NDArray[np.floating]],
-    coords: Mapping[int, npt.NDArray[np.int64]],
+    coords: Mapping[int, npt.NDArray[Any]],
     scores: Mapping[int, npt.NDArray[np.float32]] | None = None,
 ) -> None:
     about = {
@@ -308,7 +309,7 @@ def _write(
             weights = attention(slide)
             _add_halves(file, f"attention/{slide}", weights / weights.max(axis=1, keepdims=True))
         for slide, places in coords.items():
-            _add(file, f"coords/{slide}", places)
+            _add(file, f"{'coords' if places.dtype.kind == 'i' else 'coords_um'}/{slide}", places)
         for slide, rows in (scores or {}).items():
             _add_halves(file, f"scores/{slide}", rows)
 

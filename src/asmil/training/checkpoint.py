@@ -29,6 +29,8 @@ Count = Annotated[int, Field(ge=0)]
 Executor = Literal["plain", "graphed", "fused"]
 DIGEST = "digest"
 """In the state of the header: what the content of the file is compared with when it is loaded."""
+_OF_0_1 = {f"embedding.{leaf}": f"embedding.layers.0.{leaf}" for leaf in ("weight", "bias")}
+"""Tensors that had another name in version 0.1."""
 _REMEDY = "delete it and run the train command again"
 
 
@@ -241,6 +243,7 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Te
 def restore_model(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
     """Load weights; those of another method or size, or that are not finite, are an error that names the first."""
     ours = model.state_dict()
+    tensors = {_OF_0_1.get(name, name) if name not in ours else name: tensor for name, tensor in tensors.items()}
     missing, foreign = sorted(ours.keys() - tensors.keys()), sorted(tensors.keys() - ours.keys())
     misshapen = sorted(k for k in ours.keys() & tensors.keys() if ours[k].shape != tensors[k].shape)
     if missing or foreign or misshapen:

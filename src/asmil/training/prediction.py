@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from asmil.cohort.bag import Bag
+from asmil.cohort.bag import COORDS_UM, Bag
 from asmil.cohort.features import inspect_features
 from asmil.cohort.loader import BagLoader
 from asmil.cohort.manifest import Slide
@@ -35,7 +35,7 @@ from asmil.training.slide_notes import slide_notes
 from asmil.training.task_setup import read_task, task_names
 
 FORMER_COLUMNS = {"predicted": "most_probable_class", "called": "class_at_threshold"}
-"""Names of columns until version 0.1, which tables of predictions keep until 0.4."""
+"""Names of columns until version 0.4, which tables of predictions keep until 0.7."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ class SlidePrediction:
     heatmap: N, the mean of their heat maps, if requested
     heatmap_kind: what the map shows: "attention", or for a method without attention the kind that it has
     slide_index: N, which slide a tile is of, where several were joined
+    coords_um: N x 2, where the tiles lie in microns, if pixels are not known (STAMP without a resolution)
     notes: in what the slide may be unlike those of the training; empty where there is nothing to say
     """
 
@@ -57,6 +58,7 @@ class SlidePrediction:
     coords: npt.NDArray[np.int64] | None
     slide_index: npt.NDArray[np.int64] | None = None
     notes: str = ""
+    coords_um: npt.NDArray[np.float64] | None = None
 
     @property
     def probabilities(self) -> npt.NDArray[np.float64]:
@@ -171,7 +173,8 @@ class RunPredictor:
         coords = None if bag.coords is None else bag.coords.numpy()
         of_slide = None if bag.slide_index is None else bag.slide_index.numpy()
         kind = heatmap_kind or asked[0].model.heatmap_kinds[0]
-        return SlidePrediction(bag.id, len(bag), values, heat, kind, coords, of_slide)
+        microns = bag.extras[COORDS_UM].numpy() if COORDS_UM in bag.extras else None
+        return SlidePrediction(bag.id, len(bag), values, heat, kind, coords, of_slide, coords_um=microns)
 
     def predict_all(
         self, units: Sequence[Unit], attention: bool = False
@@ -214,6 +217,7 @@ class RunPredictor:
 def write_attention(path: Path, prediction: SlidePrediction, slides: Sequence[str] = ()) -> None:
     """One HDF5 file: `attention` (N, sums to 1) and, where known, `coords` (N x 2, level-0 pixels).
 
+    Where only microns are known, they are in `coords_um` in place of `coords`.
     A method without attention has its own map in place of it, under its own name (pooling: `probability`).
 
     slides: the names of the slides that were joined, to which `slide_index` (N) points
@@ -222,6 +226,8 @@ def write_attention(path: Path, prediction: SlidePrediction, slides: Sequence[st
         file[prediction.heatmap_kind] = prediction.heatmap
         if prediction.coords is not None:
             file["coords"] = prediction.coords
+        if prediction.coords_um is not None:
+            file["coords_um"] = prediction.coords_um
         if prediction.slide_index is not None:
             file["slide_index"] = prediction.slide_index
             file.attrs["slides"] = list(slides)

@@ -50,8 +50,8 @@ class AttentionRecorder:
         for i, bag in enumerate(self._bags()):
             names.append(bag.id)
             sizes.append(len(bag))
-            if bag.coords is not None:
-                coords[i] = bag.coords.numpy()
+            if bag.places is not None:
+                coords[i] = bag.places.numpy()
         slides = RecordedSlides(
             every="epoch" if settings.every == "epoch" else f"{settings.every} steps",
             classes=train.group_names,
