@@ -195,3 +195,10 @@ def test_check_counts_events_and_labels(write_manifest):
     labels = check_cohort(write_manifest(label=["a;b", "b", "none"] * 4), kind="multilabel").summary.classes
     assert labels == {"a": 4, "b": 8}
     assert check_cohort(write_manifest(label=TIMES), kind="regression").summary.classes == {}
+
+
+def test_times_without_labels_suggest_the_task(tmp_path):
+    manifest = tmp_path / "cohort.csv"
+    manifest.write_text("slide,patient,time,event\ns1,p1,3,1\n")
+    with pytest.raises(AsmilError, match="label.*--task survival"):
+        load_cohort(manifest)

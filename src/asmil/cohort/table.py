@@ -46,6 +46,8 @@ def column_problems(path: Path, columns: list[str], required: list[str]) -> list
         explained.add(nearest)
         if nearest:
             todo = f"give --columns {name}={nearest}"
+        elif name == "label" and {"time", "event"} <= set(columns):
+            todo = "the table has times and events: give --task survival, or add labels"
         elif name == "slide" and "patient" in columns:
             todo = (
                 f"a table of patients is joined to one of slides: asmil import-manifest SLIDES --patients {path.name}"
