@@ -24,6 +24,10 @@ cohorts: {lab: {manifest: lab/cohort.csv, features: lab/features}}
 variants: {plain: {method: abmil, settings: {training.epochs: 1, model.inner: 16}}}
 seeds: 1
 """
+ENCODER = """\
+def mean():
+    return lambda features, coords, tile_px_level0, mpp: features.mean(0)
+"""
 CLAM_TABLE = "case_id,slide_id,label\np1,s1,a\np2,s2,b\n"
 SESSION = (
     "doctor",
@@ -33,6 +37,7 @@ SESSION = (
     "synthetic-slides lab --slides 10 --seed 3 --workers 1 --side-mm-min 1.5 --side-mm-max 2",
     "tissue lab/slides --out qc --workers 1",
     "extract lab/slides --out lab/features --tile-um 256 --tile-px 64 --no-qc --workers 1",
+    "encode-slides lab/features --encoder slide_mean:mean --out vectors --workers 1",
     "check lab/cohort.csv",
     "plan lab/cohort.csv --out run.yaml --force",
     "init settings.yaml --force",
@@ -95,6 +100,7 @@ def test_what_a_session_prints(encoding, width, lab, monkeypatch, undrawn_figure
     shutil.rmtree("bundle", ignore_errors=True)  # a bundle is written once
     Path("sweep.yaml").write_text(SWEEP)
     Path("clam.csv").write_text(CLAM_TABLE)
+    Path("slide_mean.py").write_text(ENCODER)
     rows = [f"b{bag},{bag % 2},{bag + tile},{tile}" for bag in range(20) for tile in range(3)]
     Path("bags.csv").write_text("bag,label,x,y\n" + "\n".join(rows) + "\n")
     wrong = []
