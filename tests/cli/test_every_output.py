@@ -87,14 +87,8 @@ def printed(line: str, encoding: str, width: int, monkeypatch: pytest.MonkeyPatc
     return ended.value.code, *texts
 
 
-@pytest.mark.parametrize(
-    ("encoding", "width"),
-    [
-        ("ascii", 60),
-        pytest.param("cp1252", 80, marks=pytest.mark.heavy),
-        pytest.param("latin-1", 200, marks=pytest.mark.heavy),
-    ],
-)
+@pytest.mark.heavy
+@pytest.mark.parametrize(("encoding", "width"), [("ascii", 60), ("cp1252", 80), ("latin-1", 200)])
 def test_what_a_session_prints(encoding, width, lab, monkeypatch, undrawn_figures):
     monkeypatch.chdir(lab)
     shutil.rmtree("bundle", ignore_errors=True)  # a bundle is written once
