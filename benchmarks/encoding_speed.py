@@ -47,7 +47,7 @@ MPP = 0.5
 
 @dataclass(frozen=True)
 class Rates:
-    """Tiles a second of a way and of the bare network beside it, and the median of the ratios."""
+    """Tiles per second of a way and of the bare network beside it, and the median of the ratios."""
 
     way: str
     tiles: float
@@ -184,7 +184,7 @@ def make_slides(folder: Path, count: int) -> list[Path]:
 
 
 def table(rates: Sequence[Mapping[str, Any]]) -> str:
-    headers = ["", "tiles a second", "bare network", "share of it"]
+    headers = ["", "tiles per second", "bare network", "share of it"]
     cells = [[row["way"], f"{row['tiles']:,.0f}", f"{row['bare']:,.0f}", f"{row['share']:.0%}"] for row in rates]
     return markdown_table(headers, cells)
 

@@ -2,7 +2,7 @@
 
     python benchmarks/lockstep_speed.py [--methods abmil asmil ...] [--bags 24] [--rounds 3] [--out FILE]
 
-Bags as in the classic MIL benchmarks (2 to 13 instances of 230 features, made up), models 32 wide, one bag a step, 20
+Bags as in the classic MIL benchmarks (2 to 13 instances of 230 features, made up), models 32 wide, one bag per step, 20
 replicas: 10 folds, each with all of its training bags and with 8 of 9. Both ways train the same replicas for one epoch
 and predict all bags, taking turns, on one thread; the time of the processor is counted, so that other work on the
 machine matters little. The ratio is taken in each round, and medians are printed. A step is one bag of the common
@@ -63,7 +63,7 @@ def make_replicas(count: int) -> list[Replica]:
 
 
 def measure(config: RunConfig, bags: SharedBags, rounds: int) -> dict[str, float]:
-    """Seconds a step of both ways, and their ratio."""
+    """Seconds per step of both ways, and their ratio."""
     replicas = make_replicas(len(bags))
     seconds = [one_round(config, bags, replicas) for _ in range(rounds + 1)][1:]  # the first one loads code
     return {
@@ -85,7 +85,7 @@ def one_round(config: RunConfig, bags: SharedBags, replicas: list[Replica]) -> t
 
 def table(results: list[dict[str, Any]]) -> str:
     """Markdown."""
-    headers = ["method", "side by side, ms a step", "one at a time", "ratio", "minutes a seed"]
+    headers = ["method", "side by side, ms per step", "one at a time", "ratio", "minutes per seed"]
     rows = [
         [
             one["method"],

@@ -2,7 +2,7 @@
 
     python benchmarks/recording_cost.py [--methods abmil asmil clam_sb] [--slides 160] [--epochs 5] [--out FILE]
 
-A synthetic cohort (width 384, bags in memory) is trained on for a few epochs: with two slides a class (the default),
+A synthetic cohort (width 384, bags in memory) is trained on for a few epochs: with two slides per class (the default),
 all validation slides (which the validation of an epoch looks at anyway) and all training slides. The recorder's time
 (choosing slides, inference, writing) is taken inside the same training, so that a noisy machine slows both down
 alike; the share is of the time without it.
@@ -31,7 +31,7 @@ from asmil.training.run import train_run
 from markdown_table import markdown_table
 
 WHAT: dict[str, dict[str, str | int]] = {
-    "2 a class": {"attention": 2},
+    "2 per class": {"attention": 2},
     "all validation": {"attention": "all", "role": "val"},
     "all training": {"attention": "all"},
 }
@@ -78,7 +78,7 @@ def recording_clock() -> Iterator[Clock]:
 def measure(
     manifest: Path, folder: Path, method: str, record: Mapping[str, str | int], epochs: int
 ) -> dict[str, float]:
-    """One training: seconds an epoch without recording, the share that recording adds, kB of the file an epoch."""
+    """One training: seconds per epoch without recording, the share that recording adds, kB of the file per epoch."""
     changes = {"training": {"epochs": epochs}, "record": record, "data": {"cache": "memory"}}
     with recording_clock() as clock:
         started = time.perf_counter()
@@ -117,11 +117,11 @@ def main() -> None:
 
 def table(results: list[dict[str, Any]]) -> str:
     """Markdown."""
-    header = ["method", "s an epoch", *(word for name in WHAT for word in (name, "kB an epoch"))]
+    header = ["method", "s per epoch", *(word for name in WHAT for word in (name, "kB per epoch"))]
     rows = [
         [
             one["method"],
-            f"{one['2 a class']['seconds_epoch']:.2f}",
+            f"{one['2 per class']['seconds_epoch']:.2f}",
             *(word for name in WHAT for word in (f"{one[name]['share']:+.1%}", f"{one[name]['kb_epoch']:.0f}")),
         ]
         for one in results

@@ -200,5 +200,5 @@ def test_check_counts_events_and_labels(write_manifest):
 def test_times_without_labels_suggest_the_task(tmp_path):
     manifest = tmp_path / "cohort.csv"
     manifest.write_text("slide,patient,time,event\ns1,p1,3,1\n")
-    with pytest.raises(AsmilError, match="label.*--task survival"):
+    with pytest.raises(AsmilError, match=r"label.*--task survival"):
         load_cohort(manifest)
