@@ -54,10 +54,10 @@ demo: $(VENV)/runtime
 	$(BIN)/asmil index $(DEMO) --title "asmil demo"
 
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not heavy and not long and not browser' $(TESTS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'not heavy and not long and not browser' $(TESTS)
 
 test-all: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not long and not browser' $(TESTS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'not long and not browser' $(TESTS)
 
 test-long: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m long $(TESTS)
@@ -123,7 +123,7 @@ docs-tables: install
 	$(BIN)/python docs/tables.py
 
 coverage: install
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup -m 'not heavy and not long and not browser' --cov=asmil --cov-report=xml --cov-report=term:skip-covered $(TESTS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'not heavy and not long and not browser' --cov=asmil --cov-report=xml --cov-report=term:skip-covered $(TESTS)
 
 clean:
 	rm -rf $(VENV) $(DEMO) dist build frontend/node_modules src/asmil/viewer/static .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache site coverage.xml .coverage

@@ -1,5 +1,6 @@
 """The README's commands do what it says: every block tagged `test` runs, in order, in an empty folder."""
 
+import fcntl
 import inspect
 import os
 import re
@@ -35,30 +36,34 @@ def run_block(language: str, code: str, folder: Path) -> None:
 
 
 class Session:
-    """A folder in which blocks run in order; each is run once, also if a later one is asked for first."""
+    """A folder in which blocks run in order; each is run once, also by several test processes and in any order."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.done = 0
+        self._count = folder.with_suffix(".done")
 
     def run_up_to(self, index: int) -> None:
-        while self.done <= index:
-            self.done += 1
-            run_block(*README_BLOCKS[self.done - 1], self.folder)
+        with self._count.open("a+") as count:
+            fcntl.flock(count, fcntl.LOCK_EX)  # until the file is closed
+            count.seek(0)
+            for number in range(len(count.read()), index + 1):
+                run_block(*README_BLOCKS[number], self.folder)
+                count.write(".")
 
 
 @pytest.fixture(scope="module")
 def readme_session(tmp_path_factory: pytest.TempPathFactory) -> Session:
-    return Session(tmp_path_factory.mktemp("readme"))
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "readme"
+    folder.mkdir(exist_ok=True)
+    return Session(folder)
 
 
-@pytest.mark.xdist_group("readme")
 @pytest.mark.parametrize("index", range(len(README_BLOCKS)))
 def test_a_tagged_block_of_the_readme_runs(index: int, readme_session: Session):
     readme_session.run_up_to(index)
 
 
-@pytest.mark.xdist_group("readme")
 def test_the_blocks_of_the_readme_write_what_it_says(readme_session: Session):
     assert {language for language, _ in README_BLOCKS} == {"bash", "python"}
     readme_session.run_up_to(len(README_BLOCKS) - 1)
