@@ -1,4 +1,5 @@
 import errno
+import os
 
 import pytest
 import torch
@@ -100,3 +101,18 @@ def test_errors_are_value_errors_and_pass_where_value_errors_are_explained(tmp_p
         read_index(tmp_path)
     with pytest.raises(AsmilError, match="'mode'"):
         official.load({"head.0.weight": torch.zeros(4, 3), "head.2.weight": torch.zeros(2, 4)})
+
+
+def test_what_killed_processes_left_is_removed_after_an_hour(tmp_path):
+    from asmil.files import ABANDONED_SECONDS
+    from asmil.folder_settings import claim_folder
+
+    (tmp_path / "qc").mkdir()
+    old, young = tmp_path / "qc" / ".a.jpg.0123abcd.partial", tmp_path / ".b.h5.0123abcd.partial"
+    for path in (old, young):
+        path.touch()
+    before = path.stat().st_mtime - 2 * ABANDONED_SECONDS
+    os.utime(old, (before, before))
+    claim_folder(tmp_path / "settings.yaml", {"a": 1}, "features")
+    assert not old.exists()
+    assert young.exists()

@@ -7,13 +7,16 @@ import json
 import os
 import re
 import secrets
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from asmil.errors import AsmilError
 
+ABANDONED_SECONDS = 3600.0
+"""Temporary files that are older belong to no process at work."""
 _being_written: set[Path] = set()
 _PARTIAL = re.compile(r"\.(.+)\.[0-9a-f]{8}\.partial")
 
@@ -61,6 +64,14 @@ def leftovers(folder: Path) -> Iterator[tuple[Path, Path]]:
         named = _PARTIAL.fullmatch(partial.name)
         if named:
             yield partial, partial.with_name(named[1])
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Remove what killed processes left in a folder and below it; younger files may belong to a process at work."""
+    for partial, _ in leftovers(folder):
+        with suppress(FileNotFoundError):
+            if time.time() - partial.stat().st_mtime > ABANDONED_SECONDS:
+                partial.unlink()
 
 
 def is_disk_full(error: OSError) -> bool:

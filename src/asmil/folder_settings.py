@@ -11,7 +11,7 @@ import yaml
 from asmil.config import flat
 from asmil.documents import read_yaml
 from asmil.errors import AsmilError
-from asmil.files import write_text
+from asmil.files import remove_abandoned, write_text
 
 SHOWN = 4
 NOT_SET = "not set"
@@ -20,12 +20,15 @@ NOT_SET = "not set"
 def claim_folder(note: Path, wanted: Mapping[str, Any], holds: str) -> None:
     """Store the settings in the folder, or refuse if its files were made with others.
 
+    What killed processes left in it is removed.
+
     note: the YAML file of the settings, in the folder
     holds: what is in the folder, for the message: "features", "a synthetic cohort"
     """
     folder = note.parent
     if folder.exists() and not folder.is_dir():
         raise AsmilError(f"{folder} is a file; choose another folder")
+    remove_abandoned(folder)
     if not note.is_file():
         write_text(note, yaml.safe_dump(dict(wanted), sort_keys=False, allow_unicode=True))
         return

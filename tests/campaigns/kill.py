@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from asmil.files import ABANDONED_SECONDS
 from tests.campaigns.commands import (
     COMMANDS,
     ROOT,
@@ -120,6 +121,7 @@ class Campaign:
                 problems = problems_of(ended, place, reference)
                 return Trial(number, command.name, tuple(kills), tuple(problems))
             kills.append(f"event {moment.event} + {moment.seconds:.3f} s")
+            _age_partials(place)
             left = max(2, left - ended.events)
         return Trial(
             number, command.name, tuple(kills), tuple(problems_of(run_to_end(command, place, log), place, reference))
@@ -136,10 +138,18 @@ class Campaign:
             process.kill()
             kills.append("a process of its own")
         process.communicate()
+        _age_partials(place)
         process = _start(command, place)
         output, _ = process.communicate(timeout=TRIAL_S)
         ended = Ended(process.returncode, output, 0.0)
         return Trial(number, command.name, tuple(kills), tuple(problems_of(ended, place, reference)))
+
+
+def _age_partials(place: Path) -> None:
+    """Let an hour pass for temporary files: younger ones are kept, since another process may be writing them."""
+    before = time.time() - 2 * ABANDONED_SECONDS
+    for partial in place.rglob(".*.partial"):
+        os.utime(partial, (before, before))
 
 
 def _moment(reference: Reference, left: int, draw: np.random.Generator) -> Moment:

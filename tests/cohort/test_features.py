@@ -91,11 +91,12 @@ def test_extraction_settings_and_low_resolution_tiles_are_written(tmp_path):
             write_features(tmp_path / "b.h5", tiles(), grid(), Provenance(), lowres=wrong)
 
 
-def test_low_magnification_tiles_that_are_not_finite_are_refused(tmp_path):
+@pytest.mark.parametrize("value", [np.full((2, 3), np.inf, np.float32), np.full((2, 3), 1e200)])
+def test_low_magnification_tiles_that_are_not_finite_are_refused(tmp_path, value):
     path = tmp_path / "a.h5"
     write_features(path, tiles(), grid(), Provenance())
     with h5py.File(path, "a") as file:
-        file["lowres/features"] = np.full((2, 3), np.inf, dtype=np.float32)
+        file["lowres/features"] = value
     with pytest.raises(AsmilError, match=r"a\.h5"):
         read_bag(FeatureSource(path), "a")
 

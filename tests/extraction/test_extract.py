@@ -269,7 +269,7 @@ def test_leftovers_of_killed_writers_go_and_those_at_work_stay(tmp_path):
     write_slide(tmp_path / "slides" / "a.tif", side_px=300)
     out = tmp_path / "features"
     out.mkdir()
-    old, young = out / ".a.h5.1.partial", out / ".b.h5.2.partial"
+    old, young = out / ".a.h5.01234567.partial", out / ".b.h5.89abcdef.partial"
     old.write_bytes(b"x")
     young.write_bytes(b"x")
     os.utime(old, (1, 1))

@@ -160,8 +160,9 @@ def read_bag_and_info(
 
 def _lowres(values: NDArray[Any], source: FeatureSource, id: str) -> Tensor:
     """Low-magnification tiles, or what their files hold beside them; numbers must be finite."""
-    if values.dtype.kind == "f" and not np.isfinite(values).all():
-        what = f"the low-magnification tiles in {source} hold NaN or infinite values"
+    # what float32 cannot hold counts as infinite; a NaN is no number up to the largest one
+    if values.dtype.kind == "f" and not (np.abs(values) <= np.finfo(np.float32).max).all():
+        what = f"the low-magnification tiles in {source} hold NaN, infinite or too large values"
         fail(f"slide {id}", what, "extract the slide again")
     return as_tensor(values)
 

@@ -39,7 +39,6 @@ def extract(
     # workers may have another working folder, or be on another machine
     folder = FeatureFolder(out.absolute())
     folder.begin(plan.config, plan.encoder)
-    folder.remove_abandoned()
     jobs = []
     for slide in slides:
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,7 +19,6 @@ from asmil.slides.discovery import SlideFile
 
 SETTINGS = "extraction.yaml"
 PICTURES = "qc"
-ABANDONED_SECONDS = 3600.0
 SAME_MPP = 1e-6
 
 
@@ -73,16 +71,6 @@ class FeatureFolder:
         if slide.path.exists() and about.slide.get("bytes") != slide_bytes(slide.path):
             return False
         return slide.mpp is None or (info.mpp is not None and abs(info.mpp - slide.mpp) <= SAME_MPP * slide.mpp)
-
-    def remove_abandoned(self) -> None:
-        """Remove what killed writers left behind; younger files may belong to another process at work."""
-        for folder in (self.path, self.path / PICTURES):
-            for path in folder.glob(".*.partial"):
-                try:
-                    if time.time() - path.stat().st_mtime > ABANDONED_SECONDS:
-                        path.unlink()
-                except FileNotFoundError:
-                    continue
 
 
 def about_text(config: ExtractionConfig, slide: Mapping[str, Any], tissue: Mapping[str, Any], precision: str) -> str:

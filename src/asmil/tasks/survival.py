@@ -300,7 +300,10 @@ def risk_format(names: tuple[str, ...] = ()) -> PredictionFormat:
 def _is_curve(times: Any, survival: Any) -> bool:
     if times is None or survival is None:
         return times is None and survival is None
-    times, survival = np.asarray(times, dtype=np.float64), np.asarray(survival, dtype=np.float64)
+    try:
+        times, survival = np.asarray(times, dtype=np.float64), np.asarray(survival, dtype=np.float64)
+    except (TypeError, ValueError):  # text, or lists of different lengths
+        return False
     if times.ndim != 1 or times.shape != survival.shape or len(times) == 0:
         return False
     rounding = 1e-6

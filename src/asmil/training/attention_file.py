@@ -105,7 +105,8 @@ class AttentionRecord(RecordedSlides):
                         weights[place] = stored[int(wanted[place]) - start]
                 start += len(stored)
         total = weights.sum(axis=1, keepdims=True)
-        if not (np.isfinite(total).all() and (total > 0).all() and (weights >= 0).all()):
+        fits = (weights >= 0) & (weights <= np.finfo(np.float16).max)  # the type that they are stored in
+        if not (np.isfinite(total).all() and (total > 0).all() and fits.all()):
             raise AsmilError(f"{self.path}: the attention of {self.slides[slide]} is not that of a model; {REMEDY}")
         weights /= total
         return weights

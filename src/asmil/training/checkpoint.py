@@ -158,8 +158,11 @@ def drop_training_state(training: Path) -> None:
         return
     with suppress(AsmilError):
         tensors, state = load_checkpoint(path)
+        finished = {**state, "finished": True}
         if tensors:
-            save_checkpoint(path, {}, {**state, "finished": True})
+            save_checkpoint(path, {}, finished)
+        else:  # again: a process that was killed between the two files left the state of before
+            write_json(path.with_suffix(".json"), finished)
 
 
 def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
