@@ -146,3 +146,11 @@ def test_misfits_are_refused(make, word):
 def test_nan_logits_have_no_c_index():
     with pytest.raises(AsmilError, match="nan"):
         Survival(EDGES).measure(TARGETS.numpy(), torch.full((4, 3), torch.nan))
+
+
+@pytest.mark.parametrize("times", [["text"], [1.0, [2.0, 3.0]], [2.0, 1.0], [[1.0]]])
+def test_what_is_no_curve_is_told_apart(times):
+    from asmil.tasks.survival import _is_curve
+
+    assert _is_curve([1.0, 2.0], [0.9, 0.5])
+    assert not _is_curve(times, [0.9, 0.5][: len(times)])

@@ -160,6 +160,29 @@ def test_probabilities_beyond_one_name_the_slide(copied):
         read_run(copied)
 
 
+def test_attention_beyond_its_stored_type_is_refused(copied):
+    file = copied / "fold-0" / "seed-0" / "attention.h5"
+    with h5py.File(file, "r+") as content:
+        values = content["attention/0"][()].astype(np.float64)
+        del content["attention/0"]
+        values[0, 0] = 1e200
+        content["attention/0"] = values
+    with pytest.raises(AsmilError, match=r"attention\.h5"):
+        read_attention(file.parent).attention(0)
+
+
+def test_dropping_the_state_of_a_training_is_completed_after_a_kill(copied):
+    training = copied / "fold-0" / "seed-0"
+    state = training / "checkpoints" / "last.json"
+    before = state.read_text()
+    checkpoint.drop_training_state(training)
+    finished = state.read_text()
+    assert finished != before
+    state.write_text(before)  # as a process leaves it that is killed between the two files
+    checkpoint.drop_training_state(training)
+    assert state.read_text() == finished
+
+
 def test_files_of_earlier_versions_are_read(copied):
     """Checkpoints without a digest, attention of format 1 without checksums."""
     training = copied / "fold-0" / "seed-0"
