@@ -55,20 +55,20 @@ def discard_partials() -> None:
         partial.unlink(missing_ok=True)
 
 
-def leftovers(folder: Path) -> Iterator[tuple[Path, Path]]:
-    """The temporary files in a folder and below it, each with the file that it would have become.
+def leftovers(folder: Path, below: bool = True) -> Iterator[tuple[Path, Path]]:
+    """The temporary files in a folder and, unless told otherwise, below it, each with the file it would have become.
 
     They are of killed processes, or of some that are writing now.
     """
-    for partial in folder.rglob(".*.partial"):
+    for partial in folder.glob(f"{'**/' if below else ''}.*.partial"):
         named = _PARTIAL.fullmatch(partial.name)
         if named:
             yield partial, partial.with_name(named[1])
 
 
-def remove_abandoned(folder: Path) -> None:
-    """Remove what killed processes left in a folder and below it; younger files may belong to a process at work."""
-    for partial, _ in leftovers(folder):
+def remove_abandoned(folder: Path, below: bool = True) -> None:
+    """Remove what killed processes left in a folder (and below it); younger files may belong to a process at work."""
+    for partial, _ in leftovers(folder, below):
         with suppress(FileNotFoundError):
             if time.time() - partial.stat().st_mtime > ABANDONED_SECONDS:
                 partial.unlink()

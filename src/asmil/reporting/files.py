@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from asmil.files import replacing, write_json, write_text
+from asmil.files import remove_abandoned, replacing, write_json, write_text
 from asmil.reporting.document import Document, Figure, Folded, Table
 from asmil.reporting.formats import format_count
 from asmil.reporting.page import html_document
@@ -25,6 +25,7 @@ def write_document(
 
     tables: rows by the name of their CSV file, without its ending
     """
+    remove_abandoned(page.parent, below=False)
     write_text(page, html_document(document))
     if data is not None:
         write_json(page.with_suffix(".json"), data)
