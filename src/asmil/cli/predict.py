@@ -63,7 +63,7 @@ def predict(
     from asmil.columns import parse_mapping
     from asmil.console import messages, print_json
     from asmil.errors import AsmilError
-    from asmil.files import replacing
+    from asmil.files import remove_abandoned, replacing
     from asmil.memory import keep_freed_memory
     from asmil.names import file_in
     from asmil.training.prediction import RunPredictor, write_attention
@@ -95,6 +95,7 @@ def predict(
     readable, unreadable = readable_units(units, item_timeout)
     bad += unreadable
     maps = out.with_name(f"{out.stem}_attention")
+    remove_abandoned(maps)
     try:
         results = predictor.predict_all(readable, attention)
         for unit, result in track(results, "predicting", total=len(readable), console=console):
