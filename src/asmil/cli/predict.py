@@ -95,7 +95,8 @@ def predict(
     readable, unreadable = readable_units(units, item_timeout)
     bad += unreadable
     maps = out.with_name(f"{out.stem}_attention")
-    remove_abandoned(maps)
+    if attention:
+        remove_abandoned(maps)
     try:
         results = predictor.predict_all(readable, attention)
         for unit, result in track(results, "predicting", total=len(readable), console=console):

@@ -29,6 +29,8 @@ from asmil.cohort.reader import open_features
 from asmil.documents import one_line
 from asmil.engine.jobs import Engine, Place, Worker
 from asmil.errors import AsmilError
+from asmil.files import remove_abandoned
+from asmil.names import file_in
 from asmil.slides.encoders.own_callable import imported, is_own
 from asmil.slides.encoders.state import state_hash
 
@@ -91,10 +93,11 @@ def encode_slides(sources: Mapping[str, FeatureSource], out: Path, encoder: str,
     digest = weights_hash(plan.load(torch.device("cpu")))  # an encoder that cannot be made is refused before any slide
     out = out.absolute()
     out.mkdir(parents=True, exist_ok=True)
+    remove_abandoned(out)
     jobs = []
     for name, source in sources.items():
-        file = out / f"{name}.h5"
         try:
+            file = file_in(out, name, ".h5")
             done = _is_done(file, encoder, digest, source)
         except AsmilError as error:
             yield Encoded(name, error=str(error))

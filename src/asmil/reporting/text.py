@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from rich.table import Table as TerminalTable
 
 LONGEST_NUMBER = 14
+NUMBER = re.compile(r"[-+−<>~≈]{0,2}\.?\d")
 GAP = 2
 """Columns of a terminal between two columns of a table, with the line between them."""
 LATEX_SPECIAL = {
@@ -232,9 +234,9 @@ def _narrowest_columns(table: Table) -> list[int]:
 
 
 def _are_numbers(cells: Sequence[Cell]) -> bool:
-    """Whether a column holds short texts with digits (or none at all), which are aligned to the right."""
+    """Whether a column holds numbers (with a unit, perhaps) or nothing; they are aligned to the right."""
     texts = [cell.text for cell in cells if cell.text not in ("", "-", "–")]
-    return all(len(text) <= LONGEST_NUMBER and text[-1] in "0123456789%)" and " at " not in text for text in texts)
+    return all(len(text) <= LONGEST_NUMBER and NUMBER.match(text) for text in texts)
 
 
 def _drawn(table: Table, in_ascii: bool) -> TerminalTable:

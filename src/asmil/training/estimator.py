@@ -120,21 +120,8 @@ class MILClassifier(ClassifierMixin, BagEstimator):  # type: ignore[misc]
         return Classification(outcomes.names, weights.tolist())
 
 
-class MILRegressor(RegressorMixin, BagEstimator):  # type: ignore[misc]
-    """A regressor of bags, with scikit-learn's conventions: one number per bag.
-
-    >>> draw = np.random.default_rng(0)
-    >>> y = draw.normal(size=6)
-    >>> bags = [draw.normal(value, size=(20, 8)) for value in y]
-    >>> MILRegressor(method="abmil", epochs=2).fit(bags, y).predict(bags).shape
-    (6,)
-
-    loss: squared or huber, in units of the standard deviation of the training values; a shorthand for `task.loss`
-
-    Bags and the other parameters are as for `MILClassifier`.
-    """
-
-    _kind: ClassVar[TaskKind] = "regression"
+class EstimatorWithLoss(BagEstimator):
+    """An estimator whose loss can be chosen; the names of the losses depend on the task."""
 
     def __init__(
         self,
@@ -158,6 +145,26 @@ class MILRegressor(RegressorMixin, BagEstimator):  # type: ignore[misc]
         self.random_state = random_state
         self.loss = loss
 
+    def _shorthands(self) -> dict[str, Any]:
+        return {**super()._shorthands(), "task.loss": self.loss}
+
+
+class MILRegressor(RegressorMixin, EstimatorWithLoss):  # type: ignore[misc]
+    """A regressor of bags, with scikit-learn's conventions: one number per bag.
+
+    >>> draw = np.random.default_rng(0)
+    >>> y = draw.normal(size=6)
+    >>> bags = [draw.normal(value, size=(20, 8)) for value in y]
+    >>> MILRegressor(method="abmil", epochs=2).fit(bags, y).predict(bags).shape
+    (6,)
+
+    loss: squared or huber, in units of the standard deviation of the training values; a shorthand for `task.loss`
+
+    Bags and the other parameters are as for `MILClassifier`.
+    """
+
+    _kind: ClassVar[TaskKind] = "regression"
+
     def fit(self, bags: Any, y: Any = None, sample_weight: Any = None) -> MILRegressor:
         """Train on bags and their values.
 
@@ -174,11 +181,8 @@ class MILRegressor(RegressorMixin, BagEstimator):  # type: ignore[misc]
         logits = self._logits(bags)
         return cast(Regression, self._task).values(logits)
 
-    def _shorthands(self) -> dict[str, Any]:
-        return {**super()._shorthands(), "task.loss": self.loss}
 
-
-class MILSurvival(BagEstimator):
+class MILSurvival(EstimatorWithLoss):
     """A survival model of bags, in scikit-survival's conventions (which need not be installed).
 
     >>> draw = np.random.default_rng(0)
@@ -198,28 +202,6 @@ class MILSurvival(BagEstimator):
     """
 
     _kind: ClassVar[TaskKind] = "survival"
-
-    def __init__(
-        self,
-        method: str | type[MILModel] = "asmil",
-        preset: str = "paper",
-        epochs: int | None = None,
-        lr: float | None = None,
-        settings: Mapping[str, Any] | None = None,
-        validation_share: float = 0.0,
-        device: str = "auto",
-        random_state: int | np.random.RandomState | None = 0,
-        loss: str | None = None,
-    ) -> None:
-        self.method = method
-        self.preset = preset
-        self.epochs = epochs
-        self.lr = lr
-        self.settings = settings
-        self.validation_share = validation_share
-        self.device = device
-        self.random_state = random_state
-        self.loss = loss
 
     def fit(self, bags: Any, y: Any = None, sample_weight: Any = None) -> MILSurvival:
         """Train on bags and their events and times.
@@ -266,9 +248,6 @@ class MILSurvival(BagEstimator):
     def _survival_task(self) -> Survival:
         check_is_fitted(self, "model_")
         return cast(Survival, self._task)
-
-    def _shorthands(self) -> dict[str, Any]:
-        return {**super()._shorthands(), "task.loss": self.loss}
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -1,7 +1,7 @@
 """Experiment trackers: the metrics of every epoch also go to TensorBoard, Weights & Biases or MLflow.
 
 A tracker is a convenience. It works in a thread of its own, so that a slow server never delays a step; if it fails, it
-is dropped with a warning, and the training goes on. `metrics.jsonl` holds everything in any case.
+is dropped with a warning, and the training continues. `metrics.jsonl` holds everything in any case.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class TrackerThread:
                     tracker.log(*item)
             finally:
                 tracker.close()
-        except Exception as error:  # noqa: BLE001 - whatever a foreign client raises, the training goes on
+        except Exception as error:  # noqa: BLE001 - whatever a foreign client raises, the training continues
             self._failure = error
 
     def _warn(self) -> None:
@@ -188,7 +188,7 @@ class TrackerThread:
             self._warned = True
             reason = " ".join(str(self._failure).split())[:300] or type(self._failure).__name__
             warnings.warn(
-                f"{self._name} no longer gets the metrics of this training ({reason}); the training goes on, and all "
+                f"{self._name} no longer gets the metrics of this training ({reason}); the training continues, and all "
                 "metrics are in metrics.jsonl",
                 AsmilWarning,
                 stacklevel=2,

@@ -36,7 +36,8 @@ LUNIT_MEAN, LUNIT_STD = (0.70322989, 0.53606487, 0.66096631), (0.21716536, 0.260
 H_OPTIMUS_MEAN, H_OPTIMUS_STD = (0.707223, 0.578729, 0.703617), (0.211883, 0.230117, 0.177517)
 
 
-def _entry(name: str, summary: str, shape: VitShape, tile_px: int, licence: str, hub: str) -> EncoderEntry:
+def vit_entry(name: str, summary: str, shape: VitShape, tile_px: int, licence: str, hub: str) -> EncoderEntry:
+    """A vision transformer of the hub whose readout is one vector per tile."""
     return EncoderEntry(
         name=name,
         summary=summary,
@@ -48,9 +49,11 @@ def _entry(name: str, summary: str, shape: VitShape, tile_px: int, licence: str,
         build=partial(VisionTransformer, shape),
         input_px=shape.image_px,
         hub=hub,
-        hub_file="pytorch_model.bin",
-        gated=True,
     )
+
+
+def _entry(name: str, summary: str, shape: VitShape, tile_px: int, licence: str, hub: str) -> EncoderEntry:
+    return replace(vit_entry(name, summary, shape, tile_px, licence, hub), hub_file="pytorch_model.bin", gated=True)
 
 
 _LUNIT = _entry(

@@ -24,9 +24,10 @@ from asmil.slides.encoders.pathology import (
     VIT_G14,
     VIT_L16,
     VIT_S16,
+    vit_entry,
 )
 from asmil.slides.encoders.registry import register
-from asmil.slides.encoders.vit import VisionTransformer, VitShape, interpolated_positions
+from asmil.slides.encoders.vit import VitShape, interpolated_positions
 from asmil.slides.encoders.vit_names import from_hugging_face_vit
 
 HALF = (0.5, 0.5, 0.5)
@@ -38,18 +39,8 @@ CONCH_V15_WIDTH = 768
 
 
 def _entry(name: str, summary: str, shape: VitShape, tile_px: int, licence: str, hub: str) -> EncoderEntry:
-    return EncoderEntry(
-        name=name,
-        summary=summary,
-        width=shape.features,
-        tile_px=tile_px,
-        mpp=MPP,
-        licence=licence,
-        url=f"https://huggingface.co/{hub}",
-        build=partial(VisionTransformer, shape),
-        input_px=224,
-        hub=hub,
-    )
+    # some were trained on larger images than the tiles that they are given
+    return replace(vit_entry(name, summary, shape, tile_px, licence, hub), input_px=224)
 
 
 def _register_kaiko(name: str, kind: str, shape: VitShape, hub: str) -> None:
