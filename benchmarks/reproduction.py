@@ -64,6 +64,7 @@ PLAN = (
     # minutes each: begun first, so that no worker waits for the last of them
     Part("dynamics", ("camelyon16",), SLOW, seeds=3),
     Part("tsne", (), SLOW, seeds=3),
+    Part("entmax", seeds=3),
     Part("components"),
     Part("beta", ("bracs",)),
     Part("significance", ("bracs",), seeds=10),
@@ -77,7 +78,6 @@ PLAN = (
     Part("dynamics", ("camelyon16",), ("abmil+entropy", "abmil+features")),
     Part("online-nsf", ("bracs",)),
     Part("update", ("bracs",)),
-    Part("entmax", seeds=3),
     Part("tsne", (), ("asmil", "asmil+anchor+nsf"), seeds=3),
     Part("beta", ("camelyon16",)),
     Part("online-nsf", ("camelyon16",)),
@@ -183,7 +183,7 @@ def carry(results: pd.DataFrame, into: Path, about: str) -> None:
         kept = kept.merge(sizes[["cohort", "slides"]], on=["cohort", "slides"])
         path = into / f"{table}.csv"
         kept = joined(pd.read_csv(path) if path.is_file() else pd.DataFrame(), kept)
-        write_text(path, kept.dropna(axis=1, how="all").round(DIGITS).to_csv(index=False))
+        write_text(path, kept.dropna(axis=1, how="all").to_csv(index=False, float_format=f"%.{DIGITS}g"))
     trainings = {path.stem: len(pd.read_csv(path)) for path in sorted(into.glob("*.csv"))}
     note = {
         "about": about,
