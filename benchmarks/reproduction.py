@@ -75,6 +75,7 @@ PLAN = (
     Part("temperature"),
     Part("localization", (), ("asmil", "asmil without nsf", "clam_sb", "dsmil")),
     Part("overfitting"),
+    Part("histograms"),
     Part("dynamics", ("camelyon16",), ("abmil+entropy", "abmil+features")),
     Part("online-nsf", ("bracs",)),
     Part("update", ("bracs",)),
