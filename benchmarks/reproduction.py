@@ -144,7 +144,14 @@ def planned_jobs(folders: Sequence[SweepFolder], known: Sequence[Path]) -> list[
     return sorted(jobs.values(), key=lambda job: job.seeds[0] >= FIRST_SEEDS)
 
 
-def run_all(out: Path, machine: TrainingMachine, seconds: float | None, toy: bool, known: Sequence[Path] = ()) -> None:
+def run_all(
+    out: Path,
+    machine: TrainingMachine,
+    seconds: float | None,
+    toy: bool,
+    known: Sequence[Path] = (),
+    without: Sequence[str] = (),
+) -> None:
     engine, on_gpu = machine.prepare()
     began = time.time()
     folders = [SweepFolder(sweep, run.out, on_gpu) for run in runs_of(out, toy) for sweep in run.sweeps()]
