@@ -40,7 +40,7 @@ def encode_slides(
     from asmil.cohort.locate import find_features
     from asmil.console import messages
     from asmil.errors import AsmilError
-    from asmil.extraction.machine import Machine
+    from asmil.extraction.machine import ExtractionMachine
     from asmil.extraction.slide_encoding import Encoded
     from asmil.extraction.slide_encoding import encode_slides as encode
 
@@ -49,7 +49,7 @@ def encode_slides(
         raise AsmilError(f"{features}: there is no feature file in this folder; extract features first")
     if workers is None and (device == "cpu" or not torch.cuda.is_available()):
         workers = 1
-    runner, _ = Machine(engine, address, workers, device, cpus, gpus, item_timeout).prepare(len(slides))
+    runner, _ = ExtractionMachine(engine, address, workers, device, cpus, gpus, item_timeout).prepare(len(slides))
     results: list[Encoded] = []
     with Progress(console=messages(quiet), transient=True) as progress:
         task = progress.add_task("encoding", total=len(slides))

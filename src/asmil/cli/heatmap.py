@@ -140,12 +140,12 @@ def _engine(
     n_slides: int,
 ) -> Engine:
     from asmil.engine.inline import InlineEngine
-    from asmil.extraction.machine import Machine
+    from asmil.extraction.machine import ExtractionMachine
 
     if engine == "local" and workers is None and item_timeout is None and n_slides <= FEW_SLIDES and address is None:
         # starting processes takes longer than drawing a few slides
         return InlineEngine(1, device)
-    return Machine(engine, address, workers, device, item_timeout=item_timeout).prepare(n_slides)[0]
+    return ExtractionMachine(engine, address, workers, device, item_timeout=item_timeout).prepare(n_slides)[0]
 
 
 def _summarize(result: HeatmapResult, out: Path) -> None:

@@ -20,11 +20,12 @@ from asmil.cohort.source import FeatureInfo
 from asmil.cohort.splits import make_splits
 from asmil.cohort.table import label_names
 from asmil.config import merge, nested
+from asmil.engine.machine import choose_device
 from asmil.memory import available_bytes
 from asmil.models.base import MILModel
 from asmil.tasks.base import TaskKind
 from asmil.training.config import RunConfig, resolve
-from asmil.training.setup import build_model, choose_device
+from asmil.training.setup import build_model
 
 FEW_PATIENTS = 30
 """In the smallest group: with 30, the 95 % interval (Wilson) of a sensitivity of 0.8 is 0.63 to 0.90."""

@@ -23,6 +23,7 @@ from asmil.cohort.units import Unit, units_of
 from asmil.engine import Engine, LocalEngine, Place, RayEngine, Worker
 from asmil.engine.jobs import Report
 from asmil.engine.local import usable_cores
+from asmil.engine.machine import choose_device
 from asmil.errors import AsmilError, did_you_mean
 from asmil.models.base import MILModel
 from asmil.models.own_method import method_name
@@ -36,7 +37,7 @@ from asmil.training.notes import read_epochs_done
 from asmil.training.observer import RunObserver
 from asmil.training.prediction_table import write_predictions
 from asmil.training.run_folder import RunFolder
-from asmil.training.setup import build_model, build_stabilizers, choose_device
+from asmil.training.setup import build_model, build_stabilizers
 from asmil.training.task_setup import build_task
 
 ENGINES = ("local", "ray")
