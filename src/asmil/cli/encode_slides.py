@@ -27,9 +27,9 @@ def encode_slides(
     item_timeout: Annotated[float | None, typer.Option(min=0, help=SLIDE_TIMEOUT_HELP)] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
-    """Encode slides: one vector per slide from the features of its tiles, by a slide encoder of yours.
+    """Encode slides: one vector per slide from the features of its tiles, with your own slide encoder.
 
-    The same command again does only what is missing. A slide that fails is listed at the end; the others are encoded.
+    Run the same command again to encode only what is missing. Slides that fail are listed at the end.
     The vectors are for `asmil train --method linear` and the pooling methods.
 
     Example: asmil encode-slides lab/features --encoder my_encoders:titan --out lab/vectors

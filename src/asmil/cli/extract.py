@@ -61,8 +61,7 @@ def extract(
 ) -> None:
     """Extract features from slides: find tissue, cut tiles, encode them; one HDF5 file per slide.
 
-    The same command again does only what is missing. A slide that cannot be read is listed at the end; the others are
-    extracted.
+    Run the same command again to extract only what is missing. Slides that cannot be read are listed at the end.
 
     Example: asmil extract lab/slides --out lab/features --magnification 20
     """

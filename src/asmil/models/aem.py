@@ -16,7 +16,7 @@ The final paper lowers lambda along a cosine, lambda (1 + cos(pi t / T)) / 2; th
 so does the default here (`annealing`). The default base and weight are those of the paper's main results and of the
 README's example: ABMIL, 0.1. The released script, started without arguments, runs MHA with lambda = 0, which is no
 AEM. The total loss may be negative, so it cannot be used for early stopping. The released code can keep a random
-share of the tiles in every step; `data.max_tiles` is the like of it here.
+share of the tiles in every step; `data.max_tiles` does the same here.
 """
 
 from __future__ import annotations

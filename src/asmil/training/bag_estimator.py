@@ -105,7 +105,7 @@ class BagEstimator(BaseEstimator):  # type: ignore[misc]
         return torch.stack(logits) if logits else torch.zeros(0, self._task.n_outputs)
 
     def _shorthands(self) -> dict[str, Any]:
-        """The settings that parameters of the estimator stand for; None where one is not given."""
+        """The settings that parameters of the estimator set; None where one is not given."""
         return {
             "task.kind": self._kind,
             "training.epochs": self.epochs,

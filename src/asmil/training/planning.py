@@ -1,6 +1,6 @@
 """A training planned from the cohort: settings with the reason for each, warnings, and what it will cost here.
 
-The rules are simple and stated; whoever disagrees changes the file that `asmil plan` writes.
+The rules are simple and stated; change them in the file that `asmil plan` writes.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _choices(
         yield Choice("training.class_weights", "balanced", reason)
     longest = max(info.n_tiles for info in infos)
     if longest > LONG_BAG and not vectors:
-        reason = f"the longest slide has {longest:,} tiles; so many are drawn anew every epoch, prediction reads all"
+        reason = f"the longest slide has {longest:,} tiles; this many are drawn anew every epoch; prediction reads all"
         yield Choice("data.max_tiles", SAMPLED_TILES, reason)
 
 

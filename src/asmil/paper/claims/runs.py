@@ -43,7 +43,7 @@ class Difference:
 
     @property
     def negligible(self) -> bool:
-        """Whether it is surely too small to matter."""
+        """Whether its interval lies within the negligible range."""
         return (
             self.seeds >= FEWEST_SEEDS
             and self.interval.is_defined
@@ -55,7 +55,7 @@ class Difference:
 
 
 class Missing(Exception):
-    """The trainings that a rule needs are not there."""
+    """The trainings that a rule needs are missing."""
 
 
 def _short(value: float) -> str:
