@@ -1,6 +1,8 @@
 """The analysis of the preset study (docs/preset_study.md): tables, tests and the decision by the rule of the plan.
 
     asmil sweep studies/preset.yaml --out runs/preset          (or on several machines; results.csv and agreement.csv)
+    python benchmarks/preset_study.py --run studies/preset.yaml studies/preset_encoder.yaml --out runs/preset-rest
+        --known docs/results/preset_study [--again COHORT...]   (only trainings that have no result yet)
     python benchmarks/preset_study.py runs/preset [runs/preset-encoder-sweep] --page docs/preset_study.md
 
 Reads `results.csv` and `agreement.csv` of one or more sweep folders and writes what comes below the plan.
@@ -9,6 +11,7 @@ Reads `results.csv` and `agreement.csv` of one or more sweep folders and writes 
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +21,13 @@ import numpy.typing as npt
 import pandas as pd
 
 from asmil.evaluation.statistics import holm
+from asmil.experiments.agreement import write_agreement
+from asmil.experiments.machine import TrainingMachine
+from asmil.experiments.running import SweepFolder, run_jobs, write_cohorts
+from asmil.experiments.settings import read_sweep
 from asmil.files import write_text
 from asmil.reporting.text import markdown_table
+from known_results import missing_jobs
 
 NOW, PLAIN, REFERENCE = "asmil-now", "none-drop0", "abmil"
 OURS = ("ramps", "standardized", "capped", "floor")
@@ -227,12 +235,49 @@ def read_folders(folders: Sequence[Path]) -> tuple[pd.DataFrame, pd.DataFrame]:
     return results[results["status"] == "done"], agreement
 
 
+def run_missing(
+    plans: Sequence[Path],
+    out: Path,
+    machine: TrainingMachine,
+    known: Path,
+    again: Sequence[str] = (),
+    seconds: float | None = None,
+) -> None:
+    """Train and measure what plans have and `known`/results.csv has not; cohorts of `again` are trained again, last."""
+    engine, on_gpu = machine.prepare()
+    deadline = None if seconds is None else time.time() + seconds
+    folders = [SweepFolder(read_sweep(plan), out, on_gpu) for plan in plans]
+    table = pd.read_csv(known / "results.csv")
+    jobs, left_out = missing_jobs([job for folder in folders for job in folder.fixed_jobs()], table, again)
+    print(f"{len(jobs)} jobs, {left_out} left out as known", flush=True)
+    wanted = {job.manifest.parent for job in jobs}
+    write_cohorts([job for folder in folders for job in folder.cohort_jobs() if job.folder in wanted], engine)
+    for number, end in enumerate(run_jobs(jobs, engine, deadline), start=1):
+        print(f"{number}: {end.job.name}: {end.status}{f': {end.error}' if end.error else ''}", flush=True)
+    write_agreement(out)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folders", type=Path, nargs="+", help="sweep folders, or folders with their two tables")
+    parser.add_argument("folders", type=Path, nargs="*", help="sweep folders, or folders with their two tables")
     parser.add_argument("--page", type=Path, help="the page whose results part is written")
     parser.add_argument("--about", default="", help="where and how it was run, for the page")
+    parser.add_argument("--run", type=Path, nargs="+", metavar="PLAN", help="train what these plans lack")
+    parser.add_argument("--out", type=Path, help="the sweep folder of --run")
+    parser.add_argument("--known", type=Path, help="the folder with results.csv of earlier trainings")
+    parser.add_argument("--again", nargs="*", default=[], metavar="COHORT", help="cohorts to be trained again")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--seconds", type=float)
     options = parser.parse_args(arguments)
+    if options.run:
+        if options.out is None or options.known is None:
+            parser.error("--run needs --out and --known")
+        machine = TrainingMachine(workers=options.workers, device=options.device)
+        run_missing(options.run, options.out, machine, options.known, options.again, options.seconds)
+        return
+    if not options.folders:
+        parser.error("give the folders of results, or --run")
     text = page_of(*read_folders(options.folders), options.about)
     if options.page is None:
         print(text)

@@ -1,10 +1,12 @@
 """The runs behind docs/reproduction.md: tables of the paper on synthetic stand-ins, the most important first.
 
     python benchmarks/reproduction.py --out runs/reproduction [--workers 15] [--device cuda] [--seconds 440] [--toy]
+        [--known src/asmil/paper/data/measured docs/results/reproduction]
     python benchmarks/reproduction.py --gather runs/reproduction --into src/asmil/paper/data/measured --about "..."
 
-Jobs are begun in the order of `PLAN`; the same command resumes. `--gather` writes the results of each table as the
-files that come with the package, from the folder or from the `all.csv` that a run leaves.
+Jobs are begun in the order of `PLAN`; the same command resumes. Trainings whose results are in a folder of `--known`
+are left out. `--gather` adds the results of each table to the files that come with the package, from the folder or from
+the `all.csv` that a run leaves.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from asmil.paper.running import PaperRun
 from asmil.reporting.formats import format_p
 from asmil.reporting.text import markdown_table
 from asmil.version import __version__
+from known_results import joined, missing_jobs
 
 START = {"model.init_std": 1.0}
 """What the paper does not state: with tokens that start at std 0.02 ASMIL does not learn here."""
@@ -53,9 +56,15 @@ class Part:
 
 
 QUICK_METHODS = ("asmil", "abmil", "clam_sb", "dsmil", "acmil", "aem", "ibmil")
+FOUNDATION_METHODS = ("asmil", "abmil", "clam_sb", "dsmil", "aem")
 PLUG_INS = tuple(f"{m}{added}" for m in ("abmil", "clam_sb", "dsmil") for added in ("", "+anchor", "+anchor+nsf"))
 STEADY = ("abmil", "abmil+anchor+nsf", "dsmil", "dsmil+anchor+nsf", "asmil", "asmil+anchor+nsf")
+SLOW = ("transmil", "transmil+anchor+nsf")
 PLAN = (
+    # minutes each: begun first, so that no worker waits for the last of them
+    Part("dynamics", ("camelyon16",), SLOW, seeds=3),
+    Part("tsne", (), SLOW, seeds=3),
+    Part("entmax", seeds=3),
     Part("components"),
     Part("beta", ("bracs",)),
     Part("significance", ("bracs",), seeds=10),
@@ -66,18 +75,25 @@ PLAN = (
     Part("temperature"),
     Part("localization", (), ("asmil", "asmil without nsf", "clam_sb", "dsmil")),
     Part("overfitting"),
+    Part("histograms"),
     Part("dynamics", ("camelyon16",), ("abmil+entropy", "abmil+features")),
     Part("online-nsf", ("bracs",)),
     Part("update", ("bracs",)),
-    Part("dynamics", ("camelyon16",), ("transmil", "transmil+anchor+nsf"), seeds=3),
-    Part("localization", (), ("dtfd", "camil"), seeds=3),
+    Part("tsne", (), ("asmil", "asmil+anchor+nsf"), seeds=3),
+    Part("beta", ("camelyon16",)),
+    Part("online-nsf", ("camelyon16",)),
+    Part("update", ("camelyon16",)),
+    Part("tokens", ("camelyon16", "camelyon17")),
+    Part("drop-rate", ("camelyon16",), seeds=3),
+    Part("localization", (), ("dtfd", "camil")),
     Part("significance", ("camelyon16", "camelyon17"), seeds=5),
     Part("subtyping", ("bracs", "camelyon17"), tuple(f"{m} (vit_s_ssl)" for m in QUICK_METHODS), seeds=3),
-    Part("entmax", (), ("nsf", "entmax 1.25", "entmax 2", "entmax 1"), seeds=3),
-    Part("tsne", (), ("asmil", "asmil+anchor+nsf"), seeds=3),
-    Part("mixture", ("bracs",)),
-    Part("beta", ("camelyon16",), seeds=3),
     Part("ema"),
+    Part("mixture", ("bracs",), seeds=3),
+    Part("subtyping", ("camelyon16",), tuple(f"{m} (vit_s_ssl)" for m in QUICK_METHODS), seeds=3),
+    Part("subtyping", ("bracs", "camelyon17"), tuple(f"{m} (resnet18_imagenet)" for m in QUICK_METHODS), seeds=3),
+    Part("foundation", (), tuple(f"{m} (pathgen_clip_vit_l)" for m in FOUNDATION_METHODS), seeds=3),
+    Part("survival", ("tcga_blca",), ("asmil", "abmil", "deepattnmisl", "patch_gcn"), seeds=1),
 )
 """In the order in which trainings are begun."""
 
@@ -107,18 +123,39 @@ def _run(part: Part, out: Path, toy: bool) -> PaperRun:
     )
 
 
-def run_all(out: Path, machine: TrainingMachine, seconds: float | None, toy: bool) -> None:
+def read_known(folders: Sequence[Path], table: str, size: tuple[int, int]) -> pd.DataFrame:
+    """The rows of a table at a size (slides, epochs), of `TABLE.csv` and `TABLE_*.csv`."""
+    paths = [path for folder in folders for path in sorted(folder.glob("*.csv")) if path.stem.split("_")[0] == table]
+    rows = pd.concat([pd.read_csv(path) for path in paths], ignore_index=True) if paths else pd.DataFrame()
+    return rows[(rows["slides"] == size[0]) & (rows["epochs"] == size[1])] if len(rows) else rows
+
+
+def planned_jobs(folders: Sequence[SweepFolder], known: Sequence[Path]) -> list[TrainingJob]:
+    """All jobs in the order of the plan, without those whose results are known."""
+    jobs: dict[Path, TrainingJob] = {}
+    left_out = 0
+    for folder in folders:
+        table, slides, epochs = folder.out.name.rsplit("-", 2)
+        fresh, skipped = missing_jobs(folder.fixed_jobs(), read_known(known, table, (int(slides), int(epochs))))
+        jobs |= {job.folder: job for job in fresh}
+        left_out += skipped
+    print(f"{len(jobs)} jobs, {left_out} left out as known", flush=True)
+    return list(jobs.values())
+
+
+def run_all(out: Path, machine: TrainingMachine, seconds: float | None, toy: bool, known: Sequence[Path] = ()) -> None:
     engine, on_gpu = machine.prepare()
     began = time.time()
     folders = [SweepFolder(sweep, run.out, on_gpu) for run in runs_of(out, toy) for sweep in run.sweeps()]
     for run in runs_of(out, toy):
         write_json(run.out / "paper.json", {**run.about(), "asmil": __version__})
-    cohorts = {job.folder: job for folder in folders for job in folder.cohort_jobs()}
+    jobs = planned_jobs(folders, known)
+    wanted = {job.manifest.parent for job in jobs}
+    cohorts = {job.folder: job for folder in folders for job in folder.cohort_jobs() if job.folder in wanted}
     write_cohorts(list(cohorts.values()), engine)
     print(f"cohorts: {time.time() - began:.0f} s", flush=True)
-    jobs: dict[Path, TrainingJob] = {job.folder: job for folder in folders for job in folder.fixed_jobs()}
     deadline = None if seconds is None else began + seconds
-    for number, end in enumerate(run_jobs(list(jobs.values()), engine, deadline), start=1):
+    for number, end in enumerate(run_jobs(jobs, engine, deadline), start=1):
         print(f"{number} of {len(jobs)}, {time.time() - began:.0f} s: {end.job.out.name}, {end.job.name}: {end.status}"
               f"{f': {end.error}' if end.error else ''}", flush=True)  # fmt: skip
     gathered(out).to_csv(out / "all.csv", index=False)
@@ -138,21 +175,24 @@ def gathered(out: Path) -> pd.DataFrame:
 
 
 def carry(results: pd.DataFrame, into: Path, about: str) -> None:
-    """Write `TABLE.csv` for every table, and `about.json`."""
+    """Add to `TABLE.csv` for every table, and to `about.json`."""
     done = results[results["status"] == "done"]
     for table, part in done.groupby("table"):
         kept = part.drop(columns=[*(name for name in DROPPED_COLUMNS if name in part), "table"])
         # a table that was run at two sizes keeps, for each cohort, the one with more trainings
         sizes = kept.groupby(["cohort", "slides"]).size().reset_index(name="n").sort_values("n").drop_duplicates("cohort", keep="last")  # fmt: skip # noqa: E501
         kept = kept.merge(sizes[["cohort", "slides"]], on=["cohort", "slides"])
-        write_text(into / f"{table}.csv", kept.dropna(axis=1, how="all").round(DIGITS).to_csv(index=False))
+        path = into / f"{table}.csv"
+        kept = joined(pd.read_csv(path) if path.is_file() else pd.DataFrame(), kept)
+        write_text(path, kept.dropna(axis=1, how="all").to_csv(index=False, float_format=f"%.{DIGITS}g"))
+    trainings = {path.stem: len(pd.read_csv(path)) for path in sorted(into.glob("*.csv"))}
     note = {
         "about": about,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "asmil": __version__,
         "command": "python benchmarks/reproduction.py --out runs/reproduction --workers 15 --device cuda",
         "asmil_settings": START,
-        "trainings": {str(table): len(part) for table, part in done.groupby("table")},
+        "trainings": trainings,
     }
     write_json(into / "about.json", note)
 
@@ -231,6 +271,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--seconds", type=float)
     parser.add_argument("--toy", action="store_true", help="smoke sizes, to try the machinery")
+    parser.add_argument("--known", type=Path, nargs="*", default=[], help="folders of results that are not run again")
     parser.add_argument("--gather", type=Path, help="a folder of this script, or one with its all.csv")
     parser.add_argument("--into", type=Path)
     parser.add_argument("--about", default="")
@@ -246,7 +287,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.out is None:
         parser.error("give --out, or --gather")
     machine = TrainingMachine(workers=options.workers, device=options.device)
-    run_all(options.out, machine, options.seconds, options.toy)
+    run_all(options.out, machine, options.seconds, options.toy, options.known)
 
 
 if __name__ == "__main__":

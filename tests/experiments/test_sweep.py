@@ -58,6 +58,18 @@ def test_a_sweep_trains_everything_once_and_grows(tmp_path):
     assert len(summary_table(table).rows) == 2
 
 
+def test_files_that_a_killed_sweep_left_are_removed_when_they_are_old(tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    old, new = out / ".results.csv.4df28246.partial", out / ".results.csv.5df28246.partial"
+    for path in (old, new):
+        path.write_text("half a tab")
+    os.utime(old, (0, 0))
+    run(plan(tmp_path, variants={"mean": {"method": "mean_pooling"}}), out)
+    assert not old.exists()
+    assert new.exists()  # of a process that may be at work
+
+
 def test_another_measure_measures_again_without_training(tmp_path):
     out = tmp_path / "out"
     settings = {**QUICK, "record.attention": 1, "record.role": "both"}

@@ -60,6 +60,10 @@ def test_other_towers_and_poolers_are_left_out(tmp_path: Path) -> None:
         "phikon": ["pooler.dense.weight"],
         "plip": ["text_model.final_layer_norm.weight", "logit_scale", "text_projection.weight"],
         "pathgen": ["transformer.resblocks.0.ln_1.weight", "logit_scale", "token_embedding.weight"],
+        "keep": ["text.embeddings.word_embeddings.weight", "logit_scale"],
+        "musk": ["language_head.weight", "beit3.encoder.layers.0.ffn.B.fc1.weight", "beit3.text_embed.weight"],
+        "hibou": ["embeddings.mask_token"],
+        "ctranspath": ["head.weight", "layers.0.blocks.1.attn_mask", "layers.0.blocks.1.attn.relative_position_index"],
         "conch": ["text.cls_emb", "visual.proj_contrast", "visual.attn_pool_caption.query", "logit_scale"],
     }
     for name, besides in extra.items():

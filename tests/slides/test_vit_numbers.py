@@ -10,6 +10,7 @@ import torch
 
 from asmil.slides.encoders.registry import encoders, find_encoder
 from asmil.slides.encoders.state import empty_network
+from asmil.slides.encoders.swin import SwinTransformer
 from asmil.slides.encoders.vit import VisionTransformer
 from asmil.slides.encoders.vit_blocks import fold_layer_scales
 from vit_cases import CASES, frozen, loaded
@@ -35,7 +36,7 @@ def test_folded_layer_scales_change_nothing(case: str) -> None:
     torch.testing.assert_close(features, torch.tensor(output["features"]), atol=1e-5, rtol=0)
 
 
-FULL_SIZE = frozen("full_size")
+FULL_SIZE = frozen("full_size") | frozen("full_size_recent")
 
 
 @pytest.mark.parametrize("encoder", FULL_SIZE)
@@ -52,7 +53,7 @@ def test_every_transformer_is_compared() -> None:
     transformers = {
         name
         for name, entry in encoders().items()
-        if any(isinstance(module, VisionTransformer) for module in empty_network(entry).modules())
+        if any(isinstance(module, VisionTransformer | SwinTransformer) for module in empty_network(entry).modules())
     }
     same_network = {"lunit_vits8": "lunit_vits16", "h_optimus_0": "h_optimus_1"}
     compared = {encoder for encoder, _ in CASES.values()}
@@ -62,5 +63,6 @@ def test_every_transformer_is_compared() -> None:
         .split("## What was verified")[1]
         .split("\n## ")[0]
     )
+    page = page.split("\n\n")[1]
     not_compared = {name for name in transformers if f"`{name}`" in page or f"`{name.split('_')[0]}_*`" in page}
     assert {same_network.get(name, name) for name in transformers - not_compared} == compared

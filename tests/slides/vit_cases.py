@@ -11,9 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from asmil.slides.encoders import clip, pathology
+from asmil.slides.encoders import clip, pathology, recent
 from asmil.slides.encoders.clip import AttentionPooledTransformer
+from asmil.slides.encoders.keep import ProjectedTransformer
 from asmil.slides.encoders.registry import find_encoder
+from asmil.slides.encoders.swin import SwinShape, SwinTransformer
 from asmil.slides.encoders.vit import VisionTransformer, VitShape
 from vit_weights import draw_state
 
@@ -38,6 +40,11 @@ CASES: dict[str, tuple[str, Callable[[], nn.Module]]] = {
     "plip": ("plip", lambda: small(clip.CLIP_B32, patch_px=16, projection=24)),
     "pathgen": ("pathgen_clip_l", lambda: small(clip.CLIP_L14, patch_px=16, projection=24)),
     "conch": ("conch", lambda: AttentionPooledTransformer(small(clip.CONCH_TRUNK).shape, 32)),
+    "hibou": ("hibou_l", lambda: small(recent.HIBOU_L, 256, 56)),
+    "musk": ("musk", lambda: small(recent.MUSK)),
+    "musk_two_scales": ("musk_two_scales", lambda: small(recent.MUSK, readout="two_scales")),
+    "keep": ("keep", lambda: ProjectedTransformer(small(pathology.VIT_L16).shape, 32)),
+    "ctranspath": ("ctranspath", lambda: SwinTransformer(SwinShape(16, (2, 2), (2, 4), image_px=56))),
 }
 
 

@@ -26,7 +26,7 @@ def _draw(index: int, name: str, shape: Sequence[int]) -> NDArray[np.float32]:
     if any(word in name for word in ("pos", "token", "class_embedding", "query")) and "attn" not in name:
         values = 0.5 * noise
     elif len(shape) < 2:
-        is_gain = name.endswith((".weight", "gamma", "lambda1"))
+        is_gain = name.endswith((".weight", "gamma", "lambda1", "running_var"))
         values = (1.0 if is_gain else 0.0) + 0.1 * noise
     else:
         values = 1.5 / np.sqrt(np.prod(shape[1:])) * noise

@@ -26,6 +26,7 @@ from asmil.experiments.plan import (
 from asmil.experiments.settings import CohortConfig, SweepConfig
 from asmil.experiments.store import FAILURE_FILE, is_done, read_rows, write_failure, write_parquet, write_table
 from asmil.experiments.worker import STOPPED, CohortJob, SweepWorker
+from asmil.files import remove_abandoned
 
 TABLE_EVERY_S = 2.0
 USUAL_WIDTH = 384
@@ -118,6 +119,8 @@ def run_jobs(jobs: Sequence[TrainingJob], engine: Engine, deadline: float | None
             yield JobEnd(job, "done before")
         else:
             waiting.append(replace(job, deadline=deadline))
+    for out in {job.out for job in jobs}:
+        remove_abandoned(out, below=False)
     written: dict[Path, float] = {}
     try:
         for outcome in engine.run(SweepWorker(), waiting):
@@ -138,7 +141,10 @@ def run_jobs(jobs: Sequence[TrainingJob], engine: Engine, deadline: float | None
 
 def write_cohorts(jobs: Sequence[CohortJob], engine: Engine) -> None:
     """Write the synthetic cohorts that are not there yet."""
-    for outcome in engine.run(SweepWorker(), [job for job in jobs if not (job.folder / "cohort.csv").is_file()]):
+    missing = [job for job in jobs if not (job.folder / "cohort.csv").is_file()]
+    for job in missing:
+        remove_abandoned(job.folder)
+    for outcome in engine.run(SweepWorker(), missing):
         if outcome.error is not None:
             raise AsmilError(f"{outcome.job.name}: {outcome.error}")
 

@@ -1,4 +1,4 @@
-"""Encoders published since UNI: Kaiko's, Midnight-12k, GPFM, H0-mini and CONCH v1.5.
+"""Encoders published since UNI: Kaiko's, Midnight-12k, GPFM, H0-mini, Hibou-L, MUSK and CONCH v1.5.
 
 Shapes, transforms and names are those of their public code. Their weights could not be loaded where this was written;
 docs/encoders.md says which encoders that applies to.
@@ -28,13 +28,16 @@ from asmil.slides.encoders.pathology import (
 )
 from asmil.slides.encoders.registry import register
 from asmil.slides.encoders.vit import VitShape, interpolated_positions
-from asmil.slides.encoders.vit_names import from_hugging_face_vit
+from asmil.slides.encoders.vit_names import from_beit3, from_hugging_face_registers, from_hugging_face_vit
 
 HALF = (0.5, 0.5, 0.5)
 VIT_L14 = replace(VIT_L16, patch_px=14)
 KAIKO_L14 = replace(VIT_L14, image_px=518, registers=4, positions="patches")
 MIDNIGHT = replace(VIT_G14, readout="class_and_mean")
 H0_MINI = replace(VIT_B16, patch_px=14, hidden=4096, layer_scale=True, swiglu=True, registers=4, positions="patches")
+HIBOU_L = replace(VIT_L14, hidden=5472, swiglu=True, registers=4, positions="patches")
+HIBOU_MEAN, HIBOU_STD = (0.7068, 0.5755, 0.7220), (0.1950, 0.2316, 0.1816)
+MUSK = replace(VIT_L16, image_px=384, layer_scale=False, inner_norm=True, norm_eps=1e-5)
 CONCH_V15_WIDTH = 768
 
 
@@ -79,6 +82,30 @@ _H0_MINI = _entry(
     "bioptimus/H0-mini",
 )
 register(replace(_H0_MINI, mean=H_OPTIMUS_MEAN, std=H_OPTIMUS_STD, gated=True))
+
+
+_HIBOU = _entry(
+    "hibou_l",
+    "ViT-L/14 by DINOv2 on 1.2 billion tiles; class token (Nechaev et al., 2024)",
+    HIBOU_L,
+    224,
+    "Apache-2.0",
+    "histai/hibou-L",
+)
+register(replace(_HIBOU, mean=HIBOU_MEAN, std=HIBOU_STD, gated=True, convert=from_hugging_face_registers))
+
+
+def _register_musk(name: str, summary: str, shape: VitShape) -> None:
+    entry = vit_entry(name, summary, shape, 384, NON_COMMERCIAL, "xiangjx/musk")
+    register(replace(entry, mean=HALF, std=HALF, gated=True, convert=from_beit3))
+
+
+_register_musk("musk", "BEiT-3 ViT-L/16 at 384 px, image expert; class token (Xiang et al., 2025)", MUSK)
+_register_musk(
+    "musk_two_scales",
+    "MUSK with its quarters at twice the size, as its authors advise for slides (Xiang et al., 2025)",
+    replace(MUSK, readout="two_scales"),
+)
 
 
 def from_conch_v15(published: Mapping[str, Tensor]) -> State:

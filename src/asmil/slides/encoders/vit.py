@@ -5,7 +5,8 @@ x = x + positions                                                  (of the patch
 x = norm_pre(x)                                                    CLIP only
 x = x + gamma_1 attn(norm1(x));  x = x + gamma_2 mlp(norm2(x))     depth times
 x = norm(x)
-features = x[class], or [x[class], mean of x[patches]], or head(x[class])
+features = x[class], or [x[class], mean of x[patches]], or head(x[class]),
+           or [x[class], mean of x[class] over the four quarters of the image at twice its side]
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from asmil.slides.encoders.vit_blocks import Activation, Block, Mlp, PatchEmbedding, SwiGlu
+from asmil.slides.encoders.vit_blocks import Activation, Attention, Block, Mlp, PatchEmbedding, SwiGlu
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,8 @@ class VitShape:
     registers: tokens besides the class token that belong to no patch
     positions: which tokens have a position embedding; "patches" leaves out the class token and the registers
     pre_norm: a LayerNorm before the blocks, and patches without a bias (CLIP)
-    readout: what the features are; "class_and_mean" is twice as wide as the network
+    inner_norm: a LayerNorm before the last product of attention and MLP (BEiT-3)
+    readout: what the features are; "class_and_mean" and "two_scales" are twice as wide as the network
     projection: width of a linear map at the end (CLIP); None: none
     """
 
@@ -47,7 +49,8 @@ class VitShape:
     norm_eps: float = 1e-6
     activation: Activation = "gelu"
     pre_norm: bool = False
-    readout: Literal["class", "class_and_mean"] = "class"
+    inner_norm: bool = False
+    readout: Literal["class", "class_and_mean", "two_scales"] = "class"
     projection: int | None = None
 
     @property
@@ -80,6 +83,10 @@ class VisionTransformer(nn.Module):
         """The features, n x shape.features."""
         if self.shape.readout == "class":
             return self._class_features(self._embedded(images))
+        if self.shape.readout == "two_scales":
+            quarters = self._class_features(self._embedded(quarters_at_twice_the_side(images)))
+            whole = self._class_features(self._embedded(images))
+            return torch.cat([whole, quarters.unflatten(0, (len(images), 4)).mean(dim=1)], dim=1)
         tokens = self.tokens(images)
         return torch.cat([tokens[:, 0], tokens[:, self.prefix :].mean(dim=1)], dim=1)
 
@@ -112,8 +119,22 @@ class VisionTransformer(nn.Module):
 
     def _block(self) -> Block:
         shape = self.shape
-        mlp = SwiGlu(shape.width, shape.hidden) if shape.swiglu else Mlp(shape.width, shape.hidden, shape.activation)
-        return Block(shape.width, shape.heads, mlp, shape.layer_scale, shape.norm_eps)
+        inner = shape.norm_eps if shape.inner_norm else None
+        mlp = (
+            SwiGlu(shape.width, shape.hidden)
+            if shape.swiglu
+            else Mlp(shape.width, shape.hidden, shape.activation, inner)
+        )
+        attention = Attention(shape.width, shape.heads, inner)
+        return Block(shape.width, mlp, attention, shape.layer_scale, shape.norm_eps)
+
+
+def quarters_at_twice_the_side(images: Tensor) -> Tensor:
+    """The four quarters, 4n x 3 x h x w, of images, n x 3 x h x w, enlarged to twice their side (bicubic)."""
+    n, channels, rows_px, columns_px = images.shape
+    large = functional.interpolate(images.float(), (2 * rows_px, 2 * columns_px), mode="bicubic").to(images.dtype)
+    quarters = large.view(n, channels, 2, rows_px, 2, columns_px).permute(0, 2, 4, 1, 3, 5)
+    return quarters.reshape(4 * n, channels, rows_px, columns_px)
 
 
 def interpolated_positions(embedding: Tensor, first: int, rows: int, columns: int) -> Tensor:

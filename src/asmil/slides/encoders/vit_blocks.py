@@ -34,12 +34,16 @@ class PatchEmbedding(nn.Module):
 
 
 class Attention(nn.Module):
-    """Self-attention, n x t x width to the same; queries, keys and values come from one product."""
+    """Self-attention, n x t x width to the same; queries, keys and values come from one product.
 
-    def __init__(self, width: int, heads: int) -> None:
+    inner_norm_eps: epsilon of a LayerNorm before the last product (BEiT-3); None: none
+    """
+
+    def __init__(self, width: int, heads: int, inner_norm_eps: float | None = None) -> None:
         super().__init__()
         self.heads = heads
         self.qkv = nn.Linear(width, 3 * width)
+        self.norm = _inner_norm(width, inner_norm_eps)
         self.proj = nn.Linear(width, width)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -59,22 +63,23 @@ class Attention(nn.Module):
 
     def _mixed(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         mixed = functional.scaled_dot_product_attention(query, key, value)
-        projected: Tensor = self.proj(mixed.transpose(1, 2).flatten(2))
+        projected: Tensor = self.proj(self.norm(mixed.transpose(1, 2).flatten(2)))
         return projected
 
 
 class Mlp(nn.Module):
-    """fc2(act(fc1 x))."""
+    """fc2(act(fc1 x)), or fc2(norm(act(fc1 x))) with an inner norm."""
 
-    def __init__(self, width: int, hidden: int, activation: Activation) -> None:
+    def __init__(self, width: int, hidden: int, activation: Activation, inner_norm_eps: float | None = None) -> None:
         super().__init__()
         self.fc1 = nn.Linear(width, hidden)
+        self.norm = _inner_norm(hidden, inner_norm_eps)
         self.fc2 = nn.Linear(hidden, width)
         self.act = ACTIVATIONS[activation]
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Every token on its own."""
-        changed: Tensor = self.fc2(self.act(self.fc1(tokens)))
+        changed: Tensor = self.fc2(self.norm(self.act(self.fc1(tokens))))
         return changed
 
 
@@ -119,10 +124,10 @@ class Sum(nn.Module):
 class Block(nn.Module):
     """x + attn(norm1 x), then x + mlp(norm2 x)."""
 
-    def __init__(self, width: int, heads: int, mlp: Mlp | SwiGlu, layer_scale: bool, norm_eps: float) -> None:
+    def __init__(self, width: int, mlp: Mlp | SwiGlu, attention: Attention, layer_scale: bool, norm_eps: float) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(width, eps=norm_eps)
-        self.attn = Attention(width, heads)
+        self.attn = attention
         self.ls1 = LayerScale(width) if layer_scale else Sum()
         self.norm2 = nn.LayerNorm(width, eps=norm_eps)
         self.mlp = mlp
@@ -139,6 +144,10 @@ class Block(nn.Module):
     def _mlp(self, tokens: Tensor) -> Tensor:
         changed: Tensor = self.ls2(tokens, self.mlp(self.norm2(tokens)))
         return changed
+
+
+def _inner_norm(width: int, eps: float | None) -> nn.Module:
+    return nn.Identity() if eps is None else nn.LayerNorm(width, eps=eps)
 
 
 def fold_layer_scales(network: nn.Module) -> nn.Module:

@@ -15,6 +15,7 @@ from asmil.slides.encoders.base import State
 _HUGGING_FACE_VIT = {
     "embeddings.cls_token": "cls_token",
     "embeddings.position_embeddings": "pos_embed",
+    "embeddings.register_tokens": "reg_token",
     "embeddings.patch_embeddings.projection": "patch_embed.proj",
     "layernorm": "norm",
     "layernorm_before": "norm1",
@@ -61,9 +62,51 @@ _OPEN_CLIP = {
 }
 
 
+_BEIT3 = {
+    "self_attn.q_proj": "attn.query",
+    "self_attn.k_proj": "attn.key",
+    "self_attn.v_proj": "attn.value",
+    "self_attn.inner_attn_ln": "attn.norm",
+    "self_attn.out_proj": "attn.proj",
+    "self_attn_layer_norm": "norm1",
+    "final_layer_norm": "norm2",
+    "ffn.fc1": "mlp.fc1",
+    "ffn.ffn_layernorm": "mlp.norm",
+    "ffn.fc2": "mlp.fc2",
+    "layer_norm": "norm",
+}
+
+
 def from_hugging_face_vit(published: Mapping[str, Tensor]) -> State:
     """The state of a transformers `ViTModel` or `Dinov2Model`."""
     return _with_one_product(_renamed(published, _HUGGING_FACE_VIT, "encoder.layer."))
+
+
+def from_hugging_face_registers(published: Mapping[str, Tensor]) -> State:
+    """The state of a transformers `Dinov2WithRegistersModel`: the class token has a position, which is added to it."""
+    state = from_hugging_face_vit(published)
+    state["cls_token"] = state["cls_token"] + state["pos_embed"][:, :1]
+    state["pos_embed"] = state["pos_embed"][:, 1:].contiguous()
+    return state
+
+
+def from_beit3(published: Mapping[str, Tensor]) -> State:
+    """The image expert (`A`) of a multiway BEiT-3; text experts, heads and the mask token are left out.
+
+    As in Fairseq, the first two position embeddings belong to no token.
+    """
+    under = "beit3.encoder."
+    vision = {
+        name.removeprefix(under).replace(".A.", "."): tensor
+        for name, tensor in published.items()
+        if name.startswith(under) and ".A." in name
+    }
+    state = _with_one_product(_renamed(vision, _BEIT3, "layers."))
+    for name in ("proj.weight", "proj.bias"):
+        state[f"patch_embed.{name}"] = published[f"beit3.vision_embed.{name}"]
+    state["cls_token"] = published["beit3.vision_embed.cls_token"]
+    state["pos_embed"] = published[f"{under}embed_positions.A.weight"][None, 2:].contiguous()
+    return state
 
 
 def from_clip(published: Mapping[str, Tensor]) -> State:

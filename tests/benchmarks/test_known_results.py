@@ -1,0 +1,69 @@
+"""Benchmarks leave out trainings whose results exist, and add to tables instead of replacing them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import reproduction
+from asmil.experiments.running import SweepFolder
+from asmil.experiments.settings import read_sweep
+from asmil.paper.claims.measured import Measured
+from known_results import is_known, joined, missing_jobs
+from shared_data import REPOSITORY
+
+MEASURED = REPOSITORY / "src" / "asmil" / "paper" / "data" / "measured"
+
+
+@dataclass(frozen=True)
+class Row:
+    cohort: str
+    variant: str
+    seed: int
+    fold: int = 0
+    test_auc: float = 0.5
+
+
+def table(*rows: Row) -> pd.DataFrame:
+    return pd.DataFrame([vars(row) for row in rows])
+
+
+@pytest.fixture(scope="module")
+def preset_jobs():
+    plan = read_sweep(REPOSITORY / "studies" / "preset.yaml")
+    return SweepFolder(plan, Path("nowhere"), on_gpu=False).fixed_jobs()
+
+
+def test_jobs_with_results_are_left_out_and_repeated_cohorts_come_last(preset_jobs):
+    known = table(*(Row(job.trial.cohort, job.trial.variant, s) for job in preset_jobs for s in job.seeds if s < 4))
+    jobs, left_out = missing_jobs(preset_jobs, known, again=["medium-0"])
+    assert left_out == 11 * 4 * 4
+    assert [job.trial.cohort for job in jobs][-55:] == ["medium-0"] * 55
+    assert {job.seeds for job in jobs if job.trial.cohort != "medium-0"} == {(4,)}
+    assert missing_jobs(preset_jobs, pd.DataFrame()) == (preset_jobs, 0)
+
+
+def test_a_result_without_the_columns_of_a_measure_is_not_known(tmp_path):
+    run = next(run for run in reproduction.runs_of(tmp_path, toy=True) if run.recipe.id == "overfitting")
+    job = SweepFolder(run.sweeps()[0], run.out, on_gpu=False).fixed_jobs()[0]
+    rows = table(*(Row(job.trial.cohort, job.trial.variant, seed) for seed in job.seeds))
+    assert not is_known(job, rows)
+    assert not is_known(job, rows.assign(val_auc_fall=float("nan")))
+    assert is_known(job, rows.assign(val_auc_fall=0.1))
+
+
+def test_new_rows_are_added_and_replace_those_of_the_same_training():
+    old = table(Row("a", "x", 0, test_auc=0.1), Row("a", "x", 1, test_auc=0.2))
+    new = table(Row("a", "x", 1, test_auc=0.3), Row("b", "x", 0, test_auc=0.4))
+    assert list(joined(old, new)["test_auc"]) == [0.1, 0.3, 0.4]
+    assert list(joined(pd.DataFrame(), new)["test_auc"]) == [0.3, 0.4]
+
+
+def test_gathered_results_extend_the_carried_ones(tmp_path):
+    (tmp_path / "update.csv").write_text((MEASURED / "update.csv").read_text())
+    rows = table(Row("another", "every batch", 0, test_auc=0.61))
+    reproduction.carry(rows.assign(status="done", table="update", slides=300, epochs=30), tmp_path, "a test")
+    found = pd.read_csv(tmp_path / "update.csv")
+    assert len(found) == len(Measured().results("update")) + 1
+    assert found["test_auc"].isin([0.61]).sum() == 1
