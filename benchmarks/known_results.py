@@ -26,11 +26,13 @@ def is_known(job: TrainingJob, known: pd.DataFrame) -> bool:
 def missing_jobs(
     jobs: Iterable[TrainingJob], known: pd.DataFrame, again: Collection[str] = ()
 ) -> tuple[list[TrainingJob], int]:
-    """The jobs that are not known, those of the cohorts `again` last, and how many were left out."""
+    """The jobs that are not known, in the order of their seeds, and how many were left out.
+
+    again: cohorts whose known results do not count
+    """
     found = list(jobs)
-    fresh = [job for job in found if job.trial.cohort not in again and not is_known(job, known)]
-    repeated = [job for job in found if job.trial.cohort in again]
-    return fresh + repeated, len(found) - len(fresh) - len(repeated)
+    missing = [job for job in found if job.trial.cohort in again or not is_known(job, known)]
+    return sorted(missing, key=lambda job: job.seeds[0]), len(found) - len(missing)
 
 
 def joined(known: pd.DataFrame, found: pd.DataFrame) -> pd.DataFrame:

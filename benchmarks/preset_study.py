@@ -243,7 +243,7 @@ def run_missing(
     again: Sequence[str] = (),
     seconds: float | None = None,
 ) -> None:
-    """Train and measure what plans have and `known`/results.csv has not; cohorts of `again` are trained again, last."""
+    """Train and measure what plans have and `known`/results.csv has not; cohorts of `again` are trained again."""
     engine, on_gpu = machine.prepare()
     deadline = None if seconds is None else time.time() + seconds
     folders = [SweepFolder(read_sweep(plan), out, on_gpu) for plan in plans]

@@ -61,10 +61,6 @@ PLUG_INS = tuple(f"{m}{added}" for m in ("abmil", "clam_sb", "dsmil") for added 
 STEADY = ("abmil", "abmil+anchor+nsf", "dsmil", "dsmil+anchor+nsf", "asmil", "asmil+anchor+nsf")
 SLOW = ("transmil", "transmil+anchor+nsf")
 PLAN = (
-    # minutes each: begun first, so that no worker waits for the last of them
-    Part("dynamics", ("camelyon16",), SLOW, seeds=3),
-    Part("tsne", (), SLOW, seeds=3),
-    Part("entmax", seeds=3),
     Part("components"),
     Part("beta", ("bracs",)),
     Part("significance", ("bracs",), seeds=10),
@@ -79,23 +75,28 @@ PLAN = (
     Part("dynamics", ("camelyon16",), ("abmil+entropy", "abmil+features")),
     Part("online-nsf", ("bracs",)),
     Part("update", ("bracs",)),
-    Part("tsne", (), ("asmil", "asmil+anchor+nsf"), seeds=3),
     Part("beta", ("camelyon16",)),
-    Part("online-nsf", ("camelyon16",)),
-    Part("update", ("camelyon16",)),
     Part("tokens", ("camelyon16", "camelyon17")),
     Part("drop-rate", ("camelyon16",), seeds=3),
+    Part("update", ("camelyon16",)),
+    Part("ema"),
+    Part("tsne", (), ("asmil", "asmil+anchor+nsf"), seeds=3),
+    Part("online-nsf", ("camelyon16",)),
     Part("localization", (), ("dtfd", "camil")),
     Part("significance", ("camelyon16", "camelyon17"), seeds=5),
     Part("subtyping", ("bracs", "camelyon17"), tuple(f"{m} (vit_s_ssl)" for m in QUICK_METHODS), seeds=3),
-    Part("ema"),
-    Part("mixture", ("bracs",), seeds=3),
+    Part("entmax", seeds=3),
     Part("subtyping", ("camelyon16",), tuple(f"{m} (vit_s_ssl)" for m in QUICK_METHODS), seeds=3),
     Part("subtyping", ("bracs", "camelyon17"), tuple(f"{m} (resnet18_imagenet)" for m in QUICK_METHODS), seeds=3),
     Part("foundation", (), tuple(f"{m} (pathgen_clip_vit_l)" for m in FOUNDATION_METHODS), seeds=3),
+    Part("mixture", ("bracs",), seeds=3),
     Part("survival", ("tcga_blca",), ("asmil", "abmil", "deepattnmisl", "patch_gcn"), seeds=1),
+    # minutes each even on a GPU
+    Part("dynamics", ("camelyon16",), SLOW, seeds=3),
+    Part("tsne", (), SLOW, seeds=3),
 )
-"""In the order in which trainings are begun."""
+"""In the order in which trainings are begun, the first seeds of all before the later ones."""
+FIRST_SEEDS = 3
 
 
 def runs_of(out: Path, toy: bool) -> list[PaperRun]:
@@ -140,16 +141,23 @@ def planned_jobs(folders: Sequence[SweepFolder], known: Sequence[Path]) -> list[
         jobs |= {job.folder: job for job in fresh}
         left_out += skipped
     print(f"{len(jobs)} jobs, {left_out} left out as known", flush=True)
-    return list(jobs.values())
+    return sorted(jobs.values(), key=lambda job: job.seeds[0] >= FIRST_SEEDS)
 
 
-def run_all(out: Path, machine: TrainingMachine, seconds: float | None, toy: bool, known: Sequence[Path] = ()) -> None:
+def run_all(
+    out: Path,
+    machine: TrainingMachine,
+    seconds: float | None,
+    toy: bool,
+    known: Sequence[Path] = (),
+    without: Sequence[str] = (),
+) -> None:
     engine, on_gpu = machine.prepare()
     began = time.time()
     folders = [SweepFolder(sweep, run.out, on_gpu) for run in runs_of(out, toy) for sweep in run.sweeps()]
     for run in runs_of(out, toy):
         write_json(run.out / "paper.json", {**run.about(), "asmil": __version__})
-    jobs = planned_jobs(folders, known)
+    jobs = [job for job in planned_jobs(folders, known) if job.trial.method not in without]
     wanted = {job.manifest.parent for job in jobs}
     cohorts = {job.folder: job for folder in folders for job in folder.cohort_jobs() if job.folder in wanted}
     write_cohorts(list(cohorts.values()), engine)
@@ -272,6 +280,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float)
     parser.add_argument("--toy", action="store_true", help="smoke sizes, to try the machinery")
     parser.add_argument("--known", type=Path, nargs="*", default=[], help="folders of results that are not run again")
+    parser.add_argument("--without", nargs="*", default=[], metavar="METHOD", help="methods that are left out")
     parser.add_argument("--gather", type=Path, help="a folder of this script, or one with its all.csv")
     parser.add_argument("--into", type=Path)
     parser.add_argument("--about", default="")
@@ -287,7 +296,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.out is None:
         parser.error("give --out, or --gather")
     machine = TrainingMachine(workers=options.workers, device=options.device)
-    run_all(options.out, machine, options.seconds, options.toy, options.known)
+    run_all(options.out, machine, options.seconds, options.toy, options.known, options.without)
 
 
 if __name__ == "__main__":

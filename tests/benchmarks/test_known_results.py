@@ -35,13 +35,13 @@ def preset_jobs():
     return SweepFolder(plan, Path("nowhere"), on_gpu=False).fixed_jobs()
 
 
-def test_jobs_with_results_are_left_out_and_repeated_cohorts_come_last(preset_jobs):
+def test_jobs_with_results_are_left_out_and_first_seeds_come_first(preset_jobs):
     known = table(*(Row(job.trial.cohort, job.trial.variant, s) for job in preset_jobs for s in job.seeds if s < 4))
     jobs, left_out = missing_jobs(preset_jobs, known, again=["medium-0"])
     assert left_out == 11 * 4 * 4
-    assert [job.trial.cohort for job in jobs][-55:] == ["medium-0"] * 55
+    assert [job.seeds[0] for job in jobs] == [seed for seed in range(4) for _ in range(11)] + [4] * 55
     assert {job.seeds for job in jobs if job.trial.cohort != "medium-0"} == {(4,)}
-    assert missing_jobs(preset_jobs, pd.DataFrame()) == (preset_jobs, 0)
+    assert len(missing_jobs(preset_jobs, pd.DataFrame())[0]) == len(preset_jobs)
 
 
 def test_a_result_without_the_columns_of_a_measure_is_not_known(tmp_path):

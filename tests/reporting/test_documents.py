@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -73,6 +74,17 @@ def test_the_page_is_whole_escaped_and_answers_first(document: Document) -> None
         assert condition in text
 
 
+def test_names_and_options_do_not_break_inside_of_words(document: Document) -> None:
+    table = settings_table({"stabilizers": {"entropy_floor": 0.85}, "track": []})
+    sections = [Section("Again", ["Run `asmil train --set training.lr=0.1`: 50 % faster, e.g. today.", table])]
+    text = html_document(replace(document, sections=sections))
+    assert "stabilizers.<wbr>entropy_<wbr>floor" in text
+    assert "<span>--set</span> training.lr=0.1" in text
+    assert "50\u00a0%" in text
+    assert all(whole in Page(text).words for whole in ("stabilizers.entropy_floor", "0.85", "none"))
+    assert "e.g. today" in text
+
+
 def test_markdown_keeps_what_is_not_folded(document: Document) -> None:
     text = markdown_document(document)
     assert "<script" not in text
@@ -131,5 +143,5 @@ def test_settings_are_flat() -> None:
     assert settings_table({"a": {"b": None, "c": [1, 2]}, "d": {}}).rows == [
         ("a.b", "not set"),
         ("a.c", "1, 2"),
-        ("d", "{}"),
+        ("d", "not set"),
     ]
