@@ -61,7 +61,7 @@ def load_own(name: str, as_name: str | None = None) -> str:
         raise AsmilError(f"--method {name}: {place} has no class {attribute!r}; {did_you_mean(attribute, classes)}")
     if not isinstance(found, type) or not issubclass(found, MILModel):
         raise AsmilError(
-            f"--method {name}: {attribute} is no subclass of asmil.MILModel; write class {attribute}(MILModel)"
+            f"--method {name}: {attribute} is not a subclass of asmil.MILModel; write class {attribute}(MILModel)"
         )
     _accept(as_name or name, found)
     return as_name or name
