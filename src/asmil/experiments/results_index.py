@@ -31,7 +31,7 @@ HEATMAP_TABLE = "heatmaps.csv"
 HEADLINES = {"macro_auc": "AUC", "c_index": "C-index", "r2": "R2"}
 """The metric that represents a run: the first that it has."""
 MOST_PICTURES = 4
-PICTURE_PX = 1000
+PICTURE_PX = 1200
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,8 @@ def index_document(found: ResultsIndex, title: str, next_steps: Sequence[str] = 
 
 def _figures(found: ResultsIndex) -> Iterator[Figure]:
     for path in found.pictures[:MOST_PICTURES]:
-        yield Figure(_reduced(found.folder / path), path.stem, f"{path.stem} (`{path.as_posix()}`)")
+        address = quote(path.as_posix())
+        yield Figure(_reduced(found.folder / path), path.stem, f"{path.stem}: `{path.as_posix()}`", address)
 
 
 def _reduced(picture: Path) -> bytes:
