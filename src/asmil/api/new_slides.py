@@ -33,7 +33,7 @@ class ImageOptions:
     keep_features: the folder for their features; None: a temporary one
     mpp: microns per level-0 pixel; overrides the files
     weights: file of the encoder's weights
-    encoder: confirms the run's encoder if it is code, `module:callable`
+    encoder: confirms the run's encoder if it is code, `module:callable` or `file.py:callable`
     """
 
     keep_features: Path | None = None

@@ -13,7 +13,10 @@ from asmil.cli.item_timeout import SLIDE_TIMEOUT_HELP
 def encode_slides(
     features: Annotated[Path, typer.Argument(metavar="FEATURES", help="A folder of feature files, or a pack.")],
     encoder: Annotated[
-        str, typer.Option(metavar="MODULE:CALLABLE", help="The slide encoder; see docs/slide_encoders.md.")
+        str,
+        typer.Option(
+            metavar="FILE.PY:CALLABLE", help="The slide encoder, or module:callable; see docs/slide_encoders.md."
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the vectors, one file per slide.")],
     engine: Annotated[str, typer.Option(metavar="ENGINE", help="local (processes on this machine) or ray.")] = "local",
@@ -32,7 +35,7 @@ def encode_slides(
     Run the same command again to encode only what is missing. Slides that fail are listed at the end.
     The vectors are for `asmil train --method linear` and the pooling methods.
 
-    Example: asmil encode-slides lab/features --encoder my_encoders:titan --out lab/vectors
+    Example: asmil encode-slides lab/features --encoder my_encoders.py:titan --out lab/vectors
     """
     import torch
     from rich.progress import Progress

@@ -18,7 +18,8 @@ def extract(
     slides: Annotated[Path, typer.Argument(help="A folder of slides, one slide, or a table of slides.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the feature files.")],
     encoder: Annotated[
-        str, typer.Option(metavar="NAME", help="One of `asmil encoders`, or your own as module:callable.")
+        str,
+        typer.Option(metavar="NAME", help="One of `asmil encoders`, or your own: file.py:callable or module:callable."),
     ] = "efficientnet_lite0",
     weights: Annotated[Path | None, typer.Option(help="File with the encoder's weights.")] = None,
     tile_um: Annotated[float | None, typer.Option(help="Side of a tile in microns. Default: the encoder's.")] = None,
