@@ -89,7 +89,8 @@ def test_markdown_keeps_what_is_not_folded(document: Document) -> None:
     text = markdown_document(document)
     assert "<script" not in text
     (row,) = [line for line in text.splitlines() if "0.812" in line and line.startswith("|")]
-    assert "**0.812** (0.700 to 0.900), sd over seeds 0.018" in row
+    for number in ("**0.812**", "(0.700 to 0.900)", "0.018"):
+        assert number in row
     assert row.replace("\\|", "").count("|") == 5
     assert "secret" not in text
     assert all(f"warning {number}" in text for number in range(5))

@@ -37,8 +37,8 @@ def pack(
 ) -> None:
     """Copy the features of all slides into one pack, a folder that is read many times faster.
 
-    Give the pack wherever features are asked for; the feature files are not needed any more. The same command again
-    packs what is missing or has changed.
+    Give the pack wherever features are asked for; the feature files are no longer needed. Run the same
+    command again to pack what is missing or has changed.
 
     Example: asmil pack cohort/features --out cohort.pack
     """

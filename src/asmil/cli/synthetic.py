@@ -35,7 +35,7 @@ def synthetic(
 ) -> None:
     """Make a synthetic cohort of features: feature files, cohort.csv and the truth of every tile.
 
-    The same command again makes what is missing; other settings are refused.
+    Run the same command again to make what is missing; other settings are refused.
 
     Example: asmil synthetic cohort --slides 24 --width 32
     """

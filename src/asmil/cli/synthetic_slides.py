@@ -22,7 +22,7 @@ def synthetic_slides(
 ) -> None:
     """Make slides that look like H&E: pyramidal TIFFs, tumor annotations and cohort.csv.
 
-    The same command again makes what is missing; other settings are refused.
+    Run the same command again to make what is missing; other settings are refused.
 
     Example: asmil synthetic-slides lab --slides 12
     """

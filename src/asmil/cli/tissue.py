@@ -33,13 +33,15 @@ def tissue(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Any setting, e.g. tissue.min_area_um2=10000."),
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Slides at the same time. Default: up to 4.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Number of slides processed at the same time. Default: up to 4.")
+    ] = None,
     item_timeout: Annotated[float | None, typer.Option(min=0, help=SLIDE_TIMEOUT_HELP)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Find the tissue of every slide: masks, contours for QuPath, overlays and a contact sheet.
 
-    The same command again does what is missing; other settings are refused.
+    Run the same command again to do what is missing; other settings are refused.
 
     Example: asmil tissue lab/slides --out qc
     """

@@ -18,6 +18,7 @@ from asmil.cohort.outcomes import outcomes_of
 from asmil.cohort.splits import ROLES, Splits, make_splits
 from asmil.cohort.units import Unit, units_of
 from asmil.columns import ColumnMapping
+from asmil.engine.machine import choose_device
 from asmil.errors import AsmilError
 from asmil.models.registry import find_method
 from asmil.tasks.base import TaskKind
@@ -36,7 +37,7 @@ from asmil.training.observer import RunObserver
 from asmil.training.prediction_table import read_predictions, write_predictions
 from asmil.training.run_folder import RunDescription, RunFolder, describe
 from asmil.training.run_parts import FoldSeeds, RunPart, TrainingEngine, train_on_engine, trial_model
-from asmil.training.setup import choose_device, uses_bf16
+from asmil.training.setup import uses_bf16
 from asmil.training.trackers import require_trackers
 
 

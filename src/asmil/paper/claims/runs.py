@@ -43,7 +43,7 @@ class Difference:
 
     @property
     def negligible(self) -> bool:
-        """Whether it is surely too small to matter."""
+        """Whether its interval lies within the negligible range."""
         return (
             self.seeds >= FEWEST_SEEDS
             and self.interval.is_defined
@@ -55,7 +55,7 @@ class Difference:
 
 
 class Missing(Exception):
-    """The trainings that a rule needs are not there."""
+    """The trainings that a rule needs are missing."""
 
 
 def _short(value: float) -> str:
@@ -329,17 +329,40 @@ def batch_update(measured: Measured) -> Ruling:
 
 def _best_of(measured: Measured, table: str, backbone: str, datasets: Sequence[str] = ()) -> Ruling:
     """ASMIL clearly above every other method in mean AUC: supported; clearly below any: not; else undecided."""
+    return _judge_closest(measured, table, _of_backbone(measured, table, backbone, datasets))
+
+
+def _of_backbone(measured: Measured, table: str, backbone: str, datasets: Sequence[str] = ()) -> list[Difference]:
+    """Mean AUC of the other methods minus that of ASMIL, all on features of one backbone."""
     mine = f"asmil ({backbone})"
     names = [row.name for row in RECIPES[table].rows if row.backbone == backbone and row.name != mine]
+    return _others(measured, table, names, mine, "test_auc", 4, datasets)
+
+
+def _others(
+    measured: Measured,
+    table: str,
+    names: Iterable[str],
+    mine: str,
+    metric: str,
+    fewest: int,
+    datasets: Sequence[str] = (),
+) -> list[Difference]:
+    """The named rows minus `mine`, as far as both were measured; at least `fewest`."""
     found = []
     for name in names:
         try:
-            found.append(pooled(measured, table, name, mine, "test_auc", datasets))
+            found.append(pooled(measured, table, name, mine, metric, datasets))
         except Missing:
             continue
-    if len(found) < 4:
-        raise Missing(f"{table}: fewer than four other methods")
-    return _judge(measured, table, sorted(found, key=lambda one: -one.mean)[:3], -1)
+    if len(found) < fewest:
+        raise Missing(f"{table}: fewer than {fewest} other methods")
+    return found
+
+
+def _judge_closest(measured: Measured, table: str, others: Iterable[Difference]) -> Ruling:
+    """Whether the three others that come closest are clearly below."""
+    return _judge(measured, table, sorted(others, key=lambda one: -one.mean)[:3], -1)
 
 
 def sota_vit(measured: Measured) -> Ruling:
@@ -349,22 +372,10 @@ def sota_vit(measured: Measured) -> Ruling:
 
 def competitive_resnet(measured: Measured) -> Ruling:
     """On stand-ins for ResNet features: at most one method clearly above ASMIL in mean AUC."""
-    mine = "asmil (resnet18_imagenet)"
-    above, known = [], 0
-    for row in RECIPES["subtyping"].rows:
-        if row.backbone == "resnet18_imagenet" and row.name != mine:
-            try:
-                one = pooled(measured, "subtyping", row.name, mine, "test_auc")
-            except Missing:
-                continue
-            known += 1
-            if one.sign > 0:
-                above.append(str(one))
-    if known < 4:
-        raise Missing("subtyping: fewer than four other methods with ResNet features")
-    return ruled(
-        len(above) <= 1, "run", "; ".join(above) or f"none of {known} clearly above", measured.where("subtyping")
-    )
+    others = _of_backbone(measured, "subtyping", "resnet18_imagenet")
+    above = [str(one) for one in others if one.sign > 0]
+    why = "; ".join(above) or f"none of {len(others)} clearly above"
+    return ruled(len(above) <= 1, "run", why, measured.where("subtyping"))
 
 
 def other_hospitals(measured: Measured) -> Ruling:
@@ -373,16 +384,8 @@ def other_hospitals(measured: Measured) -> Ruling:
 
 
 def _localized(measured: Measured, metric: str, table: str = "localization") -> Ruling:
-    others = [row.name for row in RECIPES[table].rows if row.name not in ("asmil", "asmil without nsf")]
-    found = []
-    for row in others:
-        try:
-            found.append(pooled(measured, table, row, "asmil", metric))
-        except Missing:
-            continue
-    if len(found) < 3:
-        raise Missing(f"{table}: fewer than three other methods")
-    return _judge(measured, table, sorted(found, key=lambda one: -one.mean)[:3], -1)
+    names = [row.name for row in RECIPES[table].rows if row.name not in ("asmil", "asmil without nsf")]
+    return _judge_closest(measured, table, _others(measured, table, names, "asmil", metric, 3))
 
 
 def localization_best(measured: Measured) -> Ruling:
@@ -451,7 +454,7 @@ def survival_best(measured: Measured) -> Ruling:
         difference = (wide[name] - wide["asmil"]).dropna()
         interval, _ = t_interval(difference.to_list())
         found.append(Difference(f"{name} − asmil, C-index", float(difference.mean()), interval, len(difference)))
-    return _judge(measured, "survival", sorted(found, key=lambda one: -one.mean)[:3], -1)
+    return _judge_closest(measured, "survival", found)
 
 
 RULES: dict[str, tuple[str, Rule]] = {
