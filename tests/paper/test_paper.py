@@ -90,6 +90,13 @@ def test_a_table_runs_end_to_end_and_says_that_it_is_synthetic(tmp_path):
         list(PaperRun(recipe("components"), tmp_path / "out", "quick", epochs=2).run(InlineEngine(), on_gpu=False))
 
 
+def test_survival_has_enough_events_at_smoke_size(tmp_path):
+    names = ("tcga_brca", "tcga_luad", "tcga_ucec")
+    run = PaperRun(recipe("survival"), tmp_path / "out", "quick", datasets=names, rows=("abmil",), epochs=1)
+    ends = [(end.job.name, end.status, end.error) for end in run.run(InlineEngine(), on_gpu=False)]
+    assert {status for _, status, _ in ends} == {"done"}, ends
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("name", sorted({*RECIPES, *COUNTED}))
 def test_every_table_runs_at_smoke_size(tmp_path, name):
