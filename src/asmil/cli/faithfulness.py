@@ -44,9 +44,7 @@ def faithfulness(
 
     Example: asmil faithfulness runs/abmil --slides 20
     """
-    from rich.progress import Progress
-
-    from asmil.console import messages, print_json, results, say
+    from asmil.console import print_json, progress_bar, results, say
     from asmil.errors import AsmilError
     from asmil.evaluation.localization.localize import LocalizeSettings, tile_auc_and_froc
     from asmil.explain.faithfulness import FaithfulnessSettings, faithfulness_run
@@ -81,11 +79,8 @@ def faithfulness(
         )
         return tile_auc_and_froc(run, asked)
 
-    with Progress(console=messages(quiet), transient=True) as progress:
-        task = progress.add_task("slides", total=None)
-        found = faithfulness_run(
-            run, settings, lambda done, total: progress.update(task, completed=done, total=total), locate
-        )
+    with progress_bar("slides", quiet) as show:
+        found = faithfulness_run(run, settings, show, locate)
     page = write_faithfulness(found, out or run / "faithfulness")
     if as_json:
         print_json(faithfulness_dict(found))

@@ -95,11 +95,9 @@ def heatmap(
 
     Example: asmil heatmap runs/lab lab/slides/slide-0003.tif --out maps --qupath
     """
-    from rich.progress import Progress
-
     from asmil.api.heatmaps import HeatmapRequest, draw
     from asmil.config import parse_settings
-    from asmil.console import messages
+    from asmil.console import progress_bar
     from asmil.explain.settings import HeatmapSettings
 
     settings = parse_settings(
@@ -125,12 +123,11 @@ def heatmap(
     request = HeatmapRequest(
         runs, words, out, settings, slides, features, scores, annotations, role, mpp, device, method, mask_value
     )
-    with Progress(console=messages(quiet), transient=True) as progress:
-        task = progress.add_task("slides", total=None)
+    with progress_bar("slides", quiet) as show:
         result = draw(
             request,
             lambda n_slides: _engine(engine, address, workers, device, item_timeout, n_slides),
-            lambda done, total: progress.update(task, completed=done, total=total),
+            show,
         )
     _summarize(result, out)
 

@@ -47,22 +47,19 @@ def tissue(
     """
     import os
 
-    from rich.progress import Progress
-
-    from asmil.console import messages, print_json
+    from asmil.console import print_json, progress_bar
     from asmil.slides.discovery import find_slides
     from asmil.slides.survey import SurveyFolder, survey_engine, survey_slides
 
     config = _config(mpp, method, preset, tile_um, tile_px, assignments or [])
     files = find_slides(slides)
-    with Progress(console=messages(), transient=True) as progress:
-        task = progress.add_task("slides", total=len(files))
+    with progress_bar("slides") as show:
         result = survey_slides(
             files,
             SurveyFolder(out),
             config,
             survey_engine(workers or min(4, os.cpu_count() or 1), item_timeout),
-            lambda done, total: progress.update(task, completed=done, total=total),
+            show,
         )
     if as_json:
         print_json(_as_dict(result, out))

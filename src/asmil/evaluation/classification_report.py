@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from asmil.evaluation.classification import OPERATING_METRICS, Evaluation
 from asmil.evaluation.curves import KINDS, CurveKind, class_curves
@@ -134,6 +135,7 @@ def reliability_figure(evaluation: Evaluation) -> str:
         count = calibration.as_predicted.bins.count
         edges = np.linspace(0, 1, len(count) + 1)
         below.bar(edges[:-1], count, width=np.diff(edges), align="edge", color=COLORS[0], alpha=0.6, linewidth=0)
+        below.yaxis.set_major_locator(MaxNLocator(2, integer=True))
         below.set(xlabel="probability of the predicted class", ylabel="slides")
         return svg_text(figure)
 

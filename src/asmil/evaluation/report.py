@@ -16,24 +16,9 @@ from asmil.cohort.splits import Splits
 from asmil.errors import AsmilError
 from asmil.evaluation.evaluate import FEW_PATIENTS, PART_TITLES, RunEvaluation, evaluator_of
 from asmil.files import write_json
-from asmil.reporting import (
-    Block,
-    Cell,
-    Document,
-    Estimate,
-    Figure,
-    Folded,
-    Heading,
-    Note,
-    Row,
-    Section,
-    SideBySide,
-    Table,
-    estimate_cell,
-    sections_of,
-    settings_table,
-)
-from asmil.reporting.estimate import NAN, Interval
+from asmil.reporting import Block, Cell, Document, Figure, Folded, Heading, Note, Row, Section, SideBySide, Table
+from asmil.reporting.document import estimate_cell, sections_of, settings_table
+from asmil.reporting.estimate import NAN, Estimate, Interval
 from asmil.reporting.files import write_document
 from asmil.reporting.formats import format_count, format_interval, format_number
 from asmil.training.described import cap_sentence, selection_sentence, train_command

@@ -13,21 +13,10 @@ from matplotlib.axes import Axes
 from asmil.evaluation.comparison.findings import Comparison, Difference, EnsembleTest
 from asmil.evaluation.curves import KINDS, run_curves
 from asmil.evaluation.evaluate import FEW_PATIENTS, PART_TITLES
-from asmil.reporting import (
-    Block,
-    Cell,
-    Document,
-    Estimate,
-    Figure,
-    Row,
-    Section,
-    SideBySide,
-    Table,
-    estimate_cell,
-    jsonable,
-    problem_sections,
-)
+from asmil.reporting import Block, Cell, Document, Figure, Row, Section, SideBySide, Table
+from asmil.reporting.document import estimate_cell, problem_sections
 from asmil.reporting.drawing import COLORS, EDGE, new_figure, plain_text, svg_text
+from asmil.reporting.estimate import Estimate, jsonable
 from asmil.reporting.files import write_document
 from asmil.reporting.formats import format_count, format_number, format_p, format_signed, format_signed_interval
 from asmil.tasks.bootstrap import draw_patients, number_patients
