@@ -10,7 +10,7 @@ DIR ?= oracles/data
 help:
 	@echo "make demo       from synthetic slides to heat maps in a few minutes: both methods, three seeds, one page to open"
 	@echo "make test       ruff, mypy, import-linter, pytest (TESTS=files or folders: only these)"
-	@echo "make test-all   make test, and the tests that start a Ray cluster, install the wheel or walk through all verbs"
+	@echo "make test-all   make test, and what takes long: Ray clusters, the wheel, pages of the documentation, all verbs"
 	@echo "make viewer     the page of \`asmil view\`, built with npm into src/asmil/viewer/static"
 	@echo "make test-browser  the viewer in a real browser: installs npm packages, playwright and, as root, chromium"
 	@echo "make test-long  every table of the paper at smoke size, about half an hour"

@@ -19,10 +19,12 @@ from asmil.training.layout import RunLayout
 
 
 def test_the_nearest_names_or_a_few_of_all():
-    assert did_you_mean("traning", ["training", "model"]) == "did you mean 'training'?"
-    assert did_you_mean("zzz", ["b", "a"]) == "known are: a, b"
+    nearest = did_you_mean("traning", ["training", "model"])
+    assert "'training'" in nearest
+    assert "model" not in nearest
+    assert did_you_mean("zzz", ["b", "a"]).endswith(": a, b")
     assert did_you_mean("zzz", [f"n{i:02}" for i in range(20)]).endswith("n11, ...")
-    assert did_you_mean("zzz", []) == "there is nothing to choose from"
+    assert "zzz" not in did_you_mean("zzz", [])
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):

@@ -182,7 +182,7 @@ def test_a_value_for_null_and_null_for_a_value_fail(tmp_path):
     content["cases"][2]["float32_eps"]["smallest_relevant"] = 0.5
     content["cases"][0]["float32_eps"]["smallest_relevant"] = None
     details = verdict_on(tmp_path, content).details
-    assert "four_in_plane].float32_eps.smallest_relevant: None instead of 0.5" in details
+    assert "four_in_plane].float32_eps.smallest_relevant: None " in details
     assert "triangle].float32_eps.smallest_relevant: 0.57" in details
 
 

@@ -78,7 +78,8 @@ def test_a_file_of_our_own_passes_and_tells_its_ious(own):
     _, verdict = own
     found = verdict()
     assert (found.passed, found.method) == (True, "tiling"), found.details
-    assert found.details == "3 cases, worst IoU exact 1.0000 area 1.0000, 3 of 3 with the same SHA-256"
+    for part in ("3 cases", "exact 1.0000", "area 1.0000", "3 of 3"):
+        assert part in found.details
 
 
 def test_tiles_may_be_listed_one_by_one(own):
@@ -199,8 +200,8 @@ def test_official_files_agree_in_every_coordinate(path, tmp_path):
         pytest.skip(found.details)
     assert found.passed, found.details
     count = len(content["cases"])
-    wanted = f"{count} cases, worst IoU exact 1.0000 area 1.0000, {count} of {count} with the same SHA-256"
-    assert found.details == wanted
+    for part in (f"{count} cases", "exact 1.0000", "area 1.0000", f"{count} of {count}"):
+        assert part in found.details
 
 
 def test_official_numbers_count(tmp_path):

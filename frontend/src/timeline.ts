@@ -7,6 +7,9 @@ import { epoch, significant } from "./numbers";
 
 const MOMENTS_PER_SECOND = 6;
 
+/** Steps between the ticks of the axis: epochs are whole numbers. */
+const WHOLE_EPOCHS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000];
+
 export class Timeline {
   readonly root: HTMLElement;
   /** called with the moment to show */
@@ -144,7 +147,7 @@ export class Timeline {
         legend: { show: false },
         cursor: { drag: { x: false, y: false }, y: false },
         axes: [
-          { ...axis, size: 22, gap: 2 },
+          { ...axis, size: 22, gap: 2, incrs: WHOLE_EPOCHS },
           { ...axis, size: 54, label: "JSD", labelSize: 14, labelGap: 0, labelFont: "11px system-ui", values: (_, ticks) => ticks.map(significant) },
         ],
         series: [{}, { stroke: style.getPropertyValue("--accent"), width: 2, points: { show: map.moments < 40, size: 5 } }],

@@ -6,7 +6,8 @@ import torch
 
 from asmil import MILModel, Output
 from asmil.models import official
-from asmil.models.acmil import ACMIL, top_tiles
+from asmil.models.acmil import ACMIL
+from asmil.models.blocks.top_tiles import top_tiles
 from oracles.answers.common import Answers, common, task_of
 from oracles.problem import Problem
 

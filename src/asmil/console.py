@@ -10,6 +10,8 @@ import codecs
 import json
 import sys
 import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from rich.console import Console
@@ -57,6 +59,16 @@ def results(quiet: bool = False) -> Console:
 def messages(quiet: bool = False) -> Console:
     """The console for progress and messages, on the error stream."""
     return AsmilConsole(highlight=False, quiet=quiet, stderr=True)
+
+
+@contextmanager
+def progress_bar(what: str, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """A bar on the error stream while something runs; call what it yields with the number done and the total."""
+    from rich.progress import Progress
+
+    with Progress(console=messages(quiet), transient=True) as progress:
+        task = progress.add_task(what, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
 def say(console: Console, text: str, style: str = "") -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,25 +15,31 @@ import numpy as np
 
 from asmil.errors import AsmilError
 from asmil.files import replacing
+from asmil.hdf5_heaps import has_endless_heap
 
 DAMAGED_HDF5 = (OSError, RuntimeError, LookupError, ValueError, TypeError, OverflowError, MemoryError, SystemError)
 """What h5py raises on damaged files, found by testing many."""
 # since 2008 the library can store its own structures with checksums, but does so only if it is asked to
 CHECKED_STRUCTURES = ("v108", "v108")
 LONGEST_FIXED_TEXT = 60_000
+CHECKSUM_MARK = b"asmil crc32 "
 
 
 @contextmanager
 def new_hdf5(path: Path | str) -> Iterator[h5py.File]:
     """An HDF5 file to be filled; it is at `path` when the block ends well.
 
-    It is built in memory: a disk that becomes full while the library writes to it crashes the process.
+    It is built in memory: a disk that becomes full while the library writes to it crashes the process. Its checksum
+    follows its content (`refuse_altered`).
     """
     content = io.BytesIO()
     with h5py.File(content, "w", libver=CHECKED_STRUCTURES) as file:
         yield file
-    with replacing(path) as partial:
-        partial.write_bytes(content.getbuffer())
+    # the library ignores what follows its own content
+    checksum = zlib.crc32(content.getbuffer()).to_bytes(4, "little")
+    with replacing(path) as partial, partial.open("wb") as stream:
+        stream.write(content.getbuffer())
+        stream.write(CHECKSUM_MARK + checksum)
 
 
 def set_attributes(node: h5py.File | h5py.Group | h5py.Dataset, values: Mapping[str, Any]) -> None:
@@ -44,8 +51,25 @@ def set_attributes(node: h5py.File | h5py.Group | h5py.Dataset, values: Mapping[
 
 
 def reading_hdf5(path: Path | str) -> h5py.File:
-    """An HDF5 file, opened read-only and without locking."""
-    return h5py.File(path, "r", locking=False)
+    """An HDF5 file, opened read-only and without locking; refused where reading its texts would never end."""
+    file = h5py.File(path, "r", locking=False)
+    try:
+        endless = has_endless_heap(file)
+    except BaseException:
+        file.close()
+        raise
+    if endless:
+        file.close()
+        raise OSError("the heap of its texts is damaged")
+    return file
+
+
+def refuse_altered(path: Path | str) -> None:
+    """Raise OSError if the file has the checksum of `new_hdf5` behind its content, and another content."""
+    content = memoryview(Path(path).read_bytes())
+    end = content[-len(CHECKSUM_MARK) - 4 :]
+    if end[:-4] == CHECKSUM_MARK and zlib.crc32(content[: -len(end)]) != int.from_bytes(end[-4:], "little"):
+        raise OSError("its content has changed since it was written")
 
 
 def member(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset | None:

@@ -104,7 +104,7 @@ def _read_csv(path: Path) -> TextTable:
 
 
 def _decoded(content: bytes) -> tuple[str, list[str]]:
-    """The text of a file and, if it is no plain UTF-8, which encoding it was read in."""
+    """The text of a file and, if it is not plain UTF-8, which encoding it was read in."""
     for mark, encoding in _MARKS:
         if content.startswith(mark):
             return content.decode(encoding), ["the encoding is UTF-16"] if encoding == "utf-16" else []

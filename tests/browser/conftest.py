@@ -9,25 +9,14 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from asmil.viewer.app import STATIC
-from viewed_cohort import train_run, write_cohort
+from viewed_cohort import viewed as viewed
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-
-
-@pytest.fixture(scope="session")
-def viewed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with cohort.csv, all.csv, and the runs `asmil` (recorded) and `abmil` (not recorded)."""
-    folder = tmp_path_factory.mktemp("viewed")
-    cohort = write_cohort(folder)
-    train_run(cohort, folder / "asmil", "asmil", seeds=2)
-    train_run(cohort, folder / "abmil", "abmil", record="none")
-    return folder
 
 
 class Server:

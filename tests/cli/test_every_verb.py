@@ -112,6 +112,7 @@ def finished_run(small_cohort, tmp_path_factory):
     return out
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("encoding", "width"), [("ascii", 60), ("cp1252", 80), ("latin-1", 200)])
 def test_results_are_printed_in_any_encoding_and_width(finished_run, encoding, width, monkeypatch, undrawn_figures):
     """In this process: the output is a pipe with another encoding."""

@@ -47,6 +47,7 @@ def test_the_page_links_every_report_and_shows_the_maps(results, asmil_here):
     page = (results / "index.html").read_text(encoding="utf-8")
     links = [unquote(address.replace("&amp;", "&")) for address in re.findall(r'href="([^"]+)"', page)]
     assert sorted(links) == [
+        "maps/slide-1.png",
         "runs/asmil/localization/localization.html",
         "runs/asmil/report.html",
         "runs/über & co/report.html",

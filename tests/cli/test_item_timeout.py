@@ -19,7 +19,7 @@ import pathlib, re
 true_open = pathlib.Path.open
 
 def hanging_open(self, *arguments, **options):
-    if self.name == "slide-1.tif":
+    if self.name in ("slide-1.tif", "b.h5"):
         re.match(r"(a+)+b", "a" * 60)  # for ever, inside a library that holds on to the interpreter
     return true_open(self, *arguments, **options)
 
@@ -28,35 +28,32 @@ pathlib.Path.open = hanging_open
 
 
 @pytest.fixture
-def slides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Three slides, of which the second hangs in every process that is started from now on."""
+def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading one of the files hangs in every process that is started from now on."""
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(HANGING)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'site'}:{EXTRACTION}")
+
+
+@pytest.fixture
+def slides(tmp_path: Path, hanging: None) -> Path:
+    """Three slides, of which the second hangs."""
     write_slides(tmp_path / "slides", 3, side_px=512)
     return tmp_path / "slides"
 
 
-def spoil(path: Path) -> None:
-    """Zero the heap of its strings, over which HDF5 then turns for ever."""
-    content = bytearray(path.read_bytes())
-    start = content.index(b"GCOL") + 16
-    content[start : start + 1024] = bytes(1024)
-    path.write_bytes(content)
-
-
 @pytest.fixture
-def features(tmp_path: Path) -> Path:
-    """Four feature files, of which b hangs in HDF5, and a manifest beside their folder."""
+def features(tmp_path: Path, hanging: None) -> Path:
+    """Four feature files, of which b hangs, and a manifest beside their folder."""
     for seed, name in enumerate("abcd"):
         write_trident(tmp_path / "features" / f"{name}.h5", tiles(seed), grid())
-    spoil(tmp_path / "features" / "b.h5")
     rows = [("slide", "label"), ("a", "x"), ("b", "y"), ("c", "x"), ("d", "y")]
     with (tmp_path / "cohort.csv").open("w", newline="") as file:
         csv.writer(file).writerows(rows)
     return tmp_path / "features"
 
 
+@pytest.mark.heavy
 def test_extract_names_a_slide_that_hangs_and_does_the_others(asmil_here, slides: Path, tmp_path: Path):
     done = asmil_here(
         "extract", slides, "--out", tmp_path / "out", "--encoder", "tiny_encoder:ColorMoments", "--device", "cpu",
@@ -69,6 +66,7 @@ def test_extract_names_a_slide_that_hangs_and_does_the_others(asmil_here, slides
     assert "--item-timeout" in done.stderr
 
 
+@pytest.mark.heavy
 def test_tissue_names_a_slide_that_hangs_and_does_the_others(asmil_here, slides: Path, tmp_path: Path):
     done = asmil_here("tissue", slides, "--out", tmp_path / "out", "--workers", 1, "--item-timeout", SHORT_S)
     assert done.returncode == 1
@@ -76,7 +74,8 @@ def test_tissue_names_a_slide_that_hangs_and_does_the_others(asmil_here, slides:
     assert sorted(path.stem for path in (tmp_path / "out" / "masks").iterdir()) == ["slide-0", "slide-2"]
 
 
-def test_check_names_a_file_that_hangs_in_hdf5(asmil_here, features: Path, tmp_path: Path):
+@pytest.mark.heavy
+def test_check_names_a_file_that_hangs(asmil_here, features: Path, tmp_path: Path):
     done = asmil_here("check", tmp_path / "cohort.csv", "--features", features, "--item-timeout", 4)
     assert done.returncode == 1
     assert "b.h5" in done.stdout
@@ -84,7 +83,8 @@ def test_check_names_a_file_that_hangs_in_hdf5(asmil_here, features: Path, tmp_p
     assert "c.h5" not in done.stdout
 
 
-def test_pack_names_a_file_that_hangs_in_hdf5(asmil_here, features: Path, tmp_path: Path):
+@pytest.mark.heavy
+def test_pack_names_a_file_that_hangs(asmil_here, features: Path, tmp_path: Path):
     done = asmil_here("pack", features, "--out", tmp_path / "pack", "--item-timeout", 4)
     assert done.returncode == 1
     assert "3 packed" in done.stdout

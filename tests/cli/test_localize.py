@@ -44,7 +44,7 @@ def trained(small_cohort, tmp_path_factory) -> Path:
 def slides(tmp_path_factory) -> Path:
     """Synthetic slides with annotations, their features, and a run on them."""
     from asmil.extraction.extract import extract, identify
-    from asmil.extraction.machine import Machine
+    from asmil.extraction.machine import ExtractionMachine
     from asmil.extraction.settings import parse_extraction
     from asmil.extraction.worker import WorkerPlan
     from asmil.slides.discovery import find_slides
@@ -57,7 +57,7 @@ def slides(tmp_path_factory) -> Path:
         patch.syspath_prepend(EXTRACTION_TESTS)
         encoder = "tiny_encoder:ColorMoments"
         files = find_slides(place / "slides")
-        engine, readers = Machine(workers=0).prepare(len(files), lambda text: None)
+        engine, readers = ExtractionMachine(workers=0).prepare(len(files), lambda text: None)
         plan = WorkerPlan(
             parse_extraction({"encoder": encoder, "tiling": {"tile_um": 64, "tile_px": 64}}),
             identify(encoder, None),

@@ -155,6 +155,7 @@ def test_a_folder_that_is_not_a_run(asmil_here, tmp_path):
         assert "Traceback" not in done.stderr
 
 
+@pytest.mark.heavy
 def test_a_full_disk_is_one_sentence_and_loses_nothing(asmil_command, small_cohort, tmp_path):
     """The disk is full as soon as a checkpoint is written: a file size limit stands in for it."""
     import resource

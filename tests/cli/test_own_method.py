@@ -132,6 +132,7 @@ def test_every_method_of_asmil_fulfils_it():
         assert problems_of(asmil.methods()[name].model) == []
 
 
+@pytest.mark.heavy
 def test_the_example_of_the_page_trains_predicts_and_compares(asmil_here, small_cohort, tmp_path, monkeypatch):
     assert len(EXAMPLE.splitlines()) <= 25
     monkeypatch.chdir(tmp_path)

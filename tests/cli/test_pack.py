@@ -73,10 +73,10 @@ def test_a_bad_file_is_named_and_the_same_command_goes_on(cohort, asmil_here, tm
 def test_mistakes_are_one_sentence(cohort, asmil_here, tmp_path):
     features = cohort.parent / "features"
     for words, told in (
-        ((tmp_path / "nowhere", "--out", tmp_path / "p"), "nowhere: it does not exist"),
+        ((tmp_path / "nowhere", "--out", tmp_path / "p"), "nowhere: "),
         ((cohort, "--features", tmp_path / "no", "--out", tmp_path / "p"), "no: the folder"),
         ((features, "--features", features, "--out", tmp_path / "p"), "manifest"),
-        ((features, "--out", features), "the folder holds other files"),
+        ((features, "--out", features), str(features)),
         ((features, "--out", cohort), "this is a file"),
     ):
         done = asmil_here("pack", *words)

@@ -35,11 +35,11 @@ def test_empty_slides_have_no_width_to_compare():
             {"encoder": "uni", "weights_hash": "2" * 64},
             "weights 111111111111.*weights 222222222222",
         ),
-        ({"width": 8}, {"width": 16}, "8 features in 2.*16 features in 1"),
+        ({"width": 8}, {"width": 16}, "8 features.*16 features"),
         ({"tile_um": 128.0, "tile_px": 256}, {"tile_um": 128.0, "tile_px": 128}, "resolutions"),
-        ({"magnification": 20.0}, {"magnification": 10.0}, "0.5 um/px in 2.*1 um/px in 1"),
-        ({"tile_um": 128.0, "tile_px": 256}, {"tile_um": 256.0, "tile_px": 512}, "tile sizes: 128 um in 2"),
-        ({"tile_px": 256}, {"tile_px": 512}, "tile sizes: 256 px in 2"),
+        ({"magnification": 20.0}, {"magnification": 10.0}, "0.5 um/px.*1 um/px"),
+        ({"tile_um": 128.0, "tile_px": 256}, {"tile_um": 256.0, "tile_px": 512}, "128 um.*256 um"),
+        ({"tile_px": 256}, {"tile_px": 512}, "256 px.*512 px"),
     ],
 )
 def test_mixtures_name_an_example_of_each_kind(one, other, message):

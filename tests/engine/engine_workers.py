@@ -15,6 +15,9 @@ from asmil.engine import Place, Worker, WorkerBroken
 from asmil.engine.progress import made_progress
 from asmil.errors import AsmilError
 
+MISTAKE = "{}: this is no slide; give one"
+BROKEN = "the GPU is gone"
+
 
 def make_worker(place: Place) -> Worker:
     """A worker whose jobs are (what to do, with what)."""
@@ -66,7 +69,7 @@ class Tasks:
             time.sleep(0.02)
 
     def mistake(self, name: str) -> None:
-        raise AsmilError(f"{name}: this is no slide; give one")
+        raise AsmilError(MISTAKE.format(name))
 
     def bug(self, value: object) -> None:
         raise ValueError("two\nlines")
@@ -90,7 +93,7 @@ class Tasks:
     def break_once(self, marker: str) -> int:
         if not Path(marker).exists():
             Path(marker).touch()
-            raise WorkerBroken("the GPU\nis gone")
+            raise WorkerBroken(BROKEN.replace(" is", "\nis"))
         return os.getpid()
 
     def long_under(self, value: tuple[int, str]) -> int:

@@ -15,7 +15,7 @@ from asmil.engine import LocalEngine
 from asmil.errors import AsmilError
 from patience import PATIENCE_S
 from shared_data import REPOSITORY
-from tests.engine.engine_workers import make_dying, make_dying_later, make_worker
+from tests.engine.engine_workers import BROKEN, make_dying, make_dying_later, make_worker
 
 
 def until(true: Callable[[], bool]) -> bool:
@@ -43,7 +43,8 @@ def test_a_worker_killed_in_the_middle_of_a_job_is_replaced(tmp_path: Path):
     assert outcome.attempts == 2
     assert outcome.error is None
     assert outcome.result != int(marker.read_text())
-    assert notes == ["a worker process died (signal 9: killed; out of memory?); another is started"]
+    (note,) = notes
+    assert "signal 9" in note
 
 
 def test_a_job_that_kills_its_workers_is_told_and_takes_no_other_with_it():
@@ -84,7 +85,8 @@ def test_a_broken_worker_is_replaced(tmp_path: Path):
     assert second.error is None
     assert second.attempts == 2
     assert first.error is None
-    assert notes == ["the GPU is gone; another is started"]
+    (note,) = notes
+    assert BROKEN in note
 
 
 def test_a_result_that_cannot_be_sent_is_the_error_of_its_job():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
-VOID = {"meta", "img", "rect", "br"}
+VOID = {"meta", "img", "rect", "br", "wbr"}
 
 
 class Page(HTMLParser):
@@ -16,12 +16,14 @@ class Page(HTMLParser):
         self.tags: list[str] = []
         self.addresses: list[str] = []
         self.words: list[str] = []
+        self.inside_word = False
         self.feed(text)
         self.close()
         assert not self.open
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
+        self.inside_word = tag == "wbr"
         self.addresses += [value or "" for key, value in attrs if key in ("src", "href")]
         if tag not in VOID:
             self.open.append(tag)
@@ -33,4 +35,8 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        self.words.append(data)
+        if self.inside_word:
+            self.words[-1] += data
+        else:
+            self.words.append(data)
+        self.inside_word = False

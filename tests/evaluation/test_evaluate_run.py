@@ -196,7 +196,7 @@ def _rename_a_target(path: Path) -> None:
         (lambda path: (path / "config.yaml").write_text("task: {kind: survival}"), "time, event, risk"),
         (lambda path: (path / "predictions.parquet").unlink(), "unfinished.*`asmil train`"),
         (lambda path: (path / "predictions.parquet").write_text("no table"), "cannot be read"),
-        (_drop_column, "lacks the columns prob_tumor"),
+        (_drop_column, "prob_tumor"),
         (_repeat_a_row, "slide s0 .*twice"),
         (_break_a_probability, "slide s3 .*not finite"),
         (_rename_a_target, "slide s3 .*normal, tumor"),

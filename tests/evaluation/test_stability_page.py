@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -66,8 +67,8 @@ def test_the_page_of_two_runs(two_runs: list[RunStability], tmp_path: Path) -> N
         "2 runs",
         "abmil + anchor (nsf)",
         "Agreement between seeds (4)",
-        "Learning rate of abmil: cosine",
-        "Learning rate of abmil + anchor (nsf): constant, 0.0001",
+        "abmil: cosine",
+        "abmil + anchor (nsf): constant, 0.0001",
         "10 recorded slides",
     ):
         assert wanted in words, wanted
@@ -263,9 +264,9 @@ def test_normalizers_are_those_of_the_attention_room() -> None:
 
 def test_concentration_in_words() -> None:
     uniform = np.full((2, 200), 1 / 200)
-    assert describe(uniform) == "100 % effective,\ntop 1 % holds 1 %"
+    assert re.findall(r"[\d.]+ %", describe(uniform)) == ["100 %", "1 %", "1 %"]
     one_tile = np.eye(200)[:2]
-    assert describe(one_tile) == "0.5 % effective,\ntop 1 % holds 100 %, 99.5 % zero"
+    assert re.findall(r"[\d.]+ %", describe(one_tile)) == ["0.5 %", "1 %", "100 %", "99.5 %"]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,16 @@ from asmil.cohort.source import FeatureInfo, FeatureSource
 from asmil.explain.canvas import nice_length, shortened, text_width
 from asmil.explain.color_scale import color_scale, lookup_table, percentiles
 from asmil.explain.contact_sheet import bottom_tiles, contact_sheet, top_tiles
-from asmil.explain.figure import View, arrange, draw_contours, draw_map, map_panels, tissue_view
+from asmil.explain.figure import (
+    Panel,
+    View,
+    arrange,
+    draw_contours,
+    draw_map,
+    map_panels,
+    panel_with_legend,
+    tissue_view,
+)
 from asmil.explain.overlay_tiff import write_overlay
 from asmil.explain.tile_map import TileMap, checked_values, framed, slide_frame
 from asmil.explain.tile_raster import NO_TILE, tile_raster
@@ -178,6 +187,21 @@ def test_the_overlay_tiff_has_the_map_on_every_level(tmp_path, with_slide):
 
 
 def test_words_fit_into_their_room():
-    assert text_width(shortened("a very long name of a slide" * 5, 200), 14) <= 200
+    assert text_width(shortened("slide-name" * 12, 200), 14) <= 200
     assert shortened("short", 200) == "short"
     assert nice_length(1234) == 1000
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_a_panel_for_pages_has_no_paper(scaled: bool) -> None:
+    pixels = np.full((200, 340, 3), 90, dtype=np.uint8)
+    scale = color_scale(np.linspace(0.0, 1.0, 50)) if scaled else None
+    drawn = panel_with_legend(Panel("map", pixels, scale, "attention"))
+    assert drawn.shape[1:] == (340, 4)
+    assert (drawn[:200, :, :3] == 90).all()
+    assert (drawn[:200, :, 3] == 255).all()
+    below = drawn[200:, :, 3]
+    assert (len(below) > 0) == scaled
+    if scaled:
+        assert (below == 0).mean() > 0.5
+        assert (below == 255).any()

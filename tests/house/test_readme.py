@@ -59,11 +59,13 @@ def readme_session(tmp_path_factory: pytest.TempPathFactory) -> Session:
     return Session(folder)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("index", range(len(README_BLOCKS)))
 def test_a_tagged_block_of_the_readme_runs(index: int, readme_session: Session):
     readme_session.run_up_to(index)
 
 
+@pytest.mark.heavy
 def test_the_blocks_of_the_readme_write_what_it_says(readme_session: Session):
     assert {language for language, _ in README_BLOCKS} == {"bash", "python"}
     readme_session.run_up_to(len(README_BLOCKS) - 1)

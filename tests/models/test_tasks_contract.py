@@ -18,10 +18,10 @@ TASKS = {
     "cox": Survival(None, "cox"),
 }
 NO_SINGLE_OUTPUT = {
-    "clam_mb": "CLAM .* at least two",
-    "clam_sb": "CLAM .* at least two",
-    "hdmil": "HDMIL .* at least two",
-    "dtfd": "one output a class",
+    "clam_mb": "CLAM .*two",
+    "clam_sb": "CLAM .*two",
+    "hdmil": "HDMIL .*two",
+    "dtfd": "dtfd .*single output",
 }
 """Methods that tell classes apart by their outputs, so that Cox cannot train them, and what their refusal says."""
 

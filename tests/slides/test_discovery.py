@@ -71,7 +71,8 @@ def test_mistakes_in_folders(tmp_path):
     assert ".svs" in refusal(tmp_path)
     touch(tmp_path / "x" / "a.svs", tmp_path / "y" / "a.tif")
     message = refusal(tmp_path)
-    assert f"slide 'a': two files have this name, {tmp_path / 'x' / 'a.svs'} and {tmp_path / 'y' / 'a.tif'}" in message
+    for part in ("slide 'a'", str(tmp_path / "x" / "a.svs"), str(tmp_path / "y" / "a.tif")):
+        assert part in message
     assert "'x'" in refusal(tmp_path / "xx") or "known are" in refusal(tmp_path / "xx")
 
 

@@ -17,6 +17,7 @@ from asmil.bf16 import cpu_has_bf16
 from asmil.errors import AsmilError
 from asmil.slides.encoders import base
 from asmil.slides.encoders.fused import convolved, fold_batch_norms
+from asmil.slides.encoders.own_callable import refuse_unconfirmed
 from asmil.slides.encoders.registry import chosen_precision, encoders, find_encoder, load_encoder
 from asmil.slides.encoders.state import state_hash
 from asmil.slides.encoders.transform import Transform, center_crop, resized, resized_in_floats
@@ -281,8 +282,22 @@ def test_the_page_has_an_own_encoder_that_runs(tmp_path, monkeypatch):
     (tmp_path / "my_encoder.py").write_text(code[1])
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    encoder = load_encoder("my_encoder:build")
+    encoder, from_file = load_encoder("my_encoder:build"), load_encoder("my_encoder.py:build")
     assert encoder(drawn_tiles(2, 224)).shape == (2, encoder.width)
+    torch.testing.assert_close(from_file(drawn_tiles(2, 224)), encoder(drawn_tiles(2, 224)))
+
+
+def test_files_of_own_encoders_are_found_by_path_and_confirmed(tmp_path):
+    (tmp_path / "an encoder.py").write_text("def build():\n    return lambda tiles: tiles.mean((2, 3))\n")
+    name = f"{tmp_path / 'an encoder.py'}:build"
+    assert load_encoder(name).width == 3
+    with pytest.raises(AsmilError, match=r"none\.py"):
+        load_encoder(f"{tmp_path / 'none.py'}:build")
+    with pytest.raises(AsmilError, match="'build'"):
+        load_encoder(f"{tmp_path / 'an encoder.py'}:bild")
+    with pytest.raises(AsmilError, match=r"config\.yaml.*an encoder\.py"):
+        refuse_unconfirmed(name, None, "run/config.yaml")
+    refuse_unconfirmed(name, name, "run/config.yaml")
 
 
 def test_entries_are_frozen():

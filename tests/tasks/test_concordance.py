@@ -98,12 +98,12 @@ def test_an_infinite_mean_time_is_the_lowest_risk():
 @pytest.mark.parametrize(
     ("data", "word"),
     [
-        (([1, 2], [1, 1], [0.0, np.nan]), "risk of patient 1 .* nan"),
+        (([1, 2], [1, 1], [0.0, np.nan]), "risk .*patient 1 .* nan"),
         (([1, 2, 5], [0, 0, 1], [0.0, 1.0, 2.0]), "3 patients"),
         (([1, 2], [0, 0], [0.0, 1.0]), "no two"),
         (([3, 3], [1, 1], [0.0, 1.0]), "no two"),
-        (([1, -2], [1, 1], [0.0, 1.0]), "time of patient 1 .* -2"),
-        (([1, 2], [1, 2], [0.0, 1.0]), "event of patient 1 .* is 2"),
+        (([1, -2], [1, 1], [0.0, 1.0]), "time .*patient 1 .* -2"),
+        (([1, 2], [1, 2], [0.0, 1.0]), "event .*patient 1 .* 2"),
         (([1, 2], [1, 1], [0.0]), "one of each"),
         (([1, 2], [1], [0.0, 1.0]), "event"),
     ],

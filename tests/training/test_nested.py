@@ -15,12 +15,12 @@ from asmil import AsmilError
 from asmil.cohort.manifest import load_cohort
 from asmil.cohort.splits import Splits, make_splits
 from asmil.training.config import resolve
-from asmil.training.gradients import StepGradients
 from asmil.training.nested import InnerSearch, candidates
 from asmil.training.prediction import RunPredictor
 from asmil.training.run import RunObserver, train_run
 from asmil.training.selection import Merit
 from small_task_cohorts import write_cohort
+from watched_training import killed_after
 
 
 def config(grid, kind="classification", method="abmil", inner_folds=2, **sections):
@@ -193,26 +193,11 @@ def test_without_validation_patients_candidates_are_judged_after_their_last_epoc
 # Ended in the middle
 
 
-class Killed(BaseException):
-    """Stands for the end of the process."""
-
-
-def test_a_search_that_ended_in_the_middle_goes_on_with_the_same_result(manifest, tmp_path, nested_run, monkeypatch):
+def test_a_search_that_ended_in_the_middle_goes_on_with_the_same_result(manifest, tmp_path, nested_run):
     settings = config(MODELS, folds=2)
-    original = StepGradients.of_one
     for steps in (5, 70):
-        left = [steps]
-
-        def mortal(self, *arguments, left=left):
-            left[0] -= 1
-            if left[0] < 0:
-                raise Killed
-            return original(self, *arguments)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(StepGradients, "of_one", mortal)
-            with pytest.raises(Killed):
-                train_run(manifest, tmp_path / "run", settings)
+        with killed_after(steps):
+            train_run(manifest, tmp_path / "run", settings)
     done = list((tmp_path / "run").rglob("score.json"))
     times = [note.stat().st_mtime_ns for note in done]
     assert 0 < len(done) < 16

@@ -97,8 +97,8 @@ STABILIZED = (
 # Where to kill: stage and step. MHIM has two stages, with a teacher and a mask in the second.
 KILLS = [
     ("asmil", (), [(0, 3), (0, 20), (0, 41)]),
-    ("abmil", STABILIZED, [(0, 7), (0, 30)]),
-    ("mhim", (), [(0, 20), (1, 15)]),
+    pytest.param("abmil", STABILIZED, [(0, 7), (0, 30)], marks=pytest.mark.heavy),
+    pytest.param("mhim", (), [(0, 20), (1, 15)], marks=pytest.mark.heavy),
 ]
 
 

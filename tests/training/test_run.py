@@ -11,6 +11,7 @@ from asmil.training.config import resolve
 from asmil.training.prediction import RunPredictor
 from asmil.training.run import RunObserver, plan_run, train_run
 from asmil.training.run_folder import RunFolder
+from watched_training import ReadAfter
 
 
 def config(method="abmil", **sections):
@@ -49,26 +50,11 @@ def test_the_files_of_a_run(folds_run):
 
 
 def test_the_test_fold_is_not_read_before_training_has_ended(small_cohort, tmp_path, monkeypatch):
-    import asmil.cohort.loader as loader
-
-    cohort = load_cohort(small_cohort)
-    test_slides = {slide.slide for slide in cohort.slides if slide.split == "test"}
-    read_after: dict[str, int] = {}
-    epochs: list[int] = []
-    original = loader.read_bag
-
-    def spy(source, id, mpp=None):
-        read_after.setdefault(id, len(epochs))
-        return original(source, id, mpp)
-
-    class Count(RunObserver):
-        def epoch(self, fold, seed, record):
-            epochs.append(record["epoch"])
-
-    monkeypatch.setattr(loader, "read_bag", spy)
-    train_run(small_cohort, tmp_path / "run", config(), observer=Count())
+    test_slides = {slide.slide for slide in load_cohort(small_cohort).slides if slide.split == "test"}
+    watched = ReadAfter(monkeypatch)
+    train_run(small_cohort, tmp_path / "run", config(), observer=watched)
     assert test_slides
-    assert {read_after[name] for name in test_slides} == {2}
+    assert {watched.epochs[name] for name in test_slides} == {2}
 
 
 def test_prediction_averages_the_models_and_needs_no_labels(folds_run, small_cohort):

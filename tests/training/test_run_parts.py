@@ -66,11 +66,11 @@ def test_a_part_that_fails_is_named_and_the_others_are_kept(small_cohort, one_by
 
     def failing(self, part):
         if part.fold == 0:
-            raise AsmilError("no such luck")
+            raise AsmilError("on purpose")
         train(self, part)
 
     monkeypatch.setattr(run_parts.Trainings, "train", failing)
-    with pytest.raises(AsmilError, match=r"fold 0.*no such luck"):
+    with pytest.raises(AsmilError, match=r"fold 0.*on purpose"):
         train_run(small_cohort, tmp_path / "run", CONFIG, engine=Here())
     monkeypatch.setattr(run_parts.Trainings, "train", train)
     seen = Seen()

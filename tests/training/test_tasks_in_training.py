@@ -10,7 +10,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-import asmil.cohort.loader as loader
 from asmil import AsmilError, Bag, methods
 from asmil.cohort.manifest import load_cohort
 from asmil.cohort.units import units_of
@@ -18,10 +17,11 @@ from asmil.tasks.classification import Classification
 from asmil.training.config import resolve
 from asmil.training.gradients import StepGradients
 from asmil.training.prediction import RunPredictor
-from asmil.training.run import RunObserver, train_run
+from asmil.training.run import train_run
 from asmil.training.setup import build_model, build_stabilizers
 from small_task_cohorts import write_cohort
 from training_until_killed import train_until_killed
+from watched_training import ReadAfter, killed_after
 
 LOSSES = [
     ("survival", "incidence"),
@@ -95,23 +95,11 @@ def test_truths_are_those_of_the_manifest(cohorts, tmp_path):
 
 
 def test_test_patients_are_not_read_before_training_has_ended(cohorts, tmp_path, monkeypatch):
-    read_after: dict[str, int] = {}
-    epochs: list[int] = []
-    original = loader.read_bag
-
-    def spy(source, id, mpp=None):
-        read_after.setdefault(id, len(epochs))
-        return original(source, id, mpp)
-
-    class Count(RunObserver):
-        def epoch(self, fold, seed, record):
-            epochs.append(record["epoch"])
-
-    monkeypatch.setattr(loader, "read_bag", spy)
-    train_run(cohorts["survival"], tmp_path / "run", config("survival"), observer=Count())
+    watched = ReadAfter(monkeypatch)
+    train_run(cohorts["survival"], tmp_path / "run", config("survival"), observer=watched)
     manifest = pd.read_csv(cohorts["survival"])
     for split, moment in (("test", 2), ("train", 0)):
-        assert {read_after[name] for name in manifest.loc[manifest["split"] == split, "slide"]} == {moment}
+        assert {watched.epochs[name] for name in manifest.loc[manifest["split"] == split, "slide"]} == {moment}
 
 
 def with_other_test_outcomes(manifest, kind):
@@ -178,27 +166,11 @@ def test_without_validation_patients_nothing_is_predicted_for_them(tmp_path):
 # Killed and given again
 
 
-class Killed(BaseException):
-    """Stands for the end of the process: nobody is told."""
-
-
-def test_a_run_that_ended_in_the_middle_ends_with_the_same_bits(cohorts, tmp_path, monkeypatch):
+def test_a_run_that_ended_in_the_middle_ends_with_the_same_bits(cohorts, tmp_path):
     settings = config("survival", loss="hazard", training={"epochs": 4, "checkpoint_seconds": 0, "accumulate": 3})
     whole = train_run(cohorts["survival"], tmp_path / "whole", settings)
-    left = [7]
-
-    original = StepGradients.of_one
-
-    def mortal(self, *arguments):
-        left[0] -= 1
-        if left[0] < 0:
-            raise Killed
-        return original(self, *arguments)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(StepGradients, "of_one", mortal)
-        with pytest.raises(Killed):
-            train_run(cohorts["survival"], tmp_path / "run", settings)
+    with killed_after(7):
+        train_run(cohorts["survival"], tmp_path / "run", settings)
     run = train_run(cohorts["survival"], tmp_path / "run", settings)
     assert same(weights(run), weights(whole))
     assert same(weights(run, name="last"), weights(whole, name="last"))

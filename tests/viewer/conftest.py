@@ -7,17 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from viewed_cohort import train_run, write_cohort
-
-
-@pytest.fixture(scope="session")
-def viewed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with cohort.csv, all.csv, and the runs `asmil` (recorded) and `abmil` (not recorded)."""
-    folder = tmp_path_factory.mktemp("viewed")
-    cohort = write_cohort(folder)
-    train_run(cohort, folder / "asmil", "asmil", seeds=2)
-    train_run(cohort, folder / "abmil", "abmil", record="none")
-    return folder
+from viewed_cohort import viewed as viewed
 
 
 @pytest.fixture

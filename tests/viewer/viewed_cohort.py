@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from asmil.cohort.features import Provenance, write_features
 from asmil.slides.pyramid_tiff import write_pyramid
@@ -87,3 +88,13 @@ def train_run(
     settings = {"training.epochs": epochs, "record.attention": record, "record.role": "both"}
     asmil.train(cohort, out, method=method, seeds=seeds, settings=settings, progress=False)
     return out
+
+
+@pytest.fixture(scope="session")
+def viewed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with cohort.csv, all.csv, and the runs `asmil` (recorded) and `abmil` (not recorded)."""
+    folder = tmp_path_factory.mktemp("viewed")
+    cohort = write_cohort(folder)
+    train_run(cohort, folder / "asmil", "asmil", seeds=2)
+    train_run(cohort, folder / "abmil", "abmil", record="none")
+    return folder

@@ -70,7 +70,7 @@ def train(
 
     cohort: what `load_cohort` returned, or the path of a manifest
     out: the run folder; an interrupted run in it is resumed, a finished one is only loaded
-    method, preset: see `asmil.methods` and docs/methods.md; the method may be a class of yours, or `file.py:Class`;
+    method, preset: see `asmil.methods` and docs/methods.md; the method may be your own class, or `file.py:Class`;
         default: asmil, or the method of the weights
     task: classification (default), survival, regression or multilabel; a loaded cohort knows its task
     features, columns: where the features are and which columns to read, if `cohort` is a path; see `load_cohort`

@@ -33,7 +33,7 @@ class ImageOptions:
     keep_features: the folder for their features; None: a temporary one
     mpp: microns per level-0 pixel; overrides the files
     weights: file of the encoder's weights
-    encoder: confirms the run's encoder if it is code, `module:callable`
+    encoder: confirms the run's encoder if it is code, `module:callable` or `file.py:callable`
     """
 
     keep_features: Path | None = None
@@ -133,13 +133,13 @@ def _slides_of(
 def _extract(predictor: RunPredictor, path: Path, folder: Path, images: ImageOptions) -> tuple[list[Slide], list[str]]:
     # training and prediction from features need none of the slide libraries
     from asmil.extraction.extract import extract, with_mpp
-    from asmil.extraction.machine import Machine
+    from asmil.extraction.machine import ExtractionMachine
     from asmil.slides.discovery import find_slides
     from asmil.training.new_slides import extraction_plan
 
     files = with_mpp(find_slides(path), images.mpp)
     # in this process: workers would import the user's notebook or script again
-    engine, readers = Machine(device=str(predictor.device), workers=0).prepare(len(files))
+    engine, readers = ExtractionMachine(device=str(predictor.device), workers=0).prepare(len(files))
     plan = extraction_plan(predictor.description, predictor.folder.path, images.weights, readers, images.encoder)
     results = list(extract(files, folder, plan, engine))
     names = [done.slide for done in results if done.error is None]

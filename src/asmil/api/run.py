@@ -344,7 +344,7 @@ def load_run(
     """Open the run folder that `asmil.train` or `asmil train` wrote, or a bundle of `asmil export`.
 
     device: where the models are put: auto, cpu, cuda, ...
-    method: the run's method, where it is code of yours: the class, `module:Class` or `file.py:Class`. A run that names
+    method: the run's method, if it is your own code: the class, `module:Class` or `file.py:Class`. A run that names
         code which you have not named is refused, since the code would be executed.
     """
     return path if isinstance(path, TrainedRun) else TrainedRun(path, device, method)

@@ -33,21 +33,19 @@ def affine(
     Example: asmil affine cohort.csv --deduplicate
     """
     import pandas as pd
-    from rich.progress import Progress
 
     from asmil.attention.affine import cohort_dependence
-    from asmil.console import messages, print_json, results, say
+    from asmil.console import print_json, progress_bar, results, say
     from asmil.errors import AsmilError
     from asmil.files import replacing
     from asmil.reporting import print_table
 
-    with Progress(console=messages(), transient=True) as progress:
-        task = progress.add_task("slides", total=None)
+    with progress_bar("slides") as show:
         found = cohort_dependence(
             cohort,
             features,
             deduplicate,
-            progress=lambda done, total: progress.update(task, completed=done, total=total),
+            progress=show,
         )
     if out is not None and found.slides:
         with replacing(out) as partial:

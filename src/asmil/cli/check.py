@@ -38,23 +38,20 @@ def check(
 
     Example: asmil check cohort.csv --features features
     """
-    from rich.progress import Progress
-
     from asmil.cohort.check import check_cohort
     from asmil.columns import parse_mapping
-    from asmil.console import messages, print_json
+    from asmil.console import print_json, progress_bar
 
     if (cohort / "config.yaml").is_file():
         _check_run(cohort, as_json)
         return
-    with Progress(console=messages(), transient=True) as progress:
-        reading = progress.add_task("reading slides", total=None)
+    with progress_bar("reading slides") as show:
         report = check_cohort(
             cohort,
             features,
             folds,
             deep=not quick,
-            progress=lambda done, total: progress.update(reading, completed=done, total=total),
+            progress=show,
             kind=task,
             item_timeout_s=item_timeout,
             columns=parse_mapping(columns),

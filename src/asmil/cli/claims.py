@@ -9,9 +9,11 @@ import typer
 
 
 def claims(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[CLAIM]...", help="Some claims; default: all.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[CLAIM]...", help="Claims to list. Default: all.")
+    ] = None,
     runs: Annotated[
-        Path | None, typer.Option(help="Folder with folders of `asmil paper`; they replace the carried results.")
+        Path | None, typer.Option(help="Folder of `asmil paper` results to use instead of those that come with asmil.")
     ] = None,
     verdict: Annotated[str | None, typer.Option(help="Only claims with this verdict, e.g. supported.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,

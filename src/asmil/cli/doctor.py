@@ -41,8 +41,8 @@ def _examine() -> dict[str, str]:
     import torch
 
     from asmil.bf16 import has_bf16
+    from asmil.engine.machine import choose_device
     from asmil.training.executors import executor_here
-    from asmil.training.setup import choose_device
     from asmil.version import __version__
 
     memory = psutil.virtual_memory()

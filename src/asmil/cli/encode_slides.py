@@ -13,7 +13,10 @@ from asmil.cli.item_timeout import SLIDE_TIMEOUT_HELP
 def encode_slides(
     features: Annotated[Path, typer.Argument(metavar="FEATURES", help="A folder of feature files, or a pack.")],
     encoder: Annotated[
-        str, typer.Option(metavar="MODULE:CALLABLE", help="The slide encoder; see docs/slide_encoders.md.")
+        str,
+        typer.Option(
+            metavar="FILE.PY:CALLABLE", help="The slide encoder, or module:callable; see docs/slide_encoders.md."
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the vectors, one file per slide.")],
     engine: Annotated[str, typer.Option(metavar="ENGINE", help="local (processes on this machine) or ray.")] = "local",
@@ -27,12 +30,12 @@ def encode_slides(
     item_timeout: Annotated[float | None, typer.Option(min=0, help=SLIDE_TIMEOUT_HELP)] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
-    """Encode slides: one vector per slide from the features of its tiles, by a slide encoder of yours.
+    """Encode slides: one vector per slide from the features of its tiles, with your own slide encoder.
 
-    The same command again does only what is missing. A slide that fails is listed at the end; the others are encoded.
+    Run the same command again to encode only what is missing. Slides that fail are listed at the end.
     The vectors are for `asmil train --method linear` and the pooling methods.
 
-    Example: asmil encode-slides lab/features --encoder my_encoders:titan --out lab/vectors
+    Example: asmil encode-slides lab/features --encoder my_encoders.py:titan --out lab/vectors
     """
     import torch
     from rich.progress import Progress
@@ -40,7 +43,7 @@ def encode_slides(
     from asmil.cohort.locate import find_features
     from asmil.console import messages
     from asmil.errors import AsmilError
-    from asmil.extraction.machine import Machine
+    from asmil.extraction.machine import ExtractionMachine
     from asmil.extraction.slide_encoding import Encoded
     from asmil.extraction.slide_encoding import encode_slides as encode
 
@@ -49,7 +52,7 @@ def encode_slides(
         raise AsmilError(f"{features}: there is no feature file in this folder; extract features first")
     if workers is None and (device == "cpu" or not torch.cuda.is_available()):
         workers = 1
-    runner, _ = Machine(engine, address, workers, device, cpus, gpus, item_timeout).prepare(len(slides))
+    runner, _ = ExtractionMachine(engine, address, workers, device, cpus, gpus, item_timeout).prepare(len(slides))
     results: list[Encoded] = []
     with Progress(console=messages(quiet), transient=True) as progress:
         task = progress.add_task("encoding", total=len(slides))

@@ -14,7 +14,9 @@ WIDE = 110
 
 
 def encoders(
-    name: Annotated[str | None, typer.Argument(help="An encoder to explain, or your own as module:callable.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="An encoder to explain, or your own: file.py:callable or module:callable.")
+    ] = None,
 ) -> None:
     """List the encoders and whether their weights are installed, or explain one.
 

@@ -18,7 +18,8 @@ def extract(
     slides: Annotated[Path, typer.Argument(help="A folder of slides, one slide, or a table of slides.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the feature files.")],
     encoder: Annotated[
-        str, typer.Option(metavar="NAME", help="One of `asmil encoders`, or your own as module:callable.")
+        str,
+        typer.Option(metavar="NAME", help="One of `asmil encoders`, or your own: file.py:callable or module:callable."),
     ] = "efficientnet_lite0",
     weights: Annotated[Path | None, typer.Option(help="File with the encoder's weights.")] = None,
     tile_um: Annotated[float | None, typer.Option(help="Side of a tile in microns. Default: the encoder's.")] = None,
@@ -61,8 +62,7 @@ def extract(
 ) -> None:
     """Extract features from slides: find tissue, cut tiles, encode them; one HDF5 file per slide.
 
-    The same command again does only what is missing. A slide that cannot be read is listed at the end; the others are
-    extracted.
+    Run the same command again to extract only what is missing. Slides that cannot be read are listed at the end.
 
     Example: asmil extract lab/slides --out lab/features --magnification 20
     """
@@ -71,7 +71,7 @@ def extract(
     from asmil.extraction.extract import extract as extract_slides
     from asmil.extraction.extract import identify, with_mpp
     from asmil.extraction.extract import shard as part_of
-    from asmil.extraction.machine import Machine
+    from asmil.extraction.machine import ExtractionMachine
     from asmil.extraction.worker import WorkerPlan, parse_precision
     from asmil.slides.discovery import find_slides
 
@@ -88,7 +88,7 @@ def extract(
         raise AsmilError(f"--shard {shard}: there are fewer slides than parts; give fewer parts")
     worker_precision = parse_precision(precision)
     progress = SlideProgress(len(files), quiet)
-    machine = Machine(engine, address, workers, device, cpus, gpus, item_timeout)
+    machine = ExtractionMachine(engine, address, workers, device, cpus, gpus, item_timeout)
     runner, readers = machine.prepare(len(files), progress.report)
     weights = None if weights is None else weights.absolute()
     plan = WorkerPlan(config, identify(config.encoder, weights), weights, worker_precision, batch_size, readers)

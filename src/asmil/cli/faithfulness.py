@@ -10,7 +10,9 @@ import typer
 
 def faithfulness(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of `asmil train`.")],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder; default: RUN/faithfulness.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for the report. Default: RUN/faithfulness.")
+    ] = None,
     kind: Annotated[
         list[str] | None, typer.Option(help="Kind of map, may be repeated. Default: all that the method has.")
     ] = None,
@@ -18,7 +20,7 @@ def faithfulness(
         str | None, typer.Option("--class", help="Class or label to explain. Default: the predicted one of each slide.")
     ] = None,
     role: Annotated[Literal["test", "val", "train"], typer.Option(help="Part of the run to evaluate.")] = "test",
-    slides: Annotated[int | None, typer.Option(min=1, help="At most so many slides. Default: all.")] = None,
+    slides: Annotated[int | None, typer.Option(min=1, help="Largest number of slides. Default: all.")] = None,
     truth: Annotated[
         Path | None,
         typer.Option(help="Table of tiles (slide, x, y, tumor). Default: tile_truth.parquet beside the manifest."),
@@ -36,15 +38,13 @@ def faithfulness(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
-    """Remove tiles in the order of each map and ask the model again: area between the curves, with intervals.
+    """Measure the faithfulness of heat maps: remove tiles in the order of each map and predict again.
 
     Random orders and, where tumor tiles are known, the true order are controls. Works for every task.
 
     Example: asmil faithfulness runs/abmil --slides 20
     """
-    from rich.progress import Progress
-
-    from asmil.console import messages, print_json, results, say
+    from asmil.console import print_json, progress_bar, results, say
     from asmil.errors import AsmilError
     from asmil.evaluation.localization.localize import LocalizeSettings, tile_auc_and_froc
     from asmil.explain.faithfulness import FaithfulnessSettings, faithfulness_run
@@ -79,11 +79,8 @@ def faithfulness(
         )
         return tile_auc_and_froc(run, asked)
 
-    with Progress(console=messages(quiet), transient=True) as progress:
-        task = progress.add_task("slides", total=None)
-        found = faithfulness_run(
-            run, settings, lambda done, total: progress.update(task, completed=done, total=total), locate
-        )
+    with progress_bar("slides", quiet) as show:
+        found = faithfulness_run(run, settings, show, locate)
     page = write_faithfulness(found, out or run / "faithfulness")
     if as_json:
         print_json(faithfulness_dict(found))

@@ -49,7 +49,7 @@ def heatmap(
     color_map: Annotated[
         str | None, typer.Option(help="viridis, magma, inferno, cividis; with a sign PuOr_r, RdBu_r.")
     ] = None,
-    opacity: Annotated[float, typer.Option(min=0.01, max=1, help="Of all tiles alike.")] = 0.65,
+    opacity: Annotated[float, typer.Option(min=0.01, max=1, help="Opacity of the map, the same for all tiles.")] = 0.65,
     annotations: Annotated[
         Path | None,
         typer.Option(help="Outlines to draw: a folder or file of ASAP or Aperio XML, GeoJSON or mask TIFFs."),
@@ -69,14 +69,18 @@ def heatmap(
     mpp: Annotated[float | None, typer.Option(help="Microns per level-0 pixel; overrides the files.")] = None,
     tiles: Annotated[int, typer.Option(min=0, help="Highest and lowest tiles on the contact sheet; 0: none.")] = 12,
     tiff: Annotated[bool, typer.Option("--tiff", help="Also a pyramidal TIFF of slide and map.")] = False,
-    tiff_mpp: Annotated[float | None, typer.Option(help="Its microns per pixel. Default: full resolution.")] = None,
+    tiff_mpp: Annotated[
+        float | None, typer.Option(help="Microns per pixel of the TIFF. Default: full resolution.")
+    ] = None,
     qupath: Annotated[bool, typer.Option("--qupath", help="Also GeoJSON of tiles and regions for QuPath.")] = False,
-    cut: Annotated[float, typer.Option(min=0, max=0.9999, help="QuPath: share of tiles below a region.")] = 0.9,
+    cut: Annotated[
+        float, typer.Option(min=0, max=0.9999, help="For QuPath: share of tiles that lie below the regions.")
+    ] = 0.9,
     role: Annotated[
         Literal["test", "val", "train", "all"], typer.Option(help="Part of the run, if no slide is named.")
     ] = "test",
     engine: Annotated[str, typer.Option(help="local (processes of this machine) or ray.")] = "local",
-    address: Annotated[str | None, typer.Option(help="Of the Ray cluster; auto finds one.")] = None,
+    address: Annotated[str | None, typer.Option(help="Address of the Ray cluster; auto finds one.")] = None,
     workers: Annotated[int | None, typer.Option(min=0, help="Processes. Default: one per core; 0: this one.")] = None,
     method: Annotated[
         str | None, typer.Option("--method", metavar="NAME", help="Confirm the runs' method if it is your own code.")
@@ -87,15 +91,13 @@ def heatmap(
 ) -> None:
     """Draw heat maps of slides: slide, map with its scale, annotations, top and bottom tiles.
 
-    Stored features are used, nothing is encoded again. Run the same command again to draw only what is missing.
+    Stored features are used; nothing is encoded again. Run the same command again to draw only what is missing.
 
     Example: asmil heatmap runs/lab lab/slides/slide-0003.tif --out maps --qupath
     """
-    from rich.progress import Progress
-
     from asmil.api.heatmaps import HeatmapRequest, draw
     from asmil.config import parse_settings
-    from asmil.console import messages
+    from asmil.console import progress_bar
     from asmil.explain.settings import HeatmapSettings
 
     settings = parse_settings(
@@ -121,12 +123,11 @@ def heatmap(
     request = HeatmapRequest(
         runs, words, out, settings, slides, features, scores, annotations, role, mpp, device, method, mask_value
     )
-    with Progress(console=messages(quiet), transient=True) as progress:
-        task = progress.add_task("slides", total=None)
+    with progress_bar("slides", quiet) as show:
         result = draw(
             request,
             lambda n_slides: _engine(engine, address, workers, device, item_timeout, n_slides),
-            lambda done, total: progress.update(task, completed=done, total=total),
+            show,
         )
     _summarize(result, out)
 
@@ -140,12 +141,12 @@ def _engine(
     n_slides: int,
 ) -> Engine:
     from asmil.engine.inline import InlineEngine
-    from asmil.extraction.machine import Machine
+    from asmil.extraction.machine import ExtractionMachine
 
     if engine == "local" and workers is None and item_timeout is None and n_slides <= FEW_SLIDES and address is None:
         # starting processes takes longer than drawing a few slides
         return InlineEngine(1, device)
-    return Machine(engine, address, workers, device, item_timeout=item_timeout).prepare(n_slides)[0]
+    return ExtractionMachine(engine, address, workers, device, item_timeout=item_timeout).prepare(n_slides)[0]
 
 
 def _summarize(result: HeatmapResult, out: Path) -> None:

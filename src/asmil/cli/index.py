@@ -26,11 +26,12 @@ def index(
     found = index_results(folder)
     steps = []
     if "view" in COMMANDS and found.run_folders:
-        steps.append(f"To look at the slides with their maps in a browser: `asmil view {found.run_folders[0]}`")
+        runs = " ".join(map(str, found.viewed_runs))
+        steps.append(f"To look at the slides with their maps in a browser: `asmil view {runs}`")
     page = write_index(found, title or folder.resolve().name, steps)
     if as_json:
-        runs = [asdict(run) for run in found.runs]
-        print_json({"page": str(page), "runs": runs, "sentences": found.sentences, "warnings": found.warnings})
+        summaries = [asdict(run) for run in found.runs]
+        print_json({"page": str(page), "runs": summaries, "sentences": found.sentences, "warnings": found.warnings})
         return
     console = results()
     for sentence in found.sentences:

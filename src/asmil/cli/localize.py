@@ -67,9 +67,7 @@ def localize(
 
     Example: asmil localize runs/abmil --annotations cohort/annotations
     """
-    from rich.progress import Progress
-
-    from asmil.console import messages, print_json, results, say
+    from asmil.console import print_json, progress_bar, results, say
     from asmil.errors import AsmilError
     from asmil.evaluation.localization.localize import LocalizeSettings, known_scalings, localize_run
     from asmil.evaluation.localization.report import localization_dict, localization_document, write_localization
@@ -96,11 +94,8 @@ def localize(
         seed=seed,
         device=device,
     )
-    with Progress(console=messages(quiet), transient=True) as progress:
-        task = progress.add_task("slides", total=None)
-        found = localize_run(
-            run, settings, progress=lambda done, total: progress.update(task, completed=done, total=total)
-        )
+    with progress_bar("slides", quiet) as show:
+        found = localize_run(run, settings, progress=show)
     folder = out or run / ("localization" if role == "test" else f"localization-{role}")
     page = write_localization(found, folder)
     if as_json:

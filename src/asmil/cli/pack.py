@@ -37,27 +37,22 @@ def pack(
 ) -> None:
     """Copy the features of all slides into one pack, a folder that is read many times faster.
 
-    Give the pack wherever features are asked for; the feature files are not needed any more. The same command again
-    packs what is missing or has changed.
+    Give the pack wherever features are asked for; the feature files are no longer needed. Run the same
+    command again to pack what is missing or has changed.
 
     Example: asmil pack cohort/features --out cohort.pack
     """
-    from rich.progress import Progress
-
     from asmil.cohort.pack.packing import pack_features
     from asmil.cohort.problems import grouped
-    from asmil.console import messages
+    from asmil.console import progress_bar
     from asmil.errors import AsmilError
     from asmil.reporting.formats import format_count
 
     slides, missing, notes = _slides(place, features, columns)
     for note in notes:
         typer.echo(f"note: {place}: {note}", err=True)
-    with Progress(console=messages(quiet), transient=True) as progress:
-        task = progress.add_task("packing", total=None)
-        report = pack_features(
-            slides, out, dtype, lambda done, total: progress.update(task, completed=done, total=total), item_timeout
-        )
+    with progress_bar("packing", quiet) as show:
+        report = pack_features(slides, out, dtype, show, item_timeout)
     if report.pack is not None:
         typer.echo(_describe(report))
         if report.pack.unused_share > UNUSED_REPORTED:

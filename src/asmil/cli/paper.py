@@ -18,13 +18,14 @@ def paper(
     table: Annotated[
         str | None, typer.Argument(metavar="[TABLE]", help="A table or figure, or `manifest`; without one, a list.")
     ] = None,
-    dataset: Annotated[str | None, typer.Argument(metavar="[DATASET]", help="`manifest`: the data set.")] = None,
+    dataset: Annotated[str | None, typer.Argument(metavar="[DATASET]", help="For `manifest`: the data set.")] = None,
     cohort: Annotated[Path | None, typer.Option(help="Your manifest of one data set of the table.")] = None,
-    features: Annotated[Path | None, typer.Option(help="Its features, if not beside the manifest.")] = None,
+    features: Annotated[Path | None, typer.Option(help="Features of the cohort, if not beside it.")] = None,
     datasets: Annotated[
-        list[str] | None, typer.Option("--dataset", help="Some data sets of the table; with --cohort, the one it is.")
+        list[str] | None,
+        typer.Option("--dataset", help="Data sets of the table; with --cohort, the one that it holds."),
     ] = None,
-    rows: Annotated[list[str] | None, typer.Option("--row", help="Some rows of the table; repeatable.")] = None,
+    rows: Annotated[list[str] | None, typer.Option("--row", help="Rows of the table; may be repeated.")] = None,
     synthetic: Annotated[bool, typer.Option("--synthetic", help="Run on synthetic stand-ins.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="A smoke size: seconds to minutes.")] = False,
     small: Annotated[bool, typer.Option("--small", help="A reduced size.")] = False,
@@ -36,18 +37,18 @@ def paper(
     ] = None,
     labels: Annotated[list[Path] | None, typer.Option("--labels", help=LABELS_HELP)] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder of runs and results.")] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Trainings side by side.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Trainings at the same time.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
     engine: Annotated[str, typer.Option(help="local or ray.")] = "local",
     address: Annotated[str | None, typer.Option(help="Address of a Ray cluster.")] = None,
-    gpus: Annotated[float, typer.Option(help="GPUs that Ray reserves for a training.")] = 0.0,
-    seconds: Annotated[float | None, typer.Option(min=0, help="Begin no training after this time.")] = None,
+    gpus: Annotated[float, typer.Option(help="For Ray: GPUs per training.")] = 0.0,
+    seconds: Annotated[float | None, typer.Option(min=0, help="Start no training after this time.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
-    """List the tables and figures of the ASMIL paper, or run what is behind one and compare with the printed numbers.
+    """List the tables and figures of the ASMIL paper, or reproduce one and compare it with the paper.
 
-    Run the same command again to resume. The example shows the machinery in a minute.
+    Run the same command again to resume. The example takes about a minute.
 
     Example: asmil paper components --synthetic --quick --out paper
     """

@@ -10,7 +10,7 @@ import typer
 from asmil.cli.column_option import COLUMNS_HELP
 
 if TYPE_CHECKING:
-    from asmil.extraction.machine import Machine
+    from asmil.extraction.machine import ExtractionMachine
     from asmil.training.prediction import RunPredictor
 
 SHOWN_ROWS = 10
@@ -75,10 +75,10 @@ def predict(
     bad: list[str] = []
     mapping = parse_mapping(columns)
     if features is None and are_images(slides, mapping):
-        from asmil.extraction.machine import Machine
+        from asmil.extraction.machine import ExtractionMachine
 
         place = out.with_name(f"{out.stem}_features")
-        machine = Machine(device=device, workers=workers, item_timeout=item_timeout)
+        machine = ExtractionMachine(device=device, workers=workers, item_timeout=item_timeout)
         names, bad = _extract(predictor, run, slides, place, mpp, weights, encoder, machine, quiet)
         cohort = extracted_slides(names, place, patients_of(slides, mapping))
     else:
@@ -164,7 +164,7 @@ def _extract(
     mpp: float | None,
     weights: Path | None,
     encoder: str | None,
-    machine: Machine,
+    machine: ExtractionMachine,
     quiet: bool,
 ) -> tuple[list[str], list[str]]:
     """Extract features of slides: the names of those that have them, and what is wrong with the others."""

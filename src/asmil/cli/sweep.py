@@ -17,19 +17,19 @@ def sweep(
     plan: Annotated[Path, typer.Argument(metavar="SWEEP.yaml", help="The plan: cohorts, variants, search, seeds.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of runs and results; an existing one is resumed.")],
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Trainings side by side; default: one per GPU, or one.")
+        int | None, typer.Option(min=1, help="Trainings at the same time. Default: one per GPU, or one.")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda (all GPUs) or cuda:1.")] = "auto",
     engine: Annotated[str, typer.Option(help="local or ray.")] = "local",
     address: Annotated[str | None, typer.Option(help="Address of a Ray cluster, e.g. auto.")] = None,
-    cpus: Annotated[float, typer.Option(help="CPU cores that Ray reserves for a training.")] = 1.0,
-    gpus: Annotated[float, typer.Option(help="GPUs that Ray reserves for a training; fractions share one.")] = 0.0,
+    cpus: Annotated[float, typer.Option(help="For Ray: CPU cores per training.")] = 1.0,
+    gpus: Annotated[float, typer.Option(help="For Ray: GPUs per training; fractions share one.")] = 0.0,
     seconds: Annotated[
-        float | None, typer.Option(min=0, help="Begin no training after this time; resume with the same command.")
+        float | None, typer.Option(min=0, help="Start no training after this time; resume with the same command.")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
-    """Train every cohort, variant, point and seed of a plan, and gather all numbers in results.csv.
+    """Train every cohort, variant, point and seed of a plan, and collect all results in results.csv.
 
     Run the same command again to resume: finished trainings are kept, interrupted ones continue from their last
     checkpoint, failed ones are tried again. A plan that was extended trains only what is new.

@@ -35,16 +35,14 @@ def synthetic(
 ) -> None:
     """Make a synthetic cohort of features: feature files, cohort.csv and the truth of every tile.
 
-    The same command again makes what is missing; other settings are refused.
+    Run the same command again to make what is missing; other settings are refused.
 
     Example: asmil synthetic cohort --slides 24 --width 32
     """
-    from rich.progress import Progress
-
     from asmil.cohort.synthetic import SurvivalConfig, SyntheticConfig, write_synthetic
     from asmil.cohort.synthetic.outcomes import SyntheticTask
     from asmil.config import parse_settings
-    from asmil.console import messages
+    from asmil.console import progress_bar
     from asmil.errors import AsmilError, did_you_mean
 
     if task not in get_args(SyntheticTask):
@@ -66,12 +64,11 @@ def synthetic(
         },
     )
     survival = parse_settings(SurvivalConfig, {"censored": censored})
-    with Progress(console=messages(), transient=True) as progress:
-        bar = progress.add_task("slides", total=slides)
+    with progress_bar("slides") as show:
         manifest = write_synthetic(
             folder,
             config,
-            lambda done, total: progress.update(bar, completed=done),
+            show,
             cast(SyntheticTask, task),
             survival,
         )

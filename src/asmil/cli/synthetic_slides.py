@@ -22,14 +22,12 @@ def synthetic_slides(
 ) -> None:
     """Make slides that look like H&E: pyramidal TIFFs, tumor annotations and cohort.csv.
 
-    The same command again makes what is missing; other settings are refused.
+    Run the same command again to make what is missing; other settings are refused.
 
     Example: asmil synthetic-slides lab --slides 12
     """
-    from rich.progress import Progress
-
     from asmil.config import parse_settings
-    from asmil.console import messages
+    from asmil.console import progress_bar
     from asmil.slides.synthetic import SyntheticSlidesConfig, write_synthetic_slides
 
     config = parse_settings(
@@ -45,11 +43,8 @@ def synthetic_slides(
             "pen": pen,
         },
     )
-    with Progress(console=messages(), transient=True) as progress:
-        task = progress.add_task("slides", total=slides)
-        manifest = write_synthetic_slides(
-            folder, config, lambda done, total: progress.update(task, completed=done), workers
-        )
+    with progress_bar("slides") as show:
+        manifest = write_synthetic_slides(folder, config, show, workers)
     _print_summary(manifest)
 
 

@@ -33,34 +33,33 @@ def tissue(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Any setting, e.g. tissue.min_area_um2=10000."),
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Slides at the same time. Default: up to 4.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Number of slides processed at the same time. Default: up to 4.")
+    ] = None,
     item_timeout: Annotated[float | None, typer.Option(min=0, help=SLIDE_TIMEOUT_HELP)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Find the tissue of every slide: masks, contours for QuPath, overlays and a contact sheet.
 
-    The same command again does what is missing; other settings are refused.
+    Run the same command again to do what is missing; other settings are refused.
 
     Example: asmil tissue lab/slides --out qc
     """
     import os
 
-    from rich.progress import Progress
-
-    from asmil.console import messages, print_json
+    from asmil.console import print_json, progress_bar
     from asmil.slides.discovery import find_slides
     from asmil.slides.survey import SurveyFolder, survey_engine, survey_slides
 
     config = _config(mpp, method, preset, tile_um, tile_px, assignments or [])
     files = find_slides(slides)
-    with Progress(console=messages(), transient=True) as progress:
-        task = progress.add_task("slides", total=len(files))
+    with progress_bar("slides") as show:
         result = survey_slides(
             files,
             SurveyFolder(out),
             config,
             survey_engine(workers or min(4, os.cpu_count() or 1), item_timeout),
-            lambda done, total: progress.update(task, completed=done, total=total),
+            show,
         )
     if as_json:
         print_json(_as_dict(result, out))

@@ -116,7 +116,7 @@ def train(
     ] = None,
     address: Annotated[str | None, typer.Option(help="For Ray: auto, host:port or ray://host:port.")] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes. Default: what the GPUs or the cores take.")
+        int | None, typer.Option(min=1, help="Number of processes. Default: as many as fit the GPUs or cores.")
     ] = None,
     cpus: Annotated[float, typer.Option(min=0, help="For Ray: cores per worker.")] = 1,
     gpus: Annotated[float, typer.Option(min=0, help="For Ray: GPUs per worker; fractions share one.")] = 0,

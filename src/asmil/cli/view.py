@@ -11,9 +11,7 @@ import typer
 def view(
     sources: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="RUN|COHORT...", help="Run folders, manifests, or folders of slides or features; also several."
-        ),
+        typer.Argument(metavar="RUN|COHORT...", help="Run folders, manifests, or folders of slides or features."),
     ],
     slides: Annotated[
         Path | None, typer.Option(help="Folder of slide images; default: `slides` beside the manifest.")
@@ -30,9 +28,9 @@ def view(
     host: Annotated[str, typer.Option(help="Address to listen on; on a network, a link is needed.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port, or the next free one; 0: any.")] = 8750,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
-    device: Annotated[str, typer.Option(help="Where models compute maps: auto, cpu, cuda, ...")] = "auto",
+    device: Annotated[str, typer.Option(help="Device on which maps are computed: auto, cpu, cuda, ...")] = "auto",
 ) -> None:
-    """Look at slides in a browser: deep zoom, maps, how attention evolved, two runs side by side.
+    """Look at slides in a browser: deep zoom, maps, how attention changed in training, two runs side by side.
 
     The server runs on this machine and answers only to it, unless --host says otherwise.
 

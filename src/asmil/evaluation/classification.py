@@ -38,7 +38,7 @@ OPERATING_METRICS = (
     ("macro_f1", "macro_f1", None),
     ("accuracy", "accuracy", None),
 )
-"""The metrics of an operating point: their name there, the metric, and the class it is of."""
+"""The metrics of an operating point: their name there, the metric, and its class."""
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from asmil.evaluation.classification import OPERATING_METRICS, Evaluation
 from asmil.evaluation.curves import KINDS, CurveKind, class_curves
 from asmil.evaluation.report import SLIDE_READING, parts_table
 from asmil.reporting import Block, Cell, Figure, Heading, Row, SideBySide, Table, estimate_cell
 from asmil.reporting.drawing import COLORS, GUIDE, new_figure, svg_text
-from asmil.reporting.formats import format_count, format_number
+from asmil.reporting.formats import format_number
 from asmil.tasks.calibration import Reliability
 
 
@@ -20,7 +21,11 @@ def class_blocks(evaluation: Evaluation) -> list[Block]:
     """Classes, confusion, curves, calibration and the operating point of one run."""
     return [
         Heading("Classes"),
-        parts_table(evaluation, "slides", "Each class against the rest: mean over seeds, 95 % interval by patient."),
+        parts_table(
+            evaluation,
+            "slides",
+            f"Each class against the rest{_over_seeds(evaluation)}, with its 95 % interval by patient.",
+        ),
         Heading("Confusion matrix"),
         _confusion(evaluation),
         Heading("Curves"),
@@ -46,10 +51,11 @@ def _confusion(evaluation: Evaluation) -> Table:
         for name, counts in zip(evaluation.run.classes, evaluation.confusion, strict=True)
     ]
     caption = (
-        "Rows: true class; columns: predicted class. Counts are summed over "
-        f"{format_count(evaluation.n_trainings, 'training')}, percentages are of the row."
+        "Slides by their true and their predicted class. "
+        f"{'' if evaluation.n_trainings == 1 else f'Counts are summed over {evaluation.n_trainings} trainings. '}"
+        "Percentages are of all slides of the true class."
     )
-    return Table(["true \\ predicted", *evaluation.run.classes], rows, caption=caption)
+    return Table(["true class", *(f"predicted {name}" for name in evaluation.run.classes)], rows, caption=caption)
 
 
 def _curves(evaluation: Evaluation, kind: CurveKind) -> str | None:
@@ -80,7 +86,8 @@ def _calibration(evaluation: Evaluation) -> Table:
     rows = [
         [title, *(format_number(getattr(numbers, name)) for _, numbers in columns)] for name, title in titles.items()
     ]
-    return Table(["", *(title for title, _ in columns)], rows, caption=f"{note} Means over seeds; smaller is better.")
+    smaller = f"Smaller is better{_over_seeds(evaluation)}."
+    return Table(["", *(title for title, _ in columns)], rows, caption=f"{note} {smaller}")
 
 
 def _operating(evaluation: Evaluation) -> list[Block]:
@@ -88,14 +95,25 @@ def _operating(evaluation: Evaluation) -> list[Block]:
     if found is None:
         return []
     caption = (
-        f"A slide is predicted as {found.point.positive} from a probability of "
-        f"{_ends(found.point.thresholds.values())} on (rule {found.point.rule}), chosen on the validation part of each "
-        "training without the test part."
+        f"Here a slide is predicted as {found.point.positive} if its probability is at least "
+        f"{_ends(found.point.thresholds.values())}. This threshold has {_rule_in_words(found.point.rule)} on the "
+        f"validation part{' of each training' * (evaluation.n_trainings > 1)}; the test part was not used."
     )
     names = [name for name, _, _ in OPERATING_METRICS]
     row: Row = [found.point.positive, *(estimate_cell(found.metrics[name]) for name in names)]
     table = Table(["class", *(name.replace("_f1", "-F1") for name in names)], [row], caption=caption)
     return [Heading("At the operating threshold"), table]
+
+
+def _over_seeds(evaluation: Evaluation) -> str:
+    return ", mean over seeds" * (evaluation.n_seeds > 1)
+
+
+def _rule_in_words(rule: str) -> str:
+    name, _, share = rule.partition(":")
+    if share:
+        return f"a {name} of at least {share}"
+    return {"youden": "the highest sum of sensitivity and specificity", "f1": "the highest F1"}[name]
 
 
 def _ends(values: Iterable[float], digits: int = 3) -> str:
@@ -117,6 +135,7 @@ def reliability_figure(evaluation: Evaluation) -> str:
         count = calibration.as_predicted.bins.count
         edges = np.linspace(0, 1, len(count) + 1)
         below.bar(edges[:-1], count, width=np.diff(edges), align="edge", color=COLORS[0], alpha=0.6, linewidth=0)
+        below.yaxis.set_major_locator(MaxNLocator(2, integer=True))
         below.set(xlabel="probability of the predicted class", ylabel="slides")
         return svg_text(figure)
 

@@ -135,7 +135,8 @@ class RunEvaluation(Displayed):
         assert self.run.format.in_words is not None
         values = {name: one.value for name, one in self.metrics.items()}
         few = f" {self.sizes} are too few to rank methods." if self.n_patients < FEW_PATIENTS else ""
-        return f"{self.name} {self.run.format.in_words(truth, predictions, values)}.{few}"
+        averaged = "With predictions averaged over seeds, " * (self.n_seeds > 1 and self.run.format.are_probabilities)
+        return f"{averaged}{self.name} {self.run.format.in_words(truth, predictions, values)}.{few}"
 
     @cached_property
     def alarms(self) -> list[str]:

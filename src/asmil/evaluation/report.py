@@ -16,24 +16,9 @@ from asmil.cohort.splits import Splits
 from asmil.errors import AsmilError
 from asmil.evaluation.evaluate import FEW_PATIENTS, PART_TITLES, RunEvaluation, evaluator_of
 from asmil.files import write_json
-from asmil.reporting import (
-    Block,
-    Cell,
-    Document,
-    Estimate,
-    Figure,
-    Folded,
-    Heading,
-    Note,
-    Row,
-    Section,
-    SideBySide,
-    Table,
-    estimate_cell,
-    sections_of,
-    settings_table,
-)
-from asmil.reporting.estimate import NAN, Interval
+from asmil.reporting import Block, Cell, Document, Figure, Folded, Heading, Note, Row, Section, SideBySide, Table
+from asmil.reporting.document import estimate_cell, sections_of, settings_table
+from asmil.reporting.estimate import NAN, Estimate, Interval
 from asmil.reporting.files import write_document
 from asmil.reporting.formats import format_count, format_interval, format_number
 from asmil.training.described import cap_sentence, selection_sentence, train_command
@@ -176,12 +161,13 @@ def _summary(evaluations: Sequence[RunEvaluation]) -> Table:
         trainings = f"{one.n_trainings} ({format_count(one.n_folds, 'fold')} × {format_count(one.n_seeds, 'seed')})"
         slides = [] if by_patient else [str(one.n_slides)]
         rows.append([Cell(one.name, (about,)), *cells, trainings, *slides, str(one.n_patients)])
+    varies = any(isinstance(cell, Cell) and cell.spread for row in rows for cell in row)
     optimistic = " (optimistic: it chose the epoch)" if any(map(_chose_epoch, evaluations)) else ""
     return Table(
         ["run", *(metric.title for metric in metrics), *sizes],
         rows,
         title=f"{PART_TITLES[first.role]}{optimistic}: {first.sizes}",
-        caption="Mean with its 95 % interval by patient, and the standard deviation (sd).",
+        caption=f"Mean with its 95 % interval by patient{', and the standard deviation (sd)' * varies}.",
         in_terminal=True,
         narrow=frozenset([metric.title for metric in metrics if not metric.in_terminal] + sizes),
         emphasis=True,
@@ -202,7 +188,7 @@ def _slides(evaluation: RunEvaluation) -> list[Block]:
         for place in places.tolist()
     ]
     caption = "Predictions are averaged over trainings; the farthest from the truth first."
-    table = Table(["slide", "truth", "prediction", ""], rows, caption=caption)
+    table = Table(["slide", "truth", "prediction", "rank"], rows, caption=caption)
     pictured = [names[place] for place in (*order[:PICTURED_SLIDES], *order[::-1][:PICTURED_SLIDES])]
     manifest = evaluation.run.setting("cohort", "manifest")
     try:
@@ -210,7 +196,9 @@ def _slides(evaluation: RunEvaluation) -> list[Block]:
     except ModuleNotFoundError:  # a machine that only trains may lack what opens slides
         return [Heading("Worst and best slides"), table]
     pictures = run_panels(evaluation.path, None if manifest is None else Path(str(manifest)), dict.fromkeys(pictured))
-    return [Heading("Worst and best slides"), table, *(SideBySide(panels) for panels in pictures.values())]
+    with_image = [SideBySide(panels) for panels in pictures.values() if len(panels) > 1]
+    only_map = [panel for panels in pictures.values() if len(panels) == 1 for panel in panels]
+    return [Heading("Worst and best slides"), table, *with_image, *([SideBySide(only_map)] if only_map else [])]
 
 
 def _attention(evaluation: RunEvaluation) -> list[Block]:

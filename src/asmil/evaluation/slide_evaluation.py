@@ -109,11 +109,13 @@ def evaluate_slides(run: Run, asked: Request) -> SlideEvaluation:
     rows = rows_of(run, asked.role, asked.unit)
     found = measure_rows(run.format, rows, asked)
     titles = {metric.name: metric.title for metric in run.format.metrics}
-    warnings = [
-        f"{metric.skipped} of {asked.resamples} resamples left {titles[name]} undefined and are not in its interval."
-        for name, metric in found.metrics.items()
-        if metric.skipped
-    ]
+    skipped = [f"{titles[name]} ({metric.skipped})" for name, metric in found.metrics.items() if metric.skipped]
+    warnings = []
+    if skipped:
+        warnings.append(
+            f"Some of the {asked.resamples} bootstrap samples are left out of intervals, since a metric is undefined "
+            f"in them: {', '.join(skipped)}."
+        )
     if not folds_are_disjoint(rows):
         warnings.insert(0, "The folds share slides, so each training was evaluated on its own.")
     return SlideEvaluation(**evaluated(run, rows, found, asked), warnings=tuple(warnings))

@@ -29,7 +29,11 @@ def value_reading(evaluations: Sequence[SlideEvaluation]) -> list[str]:
 
 def label_blocks(evaluation: SlideEvaluation) -> list[Block]:
     """The labels of one run."""
-    table = parts_table(evaluation, "slides with it", "Mean over seeds, 95 % interval by patient.")
+    table = parts_table(
+        evaluation,
+        "slides with it",
+        f"{'Mean over seeds' if evaluation.n_seeds > 1 else 'Value'}, with its 95 % interval by patient.",
+    )
     return [Heading("Labels"), table]
 
 

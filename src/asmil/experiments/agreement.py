@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pandas as pd
 
 from asmil.errors import AsmilError
-from asmil.evaluation.stability.analysis import AGREEMENT, TrainingStability, read_stability, seed_agreement
+from asmil.evaluation.stability.analysis import AGREEMENT, TrainingStability, agreement_by_fold, read_stability
 from asmil.experiments.plan import RUN_FOLDER
 from asmil.experiments.store import RESULT_FILE, results_table
 from asmil.experiments.summary import varied_columns
@@ -45,19 +46,13 @@ def write_agreement(out: Path) -> Path | None:
 
 
 def _trial_agreement(folder: Path) -> pd.DataFrame:
-    by_fold: dict[int, dict[int, TrainingStability]] = {}
+    trainings: dict[tuple[int, int], TrainingStability] = {}
     for run in sorted(path.parent for path in folder.glob(f"*/{RESULT_FILE}")):
         try:
-            trainings = read_stability(run).trainings
+            trainings |= {(training.fold, training.seed): training for training in read_stability(run).trainings}
         except AsmilError:
             continue  # nothing was recorded
-        for training in trainings:
-            by_fold.setdefault(training.fold, {})[training.seed] = training
-    tables = []
-    for fold, of_seed in by_fold.items():
-        records = {seed: training.record for seed, training in of_seed.items()}
-        pairs = seed_agreement(records, {seed: training.kept for seed, training in of_seed.items()})
-        means = pairs.groupby("slide")[list(AGREEMENT)].mean().reset_index()
-        means.insert(0, "fold", fold)
-        tables.append(means.assign(seeds=len(of_seed)))
-    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
+    if not trainings:
+        return pd.DataFrame()
+    means = agreement_by_fold(trainings.values()).groupby(["fold", "slide"])[list(AGREEMENT)].mean().reset_index()
+    return means.assign(seeds=means["fold"].map(Counter(fold for fold, _ in trainings)))

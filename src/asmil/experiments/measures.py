@@ -36,7 +36,7 @@ Training = tuple[int, int]
 Numbers = dict[Training, dict[str, float]]
 THRESHOLD = 0.5
 SMALL_FOCUS = 4
-"""Foci of at most so many tiles count as small."""
+"""Foci of at most this many tiles count as small."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Points that Optuna proposes, a few at a time, from the results of those before; resumable without its database.
 
 `search.json` holds every proposed point and, when it is known, its value: the mean over cohorts, variants and seeds of
-the chosen validation metric. A restarted search tells these to a fresh study and proposes only what is missing.
+the chosen validation metric. A restarted search adds these to a new study and proposes only what is missing.
 """
 
 from __future__ import annotations

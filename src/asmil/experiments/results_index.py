@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from asmil.documents import one_line, read_json
+from asmil.documents import one_line, read_json, read_yaml
 from asmil.errors import AsmilError
 from asmil.files import write_text
 from asmil.reporting import Document, Figure, Link, Links, Section
 from asmil.reporting.formats import format_count
 from asmil.reporting.page import html_document
+from asmil.training.finished_run import setting
 from asmil.training.layout import RunLayout
 
 INDEX_FILE = "index.html"
@@ -30,8 +31,8 @@ HEATMAP_TABLE = "heatmaps.csv"
 """In a folder of `asmil heatmap`, beside its pictures."""
 HEADLINES = {"macro_auc": "AUC", "c_index": "C-index", "r2": "R2"}
 """The metric that represents a run: the first that it has."""
-MOST_PICTURES = 4
-PICTURE_PX = 1000
+MOST_PICTURES, MOST_VIEWED = 4, 4
+PICTURE_PX = 1200
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,12 @@ class ResultsIndex:
     def sentences(self) -> list[str]:
         """The results in one or two sentences."""
         return [sentence for sentence in (_performance(self.runs), _maps(self.runs)) if sentence]
+
+    @property
+    def viewed_runs(self) -> list[Path]:
+        """The runs to look at side by side: all of the first one's cohort."""
+        manifests = {run: _manifest(run) for run in self.run_folders}
+        return [run for run in self.run_folders if manifests[run] == manifests[self.run_folders[0]]][:MOST_VIEWED]
 
     @property
     def warnings(self) -> list[str]:
@@ -125,7 +132,8 @@ def index_document(found: ResultsIndex, title: str, next_steps: Sequence[str] = 
 
 def _figures(found: ResultsIndex) -> Iterator[Figure]:
     for path in found.pictures[:MOST_PICTURES]:
-        yield Figure(_reduced(found.folder / path), path.stem, f"{path.stem} (`{path.as_posix()}`)")
+        address = quote(path.as_posix())
+        yield Figure(_reduced(found.folder / path), path.stem, f"{path.stem}: `{path.as_posix()}`", address)
 
 
 def _reduced(picture: Path) -> bytes:
@@ -146,6 +154,10 @@ def _link(page: Path) -> Link:
     title, note = PAGES[page.name]
     place = page.parent.as_posix()
     return Link(f"{title}: {place}" if place != "." else title, quote(page.as_posix()), note)
+
+
+def _manifest(run: Path) -> Any:
+    return setting(read_yaml(run / "config.yaml", "remove the run, or train it again"), "cohort", "manifest")
 
 
 def _is_hidden(path: Path) -> bool:

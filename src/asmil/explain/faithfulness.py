@@ -41,7 +41,7 @@ class FaithfulnessSettings:
 
     kinds: of maps; none: all that the method has
     name: the class to explain; default: the predicted one of each slide
-    slides: at most so many slides, the first of the role; None: all
+    slides: largest number of slides, the first of the role; None: all
     truth: a table of the tumor tiles, for the oracle; default: the one beside the manifest, if there is one
     method: confirms the run's method where it is code of the user's
     """

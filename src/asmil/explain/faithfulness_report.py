@@ -11,19 +11,10 @@ import numpy as np
 from asmil.explain.faithfulness import CONTROLS, ORACLE, RANDOM, Faithfulness, KindSummary
 from asmil.explain.flipping import SHARES
 from asmil.explain.kinds import titled
-from asmil.reporting import (
-    Cell,
-    Document,
-    Estimate,
-    Figure,
-    Section,
-    SideBySide,
-    Table,
-    estimate_cell,
-    jsonable,
-    problem_sections,
-)
+from asmil.reporting import Cell, Document, Figure, Section, SideBySide, Table
+from asmil.reporting.document import estimate_cell, problem_sections
 from asmil.reporting.drawing import COLORS, new_figure, plain_text, svg_text
+from asmil.reporting.estimate import Estimate, jsonable
 from asmil.reporting.files import write_document
 from asmil.reporting.formats import UNDEFINED_TEXT, format_count, format_interval, format_number, format_signed
 

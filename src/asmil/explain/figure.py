@@ -27,12 +27,16 @@ PANEL_PX = 900
 """The longer side of a panel."""
 LARGEST_OVERVIEW = 4096
 MARGIN_TILES = 2.0
-GAP, EDGE, TITLE, PANEL_TITLE, LEGEND = 24, 20, 64, 30, 74
+GAP, EDGE, TITLE, PANEL_TITLE, LEGEND = 24, 20, 84, 40, 104
 """In pixels: between panels, around the figure, and the heights of the texts."""
-SMALLEST_PANEL = 320
+SMALLEST_PANEL, SMALL_LEGEND = 320, 76
+WIDE_PANEL = 560
+"""The width in pixels from which a panel has room for larger text."""
 GLASS = 244
 """The gray of what is no slide, and of a canvas without a slide."""
 OPACITY = 0.65
+ANY_GROUND_INK = (122, 132, 144)
+"""A gray that has contrast on white and on black."""
 CONTOUR_HALO, CONTOUR_INK = (255, 255, 255), (10, 10, 10)
 SUBPIXEL_BITS = 4
 
@@ -164,13 +168,14 @@ def arrange(
     total_height = 2 * EDGE + TITLE + lines * cell_height + (lines - 1) * GAP
     figure = np.full((total_height, total_width, 3), PAPER[0], dtype=np.uint8)
     room = total_width - 2 * EDGE
-    write(figure, shortened(title, room, 22, bold=True), EDGE, EDGE, 22, bold=True)
-    write(figure, shortened(about, room, 15), EDGE, EDGE + 32, 15, color=SOFT_INK)
+    size = 20 if cell_width >= WIDE_PANEL else 15
+    write(figure, shortened(title, room, size + 8, bold=True), EDGE, EDGE, size + 8, bold=True)
+    write(figure, shortened(about, room, size), EDGE, EDGE + size + 20, size, color=SOFT_INK)
     for number, panel in enumerate(panels):
         line, column = divmod(number, columns)
         left = EDGE + column * (cell_width + GAP)
         top = EDGE + TITLE + line * (cell_height + GAP)
-        write(figure, shortened(panel.title, cell_width, 15, bold=True), left, top + 4, 15, bold=True)
+        write(figure, shortened(panel.title, cell_width, size, bold=True), left, top + 8, size, bold=True)
         inset = left + (cell_width - width) // 2
         figure[top + PANEL_TITLE : top + PANEL_TITLE + height, inset : inset + width] = panel.pixels
         if panel.scale is not None:
@@ -178,9 +183,32 @@ def arrange(
     return figure
 
 
-def _draw_legend(figure: Pixels, left: int, top: int, width: int, scale: ColorScale, unit: str, opacity: float) -> None:
-    """A bar of the scale's colors as they look on the map, numbers below it, and what they are."""
-    bar_left, bar_width = left + 36, min(width - 72, 560)
+def panel_with_legend(panel: Panel, opacity: float = OPACITY) -> Pixels:
+    """A panel above its legend, without titles: RGBA, for a page that may be light or dark."""
+    height, width = panel.pixels.shape[:2]
+    total_width = max(width, SMALLEST_PANEL)
+    inset = (total_width - width) // 2
+    legend_height = 0 if panel.scale is None else LEGEND if total_width >= WIDE_PANEL else SMALL_LEGEND
+    legend = np.full((legend_height, total_width, 3), PAPER[0], dtype=np.uint8)
+    solid = np.zeros(legend.shape[:2], dtype=bool)
+    if panel.scale is not None:
+        bar = _draw_legend(legend, 0, 8, total_width, panel.scale, panel.unit, opacity)
+        solid[bar] = True
+    # dark text on white becomes gray text on nothing, which can be read on white and on black
+    coverage = 1 - legend.mean(axis=2) / 255.0
+    drawn = np.zeros((height + len(legend), total_width, 4), dtype=np.uint8)
+    drawn[:height, inset : inset + width] = np.dstack([panel.pixels, np.full((height, width), 255, dtype=np.uint8)])
+    drawn[height:, :, :3] = np.where(solid[..., None], legend, ANY_GROUND_INK)
+    drawn[height:, :, 3] = np.where(solid, 255, np.rint(255 * np.minimum(1.0, 1.7 * coverage)))
+    return drawn
+
+
+def _draw_legend(
+    figure: Pixels, left: int, top: int, width: int, scale: ColorScale, unit: str, opacity: float
+) -> tuple[slice, slice]:
+    """A bar of the scale's colors as they look on the map, numbers below it, and what they are; where the bar is."""
+    bar_left, bar_width = left + 36, min(width - 72, 640)
+    size = 18 if width >= WIDE_PANEL else 12
     codes = np.rint(np.linspace(0, 255, bar_width)).astype(np.uint8)
     colors = lookup_table(scale.color_map)[codes] * opacity + GLASS * (1 - opacity)
     if scale.kind == "absolute" and scale.high <= scale.low:
@@ -190,9 +218,11 @@ def _draw_legend(figure: Pixels, left: int, top: int, width: int, scale: ColorSc
         x = bar_left + round(place * (bar_width - 1))
         figure[top + 16 : top + 21, x] = INK
         for line, part in enumerate(text.split("  ")):
-            write(figure, part, x, top + 23 + 14 * line, 12, anchor="ma")
-    caption = f"{unit}, percentile among the tiles and value" if scale.kind == "percentile" else unit
-    write(figure, shortened(caption, width - 72, 12), bar_left, top + 54, 12, color=SOFT_INK)
+            write(figure, part, x, top + 23 + (size + 3) * line, size, anchor="ma")
+    caption = f"{unit}: percentile and value" if scale.kind == "percentile" else unit
+    below = top + 27 + (size + 3) * (2 if scale.kind == "percentile" else 1)
+    write(figure, shortened(caption, width - 72, size), bar_left, below, size, color=SOFT_INK)
+    return slice(top, top + 16), slice(bar_left, bar_left + bar_width)
 
 
 def _gray(view: View) -> Pixels:

@@ -66,15 +66,22 @@ class _Question:
         return self.task.evidence(logits, self.name)
 
 
+TITLES = {
+    "attention_logit": "attention x tile logit",
+    "gradient": "gradient x input",
+    "random": "random order",
+    "oracle": "true tumor tiles first",
+}
+"""What kinds of maps, and the orders that they are compared with, are called where their names do not say it."""
+
+
 def titled(kind: str) -> str:
     """A kind as it is written in pictures.
 
     >>> titled("attention_logit"), titled("leave_one_out")
     ('attention x tile logit', 'leave one out')
     """
-    return {"attention_logit": "attention x tile logit", "gradient": "gradient x input"}.get(
-        kind, kind.replace("_", " ")
-    )
+    return TITLES.get(kind, kind.replace("_", " "))
 
 
 def kinds_of(model: MILModel) -> dict[str, str | None]:

@@ -105,7 +105,7 @@ def write_regions(
 def high_regions(frame: SlideFrame, values: Floats, cut: float) -> list[tuple[Polygon, NDArray[np.int64]]]:
     """Polygons of connected tiles above the cut, the one with the highest tile first, each with its tiles."""
     if not 0 <= cut < 1:
-        raise AsmilError(f"the cut {cut:g} is no share of the tiles; give a number from 0 to below 1, such as 0.9")
+        raise AsmilError(f"the cut {cut:g} is not a share of the tiles; give a number from 0 to below 1, such as 0.9")
     known = np.flatnonzero(~np.isnan(values))
     if len(known) == 0:
         return []
@@ -161,7 +161,7 @@ def refuse_unusable(slide: str, columns: Mapping[str, Floats]) -> None:
     for name, column in columns.items():
         if not np.isfinite(column).all():
             count = int((~np.isfinite(column)).sum())
-            raise AsmilError(f"{slide}: {name} of {count} tiles is no finite number, and cannot be exported")
+            raise AsmilError(f"{slide}: {name} of {count} tiles is not finite and cannot be exported")
 
 
 def _bin_names(scale: ColorScale) -> Iterator[tuple[str, NDArray[np.uint8]]]:

@@ -14,7 +14,7 @@ from shapely import MultiPolygon
 from asmil.errors import AsmilError
 from asmil.explain.asked_slides import SlidePlaces
 from asmil.explain.color_scale import color_scale
-from asmil.explain.figure import OPACITY, Panel, arrange, draw_contours, map_panels, tissue_view
+from asmil.explain.figure import OPACITY, Panel, draw_contours, map_panels, panel_with_legend, tissue_view
 from asmil.explain.run_explainer import RunExplainer
 from asmil.explain.tile_map import SlideFrame, TileMap, slide_frame
 from asmil.reporting import Figure
@@ -63,8 +63,8 @@ def slide_panels(
     for panel in panels:
         pixels = panel.pixels if outline is None else draw_contours(panel.pixels, view, [outline])
         scale = panel.scale if panel.unit == heat.kind else None
-        picture = arrange(panel.title, frame.slide, [Panel("", pixels, scale, panel.unit)], opacity=opacity)
-        figures.append(Figure(_png(picture), f"{frame.slide}: {panel.title}"))
+        title = f"{frame.slide}: {panel.title}"
+        figures.append(Figure(_png(panel_with_legend(Panel(title, pixels, scale, panel.unit), opacity)), title, title))
     return figures
 
 
@@ -90,4 +90,4 @@ def run_panels(run: Path, manifest: Path | None, names: Iterable[str]) -> dict[s
 
 
 def _png(pixels: npt.NDArray[np.uint8]) -> bytes:
-    return bytes(cv2.imencode(".png", cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR))[1])
+    return bytes(cv2.imencode(".png", cv2.cvtColor(pixels, cv2.COLOR_RGBA2BGRA))[1])

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from asmil.cohort.source import FeatureInfo
+from asmil.cohort.features import inspect_features
+from asmil.cohort.reader import open_features
+from asmil.cohort.source import FeatureInfo, FeatureSource
 from asmil.errors import AsmilError
 from asmil.slides.image import SlideImage
 
@@ -71,6 +73,28 @@ def slide_frame(
     if tile_px is None:
         raise AsmilError(f"{slide}: the side of its tiles at level 0 is not known; give it with --tile-px")
     return framed(slide, corners, tile_px, info, image, mpp)
+
+
+def read_frame(
+    slide: str, source: FeatureSource, mpp: float | None = None, image: SlideImage | None = None
+) -> SlideFrame:
+    """The frame of a slide from its feature file, without reading the features; refusals as for `slide_frame`.
+
+    mpp: microns per level-0 pixel, for files that do not state it
+    """
+    info = inspect_features(source)
+    mpp = info.mpp or mpp or (image.resolution.mpp if image is not None and image.resolution is not None else None)
+    with open_features(source, mmap=True) as file:
+        coords = file.read_coords()
+    if coords is not None and not np.isfinite(coords).all():
+        raise AsmilError(f"{slide}: coordinates of its features are not finite ({source}); extract them again")
+    if coords is not None and info.coords_unit == "um":
+        if mpp is None:
+            raise AsmilError(
+                f"{slide}: the coordinates of its features are in microns and its resolution is unknown; give --mpp"
+            )
+        coords = coords / mpp
+    return slide_frame(slide, coords, info, image, mpp)
 
 
 def framed(

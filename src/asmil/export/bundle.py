@@ -30,7 +30,7 @@ def write_bundle(run: Path | str, out: Path | str, method: str | None = None) ->
     No file about single slides or patients is included: no splits, no predictions, no recorded attention, and not the
     path of the manifest.
 
-    method: the run's method, where it is code of yours
+    method: the run's method, if it is your own code
     """
     out = Path(out)
     if is_bundle(Path(run)):

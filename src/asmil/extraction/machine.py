@@ -4,38 +4,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
 from asmil.engine.inline import InlineEngine
 from asmil.engine.jobs import Engine, Report, ignore
 from asmil.engine.local import LocalEngine, usable_cores
+from asmil.engine.machine import Machine
 from asmil.engine.ray_engine import RayEngine
 from asmil.engine.watching import checked_timeout
-from asmil.errors import AsmilError, did_you_mean
+from asmil.errors import AsmilError
 from asmil.slides.settings import SLIDE_TIMEOUT_S
 
 SLIDES_AT_ONCE = 2
 MOST_READERS = 16
-ENGINES = ("local", "ray")
 
 
 @dataclass(frozen=True)
-class Machine:
+class ExtractionMachine(Machine):
     """Where an extraction runs.
 
-    workers: processes; None: one per GPU, or one per core; 0: this process
-    device: auto, cpu, cuda (all of them), or one such as cuda:1
-    cpus, gpus: what Ray sets aside for a worker
+    workers: None: one per GPU, or one per core; 0: this process
     item_timeout: seconds without progress after which a slide fails; 0: no limit; None:
         `SLIDE_TIMEOUT_S`, except for work in this process, which cannot be ended
     """
 
-    engine: str = "local"
-    address: str | None = None
-    workers: int | None = None
-    device: str = "auto"
-    cpus: float = 1.0
-    gpus: float = 0.0
     item_timeout: float | None = None
 
     def prepare(self, n_slides: int, report: Report = ignore) -> tuple[Engine, int]:
@@ -43,10 +33,9 @@ class Machine:
 
         report: called with the number of newly encoded tiles, if the engine supports it
         """
-        if self.engine not in ENGINES:
-            raise AsmilError(f"--engine {self.engine}: {did_you_mean(self.engine, ENGINES)}")
+        on_ray = self.uses_ray()
         item_timeout_s = checked_timeout(self.item_timeout, SLIDE_TIMEOUT_S)
-        if self.engine == "ray":
+        if on_ray:
             if self.workers == 0:
                 raise AsmilError("--workers 0 is this process alone; give --engine ray at least one worker, or none")
             readers = max(1, min(MOST_READERS, int(self.cpus)))
@@ -54,9 +43,7 @@ class Machine:
                 self.address, self.workers, self.cpus, self.gpus, SLIDES_AT_ONCE, item_timeout_s=item_timeout_s
             )
             return engine, readers
-        if self.address is not None:
-            raise AsmilError("--address is of a Ray cluster; give --engine ray with it")
-        devices, cores = self._devices(), usable_cores()
+        devices, cores = self.devices(), usable_cores()
         if self.workers == 0:
             if self.item_timeout:
                 raise AsmilError(
@@ -75,19 +62,3 @@ class Machine:
             item_timeout_s=item_timeout_s,
         )
         return local, min(MOST_READERS, threads)
-
-    def _devices(self) -> list[str]:
-        if self.device == "cpu":
-            return ["cpu"]
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if self.device in ("auto", "cuda") and count:
-            return [f"cuda:{index}" for index in range(count)]
-        if self.device == "auto":
-            return ["cpu"]
-        try:
-            torch.empty(0, device=self.device)
-        except (RuntimeError, AssertionError):
-            raise AsmilError(
-                f"the device {self.device!r} is not available here; `asmil doctor` lists what is, or choose auto"
-            ) from None
-        return [self.device]

@@ -18,7 +18,7 @@ EXACT = 1e-6
 class ExtractionConfig(Settings):
     """From a slide to its feature file. Where and how fast the work runs is not part of it."""
 
-    encoder: str = Field(DEFAULT_ENCODER, description="name of the encoder (`asmil encoders`), or module:callable")
+    encoder: str = Field(DEFAULT_ENCODER, description="name (`asmil encoders`), file.py:callable or module:callable")
     tissue: TissueConfig = Field(TissueConfig(), description="where the tissue is")
     tiling: TilingConfig = Field(TilingConfig(), description="which tiles it is cut into")
     lowres: float | None = Field(None, gt=0, description="also store tiles at this magnification, e.g. 1.25")

@@ -1,6 +1,6 @@
 """Slide encoders: from the features of a slide's tiles to one vector per slide, by code of the user's own.
 
-`module:callable` is called without arguments and returns the encoder, which is called once per slide:
+`module:callable` or `file.py:callable` is called without arguments and returns the encoder. That is called per slide:
 
     encoder(features, coords, tile_px_level0, mpp) -> vector
 
@@ -88,7 +88,9 @@ class SlideEncoderPlan:
 def encode_slides(sources: Mapping[str, FeatureSource], out: Path, encoder: str, engine: Engine) -> Iterator[Encoded]:
     """Encode every slide that has no vector of this encoder yet; a slide that fails does not stop the others."""
     if not is_own(encoder):
-        raise AsmilError(f"--encoder {encoder}: slide encoders are your own code, written module:callable")
+        raise AsmilError(
+            f"--encoder {encoder}: slide encoders are your own code, written module:callable or file.py:callable"
+        )
     plan = SlideEncoderPlan(encoder)
     digest = weights_hash(plan.load(torch.device("cpu")))  # an encoder that cannot be made is refused before any slide
     out = out.absolute()

@@ -44,6 +44,7 @@ from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.folded import FoldedProjections
 from asmil.models.blocks.randomness import Dropout, RandomModule
 from asmil.models.blocks.scoring import ScoreNetwork
+from asmil.models.blocks.top_tiles import top_tiles
 from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
 from asmil.models.registry import register
 from asmil.tasks.base import Task
@@ -189,11 +190,6 @@ class TopMask(RandomModule):
         top = top_tiles(scores, self.top)
         chosen = self.uniform(top.shape, scores).argsort(dim=1)[:, :count]
         return scores.scatter(1, top.gather(1, chosen), -torch.inf)
-
-
-def top_tiles(scores: Tensor, top: int) -> Tensor:
-    """The tiles with the highest scores of each row, A x min(top, N), the highest first."""
-    return scores.detach().topk(min(top, scores.shape[1]), dim=1).indices
 
 
 def branch_similarity(attention: Tensor, branches: int) -> Tensor:

@@ -16,7 +16,7 @@ The final paper lowers lambda along a cosine, lambda (1 + cos(pi t / T)) / 2; th
 so does the default here (`annealing`). The default base and weight are those of the paper's main results and of the
 README's example: ABMIL, 0.1. The released script, started without arguments, runs MHA with lambda = 0, which is no
 AEM. The total loss may be negative, so it cannot be used for early stopping. The released code can keep a random
-share of the tiles in every step; `data.max_tiles` is the like of it here.
+share of the tiles in every step; `data.max_tiles` does the same here.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.abmil import ABMIL, ABMILConfig
 from asmil.models.attention_pool import AttentionPoolModel
-from asmil.models.base import Loss, MILModel, Output, inner_width, lend_normalizer, refuse_uneven
+from asmil.models.base import Loss, MILModel, Output, inner_width, refuse_uneven
 from asmil.models.blocks.dual_stream import LINEAR_QUERY, from_official, official_names
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.folded import FoldedProjections, embed_and_attend, single_layer
 from asmil.models.dsmil import DSMIL, DSMILConfig
 from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
+from asmil.models.on_base import ModelOnBase
 from asmil.models.registry import register
 from asmil.tasks.base import Task
 
@@ -122,37 +123,25 @@ class AEMConfig(EmbeddingConfig):
         }
     },
 )
-class AEM(MILModel):
+class AEM(ModelOnBase):
     """AEM; see the module's text for the formulas. The rows of the scores are the base's."""
 
     config_type = AEMConfig
     own_stabilizers: ClassVar[Mapping[str, str]] = {"entropy": "model.weight"}
     score_axes = ("row",)
     config: AEMConfig
-    base: MILModel
 
     def __init__(self, in_features: int, n_outputs: int, config: AEMConfig) -> None:
         super().__init__(in_features, n_outputs, config)
         self.base = _build_base(in_features, n_outputs, config)
         self.weight = config.weight
 
-    def attend(self, bag: Bag) -> Tensor:
-        return self._current_base().attend(bag)
-
     def forward(self, bag: Bag) -> Output:
-        output: Output = self._current_base()(bag)
+        output: Output = self.current_base()(bag)
         return output
 
-    @property
-    def padding_from(self) -> int | None:
-        return self.base.padding_from
-
-    @property
-    def can_stream(self) -> bool:
-        return self._current_base().can_stream
-
     def stream(self, chunks: Iterable[Tensor]) -> Output:
-        return self._current_base().stream(chunks)
+        return self.current_base().stream(chunks)
 
     @property
     def steps_alike(self) -> bool:
@@ -171,14 +160,6 @@ class AEM(MILModel):
         """Of the attention, mean over its rows."""
         assert output.scores is not None
         return negative_entropy(self.normalizer.log(output.scores)).mean()
-
-    def draw_heatmap(self, output: Output, kind: str) -> Tensor:
-        return self._current_base().draw_heatmap(output, kind)
-
-    def _current_base(self) -> MILModel:
-        """The base, with the normalizer that this model has now."""
-        lend_normalizer(self, self.base)
-        return self.base
 
 
 def _build_base(in_features: int, n_outputs: int, config: AEMConfig) -> MILModel:

@@ -70,12 +70,6 @@ def masked_scores(scores: Tensor, bag: Bag) -> Tensor:
     return scores if bag.mask is None else scores.masked_fill(~bag.mask, -torch.inf)
 
 
-def lend_normalizer(owner: MILModel, borrower: MILModel) -> None:
-    """Let `borrower`, a part of `owner`, read the owner's normalizer; a state dict then holds it once."""
-    borrower._modules.pop("normalizer", None)
-    object.__setattr__(borrower, "normalizer", owner.normalizer)
-
-
 @dataclass(slots=True)
 class Loss:
     """A training loss (`total`, with gradient) and the parts it is made of."""

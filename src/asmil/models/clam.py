@@ -58,19 +58,18 @@ class CLAMConfig(EmbeddingConfig, InstanceLossConfig):
 
 
 _PAPER = "Lu et al., Data-efficient and weakly supervised computational pathology on whole-slide images"
-_OFFICIAL = {
-    "model": {"instance_loss": "svm"},
-    "training": {
-        "lr": 2e-4,
-        "weight_decay": 1e-5,
-        "epochs": 200,
-        "schedule": "constant",
-        "sampling": "balanced",
-        "select": "loss",
-        "early_stopping": 20,
-        "early_stopping_from": 50,
-    },
+OFFICIAL_TRAINING = {
+    "lr": 2e-4,
+    "weight_decay": 1e-5,
+    "epochs": 200,
+    "schedule": "constant",
+    "sampling": "balanced",
+    "select": "loss",
+    "early_stopping": 20,
+    "early_stopping_from": 50,
 }
+"""The defaults of CLAM's training script."""
+_OFFICIAL = {"model": {"instance_loss": "svm"}, "training": OFFICIAL_TRAINING}
 
 
 class CLAM(AttentionPoolModel):

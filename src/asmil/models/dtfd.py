@@ -154,7 +154,7 @@ class DTFD(MILModel):
         if n_outputs == 1:
             raise AsmilError(
                 "dtfd cannot have a single output: it ranks tiles by a softmax over classes, which is 1 for every tile "
-                "then; give it one output a class"
+                "then; give it one output per class"
             )
         if config.distill != "AFS" and config.total_instance < config.groups:
             raise AsmilError(

@@ -55,6 +55,7 @@ from asmil.models.blocks.mobilenet import TinyMobileNet
 from asmil.models.blocks.running_pool import RunningPool
 from asmil.models.blocks.scoring import ScoreNetwork
 from asmil.models.blocks.straight_through import GumbelMask, harden
+from asmil.models.clam import OFFICIAL_TRAINING as CLAM_TRAINING
 from asmil.models.hdmil_lipn import lipn_state, lowres_tiles
 from asmil.models.layouts.clam import clam_layouts
 from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
@@ -128,16 +129,7 @@ class HDMILConfig(EmbeddingConfig, InstanceLossConfig):
     presets={
         "official": {
             "model": {"lipn_lr": 1e-4},
-            "training": {
-                "lr": 3e-4,
-                "weight_decay": 1e-5,
-                "epochs": 200,
-                "schedule": "constant",
-                "sampling": "balanced",
-                "select": "loss",
-                "early_stopping": 20,
-                "early_stopping_from": 50,
-            },
+            "training": {**CLAM_TRAINING, "lr": 3e-4},
         }
     },
 )

@@ -37,7 +37,7 @@ from torch import Tensor, nn
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.abmil import ABMIL, ABMILConfig
-from asmil.models.base import Loss, MILModel, Output, Stage, lend_normalizer
+from asmil.models.base import Loss, MILModel, Output, Stage
 from asmil.models.blocks.confounders import ConfounderDictionary, Merge, find_prototypes
 from asmil.models.blocks.dual_stream import Query
 from asmil.models.blocks.embedding import EmbeddingConfig
@@ -46,6 +46,7 @@ from asmil.models.dsmil import DSMIL, DSMILConfig
 from asmil.models.inference import infer
 from asmil.models.layouts.ibmil import FORMS
 from asmil.models.official import register_official
+from asmil.models.on_base import ModelOnBase
 from asmil.models.registry import register
 from asmil.models.transmil import TransMIL, TransMILConfig
 from asmil.tasks.base import Task
@@ -86,13 +87,12 @@ class IBMILConfig(EmbeddingConfig):
         }
     },
 )
-class IBMIL(MILModel):
+class IBMIL(ModelOnBase):
     """IBMIL; see the module's text for the formulas. The rows of the scores are the base's."""
 
     config_type = IBMILConfig
     score_axes = ("row",)
     config: IBMILConfig
-    base: MILModel
 
     def __init__(self, in_features: int, n_outputs: int, config: IBMILConfig) -> None:
         super().__init__(in_features, n_outputs, config)
@@ -112,35 +112,12 @@ class IBMIL(MILModel):
         vectors = n_outputs if config.base == "dsmil" else 1
         self.head = nn.Linear(merged_width * vectors, n_outputs)
 
-    @property
-    def normalizer_built_in(self) -> bool:
-        return self.base.normalizer_built_in
-
-    def prepare(self, bag: Bag) -> Bag:
-        return self.base.prepare(bag)
-
-    def attend(self, bag: Bag) -> Tensor:
-        return self._current_base().attend(bag)
-
     def forward(self, bag: Bag) -> Output:
-        return self._intervene(self._current_base()(bag))
-
-    @property
-    def padding_from(self) -> int | None:
-        return self.base.padding_from
-
-    @property
-    def can_stream(self) -> bool:
-        return self._current_base().can_stream
+        return self._intervene(self.current_base()(bag))
 
     @torch.no_grad()
     def stream(self, chunks: Iterable[Tensor]) -> Output:
-        return self._intervene(self._current_base().stream(chunks))
-
-    def _current_base(self) -> MILModel:
-        """The base, with the normalizer that this model has now."""
-        lend_normalizer(self, self.base)
-        return self.base
+        return self._intervene(self.current_base().stream(chunks))
 
     def _intervene(self, output: Output) -> Output:
         """The base's output with logits that also depend on the dictionary."""
@@ -159,9 +136,6 @@ class IBMIL(MILModel):
         kind = self.config.loss
         value = logits_loss(kind, torch.stack([output.logits for output in outputs]), targets, task)
         return Loss(value, {task.loss_name if kind == "task" else kind: value})
-
-    def draw_heatmap(self, output: Output, kind: str) -> Tensor:
-        return self._current_base().draw_heatmap(output, kind)
 
     def stages(self) -> list[Stage]:
         if self.dictionary is None:

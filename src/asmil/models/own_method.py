@@ -7,15 +7,8 @@ too, since a run folder may come from anyone.
 
 from __future__ import annotations
 
-import hashlib
-import importlib
-import importlib.util
-import os
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -25,6 +18,7 @@ from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError, did_you_mean
 from asmil.models.base import MILModel, ModelConfig, Output
 from asmil.models.registry import Method, known_methods, remember
+from asmil.own_code import describe, own_module
 
 WIDTH, OUTPUTS = 8, 3
 TILES = (1, 7)
@@ -60,14 +54,14 @@ def load_own(name: str, as_name: str | None = None) -> str:
     as_name: the name that a run has for it, where its file was elsewhere then
     """
     place, _, attribute = name.rpartition(":")
-    module = _module(name, place)
+    module = own_module(place, f"--method {name}")
     found = getattr(module, attribute, None)
     if found is None:
         classes = [key for key, value in vars(module).items() if isinstance(value, type) and value is not MILModel]
         raise AsmilError(f"--method {name}: {place} has no class {attribute!r}; {did_you_mean(attribute, classes)}")
     if not isinstance(found, type) or not issubclass(found, MILModel):
         raise AsmilError(
-            f"--method {name}: {attribute} is no subclass of asmil.MILModel; write class {attribute}(MILModel)"
+            f"--method {name}: {attribute} is not a subclass of asmil.MILModel; write class {attribute}(MILModel)"
         )
     _accept(as_name or name, found)
     return as_name or name
@@ -115,42 +109,6 @@ def _accept(name: str, model_type: type[MILModel]) -> None:
     remember(Method(name, model_type, summary, "", 0))
 
 
-def _module(name: str, place: str) -> ModuleType:
-    try:
-        if place.endswith(".py") or os.sep in place:
-            return _from_file(name, Path(place))
-        if os.getcwd() not in sys.path:
-            sys.path.append(os.getcwd())
-        return importlib.import_module(place)
-    except AsmilError:
-        raise
-    except ModuleNotFoundError as error:
-        raise AsmilError(
-            f"--method {name}: there is no module {error.name!r} in this folder or the installation; check its name"
-        ) from None
-    except Exception as error:  # noqa: BLE001  whatever the user's module does wrong
-        raise AsmilError(f"--method {name}: importing {place} fails with {_describe(error)}; correct it") from None
-
-
-def _from_file(name: str, path: Path) -> ModuleType:
-    if not path.is_file():
-        raise AsmilError(f"--method {name}: there is no file {path}; correct its path")
-    full = path.resolve()
-    # two files of one name are two modules
-    module_name = f"asmil_own_{full.stem}_{hashlib.sha256(str(full).encode()).hexdigest()[:8]}"
-    spec = importlib.util.spec_from_file_location(module_name, full)
-    if spec is None or spec.loader is None:
-        raise AsmilError(f"--method {name}: {path} is no Python file; name a file that ends in .py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[module_name]
-        raise
-    return module
-
-
 def _problems(model_type: type[MILModel]) -> Iterator[str]:
     if not (isinstance(model_type.config_type, type) and issubclass(model_type.config_type, ModelConfig)):
         yield "config_type is not a subclass of ModelConfig"
@@ -159,7 +117,7 @@ def _problems(model_type: type[MILModel]) -> Iterator[str]:
         torch.manual_seed(0)
         model = model_type(WIDTH, OUTPUTS, model_type.config_type())
     except Exception as error:  # noqa: BLE001
-        yield f"__init__(in_features, n_outputs, config) fails with {_describe(error)}"
+        yield f"__init__(in_features, n_outputs, config) fails with {describe(error)}"
         return
     if not isinstance(getattr(model, "in_features", None), int):
         yield "__init__ does not call super().__init__(in_features, n_outputs, config)"
@@ -183,13 +141,13 @@ def _problems_with_bag(model: MILModel, tiles: int) -> Iterator[str]:
         with torch.no_grad():
             output, again = model(bag), model(bag)
     except Exception as error:  # noqa: BLE001
-        yield f"forward fails {where} with {_describe(error)}"
+        yield f"forward fails {where} with {describe(error)}"
         return
     try:
         with torch.no_grad():
             model(replace(bag, features=bag.features.half()))
     except Exception as error:  # noqa: BLE001
-        yield f"forward fails for float16 features, as files hold them ({_describe(error)}); use bag.features.float()"
+        yield f"forward fails for float16 features, as files hold them ({describe(error)}); use bag.features.float()"
         return
     if not isinstance(output, Output):
         yield f"forward returns a {type(output).__name__}; return Output(logits, scores, embedding)"
@@ -216,7 +174,7 @@ def _problems_of_attend(model: MILModel, bag: Bag, output: Output) -> Iterator[s
         with torch.no_grad():
             scores, heat = model.attend(bag), model.heatmap(output)
     except Exception as error:  # noqa: BLE001
-        yield f"attend or heatmap fails with {_describe(error)}"
+        yield f"attend or heatmap fails with {describe(error)}"
         return
     if not isinstance(scores, Tensor) or not torch.allclose(scores, output.scores, atol=1e-5):
         yield "attend(bag) does not return the scores of forward; the anchor and the maps read them there"
@@ -229,7 +187,7 @@ def _problems_with_gradients(model: MILModel) -> Iterator[str]:
     try:
         model(bag).logits.logsumexp(dim=0).backward()
     except Exception as error:  # noqa: BLE001
-        yield f"no gradient can be computed: {_describe(error)}"
+        yield f"no gradient can be computed: {describe(error)}"
         return
     if not any(one.grad is not None and bool(one.grad.abs().sum() > 0) for one in model.parameters()):
         yield "the logits do not depend on any parameter, so nothing would be learned"
@@ -242,8 +200,3 @@ def _problems_of_tensor(name: str, value: Any, shape: tuple[int | None, ...], wa
         yield f"Output.{name} has shape {' x '.join(map(str, value.shape)) or '()'} {where}; it must be {wanted}"
     elif not bool(torch.isfinite(value).all()):
         yield f"Output.{name} holds NaN or infinity {where}"
-
-
-def _describe(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__

@@ -225,7 +225,7 @@ SETS: Mapping[str, tuple[int, int, int, int]] = {
 
 
 def stand_in_set(name: str, share: float = 1.0) -> BagSet:
-    """A made-up set of the same sizes: a positive bag has one instance that is shifted along one direction."""
+    """A synthetic set of the same size: a positive bag has one instance that is shifted along one direction."""
     bags, positive, instances, width = SETS[name]
     bags, positive = max(12, round(share * bags)), max(6, round(share * positive))
     instances = max(bags, round(share * instances))
@@ -274,7 +274,7 @@ def _classic(table: PrintedTable, out: Path, size: Size, cohort: Path | None, fe
 
 
 def _accuracy(job: Job, bag_set: BagSet) -> float:
-    """The accuracy after the last epoch; a job that was done before is read."""
+    """The accuracy after the last epoch; finished jobs are read from their files."""
     from asmil.documents import read_json
 
     assert job.file is not None

@@ -106,7 +106,7 @@ DATASETS = {
 
 
 def dataset(name: str) -> Dataset:
-    """A data set by its id; an unknown one is answered with the nearest."""
+    """A data set by its id; the error for an unknown id names the nearest."""
     if name not in DATASETS:
         raise AsmilError(f"the paper has no data set {name!r}: {did_you_mean(name, DATASETS)}")
     return DATASETS[name]
@@ -157,6 +157,6 @@ def stand_in(one: Dataset, size: Size, backbone: str = USUAL_BACKBONE) -> Cohort
 
 
 def _seed_of(name: str, backbone: str) -> int:
-    """Another world for every data set; the same slides whichever features they have."""
+    """A seed that differs between data sets but not between kinds of features."""
     del backbone
     return sum(map(ord, name)) % 1000

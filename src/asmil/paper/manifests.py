@@ -24,7 +24,7 @@ from asmil.files import write_text
 from asmil.paper.datasets import DATASETS
 
 CAMELYON17_TEST_FROM = 60
-"""The first patient of the test part: 20 patients a center, five centers."""
+"""The first patient of the test part: 20 patients per center, five centers."""
 BRACS_LABELS = {"BT": "benign", "AT": "atypical", "MT": "malignant"}
 BRACS_SETS = {
     "training": "train",
@@ -48,7 +48,7 @@ def build_manifest(name: str, labels: Sequence[Path], out: Path) -> list[str]:
         raise AsmilError(f"there is no recipe for the manifest of {name!r}: {did_you_mean(name, MANIFESTS)}")
     table = MANIFESTS[name].build(labels)
     if table.empty:
-        raise AsmilError(f"{labels[0]}: no slide of {name} was found in it; expected are {MANIFESTS[name].files}")
+        raise AsmilError(f"{labels[0]}: no slide of {name} was found in it; expected: {MANIFESTS[name].files}")
     if table["slide"].duplicated().any():
         twice = table["slide"][table["slide"].duplicated()].iloc[0]
         raise AsmilError(f"{labels[0]}: the slide {twice!r} is in the label files more than once; give each file once")
@@ -60,7 +60,7 @@ def build_manifest(name: str, labels: Sequence[Path], out: Path) -> list[str]:
 
 
 def describe_manifest() -> list[str]:
-    """What is needed for each data set, one line for each."""
+    """The files that each data set needs, one line per data set."""
     return [f"{name}: {one.files}" for name, one in MANIFESTS.items()]
 
 
@@ -85,7 +85,7 @@ def _read(path: Path, header: bool = True) -> pd.DataFrame:
 
 
 def _column(path: Path, table: pd.DataFrame, *names: str) -> pd.Series[str]:
-    """The column with one of these names, however it is written."""
+    """The column with one of these names, in any spelling."""
     known = {re.sub(r"[^a-z0-9]", "", str(column).lower()): column for column in table.columns}
     for name in names:
         if name in known:

@@ -24,7 +24,7 @@ class Column(Settings):
 
 
 class PrintedRow(Settings):
-    """A row: what it is of, and its numbers as (mean, sd); sd is nan where none is printed."""
+    """A row: its properties, and its numbers as (mean, sd); sd is nan where none is printed."""
 
     about: dict[str, Any]
     values: dict[str, tuple[float, float]]
@@ -93,7 +93,7 @@ def printed() -> tuple[dict[str, PrintedTable], dict[str, PrintedFigure]]:
 
 
 def printed_table(name: str) -> PrintedTable:
-    """A table by its id; an unknown one is answered with the nearest."""
+    """A table by its id; the error for an unknown id names the nearest."""
     tables, figures = printed()
     if name not in tables:
         raise AsmilError(f"the paper has no table {name!r}: {did_you_mean(name, [*tables, *figures])}")

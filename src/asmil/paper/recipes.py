@@ -1,4 +1,4 @@
-"""How each table and figure is run: for every row a method with its settings, the data sets, seeds and measures."""
+"""How each table and figure is run: the method and settings of each row, data sets, seeds and measures."""
 
 from __future__ import annotations
 
@@ -339,7 +339,7 @@ COUNTED = ("affine", "cost", "cost-anchor", "classic-sets", "classic")
 
 
 def recipe(name: str) -> Recipe:
-    """A recipe by the id of its table or figure; an unknown one is answered with the nearest."""
+    """A recipe by the id of its table or figure; the error for an unknown id names the nearest."""
     if name not in RECIPES:
         raise AsmilError(f"there is no table or figure {name!r}: {did_you_mean(name, [*RECIPES, *COUNTED])}")
     return RECIPES[name]

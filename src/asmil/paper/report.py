@@ -19,7 +19,7 @@ from asmil.reporting.formats import format_number, format_p, format_signed, form
 from asmil.reporting.page import html_document
 
 STAND_IN = (
-    "SYNTHETIC STAND-IN: these cohorts have the sizes, classes and sites of the paper's data and made-up features. "
+    "SYNTHETIC STAND-IN: these cohorts have the sizes, classes and sites of the paper's data, but synthetic features. "
     "The numbers say nothing about the data sets themselves."
 )
 SMALL = "Reduced size ({size}): for the machinery, not for conclusions."

@@ -126,7 +126,7 @@ class PaperRun:
         return cohort.model_copy(update=changes)
 
     def about(self) -> dict[str, Any]:
-        """What the folder holds, for readers of its results."""
+        """A description of the folder, for readers of its results."""
         return {
             "table": self.recipe.id,
             "synthetic": self.synthetic,
@@ -138,7 +138,7 @@ class PaperRun:
         }
 
     def run(self, engine: Engine, on_gpu: bool, seconds: float | None = None) -> Iterator[JobEnd]:
-        """Train and measure what is not done yet."""
+        """Train and measure what is missing."""
         claim_folder(self.out / "paper.yaml", self.about(), "a table of the paper")
         write_json(self.out / ABOUT_FILE, {**self.about(), "asmil": __version__})
         yield from run_together([SweepFolder(sweep, self.out, on_gpu) for sweep in self.sweeps()], engine, seconds)

@@ -67,11 +67,15 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """SVG text or PNG bytes with a title; None draws nothing."""
+    """SVG text or PNG bytes with a title; None draws nothing.
+
+    address: of the whole picture, relative to the page, if this is a smaller copy
+    """
 
     content: str | bytes | None
     title: str
     caption: str = ""
+    address: str = ""
 
 
 @dataclass(frozen=True)
@@ -221,7 +225,7 @@ def estimate_cell(
     return Cell(
         format_number(estimate.value),
         notes=notes,
-        interval=format_interval(estimate.interval),
+        interval="" if math.isnan(estimate.value) else format_interval(estimate.interval),
         spread="" if math.isnan(sd) else format_number(sd),
         spread_over=over,
         strong=strong,
@@ -239,6 +243,6 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]
         if isinstance(value, Mapping) and value:
             yield from _flat(value, f"{prefix}{key}.")
         elif isinstance(value, list):
-            yield f"{prefix}{key}", ", ".join(map(str, value))
+            yield f"{prefix}{key}", ", ".join(map(str, value)) or "none"
         else:
-            yield f"{prefix}{key}", "not set" if value is None else str(value)
+            yield f"{prefix}{key}", "not set" if value is None or value == {} else str(value)

@@ -11,8 +11,12 @@ ROUNDING = 1e-9
 
 
 def format_number(value: float, digits: int = 3) -> str:
-    """A number with fixed digits; an undefined one as a dash."""
-    return UNDEFINED_TEXT if math.isnan(value) else f"{value:.{digits}f}"
+    """A number with fixed digits; an undefined one as a dash.
+
+    >>> format_number(-0.0001), format_number(float("nan"))
+    ('0.000', '–')
+    """
+    return UNDEFINED_TEXT if math.isnan(value) else f"{round(value, digits) + 0.0:.{digits}f}"
 
 
 def format_interval(interval: Interval, between: str = " to ") -> str:

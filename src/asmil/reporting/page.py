@@ -17,6 +17,9 @@ from markupsafe import Markup, escape
 from asmil.reporting.document import Document
 from asmil.version import __version__
 
+WIDE_PT, WIDE_PX = 560.0, 900
+"""Figures that are wider than this, in points or pixels, keep their size on a phone."""
+
 
 def html_document(document: Document) -> str:
     """The whole page as text."""
@@ -29,9 +32,33 @@ def image_address(content: str | bytes) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
 
 
+def is_wide(content: str | bytes) -> bool:
+    """Whether a figure would be too small to read on a phone, where it gets a scroll bar instead."""
+    if isinstance(content, bytes):
+        return int.from_bytes(content[16:20]) > WIDE_PX  # the width in the header of a PNG
+    width = re.search(r'<svg[^>]*? width="([\d.]+)pt"', content)
+    return width is not None and float(width[1]) > WIDE_PT
+
+
 def prose(text: str) -> Markup:
     """Escaped text, with text between backticks set as code."""
-    return Markup(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(text))))
+    return Markup(re.sub("`([^`]*)`", _code, _kept_together(str(escape(text)))))
+
+
+def breakable(text: str) -> Markup:
+    """An escaped name that wraps after a dot, an underscore, a slash or an equals sign, not inside of words."""
+    return Markup(re.sub(r"(?<=\w\w)([._/=])(?=[^\W\d]\w)", r"\1<wbr>", str(escape(text))))
+
+
+def _kept_together(text: str) -> str:
+    """A number and its percent sign stay on one line."""
+    return re.sub(r"(?<=\d) %", "\u00a0%", text)
+
+
+def _code(found: re.Match[str]) -> str:
+    # browsers wrap lines after the hyphens of an option
+    words = re.sub(r"(?<=\s)--?[\w-]+", r"<span>\g<0></span>", found[1])
+    return f"<code>{words}</code>"
 
 
 def _frame() -> dict[str, Any]:
@@ -49,6 +76,8 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters["prose"] = prose
+    environment.filters["is_wide"] = is_wide
+    environment.filters["breakable"] = breakable
     environment.filters["image_address"] = image_address
     environment.filters["kind"] = lambda block: type(block).__name__
     return environment

@@ -89,8 +89,8 @@ def scale_probabilities(probabilities: Floats, temperature: float) -> Floats:
     given = numbers_of("probabilities", probabilities)
     if given.ndim != 2 or not temperature > 0:
         raise AsmilError(
-            f"probabilities of the shape {given.shape} cannot be scaled by the temperature {temperature}; give a row a "
-            "slide, one column per class, and a temperature above 0"
+            f"probabilities of the shape {given.shape} cannot be scaled by the temperature {temperature}; give one "
+            "row per slide, one column per class, and a temperature above 0"
         )
     logits = np.log(np.maximum(given, SMALLEST_PROBABILITY)) / temperature
     odds = np.exp(logits - logits.max(axis=1, keepdims=True))

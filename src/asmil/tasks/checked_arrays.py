@@ -1,4 +1,4 @@
-"""Arrays of a user, checked at the border: what is no class, no number or not of the same slides is refused."""
+"""Validation of the user's arrays: values that are not classes or numbers, and different lengths, are refused."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def classes_of(name: str, values: npt.ArrayLike, n_classes: int) -> Classes:
     if wrong.any():
         place = int(np.argmax(wrong))
         raise AsmilError(
-            f"{name}: {given[place]} at place {place} is no class index; with {n_classes} classes give 0 to "
+            f"{name}: {given[place]} at place {place} is not a class index; with {n_classes} classes give 0 to "
             f"{n_classes - 1}"
         )
     return given.astype(np.intp)

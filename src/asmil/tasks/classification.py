@@ -193,15 +193,17 @@ def class_words(classes: tuple[str, ...], target: Truth, probabilities: Floats) 
     """How many slides of each class were missed; of more than two classes, the one that was missed most often.
 
     >>> class_words(("normal", "tumor"), np.array([0, 1, 1]), np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]]))
-    'missed 1 of 2 tumor slides and 0 of 1 normal slides'
+    'missed 1 of 2 tumor slides and called 0 of 1 normal slides tumor'
     """
     wrong = metrics.predicted_classes(probabilities) != target
     missed = {name: (int(wrong[target == k].sum()), int((target == k).sum())) for k, name in enumerate(classes)}
     if not wrong.any():
         return f"predicted all {len(target)} slides correctly"
     if len(classes) == 2:
-        return "missed " + " and ".join(
-            f"{missed[name][0]} of {missed[name][1]} {name} slides" for name in classes[::-1]
+        (false_alarms, negatives), (misses, positives) = missed.values()
+        return (
+            f"missed {misses} of {positives} {classes[1]} slides and called {false_alarms} of {negatives} {classes[0]} "
+            f"slides {classes[1]}"
         )
     worst = max(classes, key=lambda name: missed[name][0] / max(1, missed[name][1]))
     return (

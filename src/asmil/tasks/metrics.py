@@ -126,7 +126,7 @@ def weighted_mean_auc(target: Integers, probabilities: Floats) -> float:
 def one_vs_one_auc(target: Integers, probabilities: Floats) -> float:
     """Hand and Till's mean over pairs of classes: among the slides of both, the AUCs of either, averaged.
 
-    Pairs of which a class is absent are left out; nan if there is no other. Not the number that `macro_auc` gives.
+    Pairs with an absent class are left out; nan if no pair remains. This differs from `macro_auc`.
     """
     truth, scores = probabilities_of(target, probabilities)
     pairs = []

@@ -26,7 +26,7 @@ class Metric:
 
     compared: whether `asmil compare` compares runs by it, with `function`
     joins_folds: whether predictions of the models of several folds may be ranked together
-    paired_test: the test that tells the seed ensembles of two runs apart, if there is one
+    paired_test: the test that compares the seed ensembles of two runs, if there is one
     scale: the range on which reports draw it; None for numbers without one
     in_terminal: whether there is room for it in a terminal
     """

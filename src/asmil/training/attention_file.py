@@ -32,7 +32,7 @@ from pydantic import BaseModel, Field, PositiveInt
 
 from asmil.documents import one_line, parse_json
 from asmil.errors import AsmilError
-from asmil.hdf5 import DAMAGED_HDF5, dataset, new_hdf5
+from asmil.hdf5 import DAMAGED_HDF5, dataset, new_hdf5, refuse_altered
 
 FORMAT = 2
 REMEDY = "restore the file or train again"
@@ -222,6 +222,7 @@ def _files(training: Path) -> list[Path]:
 def _opened(path: Path) -> Iterator[h5py.File]:
     """The file, to be read within the block; damage is an error that names the file."""
     try:
+        refuse_altered(path)
         with h5py.File(path, "r") as file:
             yield file
     except AsmilError:

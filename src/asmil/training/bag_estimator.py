@@ -19,6 +19,7 @@ from asmil.arithmetic import exact_arithmetic
 from asmil.cohort.bag import Bag
 from asmil.cohort.outcomes import Outcomes
 from asmil.config import merge, nested
+from asmil.engine.machine import choose_device
 from asmil.errors import AsmilError
 from asmil.models.base import MILModel
 from asmil.models.inference import infer
@@ -28,7 +29,7 @@ from asmil.training.config import RunConfig
 from asmil.training.initial_weights import read_initial_weights, resolve_with_init, try_initialization
 from asmil.training.labeled_bags import BagList, LabeledBags
 from asmil.training.loop import Trainer
-from asmil.training.setup import build_model, choose_device
+from asmil.training.setup import build_model
 from asmil.training.task_setup import build_task
 
 Weights = npt.NDArray[np.float64]
@@ -104,7 +105,7 @@ class BagEstimator(BaseEstimator):  # type: ignore[misc]
         return torch.stack(logits) if logits else torch.zeros(0, self._task.n_outputs)
 
     def _shorthands(self) -> dict[str, Any]:
-        """The settings that parameters of the estimator stand for; None where one is not given."""
+        """The settings that parameters of the estimator set; None where one is not given."""
         return {
             "task.kind": self._kind,
             "training.epochs": self.epochs,

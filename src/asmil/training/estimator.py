@@ -44,7 +44,7 @@ class MILClassifier(ClassifierMixin, BagEstimator):  # type: ignore[misc]
     Bags are arrays, tensors or data frames of N x D (any N, one D), or `asmil.Bag`; labels are one per bag. A single
     array with two axes is a table of one-tile bags, one per row.
 
-    method, preset: as for `asmil train`; the method may also be a class of yours, a subclass of `asmil.MILModel`
+    method, preset: as for `asmil train`; the method may also be your own subclass of `asmil.MILModel`
     epochs, lr: shorthands for the settings `training.epochs` and `training.lr`
     settings: further settings by their dotted names, e.g. {"model.tokens": 4, "anchor.weight": 0.1}
     validation_share: of the training bags, kept aside (stratified) to choose the epoch; 0 keeps the last epoch

@@ -14,6 +14,17 @@ from asmil.reporting.drawing import COLORS, new_figure, plain_text, svg_text
 from asmil.tasks.checked_arrays import Floats
 from asmil.training.finished_run import Training
 
+TITLES = {
+    "ce": "cross-entropy",
+    "macro_f1": "macro-F1",
+    "macro_auc": "macro-AUC",
+    "c_index": "C-index",
+    "r2": "R²",
+    "mae": "MAE",
+    "spearman": "Spearman",
+}
+"""What parts of the loss and metrics are called in figures; other names as they are."""
+
 
 def learning_figures(trainings: Sequence[Training]) -> dict[str, str]:
     """Figures by title: losses and validation metrics over epochs: thin lines are trainings, thick ones their mean.
@@ -47,8 +58,11 @@ def _panels(trainings: Iterable[Training]) -> list[tuple[str, list[str]]]:
     train = [name for name in columns if name.startswith("train.")]
     val = [name for name in columns if name.startswith("val.")]
     losses = [name for name in val if name == "val.loss"]
+    # a single part is the loss itself
+    alone = [name for name in train if name == "train.loss"] if len(train) <= 2 else []
+    training_loss = ("training loss", alone) if alone else ("training loss and its parts", train)
     return [
-        ("training loss and its parts", train),
+        training_loss,
         ("validation loss", losses),
         ("validation metrics", [name for name in val if name not in losses]),
     ]
@@ -61,7 +75,8 @@ def _recorded(epochs: pd.DataFrame) -> list[str]:
 
 def _draw_course(axes: Axes, trainings: Sequence[Training], column: str, color: str) -> None:
     courses = [_course(training, column) for training in trainings if column in training.epochs]
-    label = plain_text(column.partition(".")[2].replace("_", " "))
+    name = column.partition(".")[2]
+    label = plain_text(TITLES.get(name, name.replace("_", " ")))
     if len(courses) > 1:
         for course in courses:
             axes.plot(course.index, course, color=color, linewidth=0.7, alpha=0.3)

@@ -17,8 +17,8 @@ def extraction_plan(
 ) -> WorkerPlan:
     """The extraction that the run's features came from; refused if it is not known, or if the weights are others.
 
-    encoder: the run's encoder as the user names it; needed if it is code, `module:callable`, since a run folder
-        may come from anyone
+    encoder: the run's encoder as the user names it; needed if it is code, `module:callable` or `file.py:callable`,
+        since a run folder may come from anyone
     """
     trained = description.features
     settings = trained.get("extraction")

@@ -26,7 +26,7 @@ def plan_text(
         *(f"# WARNING: {warning}" for warning in plan.warnings),
         "",
         _line("cohort", cohort),
-        _line("out", out, "the run folder; the same command again resumes"),
+        _line("out", out, "the run folder; run the same command again to resume"),
     ]
     if features is not None:
         lines.append(_line("features", features))

@@ -1,6 +1,6 @@
 """A training planned from the cohort: settings with the reason for each, warnings, and what it will cost here.
 
-The rules are simple and stated; whoever disagrees changes the file that `asmil plan` writes.
+The rules are simple and stated; change them in the file that `asmil plan` writes.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from asmil.cohort.source import FeatureInfo
 from asmil.cohort.splits import make_splits
 from asmil.cohort.table import label_names
 from asmil.config import merge, nested
+from asmil.engine.machine import choose_device
 from asmil.memory import available_bytes
 from asmil.models.base import MILModel
 from asmil.tasks.base import TaskKind
 from asmil.training.config import RunConfig, resolve
-from asmil.training.setup import build_model, choose_device
+from asmil.training.setup import build_model
 
 FEW_PATIENTS = 30
 """In the smallest group: with 30, the 95 % interval (Wilson) of a sensitivity of 0.8 is 0.63 to 0.90."""
@@ -121,7 +122,7 @@ def _choices(
         yield Choice("training.class_weights", "balanced", reason)
     longest = max(info.n_tiles for info in infos)
     if longest > LONG_BAG and not vectors:
-        reason = f"the longest slide has {longest:,} tiles; so many are drawn anew every epoch, prediction reads all"
+        reason = f"the longest slide has {longest:,} tiles; this many are drawn anew every epoch; prediction reads all"
         yield Choice("data.max_tiles", SAMPLED_TILES, reason)
 
 

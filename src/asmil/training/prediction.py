@@ -17,6 +17,7 @@ from asmil.cohort.features import inspect_features
 from asmil.cohort.loader import BagLoader
 from asmil.cohort.manifest import Slide
 from asmil.cohort.units import Unit, UnitKind
+from asmil.engine.machine import choose_device
 from asmil.errors import AsmilError
 from asmil.hdf5 import new_hdf5
 from asmil.models.base import MILModel
@@ -30,7 +31,7 @@ from asmil.training.layout import TASK_FILE, is_finished
 from asmil.training.operating_point import FILE as OPERATING_POINT_FILE
 from asmil.training.operating_point import OperatingPoint, read_operating_point
 from asmil.training.run_folder import RunFolder
-from asmil.training.setup import build_model, choose_device
+from asmil.training.setup import build_model
 from asmil.training.slide_notes import slide_notes
 from asmil.training.task_setup import read_task, task_names
 

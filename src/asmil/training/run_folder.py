@@ -73,7 +73,7 @@ class RunDescription:
 
     features: width, encoder, tile size of the training features, to refuse others at prediction; and how they were
         extracted (None if that is not known), to do the same with new slides
-    cohort: the manifest's path and hashes of its rows and features, to refuse going on with another cohort
+    cohort: the manifest's path and hashes of its rows and features, to refuse resuming with another cohort
     """
 
     config: RunConfig

@@ -1,7 +1,8 @@
 """The trainings of a run in parts, so that several processes, GPUs or machines can train them at the same time.
 
-A training is a pure function of its settings, seed, bags and number of threads, so a run has the same results whoever
-trains its parts. Every training keeps its own checkpoints: what was interrupted or failed resumes with the next call.
+A training is a pure function of its settings, seed, bags and number of threads, so a run has the same results
+whichever process trains its parts. Every training keeps its own checkpoints: what was interrupted or failed resumes
+with the next call.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from asmil.cohort.units import Unit, units_of
 from asmil.engine import Engine, LocalEngine, Place, RayEngine, Worker
 from asmil.engine.jobs import Report
 from asmil.engine.local import usable_cores
+from asmil.engine.machine import choose_device
 from asmil.errors import AsmilError, did_you_mean
 from asmil.models.base import MILModel
 from asmil.models.own_method import method_name
@@ -36,7 +38,7 @@ from asmil.training.notes import read_epochs_done
 from asmil.training.observer import RunObserver
 from asmil.training.prediction_table import write_predictions
 from asmil.training.run_folder import RunFolder
-from asmil.training.setup import build_model, build_stabilizers, choose_device
+from asmil.training.setup import build_model, build_stabilizers
 from asmil.training.shared_steps import OneProcess
 from asmil.training.task_setup import build_task
 
@@ -125,7 +127,7 @@ class Trainings:
 
 @dataclass(frozen=True)
 class RunPart:
-    """All that a process needs to train a part of a run; the run folder has been begun."""
+    """All that a process needs to train a part of a run; the run folder exists."""
 
     cohort: Cohort
     config: RunConfig
@@ -165,7 +167,7 @@ class _MakeTrainer:
 
 
 class _Reporter(RunObserver):
-    """Sends what happens in a worker to whoever watches the run."""
+    """Sends the events of a worker to the observer of the run."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -209,7 +211,7 @@ class TrainingEngine:
             raise AsmilError("--address is of a Ray cluster; give --engine ray with it")
 
     def build(self, device: str, feature_bytes: int, observer: RunObserver) -> Engine:
-        """The engine for trainings whose features take so many bytes on a GPU."""
+        """The engine for trainings whose features take this many bytes on a GPU."""
 
         def forward(event: tuple[Any, ...]) -> None:
             getattr(observer, event[0])(*event[1:])

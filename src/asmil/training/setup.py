@@ -17,20 +17,6 @@ from asmil.models.registry import build
 from asmil.training.config import RunConfig
 
 
-def choose_device(name: str) -> torch.device:
-    """The device by name; `auto` is a GPU if there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError):
-        raise AsmilError(
-            f"the device {name!r} is not available here; `asmil doctor` lists what is, or choose auto"
-        ) from None
-    return device
-
-
 def build_model(config: RunConfig, in_features: int, n_outputs: int, seed: int) -> MILModel:
     """The model with the weights that the seed gives it; torch's global generator is left as it was."""
     with torch.random.fork_rng(devices=[]):

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor, distributed, nn
 
 from asmil.documents import one_line
+from asmil.engine.machine import choose_device
 from asmil.errors import AsmilError
 from asmil.training.checkpoint import digest
 from asmil.training.interruption import Interrupted
-from asmil.training.setup import choose_device
 
 T = TypeVar("T")
 CONTINUE, STOP, DONE, FAILED = range(4)

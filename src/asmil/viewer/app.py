@@ -26,7 +26,7 @@ from asmil.cohort.source import FeatureSource
 from asmil.errors import AsmilError
 from asmil.explain.color_scale import BOTH_SIGNS, ONE_SIGN, color_scale, lookup_table
 from asmil.explain.qupath import write_tiles
-from asmil.explain.tile_map import SlideFrame
+from asmil.explain.tile_map import SlideFrame, read_frame
 from asmil.explain.tile_raster import tile_raster
 from asmil.slides.image import SlideImage
 from asmil.slides.overview import read_overview
@@ -37,7 +37,6 @@ from asmil.viewer.maps import RunMaps, choice_from
 from asmil.viewer.open_slides import ByteCache, OpenSlides
 from asmil.viewer.outlines import outlines_of
 from asmil.viewer.packing import pack
-from asmil.viewer.places import read_frame
 from asmil.viewer.pyramid import TilePyramid, encode
 from asmil.viewer.run_table import read_run_table
 from asmil.viewer.tile_values import HIGHEST, extremes, linear_bytes, percentile_bytes, value_range

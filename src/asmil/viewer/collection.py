@@ -151,7 +151,7 @@ def _slide_files(source: Path) -> list[SlideFile]:
     except AsmilError as error:
         if not source.is_dir():
             raise
-        raise AsmilError(f"{source}: it is no run folder (no config.yaml) and no cohort ({error})") from None
+        raise AsmilError(f"{source}: this is neither a run folder (no config.yaml) nor a cohort ({error})") from None
 
 
 def _of_features(source: Path, places: Places) -> _Found:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from asmil.errors import AsmilError
+from asmil.reporting.formats import format_count
 from asmil.viewer.collection import Places, collect
 
 PORT = 8750
@@ -51,7 +52,8 @@ def view(
     if not is_loopback(host):
         links = OneTimeLinks(lambda token: say(f"for another browser: {base}?token={token}"))
     address = base if links is None else f"{base}?token={links.token}"
-    say(f"{len(collection.slides)} slides, {len(collection.runs)} runs: {address}")
+    counts = (format_count(len(collection.slides), "slide"), format_count(len(collection.runs), "run"))
+    say(f"{', '.join(counts)}: {address}")
     say("press Ctrl-C to stop")
     app = build_app(collection, host, links, device)
     config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=1, lifespan="on")

@@ -117,9 +117,9 @@ def test_what_is_no_p_value_is_refused(function, p, message):
 
 
 def test_unknown_rules_and_empty_lists_are_refused():
-    with pytest.raises(AsmilError, match="did you mean 'twice_mean'"):
+    with pytest.raises(AsmilError, match="'twice_mean'"):
         combine_p([0.1], "twice_means")
-    with pytest.raises(AsmilError, match="no p-value to combine"):
+    with pytest.raises(AsmilError, match="no p-value"):
         combine_p([], "bonferroni")
 
 
@@ -151,8 +151,8 @@ def test_differences_without_spread():
         ([0.1], 10, 2, "at least 2 finite"),
         ([0.1, math.inf], 10, 2, "at least 2 finite"),
         ([0.1, math.nan], 10, 2, "differences: .*place 1 "),
-        ([0.1, 0.2], 0, 2, "n_train and n_test are 0 and 2"),
-        ([0.1, 0.2], 10, -1, "n_train and n_test are 10 and -1"),
+        ([0.1, 0.2], 0, 2, "n_train.* 0 and 2"),
+        ([0.1, 0.2], 10, -1, "n_test.* 10 and -1"),
     ],
 )
 def test_mistakes_in_t_tests_are_named(differences, n_train, n_test, message):

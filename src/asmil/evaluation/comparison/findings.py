@@ -178,7 +178,7 @@ class Comparison(Displayed):
         return title, [self.table, self.differences_table], [*self.warnings, *left_out]
 
     def best(self, metric: Metric, digits: int = 3) -> frozenset[str]:
-        """The runs with the best value, all that share it when shown with so many digits."""
+        """The runs with the best value; several if they are equal when rounded to this many digits."""
         values = {run.name: round(run.metrics[metric.name].value, digits) for run in self.runs}
         wanted = max(values.values()) if metric.larger_is_better else min(values.values())
         return frozenset(name for name, value in values.items() if value == wanted)

@@ -13,21 +13,10 @@ from matplotlib.axes import Axes
 from asmil.evaluation.comparison.findings import Comparison, Difference, EnsembleTest
 from asmil.evaluation.curves import KINDS, run_curves
 from asmil.evaluation.evaluate import FEW_PATIENTS, PART_TITLES
-from asmil.reporting import (
-    Block,
-    Cell,
-    Document,
-    Estimate,
-    Figure,
-    Row,
-    Section,
-    SideBySide,
-    Table,
-    estimate_cell,
-    jsonable,
-    problem_sections,
-)
+from asmil.reporting import Block, Cell, Document, Figure, Row, Section, SideBySide, Table
+from asmil.reporting.document import estimate_cell, problem_sections
 from asmil.reporting.drawing import COLORS, EDGE, new_figure, plain_text, svg_text
+from asmil.reporting.estimate import Estimate, jsonable
 from asmil.reporting.files import write_document
 from asmil.reporting.formats import format_count, format_number, format_p, format_signed, format_signed_interval
 from asmil.tasks.bootstrap import draw_patients, number_patients
@@ -146,7 +135,8 @@ def _in_words(found: Comparison) -> str:
         predictions = found.paired.runs[run.name].predictions.mean(axis=0)
         values = {name: one.value for name, one in run.metrics.items()}
         said.append(f"{run.name} {found.task.in_words(found.paired.rows.truth, predictions, values)}.")
-    return " ".join(said)
+    averaged = "Predictions averaged over seeds: " * (_has_seeds(found) and found.task.are_probabilities)
+    return averaged + " ".join(said)
 
 
 def _is_shown_best(found: Comparison, run: str, metric: Metric) -> bool:
@@ -232,7 +222,7 @@ def forest_figure(found: Comparison) -> str:
     """Differences (run minus reference) as dots, 95 % intervals as lines; one row of panels per metric."""
     n_pairs = len(found.differences) // len(found.metrics)
     height = 1.1 + 0.4 * n_pairs
-    with new_figure(7.2, height * len(found.metrics), axes_grid_axis="x", axes_spines_left=False) as figure:
+    with new_figure(5.6, height * len(found.metrics), axes_grid_axis="x", axes_spines_left=False) as figure:
         panels = figure.subplots(len(found.metrics), 1, squeeze=False)[:, 0]
         for axes, metric in zip(panels, found.metrics, strict=True):
             _draw_differences(axes, metric, [one for one in found.differences if one.metric == metric])

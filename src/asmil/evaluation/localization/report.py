@@ -12,21 +12,9 @@ from asmil.evaluation.localization.localize import Localization
 from asmil.evaluation.localization.scaling import THRESHOLDS, Scaling, scaling_title
 from asmil.evaluation.localization.slide_evaluator import SlideMeasures
 from asmil.explain.report_panels import image_files
-from asmil.reporting import (
-    Block,
-    Cell,
-    Document,
-    Estimate,
-    Figure,
-    Heading,
-    Row,
-    Section,
-    SideBySide,
-    Table,
-    estimate_cell,
-    jsonable,
-    problem_sections,
-)
+from asmil.reporting import Block, Cell, Document, Figure, Heading, Row, Section, SideBySide, Table
+from asmil.reporting.document import estimate_cell, problem_sections
+from asmil.reporting.estimate import Estimate, jsonable
 from asmil.reporting.files import folded_table, write_document
 from asmil.reporting.formats import format_count, format_interval, format_number, format_share
 

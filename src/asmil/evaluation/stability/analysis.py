@@ -85,7 +85,7 @@ def read_stability(run: Path | str) -> RunStability:
     if not trainings:
         raise AsmilError(_why_nothing_was_recorded(layout.path, config))
     times, table = pd.concat(courses, ignore_index=True), pd.DataFrame(slides)
-    agreement = _agreement_by_fold(trainings)
+    agreement = agreement_by_fold(trainings)
     return RunStability(
         path=layout.path,
         name=layout.path.resolve().name,
@@ -242,7 +242,8 @@ def _slide_row(course: pd.DataFrame, kept: int, finished: bool) -> dict[str, Any
     }
 
 
-def _agreement_by_fold(trainings: Iterable[TrainingStability]) -> pd.DataFrame:
+def agreement_by_fold(trainings: Iterable[TrainingStability]) -> pd.DataFrame:
+    """The agreement of seeds within each fold: one row per fold, slide and pair of seeds."""
     by_fold: dict[int, dict[int, TrainingStability]] = {}
     for training in trainings:
         by_fold.setdefault(training.fold, {})[training.seed] = training

@@ -77,7 +77,7 @@ def course_caption(stabilities: Sequence[RunStability]) -> str:
 
 
 def _draw_courses(stabilities: Sequence[RunStability], column: str, title: str, label: str) -> str:
-    with new_figure(5.2, 3.2 + 0.2 * len(stabilities)) as figure:
+    with new_figure(4.4, 3.1 + 0.2 * len(stabilities)) as figure:
         axes, drawn = figure.add_subplot(), []
         for number, (name, run) in enumerate(zip(legend_names(stabilities), stabilities, strict=True)):
             look = {"color": COLORS[number % len(COLORS)], "linestyle": LINE_STYLES[number // len(COLORS) % 3]}

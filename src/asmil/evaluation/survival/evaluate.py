@@ -409,7 +409,7 @@ def _warnings(
             )
     if len(groups.groups) < 2:
         yield "The risks do not separate the patients into groups: there is no log-rank test."
-    skipped = ", ".join(f"{titles[name]} {metric.skipped}" for name, metric in metrics.items() if metric.skipped)
+    skipped = "; ".join(f"{titles[name]} {metric.skipped}" for name, metric in metrics.items() if metric.skipped)
     if skipped:
         yield (
             f"Some of the {resamples} bootstrap samples have too few events for a metric and are left out of its "

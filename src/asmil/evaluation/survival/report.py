@@ -19,7 +19,7 @@ GROUP_COLORS = {"low risk": COLORS[0], "middle risk": COLORS[4], "high risk": CO
 
 def kaplan_meier_figure(groups: RiskGroups) -> str:
     """Kaplan-Meier curves of the risk groups with 95 % bands, censored patients as ticks, numbers at risk below."""
-    with new_figure(7.4, 4.3 + 0.2 * len(groups.groups)) as figure:
+    with new_figure(5.8, 3.9 + 0.2 * len(groups.groups)) as figure:
         axes, counts = figure.subplots(2, 1, sharex=True, height_ratios=[10, 0.9 * len(groups.groups)])
         for group in groups.groups:
             color = GROUP_COLORS[group.name]
@@ -48,7 +48,7 @@ def time_figure(evaluation: SurvivalEvaluation, name: str, title: str, label: st
         elif reference is not None:
             line, *_ = axes.plot(reference.times, reference.mean, color=TEXT, linewidth=1.4, label="Kaplan-Meier")
             line.set_linestyle("--")
-        _draw(axes, curve, COLORS[0], "model, mean over trainings")
+        _draw(axes, curve, COLORS[0], "model" + ", mean over trainings" * (len(curve.per_training) > 1))
         axes.set(title=title, xlabel="months", ylabel=label)
         if name == "brier":
             axes.set_ylim(bottom=0)
@@ -128,7 +128,8 @@ def _times(evaluation: SurvivalEvaluation) -> Table:
     ]
     low, high = evaluation.window
     over = "" if math.isnan(low) else f" The curves and their means run from {low:.1f} to {high:.1f} months."
-    caption = f"Mean over folds and seeds, 95 % interval by patient.{over}"
+    value = "Mean over folds and seeds" if evaluation.n_trainings > 1 else "Value"
+    caption = f"{value}, with its 95 % interval by patient.{over}"
     return Table(["time", "AUC(t)", "Brier score"], rows, caption=caption)
 
 

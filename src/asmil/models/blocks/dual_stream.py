@@ -26,6 +26,7 @@ from asmil.attention.normalizers import Normalizer
 from asmil.models.base import Loss, Output
 from asmil.models.blocks.multilabel import LossKind, logits_loss
 from asmil.models.blocks.randomness import Dropout
+from asmil.models.blocks.tile_linear import TileLinear
 from asmil.models.official import Tensors, renamed
 from asmil.tasks.base import Task
 
@@ -68,9 +69,9 @@ class DualStream(nn.Module):
         self.instance = nn.Linear(in_features, n_outputs)
         hidden = query_width if query_hidden is None else query_hidden
         widths = [(in_features, query_width)] if query == "linear" else [(in_features, hidden), (hidden, query_width)]
-        self.query = nn.ModuleList(nn.Linear(before, after) for before, after in widths)
+        self.query = nn.ModuleList(TileLinear(before, after) for before, after in widths)
         self.scale = 1 / math.sqrt(query_width)
-        self.value = nn.Linear(in_features, in_features) if values else None
+        self.value = TileLinear(in_features, in_features) if values else None
         self.dropout = Dropout(dropout)
 
     def forward(

@@ -15,6 +15,8 @@ from asmil.models.base import ModelConfig, inner_width
 from asmil.models.blocks.activations import ACTIVATIONS, Activation
 from asmil.models.blocks.mil_dropout import MILDropout
 from asmil.models.blocks.randomness import Dropout
+from asmil.models.blocks.tile_linear import TileLinear
+from asmil.models.blocks.tile_passes import one_pass, relu_dropout
 
 MLP_HIDDEN = 256
 Layers = Literal[0, 1, 2, 3]
@@ -66,7 +68,7 @@ class TileEmbedding(nn.Module):
             3: [in_features, max(1, in_features // 2), MLP_HIDDEN, self.width],
         }[config.embedding_layers]
         bias = bias or len(widths) > 2
-        self.layers = nn.ModuleList(nn.Linear(before, after, bias=bias) for before, after in pairwise(widths))
+        self.layers = nn.ModuleList(TileLinear(before, after, bias=bias) for before, after in pairwise(widths))
         # Has the type of the model, which cannot be read from a weight if there are no layers.
         self.register_buffer("like", torch.zeros(()), persistent=False)
         # In place, which is safe after a linear layer and saves a copy of N x I.
@@ -82,8 +84,15 @@ class TileEmbedding(nn.Module):
         autocast = torch.is_autocast_enabled(features.device.type)
         embedded = features if autocast else features.to(self.like.dtype)
         for layer in self.layers:
-            embedded = self.mil_dropout(self.dropout(self.activation(layer(embedded))))
+            embedded = self.mil_dropout(self._activated(layer(embedded)))
         return embedded
+
+    def _activated(self, product: Tensor) -> Tensor:
+        dropout = self.dropout
+        if dropout.p and dropout.training and self.activation is functional.relu_ and one_pass(product):
+            return relu_dropout(product, dropout.p, dropout.generator)
+        activated: Tensor = dropout(self.activation(product))
+        return activated
 
     def weight_of_single_layer(self) -> Tensor | None:
         """W, if the embedding is ReLU(W x) and nothing else; otherwise None."""

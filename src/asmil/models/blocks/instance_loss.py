@@ -30,6 +30,7 @@ from asmil.models.base import ModelConfig, Output
 from asmil.models.blocks.exporting import is_exporting
 from asmil.models.blocks.known_labels import label_numbers
 from asmil.models.blocks.smooth_svm import smooth_svm
+from asmil.models.blocks.top_tiles import top_tiles
 
 
 class InstanceLossConfig(ModelConfig):
@@ -75,7 +76,8 @@ def cluster_logits(
     k = min(config.k_sample, n_tiles if config.k_rule == "official" else max(1, n_tiles // 2))
     scores = scores.detach()
     rising = scores if mask is None else scores.masked_fill(~mask, torch.inf)
-    tiles = torch.cat([scores.topk(k).indices, rising.topk(k, largest=False).indices], dim=1)
+    rows = len(scores)
+    tiles = torch.cat(top_tiles(torch.cat([scores, -rising]), k).split(rows), dim=1)
     chosen = embedded[tiles]
     return {f"cluster_logits_{c}": head(chosen[c if len(chosen) > 1 else 0]) for c, head in enumerate(heads)}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,6 +33,11 @@ def batched_draws() -> Iterator[None]:
         _batched.reset(token)
 
 
+def draws_batched() -> bool:
+    """Whether this is within such a block."""
+    return _batched.get()
+
+
 class RandomModule(nn.Module):
     """A module that draws random numbers while training, from `generator` (None: torch's global one)."""
 
@@ -50,8 +56,7 @@ class RandomModule(nn.Module):
         on_gpu = x.device.type == "cuda" and (self.generator is None or self.generator.device.type == "cuda")
         if on_gpu and not _batched.get():
             kept = torch.empty(x.shape, dtype=torch.bool, device=x.device).bernoulli_(1 - p, generator=self.generator)
-            # x * kept / (1 - p) in one pass, forward and backward
-            scaled: Tensor = torch.ops.aten.native_dropout_backward(x, kept, 1 / (1 - p))
+            scaled: Tensor = _Kept.apply(x, kept, 1 / (1 - p))  # type: ignore[no-untyped-call]
             return scaled
         if x.device.type != "cpu" or count < FEW or _batched.get():
             return x * (self.uniform(x.shape, x) >= p) / (1 - p)
@@ -62,6 +67,22 @@ class RandomModule(nn.Module):
         dropped = min(round(p * 2**16), 2**16 - 1)
         kept = (raw[:count].view(x.shape) >= dropped - 2**15).to(x.dtype)
         return x * kept.mul_(2**16 / (2**16 - dropped))
+
+
+class _Kept(torch.autograd.Function):
+    """x * kept * scale in one pass, forward and backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, kept: Tensor, scale: float) -> Tensor:
+        ctx.save_for_backward(kept)
+        ctx.scale = scale
+        scaled: Tensor = torch.ops.aten.native_dropout_backward(x, kept, scale)
+        return scaled
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (kept,) = ctx.saved_tensors
+        return torch.ops.aten.native_dropout_backward(gradients[0], kept, ctx.scale), None, None
 
 
 def use_generator(module: nn.Module, generator: torch.Generator | None) -> None:

@@ -7,6 +7,8 @@ from torch import Tensor, nn
 
 from asmil.models.blocks.activations import ACTIVATIONS, Activation
 from asmil.models.blocks.randomness import Dropout
+from asmil.models.blocks.tile_linear import TileLinear, linear_over_tiles
+from asmil.models.blocks.tile_passes import gate, one_pass
 
 
 class ScoreNetwork(nn.Module):
@@ -32,15 +34,28 @@ class ScoreNetwork(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.value = nn.Linear(width, hidden, bias=bias)
-        self.gate = nn.Linear(width, hidden, bias=bias) if gated else None
-        self.weight = nn.Linear(hidden, branches, bias=bias if out_bias is None else out_bias)
+        self.value = TileLinear(width, hidden, bias=bias)
+        self.gate = TileLinear(width, hidden, bias=bias) if gated else None
+        self.weight = TileLinear(hidden, branches, bias=bias if out_bias is None else out_bias)
         self.activation = ACTIVATIONS[activation]
+        self.is_tanh = activation == "tanh"
         self.dropout = Dropout(dropout)
 
     def forward(self, embedded: Tensor) -> Tensor:
-        hidden = self.dropout(self.activation(self.value(embedded)))
+        scores: Tensor = self.weight(self._hidden(embedded))
+        return scores.t()
+
+    def _hidden(self, embedded: Tensor) -> Tensor:
+        if self.gate is not None and self.is_tanh and one_pass(embedded):
+            return self._gated(self.gate, embedded)
+        hidden: Tensor = self.dropout(self.activation(self.value(embedded)))
         if self.gate is not None:
             hidden = hidden * self.dropout(torch.sigmoid(self.gate(embedded)))
-        scores: Tensor = self.weight(hidden)
-        return scores.t()
+        return hidden
+
+    def _gated(self, other: nn.Linear, embedded: Tensor) -> Tensor:
+        """Both products as one, and all that follows in one pass."""
+        weight = torch.cat([self.value.weight, other.weight])
+        bias = None if other.bias is None else torch.cat([self.value.bias, other.bias])
+        dropout = self.dropout
+        return gate(linear_over_tiles(embedded, weight, bias), dropout.p if dropout.training else 0, dropout.generator)

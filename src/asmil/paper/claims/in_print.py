@@ -12,7 +12,7 @@ HOW: How = "print"
 
 
 def _lead(table: PrintedTable, key: str, backbone: str) -> tuple[float, float, str]:
-    """ASMIL's number, the best other number and whose it is."""
+    """ASMIL's number, the best other number and its method."""
     rows = {row.about["method"]: row.values[key][0] for row in table.rows if row.about["backbone"] == backbone}
     mine = rows.pop("asmil")
     best = max(rows, key=lambda method: rows[method])
@@ -173,7 +173,7 @@ WITHOUT_RUNS: dict[str, Callable[[], Ruling]] = {
     "competitive-resnet": competitive_resnet,
     "survival-best": survival_best,
 }
-"""For rankings that were not run: whether the printed table says what is claimed."""
+"""For rankings that were not run: whether the printed table supports the claim."""
 
 RULES: dict[str, Callable[[], Ruling]] = {
     "gain-bracs": gain_bracs,

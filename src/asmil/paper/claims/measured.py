@@ -1,4 +1,4 @@
-"""The results of trainings that claims are decided by: of the user's runs, or those that come with the package."""
+"""The results that decide claims: those of the user's runs, or those that come with the package."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Source:
 
 
 class Measured:
-    """Results by table. Folders of `asmil paper` come before what the package carries; smoke sizes are left out."""
+    """Results by table. Folders of `asmil paper` take precedence over bundled results; smoke sizes are left out."""
 
     def __init__(self, runs: Path | None = None) -> None:
         self._sources: dict[str, _Source] = {**_carried(), **({} if runs is None else _found(runs))}
@@ -39,7 +39,7 @@ class Measured:
         return self._sources[table].results
 
     def where(self, table: str) -> str:
-        """The folder or the carried file of a table."""
+        """The folder or the bundled file of a table."""
         return self._sources[table].where if self.has(table) else ""
 
 
@@ -57,14 +57,14 @@ def _carried() -> dict[str, _Source]:
 
 
 def carried_about() -> dict[str, Any]:
-    """Where and how the carried results were made."""
+    """Where and how the bundled results were made."""
     path = files("asmil.paper").joinpath(f"{CARRIED}/about.json")
     return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
 
 
 def _found(runs: Path) -> dict[str, _Source]:
     if not runs.is_dir():
-        raise AsmilError(f"{runs}: there is no such folder; give --runs the folder that holds those of `asmil paper`")
+        raise AsmilError(f"{runs}: there is no such folder; give --runs a folder that holds results of `asmil paper`")
     found: dict[str, _Source] = {}
     for note in sorted([*runs.glob("paper.json"), *runs.glob("*/paper.json")]):
         about = read_json(note, dict[str, Any], "run `asmil paper` again")

@@ -1,4 +1,4 @@
-"""A verdict on a claim, and how it came about."""
+"""A verdict on a claim, and how it was reached."""
 
 from __future__ import annotations
 

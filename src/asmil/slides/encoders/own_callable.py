@@ -1,4 +1,4 @@
-"""An encoder of the user's own: `module:callable`.
+"""An encoder of the user's own: `module:callable` or `file.py:callable`.
 
 The callable is called without arguments and returns the encoder: a module of torch, or anything else that is
 called, which maps float32 n x 3 x p x p of values 0 to 1 to n x width. Normalizing and resizing are its own. Its
@@ -7,10 +7,6 @@ attribute `tile_px` (256 if it has none) is the side of the tiles that it takes,
 
 from __future__ import annotations
 
-import importlib
-import os
-import re
-import sys
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -18,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from asmil.errors import AsmilError, did_you_mean
+from asmil.own_code import describe, names_code, own_module
 from asmil.slides.encoders.base import Encoder, EncoderEntry
 from asmil.slides.encoders.state import state_hash
 from asmil.slides.encoders.transform import Transform
@@ -41,8 +38,8 @@ class Function(nn.Module):
 
 
 def is_own(name: str) -> bool:
-    """Whether a name is written `module:callable`."""
-    return re.fullmatch(r"[\w.]+:[\w.]+", name) is not None
+    """Whether a name is written `module:callable` or `file.py:callable`."""
+    return names_code(name)
 
 
 def refuse_unconfirmed(name: str, confirmed: str | None, named_by: str) -> None:
@@ -85,30 +82,17 @@ def load_own(name: str, device: torch.device, precision: Literal["float32", "bf1
 
 
 def imported(name: str) -> Any:
-    """What `module:callable` returns when it is called without arguments; anything that can be called."""
-    module_name, _, attribute = name.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise AsmilError(
-            f"encoder {name}: there is no module {error.name!r} in this folder or installation; check its name"
-        ) from None
-    except Exception as error:  # noqa: BLE001  the user's module may raise anything
-        raise AsmilError(f"encoder {name}: importing {module_name} fails with {_describe(error)}; fix it") from None
+    """What the named callable returns when it is called without arguments; anything that can be called."""
+    place, _, attribute = name.rpartition(":")
+    found: Any = own_module(place, f"encoder {name}")
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise AsmilError(
-                f"encoder {name}: {module_name} has no {part!r}; {did_you_mean(part, _public_callables(found))}"
-            )
+            raise AsmilError(f"encoder {name}: {place} has no {part!r}; {did_you_mean(part, _public_callables(found))}")
         found = getattr(found, part)
     try:
         network = found()
     except Exception as error:  # noqa: BLE001
-        raise AsmilError(
-            f"encoder {name}: calling it without arguments fails with {_describe(error)}; fix it"
-        ) from None
+        raise AsmilError(f"encoder {name}: calling it without arguments fails with {describe(error)}; fix it") from None
     if not callable(network):
         raise AsmilError(f"encoder {name}: it returned a {type(network).__name__}; return a torch module or a function")
     return network
@@ -132,7 +116,7 @@ def _width(name: str, network: nn.Module, device: torch.device) -> int:
             features = network(torch.ones(2, 3, side_px, side_px, device=device))
     except Exception as error:  # noqa: BLE001
         raise AsmilError(
-            f"encoder {name}: two blank tiles of {side_px} px fail with {_describe(error)}; fix it, "
+            f"encoder {name}: two blank tiles of {side_px} px fail with {describe(error)}; fix it, "
             "or set its attribute tile_px to the side that it takes"
         ) from None
     if not isinstance(features, Tensor) or features.dim() != 2 or len(features) != 2:
@@ -146,8 +130,3 @@ def _width(name: str, network: nn.Module, device: torch.device) -> int:
 
 def _tile_px(network: nn.Module) -> int:
     return int(getattr(network, "tile_px", DEFAULT_TILE_PX))
-
-
-def _describe(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__

@@ -38,13 +38,14 @@ def encoders() -> dict[str, EncoderEntry]:
 
 
 def find_encoder(name: str) -> EncoderEntry:
-    """The encoder called `name`, or the user's own, `module:callable`; an unknown name is answered with the nearest."""
+    """The encoder called `name`, or the user's own (`asmil.own_code`); an unknown name is answered with the nearest."""
     if is_own(name):
         return own_entry(name)
     known = encoders()
     if name not in known:
         raise AsmilError(
-            f"unknown encoder {name!r}: {did_you_mean(name, known)} (for your own encoder, give module:callable)"
+            f"unknown encoder {name!r}: {did_you_mean(name, known)} "
+            "(for your own encoder, give file.py:callable or module:callable)"
         )
     return known[name]
 

@@ -16,8 +16,10 @@ from torch import Tensor
 
 from asmil.cohort.bag import Bag
 from asmil.models.blocks.known_labels import labels_known
+from asmil.models.blocks.tile_passes import single_passes
 from asmil.training.config import TrainingConfig
 from asmil.training.gradients import Parts
+from asmil.training.graphed.adam import adam_step
 from asmil.training.graphed.lengths import padded_length
 from asmil.training.labeled_bags import LabeledBags
 from asmil.training.loop import Trainer
@@ -126,7 +128,7 @@ class Steps:
         features = pool.index_select(0, rows).unflatten(0, (shape.bags, shape.rows))
         mask, targets, gradients = row < lengths, targets.flatten(), self.gradients
         self._begin()
-        with nullcontext() if shape.labels is None else labels_known(shape.labels):
+        with single_passes(), nullcontext() if shape.labels is None else labels_known(shape.labels):
             if shape.bags == 1:
                 bag = Bag(features[0], mask=mask[0] if shape.padded else None, validated=True)
                 _, parts = gradients.of_one(bag, targets, 1)
@@ -154,7 +156,7 @@ class Steps:
     def _end(self, places: Tensor, values: Tensor, names: list[str]) -> None:
         trainer = self.trainer
         clip_gradients(trainer.optimizer, trainer.settings.clip_norm)
-        trainer.optimizer.step()
+        adam_step(trainer.optimizer)
         for stabilizer in trainer.stabilizers.values():
             stabilizer.update(trainer.model)
         if self.losses.shape[1] == 0:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from asmil.arithmetic import exact_arithmetic
 from asmil.cohort.bag import Bag
+from asmil.engine.machine import choose_device
 from asmil.errors import AsmilError
 from asmil.models.inference import infer
 from asmil.tasks.classification import Classification, balanced_weights
@@ -22,7 +23,7 @@ from asmil.training.lockstep.rehearsal import NotSideBySide
 from asmil.training.lockstep.replicas import Replica, SharedBags, refuse_misfits, scaled, share_bags
 from asmil.training.lockstep.side_by_side import SideBySide
 from asmil.training.loop import Trainer
-from asmil.training.setup import build_model, choose_device
+from asmil.training.setup import build_model
 
 
 @exact_arithmetic()

@@ -1,0 +1,77 @@
+"""A linear layer over many tiles whose gradients are cheap on a GPU.
+
+    y_i = W x_i + b        dW = sum_i g_i x_i^T        db = sum_i g_i
+
+There, autograd sums the gradient of a bias row by row, which takes longer than the product itself, and under autocast
+it rounds the gradients of weights before it converts them to float32. Here both are products, summed in float32.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from asmil.models.blocks.exporting import is_exporting
+from asmil.models.blocks.randomness import draws_batched
+
+MANY = 512
+"""From this many tiles on, the sums are worth a product."""
+
+WIDE_PRODUCTS = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 8)
+"""Whether torch multiplies half precision to float32."""
+
+
+class TileLinear(nn.Linear):
+    """`nn.Linear`, with the gradients of the module's text where they pay."""
+
+    def forward(self, tiles: Tensor) -> Tensor:
+        return linear_over_tiles(tiles, self.weight, self.bias)
+
+
+def linear_over_tiles(tiles: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """N x D -> N x I."""
+    if not (torch.is_grad_enabled() and many_on_gpu(tiles)):
+        return functional.linear(tiles, weight, bias)
+    product: Tensor = _TileProduct.apply(tiles, weight, bias)  # type: ignore[no-untyped-call]
+    return product
+
+
+def many_on_gpu(tiles: Tensor) -> bool:
+    """Whether these are many tiles of one bag on a GPU, whose operations may be replaced by our own."""
+    is_bag = tiles.device.type == "cuda" and tiles.ndim == 2 and not draws_batched()
+    return is_bag and not is_exporting() and not torch.compiler.is_compiling() and len(tiles) >= MANY
+
+
+class _TileProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tiles: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        autocast = torch.is_autocast_enabled("cuda")
+        dtype = torch.get_autocast_dtype("cuda") if autocast else tiles.dtype
+        narrow, rows = weight.to(dtype), tiles.to(dtype)
+        ctx.save_for_backward(rows, narrow)
+        ctx.types = tiles.dtype, weight.dtype, None if bias is None else bias.dtype
+        with torch.autocast("cuda", enabled=False):
+            return functional.linear(rows, narrow, None if bias is None else bias.to(dtype))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        (gradient,), (rows, weight) = gradients, ctx.saved_tensors
+        gradient = gradient.to(rows.dtype)
+        of_rows, of_weight, of_bias = ctx.types
+        needs_rows, needs_weight, needs_bias = ctx.needs_input_grad
+        ones = rows.new_ones(1, len(rows)) if needs_bias else None
+        return (
+            (gradient @ weight).to(of_rows) if needs_rows else None,
+            _product(gradient.t(), rows, of_weight) if needs_weight else None,
+            None if ones is None else _product(ones, gradient, of_bias)[0],
+        )
+
+
+def _product(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
+    """The product in a type at least as wide as that of its factors."""
+    if left.dtype != dtype == torch.float32 and WIDE_PRODUCTS:
+        return torch.mm(left, right, out_dtype=dtype)
+    return (left @ right).to(dtype)

@@ -1,0 +1,71 @@
+"""Python code that a user names: `module:name`, installed or in the current folder, or `file.py:name`."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import os
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from asmil.errors import AsmilError
+
+
+def names_code(name: str) -> bool:
+    """Whether a name is written `module:name` or `file.py:name`.
+
+    >>> names_code("uni"), names_code("my_encoders:build"), names_code("work/my encoders.py:build")
+    (False, True, True)
+    """
+    return re.fullmatch(r"([\w.]+|.+\.py):[\w.]+", name) is not None
+
+
+def own_module(place: str, named_as: str) -> ModuleType:
+    """The module of code that the user names; a file is executed again by every call.
+
+    place: the module or file, what stands before the colon
+    named_as: what the user gave and where, for messages: `--method my_method.py:Mine`
+    """
+    try:
+        if place.endswith(".py") or os.sep in place:
+            return _from_file(place, named_as)
+        if os.getcwd() not in sys.path:
+            sys.path.append(os.getcwd())
+        return importlib.import_module(place)
+    except AsmilError:
+        raise
+    except ModuleNotFoundError as error:
+        raise AsmilError(
+            f"{named_as}: there is no module {error.name!r} in this folder or the installation; check its name"
+        ) from None
+    except Exception as error:  # noqa: BLE001  whatever the user's module does wrong
+        raise AsmilError(f"{named_as}: importing {place} fails with {describe(error)}; correct it") from None
+
+
+def describe(error: BaseException) -> str:
+    """An error of the user's code on one line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__
+
+
+def _from_file(place: str, named_as: str) -> ModuleType:
+    path = Path(place)
+    if not path.is_file():
+        raise AsmilError(f"{named_as}: there is no file {path}; correct its path")
+    full = path.resolve()
+    # two files of one name are two modules
+    module_name = f"asmil_own_{full.stem}_{hashlib.sha256(str(full).encode()).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(module_name, full)
+    if spec is None or spec.loader is None:
+        raise AsmilError(f"{named_as}: {path} is no Python file; name a file that ends in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[module_name]
+        raise
+    return module
