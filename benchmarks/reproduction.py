@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import json
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -194,7 +195,9 @@ def carry(results: pd.DataFrame, into: Path, about: str) -> None:
         kept = joined(pd.read_csv(path) if path.is_file() else pd.DataFrame(), kept)
         write_text(path, kept.dropna(axis=1, how="all").to_csv(index=False, float_format=f"%.{DIGITS}g"))
     trainings = {path.stem: len(pd.read_csv(path)) for path in sorted(into.glob("*.csv"))}
+    earlier = json.loads((into / "about.json").read_text(encoding="utf-8")) if (into / "about.json").is_file() else {}
     note = {
+        **earlier,
         "about": about,
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "asmil": __version__,
@@ -205,12 +208,16 @@ def carry(results: pd.DataFrame, into: Path, about: str) -> None:
     write_json(into / "about.json", note)
 
 
+def tables_of(measured: Measured) -> list[str]:
+    """Every table with results: our numbers and effects beside the printed ones."""
+    return [
+        line for name, one in RECIPES.items() if measured.has(name) for line in _table_part(one, measured.results(name))
+    ]
+
+
 def page_of(measured: Measured) -> str:
-    """The tables of docs/reproduction.md: every effect beside the printed one, and the verdicts on all claims."""
-    lines = [MARK]
-    for name, one in RECIPES.items():
-        if measured.has(name):
-            lines += _table_part(one, measured.results(name))
+    """The tables of docs/reproduction.md, and the verdicts on all claims."""
+    lines = [MARK, *tables_of(measured)]
     found = rule_all(measured)
     counts: Counter[str] = Counter(one.ruling.verdict for one in found)
     words = ("supported", "not supported", "undecided", "not testable here")

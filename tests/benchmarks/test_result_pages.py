@@ -11,10 +11,13 @@ import anchor_study_report
 import encoding_speed
 import growth
 import pack_speed
+import preset_study
 import reading_speed
 import recording_cost
+import reproduction
 import survival_recovery
 import tissue_speed
+from asmil.paper.claims.measured import Measured
 from shared_data import REPOSITORY
 
 DOCS = REPOSITORY / "docs"
@@ -77,3 +80,12 @@ def test_the_growth_of_cost():
 
 def test_the_recovered_risk():
     assert_page_has("survival.md", survival_recovery.markdown(stored("survival_recovery")))
+
+
+def test_the_reproduction():
+    assert_page_has("reproduction.md", "\n".join(reproduction.tables_of(Measured())))
+
+
+def test_the_preset_study():
+    results, agreement = preset_study.read_folders([DOCS / "results" / "preset_study"])
+    assert_page_has("preset_study.md", preset_study.page_of(results, agreement, ""))
