@@ -6,16 +6,26 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from asmil.documents import parse_yaml
 from asmil.errors import AsmilError, did_you_mean
+
+LARGEST = 2**53
+"""Of a whole number: what every library that reads it can hold."""
 
 
 class Settings(BaseModel):
     """A frozen section of the configuration; unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @field_validator("*")
+    @classmethod
+    def _fits(cls, value: Any) -> Any:
+        if isinstance(value, int) and abs(value) > LARGEST:
+            raise ValueError(f"must lie between {-LARGEST} and {LARGEST}")
+        return value
 
 
 SettingsType = TypeVar("SettingsType", bound=Settings)

@@ -243,3 +243,20 @@ def test_equal_fingerprints_of_different_content_are_no_leak(tmp_path):
     write_features(tmp_path / "features" / "s03.h5", values, grid(1000), Provenance())
     cohort = cohort_on_disk(tmp_path, slides)
     refuse_leakage(cohort, make_splits(cohort))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [("a,a,0,train", ",a,0,train", "slide"), ("a,a,0,train", "a,a,0,val", "fold 0")],
+    ids=["a row without a slide", "a fold without training slides"],
+)
+def test_a_table_that_cannot_be_trained_on_is_refused_by_name(tmp_path, old, new, named):
+    path = tmp_path / "splits.csv"
+    text = "slide,patient,fold,role\na,a,0,train\nb,b,0,test\n"
+    path.write_text(text)
+    assert Splits.load(path).slides(0, "train") == ["a"]
+    path.write_text(text.replace(old, new))
+    with pytest.raises(AsmilError) as caught:
+        Splits.load(path)
+    assert str(path) in str(caught.value)
+    assert named in str(caught.value)

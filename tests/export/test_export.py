@@ -1,6 +1,7 @@
 """Exported runs answer as the run does, hold nothing about patients, and notice damage."""
 
 import json
+import logging
 import shutil
 
 import numpy as np
@@ -117,8 +118,14 @@ def test_onnx_answers_as_the_run_does(bundle, cohort, tmp_path):
     assert known["method"] == "abmil"
 
 
-def test_torch_export_answers_as_the_run_does(bundle, cohort, tmp_path):
+def test_torch_export_answers_as_the_run_does(bundle, cohort, tmp_path, monkeypatch):
+    # torch logs notes about itself (the name of a temporary file), which are not the user's concern
+    noted = []
+    for name in ("torch.export.pt2_archive._package", "torch.onnx._internal.exporter._registration"):
+        monkeypatch.setattr(logging.getLogger(name), "handle", noted.append)
     file = export_torch(bundle, tmp_path / "model.pt2")
+    assert not noted
+    assert logging.root.manager.disable == logging.NOTSET
     more = {"asmil.json": ""}
     program = torch.export.load(str(file), extra_files=more)
     tiles = features_of(cohort)

@@ -289,3 +289,19 @@ def test_a_state_that_is_not_that_of_the_training_is_refused(copied, small_cohor
 
 def test_the_operating_point_of_a_run_without_one_is_none(tmp_path):
     assert read_operating_point(tmp_path) is None
+
+
+def test_embeddings_that_are_not_finite_are_refused(copied):
+    path = copied / "fold-0" / "seed-0" / "attention.h5"
+    with h5py.File(path, "r+") as file:
+        values = file["embedding"][()]
+        values[-1, 0, 0] = np.inf
+        file["embedding"][...] = values
+    with path.open("r+b") as file:  # without the checksum, as files of older versions
+        file.truncate(path.stat().st_size - 16)
+    assert "attention.h5" in refusal(read_attention, copied / "fold-0" / "seed-0")
+
+
+def test_a_number_beyond_all_bounds_names_its_setting():
+    with pytest.raises(AsmilError, match="attention"):
+        resolve("abmil", changes={"model": {"attention": 10**20}})

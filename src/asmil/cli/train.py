@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from asmil.columns import ColumnMapping
     from asmil.training.config import RunConfig
     from asmil.training.run_folder import RunFolder
+    from asmil.training.shared_steps import OneProcess
 
 
 Task = Literal["classification", "survival", "regression", "multilabel"]
@@ -144,39 +145,54 @@ def train(
     from asmil.memory import keep_freed_memory
     from asmil.training.interruption import Interrupted
     from asmil.training.run import train_run
-    from asmil.training.run_parts import TrainingEngine
+    from asmil.training.run_parts import TrainingEngine, follow
+    from asmil.training.shared_steps import step_processes
 
-    if cohort is not None and cohort.suffix.lower() in SETTINGS_FILES:
-        if config is not None:
-            raise typer.BadParameter(f"{cohort} and --config {config} are both settings files; give one of them")
-        cohort, config = None, cohort
-    settings: dict[str, Any] = {"folds": folds, "seeds": seeds, "stabilizers": _weights(stabilizers or [])}
-    settings["training"] = {"seed": seed, "device": device, "executor": "plain" if plain else None, "track": track}
-    settings["task"] = {"kind": task}
-    settings["data"] = {"leave_out": "site" if leave_one_site_out else None}
-    settings["anchor"] = {"normalizer": anchor}
-    settings["init"] = {"weights": None if init is None else str(init)}
-    settings["nested"] = {"folds": inner_folds, "grid": _grid(grid) if grid else None}
-    request = _request(config, cohort, features, out, method, preset, settings, assignments or [])
-    if engine is None and (workers or address or gpus):
-        raise AsmilError("--workers, --address and --gpus belong to an engine; give --engine local or --engine ray")
-    where = None if engine is None else TrainingEngine(engine, address, workers, cpus, gpus)
-    mapping = parse_mapping(columns or request.columns)
-    keep_freed_memory()
-    if dry_run:
-        _print_plan(request, item_timeout, mapping, as_json)
-        return
-    try:
-        with training_progress(messages(quiet), log) as observer:
-            folder = train_run(
-                request.cohort, request.out, request.config, request.features, observer, item_timeout, mapping, where
+    with step_processes() as processes:
+        if not processes.leads:
+            follow(processes)
+            return
+        if cohort is not None and cohort.suffix.lower() in SETTINGS_FILES:
+            if config is not None:
+                raise typer.BadParameter(f"{cohort} and --config {config} are both settings files; give one of them")
+            cohort, config = None, cohort
+        settings: dict[str, Any] = {"folds": folds, "seeds": seeds, "stabilizers": _weights(stabilizers or [])}
+        settings["training"] = {"seed": seed, "device": device, "executor": "plain" if plain else None, "track": track}
+        settings["task"] = {"kind": task}
+        settings["data"] = {"leave_out": "site" if leave_one_site_out else None}
+        settings["anchor"] = {"normalizer": anchor}
+        settings["init"] = {"weights": None if init is None else str(init)}
+        settings["nested"] = {"folds": inner_folds, "grid": _grid(grid) if grid else None}
+        request = _request(config, cohort, features, out, method, preset, settings, assignments or [])
+        if engine is None and (workers or address or gpus):
+            raise AsmilError("--workers, --address and --gpus belong to an engine; give --engine local or --engine ray")
+        if engine is not None and processes.count > 1:
+            raise AsmilError("--engine starts its own processes; leave it out, or start asmil without torchrun")
+        where = None if engine is None else TrainingEngine(engine, address, workers, cpus, gpus)
+        mapping = parse_mapping(columns or request.columns)
+        keep_freed_memory()
+        if dry_run:
+            _print_plan(request, item_timeout, mapping, processes, as_json)
+            return
+        try:
+            with training_progress(messages(quiet), log) as observer:
+                folder = train_run(
+                    request.cohort,
+                    request.out,
+                    request.config,
+                    request.features,
+                    observer,
+                    item_timeout,
+                    mapping,
+                    where,
+                    processes,
+                )
+        except Interrupted:
+            typer.echo(
+                f"stopped; everything done so far is in {request.out}; run the same command again to resume", err=True
             )
-    except Interrupted:
-        typer.echo(
-            f"stopped; everything done so far is in {request.out}; run the same command again to resume", err=True
-        )
-        raise typer.Exit(130) from None
-    _print_results(folder, request.config, as_json)
+            raise typer.Exit(130) from None
+        _print_results(folder, request.config, as_json)
 
 
 @dataclass(frozen=True)
@@ -233,7 +249,9 @@ def _given(settings: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _print_plan(request: _Request, item_timeout: float | None, columns: ColumnMapping | None, as_json: bool) -> None:
+def _print_plan(
+    request: _Request, item_timeout: float | None, columns: ColumnMapping | None, processes: OneProcess, as_json: bool
+) -> None:
     """What would be trained: slides per fold, settings, and where it would be written."""
     import yaml
 
@@ -242,7 +260,13 @@ def _print_plan(request: _Request, item_timeout: float | None, columns: ColumnMa
     from asmil.training.run import initialization_lines, plan_run
 
     plan = plan_run(
-        request.cohort, request.out, request.config, request.features, item_timeout_s=item_timeout, columns=columns
+        request.cohort,
+        request.out,
+        request.config,
+        request.features,
+        item_timeout_s=item_timeout,
+        columns=columns,
+        processes=processes,
     )
     if as_json:
         print_json(

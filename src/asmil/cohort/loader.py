@@ -39,6 +39,7 @@ class BagLoader:
     prepare: parameter-free work on a bag (neighbors, clusters); what it adds to the extras is cached if memory allows
     prefetch: how many bags may be read ahead; workers: how many threads read them
     packing: called with (slides done, slides in all) while features are packed
+    processes: how many processes of this machine read the same bags and share its memory
     """
 
     def __init__(
@@ -50,12 +51,13 @@ class BagLoader:
         prefetch: int = 4,
         workers: int = 1,
         packing: Progress | None = None,
+        processes: int = 1,
     ) -> None:
         if cache not in get_args(CacheMode):
             raise AsmilError(f"cache '{cache}' is not known; {did_you_mean(cache, get_args(CacheMode))}")
         self.units = tuple(unit if isinstance(unit, Unit) else Unit.of_slide(unit) for unit in units)
         slides = [slide for unit in self.units for slide in unit.slides]
-        self.cache = _fitting(slides) if cache == "auto" else cache
+        self.cache = _fitting(slides, processes) if cache == "auto" else cache
         self._prepare = prepare
         self._prefetch = prefetch
         self._workers = workers
@@ -163,8 +165,8 @@ def _arrived(waiting: Future[Bag] | Bag) -> Bag:
     return waiting.result() if isinstance(waiting, Future) else waiting
 
 
-def _fitting(slides: Sequence[Slide]) -> CacheMode:
+def _fitting(slides: Sequence[Slide], processes: int) -> CacheMode:
     """Decided by file sizes, which are nearly those of the features; no file is opened."""
     paths = {slide.source.path for slide in slides}
     needed = sum(stored_bytes(path) for path in paths if path.exists())
-    return "memory" if needed <= SHARE_OF_RAM * psutil.virtual_memory().available else "none"
+    return "memory" if needed * processes <= SHARE_OF_RAM * psutil.virtual_memory().available else "none"

@@ -62,7 +62,13 @@ class Splits:
             fail(
                 path, f"the folds are not 0, 1, 2, ... ({listed(sorted(set(cells['fold'])))})", "make the splits again"
             )
-        return cls(pd.DataFrame({name: cells[name] for name in COLUMNS} | {"fold": folds}))
+        if not all(cells["slide"]):
+            fail(path, "a row names no slide", "make the splits again")
+        found = pd.DataFrame({name: cells[name] for name in COLUMNS} | {"fold": folds})
+        untrained = sorted(set(found["fold"]) - set(found.loc[found["role"] == "train", "fold"]))
+        if untrained:
+            fail(path, f"there are no training slides in fold {untrained[0]}", "make the splits again")
+        return cls(found)
 
 
 def make_splits(

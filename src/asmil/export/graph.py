@@ -10,6 +10,7 @@ The graph takes the features of one slide, N x D for any N, and answers
 from __future__ import annotations
 
 import json
+import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,7 +67,7 @@ def export_torch(run: Path | str, out: Path | str, method: str | None = None) ->
     """Write a run as a file of `torch.export` (`torch.export.load(...).module()`), and return its path."""
     predictor = RunPredictor(run, "cpu", method)
     graph, program = _exported(predictor)
-    with replacing(out) as partial:
+    with replacing(out) as partial, _quiet():
         torch.export.save(program, str(partial), extra_files={"asmil.json": json.dumps(metadata(predictor))})
     _compare(graph, lambda features: program.module()(features), Path(out), predictor)
     return Path(out)
@@ -147,13 +148,18 @@ def _explained(predictor: RunPredictor) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the warnings of torch about itself."""
+    """Without the warnings and log messages of torch about itself."""
+    disabled = logging.root.manager.disable
+    logging.disable(max(disabled, logging.WARNING))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         warnings.simplefilter("ignore", DeprecationWarning)
         warnings.simplefilter("ignore", UserWarning)
         warnings.simplefilter("error", AsmilWarning)
-        yield
+        try:
+            yield
+        finally:
+            logging.disable(disabled)
 
 
 def _bag(tiles: int, width: int) -> Tensor:

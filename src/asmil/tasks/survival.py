@@ -263,7 +263,11 @@ def risk_format(names: tuple[str, ...] = ()) -> PredictionFormat:
         yield twice, "is of a patient that the same training predicts twice"
         differ = table.groupby("patient")[["time", "event"]].transform("nunique").gt(1).any(axis=1).to_numpy()
         yield differ, "is of a patient with two times or events; correct the manifest and train again"
-        if {"survival", "survival_times"} <= set(table):
+        has_curves, has_times = "survival" in table, "survival_times" in table
+        if has_curves != has_times:
+            present, absent = ("survival", "survival_times") if has_curves else ("survival_times", "survival")
+            yield np.ones(len(table), dtype=np.bool_), f"has a column {present}, but none of {absent}"
+        elif has_curves:
             curves = zip(table["survival_times"], table["survival"], strict=True)
             broken = np.array([not _is_curve(*pair) for pair in curves], dtype=np.bool_)
             yield broken, "has a survival curve whose times do not increase or whose values rise"

@@ -248,8 +248,8 @@ def _read_moments(path: Path, n_slides: int) -> _Moments:
     for name, values in (("logits", logits), ("embedding", embedding)):
         if values.ndim != 3 or values.shape[:2] != (len(epochs), n_slides):
             raise AsmilError(f"{path}: {name} are not of {len(epochs)} recordings and {n_slides} slides; {REMEDY}")
-    if not np.isfinite(logits).all():
-        raise AsmilError(f"{path}: its logits are not finite; {REMEDY}")
+        if not np.isfinite(values).all():
+            raise AsmilError(f"{path}: values of {name} are not finite; {REMEDY}")
     return _Moments(epochs, steps, logits, embedding)
 
 
@@ -319,7 +319,8 @@ def _write(
 def _add_halves(file: h5py.File, name: str, values: npt.NDArray[np.floating]) -> None:
     # a chunk holds several moments of some tiles, which are alike
     chunks = tuple(min(size, most) for size, most in zip(values.shape, (32, 4096, 4096), strict=False))
-    _add(file, name, values.astype(np.float16), chunks)
+    largest = np.finfo(np.float16).max
+    _add(file, name, values.clip(-largest, largest).astype(np.float16), chunks)
 
 
 def _add(file: h5py.File, name: str, values: npt.NDArray[Any], chunks: tuple[int, ...] | bool = True) -> None:

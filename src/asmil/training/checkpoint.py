@@ -48,6 +48,7 @@ class Progress:
     best: the epoch chosen so far in this stage, its score (None: none yet, or not chosen by validation) and its loss
     threads: number of threads with which the training began and resumes; another number gives other rounding
     executor: who takes the steps, see `training.executor`
+    processes: number of processes that share the steps
     finished: whether the training and its predictions are done; the checkpoint then holds no tensors
     """
 
@@ -61,23 +62,29 @@ class Progress:
     best: dict[str, Any] = field(default_factory=lambda: {"epoch": 0, "score": None})
     threads: PositiveInt = field(default_factory=torch.get_num_threads)
     executor: Executor = "plain"
+    processes: PositiveInt = 1
     finished: bool = False
 
     def next_stage(self) -> Progress:
         """The beginning of the stage after this one."""
         return Progress(
-            stage=self.stage + 1, stage_start=self.epoch, epoch=self.epoch, threads=self.threads, executor=self.executor
+            stage=self.stage + 1,
+            stage_start=self.epoch,
+            epoch=self.epoch,
+            threads=self.threads,
+            executor=self.executor,
+            processes=self.processes,
         )
 
     def as_json(self) -> dict[str, Any]:
-        """For a checkpoint."""
-        return asdict(self)
+        """For a checkpoint; that of one process does not mention processes."""
+        return {name: value for name, value in asdict(self).items() if name != "processes" or value > 1}
 
     @staticmethod
     def from_json(state: Mapping[str, Any]) -> Progress:
         """From a checkpoint, whose state holds other things as well."""
         # checkpoints of earlier versions do not note these
-        added = ("threads", "executor", "finished")
+        added = ("threads", "executor", "processes", "finished")
         known = {name: state[name] for name in Progress.__dataclass_fields__ if name in state or name not in added}
         return TypeAdapter(Progress).validate_python(known)
 
@@ -142,7 +149,7 @@ class CheckpointStore:
 def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
     """Write `path` (safetensors) and the JSON state next to it, each completely or not at all."""
     plain = {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
-    text = json.dumps({**state, DIGEST: _digest(plain, json.loads(json.dumps(state)))})
+    text = json.dumps({**state, DIGEST: digest(plain, json.loads(json.dumps(state)))})
     with replacing(path) as partial:
         partial.write_bytes(save(plain, metadata={"state": text}))
     write_json(path.with_suffix(".json"), state)
@@ -181,7 +188,7 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if not isinstance(state, dict):
         raise _unreadable(path, "its state is not a mapping")
     noted = state.pop(DIGEST, None)
-    if noted is not None and noted != _digest(tensors, state):
+    if noted is not None and noted != digest(tensors, state):
         raise _unreadable(path, "its content does not fit its digest, so it is damaged")
     return tensors, state
 
@@ -201,7 +208,7 @@ def _unreadable(path: Path, why: str) -> AsmilError:
     return AsmilError(f"{path}: not a readable asmil checkpoint ({why}); {_REMEDY}")
 
 
-def _digest(tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> str:
+def digest(tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> str:
     """SHA-256 of the state and of all tensors: names, types, shapes and bytes."""
     found = hashlib.sha256(json.dumps(state, sort_keys=True).encode())
     for name in sorted(tensors):

@@ -57,6 +57,8 @@ class JobRunner:
 
     def _executors(self, jobs: Sequence[FoldSeedJob]) -> list[Executor]:
         """Who trains each job: as it began, or else as the settings ask and the machine allows."""
+        if jobs[0].data.processes.count > 1:
+            return ["plain"] * len(jobs)
         asked = jobs[0].config.training.executor
         reasons: dict[Executor, str | None] = {}
         chosen: list[Executor] = []

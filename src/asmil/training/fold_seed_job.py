@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from asmil.training.labeled_bags import LabeledBags
 from asmil.training.layout import PREDICTIONS_FILE, TASK_FILE, is_finished
 from asmil.training.loop import EpochObserver, Trainer
 from asmil.training.setup import build_model
+from asmil.training.shared_steps import OneProcess
 from asmil.training.task_setup import build_task
 
 
@@ -34,6 +35,7 @@ class TrainingData:
     """What the trainings of a run have in common: the units of the cohort, their outcomes and their bags.
 
     initial: pretrained weights that every training starts from
+    processes: those that share the steps of a training; only the first of them writes
     """
 
     units: Sequence[Unit]
@@ -42,6 +44,7 @@ class TrainingData:
     in_features: int
     device: torch.device
     initial: Mapping[str, Tensor] | None = None
+    processes: OneProcess = field(default_factory=OneProcess)
 
     def places(self, splits: Splits, fold: int, role: Roles) -> list[int]:
         """The indices of the units with a role in a fold; a patient's slides all have the same role."""
@@ -76,7 +79,17 @@ class TrainingData:
         model, task = self.model_and_task(config, train, seed)
         if self.initial is not None:
             initialize(model, self.initial)
-        return Trainer(model, task, config, seed=seed, fold=fold, device=self.device, folder=folder, on_epoch=on_epoch)
+        return Trainer(
+            model,
+            task,
+            config,
+            seed=seed,
+            fold=fold,
+            device=self.device,
+            folder=folder if self.processes.leads else None,
+            on_epoch=on_epoch,
+            processes=self.processes,
+        )
 
 
 @dataclass(frozen=True)

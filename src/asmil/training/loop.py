@@ -38,6 +38,7 @@ from asmil.training.optimization import build_optimizer, clip_gradients, lr_fact
 from asmil.training.recording import AttentionRecorder, Describes
 from asmil.training.selection import Merit, merit_of
 from asmil.training.setup import build_stabilizers, build_stages, uses_bf16
+from asmil.training.shared_steps import OneProcess
 
 EpochObserver = Callable[[Mapping[str, Any]], None]
 OutputObserver = Callable[[MILModel, Bag, Output], None]
@@ -56,6 +57,7 @@ class Trainer:
 
     folder: gets `metrics.jsonl` and `checkpoints/{last,best}.safetensors`; a training found there is resumed
     on_epoch: called with the record of every epoch as it ends
+    processes: those that share the bags of every step
 
     A method with several stages is trained stage by stage: each has its own model, optimizer, schedule, anchor and
     choice of epoch, and takes what it needs from the previous one. The trained model is that of the last stage.
@@ -72,6 +74,7 @@ class Trainer:
         device: torch.device | str = "cpu",
         folder: Path | None = None,
         on_epoch: EpochObserver | None = None,
+        processes: OneProcess | None = None,
     ) -> None:
         self.device = torch.device(device)
         self.task = task
@@ -83,8 +86,9 @@ class Trainer:
         self.on_epoch = on_epoch or (lambda record: None)
         self.generator = torch.Generator(self.device).manual_seed(seed_number(seed, fold, 1))
         self.autocast = uses_bf16(self.settings.precision, self.device)
+        self.processes = processes or OneProcess()
         self.stages = build_stages(model, seed_number(seed, fold, 4))
-        self.progress = Progress()
+        self.progress = Progress(processes=self.processes.count)
         self.losses = torch.zeros(0)
         self.checkpoints = CheckpointStore(folder, config.method, self.device, self.settings.checkpoint_seconds)
         self.recorder: AttentionRecorder | None = None
@@ -120,8 +124,9 @@ class Trainer:
         """
         self.prepare(val)
         with exact_arithmetic(self.progress.threads), stop_requests() as stop:
-            for _ in self.session(train, val, stop.is_set):
-                self._train_epoch(train, stop.is_set)
+            should_stop = self.processes.agreed(stop.is_set)
+            for _ in self.session(train, val, should_stop):
+                self._train_epoch(train, should_stop)
         return int(self.progress.best["epoch"])
 
     def prepare(self, val: LabeledBags | None, executor: Executor = "plain") -> None:
@@ -137,7 +142,7 @@ class Trainer:
     def session(self, train: LabeledBags, val: LabeledBags | None, should_stop: Callable[[], bool]) -> Iterator[None]:
         """All of a training but its steps: yields whenever the steps of an epoch are due."""
         if self.progress.finished:
-            self.checkpoints.load_best(self.model)
+            self._take_best()
             return
         self.recorder = self._build_recorder(train, val)
         log = None
@@ -181,7 +186,14 @@ class Trainer:
             self.progress.best = {"epoch": self.progress.epoch, "score": None}
             self.checkpoints.keep_best(self.model, self.progress.best)
         self._save_if_due(force=True)
-        self.checkpoints.load_best(self.model)
+        self._take_best()
+
+    def _take_best(self) -> None:
+        """Give the model the weights of the chosen epoch, and put it into eval mode."""
+        if self.processes.leads:
+            self.checkpoints.load_best(self.model)
+        self.processes.share_state(self.model)
+        self.model.eval()
 
     def _begin_next_stage(self, train: LabeledBags) -> None:
         previous = self.model
@@ -191,6 +203,7 @@ class Trainer:
         with torch.random.fork_rng(devices=[]), closing(_generator(train.bags.stream(range(len(train.bags))))) as bags:
             torch.manual_seed(seed_number(self.seed, self.fold, 5))
             stage.start(previous, (bag.to(self.device, torch.float32) for bag in bags))
+        self.processes.share_state(stage.model)
         self._set_up_stage()
         self._save_if_due(force=True)
 
@@ -211,19 +224,21 @@ class Trainer:
             self.losses = torch.zeros(len(order), 0, dtype=torch.float64, device=self.device)
         started = time.monotonic() - progress.seconds
         self.model.train()
-        with closing(_generator(train.bags.stream(order[progress.position :]))) as bags:
-            while progress.position < len(order):
-                first = progress.position
-                size = min(group, len(order) - first)
+        steps = [range(first, min(first + group, len(order))) for first in range(progress.position, len(order), group)]
+        own = [order[place] for step in steps for place in self.processes.share_of(step)]
+        with closing(_generator(train.bags.stream(own))) as bags:
+            for step in steps:
                 set_lr(self.optimizer, lr_factor(progress.step, total_steps, steps_an_epoch, self.settings))
                 self.optimizer.zero_grad(set_to_none=True)
                 self.model.before_step(progress.step, total_steps)
-                bag, target, output = self._add_gradients(bags, order[first : first + size], train)
+                last = self._add_gradients(bags, order, step, train)
+                self._share_gradients(step)
                 clip_gradients(self.optimizer, self.settings.clip_norm)
                 self.optimizer.step()
                 for stabilizer in self.stabilizers.values():
                     stabilizer.update(self.model)
-                self.model.after_step(bag, output, target)
+                if last is not None:
+                    self.model.after_step(*last)
                 progress.step += 1
                 progress.seconds = time.monotonic() - started
                 self._record_if_due(progress.position / len(order))
@@ -233,30 +248,49 @@ class Trainer:
                         raise Interrupted
         self.refuse_divergence(order, train)
 
-    def _add_gradients(self, bags: Iterator[Bag], group: list[int], train: LabeledBags) -> tuple[Bag, Tensor, Output]:
-        """Add the gradients of the bags of a step; the last bag, its target and its output."""
+    def _add_gradients(
+        self, bags: Iterator[Bag], order: list[int], step: range, train: LabeledBags
+    ) -> tuple[Bag, Output, Tensor] | None:
+        """Add the gradients of this process's bags of a step; the last bag, its output and its target.
+
+        step: the places of all its bags in the order of the epoch
+        """
+        share = self.processes.share_of(step)
+        self.progress.position = share.start
+        if self.processes.count > 1:
+            stage, done = self.progress.stage, self.progress.step
+            self.generator.manual_seed(seed_number(self.seed, self.fold, 6, stage, done, self.processes.rank))
+        if not share:
+            return None
+        group, size = [order[place] for place in share], len(step)
         targets = torch.as_tensor(train.targets[group], device=self.device)
         if self.task.joint:
             together = [self._training_bag(next(bags), index) for index in group]
             if self._can_pad(together):
-                output = self._add_padded(together, targets, len(group))
+                output = self._add_padded(together, targets, size)
             else:
                 output, noted = self.gradients.of_all(together, targets)
                 for parts in noted:
                     self._note(parts)
-            return together[-1], targets[-1:], output
+            return together[-1], output, targets[-1:]
         for first in range(0, len(group), self.settings.batch):
             indices = group[first : first + self.settings.batch]
             together = [self._training_bag(next(bags), index) for index in indices]
             wanted = targets[first : first + len(together)]
             if self._can_pad(together) and train.weights is None:
-                output = self._add_padded(together, wanted, len(group))
+                output = self._add_padded(together, wanted, size)
                 continue
             for place, bag in enumerate(together):
                 weight = 1.0 if train.weights is None else float(train.weights[indices[place]])
-                output, parts = self.gradients.of_one(bag, wanted[place : place + 1], len(group), weight)
+                output, parts = self.gradients.of_one(bag, wanted[place : place + 1], size, weight)
                 self._note(parts)
-        return together[-1], targets[-1:], output
+        return together[-1], output, targets[-1:]
+
+    def _share_gradients(self, step: range) -> None:
+        """Add up what the processes found for the bags of a step."""
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        self.processes.sum_step(parameters, self.losses[step.start : step.stop])
+        self.progress.position = step.stop
 
     def _can_pad(self, bags: list[Bag]) -> bool:
         """Whether the bags are to be computed at once; a bag with too few tiles for that has them go one by one."""
@@ -313,6 +347,8 @@ class Trainer:
             record["zeta"] = self.model.normalizer.zeta
         for stabilizer in self.stabilizers.values():
             stabilizer.end_epoch(self.model)
+        if self.processes.count > 1:
+            self.processes.refuse_differing(self._learned(), self.config.method)
         progress.epoch += 1
         progress.position = 0
         progress.seconds = 0.0
@@ -339,13 +375,27 @@ class Trainer:
         """The task's metrics on bags with known targets, in eval mode."""
         if self.evaluator is not None:
             return self.task.measure(labeled.targets, self.evaluator.logits(labeled.bags))
-        return self.task.measure(labeled.targets, self.predict(labeled.bags, on_output))
+        return self.task.measure(labeled.targets, self._shared_logits(labeled.bags, on_output))
 
-    def predict(self, bags: BagSource, on_output: OutputObserver | None = None) -> Tensor:
-        """Logits, n x C; `on_output` is called with the model, every bag and its output."""
+    def _shared_logits(self, bags: BagSource, on_output: OutputObserver | None) -> Tensor:
+        """The logits of all bags, of which every process computes a share."""
+        if self.processes.count == 1:
+            return self.predict(bags, on_output)
+        share = self.processes.share_of(range(len(bags)))
+        logits = torch.zeros(len(bags), self.task.n_outputs)
+        if share:
+            logits[share.start : share.stop] = self.predict(bags, on_output, share)
+        self.processes.sum(logits)
+        return logits
+
+    def predict(self, bags: BagSource, on_output: OutputObserver | None = None, places: range | None = None) -> Tensor:
+        """Logits, n x C, of all bags or those at some places.
+
+        on_output: called with the model, every bag and its output
+        """
         logits = []
         with exact_arithmetic(self.progress.threads):
-            for bag in bags.stream(range(len(bags))):
+            for bag in bags.stream(range(len(bags)) if places is None else places):
                 output = infer(self.model, bag, self.device)
                 logits.append(output.logits)
                 if on_output is not None:
@@ -392,19 +442,25 @@ class Trainer:
             return
         if self.recorder is not None:
             self.recorder.writer.flush()
+        tensors = {**self._learned(), "generator": self.generator.get_state(), "losses": self.losses}
+        self.checkpoints.save_last(tensors, self.progress.as_json())
+
+    def _learned(self) -> dict[str, Tensor]:
+        """The state of the model, its optimizer and its stabilizers."""
         tensors = {
             **checkpoint.prefixed("model", self.model.state_dict()),
             **checkpoint.prefixed("optimizer", checkpoint.optimizer_tensors(self.optimizer)),
-            "generator": self.generator.get_state(),
-            "losses": self.losses,
         }
         for name, stabilizer in self.stabilizers.items():
             tensors |= checkpoint.prefixed(name, stabilizer.state_dict())
-        self.checkpoints.save_last(tensors, self.progress.as_json())
+        return tensors
 
     def _resume(self) -> None:
-        saved = self.checkpoints.load_last()
+        saved = self.processes.from_leader(self.checkpoints.load_last())
         if saved is None:
+            if self.processes.count > 1:
+                self.processes.share_state(self.model)
+                self._set_up_stage()
             return
         tensors, state, path = saved
         asked = self.progress.executor
@@ -414,6 +470,12 @@ class Trainer:
                 raise AsmilError(
                     f"{path}: this training started with the {self.progress.executor} executor and cannot resume with "
                     f"the {asked} one, whose random numbers differ; run it where it started, or choose another --out"
+                )
+            if self.progress.processes != self.processes.count and not self.progress.finished:
+                raise AsmilError(
+                    f"{path}: this training started with {self.progress.processes} processes and cannot resume with "
+                    f"{self.processes.count}, which would round differently; start as many with torchrun, or choose "
+                    "another --out"
                 )
             self._set_up_stage()
             if self.progress.finished:
@@ -428,9 +490,9 @@ class Trainer:
                 raise ValueError("the losses of the epoch are not those of its bags")
 
 
-def seed_number(seed: int, fold: int, purpose: int) -> int:
+def seed_number(seed: int, fold: int, purpose: int, *more: int) -> int:
     """A reproducible seed for one purpose of a training's randomness."""
-    return int(np.random.SeedSequence([seed, fold, purpose]).generate_state(1, np.uint64)[0] >> 1)
+    return int(np.random.SeedSequence([seed, fold, purpose, *more]).generate_state(1, np.uint64)[0] >> 1)
 
 
 def _generator(bags: Iterator[Bag]) -> Any:

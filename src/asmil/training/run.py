@@ -18,7 +18,6 @@ from asmil.cohort.outcomes import outcomes_of
 from asmil.cohort.splits import ROLES, Splits, make_splits
 from asmil.cohort.units import Unit, units_of
 from asmil.columns import ColumnMapping
-from asmil.engine.machine import choose_device
 from asmil.errors import AsmilError
 from asmil.models.registry import find_method
 from asmil.tasks.base import TaskKind
@@ -38,6 +37,8 @@ from asmil.training.prediction_table import read_predictions, write_predictions
 from asmil.training.run_folder import RunDescription, RunFolder, describe
 from asmil.training.run_parts import FoldSeeds, RunPart, TrainingEngine, train_on_engine, trial_model
 from asmil.training.setup import uses_bf16
+from asmil.training.shareable import refuse_unshareable_method, refuse_unshareable_run, refuse_unshareable_splits
+from asmil.training.shared_steps import OneProcess
 from asmil.training.trackers import require_trackers
 
 
@@ -73,11 +74,14 @@ def plan_run(
     observer: RunObserver | None = None,
     item_timeout_s: float | None = 0.0,
     columns: ColumnMapping | None = None,
+    processes: OneProcess | None = None,
 ) -> RunPlan:
     """Check everything that `train_run` needs, and decide what it does; nothing is written. Arguments as there."""
-    folder, kind = RunFolder(out), config.task.kind
+    folder, kind, processes = RunFolder(out), config.task.kind, processes or OneProcess()
     require_trackers(config.training.track)
     candidates(config)  # a wrong grid is refused before thousands of slides are looked at
+    if processes.count > 1:
+        refuse_unshareable_run(config, processes.count)
     cohort = source if isinstance(source, Cohort) else load_cohort(source, features, kind, columns)
     _refuse_other_task(cohort, kind)
     infos = _inspect(cohort, observer or RunObserver(), item_timeout_s)
@@ -88,12 +92,15 @@ def plan_run(
     units = units_of(cohort.slides, config.unit)
     outcomes = outcomes_of(cohort, units, kind)
     description = describe(config, cohort, outcomes.names, infos)
-    device = choose_device(config.training.device)
+    device = processes.device(config.training.device)
     uses_bf16(config.training.precision, device)
     folder.refuse_other_run(description)
     splits = Splits.load(folder.splits) if folder.splits.exists() else _make_splits(cohort, config)
     refuse_leakage(cohort, splits)
     model = trial_model(config, units, outcomes, splits, description.in_features)
+    if processes.count > 1:
+        refuse_unshareable_method(model, config.method, processes.count)
+        refuse_unshareable_splits(units, splits, processes.count)
     initial = None
     if config.init.weights is not None and not (folder.path / INIT_FILE).exists():
         weights = read_initial_weights(Path(config.init.weights))
@@ -118,6 +125,7 @@ def train_run(
     item_timeout_s: float | None = 0.0,
     columns: ColumnMapping | None = None,
     engine: TrainingEngine | None = None,
+    processes: OneProcess | None = None,
 ) -> RunFolder:
     """Train every fold and seed of a run; an interrupted run is resumed.
 
@@ -129,16 +137,22 @@ def train_run(
     item_timeout_s: for the header of one feature file, see `inspect_slides`
     columns: which columns of a manifest to read, see `load_cohort`
     engine: where folds and seeds are trained at the same time, with the same results; None: here, one after the other
+    processes: those that share the steps of the training, of which this one leads; None: this process alone
     """
     folder, observer = RunFolder(out), observer or RunObserver()
     with folder.locked():
-        plan = plan_run(source, out, config, features, observer, item_timeout_s, columns)
-        _train(plan, folder, config, observer, engine)
+        plan = plan_run(source, out, config, features, observer, item_timeout_s, columns, processes)
+        _train(plan, folder, config, observer, engine, processes or OneProcess())
     return folder
 
 
 def _train(
-    plan: RunPlan, folder: RunFolder, config: RunConfig, observer: RunObserver, engine: TrainingEngine | None
+    plan: RunPlan,
+    folder: RunFolder,
+    config: RunConfig,
+    observer: RunObserver,
+    engine: TrainingEngine | None,
+    processes: OneProcess,
 ) -> None:
     cohort, splits = plan.cohort, plan.splits
     folder.begin(plan.description)
@@ -156,7 +170,12 @@ def _train(
 
     part = RunPart(cohort, config, folder.path.resolve(), plan.description.in_features)
     if engine is None:
-        trainings = part.open(plan.device, observer)
+        trainings = part.open(plan.device, observer, processes)
+        if processes.count > 1 and not is_finished(folder.training(0, config.training.seed)):
+            observer.note(
+                f"{processes.count} processes share the bags of every step; steps are computed by plain PyTorch"
+            )
+            processes.from_leader(part)
         for fold in range(splits.n_folds):
             trainings.train(FoldSeeds(fold, config.all_seeds))
     else:

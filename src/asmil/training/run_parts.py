@@ -39,6 +39,7 @@ from asmil.training.observer import RunObserver
 from asmil.training.prediction_table import write_predictions
 from asmil.training.run_folder import RunFolder
 from asmil.training.setup import build_model, build_stabilizers
+from asmil.training.shared_steps import OneProcess
 from asmil.training.task_setup import build_task
 
 ENGINES = ("local", "ray")
@@ -63,7 +64,7 @@ class FoldSeeds:
 class Trainings:
     """The trainings of a run that one process does."""
 
-    def __init__(self, part: RunPart, device: torch.device, observer: RunObserver) -> None:
+    def __init__(self, part: RunPart, device: torch.device, observer: RunObserver, processes: OneProcess) -> None:
         config, cohort = part.config, part.cohort
         self.config, self.cohort, self.observer = config, cohort, observer
         self.folder = RunFolder(part.folder)
@@ -72,8 +73,17 @@ class Trainings:
         outcomes = outcomes_of(cohort, units, config.task.kind)
         model = trial_model(config, units, outcomes, self.splits, part.in_features)
         packing = partial(observer.preparing, "packing features")
-        loader = BagLoader(units, config.data.cache, part.folder / "cache", model.prepare, packing=packing)
-        self.data = TrainingData(units, outcomes, loader, part.in_features, device, load_initial(part.folder))
+        loader = BagLoader(
+            units,
+            config.data.cache,
+            part.folder / "cache",
+            model.prepare,
+            packing=packing,
+            processes=processes.on_this_machine,
+        )
+        self.data = TrainingData(
+            units, outcomes, loader, part.in_features, device, load_initial(part.folder), processes
+        )
         self.runner = JobRunner(observer.note)
 
     def train(self, part: FoldSeeds) -> None:
@@ -97,6 +107,13 @@ class Trainings:
             drop_training_state(job.folder)
             observer.trained(job.fold, job.seed)
 
+    def follow(self, part: FoldSeeds) -> None:
+        """Compute this process's share of the steps of a training; nothing is written."""
+        for seed in part.seeds:
+            folder = self.folder.training(part.fold, seed)
+            job = FoldSeedJob(self.data, self.config, self.splits, part.fold, seed, folder)
+            job.trainer(lambda record: None).fit(job.train, job.val)
+
     def _chosen(self, fold: int) -> RunConfig:
         """The settings of a fold: those of the run, or with nested cross-validation those that it chooses."""
         if not self.config.nested.folds:
@@ -117,10 +134,19 @@ class RunPart:
     folder: Path
     in_features: int
 
-    def open(self, device: torch.device, observer: RunObserver) -> Trainings:
+    def open(self, device: torch.device, observer: RunObserver, processes: OneProcess | None = None) -> Trainings:
         """Ready to train on a device."""
         method_name(self.config.method)  # a method of the user's own is not known to a new process
-        return Trainings(self, device, observer)
+        return Trainings(self, device, observer, processes or OneProcess())
+
+
+def follow(processes: OneProcess) -> None:
+    """Compute a share of the steps of the run that the leader of these processes trains."""
+    nothing: RunPart | None = None
+    part = processes.from_leader(nothing)
+    assert part is not None, "the leader sends its run"
+    device = processes.device(part.config.training.device)
+    part.open(device, RunObserver(), processes).follow(FoldSeeds(0, part.config.all_seeds))
 
 
 @dataclass(frozen=True)

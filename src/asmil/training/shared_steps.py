@@ -1,0 +1,270 @@
+"""One training by several processes that torchrun started: every step's bags are shared between them.
+
+A process computes the gradients of its bags, the gradients of all are added up, and every process takes the same
+optimizer step, so that all have the same weights at any time. Process 0, the leader, writes the run folder and prints;
+the others receive the run from it and end with it.
+
+Before any tensors are exchanged, the processes exchange a status (on the CPU). So a process that fails or is asked to
+stop never leaves the others waiting: all of them end at the same step.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from typing import TypeVar
+
+import torch
+from torch import Tensor, distributed, nn
+
+from asmil.documents import one_line
+from asmil.engine.machine import choose_device
+from asmil.errors import AsmilError
+from asmil.training.checkpoint import digest
+from asmil.training.interruption import Interrupted
+
+T = TypeVar("T")
+CONTINUE, STOP, DONE, FAILED = range(4)
+"""What a process tells the others; the largest counts."""
+TIMEOUT = timedelta(days=7)
+"""The others wait while the leader inspects a cohort or writes reports; a process that is lost ends them at once."""
+_BY_TORCHRUN = "TORCHELASTIC_RUN_ID"
+
+
+class OneProcess:
+    """A training that shares its steps with no other process: nothing is exchanged."""
+
+    rank = 0
+    count = 1
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process writes the run folder and prints."""
+        return self.rank == 0
+
+    @property
+    def on_this_machine(self) -> int:
+        """The processes of this machine."""
+        return 1
+
+    def device(self, name: str) -> torch.device:
+        """The device of this process, for `training.device`."""
+        return choose_device(name)
+
+    def share_of(self, places: range) -> range:
+        """The part of consecutive places that this process computes."""
+        return places
+
+    def sum(self, values: Tensor) -> None:
+        """Add up the values of all processes, in place."""
+
+    def sum_step(self, parameters: Sequence[nn.Parameter], losses: Tensor) -> None:
+        """Add up the gradients of a step, and the losses of its bags, which are 0 where another process has the bag."""
+
+    def from_leader(self, value: T) -> T:
+        """The leader's value."""
+        return value
+
+    def share_state(self, module: nn.Module) -> None:
+        """Give all processes the leader's weights and buffers."""
+
+    def agreed(self, asked: Callable[[], bool]) -> Callable[[], bool]:
+        """Whether any process is asked to stop; all processes have the same answer at the same step."""
+        return asked
+
+    def refuse_differing(self, tensors: Mapping[str, Tensor], method: str) -> None:
+        """Raise if the processes do not have the same bits."""
+
+
+class SharedSteps(OneProcess):
+    """The processes that share the steps of a training."""
+
+    def __init__(self) -> None:
+        self.rank = distributed.get_rank()
+        self.count = distributed.get_world_size()
+        self._asked: Callable[[], bool] = lambda: False
+        self._stops = False
+
+    @property
+    def on_this_machine(self) -> int:
+        """The processes of this machine."""
+        return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+    def device(self, name: str) -> torch.device:
+        """The device of this process, for `training.device`: every process of a machine has its own GPU."""
+        if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
+            return torch.device("cpu")
+        if name not in ("auto", "cuda"):
+            raise AsmilError(f"training.device = {name}: torchrun gives each process its own GPU; choose auto or cpu")
+        gpus = torch.cuda.device_count()
+        if self.on_this_machine > gpus:
+            raise AsmilError(
+                f"torchrun started {self.on_this_machine} processes on a machine with {gpus} GPUs; start one process "
+                "per GPU, or train with --device cpu"
+            )
+        device = choose_device(f"cuda:{os.environ.get('LOCAL_RANK', '0')}")
+        torch.cuda.set_device(device)
+        return device
+
+    def share_of(self, places: range) -> range:
+        """The part of consecutive places that this process computes; shares differ by at most one place."""
+        return share_of(places, self.rank, self.count)
+
+    def sum(self, values: Tensor) -> None:
+        """Add up the values of all processes, in place."""
+        self._meet()
+        with _connected():
+            distributed.all_reduce(values)
+
+    def sum_step(self, parameters: Sequence[nn.Parameter], losses: Tensor) -> None:
+        """Add up the gradients of a step, and the losses of its bags, which are 0 where another process has the bag.
+
+        A parameter that no bag of the step reached has no gradient afterwards, as in one process: an optimizer leaves
+        it as it is, but would decay it for a gradient of 0.
+        """
+        gradients = [torch.zeros_like(one) if one.grad is None else one.grad for one in parameters]
+        reached = losses.new_tensor([one.grad is not None for one in parameters])
+        parts = [*gradients, reached, losses]
+        flat = torch.cat([part.reshape(-1).to(gradients[0].dtype) for part in parts])
+        self.sum(flat)
+        *summed, counts, rows = flat.split([part.numel() for part in parts])
+        for parameter, gradient, count in zip(parameters, summed, counts.tolist(), strict=True):
+            parameter.grad = gradient.view_as(parameter).to(parameter.dtype, copy=True) if count else None
+        losses.copy_(rows.view_as(losses))
+
+    def from_leader(self, value: T) -> T:
+        """The leader's value."""
+        self._meet()
+        box = [value]
+        with _connected():
+            distributed.broadcast_object_list(box, src=0, device=torch.device("cpu"))
+        return box[0]
+
+    def share_state(self, module: nn.Module) -> None:
+        """Give all processes the leader's weights and buffers."""
+        mine = {name: tensor.cpu() for name, tensor in module.state_dict().items()} if self.leads else {}
+        module.load_state_dict(self.from_leader(mine))
+
+    def agreed(self, asked: Callable[[], bool]) -> Callable[[], bool]:
+        """Whether any process is asked to stop; all processes have the same answer at the same step."""
+        self._asked = asked
+        return lambda: self._stops
+
+    def refuse_differing(self, tensors: Mapping[str, Tensor], method: str) -> None:
+        """Raise if the processes do not have the same bits."""
+        self._meet()
+        plain = {name: tensor.detach().cpu() for name, tensor in tensors.items()}
+        found: list[str] = [""] * self.count
+        with _connected():
+            distributed.all_gather_object(found, digest(plain, {}))
+        other = next((rank for rank, one in enumerate(found) if one != found[0]), None)
+        if other is not None:
+            raise AsmilError(
+                f"the weights of process {other} are no longer those of process 0, so {method} cannot be trained by "
+                "several processes: it changes them outside of the optimizer step; train it without torchrun"
+            )
+
+    def end(self, error: BaseException | None) -> None:
+        """Tell the others how this process ended, and wait until all have ended.
+
+        The others wait for the end of the leader's process, since torchrun ends all processes as soon as one fails:
+        the leader must have saved and printed everything by then.
+        """
+        if isinstance(error, _LostError):
+            return
+        status = CONTINUE
+        if self.leads:
+            status = DONE if error is None else FAILED
+            self._exchange(status, _sentence(error))
+        elif isinstance(error, _EndedError):
+            status = error.status
+        elif not isinstance(error, Interrupted | None):
+            self._exchange(FAILED, _sentence(error))
+        while not self.leads and status != DONE:
+            status, _ = self._exchange(CONTINUE)
+        if status == DONE:
+            distributed.destroy_process_group()
+
+    def _meet(self) -> None:
+        """Wait for all processes; raise if one of them has ended."""
+        status, sentence = self._exchange(STOP if self._asked() else CONTINUE)
+        if status == FAILED and self.leads:
+            raise AsmilError(sentence)
+        if status in (DONE, FAILED):
+            raise _EndedError(status)
+        self._stops = self._stops or status == STOP
+
+    def _exchange(self, status: int, sentence: str = "") -> tuple[int, str]:
+        """The largest status of all processes, and the error of the first that failed."""
+        largest = torch.tensor(status)
+        sentences = [""] * self.count
+        with _connected():
+            distributed.all_reduce(largest, distributed.ReduceOp.MAX)
+            if largest == FAILED:
+                distributed.all_gather_object(sentences, sentence)
+        return int(largest), next(filter(None, sentences), "")
+
+
+def share_of(places: range, rank: int, count: int) -> range:
+    """The part of consecutive places that one of several processes computes; the last process has the last place.
+
+    >>> [share_of(range(10, 15), rank, 2) for rank in (0, 1)]
+    [range(10, 12), range(12, 15)]
+    """
+    return places[len(places) * rank // count : len(places) * (rank + 1) // count]
+
+
+class _EndedError(Exception):
+    """The leader has ended, or another process failed, which the leader reports."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+class _LostError(AsmilError):
+    """Another process is gone, and nothing can be exchanged any more."""
+
+
+@contextmanager
+def _connected() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        raise _LostError(
+            f"another process of the training was lost ({one_line(error)}); run the same command again to resume"
+        ) from None
+
+
+def _sentence(error: BaseException | None) -> str:
+    return str(error) if isinstance(error, AsmilError) else f"{type(error).__name__}: {error}"
+
+
+@contextmanager
+def step_processes() -> Iterator[OneProcess]:
+    """The processes that torchrun started, or this one alone; if one of them fails, all end.
+
+    Mistakes of a user are raised in the leader only; the other processes exit without a message.
+    """
+    if _BY_TORCHRUN not in os.environ or os.environ.get("WORLD_SIZE", "1") == "1":
+        yield OneProcess()
+        return
+    distributed.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timeout=TIMEOUT)
+    processes = SharedSteps()
+    try:
+        yield processes
+    except BaseException as error:
+        with suppress(_LostError):
+            processes.end(error)
+        if processes.leads or not isinstance(error, AsmilError | Interrupted | _EndedError):
+            raise
+        done = isinstance(error, _EndedError) and error.status == DONE
+        raise SystemExit(0 if done else 130 if isinstance(error, Interrupted) else 1) from None
+    try:
+        processes.end(None)
+    except _LostError:
+        if processes.leads:
+            raise
+        raise SystemExit(1) from None
