@@ -112,6 +112,9 @@ class IBMIL(ModelOnBase):
         vectors = n_outputs if config.base == "dsmil" else 1
         self.head = nn.Linear(merged_width * vectors, n_outputs)
 
+    def prepare(self, bag: Bag) -> Bag:
+        return self.base.prepare(bag)
+
     def forward(self, bag: Bag) -> Output:
         return self._intervene(self.current_base()(bag))
 

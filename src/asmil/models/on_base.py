@@ -31,9 +31,6 @@ class ModelOnBase(MILModel):
     def can_stream(self) -> bool:
         return self.current_base().can_stream
 
-    def prepare(self, bag: Bag) -> Bag:
-        return self.base.prepare(bag)
-
     def attend(self, bag: Bag) -> Tensor:
         return self.current_base().attend(bag)
 

@@ -28,13 +28,21 @@ class TileLinear(nn.Linear):
     """`nn.Linear`, with the gradients of the module's text where they pay."""
 
     def forward(self, tiles: Tensor) -> Tensor:
-        return linear_over_tiles(tiles, self.weight, self.bias)
+        if _pays(tiles):
+            return _product_over_tiles(tiles, self.weight, self.bias)
+        return super().forward(tiles)
 
 
 def linear_over_tiles(tiles: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """N x D -> N x I."""
-    if not (torch.is_grad_enabled() and many_on_gpu(tiles)):
-        return functional.linear(tiles, weight, bias)
+    return _product_over_tiles(tiles, weight, bias) if _pays(tiles) else functional.linear(tiles, weight, bias)
+
+
+def _pays(tiles: Tensor) -> bool:
+    return torch.is_grad_enabled() and many_on_gpu(tiles)
+
+
+def _product_over_tiles(tiles: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     product: Tensor = _TileProduct.apply(tiles, weight, bias)  # type: ignore[no-untyped-call]
     return product
 
