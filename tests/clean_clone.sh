@@ -17,11 +17,17 @@ git clone --quiet --no-hardlinks "$repository" "$place/asmil"
 as_user=()
 if [ "$(id -u)" = 0 ]; then
     nobody=(setpriv "--reuid=$(id -u nobody)" "--regid=$(id -g nobody)" --clear-groups)
-    if "${nobody[@]}" "$python" -c "import ensurepip, venv" 2>/dev/null; then
-        chmod 755 "$place"
-        chown -R "$(id -u nobody):$(id -g nobody)" "$place"
-        as_user=("${nobody[@]}")
-    else
+    # through a shell: what setpriv itself starts still has the rights of root to find it
+    for candidate in "$python" /usr/bin/python3.11; do
+        if "${nobody[@]}" sh -c '"$0" -c "import ensurepip, venv"' "$candidate" 2>/dev/null; then
+            python=$candidate
+            chmod 755 "$place"
+            chown -R "$(id -u nobody):$(id -g nobody)" "$place"
+            as_user=("${nobody[@]}")
+            break
+        fi
+    done
+    if [ ${#as_user[@]} = 0 ]; then
         echo "note: the user nobody cannot run $python; the tests run as root (set PYTHON to one that all users can run)" >&2
     fi
 fi
