@@ -147,6 +147,14 @@ def test_a_manifest_that_does_not_exist(asmil_here, tmp_path, verb, monkeypatch)
     assert "Traceback" not in done.stderr
 
 
+def test_an_exported_file_is_not_a_run(asmil_here, tmp_path):
+    (tmp_path / "model.onnx").write_bytes(b"an exported model")
+    done = asmil_here("predict", tmp_path / "model.onnx", tmp_path, "--out", tmp_path / "new.csv")
+    assert done.returncode == 1
+    assert "model.onnx" in done.stderr
+    assert "asmil export" in done.stderr
+
+
 def test_a_folder_that_is_not_a_run(asmil_here, tmp_path):
     for verb in (["evaluate", tmp_path], ["predict", tmp_path, tmp_path]):
         done = asmil_here(*verb)

@@ -55,7 +55,8 @@ class RunLayout:
     def read_values(self) -> dict[str, Any]:
         """The content of `config.yaml`, as plain values."""
         if not self.config.is_file():
+            what = "is a file, not a run" if self.path.is_file() else "is not a run folder (no config.yaml)"
             raise AsmilError(
-                f"{self.path} is not a run folder (no config.yaml); give the --out folder of `asmil train`"
+                f"{self.path} {what}; give the --out folder of `asmil train`, or a bundle of `asmil export`"
             )
         return read_yaml(self.config, "restore it or train again")
