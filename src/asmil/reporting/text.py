@@ -21,6 +21,8 @@ LONGEST_NUMBER = 14
 NUMBER = re.compile(r"[-+−<>~≈]{0,2}\.?\d")
 GAP = 2
 """Columns of a terminal between two columns of a table, with the line between them."""
+EDGE = 1
+"""What a table needs beside its columns."""
 LATEX_SPECIAL = {
     "\\": r"\textbackslash{}",
     "{": r"\{",
@@ -180,8 +182,8 @@ def print_table(table: Table, console: Console) -> None:
     from asmil.console import say
 
     table = _encodable(table, console.encoding)
-    if sum(_narrowest_columns(table)) <= console.width:
-        console.print(_drawn(table, in_ascii=console.options.ascii_only))
+    if sum(_narrowest_columns(table)) + EDGE <= console.width:
+        console.print(_drawn(table, console.width, in_ascii=console.options.ascii_only))
         return
     console.print(Text(f"\n{table.title}" if table.title else ""))
     for header, *row in table.cells():
@@ -222,15 +224,38 @@ def _encodable(table: Table, encoding: str) -> Table:
 def _narrowest_columns(table: Table) -> list[int]:
     """The width that each column needs, with its gap: numbers stay in one line, words in one piece."""
     widths = []
-    for place, title in enumerate(table.columns):
-        if title in table.narrow:
-            continue
-        cells = [row[place] for row in table.cells()]
-        lines = [line for cell in cells for line in (_with_spread(cell), _short_interval(cell))]
-        lines += [note for cell in cells for note in cell.notes] if place == 0 else []
-        parts = lines if _are_numbers(cells) else [word for line in lines for word in line.split()]
+    for place, title in _shown_columns(table):
+        lines = _lines(table, place)
+        numbers = _are_numbers([row[place] for row in table.cells()])
+        parts = lines if numbers else [word for line in lines for word in line.split()]
         widths.append(max([*map(len, parts), *map(len, title.split()), 1]) + GAP)
     return widths
+
+
+def _widths(table: Table, room: int) -> list[int]:
+    """The width of each column, without its gap, in a window that has room for the narrowest: long lines wrap first."""
+    narrowest = [width - GAP for width in _narrowest_columns(table)]
+    widest = [max([*map(len, _lines(table, place)), len(title)]) for place, title in _shown_columns(table)]
+    room -= EDGE + GAP * len(widest)
+
+    def limited(limit: int) -> list[int]:
+        return [min(wide, max(least, limit)) for wide, least in zip(widest, narrowest, strict=True)]
+
+    limit = max(widest)
+    while sum(limited(limit)) > room and limit > 0:
+        limit -= 1
+    return limited(limit)
+
+
+def _shown_columns(table: Table) -> list[tuple[int, str]]:
+    return [(place, title) for place, title in enumerate(table.columns) if title not in table.narrow]
+
+
+def _lines(table: Table, place: int) -> list[str]:
+    """All lines of a column's cells."""
+    cells = [row[place] for row in table.cells()]
+    lines = [line for cell in cells for line in (_with_spread(cell), _short_interval(cell))]
+    return lines + ([note for cell in cells for note in cell.notes] if place == 0 else [])
 
 
 def _are_numbers(cells: Sequence[Cell]) -> bool:
@@ -239,24 +264,24 @@ def _are_numbers(cells: Sequence[Cell]) -> bool:
     return all(len(text) <= LONGEST_NUMBER and NUMBER.match(text) for text in texts)
 
 
-def _drawn(table: Table, in_ascii: bool) -> TerminalTable:
+def _drawn(table: Table, room: int, in_ascii: bool) -> TerminalTable:
     """A table for the terminal: intervals, and the notes of row headers, are dimmed below the values."""
     from rich.box import SIMPLE_HEAD, Box
     from rich.markup import escape
     from rich.table import Table as TerminalTable
 
-    shown = [place for place, title in enumerate(table.columns) if title not in table.narrow]
+    shown = [place for place, _ in _shown_columns(table)]
     # rich puts a frame around the table where lines cannot be encoded, which needs more room than there is
     box = Box(str(SIMPLE_HEAD).replace("─", "-"), ascii=True) if in_ascii else SIMPLE_HEAD
     drawn = TerminalTable(title=escape(table.title) or None, box=box, pad_edge=False, padding=(0, 1, 0, 0))
-    for place, narrowest in zip(shown, _narrowest_columns(table), strict=True):
+    for place, width in zip(shown, _widths(table, room), strict=True):
         numbers = place > 0 and _are_numbers([row[place] for row in table.cells()])
         title = escape(table.columns[place])
         drawn.add_column(
             title.replace(" ", "\n") if numbers else title,
             justify="right" if numbers else "left",
             no_wrap=numbers,
-            min_width=narrowest - GAP,
+            width=width,
             overflow="fold",
         )
     for row in table.cells():
