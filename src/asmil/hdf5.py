@@ -7,6 +7,7 @@ import math
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -23,6 +24,7 @@ DAMAGED_HDF5 = (OSError, RuntimeError, LookupError, ValueError, TypeError, Overf
 CHECKED_STRUCTURES = ("v108", "v108")
 LONGEST_FIXED_TEXT = 60_000
 CHECKSUM_MARK = b"asmil crc32 "
+BLOCK_BYTES = 2**20
 
 
 @contextmanager
@@ -66,9 +68,24 @@ def reading_hdf5(path: Path | str) -> h5py.File:
 
 def refuse_altered(path: Path | str) -> None:
     """Raise OSError if the file has the checksum of `new_hdf5` behind its content, and another content."""
-    content = memoryview(Path(path).read_bytes())
-    end = content[-len(CHECKSUM_MARK) - 4 :]
-    if end[:-4] == CHECKSUM_MARK and zlib.crc32(content[: -len(end)]) != int.from_bytes(end[-4:], "little"):
+    status = Path(path).stat()
+    _compare_checksum(str(path), status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+@lru_cache(maxsize=4096)
+def _compare_checksum(path: str, _file: int, size: int, _changed_ns: int) -> None:
+    """`refuse_altered`, once per file and process: every map of a run is read from the same file."""
+    with Path(path).open("rb") as stream:
+        left = max(0, size - len(CHECKSUM_MARK) - 4)
+        stream.seek(left)
+        mark, stored = stream.read(len(CHECKSUM_MARK)), stream.read()
+        if mark != CHECKSUM_MARK:
+            return
+        stream.seek(0)
+        checksum = 0
+        while left > 0 and (block := stream.read(min(left, BLOCK_BYTES))):
+            checksum, left = zlib.crc32(block, checksum), left - len(block)
+    if checksum != int.from_bytes(stored, "little"):
         raise OSError("its content has changed since it was written")
 
 
