@@ -21,8 +21,6 @@ LONGEST_NUMBER = 14
 NUMBER = re.compile(r"[-+−<>~≈]{0,2}\.?\d")
 GAP = 2
 """Columns of a terminal between two columns of a table, with the line between them."""
-EDGE = 1
-"""What a table needs beside its columns."""
 LATEX_SPECIAL = {
     "\\": r"\textbackslash{}",
     "{": r"\{",
@@ -182,7 +180,7 @@ def print_table(table: Table, console: Console) -> None:
     from asmil.console import say
 
     table = _encodable(table, console.encoding)
-    if sum(_narrowest_columns(table)) + EDGE <= console.width:
+    if sum(_narrowest_columns(table)) <= console.width:
         console.print(_drawn(table, console.width, in_ascii=console.options.ascii_only))
         return
     console.print(Text(f"\n{table.title}" if table.title else ""))
@@ -236,7 +234,7 @@ def _widths(table: Table, room: int) -> list[int]:
     """The width of each column, without its gap, in a window that has room for the narrowest: long lines wrap first."""
     narrowest = [width - GAP for width in _narrowest_columns(table)]
     widest = [max([*map(len, _lines(table, place)), len(title)]) for place, title in _shown_columns(table)]
-    room -= EDGE + GAP * len(widest)
+    room -= GAP * len(widest)
 
     def limited(limit: int) -> list[int]:
         return [min(wide, max(least, limit)) for wide, least in zip(widest, narrowest, strict=True)]
