@@ -1,4 +1,4 @@
-"""What the reports of regression and multi-label runs say beside their metrics."""
+"""Sections of the report that only regression and multi-label runs have."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def value_reading(evaluations: Sequence[SlideEvaluation]) -> list[str]:
     """How to read the numbers."""
     return [
         *SLIDE_READING,
-        "MAE (mean absolute error) and RMSE (root mean squared error) are in the unit of the target. R² compares with "
-        "the mean of the evaluated targets: 0 is as good as that mean, and it can be below 0. Pearson and Spearman "
-        "correlations do not depend on a shift or a scale.",
+        "MAE (mean absolute error) and RMSE (root mean squared error) are in the unit of the target. R² is 0 for a "
+        "model that always predicts the mean of the evaluated targets, and it can be negative. Pearson and Spearman "
+        "correlations do not change if predictions are shifted or scaled.",
     ]
 
 
@@ -31,8 +31,8 @@ def label_blocks(evaluation: SlideEvaluation) -> list[Block]:
     """The labels of one run."""
     table = parts_table(
         evaluation,
-        "slides with it",
-        f"{'Mean over seeds' if evaluation.n_seeds > 1 else 'Value'}, with its 95 % interval by patient.",
+        "positive slides",
+        f"{'Mean over seeds' if evaluation.n_seeds > 1 else 'Value'} with its 95 % patient-level bootstrap interval.",
     )
     return [Heading("Labels"), table]
 
@@ -42,13 +42,13 @@ def label_reading(evaluations: Sequence[SlideEvaluation]) -> list[str]:
     return [
         *SLIDE_READING,
         "Each label is evaluated separately: its AUC, its average precision (whose chance level is the share of slides "
-        "with the label), and its F1 at a probability of 0.5. Means give every label the same weight and leave out "
-        "labels whose AUC or average precision is undefined; an F1 without a denominator is 0.",
+        "with the label), and its F1 at a probability of 0.5. Means give every label the same weight and skip "
+        "labels whose AUC or average precision is undefined; an F1 with a zero denominator is 0.",
     ]
 
 
 def scatter_figure(evaluation: SlideEvaluation) -> str:
-    """Predicted against true values, one dot per slide (its mean over trainings), and the line of equality."""
+    """Predicted against true values, one dot per slide (mean over trainings), with the identity line."""
     means = evaluation.rows.groupby("slide", sort=True)[["target", "value"]].mean()
     ends = np.array([means.to_numpy().min(), means.to_numpy().max()])
     with new_figure(4.6, 4.4) as figure:

@@ -1,7 +1,7 @@
 """Weighted counts of points that lie earlier AND lower than given limits, for many limits and many sets of weights.
 
-The points are split by the bits of their value, highest first (a wavelet matrix): log2(n) passes over the arrays answer
-all limits, O((n + q) log n) for one set of weights, where comparing all pairs needs O(n q).
+The points are split by the bits of their value, highest first (a wavelet matrix). log2(n) passes over the arrays answer
+all limits in O((n + q) log n) per set of weights; comparing all pairs would need O(n q).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Integers = npt.NDArray[np.intp]
 def weight_before_and_below(values: Integers, weights: Floats, before: Integers, below: Integers) -> Floats:
     """R x q sums of the weights of points p < before_q with values_p < below_q.
 
-    values: n whole numbers in 0 .. n - 1; weights: R x n; before, below: q limits in 0 .. n
+    values: n integers in 0 .. n - 1; weights: R x n; before, below: q limits in 0 .. n
     """
     start, end = np.zeros_like(before), before
     total = np.zeros((len(weights), len(before)))

@@ -1,4 +1,4 @@
-"""Times and events of patients: checked once, at the border."""
+"""Validate the times and events of patients."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Flags = npt.NDArray[np.bool_]
 
 
 def checked_outcomes(time: npt.ArrayLike, event: npt.ArrayLike) -> tuple[Floats, Flags]:
-    """n times and n events (1: observed, 0: censored) as arrays; times are finite and not negative, events 0 or 1."""
+    """n times and n events (1: observed, 0: censored) as arrays; checks that times are finite and non-negative."""
     times, observed = floats_of("time", time), floats_of("event", event)
     if times.ndim != 1 or times.shape != observed.shape:
         raise AsmilError(
-            f"times have the shape {times.shape} and events {observed.shape}; give one time and one event a patient"
+            f"times have the shape {times.shape} and events {observed.shape}; give one time and one event per patient"
         )
-    _refuse(~np.isfinite(times) | (times < 0), times, "time", "give a finite time that is not negative")
+    _refuse(~np.isfinite(times) | (times < 0), times, "time", "give a finite, non-negative time")
     _refuse((observed != 0) & (observed != 1), observed, "event", "give 1 for an event and 0 for a censored patient")
     return times, observed == 1
 
