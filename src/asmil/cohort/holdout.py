@@ -120,7 +120,7 @@ def refuse_rare(subjects: Subjects, folds: int) -> None:
 
 
 def refuse_absent(subjects: Subjects, roles: list[NDArray[Any]], own_split: bool) -> None:
-    """Every class must be trained on, and generated test parts must hold every class, or no AUC exists."""
+    """Every class must be trained on, and generated test sets must hold every class, or no AUC exists."""
     needed = ["train"] if own_split else ["train", "test"]
     problems = []
     for fold, part in enumerate(roles):

@@ -1,4 +1,4 @@
-"""Training, validation and test parts: grouped by patient, stratified by outcome, reproducible."""
+"""Training, validation and test sets: grouped by patient, stratified by outcome, reproducible."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def make_splits(
 
     folds: 1 for one split, 2 or more for cross-validation (every patient is tested exactly once)
     test_share: of the cohort, for one generated split; cross-validation tests 1 / folds of it
-    val_share: of the slides outside the test part, if the manifest names no validation slides
+    val_share: of the slides outside the test set, if the manifest names no validation slides
     kind: of the task, whose outcomes the parts share out evenly
     by_site: every fold tests the slides of one site, and no other fold does
     Shares are met as nearly as whole patients of the rarest class allow.
@@ -116,7 +116,7 @@ def make_splits(
 
 
 def inner_splits(cohort: Cohort, splits: Splits, fold: int, count: int, seed: int, kind: TaskKind) -> Splits:
-    """The slides of a fold outside its test part, divided into `count` inner folds with validation parts.
+    """The slides of a fold outside its test set, divided into `count` inner folds with validation sets.
 
     The inner loop of nested cross-validation: no test slide of the outer fold is among its slides.
     """

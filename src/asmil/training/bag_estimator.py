@@ -1,4 +1,4 @@
-"""What the scikit-learn estimators over bags have in common: settings, one training by the common loop, heat maps."""
+"""The base of the scikit-learn estimators over bags: settings, training by the common loop, heat maps."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Weights = npt.NDArray[np.float64]
 
 
 class BagEstimator(BaseEstimator):  # type: ignore[misc]
-    """A method that learns from bags; subclasses give the task, and say what a prediction is."""
+    """An estimator that learns from bags; subclasses define the task and the predictions."""
 
     _kind: ClassVar[TaskKind]
 
@@ -50,16 +50,16 @@ class BagEstimator(BaseEstimator):  # type: ignore[misc]
     random_state: int | np.random.RandomState | None
 
     def attention(self, bag: Any) -> npt.NDArray[np.float32]:
-        """How much each tile of a bag counted: N values that sum to 1, by the method's own heat map."""
+        """The attention of each tile of a bag: N values that sum to 1, from the method's own heat map."""
         check_is_fitted(self, "model_")
         if not self.model_.score_axes:
             kinds = ", ".join(repr(kind) for kind in self.model_.heatmap_kinds)
             name = self.method if isinstance(self.method, str) else type(self.model_).__name__
-            raise AsmilError(f"{name} has no attention; heatmap(bag) returns what it has: {kinds}")
+            raise AsmilError(f"{name} has no attention; use heatmap(bag), which returns {kinds}")
         return self.heatmap(bag, "attention")
 
     def heatmap(self, bag: Any, kind: str | None = None) -> npt.NDArray[np.float32]:
-        """One value per tile, as the method's authors draw it; `model_.heatmap_kinds` names the kinds."""
+        """One value per tile, as defined by the method's authors; `model_.heatmap_kinds` lists the kinds."""
         check_is_fitted(self, "model_")
         output = infer(self.model_, self.model_.prepare(one_bag(bag)), self._device)
         return np.asarray(self.model_.heatmap(output, kind).float().numpy())
@@ -71,10 +71,10 @@ class BagEstimator(BaseEstimator):  # type: ignore[misc]
         if weights is not None:
             if config.task.chosen_loss == "cox":
                 raise AsmilError(
-                    "sample_weight: the Cox loss compares the bags of a step and takes no weights; leave the weights "
-                    "out, or choose the loss incidence or hazard"
+                    "sample_weight: the Cox loss compares the bags of a step and does not support weights; leave the "
+                    "weights out, or choose the loss incidence or hazard"
                 )
-            # a bag without weight is as good as absent; it must not even take a place in the order of the bags
+            # bags without weight are removed, so that they do not affect the order of the others
             kept = np.flatnonzero(weights)
             bags, outcomes, weights = [bags[i] for i in kept], outcomes.among(kept.tolist()), weights[kept]
             weights = None if np.ptp(weights) == 0 else weights / weights.mean()
@@ -105,7 +105,7 @@ class BagEstimator(BaseEstimator):  # type: ignore[misc]
         return torch.stack(logits) if logits else torch.zeros(0, self._task.n_outputs)
 
     def _shorthands(self) -> dict[str, Any]:
-        """The settings that parameters of the estimator set; None where one is not given."""
+        """The settings that correspond to parameters of the estimator; None if not given."""
         return {
             "task.kind": self._kind,
             "training.epochs": self.epochs,
@@ -118,17 +118,17 @@ class BagEstimator(BaseEstimator):  # type: ignore[misc]
         chosen = {name: value for name, value in self._shorthands().items() if value is not None}
         own = self.settings or {}
         if not isinstance(own, Mapping):
-            raise AsmilError(f"settings = {own!r}: give a dictionary with the dotted names of settings as keys")
+            raise AsmilError(f"settings = {own!r}: give a dictionary with dotted setting names as keys")
         twice = sorted(chosen.keys() & own.keys())
         if twice:
-            raise AsmilError(f"settings[{twice[0]!r}] is already determined by {type(self).__name__}; leave it out")
+            raise AsmilError(f"settings[{twice[0]!r}] is already set by {type(self).__name__}; leave it out")
         changes: dict[str, Any] = {}
         for name, value in {**own, **chosen}.items():
             changes = merge(changes, nested(name, value))
         return resolve_with_init(self.method, self.preset, changes)
 
     def _seed(self) -> int | None:
-        """None where the settings give it."""
+        """The seed, or None if the settings contain it."""
         if isinstance(self.random_state, int | np.integer):
             return int(self.random_state)
         if self.random_state is None and "training.seed" in (self.settings or {}):
@@ -139,7 +139,7 @@ class BagEstimator(BaseEstimator):  # type: ignore[misc]
             raise AsmilError(f"random_state = {self.random_state!r}: {error}") from None
 
     def _split(self, outcomes: Outcomes, seed: int) -> tuple[list[int], list[int]]:
-        """The places of the bags to train on, and of those that choose the epoch."""
+        """The indices of the bags to train on, and of the validation bags that select the epoch."""
         everyone = np.arange(len(outcomes.targets))
         if self.validation_share == 0:
             return everyone.tolist(), []
@@ -149,7 +149,7 @@ class BagEstimator(BaseEstimator):  # type: ignore[misc]
         except ValueError as error:
             if outcomes.needed:
                 raise AsmilError(f"validation_share = {self.validation_share}: {error}") from None
-            # too few bags for a share of every group of values: any bags will do
+            # too few bags for a share of every group of values: use any bags
             train, val = train_test_split(everyone, **size)
         return train.tolist(), val.tolist()
 

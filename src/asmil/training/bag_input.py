@@ -1,4 +1,4 @@
-"""Bags as scikit-learn's users give them: lists of tables, blocks of three axes, or one table of one-tile bags."""
+"""Convert the inputs of scikit-learn estimators to bags: lists of tables, 3D arrays, or one table of one-tile bags."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from asmil.errors import AsmilError
 def bags_for_fit(estimator: BaseEstimator, given: Any) -> list[Bag]:
     """The bags that an estimator is fitted to; sets its `n_features_in_` (and `feature_names_in_` for a data frame).
 
-    A list of tables N x D, or one array of three axes, is bags; an array, data frame or list of two axes is bags of
-    one tile each, one per row, which scikit-learn checks in its own words.
+    A list of N x D tables, or a 3D array, contains one bag per entry; a 2D array, data frame or list contains bags of
+    one tile each, one per row, which scikit-learn checks.
     """
     if hasattr(estimator, "feature_names_in_"):
         del estimator.feature_names_in_
@@ -31,7 +31,7 @@ def bags_for_fit(estimator: BaseEstimator, given: Any) -> list[Bag]:
 
 
 def bags_for_prediction(estimator: BaseEstimator, given: Any) -> list[Bag]:
-    """The bags to predict, of as many features as those of the fit."""
+    """The bags to predict, with as many features as those of the fit."""
     if _is_one_table(given):
         return _one_tile_bags(estimator, given, reset=False)
     bags = _as_bags(given)
@@ -57,7 +57,7 @@ def _one_tile_bags(estimator: BaseEstimator, given: Any, *, reset: bool) -> list
 
 
 def _is_one_table(given: Any) -> bool:
-    """Whether this is one table with a row per bag; anything else that is no list of tables, too: it is refused."""
+    """Whether this is one table with a row per bag, or not a list of tables at all (then scikit-learn raises)."""
     if isinstance(given, list | tuple):
         return len(given) > 0 and _depth(given[0]) < 2
     if not hasattr(given, "ndim") and hasattr(given, "__array__"):
@@ -68,7 +68,7 @@ def _is_one_table(given: Any) -> bool:
 
 
 def _depth(value: Any) -> int:
-    """How many axes a value has; of nested lists, those that their first elements show."""
+    """Number of axes of a value; for nested lists, judged by their first elements."""
     if isinstance(value, Bag):
         return 2
     if hasattr(value, "ndim"):
@@ -88,7 +88,7 @@ def _as_numbers(bag: Any, number: int) -> Any:
     try:
         values = np.asarray(bag)
     except ValueError as error:
-        raise AsmilError(f"bag {number}: it is not a table of tiles x features ({error})") from None
+        raise AsmilError(f"bag {number}: not a table of tiles x features ({error})") from None
     if values.dtype.kind not in "fiub":
-        raise AsmilError(f"bag {number}: its values are of type {values.dtype}; features must be numbers")
+        raise AsmilError(f"bag {number}: the values have the type {values.dtype}; features must be numbers")
     return values

@@ -1,4 +1,4 @@
-"""The settings file that a plan is written as: every choice with its reason as a comment."""
+"""Write a plan as a settings file, with the reason for every choice as a comment."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def plan_text(
 ) -> str:
     """The text of `run.yaml`.
 
-    name: of the file
-    cohort, out, features: paths from the file on
-    columns: which columns of the manifest to read, as `--columns` takes them
+    name: the name of the file
+    cohort, out, features: paths relative to the file
+    columns: which columns of the manifest to read, as for `--columns`
     """
     lines = [
-        f"# A plan by `asmil plan`. Change what you like, then: asmil train {name}",
+        f"# Written by `asmil plan`. Edit it as needed, then run: asmil train {name}",
         *(f"# {fact}" for fact in plan.facts),
         f"# {cost_line(plan)}",
         *(f"# WARNING: {warning}" for warning in plan.warnings),
@@ -44,16 +44,16 @@ def plan_text(
 
 
 def cost_line(plan: TrainingPlan) -> str:
-    """What the training takes, in one sentence."""
+    """The cost of the training, in one sentence."""
     found = plan.estimate
     return (
-        f"about {_duration(found.seconds)} on {found.device} ({found.steps:,} steps, a made-up slide measured here) "
+        f"about {_duration(found.seconds)} on {found.device} ({found.steps:,} steps, timed here on a synthetic slide) "
         f"and {max(found.memory_bytes / 1e9, 0.1):.1f} GB for the longest slide"
     )
 
 
 def _duration(seconds: float) -> str:
-    """Seconds in the unit that a reader would choose.
+    """Seconds in a readable unit.
 
     >>> _duration(40), _duration(600), _duration(7200), _duration(400_000)
     ('1 minute', '10 minutes', '2.0 hours', '4.6 days')

@@ -1,4 +1,4 @@
-"""`predictions.parquet`: one reader and one writer; light, so that reading a run does not import torch."""
+"""Read and write `predictions.parquet`, without importing torch."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from asmil.files import replacing
 
 
 def write_predictions(path: Path, table: pd.DataFrame) -> None:
-    """Write a table of predictions whole or not at all."""
+    """Write a table of predictions atomically."""
     with replacing(path) as partial:
         table.to_parquet(partial, index=False)
 
 
 def read_predictions(path: Path) -> pd.DataFrame:
-    """The table; `fold` and `seed` hold whole numbers, `slide`, `patient` and `role` text, if present."""
+    """The table; `fold` and `seed` are integers, `slide`, `patient` and `role` are text, if present."""
     try:
         table = pd.read_parquet(path)
     except (OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError, pa.ArrowException) as error:
         raise AsmilError(f"{path} cannot be read ({one_line(error)}); restore it or train again") from None
     wrong = [name for name in ("fold", "seed") if name in table and not is_integer_dtype(table[name])]
     if wrong:
-        raise AsmilError(f"{path}: the column {wrong[0]} does not hold whole numbers; restore it or train again")
+        raise AsmilError(f"{path}: the column {wrong[0]} does not contain integers; restore it or train again")
     wrong = [name for name in ("slide", "patient", "role") if name in table and not _is_text(table[name])]
     if wrong:
-        raise AsmilError(f"{path}: the column {wrong[0]} does not hold text; restore it or train again")
+        raise AsmilError(f"{path}: the column {wrong[0]} does not contain text; restore it or train again")
     return table
 
 

@@ -1,4 +1,4 @@
-"""What several processes can train together, step by step; everything else is refused with what to do instead."""
+"""Check whether several processes can share the steps of a training; errors say what to do instead."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from asmil.training.setup import build_stages
 
 
 def refuse_unshareable_run(config: RunConfig, processes: int) -> None:
-    """Raise if the settings of a run leave nothing to share between processes, or compare the bags of a step."""
+    """Raise if the steps of a run have too few bags to share, or compare the bags of a step."""
     training = config.training
     if training.bags_per_step < processes:
         raise AsmilError(
@@ -37,18 +37,18 @@ def refuse_unshareable_run(config: RunConfig, processes: int) -> None:
         )
     if config.stabilizers.temporal.weight:
         raise AsmilError(
-            "stabilizers.temporal remembers the attention of every slide, and a slide is seen by another process in "
-            "every epoch; leave it out, or start asmil without torchrun"
+            "stabilizers.temporal stores the attention of every slide, but a slide is processed by a different "
+            "process in every epoch; leave it out, or start asmil without torchrun"
         )
 
 
 def refuse_unshareable_method(model: MILModel, method: str, processes: int) -> None:
-    """Raise if a method learns from its bags one after the other."""
+    """Raise if a method must process its bags one after the other."""
     stages = [stage.model for stage in build_stages(model, seed=0)]
     in_order = any(type(one).after_step is not MILModel.after_step for one in stages)
     if in_order or any(isinstance(part, _BatchNorm) for one in stages for part in one.modules()):
         raise AsmilError(
-            f"{method} learns from the bags of a step one after the other (prototypes, a teacher or running means), so "
+            f"{method} processes the bags of a step one after the other (prototypes, a teacher or running means), so "
             f"{processes} processes cannot share them; start asmil without torchrun"
         )
 
@@ -66,5 +66,5 @@ def refuse_unshareable_splits(units: Sequence[Unit], splits: Splits, processes: 
 def _several_trainings() -> AsmilError:
     return AsmilError(
         "torchrun shares the steps of one training, but this run has several folds or seeds, which are independent; "
-        "train them at the same time with --engine local or --engine ray, without torchrun"
+        "train them in parallel with --engine local or --engine ray, without torchrun"
     )

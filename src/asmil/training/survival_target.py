@@ -1,4 +1,4 @@
-"""Survival outcomes and curves in scikit-survival's conventions, without scikit-survival."""
+"""Survival outcomes and curves with the conventions of scikit-survival, which is not required."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _EXAMPLE = "np.array([(True, 12.5), (False, 30.0)], dtype=[('event', bool), ('ti
 def times_and_events(y: Any) -> Floats:
     """n x 2 times and events from a structured array whose two fields are the event (boolean) and the time.
 
-    A data frame with the columns `event` and `time` is accepted, too.
+    A data frame with the columns `event` and `time` is also accepted.
     """
     if isinstance(y, pd.DataFrame) and {"event", "time"} <= set(y.columns):
         event, time = y["event"].to_numpy(), y["time"].to_numpy()
@@ -31,7 +31,7 @@ def times_and_events(y: Any) -> Floats:
         event, time = y[fields[0]], y[fields[1]]
         if event.dtype != bool:
             raise AsmilError(
-                f"y: its first field {fields[0]!r} is of type {event.dtype}, but it is the event and must be boolean; "
+                f"y: its first field {fields[0]!r} has the type {event.dtype}, but it must be the event as a boolean; "
                 f"give e.g. {_EXAMPLE}"
             )
     times, events = checked_outcomes(time, event)
@@ -53,11 +53,11 @@ class StepFunction:
 
     @property
     def domain(self) -> tuple[float, float]:
-        """From 0 to the last time; the function stays at its last value after it."""
+        """From 0 to the last time; the function is constant after it."""
         return 0.0, float(self.x[-1])
 
     def __call__(self, times: npt.ArrayLike) -> Any:
-        """The values at times, a number for a number."""
+        """The values at the given times; a single number for a single time."""
         steps = np.r_[self.before, self.y]
         return steps[np.searchsorted(self.x, np.asarray(times, dtype=np.float64), side="right")]
 

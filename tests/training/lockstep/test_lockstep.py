@@ -220,7 +220,7 @@ def test_a_loss_that_is_no_longer_finite_is_told():
     [
         ({"train": np.array([0, 99])}, "replica 0: .*0 to 7"),
         ({"train": np.array([], dtype=np.int64)}, "at least one"),
-        ({"train": np.array([1, 1])}, "named twice"),
+        ({"train": np.array([1, 1])}, "replica 0: .*twice"),
         ({"center": np.zeros(WIDTH + 1)}, "replica 0: center"),
         ({"scale": np.zeros(WIDTH)}, "scale not 0"),
     ],

@@ -6,8 +6,8 @@ For a first run without slides, for tests, and for experiments in which the trut
 - tumor as a few foci that fill 0.5 to 20 percent of a slide, in three sub-morphologies, each close to a
   normal tissue (`difficulty` sets how close);
 - nuisance that a careless model falls for: a stain offset of every slide, traits of a patient shared by the
-  patient's slides, and a shift of every site, correlated with the label in the training part only. The
-  test part comes from a site that training never saw.
+  patient's slides, and a shift of every site, correlated with the label in the training set only. The
+  test set comes from a site that training never saw.
 
 The same slides can have classes, survival times with known hazards, a value, or several labels (`outcomes`).
 Nothing here is tuned to a method.

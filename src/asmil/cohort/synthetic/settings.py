@@ -26,8 +26,8 @@ class SyntheticConfig(Settings):
     witness_min, witness_max: the share of lesion tiles on a slide that has any is log-uniform between them
     difficulty: `easy`, `medium`, `hard`, or a number: the distance of a tumor morphology from the normal
         tissue it resembles is 4 / difficulty standard deviations of that tissue (Mahalanobis)
-    sites: number of sites of the training and validation parts
-    test_sites: number of further sites, unseen, of the test part
+    sites: number of sites of the training and validation sets
+    test_sites: number of further sites, unseen, of the test set
     site_bias: probability that a training patient comes from a site chosen by the label
     site_shift, stain_shift, patient_shift: expected length of the offsets a slide's tiles all share
     paired: probability that two neighboring slides of a part are of one patient

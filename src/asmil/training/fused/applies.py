@@ -1,4 +1,4 @@
-"""For which settings, tasks and machines the fused executor replaces the plain one; imports no Triton."""
+"""Which settings, tasks and machines the fused executor supports; does not import Triton."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ STEP_OF_WIDTHS = 16
 
 
 def machine_reason(device: torch.device) -> str | None:
-    """Why this machine trains without fused kernels, or None if it has all that they need."""
+    """Why this machine cannot use fused kernels, or None if it can."""
     if device.type != "cuda":
         return f"the device is {device.type}, not a CUDA GPU"
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed"
     if not has_bf16(device):
-        return "the GPU has no bf16"
+        return "the GPU does not support bf16"
     return None
 
 
 def settings_reason(config: RunConfig, model: MILModel, task: Task) -> str | None:
-    """Why a training with these settings needs the plain executor, or None where the fused one computes the same."""
+    """Why a training with these settings needs the plain executor, or None if the fused one computes the same."""
     if not isinstance(model, ASMIL):
-        return f"it is for asmil, not {config.method}"
+        return f"it supports asmil, not {config.method}"
     if not isinstance(task, Classification) or task.single_output:
-        return "it is for classification"
+        return "it supports only classification"
     unfit = [name for name, fits in _demands(config, model).items() if not fits]
-    return f"it does not do {unfit[0]}" if unfit else None
+    return f"it does not support {unfit[0]}" if unfit else None
 
 
 def _demands(config: RunConfig, model: ASMIL) -> dict[str, bool]:
-    """What the kernels take for granted, by the name of the setting."""
+    """The assumptions of the kernels, by setting."""
     training, anchor, stabilizers, settings = config.training, config.anchor, config.stabilizers, model.config
     rows, inner = settings.tokens * settings.heads, model.tokens.shape[1]
     others = [getattr(stabilizers, name).weight for name in type(stabilizers).model_fields]

@@ -1,7 +1,7 @@
-"""Adam's step over pieces of the parameters, so that a GPU works on all of them at once.
+"""Adam's step on small pieces of the parameters, so that a GPU updates all of them in parallel.
 
-Torch's fused step gives 65,536 values to a block of threads: a small model is a few blocks on a GPU that has room for a
-hundred times as many. The same step over more and smaller pieces gives the same numbers in a third of the time.
+Torch's fused step assigns 65,536 values to a block of threads, so a small model is only a few blocks on a GPU that
+could run a hundred times as many. The same step on smaller pieces gives the same numbers in a third of the time.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from torch import Tensor
 
 SMALLEST = 4096
 PIECES = 24
-"""About as many as fit into one launch, beside the biases."""
+"""About as many pieces as fit into one kernel launch in addition to the biases."""
 
 
 def adam_step(optimizer: torch.optim.Optimizer) -> None:
-    """The step of `torch.optim.Adam` or `AdamW`, made with `fused=True`, for parameters that have a gradient."""
+    """The step of `torch.optim.Adam` or `AdamW` (created with `fused=True`) for parameters with a gradient."""
     update = getattr(torch, "_fused_adamw_" if decouples_decay(optimizer) else "_fused_adam_", None)
     if update is None:
         optimizer.step()
@@ -28,7 +28,7 @@ def adam_step(optimizer: torch.optim.Optimizer) -> None:
 
 
 def decouples_decay(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether weights decay by themselves, as in AdamW; in Adam the decay is part of the gradient."""
+    """Whether weight decay is decoupled, as in AdamW; in Adam it is added to the gradient."""
     return isinstance(optimizer, torch.optim.AdamW)
 
 

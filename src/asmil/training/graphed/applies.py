@@ -1,4 +1,4 @@
-"""For which settings, tasks and machines steps can be recorded as CUDA graphs."""
+"""Which settings, tasks and machines support steps recorded as CUDA graphs."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from asmil.training.config import RunConfig
 
 
 def machine_reason(device: torch.device) -> str | None:
-    """Why this machine trains without CUDA graphs, or None where it can."""
+    """Why this machine cannot use CUDA graphs, or None if it can."""
     return None if device.type == "cuda" else f"the device is {device.type}, not a CUDA GPU"
 
 
 def settings_reason(config: RunConfig, model: MILModel, task: Task) -> str | None:
-    """Why a training with these settings needs the plain executor, or None where a recorded step computes the same."""
+    """Why a training with these settings needs the plain executor, or None if a recorded step computes the same."""
     if any(stage.model.padding_from is None for stage in model.stages()):
         return f"the bags of {config.method} with these settings cannot be padded"
     if not isinstance(task, Classification):
-        return "it is for classification"
+        return "it supports only classification"
     unfit = [name for name, fits in _demands(config, model).items() if not fits]
-    return f"it does not do {unfit[0]}" if unfit else None
+    return f"it does not support {unfit[0]}" if unfit else None
 
 
 def _demands(config: RunConfig, model: MILModel) -> dict[str, bool]:
-    """What a recorded step takes for granted, by the name of the setting."""
+    """The assumptions of a recorded step, by setting."""
     training, stabilizers = config.training, config.stabilizers
     others = [getattr(stabilizers, name).weight for name in type(stabilizers).model_fields]
     routed = model.label_routes_gradients and training.batch > 1
@@ -36,7 +36,7 @@ def _demands(config: RunConfig, model: MILModel) -> dict[str, bool]:
         f"training.accumulate = {training.accumulate}": training.accumulate == 1,
         f"training.optimizer = {training.optimizer}": training.optimizer in ("adam", "adamw"),
         f"anchor.rows = {config.anchor.rows}": config.anchor.rows == "all",
-        # the package entmax copies a number from the CPU in every call, which a recorded step cannot
+        # the entmax package copies a number from the CPU in every call, which CUDA graphs do not allow
         "the normalizer entmax": "entmax" not in (config.anchor.normalizer, config.attention.normalizer),
         "anchor.ramp_epochs": config.anchor.ramp_epochs == 0,
         "anchor.gradient_share": config.anchor.gradient_share is None,

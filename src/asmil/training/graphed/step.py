@@ -1,8 +1,8 @@
-"""Training steps on bags that lie on the device, padded to a few lengths; on a GPU each length is one CUDA graph.
+"""Training steps on bags on the device, padded to a few lengths; on a GPU each length has one CUDA graph.
 
-What differs from step to step is read on the device: the numbers of the bags from the order of the epoch, the
-learning rate from a table, random numbers from the training's generator, whose state the graphs advance. So a step is
-the same kernels whatever bag it is for, and a resumed training has the bits of an uninterrupted one.
+Everything that differs between steps is read on the device: the bag numbers from the order of the epoch, the learning
+rate from a table, and random numbers from the training's generator, whose state the graphs advance. All bags therefore
+use the same kernels, and a resumed training is bitwise identical to an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from asmil.training.optimization import clip_gradients, lr_factor
 from asmil.training.resident import ResidentBags
 
 WARM_UPS = 2
-"""Steps before the first recording, in which libraries set themselves up; their effect is undone."""
+"""Warm-up steps before the first recording, in which libraries initialize; their effect is undone."""
 
 
 class Shape(NamedTuple):
-    """What a recorded step is made for.
+    """The shape that a step is recorded for.
 
-    bags: how many
-    rows: of each of them, padding included
+    bags: number of bags
+    rows: rows of each bag, including padding
     padded: whether there may be padding
-    labels: the classes of the bags, where they decide which weights are reached
+    labels: the classes of the bags, if they determine which weights are used
     """
 
     bags: int
@@ -48,7 +48,7 @@ class Shape(NamedTuple):
 class Steps:
     """The steps of one stage of a training.
 
-    The trainer has resumed before, and its bags are in `pool`.
+    The trainer must be prepared (started or resumed), and its bags must be in `pool`.
     """
 
     def __init__(self, trainer: Trainer, pool: ResidentBags, train: LabeledBags) -> None:
@@ -57,7 +57,7 @@ class Steps:
         pool.set_targets(self.numbers.tolist(), train.targets)
         device, settings, count = trainer.device, trainer.settings, len(train.bags)
         self.labels = train.targets.tolist()
-        # the bags in the order of the epoch: first row of the pool, number of tiles, class
+        # the bags in the order of the epoch: first row in the pool, number of tiles, class
         self.order = torch.zeros(count, 3, dtype=torch.int64, device=device)
         self.counters = torch.tensor([0, trainer.progress.step], device=device)
         self.position, self.step = self.counters[:1], self.counters[1:]
@@ -85,7 +85,7 @@ class Steps:
             group["lr"] = self._rate[0, number]
 
     def run_epoch(self, order: list[int]) -> Tensor:
-        """The steps of an epoch over the training bags in this order; the parts of their losses, one row per bag."""
+        """Run the steps of an epoch in this order of training bags; return the loss parts, one row per bag."""
         batch = self.trainer.settings.batch
         numbers = self.numbers[order]
         sizes = [self.pool.sizes[number] for number in numbers.tolist()]
@@ -102,16 +102,16 @@ class Steps:
         return self.losses
 
     def begin_epoch(self, numbers: Tensor) -> None:
-        """Set the bags of the next steps, by their numbers in the pool."""
+        """Set the bags of the next steps, by number in the pool."""
         pool, wanted = self.pool, numbers.to(self.order.device)
         bags = torch.stack([column[wanted].long() for column in (pool.offsets, pool.lengths, pool.targets)], dim=1)
         self.order[: len(bags)] = bags
         self.position.zero_()
 
     def _shape(self, sizes: list[int], labels: list[int]) -> Shape | None:
-        """The step for these bags; None where a bag of a batch is too short to be padded."""
+        """The shape of the step for these bags; None if a bag of a batch is too short to be padded."""
         fewest = self.trainer.model.padding_from
-        assert fewest is not None, "other methods are refused before"
+        assert fewest is not None, "settings_reason excludes other methods"
         if len(sizes) > 1 and min(sizes) < fewest:
             return None
         routed = tuple(labels) if self.trainer.model.label_routes_gradients else None
@@ -119,11 +119,11 @@ class Steps:
         return Shape(len(sizes), rows, max(sizes) >= fewest, routed)
 
     def _take(self, shape: Shape) -> None:
-        """One step for bags of a shape."""
+        """Take one step for bags of a shape."""
         places = self.position if shape.bags == 1 else self.position + self._places[: shape.bags]
         first, lengths, targets = self.order.index_select(0, places).split(1, dim=1)
         row, pool = self._row[: shape.rows], self.pool.features
-        # padding is what follows in the pool: any numbers do, as long as they are finite
+        # the padding is whatever follows in the pool: any finite numbers will do
         rows = (first + row).flatten().clamp_(max=len(pool) - 1)
         features = pool.index_select(0, rows).unflatten(0, (shape.bags, shape.rows))
         mask, targets, gradients = row < lengths, targets.flatten(), self.gradients
@@ -137,7 +137,7 @@ class Steps:
         self._end(places, _stacked(parts), list(parts))
 
     def _one_by_one(self, numbers: list[int]) -> None:
-        """One step for bags that cannot be padded together."""
+        """Take one step for bags that cannot be padded together."""
         self._begin()
         noted: list[Tensor] = []
         for number in numbers:
@@ -181,7 +181,7 @@ class Steps:
         graph.register_generator_state(self.trainer.generator)
         torch.cuda.synchronize()
         with _capturable(self.trainer.optimizer), torch.cuda.stream(self._side):
-            # other threads may use the GPU meanwhile: they read features
+            # other threads may use the GPU at the same time to read features
             graph.capture_begin(pool=self._memory, capture_error_mode="thread_local")
             try:
                 self._take(shape)
@@ -191,7 +191,7 @@ class Steps:
         return graph
 
     def _warm_up(self, shape: Shape) -> None:
-        """Take some steps, and undo them."""
+        """Take some steps and undo them."""
         trainer = self.trainer
         state = trainer.generator.get_state()
         with _unchanged(self._tensors()):
@@ -205,7 +205,7 @@ class Steps:
         trainer.optimizer.zero_grad(set_to_none=True)
 
     def _tensors(self) -> list[Tensor]:
-        """All that a step changes."""
+        """All tensors that a step changes."""
         trainer = self.trainer
         stabilizing = [tensor for one in trainer.stabilizers.values() for tensor in (*one.parameters(), *one.buffers())]
         moments = [value for state in trainer.optimizer.state.values() for value in state.values()]
@@ -222,7 +222,7 @@ def _stacked(parts: Parts) -> Tensor:
 
 
 def _fill_state(optimizer: torch.optim.Optimizer) -> None:
-    """Give every parameter the state that Adam begins with; it would otherwise be made within a recording."""
+    """Initialize Adam's state of every parameter; otherwise it would be created during the recording."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             state = optimizer.state[parameter]
@@ -245,7 +245,7 @@ def _capturable(optimizer: torch.optim.Optimizer) -> Iterator[None]:
 
 @contextmanager
 def _unchanged(tensors: list[Tensor]) -> Iterator[None]:
-    """A block after which the tensors have their values of before."""
+    """Restore the values of the tensors at the end of the block."""
     values = [tensor.detach().clone() for tensor in tensors]
     yield
     with torch.no_grad():

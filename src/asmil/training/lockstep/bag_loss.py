@@ -1,4 +1,4 @@
-"""The loss of one bag in one training step, as a module whose tensors can be replaced by those of any replica."""
+"""The loss of one bag in a training step, as a module whose tensors can be replaced by those of any replica."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class BagLoss(nn.Module):
         self.has_after_step = type(self.model).after_step is not MILModel.after_step
 
     def forward(self, features: Tensor, target: Tensor) -> tuple[Tensor, dict[str, Any]]:
-        """The loss, and what `after_step` needs of the output (nothing where the model has none)."""
+        """The loss, and the outputs that `after_step` needs (empty if the model has no `after_step`)."""
         bag = plain_bag(features)
         output: Output = self.model(bag)
         total = self.model.loss([output], target, self.task).total
@@ -42,7 +42,7 @@ class BagLoss(nn.Module):
 
 
 class AfterStep(nn.Module):
-    """A model's `after_step`; it changes buffers in place."""
+    """A model's `after_step`, which changes buffers in place."""
 
     def __init__(self, model: MILModel) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class AfterStep(nn.Module):
 
 
 def plain_bag(features: Tensor) -> Bag:
-    """A bag without the checks of its values, which read them."""
+    """A bag whose values are not checked, since a check would read them."""
     return Bag(features, validated=True)
 
 
