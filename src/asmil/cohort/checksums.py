@@ -1,4 +1,4 @@
-"""Checksums of stored values, by which altered bits are noticed."""
+"""Checksums of stored values, to detect changed bits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 
 def checksum_of(*arrays: NDArray[Any] | None) -> int:
-    """The CRC-32 of the bytes of the arrays, one after the other; those that are None or empty do not count."""
+    """The CRC-32 of the concatenated bytes of the arrays; None and empty arrays are skipped."""
     found = 0
     for array in arrays:
         if array is not None and array.size:

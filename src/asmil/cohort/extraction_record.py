@@ -1,4 +1,4 @@
-"""The extraction settings that `asmil extract` stores in a feature file; reading them needs no slide reader."""
+"""The extraction settings that `asmil extract` stores in a feature file; reading them does not need a slide reader."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from asmil.documents import parse_json
 
 
 class TissueRecord(BaseModel, extra="allow"):
-    """What was found on the slide. notes: what its owner should look at, such as a dark background (fluorescence)."""
+    """The tissue of the slide. notes: findings to check, such as a dark background (fluorescence)."""
 
     notes: tuple[str, ...] = ()
 
@@ -19,9 +19,9 @@ class TissueRecord(BaseModel, extra="allow"):
 class ExtractionRecord(BaseModel, extra="allow"):
     """The attribute `extraction` of a feature file.
 
-    settings: of the extraction, if they were stored
-    slide: what the slide was, its size in bytes among it
-    tissue: how much of it is tissue, and notes
+    settings: the extraction settings, if they were stored
+    slide: properties of the slide, including its size in bytes
+    tissue: the amount of tissue, and notes
     """
 
     settings: dict[str, Any] | None = None

@@ -1,4 +1,4 @@
-"""The manifest: which slides there are, whose they are, their labels and where their features lie."""
+"""The manifest: the slides of a cohort with their patients, labels and features."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 class Slide:
     """One row of the manifest.
 
-    time, event: of a survival cohort: the follow-up time, and whether the event was observed at its end
+    time, event: in a survival cohort, the follow-up time and whether the event was observed at its end
     mpp: microns per level-0 pixel, for feature files that do not state it
     """
 
@@ -58,11 +58,11 @@ class Slide:
 class Cohort:
     """The slides of a manifest.
 
-    classes: the labels in order, numerically if all are integers; a target is a place in it. Part of a cohort
+    classes: the sorted labels, numerically if all are integers; a target is an index into them. A part of a cohort
         may be given the classes of the whole.
-    task: the task whose outcomes the manifest holds; None if none were asked for
-    columns: columns of the manifest that the user chose, by our names
-    notes: how the manifest was understood, where it is not written as asmil writes it
+    task: the task whose outcomes the manifest contains; None if no outcomes were requested
+    columns: columns of the manifest chosen by the user, by asmil's names
+    notes: how the manifest was interpreted, if it differs from asmil's own format
     """
 
     path: Path
@@ -81,7 +81,7 @@ class Cohort:
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row per slide, without the columns that no slide has a value for."""
+        """One row per slide, without empty columns."""
         import pandas as pd
 
         rows = [vars(slide) | {"source": str(slide.source)} for slide in self.slides]
@@ -110,7 +110,7 @@ class Cohort:
         return iter(self.slides)
 
     def target(self, slide: Slide | str) -> int:
-        """The place of a slide's label in `classes`."""
+        """The index of a slide's label in `classes`."""
         slide = self[slide] if isinstance(slide, str) else slide
         if slide.label is None:
             raise AsmilError(f"{self.path}: slide '{slide.slide}' has no label; fill its cell in column 'label'")
@@ -129,9 +129,9 @@ def load_cohort(
     """Read a manifest (CSV, Excel or Parquet) and find the features of its slides.
 
     features: a folder of feature files, one cohort file or a pack, for rows without a `features` cell;
-        default: the folder `features` beside the manifest
-    kind: the task whose outcomes the manifest must hold; None: none are needed
-    columns: which columns of the table to read, by our names; others are found by their own names
+        default: the folder `features` next to the manifest
+    kind: the task whose outcomes the manifest must contain; None: no outcomes are needed
+    columns: which columns of the table to read, by asmil's names; all others are found by name
     """
     cohort, problems = read_manifest(path, features, kind, columns)
     raise_errors(problems)
@@ -145,13 +145,13 @@ def cohort_from_features(place: Path | str) -> Cohort:
     """
     source = FeatureSource.parse(str(place))
     if not source.path.exists():
-        fail(place, "it does not exist", "give a folder of feature files, one such file, or a manifest")
+        fail(place, "the path does not exist", "give a folder of feature files, a feature file, or a manifest")
     if source.group is not None or (source.path.is_file() and not holds_a_cohort(source.path)):
         found = {source.group or source.path.stem: source}
     else:
         found = find_features(source.path)
     if not found:
-        fail(place, "there is no feature file (.h5 or .pt) in the folder", "give the folder that holds them")
+        fail(place, "there is no feature file (.h5 or .pt) in the folder", "give the folder that contains them")
     names = sorted(found)
     raise_errors(naming_problems(source.path, {"slide": names}, kind=None))
     return Cohort(source.path, tuple(Slide(name, name, None, found[name]) for name in names))

@@ -1,4 +1,4 @@
-"""Errors in a manifest: names that cannot be used, and patients in a column that is not used for splits."""
+"""Check a manifest for invalid names, and for patients in a column that is not used for splits."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from asmil.tasks.base import TaskKind
 
 PERSON = re.compile(r"patient|case|subject|donor|participant|person|individual|submitter|mrn|(^|_)pid($|_)")
 IDENTIFIER = ("id", "ids", "identifier", "barcode", "uuid", "accession")
-"""An identifier that several slides share is not that of a slide."""
+"""Words for identifiers in column names; an identifier shared by several slides does not identify a slide."""
 ATTRIBUTE = re.compile(
     r"(^|[_\W])(age|sex|gender|race|ethnicity|status|type|count|number_of|n|weight|height|bmi|stage|grade|control|"
     r"vital|survival|history|year|date|diagnosis|subtype|class|label|split|fold|cohort|site|notes?|comments?)($|[_\W])"
 )
-"""Words in names of columns that describe a person but do not identify one."""
+"""Words in column names that describe a person without identifying one."""
 FEW_VALUES, SLIDES_PER_PATIENT = 20, 10
-INDEPENDENT = "--columns patient=slide if every slide is of another patient"
+INDEPENDENT = "--columns patient=slide if every slide belongs to a different patient"
 
 
 def patient_column_problems(table: Columns) -> list[Problem]:
-    """Columns and slide names that identify patients in a manifest without a column `patient`."""
+    """Find columns and slide names that identify patients in a manifest without a column `patient`."""
     if any(table.cells.get("patient", [])):
         return []
     slides = table.cells["slide"]
@@ -48,7 +48,7 @@ def _names_a_person(column: str) -> bool:
 
 
 def _is_shared(cells: list[str]) -> bool:
-    """Whether several slides have the same value, but not so many that it could be a property of groups."""
+    """Whether several slides share a value, but not so many that it could be a property of a group."""
     filled = [cell for cell in cells if cell]
     distinct = len(set(filled))
     is_fine = distinct > FEW_VALUES or distinct * SLIDES_PER_PATIENT >= len(filled)
@@ -56,7 +56,7 @@ def _is_shared(cells: list[str]) -> bool:
 
 
 def _barcode_problems(table: Columns, slides: list[str]) -> list[Problem]:
-    """Slides of TCGA carry their patient in their names."""
+    """Problems of TCGA slides, whose names contain the patient."""
     by_patient: dict[str, list[str]] = {}
     for slide in slides:
         if found := TCGA.match(slide.rpartition("/")[2]):
@@ -65,20 +65,20 @@ def _barcode_problems(table: Columns, slides: list[str]) -> list[Problem]:
     if not shared:
         return []
     patient, names = next(iter(shared.items()))
-    what = f"slides '{names[0]}' and '{names[1]}' are of the TCGA patient {patient}, and no column names patients"
+    what = f"slides '{names[0]}' and '{names[1]}' belong to TCGA patient {patient}, but there is no patient column"
     todo = f"give --columns patient={TCGA_BARCODE} to read the patients from the barcodes, or {INDEPENDENT}"
     return [Problem("error", str(table.path), what, todo)]
 
 
 NAMED = {"slide": name_problem, "patient": name_problem, "label": text_problem, "site": text_problem}
-"""The columns whose cells are shown or become file names, and what each may not be."""
+"""Columns whose cells are printed or used as file names, with their checks."""
 
 
 def naming_problems(path: Path, columns: Mapping[str, list[str]], kind: TaskKind | None) -> list[Problem]:
     """Names that leave their folder or change a terminal, and names that are spelled in several ways."""
     problems = []
     for column, reason_of in NAMED.items():
-        # values are numbers, of which 1e5 and 1E5 are the same
+        # values are numbers, so 1e5 and 1E5 are the same
         if column == "label" and kind in (None, "survival", "regression"):
             continue
         names = {cell for cell in columns.get(column, []) if cell}
@@ -91,12 +91,12 @@ def naming_problems(path: Path, columns: Mapping[str, list[str]], kind: TaskKind
         ]
         for spellings in lookalikes(sorted(names), _class_key if column == "label" else folded):
             what = f"column '{column}' spells one name in {len(spellings)} ways: {spelled(spellings)}"
-            problems.append(Problem("error", str(path), what, "write it in one way, or rename what differs"))
+            problems.append(Problem("error", str(path), what, "use one spelling, or rename names that really differ"))
     return problems
 
 
 def _class_key(name: str) -> str:
-    """What spellings of one class share: `small-cell` and `Small cell`, `1` and `1.0`, but not `HER2+` and `HER2-`.
+    """A common key of spellings of one class: `small-cell` and `Small cell`, `1` and `1.0`; not `HER2+` and `HER2-`.
 
     >>> _class_key("Small-Cell") == _class_key("small cell"), _class_key("1.0") == _class_key("1")
     (True, True)

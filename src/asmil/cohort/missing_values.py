@@ -1,4 +1,4 @@
-"""Words that mean a missing value: they never become a class, a patient or a site unnoticed."""
+"""Words that mean a missing value, so that they do not silently become a class, patient or site."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ MISSING = frozenset(
         *("-", "--", "---", "'--", "'-", ".", "..", "?", "??", "#n/a", "#na", "#null!", "#value!", "#ref!", "#name?"),
     }
 )
-"""Always a missing value: the words of pandas, R, spreadsheets, TCGA ('[Not Available]') and the GDC (`'--`)."""
+"""Words that always mean a missing value in pandas, R, spreadsheets, TCGA ('[Not Available]') and the GDC (`'--`)."""
 DOUBTFUL = frozenset({"unknown", "none", "not applicable", "undetermined", "indeterminate", "unclear", "unspecified"})
-"""A class in one cohort and a missing value in another, so that asmil warns and trains."""
+"""Words that may be a class or a missing value: asmil warns, but trains."""
 OUTCOMES = ("label", "time", "event")
 OPTIONAL = ("site", "split", "fold", "mpp", "features", "image")
-"""Columns in which a missing value is the same as an empty cell."""
+"""Columns in which a missing value is treated as an empty cell."""
 
 
 def is_missing(cell: str) -> bool:
-    """Whether a cell holds a word that always means a missing value.
+    """Whether a cell contains a word that always means a missing value.
 
     >>> [is_missing(cell) for cell in ("N/A", "[Not Available]", "-", "-1", "unknown")]
     [True, True, True, False, False]
@@ -35,19 +35,19 @@ def is_missing(cell: str) -> bool:
 
 
 def without_missing(table: Columns) -> tuple[Columns, list[str]]:
-    """The table with missing values of optional columns as empty cells, and a sentence for each such column."""
+    """The table with missing values of optional columns replaced by empty cells, and a note for each such column."""
     cells, notes = dict(table.cells), []
     for column in OPTIONAL:
         words = Counter(cell for cell in cells.get(column, []) if is_missing(cell))
         if words:
             cells[column] = ["" if cell in words else cell for cell in cells[column]]
             shown = ", ".join(repr(word) for word in words)
-            notes.append(f"column '{column}': {shown} in {words.total()} rows is read as an empty cell")
+            notes.append(f"column '{column}': {shown} in {words.total()} rows is treated as an empty cell")
     return replace(table, cells=cells), notes
 
 
 def missing_problems(table: Columns, kind: TaskKind | None) -> list[Problem]:
-    """Outcomes and patients that are words for a missing value; words that may mean one are warnings."""
+    """Problems of outcomes and patients that mean a missing value; doubtful words are warnings."""
     problems = []
     for column in ("patient", *(OUTCOMES if kind is not None else ())):
         if (column == "label" and kind == "survival") or (column in ("time", "event") and kind != "survival"):
@@ -67,6 +67,6 @@ def missing_problems(table: Columns, kind: TaskKind | None) -> list[Problem]:
 
 def _todo(column: str) -> str:
     if column == "patient":
-        return "name the patient, or leave the cell empty if no other slide is of the same patient"
+        return "enter the patient, or leave the cell empty if the patient has no other slide"
     todo = "leave these rows out (`asmil import-manifest --drop-missing`)"
     return f"{todo}, or rename the class if it is one" if column == "label" else todo

@@ -1,4 +1,4 @@
-"""Who is in a synthetic cohort: the part, label, patient and site of every slide.
+"""The plan of a synthetic cohort: the split, label, patient and site of every slide.
 
 The first n slides of a longer cohort are the cohort of n slides, see `asmil.synthetic_plan`.
 """
@@ -16,7 +16,7 @@ SLIDES_IN_UNIT = 2
 
 
 class Stream(IntEnum):
-    """What a stream is for; the numbers are part of what a seed means, and stay."""
+    """The purpose of a random stream; the numbers determine what a seed produces and must not change."""
 
     TISSUE = 0
     STAIN = 1
@@ -32,7 +32,7 @@ class Stream(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SlidePlan(PlannedSlide):
-    """One slide before it has tiles. `patient_address` singles out the patient's random stream."""
+    """One planned slide, without tiles. `patient_address` identifies the patient's random stream."""
 
     patient_address: tuple[int, int, int]
     label: int
@@ -42,8 +42,8 @@ class SlidePlan(PlannedSlide):
 def plan_slides(config: SyntheticConfig) -> list[SlidePlan]:
     """The slides of the cohort, in order.
 
-    Within a part, slides come in units of two that share a label; with probability `paired` they share the
-    patient too. Every `classes` successive units hold every label once, in random order.
+    Within a split, slides come in pairs that share a label; with probability `paired` they also share the
+    patient. Every `classes` successive pairs contain every label once, in random order.
     """
     first_slide_of: dict[tuple[int, int, int], int] = {}
     plans = []
@@ -81,7 +81,7 @@ def _label(config: SyntheticConfig, part: int, unit: int) -> int:
 
 
 def _site(config: SyntheticConfig, split: str, label: int, address: tuple[int, int, int]) -> int:
-    """Site of a patient: an unseen one at test; in training, sites s = label (mod classes) are preferred."""
+    """Site of a patient: an unseen site for testing; in training, sites s = label (mod classes) are preferred."""
     rng = generator(config.seed, Stream.PATIENT, *address, 0)
     if split == "test":
         return config.sites + (int(rng.integers(config.test_sites)) if config.test_sites > 1 else 0)

@@ -1,4 +1,4 @@
-"""What a synthetic cohort is made of."""
+"""Settings of synthetic cohorts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Shift = Annotated[float, Field(ge=0)]
 class SyntheticConfig(Settings):
     """Settings of a synthetic cohort. Lengths in feature space are in units of the isotropic tile noise.
 
-    slides: all parts together; they are split 200 : 65 : 100 into train, val and test, or as `quota` says
+    slides: total number; they are split 200 : 65 : 100 into train, val and test, or as given by `quota`
     classes: 2 (normal, tumor) or 3 ordered ones (benign, atypical, malignant)
     width: number of features of a tile
     tiles_min, tiles_max: the number of tiles is log-uniform between them
@@ -27,10 +27,10 @@ class SyntheticConfig(Settings):
     difficulty: `easy`, `medium`, `hard`, or a number: the distance of a tumor morphology from the normal
         tissue it resembles is 4 / difficulty standard deviations of that tissue (Mahalanobis)
     sites: number of sites of the training and validation sets
-    test_sites: number of further sites, unseen, of the test set
+    test_sites: number of additional, unseen sites of the test set
     site_bias: probability that a training patient comes from a site chosen by the label
-    site_shift, stain_shift, patient_shift: expected length of the offsets a slide's tiles all share
-    paired: probability that two neighboring slides of a part are of one patient
+    site_shift, stain_shift, patient_shift: expected length of the offsets shared by all tiles of a slide
+    paired: probability that two neighboring slides of a split belong to one patient
     clusters: number of kinds of normal tissue
     """
 
@@ -67,7 +67,7 @@ class SyntheticConfig(Settings):
         if self.witness_min > self.witness_max:
             raise ValueError(f"witness_min {self.witness_min} is above witness_max {self.witness_max}")
         if min(self.quota) < 0 or not sum(self.quota):
-            raise ValueError(f"quota {list(self.quota)}: give three whole numbers from 0 on, not all 0")
+            raise ValueError(f"quota {list(self.quota)}: give three non-negative integers, not all 0")
         return self
 
     @property
