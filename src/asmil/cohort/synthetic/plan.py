@@ -36,7 +36,7 @@ class SyntheticConfig(Settings):
     test_sites: number of additional, unseen sites of the test set
     site_bias: probability that a training patient comes from a site chosen by the label
     site_shift, stain_shift, patient_shift: expected length of the offsets shared by all tiles of a slide
-    paired: probability that two neighboring slides of a part are of one patient
+    paired: probability that two neighboring slides of a split belong to one patient
     clusters: number of kinds of normal tissue
     """
 

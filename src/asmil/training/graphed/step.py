@@ -257,9 +257,9 @@ def _unchanged(tensors: list[Tensor]) -> Iterator[None]:
 
 
 def padded_length(tiles: int, fewest: int) -> int:
-    """The padded rows of a bag of this many tiles: at most an eighth more; a bag below `fewest` tiles is not padded.
+    """The padded length of a bag of this many tiles: at most an eighth more; bags below `fewest` are not padded.
 
-    There are few such lengths, so that few steps are recorded.
+    There are only a few such lengths, so that few steps are recorded.
     """
     if tiles < fewest:
         return tiles
@@ -268,11 +268,10 @@ def padded_length(tiles: int, fewest: int) -> int:
 
 
 def adam_step(optimizer: torch.optim.Optimizer) -> None:
-    """The step of `torch.optim.Adam` or `AdamW`, made with `fused=True`, for parameters that have a gradient.
+    """The step of `torch.optim.Adam` or `AdamW` (created with `fused=True`) for parameters with a gradient.
 
-    Torch's fused step gives 65,536 values to a block of threads: a small model is a few blocks on a GPU that has room
-    for a hundred times as many. The same step over more and smaller pieces gives the same numbers in a third of the
-    time.
+    Torch's fused step assigns 65,536 values to a block of threads, so a small model is only a few blocks on a GPU that
+    could run a hundred times as many. The same step on smaller pieces gives the same numbers in a third of the time.
     """
     update = getattr(torch, "_fused_adamw_" if decouples_decay(optimizer) else "_fused_adam_", None)
     if update is None:
