@@ -1,4 +1,4 @@
-"""Folders of DICOM files: one slide each, whose levels are files."""
+"""Folders of DICOM files: each folder is one slide, and its levels are files."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ WHOLE_SLIDE = b"1.2.840.10008.5.1.4.1.1.77.1.6"
 
 
 def dicom_files(folder: Path) -> list[Path]:
-    """The DICOM files that lie directly in a folder."""
+    """The DICOM files directly in a folder."""
     files = (path for path in folder.iterdir() if path.suffix.lower() == DICOM_SUFFIX and path.is_file())
     return sorted(path for path in files if not path.name.startswith("."))
 
 
 def any_dicom_file(folder: Path) -> Path:
-    """A file by which OpenSlide opens the slide of a folder."""
+    """A file with which OpenSlide can open the slide of a folder."""
     series: dict[bytes, Path] = {}
     for path in dicom_files(folder):
         with path.open("rb") as file:
@@ -29,7 +29,7 @@ def any_dicom_file(folder: Path) -> Path:
     if len(series) > 1:
         names = ", ".join(path.name for path in list(series.values())[:3])
         raise AsmilError(
-            f"{folder}: the folder holds {len(series)} DICOM slides (of {names}); put each into its own folder"
+            f"{folder}: the folder contains {len(series)} DICOM slides (of {names}); put each into its own folder"
         )
     if not series:
         raise AsmilError(f"{folder}: none of its {DICOM_SUFFIX} files is a whole-slide image; give a folder with one")
@@ -37,7 +37,7 @@ def any_dicom_file(folder: Path) -> Path:
 
 
 def _unique_id(header: bytes, tag: bytes) -> bytes:
-    """The value of a UID in explicit little-endian DICOM, as all compressed images are."""
+    """The value of a UID in explicit little-endian DICOM, the format of all compressed images."""
     at = header.find(tag + b"UI")
     if at < 0:
         return b""

@@ -1,4 +1,4 @@
-"""Which files are slides, by their endings, what a slide is called, and the files of a folder."""
+"""Recognize slide files by their extensions, derive slide names, and walk through folders."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ DICOM_SUFFIX = ".dcm"
 
 
 def is_slide(path: Path) -> bool:
-    """Whether the name ends like that of a slide."""
+    """Whether the file has the extension of a slide."""
     return path.suffix.lower() in SLIDE_SUFFIXES
 
 
 def is_picture(path: Path) -> bool:
-    """Whether the name ends like that of a plain picture."""
+    """Whether the file has the extension of a plain picture."""
     return path.suffix.lower() in PICTURE_SUFFIXES
 
 
 def slide_name(path: Path) -> str:
-    """The file without its ending; DICOM slides are called like their folder.
+    """The file name without its extension; DICOM slides are named after their folder.
 
     >>> slide_name(Path("slides/a.1.svs")), slide_name(Path("slides/b.ome.tif")), slide_name(Path("slides/c/1.dcm"))
     ('a.1', 'b', 'c')
@@ -38,16 +38,16 @@ def slide_name(path: Path) -> str:
 
 
 def walk_once(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
-    """(folder, names of subfolders, names of files) as `os.walk` gives them; taking subfolders away leaves them out.
+    """(folder, names of subfolders, names of files) as in `os.walk`; remove names of subfolders to skip them.
 
-    Links are followed, but every folder is entered only once.
+    Links are followed, but every folder is visited only once.
     """
     seen = set()
     for place, subfolders, names in os.walk(folder, followlinks=True):
         here = Path(place)
         itself = here.stat()
         if (itself.st_dev, itself.st_ino) in seen:
-            subfolders.clear()  # a link back to a folder above
+            subfolders.clear()  # a link back to a parent folder
             continue
         seen.add((itself.st_dev, itself.st_ino))
         yield here, subfolders, names

@@ -12,8 +12,8 @@ LEVEL_TOLERANCE = 0.02
 def true_downsamples(level_sizes: Sequence[Size]) -> tuple[tuple[float, float], ...]:
     """Level-0 pixels per pixel of each level, (x, y).
 
-    Writers halve a level and cut off the remainder: 4443 becomes 2221, and W0 / W would be 2.0005. Where
-    a whole number explains both sides of a level, it is meant.
+    Writers halve a level and drop the remainder: 4443 becomes 2221, and W0 / W would be 2.0005. If an
+    integer explains both sides of a level, it is used.
 
     >>> true_downsamples([(4443, 3567), (2221, 1783), (1000, 800)])
     ((1.0, 1.0), (2.0, 2.0), (4.443, 4.45875))

@@ -1,7 +1,7 @@
-"""JPEG tiles of a TIFF as files of their own.
+"""Convert JPEG tiles of a TIFF to standalone JPEG files.
 
-A TIFF keeps the tables that all tiles share (quantization, Huffman) once, and says outside of the JPEG whether its
-colors are RGB or YCbCr. A browser knows neither, so both are written into the tile: no pixel is decoded.
+A TIFF stores the tables that all tiles share (quantization, Huffman) once, and states outside the JPEG whether its
+colors are RGB or YCbCr. A browser needs both in the file, so they are written into the tile, without decoding pixels.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tifffile import COMPRESSION, PHOTOMETRIC, PLANARCONFIG
 START = b"\xff\xd8"
 SCAN = 0xDA
 FRAMES_DECODED = (0xC0, 0xC1, 0xC2)
-"""Baseline, extended and progressive: what browsers decode."""
+"""Baseline, extended and progressive JPEG, which browsers decode."""
 FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 NOTES = frozenset((*range(0xE0, 0xF0), 0xFE))
 """Application data and comments."""
@@ -37,7 +37,7 @@ def has_jpeg_tiles(page: Any) -> bool:
 def whole_jpeg(data: bytes, tables: bytes | None, is_rgb: bool) -> bytes | None:
     """A JPEG file of a tile's bytes and the tables of its page; None if a browser would not decode it.
 
-    is_rgb: whether the TIFF says that the colors are RGB; a tile in JFIF form is YCbCr all the same
+    is_rgb: whether the TIFF states that the colors are RGB; a tile in JFIF format is always YCbCr
     """
     parts = [*_parts(tables or START), *_parts(data)]
     frames = [(kind, content) for kind, content in parts if kind in FRAMES]
@@ -50,20 +50,20 @@ def whole_jpeg(data: bytes, tables: bytes | None, is_rgb: bool) -> bytes | None:
 
 
 def _adobe(is_rgb: bool) -> bytes:
-    """The segment by which decoders know the colors: version, two flags, and 0 for RGB or 1 for YCbCr."""
+    """The segment that tells decoders the color space: version, two flags, and 0 for RGB or 1 for YCbCr."""
     return b"\xff\xee" + struct.pack(">H5sHHHB", 14, b"Adobe", 100, 0, 0, 0 if is_rgb else 1)
 
 
 def _parts(data: bytes) -> Iterator[tuple[int, bytes]]:
     """The segments of a JPEG stream with their marker; the scan comes last, with all that follows it."""
     if data[:2] != START:
-        raise ValueError("a tile does not begin as a JPEG")
+        raise ValueError("a tile does not start like a JPEG file")
     at = 2
     while at + 4 <= len(data):
         if data[at] != 0xFF:
             raise ValueError("a segment of a JPEG tile does not begin with a marker")
         kind = data[at + 1]
-        if kind == 0xFF:  # filling
+        if kind == 0xFF:  # fill byte
             at += 1
             continue
         if kind == SCAN:

@@ -1,4 +1,4 @@
-"""Tiles of a slide at a given resolution."""
+"""Read tiles of a slide at a given resolution."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from asmil.slides.levels import choose_level, true_downsamples
 from asmil.slides.pixel_regions import SUBPIXEL, resize, stretch
 
 GROUP_PX = 2048
-"""Side of a group of neighbors in pixels of the level: its decoded segments fit into a reader's cache."""
+"""Side of a group of neighbors in pixels of the level, such that its decoded segments fit into a reader's cache."""
 GROUP_TILES = 64
 
 
 class TileReader:
     """Reads squares of `tile_px_level0` level-0 pixels as `tile_px` pixels.
 
-    The level read is the coarsest that is not coarser than the tiles; what remains is area-averaged. Outside of
-    the slide is white. Reading is safe from several threads at once.
+    It reads the coarsest level that is not coarser than the tiles, and area-averages the rest. Pixels outside the
+    slide are white. Reading is thread-safe.
     """
 
     def __init__(self, image: SlideImage, tile_px_level0: int, tile_px: int) -> None:
@@ -32,9 +32,9 @@ class TileReader:
         self._downsample = downsamples[self.level]
 
     def groups(self, coords: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        """Indices of tiles to be read one after another, each tile once.
+        """Groups of tile indices to be read together, each tile once.
 
-        Neighbors share tiles of the file that are decoded once if they are read together.
+        Neighbors share tiles of the file, which are decoded only once if they are read together.
         """
         if len(coords) == 0:
             return []

@@ -1,4 +1,4 @@
-"""Outlines in JSON: QuPath's GeoJSON, and the lists of vertices of the NCRF study for CAMELYON16."""
+"""Read outlines from JSON: QuPath's GeoJSON, and the vertex lists of the NCRF study for CAMELYON16."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def read_json(path: Path) -> Annotations:
     """Read a GeoJSON file (a collection, an array or one feature), or one of NCRF."""
     try:
         value = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, endless numbers, brackets without end
+    except (ValueError, RecursionError) as error:  # invalid JSON or UTF-8, huge numbers, too many nested brackets
         raise AsmilError(
-            f"{path}: the JSON is broken ({error}); copy the file again, or save it again in the tool that drew it"
+            f"{path}: the JSON is damaged ({error}); copy the file again, or save it again in the tool that made it"
         ) from None
     try:
         if isinstance(value, Mapping) and NCRF_TUMOR in value:
@@ -32,7 +32,7 @@ def read_json(path: Path) -> Annotations:
         raise
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise AsmilError(
-            f"{path}: it is neither GeoJSON features nor lists of vertices ({type(error).__name__}: {error}); "
+            f"{path}: the file contains neither GeoJSON features nor vertex lists ({type(error).__name__}: {error}); "
             "export the annotations from QuPath as GeoJSON"
         ) from None
 
@@ -57,7 +57,7 @@ def _read_features(path: Path, features: Iterable[Mapping[str, Any]]) -> Annotat
         object_type = str(properties.get("objectType") or ANNOTATION)
         geometry = feature["geometry"] or {"type": "missing geometry"}
         if object_type.lower() != ANNOTATION:
-            found.leave_out(f"that QuPath calls a {object_type}")
+            found.leave_out(f"of QuPath type {object_type}")
         elif geometry["type"] == "Polygon":
             found.add(_rings(geometry["coordinates"]), _class_name(properties))
         elif geometry["type"] == "MultiPolygon":
@@ -87,6 +87,6 @@ def _rings(rings: Iterable[Any]) -> list[Ring]:
     found = []
     for ring in rings:
         points = np.asarray(ring, dtype=np.float64)
-        # a third coordinate, if any, is a height
+        # a third coordinate, if any, is the height
         found.append(points.reshape(0, 2) if points.size == 0 else points[..., :2])
     return found

@@ -1,4 +1,4 @@
-"""Reading a file of annotations, whichever tool made it."""
+"""Read annotation files of any supported tool."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ XML_SUFFIXES = (".xml",)
 JSON_SUFFIXES = (".geojson", ".json")
 MASK_SUFFIXES = (".tif", ".tiff")
 ANNOTATION_SUFFIXES = (*JSON_SUFFIXES, *XML_SUFFIXES, *MASK_SUFFIXES)
-"""In the order in which they are preferred where a slide has several files; masks, which are coarser, come last."""
+"""In order of preference if a slide has several files; masks, which are coarser, come last."""
 
 
 def read_annotations(path: Path | str) -> Annotations:
     """The regions of an ASAP or Aperio XML file, a QuPath GeoJSON file or an NCRF JSON file, in level-0 pixels.
 
-    A valid file without regions is returned as such; a damaged one is an error. Masks are
-    pictures, not outlines: `asmil.slides.annotations.read_mask` reads them.
+    A valid file without regions gives an empty result; a damaged file is an error. For masks, use
+    `asmil.slides.annotations.read_mask`.
     """
     path = Path(path)
     refuse_special_file(path)
     if not path.is_file():
-        raise AsmilError(f"{path}: the annotation file does not exist; correct the path")
+        raise AsmilError(f"{path}: the annotation file does not exist; fix the path")
     if path.stat().st_size == 0:
         raise AsmilError(f"{path}: the annotation file is empty; copy it again, or save it again")
     suffix = path.suffix.lower()
@@ -40,8 +40,8 @@ def read_annotations(path: Path | str) -> Annotations:
     if suffix in JSON_SUFFIXES:
         return read_json(path)
     raise AsmilError(
-        f"{path}: annotations are read from {', '.join((*XML_SUFFIXES, *JSON_SUFFIXES))}, masks from "
-        f"{', '.join(MASK_SUFFIXES)}; export them as one of these"
+        f"{path}: supported annotation files are {', '.join((*XML_SUFFIXES, *JSON_SUFFIXES))}, supported masks "
+        f"{', '.join(MASK_SUFFIXES)}; export the annotations as one of these"
     )
 
 

@@ -1,4 +1,4 @@
-"""Outlines in XML: those of ASAP and those of Aperio ImageScope."""
+"""Read outlines from XML files of ASAP and Aperio ImageScope."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def read_xml(path: Path) -> Annotations:
     """Read an XML file of ASAP or Aperio, recognized by the root element."""
     try:
         root = ElementTree.parse(path).getroot()
-    except (ElementTree.ParseError, ValueError, LookupError) as error:  # broken, or in an encoding that is none
+    except (ElementTree.ParseError, ValueError, LookupError) as error:  # damaged, or an unknown encoding
         raise AsmilError(
-            f"{path}: the XML is broken ({error}); copy the file again, or save it again in the tool that drew it"
+            f"{path}: the XML is damaged ({error}); copy the file again, or save it again in the tool that made it"
         ) from None
     if root.tag == ASAP_ROOT:
         return _read_asap(path, root)
     if root.tag == APERIO_ROOT:
         return _read_aperio(path, root)
     raise AsmilError(
-        f"{path}: its first element is <{root.tag}>, neither <{ASAP_ROOT}> (ASAP) nor <{APERIO_ROOT}> (Aperio); "
-        "give a file of one of them"
+        f"{path}: the root element is <{root.tag}>, neither <{ASAP_ROOT}> (ASAP) nor <{APERIO_ROOT}> (Aperio); "
+        "give a file of one of these tools"
     )
 
 
@@ -58,7 +58,7 @@ def _read_aperio(path: Path, root: Element) -> Annotations:
 
 
 def _layer_name(layer: Element) -> str:
-    """A layer's own name; or its first attribute, which ImageScope shows as its name; or its number."""
+    """The name of a layer, or its first attribute, which ImageScope shows as its name, or its number."""
     attribute = layer.find("Attributes/Attribute")
     shown = None
     if attribute is not None:
@@ -74,7 +74,7 @@ def _ring(path: Path, points: Iterable[Element]) -> Ring:
 def _number(path: Path, point: Element, name: str) -> float:
     text = point.get(name, "")
     try:
-        value = float(text.replace(",", "."))  # some versions write decimals as the language of the machine does
+        value = float(text.replace(",", "."))  # some versions use the decimal separator of the system language
     except ValueError:
         value = np.nan
     if not np.isfinite(value):

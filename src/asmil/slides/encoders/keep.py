@@ -1,4 +1,4 @@
-"""KEEP: a vision transformer with a projection of two layers, trained with captions and a graph of diseases."""
+"""KEEP: a vision transformer with a two-layer projection, trained with captions and a disease knowledge graph."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEEP_WIDTH = 768
 
 
 class ProjectedTransformer(nn.Module):
-    """visual_head(visual(x)), of length one."""
+    """visual_head(visual(x)), normalized to length one."""
 
     def __init__(self, shape: VitShape, width: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""From the pixels of tiles to what a network takes."""
+"""Preprocess tiles for a network."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ Channels = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Transform:
-    """Resize to resize_px, take the center of crop_px, scale to 0..1, subtract the mean, divide by std.
+    """Resize to resize_px, center-crop to crop_px, scale to 0..1, subtract the mean, divide by std.
 
-    Resizing averages over what a new pixel covers (antialias) and rounds to whole gray values, as Pillow does.
-    None leaves the size as it is.
+    Resizing is antialiased and rounds to integer gray values, like Pillow. None does not change the size.
     """
 
     resize_px: int | None
@@ -38,10 +37,10 @@ class Transform:
 
 
 def resized(tiles: Tensor, side_px: int, interpolation: Interpolation) -> Tensor:
-    """Tiles, uint8 n x h x w x c, of another side; whole gray values."""
+    """Tiles, uint8 n x h x w x c, resized to another side, with integer gray values."""
     images = tiles.permute(0, 3, 1, 2)
     if images.device.type == "cpu":
-        # In whole numbers, several times faster than in floats; GPUs have only the latter.
+        # integers are several times faster than floats, but are not available on GPUs
         images = functional.interpolate(images, (side_px, side_px), mode=interpolation, antialias=True)
     else:
         images = resized_in_floats(images, side_px, interpolation)
@@ -49,9 +48,9 @@ def resized(tiles: Tensor, side_px: int, interpolation: Interpolation) -> Tensor
 
 
 def resized_in_floats(images: Tensor, side_px: int, interpolation: Interpolation) -> Tensor:
-    """Images, n x c x h x w, of another side; rows and then columns, rounded after each, as whole numbers are.
+    """Images, n x c x h x w, resized to another side: rows, then columns, rounded after each, as with integers.
 
-    A sum that lies halfway between two gray values may be rounded to the other one.
+    A sum halfway between two gray values may be rounded differently.
     """
     images = images.float()
     for size in ((images.shape[2], side_px), (side_px, side_px)):
@@ -75,7 +74,7 @@ def normalized(tiles: Tensor, mean: Channels, std: Channels) -> Tensor:
 
 @lru_cache(maxsize=32)
 def _row_constants(mean: Channels, std: Channels, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    # A row of pixels long, since three at a time do not vectorize; kept, so that a GPU does not get them every time.
+    # as long as a row of pixels, since three values do not vectorize; cached, to avoid copying them to a GPU every time
     deviation = torch.tensor(std, dtype=torch.float64)
     scale, shift = 1 / (255 * deviation), -torch.tensor(mean, dtype=torch.float64) / deviation
     return scale.repeat(width).to(device, torch.float32), shift.repeat(width).to(device, torch.float32)

@@ -49,7 +49,7 @@ class SurveyFolder:
         return self.path / "contact_sheet.jpg"
 
     def mask(self, slide: str) -> Path:
-        """The tissue as black and white."""
+        """The tissue mask."""
         return file_in(self.path / "masks", slide, ".png")
 
     def contours(self, slide: str) -> Path:
@@ -57,7 +57,7 @@ class SurveyFolder:
         return file_in(self.path / "contours", slide, ".geojson")
 
     def thumbnail(self, slide: str) -> Path:
-        """The slide alone."""
+        """The slide without overlay."""
         return file_in(self.path / "thumbnails", slide, ".jpg")
 
     def overlay(self, slide: str) -> Path:
@@ -65,15 +65,15 @@ class SurveyFolder:
         return file_in(self.path / "overlays", slide, ".jpg")
 
     def has_files(self, slide: str) -> bool:
-        """Whether all files of a slide are there."""
+        """Whether all files of a slide exist."""
         files = (self.mask(slide), self.contours(slide), self.thumbnail(slide), self.overlay(slide))
         return all(path.is_file() for path in files)
 
     def claim(self, config: SurveyConfig) -> None:
-        """Write the settings into the folder, or refuse if it holds a survey with other settings."""
+        """Write the settings into the folder, or raise if it contains a survey with different settings."""
         if not self.settings.is_file() and self.table.exists():
             raise AsmilError(
-                f"{self.path} holds a tissue.csv but no tissue.yaml, so its settings are not known; "
+                f"{self.path} contains a tissue.csv but no tissue.yaml, so its settings are unknown; "
                 "choose another folder"
             )
         claim_folder(self.settings, config.model_dump(mode="json"), "a survey")

@@ -15,10 +15,10 @@ NOTE_SEPARATOR = "; "
 
 @dataclass(frozen=True)
 class SurveyRow:
-    """A slide in numbers; unknown values are empty.
+    """The numbers of a slide; unknown values are empty.
 
-    tissue_share: of the slide's area
-    tissue_mm2, tiles: None where the slide has no resolution
+    tissue_share: tissue as a share of the slide's area
+    tissue_mm2, tiles: None if the slide has no resolution
     """
 
     slide: str
@@ -37,7 +37,7 @@ class SurveyRow:
 
 @dataclass(frozen=True)
 class Failure:
-    """A slide that could not be surveyed, and why, in a sentence."""
+    """A slide that could not be surveyed, and the reason in one sentence."""
 
     slide: str
     reason: str
@@ -56,7 +56,7 @@ def rows_to_csv(rows: Iterable[SurveyRow]) -> str:
 
 
 def read_rows(path: Path) -> list[SurveyRow]:
-    """The rows of a table that `rows_to_csv` wrote; none when it does not exist."""
+    """The rows of a table written by `rows_to_csv`; empty if it does not exist."""
     if not path.is_file():
         return []
     try:
@@ -64,7 +64,7 @@ def read_rows(path: Path) -> list[SurveyRow]:
             return [_row(cells) for cells in csv.DictReader(file)]
     except (KeyError, ValueError, TypeError) as error:
         raise AsmilError(
-            f"{path}: it is not a table that this command wrote ({error}); remove it, and its slides are done again"
+            f"{path}: this table was not written by this command ({error}); remove it to process its slides again"
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""Many slides surveyed at once, in processes or in threads."""
+"""Survey many slides in parallel, in processes or threads."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Progress = Callable[[int, int], None]
 class SurveyResult:
     """The result of a survey.
 
-    rows: of all given slides, including those of earlier calls
+    rows: rows of all given slides, including those of earlier calls
     already_done: slides that an earlier call surveyed
     """
 
@@ -50,7 +50,7 @@ def survey_slides(
 
     A slide that fails does not stop the others. When interrupted, finished slides are kept.
 
-    progress: called with (slides done, slides in all) after every slide.
+    progress: called with (slides done, slides in total) after every slide
     """
     folder.claim(config)
     rows = {row.slide: row for row in read_rows(folder.table)}

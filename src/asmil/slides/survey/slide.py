@@ -1,4 +1,4 @@
-"""The survey of one slide: its files and its row."""
+"""Survey one slide: write its files and return its row."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def survey_slide(file: SlideFile, config: SurveyConfig, folder: SurveyFolder) ->
 def _tiles(
     image: SlideImage, tissue: Tissue, config: SurveyConfig
 ) -> tuple[NDArray[np.int64] | None, int, tuple[str, ...]]:
-    """Corners of the tiles and their side at level 0; no tiles, and why, where their side is not known."""
+    """Corners of the tiles and their side at level 0; or no tiles and the reason, if their side is unknown."""
     if image.resolution is None:
         return None, 0, ("tiles not placed without --mpp",)
     try:

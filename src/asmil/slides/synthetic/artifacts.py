@@ -1,4 +1,4 @@
-"""Artifacts over a slide: uneven light, pen marks, the dark edge of the glass."""
+"""Artifacts on a slide: uneven light, pen marks, the dark edge of the glass."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from asmil.slides.synthetic.plan import SlidePlan, Stream, SyntheticSlidesConfig
 from asmil.synthetic_plan import generator
 
 INKS = ((28, 60, 160), (30, 120, 70), (35, 35, 40))
-"""Blue, green, black: the light that a full stroke lets through."""
+"""Blue, green, black: the light that a full stroke transmits."""
 DARK_EDGE = 0.12
 """Share of the slides with a dark edge."""
 
 
 def draw_light(config: SyntheticSlidesConfig, plan: SlidePlan, layout: Layout) -> Pixels:
-    """The light that reaches the camera where nothing is stained, on the map of the layout, RGB."""
+    """The light that reaches the camera through unstained areas, on the map of the layout, RGB."""
     rng = generator(config.seed, Stream.ARTIFACTS, plan.index)
     shape = layout.tissue.shape
     y, x = np.ogrid[-1 : 1 : shape[0] * 1j, -1 : 1 : shape[1] * 1j]
@@ -51,7 +51,7 @@ def _pen(rng: np.random.Generator, layout: Layout) -> NDArray[np.float64]:
 
 
 def _edge(rng: np.random.Generator, layout: Layout) -> NDArray[np.float64]:
-    """A factor that falls to nearly nothing in a slightly tilted band along one side."""
+    """A factor that falls to nearly 0 in a slightly tilted band along one side."""
     columns, rows = layout.grid.coordinates()
     side = rng.integers(4)
     depth, along = (rows, columns) if side % 2 else (columns, rows)

@@ -1,4 +1,4 @@
-"""The coarse map on which a slide is laid out, and blobs on it."""
+"""The coarse map for the layout of a slide, and blobs on it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOMINAL_UM = 4.0
 
 @dataclass(frozen=True)
 class MapGrid:
-    """Rows and columns of a map, and the side of a cell: in pixels of the slide (whole), and in microns."""
+    """Rows and columns of a map, and the side of a cell in pixels of the slide (an integer) and in microns."""
 
     shape: tuple[int, int]
     cell_px: int
@@ -26,7 +26,7 @@ class MapGrid:
 
     @classmethod
     def over(cls, size_px: tuple[int, int], mpp: float) -> MapGrid:
-        """The map of a slide: cells as near to 4 microns as whole pixels allow."""
+        """The map of a slide: cells as close to 4 microns as integer pixels allow."""
         cell_px = max(1, round(NOMINAL_UM / mpp))
         width, height = size_px
         return cls((-(-height // cell_px), -(-width // cell_px)), cell_px, cell_px * mpp)
@@ -55,7 +55,7 @@ class MapGrid:
     def enlarged(self, field: NDArray[Any], left: int, top: int, width: int, height: int) -> NDArray[Any]:
         """A window of a map, interpolated at the pixels of the slide; the map's border is repeated beyond it.
 
-        A crop is enlarged by a whole factor: much faster than a general warp, and without seams between windows.
+        A crop is upsampled by an integer factor: much faster than a general warp, and without seams between windows.
         """
         cell = self.cell_px
         rows, columns = self.shape
@@ -82,7 +82,7 @@ class MapGrid:
 def raise_blob(
     rng: np.random.Generator, field: Floats32, center: tuple[float, float], radii: tuple[float, float]
 ) -> None:
-    """Lift the field to 1 at the center, falling to 0 on an ellipse turned at random, and to -1 beyond."""
+    """Raise the field to 1 at the center, falling to 0 on a randomly rotated ellipse, and to -1 beyond it."""
     reach = 2 * max(radii)
     left, top = (max(0, int(place - reach)) for place in center)
     window = field[top : int(center[1] + reach) + 1, left : int(center[0] + reach) + 1]

@@ -40,7 +40,7 @@ class Textures:
 
 @lru_cache(maxsize=4)
 def texture_bank(mpp: float) -> Textures:
-    """The textures at a resolution, which repeat without a seam; made once per process and resolution."""
+    """The seamless textures at a resolution; created once per process and resolution."""
     rng = np.random.default_rng(BANK_SEED)
 
     def smooth(x_um: float, y_um: float) -> Floats32:
@@ -59,7 +59,7 @@ def texture_bank(mpp: float) -> Textures:
 
 
 BLOCK_PX = SIDE_PX
-"""A block is as large as a texture, so that textures fit together where blocks meet."""
+"""A block is as large as a texture, so that textures match at the borders of blocks."""
 SUBPIXEL_BITS = 4
 CYTOPLASM_HEMATOXYLIN = 18
 RED_CELL_EOSIN = 205
@@ -67,7 +67,7 @@ RED_CELL_RADIUS_UM = 3.3
 
 
 class SlideRenderer:
-    """A slide ready to be rendered: its layout, its cells and what all blocks share."""
+    """A slide ready to be rendered: its layout, its cells and the data shared by all blocks."""
 
     def __init__(self, layout: Layout, cells: Cells, stain: Stain, light: Pixels, rng: np.random.Generator) -> None:
         self._layout, self._cells, self._stain, self._light = layout, cells, stain, light
@@ -181,5 +181,5 @@ class SlideRenderer:
 
 
 def _blurred(layer: NDArray[Any]) -> Bytes:
-    """As sharp as a microscope is."""
+    """Blur a layer to the sharpness of a microscope."""
     return np.asarray(cv2.GaussianBlur(layer, (3, 3), 0), dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""From concentrations of hematoxylin and eosin to colors, by optical density.
+"""Convert concentrations of hematoxylin and eosin to colors, by optical density.
 
     intensity = white * exp(-(h * H + e * E)),    h, e: directions in RGB optical density
 
@@ -27,7 +27,7 @@ PALE = 0.12
 
 @dataclass(frozen=True)
 class Stain:
-    """256 x 1 x 3 tables: the light that each concentration lets through."""
+    """256 x 1 x 3 tables: the light that each concentration transmits."""
 
     hematoxylin: Pixels
     eosin: Pixels
