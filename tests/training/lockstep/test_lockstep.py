@@ -241,7 +241,7 @@ def test_bags_that_do_not_fit_are_refused():
     ):
         with pytest.raises(AsmilError, match=says):
             train_side_by_side(settings("abmil"), broken, targets, 2, replicas, order_seed=0, every_epoch=False)
-    with pytest.raises(AsmilError, match="targets .*0 to 1"):
+    with pytest.raises(AsmilError, match=r"targets .*0 to 1"):
         train_side_by_side(settings("abmil"), bags, targets + 1, 2, replicas, order_seed=0, every_epoch=False)
     with pytest.raises(AsmilError, match="no replicas"):
         train_side_by_side(settings("abmil"), bags, targets, 2, [], order_seed=0, every_epoch=False)

@@ -309,7 +309,7 @@ def pen_marks(pixels: Pixels, scale: Scale) -> Mask:
     Ink differs from tissue by the light it absorbs. In optical densities OD = -log10(I / white), channel by channel:
 
     - blue and green ink absorbs more red than green light; hematoxylin and eosin absorb more green than red;
-    - red ink absorbs as much blue light as green and hardly any red; eosin absorbs far less blue, and blood absorbs less
+    - red ink absorbs as much blue light as green and hardly any red; eosin absorbs far less blue, and blood less
       of both when averaged over several cells;
     - black ink absorbs all three equally, and most of the light.
 
