@@ -148,9 +148,9 @@ def _explained(predictor: RunPredictor) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the warnings and log messages of torch about itself."""
+    """Without the warnings and log messages of torch about itself; what goes wrong is raised."""
     disabled = logging.root.manager.disable
-    logging.disable(max(disabled, logging.WARNING))
+    logging.disable(max(disabled, logging.CRITICAL))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         warnings.simplefilter("ignore", DeprecationWarning)
