@@ -107,6 +107,8 @@ def connected(address: str | None) -> Iterator[Any]:
     before = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(**options)
+    except SystemExit:  # what Ray makes of SIGTERM meanwhile
+        raise KeyboardInterrupt from None
     except (ImportError, OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         where = f"connect to the Ray cluster at {address}" if address else "start on this machine"
         raise AsmilError(f"Ray cannot {where} ({_first_line(error)}); {_WHAT_TO_DO}") from error
