@@ -3,6 +3,7 @@
 import json
 import logging
 import shutil
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -98,11 +99,15 @@ def test_a_bundle_without_its_list_or_of_a_later_version_is_recognized(bundle, t
 
 def test_verbs_that_need_single_slides_recognize_a_bundle(bundle, cohort, tmp_path):
     from asmil.api.heatmaps import HeatmapRequest
+    from asmil.evaluation.localization.localize import LocalizeSettings, localize_run
     from asmil.evaluation.stability.analysis import read_stability
+    from asmil.explain.faithfulness import FaithfulnessSettings, faithfulness_run
     from asmil.explain.settings import HeatmapSettings
     from asmil.training.finished_run import read_run
 
-    for read in (read_run, read_stability):
+    faithfulness = partial(faithfulness_run, settings=FaithfulnessSettings())
+    localize = partial(localize_run, settings=LocalizeSettings(truth=tmp_path / "truth.csv"))
+    for read in (read_run, read_stability, faithfulness, localize):
         with pytest.raises(asmil.AsmilError, match="bundle"):
             read(bundle)
     with pytest.raises(asmil.AsmilError, match="bundle"):
