@@ -137,14 +137,23 @@ def _figures(found: ResultsIndex) -> Iterator[Figure]:
 
 
 def _reduced(picture: Path) -> bytes:
-    """A picture as PNG, at most PICTURE_PX wide, so that the page stays small enough to send."""
+    """A picture as PNG, at most PICTURE_PX wide, so that the page stays small enough to send.
+
+    The paper of figures that say where their pictures are is left out, since the page may be light or dark.
+    """
+    import numpy as np
     from PIL import Image
+
+    from asmil.explain.canvas import PICTURE_BOXES, boxes_of, on_any_ground
 
     content = io.BytesIO()
     try:
         with Image.open(picture) as image:
-            image.thumbnail((PICTURE_PX, PICTURE_PX))
-            image.convert("RGB").save(content, "PNG", optimize=True)
+            drawn, boxes = image.convert("RGB"), image.info.get(PICTURE_BOXES)
+        if boxes is not None:
+            drawn = Image.fromarray(on_any_ground(np.asarray(drawn), boxes_of(boxes)))
+        drawn.thumbnail((PICTURE_PX, PICTURE_PX))
+        drawn.save(content, "PNG", optimize=True)
     except (OSError, ValueError, SyntaxError) as error:  # what damaged pictures raise
         raise AsmilError(f"{picture} cannot be read ({one_line(error)}); draw it again with `asmil heatmap`") from None
     return content.getvalue()
