@@ -91,6 +91,8 @@ def test_methods_are_ranked_only_where_their_intervals_are_apart():
     assert "overlap" not in performance([worse, better])
     assert "overlap" in performance([worse, worse])
     assert performance([]) == ""
+    by_patient = RunSummary("a", 0, "C-index", 0.6, 0.5, 0.7, None, (), patients=14)
+    assert "14 test patients" in performance([by_patient])
 
 
 def test_a_damaged_picture_is_named(results, asmil_here):

@@ -122,7 +122,7 @@ def draw_scale_bar(picture: Pixels, downsample: float, mpp: float | None) -> Non
     length = nice_length(BAR_SHARE * width * per_pixel)
     pixels = max(2, round(length / per_pixel))
     text = _length_text(length, mpp is not None)
-    size = max(11, min(22, width // 38))
+    size = max(11, min(22, width // 26))
     box_width, box_height = max(pixels, text_width(text, size)) + 16, size + 22
     left, top = 10, height - box_height - 10
     if box_width + left > width or top < 0:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from shapely.geometry import MultiPolygon
 
-from asmil.explain.canvas import INK, PAPER, SOFT_INK, Box, draw_scale_bar, on_any_ground, shortened, write
+from asmil.explain.canvas import INK, PAPER, SOFT_INK, Box, draw_scale_bar, on_any_ground, shortened, text_width, write
 from asmil.explain.color_scale import ColorScale, lookup_table
 from asmil.explain.tile_map import SlideFrame, TileMap
 from asmil.explain.tile_raster import NO_TILE, TileRaster, tile_raster
@@ -29,7 +29,7 @@ LARGEST_OVERVIEW = 4096
 MARGIN_TILES = 2.0
 GAP, EDGE, TITLE, PANEL_TITLE, LEGEND = 24, 20, 84, 40, 104
 """In pixels: between panels, around the figure, and the heights of the texts."""
-SMALLEST_PANEL, SMALL_LEGEND = 320, 76
+SMALLEST_PANEL, SMALL_LEGEND = 320, 92
 WIDE_PANEL = 560
 """The width in pixels from which a panel has room for larger text."""
 GLASS = 244
@@ -209,20 +209,24 @@ def panel_with_legend(panel: Panel, opacity: float = OPACITY) -> Pixels:
 def _draw_legend(figure: Pixels, left: int, top: int, width: int, scale: ColorScale, unit: str, opacity: float) -> Box:
     """A bar of the scale's colors as they look on the map, numbers below it, and what they are; where the bar is."""
     bar_left, bar_width = left + 36, min(width - 72, 640)
-    size = 18 if width >= WIDE_PANEL else 12
+    size = 18 if width >= WIDE_PANEL else 15
     codes = np.rint(np.linspace(0, 255, bar_width)).astype(np.uint8)
     colors = lookup_table(scale.color_map)[codes] * opacity + GLASS * (1 - opacity)
     if scale.kind == "absolute" and scale.high <= scale.low:
         colors[:] = colors[bar_width // 2]
     figure[top : top + 16, bar_left : bar_left + bar_width] = np.rint(colors).astype(np.uint8)
-    for place, text in scale.ticks():
+    ticks = scale.ticks()
+    widest = max(text_width(part, size) for _, text in ticks for part in text.split("  "))
+    if widest + size // 2 > bar_width / 4:
+        ticks = ticks[::2]
+    for place, text in ticks:
         x = bar_left + round(place * (bar_width - 1))
         figure[top + 16 : top + 21, x] = INK
         for line, part in enumerate(text.split("  ")):
             write(figure, part, x, top + 23 + (size + 3) * line, size, anchor="ma")
     caption = f"{unit}: percentile and value" if scale.kind == "percentile" else unit
     below = top + 27 + (size + 3) * (2 if scale.kind == "percentile" else 1)
-    write(figure, shortened(caption, width - 72, size), bar_left, below, size, color=SOFT_INK)
+    write(figure, shortened(caption, width - 40, size), bar_left, below, size, color=SOFT_INK)
     return Box(bar_left, top, bar_width, 16)
 
 

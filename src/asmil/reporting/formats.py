@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from asmil.reporting.estimate import Interval
 
 UNDEFINED_TEXT = "–"
 ROUNDING = 1e-9
+MOST_DECIMALS = 5
+"""Of a number on a scale; smaller ones are written with powers of ten."""
 
 
 def format_number(value: float, digits: int = 3) -> str:
     """A number with fixed digits; an undefined one as a dash.
 
-    >>> format_number(-0.0001), format_number(float("nan"))
-    ('0.000', '–')
+    >>> format_number(-0.0001), format_number(-0.5), format_number(float("nan"))
+    ('0.000', '−0.500', '–')
     """
-    return UNDEFINED_TEXT if math.isnan(value) else f"{round(value, digits) + 0.0:.{digits}f}"
+    return UNDEFINED_TEXT if math.isnan(value) else f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")
 
 
 def format_interval(interval: Interval, between: str = " to ") -> str:
@@ -79,6 +82,26 @@ def format_significant(value: float | None) -> str:
         digits, _, power = f"{value:.1e}".partition("e")
         return f"{digits}e{int(power)}"
     return f"{value:.3g}"
+
+
+def format_alike(values: Sequence[float]) -> list[str]:
+    """Numbers in one notation, as on a scale: the same number of decimals, or powers of ten where they are too small.
+
+    >>> format_alike([0.00076, 0.0053, 0.0528]), format_alike([0.0, 4.0, 8.0]), format_alike([2e-8, 0.013])
+    (['0.00076', '0.00530', '0.05280'], ['0', '4', '8'], ['2.0e-8', '1.3e-2'])
+    """
+    sizes = [abs(value) for value in values if abs(value) > ROUNDING * max(map(abs, values))]
+    if not sizes:
+        return ["0"] * len(values)
+    if all(abs(value - round(value)) < ROUNDING for value in values):
+        return [f"{value:.0f}" for value in values]
+    decimals = max(0, 1 - math.floor(math.log10(min(sizes))))
+    if decimals <= MOST_DECIMALS:
+        return [f"{round(value, decimals) + 0.0:.{decimals}f}" for value in values]
+    written = [f"{value:.1e}".partition("e") for value in values]
+    return [
+        f"{digits}e{int(power)}" if value else "0" for (digits, _, power), value in zip(written, values, strict=True)
+    ]
 
 
 def format_share(share: float) -> str:
