@@ -217,7 +217,7 @@ def _draw_legend(figure: Pixels, left: int, top: int, width: int, scale: ColorSc
     figure[top : top + 16, bar_left : bar_left + bar_width] = np.rint(colors).astype(np.uint8)
     ticks = scale.ticks()
     widest = max(text_width(part, size) for _, text in ticks for part in text.split("  "))
-    if widest + size // 2 > bar_width / 4:
+    if widest + size > bar_width / 4:
         ticks = ticks[::2]
     for place, text in ticks:
         x = bar_left + round(place * (bar_width - 1))

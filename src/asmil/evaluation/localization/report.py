@@ -21,21 +21,21 @@ from asmil.reporting.formats import format_count, format_interval, format_number
 FEW_PATIENTS = 10
 MOST_ROWS = 300
 TITLES = {
-    "tile_auc": ("tile AUC", "tumor tiles ranked above others (0.5: chance), mean over tumor slides"),
+    "tile_auc": ("tile AUC", "rank of tumor tiles (0.5: chance), tumor slides"),
     "region_recall": ("region recall", "annotated regions with a marked tile"),
     "no_miss_regions": ("no missed region", "tumor slides with every region marked"),
     "no_miss_tiles": ("no missed tile", "tumor slides with every tumor tile marked"),
-    "dice": ("Dice", "overlap of marked and annotated area, mean over tumor slides"),
+    "dice": ("Dice", "overlap of marked and annotated area"),
     "specificity": ("specificity", "tiles of normal slides that are not marked"),
-    "froc": ("FROC", "lesions found, mean over numbers of false alarms per slide"),
-    "tile_ap": ("tile AP", "average precision of tumor tiles, mean over tumor slides"),
+    "froc": ("FROC", "lesions found, mean over false alarms allowed"),
+    "tile_ap": ("tile AP", "average precision of tumor tiles, tumor slides"),
     "pooled_auc": ("tile AUC, pooled", "tiles of all slides together"),
     "pooled_ap": ("tile AP, pooled", "tiles of all slides together"),
 }
 """Title and short meaning of every measure."""
 SCALINGS: dict[Scaling, str] = {
-    "minmax": "min-max scaling of each slide, as in papers",
-    "gated": "min-max times the tumor probability of the slide, so a slide predicted as normal has no positive tile",
+    "minmax": "each slide scaled from its lowest tile (0) to its highest (1), as in papers",
+    "gated": "minmax times the tumor probability of the slide, so a slide predicted as normal has no marked tile",
     "times_n": "attention × number of tiles (uniform attention: 1)",
     "cohort": "one scale for all slides",
     "rank": "rank among the tiles of the slide",
@@ -123,7 +123,7 @@ def _measures(found: Localization) -> Table:
         ["measure", *map(scaling_title, scalings)],
         rows,
         title="value and 95 % interval by patient",
-        caption="Value and 95 % interval by patient. A tile is marked from the cut of the scaled map on; scaled by "
+        caption="Value and 95 % interval by patient. Tiles above the cut are marked. Maps are compared as "
         + "; ".join(f"{scaling}: {SCALINGS[scaling]}" for scaling in scalings)
         + ".",
         in_terminal=True,
@@ -160,7 +160,7 @@ def _maps(found: Localization) -> list[Block]:
         "black line: annotated tumor."
     ]
     for one in pictured_slides(found):
-        blocks.append(Heading(f"{one.name}: {one.map.slide.label}, p(tumor) {one.tumor_probability:.2f}"))
+        blocks.append(Heading(f"{one.name}: {one.map.slide.label}, tumor probability {one.tumor_probability:.2f}"))
         blocks.append(SideBySide(slide_figures(found, one, images)))
     return blocks
 
