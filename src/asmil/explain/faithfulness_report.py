@@ -16,7 +16,14 @@ from asmil.reporting.document import estimate_cell, problem_sections
 from asmil.reporting.drawing import COLORS, new_figure, plain_text, svg_text
 from asmil.reporting.estimate import Estimate, jsonable
 from asmil.reporting.files import write_document
-from asmil.reporting.formats import UNDEFINED_TEXT, format_count, format_interval, format_number, format_signed
+from asmil.reporting.formats import (
+    UNDEFINED_TEXT,
+    format_count,
+    format_interval,
+    format_number,
+    format_signed,
+    format_signed_interval,
+)
 
 FEW_SLIDES = 20
 CONTROL_COLORS = {RANDOM: "#8a94a0", ORACLE: "#111111"}
@@ -193,7 +200,7 @@ def _optional(estimate: Estimate | None) -> Cell | str:
 def _difference(estimate: Estimate) -> Cell:
     return Cell(
         format_signed(estimate.value),
-        interval=format_interval(estimate.interval),
+        interval=format_signed_interval(estimate.interval),
         strong=estimate.interval.excludes_zero,
     )
 

@@ -246,9 +246,10 @@ def _in_view(ring: NDArray[np.float64], view: View) -> NDArray[np.int32]:
 
 
 def _columns(panels: int, width: int, height: int) -> int:
-    """As many as make the figure about twice as wide as high; up to three panels share one row."""
+    """As many as make the figure about twice as wide as high; up to three panels share one row, none is left alone."""
     if panels <= 3:
         return panels
     if panels == 4:
-        return 2  # a panel alone in its row looks forgotten
-    return max(1, min(panels, round(math.sqrt(2.0 * panels * (height + PANEL_TITLE + LEGEND) / width))))
+        return 2
+    columns = max(1, min(panels, round(math.sqrt(2.0 * panels * (height + PANEL_TITLE + LEGEND) / width))))
+    return columns - 1 if columns > 2 and panels % columns == 1 else columns

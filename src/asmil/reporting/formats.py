@@ -87,21 +87,22 @@ def format_significant(value: float | None) -> str:
 def format_alike(values: Sequence[float]) -> list[str]:
     """Numbers in one notation, as on a scale: the same number of decimals, or powers of ten where they are too small.
 
-    >>> format_alike([0.00076, 0.0053, 0.0528]), format_alike([0.0, 4.0, 8.0]), format_alike([2e-8, 0.013])
-    (['0.00076', '0.00530', '0.05280'], ['0', '4', '8'], ['2.0e-8', '1.3e-2'])
+    >>> format_alike([0.00076, 0.0053, 0.0528]), format_alike([0.0, 2.5, 5.0]), format_alike([2e-8, 0.013])
+    (['0.00076', '0.00530', '0.05280'], ['0.0', '2.5', '5.0'], ['2.0e-8', '1.3e-2'])
     """
     sizes = [abs(value) for value in values if abs(value) > ROUNDING * max(map(abs, values))]
     if not sizes:
         return ["0"] * len(values)
-    if all(abs(value - round(value)) < ROUNDING for value in values):
-        return [f"{value:.0f}" for value in values]
-    decimals = max(0, 1 - math.floor(math.log10(min(sizes))))
-    if decimals <= MOST_DECIMALS:
-        return [f"{round(value, decimals) + 0.0:.{decimals}f}" for value in values]
-    written = [f"{value:.1e}".partition("e") for value in values]
-    return [
-        f"{digits}e{int(power)}" if value else "0" for (digits, _, power), value in zip(written, values, strict=True)
-    ]
+    first_digit = max(0, -math.floor(math.log10(min(sizes))))
+    if first_digit >= MOST_DECIMALS:
+        written = [f"{value:.1e}".partition("e") for value in values]
+        pairs = zip(written, values, strict=True)
+        return [f"{digits}e{int(power)}" if value else "0" for (digits, _, power), value in pairs]
+    decimals = first_digit + (2 if first_digit + 2 <= MOST_DECIMALS else 1)
+    texts = [format_number(value, decimals) for value in values]
+    while decimals and all(text.endswith("0") for text in texts):
+        decimals, texts = decimals - 1, [text[:-1].removesuffix(".") for text in texts]
+    return texts
 
 
 def format_share(share: float) -> str:
