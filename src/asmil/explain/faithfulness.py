@@ -17,7 +17,7 @@ from asmil.cohort.manifest import load_cohort
 from asmil.cohort.splits import Roles
 from asmil.cohort.tile_truth import TRUTH_FILE, read_tile_truth
 from asmil.cohort.units import Unit, units_of
-from asmil.engine.progress import made_progress
+from asmil.engine.jobs import made_progress
 from asmil.errors import AsmilError, did_you_mean
 from asmil.explain.flipping import SHARES, Ask, Flipping, at_shares, flip
 from asmil.explain.kinds import KINDS, kinds_of, logits_after_removal
