@@ -180,6 +180,7 @@ def _draw_scores(axes: Axes, name: str, scores: Floats) -> None:
     axes.stairs(counts / counts.sum(), edges, color=COLORS[5], fill=True, alpha=0.7)
     axes.axvline(0, color=EDGE, linewidth=0.8, linestyle=":")
     axes.set(title=plain_text(name), ylabel="share of tiles", axisbelow=True)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
     make_logarithmic(axes, "y")
 
 
