@@ -168,7 +168,8 @@ def _summary(evaluations: Sequence[RunEvaluation]) -> Table:
         ["run", *(metric.title for metric in metrics), *sizes],
         rows,
         title=f"{PART_TITLES[first.role]}{optimistic}: {first.sizes}",
-        caption=f"Mean with its 95 % interval by patient{', and the standard deviation (sd)' * varies}.",
+        caption=f"{'Mean' if any(one.n_trainings > 1 for one in evaluations) else 'Value'} with its 95 % interval by "
+        f"patient{', and the standard deviation (sd)' * varies}.",
         in_terminal=True,
         narrow=frozenset([metric.title for metric in metrics if not metric.in_terminal] + sizes),
         emphasis=True,
