@@ -46,10 +46,10 @@ def write_report(
     """Write the report of evaluated runs of one task; return the path of the page.
 
     With a folder: `report.html`, `report.md`, `metrics.csv` and `metrics.json` there. Without, and for one run:
-    `report.html` and `evaluation.json` in the run folder, with `-val` or `-patient` in their names if they are not
-    about the slides of the test set. Chosen thresholds are saved in the run's `operating_point.json`.
+    `report.html` and `evaluation.json` in the run's own folder, with `-val` or `-patient` in their names if they are
+    not of the slides of the test set. Chosen thresholds are kept in the run's `operating_point.json`.
 
-    document: the content of the report, if it was built before
+    document: what the report says, if it was built before
     """
     listed = [evaluations] if isinstance(evaluations, RunEvaluation) else list(evaluations)
     document = document or evaluation_document(listed)
@@ -168,7 +168,8 @@ def _summary(evaluations: Sequence[RunEvaluation]) -> Table:
         ["run", *(metric.title for metric in metrics), *sizes],
         rows,
         title=f"{PART_TITLES[first.role]}{optimistic}: {first.sizes}",
-        caption=f"Mean with its 95 % patient-level bootstrap interval{', and standard deviation (sd)' * varies}.",
+        caption=f"{'Mean' if any(one.n_trainings > 1 for one in evaluations) else 'Value'} with its 95 % interval by "
+        f"patient{', and the standard deviation (sd)' * varies}.",
         in_terminal=True,
         narrow=frozenset([metric.title for metric in metrics if not metric.in_terminal] + sizes),
         emphasis=True,
@@ -309,7 +310,7 @@ def _trainings(evaluation: RunEvaluation) -> list[Block]:
         if not all(map(math.isnan, spreads)):
             rows.append([f"standard deviation over {over}", *map(format_number, spreads)])
     table = Table(["training", *(metric.title for metric in metrics)], rows)
-    return [Folded(f"All {len(keys)} trainings", [table])]
+    return [Folded(f"Trainings ({len(keys)})", [table])]
 
 
 def _about_runs(evaluations: Sequence[RunEvaluation]) -> list[str]:

@@ -112,8 +112,8 @@ def _choices(
         yield Choice("preset", "paper", "the common settings")
     else:
         yield Choice("method", "asmil", "attention stabilized by an anchor; also train mean_pooling as a baseline")
-        yield Choice("preset", "recommended", "best in our study (docs/preset_study.md); paper: as published")
-    yield Choice("task.kind", kind, "as requested")
+        yield Choice("preset", "recommended", "chosen by measurement (docs/preset_study.md); paper: as published")
+    yield Choice("task.kind", kind, "what --task says, or its default")
     yield from _split_choices(cohort, groups, patients)
     sizes = [len(found) for found in groups.values()]
     if kind == "classification" and sizes and max(sizes) > IMBALANCE * min(sizes):
@@ -258,12 +258,12 @@ def plan_text(
 ) -> str:
     """The text of `run.yaml`.
 
-    name: the name of the file
-    cohort, out, features: paths relative to the file
-    columns: which columns of the manifest to read, as for `--columns`
+    name: of the file
+    cohort, out, features: paths from the file on
+    columns: which columns of the manifest to read, as `--columns` takes them
     """
     lines = [
-        f"# Written by `asmil plan`. Edit it as needed, then run: asmil train {name}",
+        f"# A plan by `asmil plan`. Change what you like, then: asmil train {name}",
         *(f"# {fact}" for fact in plan.facts),
         f"# {cost_line(plan)}",
         *(f"# WARNING: {warning}" for warning in plan.warnings),
@@ -287,16 +287,16 @@ def plan_text(
 
 
 def cost_line(plan: TrainingPlan) -> str:
-    """The cost of the training, in one sentence."""
+    """What the training takes, in one sentence."""
     found = plan.estimate
     return (
-        f"about {_duration(found.seconds)} on {found.device} ({found.steps:,} steps, timed here on a synthetic slide) "
+        f"about {_duration(found.seconds)} on {found.device} ({found.steps:,} steps, a made-up slide measured here) "
         f"and {max(found.memory_bytes / 1e9, 0.1):.1f} GB for the longest slide"
     )
 
 
 def _duration(seconds: float) -> str:
-    """Seconds in a readable unit.
+    """Seconds in the unit that a reader would choose.
 
     >>> _duration(40), _duration(600), _duration(7200), _duration(400_000)
     ('1 minute', '10 minutes', '2.0 hours', '4.6 days')

@@ -27,7 +27,7 @@ from asmil.tasks.base import Task
 from asmil.tasks.classification import Classification
 from asmil.tasks.ensemble import average
 from asmil.training import checkpoint
-from asmil.training.bundle import is_bundle, read_bundle
+from asmil.training.bundle import BUNDLE_FILE, is_bundle, read_bundle
 from asmil.training.layout import TASK_FILE, is_finished
 from asmil.training.operating_point import FILE as OPERATING_POINT_FILE
 from asmil.training.operating_point import OperatingPoint, read_operating_point
@@ -39,7 +39,7 @@ FORMER_COLUMNS = {"predicted": "most_probable_class", "called": "class_at_thresh
 """Column names up to version 0.4, which tables of predictions keep until 0.7."""
 FEW_TILES = 10
 COARSER = 1.2
-"""If the pixels of a slide are this many times larger than those of its tiles, the slide was upsampled."""
+"""A slide whose pixels are this many times larger than those of its tiles was enlarged."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,11 @@ class RunPredictor:
         trainings = list(self.folder.trainings())
         self.trained = [self._load(fold, seed, path) for fold, seed, path in trainings if _is_finished(path)]
         if not self.trained:
+            if trainings and not self.folder.splits.exists():  # which every run begins with
+                raise AsmilError(
+                    f"{self.folder.path}: neither a run (no {self.folder.splits.name}) nor a whole bundle (no "
+                    f"{BUNDLE_FILE}); if it was a bundle, copy it again"
+                )
             raise AsmilError(f"{self.folder.path}: no training of this run is finished; finish it with `asmil train`")
         self.unfinished = len(trainings) - len(self.trained)
         self.operating_point = self._operating_point()
@@ -244,7 +249,7 @@ def _is_finished(training: Path) -> bool:
 
 
 def slide_notes(infos: Sequence[FeatureInfo]) -> str:
-    """Notes on the slides of one prediction, joined; empty if there is nothing to report."""
+    """Notes on the slides of one prediction, one after the other; empty where there is nothing to say."""
     notes = [note for info in infos for note in _notes(info)]
     tiles = sum(info.n_tiles for info in infos)
     if tiles < FEW_TILES and not all(info.may_be_slide_vector for info in infos):
@@ -255,7 +260,7 @@ def slide_notes(infos: Sequence[FeatureInfo]) -> str:
 def _notes(info: FeatureInfo) -> list[str]:
     notes = []
     if info.mpp is not None and info.tile_mpp is not None and info.mpp > COARSER * info.tile_mpp:
-        notes.append(f"upsampled: the slide has {info.mpp:.3g} um/px, but its tiles have {info.tile_mpp:.3g}")
+        notes.append(f"enlarged: the slide has {info.mpp:.3g} um/px, its tiles {info.tile_mpp:.3g}")
     if info.mpp_source is not None and "guess" in info.mpp_source:
         notes.append(f"the resolution of the slide ({info.mpp:.3g} um/px) is guessed")
     record = read_extraction(info)
