@@ -19,8 +19,7 @@ import yaml
 from asmil.slides.image import Pixels
 from asmil.slides.opening import open_slide
 from asmil.slides.synthetic import SyntheticSlidesConfig, plan_slides
-from asmil.slides.synthetic.layout import draw_layout
-from asmil.slides.synthetic.truth import slide_truth
+from asmil.slides.synthetic.layout import draw_layout, slide_truth
 
 COLUMNS, ROWS, CELL_PX = 4, 2, 200
 DETAIL_PX = (800, 500)

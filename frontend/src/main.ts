@@ -18,6 +18,8 @@ import { emptyPane, fromHash, toHash, type PaneState, type ViewState } from "./v
 
 const ZOOM_STEP = 1.6;
 const THEMES = ["auto", "light", "dark"] as const;
+const DARK = matchMedia("(prefers-color-scheme: dark)");
+const chosenTheme = () => (localStorage.getItem("asmil-theme") ?? "auto") as (typeof THEMES)[number];
 
 class Page {
   private readonly state: ViewState;
@@ -109,8 +111,8 @@ class Page {
       this.help,
     );
     document.body.replaceChildren(this.body);
-    this.setTheme(localStorage.getItem("asmil-theme") ?? "auto");
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.timeline.restyle());
+    this.applyTheme();
+    DARK.addEventListener("change", () => this.applyTheme());
     listen(shortcuts);
     for (const pane of this.state.panes) this.addPane(pane);
     this.activate(this.state.active);
@@ -313,15 +315,16 @@ class Page {
   }
 
   private nextTheme(): void {
-    const now = localStorage.getItem("asmil-theme") ?? "auto";
-    const next = THEMES[(THEMES.indexOf(now as (typeof THEMES)[number]) + 1) % THEMES.length]!;
+    const next = THEMES[(THEMES.indexOf(chosenTheme()) + 1) % THEMES.length]!;
     localStorage.setItem("asmil-theme", next);
-    this.setTheme(next);
+    this.applyTheme();
     this.tell(`Theme: ${next}`);
   }
 
-  private setTheme(theme: string): void {
-    document.documentElement.dataset["theme"] = theme;
+  private applyTheme(): void {
+    const theme = chosenTheme();
+    const dark = theme === "dark" || (theme === "auto" && DARK.matches);
+    document.documentElement.dataset["theme"] = dark ? "dark" : "light";
     this.timeline.restyle();
   }
 

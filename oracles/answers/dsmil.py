@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from asmil import MILModel
-from asmil.models.blocks.dual_stream import mean_prediction, two_stream_loss
-from asmil.models.blocks.multilabel import multilabel_bce
+from asmil.models.blocks.dual_stream import mean_prediction, multilabel_bce, two_stream_loss
 from oracles.answers.common import Answers, common, task_of
 from oracles.problem import Problem
 

@@ -8,8 +8,7 @@ from torch.nn import functional
 
 from asmil import MILModel
 from asmil.models.blocks.confounders import find_prototypes
-from asmil.models.blocks.dual_stream import two_stream_loss
-from asmil.models.blocks.multilabel import multilabel_bce
+from asmil.models.blocks.dual_stream import multilabel_bce, two_stream_loss
 from oracles.answers.common import Answers, common, task_of
 from oracles.problem import Problem
 

@@ -19,16 +19,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asmil.errors import AsmilError, did_you_mean
-from asmil.slides.clam_file import clam_attributes
-from asmil.slides.clam_grid import clam_coordinates
+from asmil.slides.clam_grid import clam_attributes, clam_coordinates
 from asmil.slides.image import SlideImage
 from asmil.slides.opening import open_slide
 from asmil.slides.settings import ContourCheck
 from asmil.slides.tiling import keep_tiles
-from asmil.slides.tissue.clam import REFERENCE_PX, ClamParameters, Segmentation, search_level, segment, tissue_of
+from asmil.slides.tissue.clam import (
+    REFERENCE_PX,
+    ClamParameters,
+    Segmentation,
+    read_saturation,
+    search_level,
+    segment,
+    tissue_of,
+)
 from asmil.slides.tissue.contours import polygon_area
 from asmil.slides.tissue.regions import Tissue
-from asmil.slides.tissue.saturation import read_saturation
 from oracles.compare import Comparison
 from oracles.overlap import Corners, area_iou, exact_iou
 from oracles.sheet import Absent, Allowance, Content, Kind, is_rows

@@ -18,7 +18,7 @@ import numpy as np
 
 from tests.campaigns.commands import COMMANDS, Command, Ended, import_all, prepare, run_to_end
 from tests.campaigns.forked import run_forked
-from tests.campaigns.kill import TRIAL_S, Campaign, Reference, Trial, lost_trial, problems_of, problems_text, table
+from tests.campaigns.kill import TRIAL_S, Campaign, Reference, Trial, end, lost_trial, problems_of, table
 from tests.campaigns.results import differences, snapshot
 from tests.campaigns.small_disk import SmallDisk, limited_files, own_mounts
 
@@ -113,13 +113,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             trials.append(found if isinstance(found, Trial) else lost_trial(campaign, number, found))
     trials.sort(key=lambda trial: trial.number)
     print(table(trials, "full"))
-    failed = sum(bool(trial.problems) for trial in trials)
     how = "a small disk" if os.geteuid() == 0 else "small files"
-    seconds = time.monotonic() - began
-    print(f"\n{len(trials)} trials on {how}, seed {options.seed}, {seconds:.0f} s: {failed} failed")
-    if failed:
-        print(problems_text(trials, options.seed))
-    return int(failed > 0)
+    return end(trials, f"{len(trials)} trials on {how}", options.seed, began)
 
 
 if __name__ == "__main__":

@@ -255,6 +255,15 @@ def problems_text(trials: Iterable[Trial], seed: int) -> str:
     )
 
 
+def end(trials: Sequence[Trial], what: str, seed: int, began: float) -> int:
+    """Print what was done and what went wrong; returns the exit code."""
+    failed = sum(bool(trial.problems) for trial in trials)
+    print(f"\n{what}, seed {seed}, {time.monotonic() - began:.0f} s: {failed} trials failed")
+    if failed:
+        print(problems_text(trials, seed))
+    return int(failed > 0)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; its exit code is 1 if any trial failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.campaigns.kill", description=__doc__)
@@ -281,13 +290,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             campaign.prepare()
             trials = run_trials(campaign, options.kills)
     print(table(trials))
-    failed = sum(bool(trial.problems) for trial in trials)
     kills = sum(len(trial.kills) for trial in trials)
-    seconds = time.monotonic() - began
-    print(f"\n{kills} kills in {len(trials)} trials, seed {campaign.seed}, {seconds:.0f} s: {failed} trials failed")
-    if failed:
-        print(problems_text(trials, campaign.seed))
-    return int(failed > 0)
+    return end(trials, f"{kills} kills in {len(trials)} trials", campaign.seed, began)
 
 
 if __name__ == "__main__":

@@ -5,9 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from asmil.classic.published import PAPER
 from asmil.classic.settings import contenders
-from asmil.classic.summary import make_report, summarize
+from asmil.classic.summary import PAPER, make_report, summarize
 from asmil.classic.tables import (
     accuracy_table,
     csv_table,

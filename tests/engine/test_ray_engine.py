@@ -13,8 +13,7 @@ import psutil
 import pytest
 
 from asmil.engine import RayEngine, ray_fleet
-from asmil.engine.ray_engine import actors_on_node
-from asmil.engine.ray_session import require_answer
+from asmil.engine.ray_engine import actors_on_node, require_answer
 from asmil.errors import AsmilError
 from patience import PATIENCE_S
 from ray_cluster import ray_cluster

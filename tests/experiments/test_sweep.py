@@ -17,8 +17,7 @@ from asmil.experiments.optuna_search import Proposals
 from asmil.experiments.plan import grid_points, random_points
 from asmil.experiments.running import sweep_folder, trains_fused
 from asmil.experiments.settings import SearchConfig, read_sweep
-from asmil.experiments.store import results_table
-from asmil.experiments.summary import summary_table
+from asmil.experiments.store import results_table, summary_table
 
 TOY = {"slides": 40, "width": 16, "tiles_min": 20, "tiles_max": 30}
 QUICK = {"training.epochs": 1, "training.checkpoint_seconds": 600}

@@ -5,6 +5,7 @@ import torch
 
 from asmil import AsmilError, Bag, build
 from asmil.models import official
+from asmil.models.transmil import LAYERS
 
 FORMS = [(version, base) for version in (1, 2) for base in ("abmil", "transmil", "dsmil")]
 
@@ -19,16 +20,10 @@ ENCODER = {
     "transmil": {
         "class_token": "cls_token",
         "norm": "norm",
-        **{f"position.convolutions.{i}": f"pos_embedding.{name}" for i, name in enumerate(("proj", "proj1", "proj2"))},
         **{
-            f"layer{i}.{ours}": f"layer{i}.{theirs}"
-            for i in (1, 2)
-            for ours, theirs in {
-                "norm": "norm",
-                "attention.to_qkv": "attn.to_qkv",
-                "attention.to_out": "attn.to_out.0",
-                "attention.residual": "attn.res_conv",
-            }.items()
+            ours: theirs.replace("pos_layer", "pos_embedding")
+            for ours, theirs in LAYERS.items()
+            if ours.startswith(("position", "layer"))
         },
     },
     "dsmil": {

@@ -6,8 +6,7 @@ from torch.nn import functional
 
 from asmil import AsmilError, Bag, build
 from asmil.models import official
-from asmil.models.blocks.regional import BLOCK_TOKENS, SelfAttention
-from asmil.models.blocks.regions import Folding
+from asmil.models.blocks.regional import BLOCK_TOKENS, Folding, SelfAttention
 from asmil.tasks.classification import Classification
 from asmil.training.config import resolve
 from plain_methods.r2t import PlainR2T, PlainSelfAttention

@@ -6,10 +6,9 @@ from hypothesis import strategies as st
 from scipy import ndimage
 
 from asmil.errors import AsmilError
-from asmil.slides.clam_file import write_clam_coords
-from asmil.slides.clam_grid import clam_coordinates
+from asmil.slides.clam_grid import clam_coordinates, write_clam_coords
 from asmil.slides.settings import ClamConfig
-from asmil.slides.tissue import clam, saturation
+from asmil.slides.tissue import clam
 from asmil.slides.tissue.clam import PRESETS, ClamParameters, clam_tissue, resolve_clam, search_level, segment
 from asmil.slides.tissue.contours import (
     fill_regions,
@@ -205,9 +204,9 @@ def test_a_level_that_is_not_there_is_refused():
 
 def test_level_0_is_read_in_strips_that_do_not_show(monkeypatch):
     slide = random_slide(8)
-    whole = saturation.read_saturation(slide, 0)
-    monkeypatch.setattr(saturation, "STRIP_PX", 7 * 80)
-    np.testing.assert_array_equal(saturation.read_saturation(slide, 0), whole)
+    whole = clam.read_saturation(slide, 0)
+    monkeypatch.setattr(clam, "STRIP_PX", 7 * 80)
+    np.testing.assert_array_equal(clam.read_saturation(slide, 0), whole)
 
 
 def test_clams_file_holds_corners_and_attributes(tmp_path):

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from lifelines.utils import concordance_index
 
 from asmil.errors import AsmilError
-from asmil.tasks.concordance import concordance, concordance_pairs, weighted_concordance
-from asmil.tasks.dominance import weight_before_and_below
+from asmil.tasks.concordance import concordance, concordance_pairs, weight_before_and_below, weighted_concordance
 
 ALL_TIES = ("harrell", "strict", "none", "time", "risk", "all")
 

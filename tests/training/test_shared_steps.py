@@ -20,8 +20,13 @@ from asmil.errors import AsmilError
 from asmil.models.registry import build
 from asmil.training.config import resolve
 from asmil.training.run import train_run
-from asmil.training.shareable import refuse_unshareable_method, refuse_unshareable_run
-from asmil.training.shared_steps import OneProcess, share_of, step_processes
+from asmil.training.shared_steps import (
+    OneProcess,
+    refuse_unshareable_method,
+    refuse_unshareable_run,
+    share_of,
+    step_processes,
+)
 from patience import PATIENCE_S
 
 SCRIPT = Path(__file__).with_name("sharing_process.py")

@@ -210,7 +210,7 @@ def test_annotations_are_outlines_in_level_0_pixels(viewed, client):
 def test_a_mask_becomes_outlines(viewed, tmp_path):
     import tifffile
 
-    from asmil.viewer.outlines import outlines_of
+    from asmil.viewer.packing import outlines_of
 
     mask = np.zeros((HEIGHT // 4, WIDTH // 4), dtype=np.uint8)
     mask[50:100, 25:125] = 1

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Unpack, overload
 
 import pandas as pd
 from rich.console import Console
 
 from asmil.api.progress import training_progress
-from asmil.api.run import BagLike, TrainedRun, load_run
+from asmil.api.run import BagLike, PredictOptions, TrainedRun, load_run
 from asmil.cohort import manifest
 from asmil.cohort.manifest import Cohort
 from asmil.cohort.table import OUTCOME_COLUMNS
@@ -151,14 +151,7 @@ def predict(run: TrainedRun | Path | str, slides: BagLike) -> SlidePrediction: .
 
 @overload
 def predict(
-    run: TrainedRun | Path | str,
-    slides: Cohort | Path | str,
-    *,
-    features: Path | str | None = None,
-    keep_features: Path | str | None = None,
-    mpp: float | None = None,
-    weights: Path | str | None = None,
-    encoder: str | None = None,
+    run: TrainedRun | Path | str, slides: Cohort | Path | str, **options: Unpack[PredictOptions]
 ) -> pd.DataFrame: ...
 
 

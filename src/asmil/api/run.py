@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,16 @@ if TYPE_CHECKING:
 BagLike = Bag | Tensor | npt.NDArray[Any]
 """The tiles of one slide: a bag, or their features N x D."""
 _BAG_TYPES = (Bag, Tensor, np.ndarray)
+
+
+class PredictOptions(TypedDict, total=False):
+    """The options of `TrainedRun.predict`, which explains them."""
+
+    features: Path | str | None
+    keep_features: Path | str | None
+    mpp: float | None
+    weights: Path | str | None
+    encoder: str | None
 
 
 class TrainedRun:
@@ -209,16 +219,7 @@ class TrainedRun:
     def predict(self, slides: BagLike) -> SlidePrediction: ...
 
     @overload
-    def predict(
-        self,
-        slides: Cohort | Path | str,
-        *,
-        features: Path | str | None = None,
-        keep_features: Path | str | None = None,
-        mpp: float | None = None,
-        weights: Path | str | None = None,
-        encoder: str | None = None,
-    ) -> pd.DataFrame: ...
+    def predict(self, slides: Cohort | Path | str, **options: Unpack[PredictOptions]) -> pd.DataFrame: ...
 
     def predict(
         self,

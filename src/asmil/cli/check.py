@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from asmil.cli.column_option import COLUMNS_HELP
-from asmil.cli.item_timeout import ITEM_TIMEOUT_HELP
+from asmil.cli.options import Columns, Features, ItemTimeout, TaskName
 
 if TYPE_CHECKING:
     from asmil.cohort.check import CheckReport
@@ -16,23 +15,18 @@ if TYPE_CHECKING:
 
 def check(
     cohort: Annotated[Path, typer.Argument(help="The manifest (CSV, Excel or Parquet), or a run folder.")],
-    features: Annotated[
-        Path | None,
-        typer.Option(help="Where the features are: a folder, a cohort file or a pack. Default: beside the manifest."),
-    ] = None,
+    features: Features = None,
     folds: Annotated[
         int | None, typer.Option(help="Also check whether the cohort can be split into this many folds.")
     ] = None,
-    task: Annotated[
-        Literal["classification", "survival", "regression", "multilabel"], typer.Option(help="What is to be predicted.")
-    ] = "classification",
-    columns: Annotated[str | None, typer.Option(metavar="NAME=COLUMN,...", help=COLUMNS_HELP)] = None,
+    task: TaskName = "classification",
+    columns: Columns = None,
     every: Annotated[
         bool, typer.Option("--list", help="One line per problem. Default: slides with the same problem share a line.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="Read only the headers of the feature files.")] = False,
-    item_timeout: Annotated[float | None, typer.Option(min=0, help=ITEM_TIMEOUT_HELP)] = None,
+    item_timeout: ItemTimeout = None,
 ) -> None:
     """Check a cohort before training, or the files of a run: all problems at once.
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from asmil.cli.item_timeout import SLIDE_TIMEOUT_HELP
+from asmil.cli.options import SlideTimeout
 
 
 def encode_slides(
@@ -27,7 +27,7 @@ def encode_slides(
     cpus: Annotated[float, typer.Option(min=0, help="For Ray: cores per worker.")] = 1,
     gpus: Annotated[float, typer.Option(min=0, help="For Ray: GPUs per worker.")] = 0,
     device: Annotated[str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:1, ...")] = "auto",
-    item_timeout: Annotated[float | None, typer.Option(min=0, help=SLIDE_TIMEOUT_HELP)] = None,
+    item_timeout: SlideTimeout = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
     """Encode slides: one vector per slide from the features of its tiles, with your own slide encoder.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from asmil.cli.item_timeout import SLIDE_TIMEOUT_HELP
+from asmil.cli.options import SlideTimeout
 
 if TYPE_CHECKING:
     from asmil.extraction.extract import Done
@@ -57,7 +57,7 @@ def extract(
         bool,
         typer.Option("--qc/--no-qc", help="Whether to draw every slide with its tiles into OUT/qc. [default: yes]"),
     ] = True,
-    item_timeout: Annotated[float | None, typer.Option(min=0, help=SLIDE_TIMEOUT_HELP)] = None,
+    item_timeout: SlideTimeout = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
     """Extract features from slides: find tissue, cut tiles, encode them; one HDF5 file per slide.

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from asmil.cli.item_timeout import SLIDE_TIMEOUT_HELP
+from asmil.cli.options import SlideTimeout
 from asmil.cli.slide_engine import slide_engine
 
 
@@ -38,7 +38,7 @@ def faithfulness(
     address: Annotated[str | None, typer.Option(help="Address of the Ray cluster; auto finds one.")] = None,
     workers: Annotated[int | None, typer.Option(min=0, help="Processes. Default: one per core; 0: this one.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
-    item_timeout: Annotated[float | None, typer.Option(min=0, help=SLIDE_TIMEOUT_HELP)] = None,
+    item_timeout: SlideTimeout = None,
     method: Annotated[
         str | None, typer.Option("--method", metavar="NAME", help="Confirm the run's method if it is your own code.")
     ] = None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from asmil.cli.item_timeout import SLIDE_TIMEOUT_HELP
+from asmil.cli.options import SlideTimeout
 from asmil.cli.slide_engine import slide_engine
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def heatmap(
         str | None, typer.Option("--method", metavar="NAME", help="Confirm the runs' method if it is your own code.")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
-    item_timeout: Annotated[float | None, typer.Option(min=0, help=SLIDE_TIMEOUT_HELP)] = None,
+    item_timeout: SlideTimeout = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
     """Draw heat maps of slides: slide, map with its scale, annotations, top and bottom tiles.

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from asmil.cli.column_option import COLUMNS_HELP
+from asmil.cli.options import Columns
 
 
 def import_manifest(
     table: Annotated[Path, typer.Argument(help="A table of slides: CSV, Excel or Parquet.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The manifest to write.")] = Path("cohort.csv"),
-    columns: Annotated[str | None, typer.Option(metavar="NAME=COLUMN,...", help=COLUMNS_HELP)] = None,
+    columns: Columns = None,
     patients: Annotated[
         Path | None, typer.Option(help="A table of patients with their outcomes (STAMP's clini table, GDC's clinical).")
     ] = None,

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from asmil.cli.column_option import COLUMNS_HELP
-from asmil.cli.item_timeout import ITEM_TIMEOUT_HELP
+from asmil.cli.options import Columns, ItemTimeout
 
 if TYPE_CHECKING:
     from asmil.cohort.manifest import Slide
@@ -31,8 +30,8 @@ def pack(
         Literal["float16", "float32"] | None,
         typer.Option(help="How the features are stored. Default: as in the existing pack; float16 in a new one."),
     ] = None,
-    columns: Annotated[str | None, typer.Option(metavar="NAME=COLUMN,...", help=COLUMNS_HELP)] = None,
-    item_timeout: Annotated[float | None, typer.Option(min=0, help=ITEM_TIMEOUT_HELP)] = None,
+    columns: Columns = None,
+    item_timeout: ItemTimeout = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
     """Copy the features of all slides into one pack, a folder that is read many times faster.

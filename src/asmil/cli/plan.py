@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
-from asmil.cli.column_option import COLUMNS_HELP
-from asmil.cli.item_timeout import ITEM_TIMEOUT_HELP
+from asmil.cli.options import Columns, Features, ItemTimeout, TaskName
 
 
 def plan(
@@ -17,15 +16,10 @@ def plan(
     run: Annotated[
         Path | None, typer.Option(metavar="PATH", show_default="runs/METHOD", help="The run folder that it names.")
     ] = None,
-    features: Annotated[
-        Path | None,
-        typer.Option(help="Where the features are: a folder, a cohort file or a pack. Default: beside the manifest."),
-    ] = None,
-    columns: Annotated[str | None, typer.Option(metavar="NAME=COLUMN,...", help=COLUMNS_HELP)] = None,
-    task: Annotated[
-        Literal["classification", "survival", "regression", "multilabel"], typer.Option(help="What is to be predicted.")
-    ] = "classification",
-    item_timeout: Annotated[float | None, typer.Option(min=0, help=ITEM_TIMEOUT_HELP)] = None,
+    features: Features = None,
+    columns: Columns = None,
+    task: TaskName = "classification",
+    item_timeout: ItemTimeout = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
 ) -> None:
     """Look at a cohort and write a settings file for `asmil train`, with the reason for each setting.
@@ -43,8 +37,7 @@ def plan(
     from asmil.console import results, say
     from asmil.errors import AsmilError, printable
     from asmil.files import write_text
-    from asmil.training.plan_file import cost_line, plan_text
-    from asmil.training.planning import memory_warning, plan_training
+    from asmil.training.planning import cost_line, memory_warning, plan_text, plan_training
 
     if out.exists() and not force:
         raise AsmilError(f"{out} exists; give another --out, or --force to replace it")

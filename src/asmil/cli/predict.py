@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from asmil.cli.column_option import COLUMNS_HELP
+from asmil.cli.options import Columns
 
 if TYPE_CHECKING:
     from asmil.extraction.machine import ExtractionMachine
@@ -24,7 +24,7 @@ def predict(
         bool, typer.Option("--attention", help="Also write the attention of every tile, to OUT_attention/SLIDE.h5.")
     ] = False,
     features: Annotated[Path | None, typer.Option(help="For a table: where the features are.")] = None,
-    columns: Annotated[str | None, typer.Option(metavar="NAME=COLUMN,...", help=COLUMNS_HELP)] = None,
+    columns: Columns = None,
     mpp: Annotated[
         float | None, typer.Option(help="For slides: microns per level-0 pixel; overrides the files.")
     ] = None,

@@ -41,8 +41,7 @@ def sweep(
     from asmil.experiments.machine import TrainingMachine
     from asmil.experiments.running import sweep_folder
     from asmil.experiments.settings import read_sweep
-    from asmil.experiments.store import TABLE_FILE, results_table
-    from asmil.experiments.summary import summary_table
+    from asmil.experiments.store import TABLE_FILE, results_table, summary_table
     from asmil.reporting import print_table
 
     config = read_sweep(plan)

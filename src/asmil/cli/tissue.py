@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from asmil.cli.item_timeout import SLIDE_TIMEOUT_HELP
+from asmil.cli.options import SlideTimeout
 
 if TYPE_CHECKING:
     from asmil.slides.survey import SurveyConfig, SurveyResult
@@ -36,7 +36,7 @@ def tissue(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Number of slides processed at the same time. Default: up to 4.")
     ] = None,
-    item_timeout: Annotated[float | None, typer.Option(min=0, help=SLIDE_TIMEOUT_HELP)] = None,
+    item_timeout: SlideTimeout = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Find the tissue of every slide: masks, contours for QuPath, overlays and a contact sheet.

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from asmil.cli.column_option import COLUMNS_HELP
-from asmil.cli.item_timeout import ITEM_TIMEOUT_HELP
+from asmil.cli.options import Columns, ItemTimeout
 
 if TYPE_CHECKING:
     from asmil.columns import ColumnMapping
@@ -109,7 +108,7 @@ def train(
     plain: Annotated[
         bool, typer.Option("--plain", help="Do not use fused GPU kernels; train one seed after the other.")
     ] = False,
-    columns: Annotated[str | None, typer.Option(metavar="NAME=COLUMN,...", help=COLUMNS_HELP)] = None,
+    columns: Columns = None,
     engine: Annotated[
         str | None,
         typer.Option(metavar="ENGINE", help="Train folds and seeds at the same time: local (processes) or ray."),
@@ -120,7 +119,7 @@ def train(
     ] = None,
     cpus: Annotated[float, typer.Option(min=0, help="For Ray: cores per worker.")] = 1,
     gpus: Annotated[float, typer.Option(min=0, help="For Ray: GPUs per worker; fractions share one.")] = 0,
-    item_timeout: Annotated[float | None, typer.Option(min=0, help=ITEM_TIMEOUT_HELP)] = None,
+    item_timeout: ItemTimeout = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything and print what would be trained; write nothing.")
     ] = False,

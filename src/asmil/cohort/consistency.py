@@ -8,9 +8,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
-from asmil.cohort.extraction_record import read_extraction
 from asmil.cohort.problems import Problem, problems_of, raise_errors
-from asmil.cohort.source import FeatureInfo
+from asmil.cohort.source import FeatureInfo, read_extraction
 from asmil.errors import AsmilError
 
 # scanners of one nominal magnification differ by 2 to 3 %, neighboring magnifications by far more

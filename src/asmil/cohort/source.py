@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
 
 from asmil.cohort.pack.files import OWN_FILES, index_state, is_pack
 from asmil.cohort.problems import fail
+from asmil.documents import parse_json
 
 Layout = Literal["asmil", "trident", "clam", "stamp", "stamp_historic", "cohort_h5", "anndata", "tensor", "numpy"]
 CoordsUnit = Literal["px", "um"]
@@ -132,3 +135,30 @@ def stored_bytes(path: Path) -> int:
     if path.is_dir():
         return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     return path.stat().st_size
+
+
+class TissueRecord(BaseModel, extra="allow"):
+    """What was found on the slide. notes: what its owner should look at, such as a dark background (fluorescence)."""
+
+    notes: tuple[str, ...] = ()
+
+
+class ExtractionRecord(BaseModel, extra="allow"):
+    """The attribute `extraction` of a feature file.
+
+    settings: of the extraction, if they were stored
+    slide: what the slide was, its size in bytes among it
+    tissue: how much of it is tissue, and notes
+    """
+
+    settings: dict[str, Any] | None = None
+    slide: dict[str, Any] = Field(default_factory=dict)
+    tissue: TissueRecord = TissueRecord()
+
+
+def read_extraction(info: FeatureInfo) -> ExtractionRecord | None:
+    """The record in a feature file; None if `asmil extract` did not write it."""
+    if info.extraction is None:
+        return None
+    where = f"{info.source}: the attribute 'extraction'"
+    return parse_json(info.extraction, ExtractionRecord, where, "extract this slide again")

@@ -10,8 +10,7 @@ import pandas as pd
 from asmil.errors import AsmilError
 from asmil.evaluation.stability.analysis import AGREEMENT, TrainingStability, agreement_by_fold, read_stability
 from asmil.experiments.plan import RUN_FOLDER
-from asmil.experiments.store import RESULT_FILE, results_table
-from asmil.experiments.summary import varied_columns
+from asmil.experiments.store import RESULT_FILE, results_table, varied_columns
 from asmil.files import write_text
 
 AGREEMENT_FILE = "agreement.csv"

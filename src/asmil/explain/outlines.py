@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from shapely.affinity import translate
 from shapely.geometry import MultiPolygon
 
-from asmil.slides.annotations import MASK_SUFFIXES, mask_outlines, read_annotations
+from asmil.slides.annotations import regions_on_slide
 
 
 @dataclass(frozen=True)
@@ -26,17 +25,8 @@ class SlideOutlines:
     mask_value: int | None = None
 
     def of_slide(self, slide: str, size_px: tuple[int, int], origin: tuple[int, int] = (0, 0)) -> list[MultiPolygon]:
-        """The outlines on a slide, in level-0 pixels; none if it has no file.
-
-        size_px: width and height of the slide, from which the scale of a mask follows
-        origin: the corner of the slide's bounds. GeoJSON is QuPath's and counts from it; other files do not
-        """
+        """The outlines on a slide, in level-0 pixels; none if it has no file. Arguments as for `regions_on_slide`."""
         path = self.files.get(slide)
         if path is None:
             return []
-        if path.suffix.lower() in MASK_SUFFIXES:
-            marked = mask_outlines(path, size_px, self.mask_value)
-            return [marked] if marked.geoms else []
-        found = read_annotations(path)
-        shift = origin if found.kind == "geojson" else (0, 0)
-        return [translate(region.shape, *shift) for region in found.regions]
+        return [region.shape for region in regions_on_slide(path, size_px, origin, self.mask_value)]

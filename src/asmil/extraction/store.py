@@ -8,9 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from asmil.cohort.extraction_record import read_extraction
 from asmil.cohort.features import inspect_features
-from asmil.cohort.source import FeatureSource
+from asmil.cohort.source import FeatureSource, read_extraction
 from asmil.errors import AsmilError
 from asmil.extraction.settings import ExtractionConfig
 from asmil.folder_settings import claim_folder

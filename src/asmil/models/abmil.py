@@ -27,13 +27,13 @@ from typing import Literal
 from pydantic import Field
 from torch import Tensor, nn
 
-from asmil.models import survival_study
 from asmil.models.attention_pool import AttentionPoolModel
 from asmil.models.base import Output
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.scoring import ScoreNetwork
 from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
 from asmil.models.registry import register
+from asmil.models.shared_presets import VLSA_SURVIVAL
 
 
 class ABMILConfig(EmbeddingConfig):
@@ -59,7 +59,7 @@ class ABMILConfig(EmbeddingConfig):
         },
         "survival": {
             "model": {"embedding_layers": 0, "gated": False, "attention": 256},
-            "training": survival_study.TRAINING,
+            "training": VLSA_SURVIVAL,
         },
         "mil_dropout": {
             "model": {

@@ -41,7 +41,6 @@ from torch.nn import functional
 
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
-from asmil.models import survival_study
 from asmil.models.base import MILModel, Output
 from asmil.models.blocks.chunks import tile_by_tile
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
@@ -51,6 +50,7 @@ from asmil.models.blocks.randomness import Dropout
 from asmil.models.blocks.scoring import ScoreNetwork
 from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
 from asmil.models.registry import register
+from asmil.models.shared_presets import VLSA_SURVIVAL
 
 
 class DeepAttnMISLConfig(EmbeddingConfig):
@@ -86,7 +86,7 @@ class DeepAttnMISLConfig(EmbeddingConfig):
                 "early_stopping": 15,
             }
         },
-        "vlsa": {"model": {"variant": "vlsa"}, "training": survival_study.TRAINING},
+        "vlsa": {"model": {"variant": "vlsa"}, "training": VLSA_SURVIVAL},
     },
 )
 class DeepAttnMISL(MILModel):

@@ -33,6 +33,7 @@ from asmil.models.blocks.dual_stream import (
     LINEAR_QUERY,
     NONLINEAR_QUERY,
     DualStream,
+    LossKind,
     Prediction,
     Query,
     from_official,
@@ -40,7 +41,6 @@ from asmil.models.blocks.dual_stream import (
     two_stream_loss,
     two_stream_output,
 )
-from asmil.models.blocks.multilabel import LossKind
 from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official
 from asmil.models.registry import register
 from asmil.tasks.base import Task

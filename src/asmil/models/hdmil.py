@@ -47,12 +47,12 @@ from torch.nn import functional
 
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
+from asmil.models.attention_pool import RunningPool
 from asmil.models.base import Loss, MILModel, Output, Stage, predicted_row
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.initialization import start_xavier
 from asmil.models.blocks.instance_loss import InstanceLossConfig, cluster_logits, clustering_loss
 from asmil.models.blocks.mobilenet import TinyMobileNet
-from asmil.models.blocks.running_pool import RunningPool
 from asmil.models.blocks.scoring import ScoreNetwork
 from asmil.models.blocks.straight_through import GumbelMask, harden
 from asmil.models.clam import OFFICIAL_TRAINING as CLAM_TRAINING

@@ -39,9 +39,8 @@ from asmil.errors import AsmilError
 from asmil.models.abmil import ABMIL, ABMILConfig
 from asmil.models.base import Loss, MILModel, Output, Stage
 from asmil.models.blocks.confounders import ConfounderDictionary, Merge, find_prototypes
-from asmil.models.blocks.dual_stream import Query
+from asmil.models.blocks.dual_stream import LossKind, Query, logits_loss
 from asmil.models.blocks.embedding import EmbeddingConfig
-from asmil.models.blocks.multilabel import LossKind, logits_loss
 from asmil.models.dsmil import DSMIL, DSMILConfig
 from asmil.models.inference import infer
 from asmil.models.layouts.ibmil import FORMS

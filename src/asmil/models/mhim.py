@@ -57,6 +57,7 @@ from asmil.models.blocks.randomness import RandomModule
 from asmil.models.layouts.mhim import FORMS
 from asmil.models.official import register_official
 from asmil.models.registry import register
+from asmil.models.shared_presets import MHIM_AND_R2T
 from asmil.tasks.base import Task
 
 TRAINED_LOGITS = ("bag_logits", "max_logits")
@@ -144,15 +145,7 @@ class PureMHIM(AttentionPoolModel):
     "Classification",
     year=2023,
     presets={
-        "official": {
-            "training": {
-                "lr": 2e-4,
-                "weight_decay": 1e-5,
-                "epochs": 200,
-                "early_stopping": 30,
-                "early_stopping_from": 130,
-            }
-        },
+        "official": {"training": MHIM_AND_R2T},
         "port": {
             "model": {
                 "mask_random": 0.0,

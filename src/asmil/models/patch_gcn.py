@@ -38,7 +38,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from asmil.cohort.bag import Bag
-from asmil.models import survival_study
 from asmil.models.base import MILModel, Output
 from asmil.models.blocks.chunks import tile_by_tile
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
@@ -48,6 +47,7 @@ from asmil.models.blocks.randomness import Dropout
 from asmil.models.blocks.scoring import ScoreNetwork
 from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
 from asmil.models.registry import register
+from asmil.models.shared_presets import VLSA_SURVIVAL
 
 WIDTHS = {"official": 128, "vlsa": 256}
 
@@ -71,8 +71,8 @@ class PatchGCNConfig(EmbeddingConfig):
     "Graph Convolutional Networks",
     year=2021,
     presets={
-        "official": {"training": {**survival_study.TRAINING, "epochs": 20, "sampling": "balanced"}},
-        "vlsa": {"model": {"variant": "vlsa"}, "training": survival_study.TRAINING},
+        "official": {"training": {**VLSA_SURVIVAL, "epochs": 20, "sampling": "balanced"}},
+        "vlsa": {"model": {"variant": "vlsa"}, "training": VLSA_SURVIVAL},
     },
 )
 class PatchGCN(MILModel):

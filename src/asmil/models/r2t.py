@@ -37,11 +37,11 @@ from asmil.models.base import MILModel, Output
 from asmil.models.blocks.activations import Activation
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.initialization import start_xavier
-from asmil.models.blocks.regional import CrossRegionAttention, FeedForward, RegionalLayer, RegionAttention
-from asmil.models.blocks.regions import Folding
+from asmil.models.blocks.regional import CrossRegionAttention, FeedForward, Folding, RegionalLayer, RegionAttention
 from asmil.models.blocks.scoring import ScoreNetwork
 from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
 from asmil.models.registry import register
+from asmil.models.shared_presets import MHIM_AND_R2T
 
 WIDTH = 512
 
@@ -85,13 +85,7 @@ class R2TConfig(EmbeddingConfig):
     presets={
         "official": {
             "model": {"crmsa_k": 1, "all_shortcut": True},
-            "training": {
-                "lr": 2e-4,
-                "weight_decay": 1e-5,
-                "epochs": 200,
-                "early_stopping": 30,
-                "early_stopping_from": 130,
-            },
+            "training": MHIM_AND_R2T,
         }
     },
 )

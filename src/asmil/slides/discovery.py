@@ -11,8 +11,15 @@ from asmil.columns import understand_columns
 from asmil.errors import AsmilError, did_you_mean
 from asmil.names import name_problem
 from asmil.slides.dicom_folder import dicom_files
-from asmil.slides.file_names import DICOM_SUFFIX, PICTURE_SUFFIXES, SLIDE_SUFFIXES, is_picture, is_slide, slide_name
-from asmil.slides.folder_walk import walk_once
+from asmil.slides.file_names import (
+    DICOM_SUFFIX,
+    PICTURE_SUFFIXES,
+    SLIDE_SUFFIXES,
+    is_picture,
+    is_slide,
+    slide_name,
+    walk_once,
+)
 from asmil.slides.opening import refuse_absent
 from asmil.text_table import is_table, read_text_table
 

@@ -1,7 +1,9 @@
-"""Which files are slides, by their endings, and what a slide is called."""
+"""Which files are slides, by their endings, what a slide is called, and the files of a folder."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from asmil.names import PICTURE_SUFFIXES, SLIDE_SUFFIXES
@@ -33,3 +35,19 @@ def slide_name(path: Path) -> str:
         return path.absolute().name
     name = path.stem
     return name[:-4] if name.lower().endswith(".ome") and path.suffix.lower() in (".tif", ".tiff") else name
+
+
+def walk_once(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
+    """(folder, names of subfolders, names of files) as `os.walk` gives them; taking subfolders away leaves them out.
+
+    Links are followed, but every folder is entered only once.
+    """
+    seen = set()
+    for place, subfolders, names in os.walk(folder, followlinks=True):
+        here = Path(place)
+        itself = here.stat()
+        if (itself.st_dev, itself.st_ino) in seen:
+            subfolders.clear()  # a link back to a folder above
+            continue
+        seen.add((itself.st_dev, itself.st_ino))
+        yield here, subfolders, names

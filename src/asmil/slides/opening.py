@@ -20,8 +20,14 @@ from asmil.slides.openslide_image import OpenSlideImage, one_line
 from asmil.slides.picture_image import PictureImage
 from asmil.slides.resolution import from_properties, given_resolution
 from asmil.slides.tiff_image import TiffImage
-from asmil.slides.tiff_loops import refuse_looping_pages
-from asmil.slides.tiff_pages import TIFF_ERRORS, find_levels, pages_like, refuse_absurd_pages, tiff_resolution
+from asmil.slides.tiff_pages import (
+    TIFF_ERRORS,
+    find_levels,
+    pages_like,
+    refuse_absurd_pages,
+    refuse_looping_pages,
+    tiff_resolution,
+)
 
 TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 READ_HERE = ("aperio", "generic-tiff")

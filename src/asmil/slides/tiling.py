@@ -10,8 +10,8 @@ from asmil.errors import AsmilError
 from asmil.slides.clam_grid import clam_coordinates
 from asmil.slides.image import Resolution, SlideImage
 from asmil.slides.settings import TilingConfig, TissueConfig
+from asmil.slides.tissue.clam import saturation
 from asmil.slides.tissue.regions import Mask, Tissue
-from asmil.slides.tissue.saturation import saturation
 
 ENLARGING_TOLERATED = 1.05
 """Scanners call 0.46 to 0.52 um/px alike 20x; a tile enlarged by so little is as good as read."""

@@ -9,6 +9,7 @@ from asmil.errors import AsmilError
 
 Floats = npt.NDArray[np.float64]
 Classes = npt.NDArray[np.intp]
+Flags = npt.NDArray[np.bool_]
 
 
 def floats_of(name: str, values: npt.ArrayLike) -> Floats:
@@ -101,3 +102,21 @@ def one_per_tile(corners: Floats, values: npt.NDArray[np.generic], name: str) ->
     """Refuse values unless there is one per tile."""
     if values.shape != (len(corners),):
         raise AsmilError(f"there are {len(corners)} tiles and {values.size} {name}; give one per tile")
+
+
+def checked_outcomes(time: npt.ArrayLike, event: npt.ArrayLike) -> tuple[Floats, Flags]:
+    """n times and n events (1: observed, 0: censored) as arrays; times are finite and not negative, events 0 or 1."""
+    times, observed = floats_of("time", time), floats_of("event", event)
+    if times.ndim != 1 or times.shape != observed.shape:
+        raise AsmilError(
+            f"times have the shape {times.shape} and events {observed.shape}; give one time and one event a patient"
+        )
+    _refuse(~np.isfinite(times) | (times < 0), times, "time", "give a finite time that is not negative")
+    _refuse((observed != 0) & (observed != 1), observed, "event", "give 1 for an event and 0 for a censored patient")
+    return times, observed == 1
+
+
+def _refuse(wrong: Flags, values: Floats, field: str, remedy: str) -> None:
+    if wrong.any():
+        place = int(wrong.argmax())
+        raise AsmilError(f"the {field} of patient {place} (counted from 0) is {values[place]:g}; {remedy}")

@@ -20,14 +20,13 @@ import numpy as np
 import numpy.typing as npt
 
 from asmil.errors import AsmilError, did_you_mean
-from asmil.tasks.checked_arrays import Floats, floats_of
-from asmil.tasks.dominance import weight_before_and_below
-from asmil.tasks.survival_outcomes import checked_outcomes
+from asmil.tasks.checked_arrays import Floats, checked_outcomes, floats_of
 
 Ties = Literal["harrell", "strict", "none", "time", "risk", "all"]
 
 TIED_RISK = 1e-8
 NUMBERS_AT_ONCE = 4_000_000
+Integers = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)
@@ -142,3 +141,27 @@ def _count(time: npt.ArrayLike, event: npt.ArrayLike, risk: npt.ArrayLike, weigh
         strict_concordant=summed(strictly_lower),
         strict_comparable=summed(reached[:, later]),
     )
+
+
+def weight_before_and_below(values: Integers, weights: Floats, before: Integers, below: Integers) -> Floats:
+    """R x q sums of the weights of points p < before_q with values_p < below_q.
+
+    The points are split by the bits of their value, highest first (a wavelet matrix): log2(n) passes over the arrays
+    answer all limits, O((n + q) log n) for one set of weights, where comparing all pairs needs O(n q).
+
+    values: n whole numbers in 0 .. n - 1; weights: R x n; before, below: q limits in 0 .. n
+    """
+    start, end = np.zeros_like(before), before
+    total = np.zeros((len(weights), len(before)))
+    for bit in reversed(range(len(values).bit_length())):
+        is_low = (values >> bit & 1) == 0
+        lows_before = np.concatenate([[0], np.cumsum(is_low)])
+        low_weight = np.concatenate([np.zeros((len(weights), 1)), np.cumsum(weights * is_low, axis=1)], axis=1)
+        takes_lows = (below >> bit & 1) == 1
+        total += np.where(takes_lows, low_weight[:, end] - low_weight[:, start], 0.0)
+        low_start, low_end, n_low = lows_before[start], lows_before[end], lows_before[-1]
+        start = np.where(takes_lows, n_low + start - low_start, low_start)
+        end = np.where(takes_lows, n_low + end - low_end, low_end)
+        lows_first = np.argsort(~is_low, kind="stable")
+        values, weights = values[lows_first], weights[:, lows_first]
+    return total

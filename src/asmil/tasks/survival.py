@@ -13,7 +13,7 @@ from torch import Tensor
 
 from asmil.errors import AsmilError
 from asmil.tasks.base import Columns, TaskKind
-from asmil.tasks.checked_arrays import Floats
+from asmil.tasks.checked_arrays import Floats, checked_outcomes
 from asmil.tasks.concordance import concordance, concordance_pairs, weighted_concordance
 from asmil.tasks.prediction_format import Mask, Metric, PredictionFormat, Table, Truth, numbers
 from asmil.tasks.survival_curves import (
@@ -23,7 +23,6 @@ from asmil.tasks.survival_curves import (
     survival_from_incidence,
 )
 from asmil.tasks.survival_losses import cox_nll, hazard_nll, incidence_nll
-from asmil.tasks.survival_outcomes import checked_outcomes
 
 SurvivalLoss = Literal["incidence", "hazard", "cox"]
 RiskKind = Literal["survival_sum", "mean_time", "log_risk"]

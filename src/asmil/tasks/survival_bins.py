@@ -19,8 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from asmil.errors import AsmilError
-from asmil.tasks.checked_arrays import Floats, floats_of
-from asmil.tasks.survival_outcomes import Flags, checked_outcomes
+from asmil.tasks.checked_arrays import Flags, Floats, checked_outcomes, floats_of
 
 BinRule = Literal["interval", "quantile"]
 

@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from asmil.errors import AsmilError
-from asmil.tasks.checked_arrays import Floats, floats_of, numbers_of
-from asmil.tasks.survival_outcomes import checked_outcomes
+from asmil.tasks.checked_arrays import Floats, checked_outcomes, floats_of, numbers_of
 from asmil.tasks.weighted import binary_auc
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -35,19 +36,23 @@ from asmil.training.task_setup import build_task
 Weights = npt.NDArray[np.float64]
 
 
+@dataclass(eq=False, repr=False)
 class BagEstimator(BaseEstimator):  # type: ignore[misc]
-    """A method that learns from bags; subclasses give the task, and say what a prediction is."""
+    """A method that learns from bags; subclasses give the task, and say what a prediction is.
+
+    The fields are the parameters: scikit-learn reads their names from the constructor.
+    """
 
     _kind: ClassVar[TaskKind]
 
-    method: str | type[MILModel]
-    preset: str
-    epochs: int | None
-    lr: float | None
-    settings: Mapping[str, Any] | None
-    validation_share: float
-    device: str
-    random_state: int | np.random.RandomState | None
+    method: str | type[MILModel] = "asmil"
+    preset: str = "paper"
+    epochs: int | None = None
+    lr: float | None = None
+    settings: Mapping[str, Any] | None = None
+    validation_share: float = 0.0
+    device: str = "auto"
+    random_state: int | np.random.RandomState | None = 0
 
     def attention(self, bag: Any) -> npt.NDArray[np.float32]:
         """How much each tile of a bag counted: N values that sum to 1, by the method's own heat map."""

@@ -11,10 +11,10 @@ from asmil.attention.normalizers import NORMALIZERS, Normalizer, build_normalize
 from asmil.cohort.units import UnitKind
 from asmil.config import Settings, merge, nested, parse_settings
 from asmil.errors import AsmilError, did_you_mean
-from asmil.models import survival_study
 from asmil.models.base import MILModel, ModelConfig
 from asmil.models.own_method import method_name
 from asmil.models.registry import Method, find_method
+from asmil.models.shared_presets import VLSA_SURVIVAL
 from asmil.tasks.base import TaskKind
 
 COMMON_PRESETS = ("paper", "recommended")
@@ -23,7 +23,7 @@ evidence for one, and otherwise equals `paper`."""
 
 
 TASK_DEFAULTS: dict[str, dict[str, Any]] = {
-    "survival": {"training": survival_study.TRAINING, "data": {"val_share": 0.0}},
+    "survival": {"training": VLSA_SURVIVAL, "data": {"val_share": 0.0}},
 }
 """Training settings by task, where they differ: survival as in the study that the ASMIL paper follows."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -17,9 +18,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from asmil.cohort.outcomes import Outcomes, value_strata
 from asmil.errors import AsmilError
-from asmil.models.base import MILModel
 from asmil.tasks.base import Task, TaskKind
-from asmil.tasks.checked_arrays import Floats
+from asmil.tasks.checked_arrays import Floats, checked_outcomes
 from asmil.tasks.classification import Classification
 from asmil.tasks.concordance import concordance
 from asmil.tasks.regression import Regression
@@ -28,9 +28,11 @@ from asmil.tasks.survival_losses import FLOOR
 from asmil.training.bag_estimator import BagEstimator, refuse_different_lengths
 from asmil.training.bag_input import bags_for_fit
 from asmil.training.config import RunConfig
-from asmil.training.survival_target import StepFunction, times_and_events
+
+_EXAMPLE = "np.array([(True, 12.5), (False, 30.0)], dtype=[('event', bool), ('time', float)])"
 
 
+@dataclass(eq=False, repr=False)
 class MILClassifier(ClassifierMixin, BagEstimator):  # type: ignore[misc]
     """A classifier of bags, with scikit-learn's conventions.
 
@@ -54,27 +56,7 @@ class MILClassifier(ClassifierMixin, BagEstimator):  # type: ignore[misc]
 
     _kind: ClassVar[TaskKind] = "classification"
 
-    def __init__(
-        self,
-        method: str | type[MILModel] = "asmil",
-        preset: str = "paper",
-        epochs: int | None = None,
-        lr: float | None = None,
-        settings: Mapping[str, Any] | None = None,
-        validation_share: float = 0.0,
-        device: str = "auto",
-        random_state: int | np.random.RandomState | None = 0,
-        class_weight: str | Mapping[Any, float] | None = None,
-    ) -> None:
-        self.method = method
-        self.preset = preset
-        self.epochs = epochs
-        self.lr = lr
-        self.settings = settings
-        self.validation_share = validation_share
-        self.device = device
-        self.random_state = random_state
-        self.class_weight = class_weight
+    class_weight: str | Mapping[Any, float] | None = None
 
     def fit(self, bags: Any, y: Any = None, sample_weight: Any = None, *, labels: Any = None) -> MILClassifier:
         """Train on bags and their labels.
@@ -120,30 +102,11 @@ class MILClassifier(ClassifierMixin, BagEstimator):  # type: ignore[misc]
         return Classification(outcomes.names, weights.tolist())
 
 
+@dataclass(eq=False, repr=False)
 class EstimatorWithLoss(BagEstimator):
     """An estimator whose loss can be chosen; the names of the losses depend on the task."""
 
-    def __init__(
-        self,
-        method: str | type[MILModel] = "asmil",
-        preset: str = "paper",
-        epochs: int | None = None,
-        lr: float | None = None,
-        settings: Mapping[str, Any] | None = None,
-        validation_share: float = 0.0,
-        device: str = "auto",
-        random_state: int | np.random.RandomState | None = 0,
-        loss: str | None = None,
-    ) -> None:
-        self.method = method
-        self.preset = preset
-        self.epochs = epochs
-        self.lr = lr
-        self.settings = settings
-        self.validation_share = validation_share
-        self.device = device
-        self.random_state = random_state
-        self.loss = loss
+    loss: str | None = None
 
     def _shorthands(self) -> dict[str, Any]:
         return {**super()._shorthands(), "task.loss": self.loss}
@@ -305,3 +268,53 @@ def _as_values(y: Any) -> Floats:
         place = int(np.argmax(~np.isfinite(values)))
         raise AsmilError(f"the value of bag {place} is infinite (inf); leave this bag out")
     return values
+
+
+def times_and_events(y: Any) -> Floats:
+    """n x 2 times and events from a structured array whose two fields are the event (boolean) and the time.
+
+    A data frame with the columns `event` and `time` is accepted, too.
+    """
+    if isinstance(y, pd.DataFrame) and {"event", "time"} <= set(y.columns):
+        event, time = y["event"].to_numpy(), y["time"].to_numpy()
+    else:
+        fields = getattr(getattr(y, "dtype", None), "names", None)
+        if fields is None or len(fields) != 2:
+            raise AsmilError(
+                f"y is not a structured array with two fields, the event and the time; give e.g. {_EXAMPLE}"
+            )
+        event, time = y[fields[0]], y[fields[1]]
+        if event.dtype != bool:
+            raise AsmilError(
+                f"y: its first field {fields[0]!r} is of type {event.dtype}, but it is the event and must be boolean; "
+                f"give e.g. {_EXAMPLE}"
+            )
+    times, events = checked_outcomes(time, event)
+    return np.column_stack([times, events.astype(np.float64)])
+
+
+class StepFunction:
+    """A step function with scikit-survival's interface: `y[k]` from `x[k]` on, `before` up to `x[0]`.
+
+    >>> curve = StepFunction([1.0, 2.0], [0.8, 0.5], before=1.0)
+    >>> curve([0.0, 1.5, 7.0]).tolist()
+    [1.0, 0.8, 0.5]
+    """
+
+    def __init__(self, x: npt.ArrayLike, y: npt.ArrayLike, before: float) -> None:
+        self.x = np.asarray(x, dtype=np.float64)
+        self.y = np.asarray(y, dtype=np.float64)
+        self.before = before
+
+    @property
+    def domain(self) -> tuple[float, float]:
+        """From 0 to the last time; the function stays at its last value after it."""
+        return 0.0, float(self.x[-1])
+
+    def __call__(self, times: npt.ArrayLike) -> Any:
+        """The values at times, a number for a number."""
+        steps = np.r_[self.before, self.y]
+        return steps[np.searchsorted(self.x, np.asarray(times, dtype=np.float64), side="right")]
+
+    def __repr__(self) -> str:
+        return f"StepFunction(x={self.x!r}, y={self.y!r})"

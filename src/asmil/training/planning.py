@@ -13,6 +13,7 @@ from statistics import median
 from typing import Any
 
 import torch
+import yaml
 
 from asmil.cohort.bag import Bag
 from asmil.cohort.manifest import Cohort, Slide
@@ -248,3 +249,63 @@ def memory_warning(estimate: Estimate) -> str | None:
         f"about {estimate.memory_bytes / 1e9:.1f} GB for the longest slide, and {free / 1e9:.1f} GB are free: "
         "set data.max_tiles"
     )
+
+
+def plan_text(
+    plan: TrainingPlan, name: str, cohort: str, out: str, features: str | None = None, columns: str | None = None
+) -> str:
+    """The text of `run.yaml`.
+
+    name: of the file
+    cohort, out, features: paths from the file on
+    columns: which columns of the manifest to read, as `--columns` takes them
+    """
+    lines = [
+        f"# A plan by `asmil plan`. Change what you like, then: asmil train {name}",
+        *(f"# {fact}" for fact in plan.facts),
+        f"# {cost_line(plan)}",
+        *(f"# WARNING: {warning}" for warning in plan.warnings),
+        "",
+        _line("cohort", cohort),
+        _line("out", out, "the run folder; run the same command again to resume"),
+    ]
+    if features is not None:
+        lines.append(_line("features", features))
+    if columns:
+        lines.append(_line("columns", columns))
+    sections: dict[str, list[Choice]] = defaultdict(list)
+    for choice in plan.choices:
+        section, _, key = choice.key.rpartition(".")
+        sections[section].append(Choice(key, choice.value, choice.reason))
+    for section, choices in sorted(sections.items(), key=lambda item: item[0] != ""):
+        if section:
+            lines.append(f"{section}:")
+        lines += [("  " if section else "") + _line(one.key, one.value, one.reason) for one in choices]
+    return "\n".join(lines) + "\n"
+
+
+def cost_line(plan: TrainingPlan) -> str:
+    """What the training takes, in one sentence."""
+    found = plan.estimate
+    return (
+        f"about {_duration(found.seconds)} on {found.device} ({found.steps:,} steps, a made-up slide measured here) "
+        f"and {max(found.memory_bytes / 1e9, 0.1):.1f} GB for the longest slide"
+    )
+
+
+def _duration(seconds: float) -> str:
+    """Seconds in the unit that a reader would choose.
+
+    >>> _duration(40), _duration(600), _duration(7200), _duration(400_000)
+    ('1 minute', '10 minutes', '2.0 hours', '4.6 days')
+    """
+    if seconds < 90:
+        return "1 minute"
+    if seconds < 90 * 60:
+        return f"{seconds / 60:.0f} minutes"
+    return f"{seconds / 3600:.1f} hours" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"
+
+
+def _line(key: str, value: Any, reason: str = "") -> str:
+    text = yaml.safe_dump({key: value}, default_flow_style=True, width=10_000, allow_unicode=True).strip()[1:-1]
+    return f"{text}  # {reason}" if reason else text

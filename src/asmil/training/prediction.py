@@ -16,6 +16,7 @@ from asmil.cohort.bag import COORDS_UM, Bag
 from asmil.cohort.features import inspect_features
 from asmil.cohort.loader import BagLoader
 from asmil.cohort.manifest import Slide
+from asmil.cohort.source import FeatureInfo, read_extraction
 from asmil.cohort.units import Unit, UnitKind
 from asmil.engine.machine import choose_device
 from asmil.errors import AsmilError
@@ -32,11 +33,13 @@ from asmil.training.operating_point import FILE as OPERATING_POINT_FILE
 from asmil.training.operating_point import OperatingPoint, read_operating_point
 from asmil.training.run_folder import RunFolder
 from asmil.training.setup import build_model
-from asmil.training.slide_notes import slide_notes
 from asmil.training.task_setup import read_task, task_names
 
 FORMER_COLUMNS = {"predicted": "most_probable_class", "called": "class_at_threshold"}
 """Names of columns until version 0.4, which tables of predictions keep until 0.7."""
+FEW_TILES = 10
+COARSER = 1.2
+"""A slide whose pixels are this many times larger than those of its tiles was enlarged."""
 
 
 @dataclass(frozen=True)
@@ -244,3 +247,22 @@ def _weights(training: Path) -> Path:
 def _is_finished(training: Path) -> bool:
     """Whether a training has ended; a bundle holds no others, and none of their predictions."""
     return is_finished(training) or is_bundle(training.parents[1])
+
+
+def slide_notes(infos: Sequence[FeatureInfo]) -> str:
+    """Notes on the slides of one prediction, one after the other; empty where there is nothing to say."""
+    notes = [note for info in infos for note in _notes(info)]
+    tiles = sum(info.n_tiles for info in infos)
+    if tiles < FEW_TILES and not all(info.may_be_slide_vector for info in infos):
+        notes.append(f"only {tiles} tile{'s' * (tiles != 1)}")
+    return "; ".join(dict.fromkeys(notes))
+
+
+def _notes(info: FeatureInfo) -> list[str]:
+    notes = []
+    if info.mpp is not None and info.tile_mpp is not None and info.mpp > COARSER * info.tile_mpp:
+        notes.append(f"enlarged: the slide has {info.mpp:.3g} um/px, its tiles {info.tile_mpp:.3g}")
+    if info.mpp_source is not None and "guess" in info.mpp_source:
+        notes.append(f"the resolution of the slide ({info.mpp:.3g} um/px) is guessed")
+    record = read_extraction(info)
+    return [*notes, *(record.tissue.notes if record is not None else ())]

@@ -37,8 +37,12 @@ from asmil.training.prediction_table import read_predictions, write_predictions
 from asmil.training.run_folder import RunDescription, RunFolder, describe
 from asmil.training.run_parts import FoldSeeds, RunPart, TrainingEngine, train_on_engine, trial_model
 from asmil.training.setup import uses_bf16
-from asmil.training.shareable import refuse_unshareable_method, refuse_unshareable_run, refuse_unshareable_splits
-from asmil.training.shared_steps import OneProcess
+from asmil.training.shared_steps import (
+    OneProcess,
+    refuse_unshareable_method,
+    refuse_unshareable_run,
+    refuse_unshareable_splits,
+)
 from asmil.training.trackers import require_trackers
 
 

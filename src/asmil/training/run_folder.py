@@ -12,10 +12,9 @@ import yaml
 from pydantic import BaseModel, FiniteFloat, PositiveInt
 
 from asmil.cohort.consistency import TOLERANCE
-from asmil.cohort.extraction_record import read_extraction
 from asmil.cohort.fingerprint import fingerprint
 from asmil.cohort.manifest import Cohort
-from asmil.cohort.source import FeatureInfo
+from asmil.cohort.source import FeatureInfo, read_extraction
 from asmil.config import flat
 from asmil.documents import validated
 from asmil.errors import AsmilError

@@ -35,8 +35,7 @@ from asmil.viewer.access import AccessControl, OneTimeLinks
 from asmil.viewer.collection import Collection, ViewedSlide
 from asmil.viewer.maps import RunMaps, choice_from
 from asmil.viewer.open_slides import ByteCache, OpenSlides
-from asmil.viewer.outlines import outlines_of
-from asmil.viewer.packing import pack
+from asmil.viewer.packing import outlines_of, pack
 from asmil.viewer.pyramid import TilePyramid, encode
 from asmil.viewer.run_table import read_run_table
 from asmil.viewer.tile_values import HIGHEST, extremes, linear_bytes, percentile_bytes, value_range

@@ -1,4 +1,6 @@
-"""Arrays for the browser: a JSON header with their names, types and lengths, then their bytes.
+"""Answers for the browser: outlines of annotations, and arrays behind a JSON header.
+
+The header has the names, types and lengths of the arrays; then come their bytes:
 
 4 bytes      length of the header, little-endian
 header       JSON, padded with blanks so that the arrays begin at a multiple of 8
@@ -9,10 +11,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from shapely import MultiPolygon
+
+from asmil.slides.annotations import regions_on_slide
 
 ALIGNMENT = 8
 TYPES = {"uint8": "|u1", "int32": "<i4", "float32": "<f4"}
@@ -28,3 +34,22 @@ def pack(about: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> by
         data = np.ascontiguousarray(values, dtype=TYPES[str(values.dtype)]).tobytes()
         parts += [data, b"\0" * (-len(data) % ALIGNMENT)]
     return b"".join(parts)
+
+
+def outlines_of(
+    path: Path, size: tuple[int, int], origin: tuple[int, int] = (0, 0), mask_value: int | None = None
+) -> list[dict[str, Any]]:
+    """Regions with their class and rings (lists of x, y in level-0 pixels); holes are rings of their own.
+
+    Arguments as for `regions_on_slide`.
+    """
+    regions = regions_on_slide(path, size, origin, mask_value)
+    return [{"group": one.group, "cut_out": one.cut_out, "rings": _rings(one.shape)} for one in regions]
+
+
+def _rings(shape: MultiPolygon) -> list[list[float]]:
+    return [
+        np.round(np.asarray(ring.coords)[:, :2], 1).ravel().tolist()
+        for polygon in shape.geoms
+        for ring in (polygon.exterior, *polygon.interiors)
+    ]

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from asmil.training.graphed.adam import adam_step
+from asmil.training.graphed.step import adam_step
 
 
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW])

@@ -10,7 +10,7 @@ from asmil.tasks.regression import Regression
 from asmil.training.config import resolve
 from asmil.training.epoch_log import read_epochs
 from asmil.training.graphed.applies import machine_reason, settings_reason
-from asmil.training.graphed.lengths import padded_length
+from asmil.training.graphed.step import padded_length
 from asmil.training.graphed.train import fit_graphed
 from asmil.training.labeled_bags import LabeledBags
 from asmil.training.loop import Trainer

@@ -17,8 +17,7 @@ from __future__ import annotations
 
 from asmil.cohort.synthetic.folder import write_synthetic
 from asmil.cohort.synthetic.outcomes import SurvivalConfig
-from asmil.cohort.synthetic.plan import SlidePlan, plan_slides
-from asmil.cohort.synthetic.settings import SyntheticConfig
+from asmil.cohort.synthetic.plan import SlidePlan, SyntheticConfig, plan_slides
 from asmil.cohort.synthetic.slides import SyntheticSlide, make_synthetic
 
 __all__ = [

@@ -16,8 +16,7 @@ from asmil.cohort.synthetic.outcomes import (
     morphology_labels,
     patient_times,
 )
-from asmil.cohort.synthetic.plan import SlidePlan, plan_slides
-from asmil.cohort.synthetic.settings import SyntheticConfig
+from asmil.cohort.synthetic.plan import SlidePlan, SyntheticConfig, plan_slides
 from asmil.cohort.synthetic.slides import TILE_PX, SlideLayout, draw_features, draw_layout
 from asmil.cohort.synthetic.world import build_world
 from asmil.cohort.tile_truth import TRUTH_FILE

@@ -20,8 +20,7 @@ import pandas as pd
 from pydantic import Field
 
 from asmil.arrays import Floats
-from asmil.cohort.synthetic.plan import SlidePlan, Stream
-from asmil.cohort.synthetic.settings import SyntheticConfig
+from asmil.cohort.synthetic.plan import SlidePlan, Stream, SyntheticConfig
 from asmil.cohort.synthetic.world import SUB_MORPHOLOGIES
 from asmil.config import Settings
 from asmil.synthetic_plan import generator

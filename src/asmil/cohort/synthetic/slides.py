@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from asmil.arrays import Floats, Integers
-from asmil.cohort.synthetic.plan import SlidePlan, Stream, plan_slides
-from asmil.cohort.synthetic.settings import SyntheticConfig
+from asmil.cohort.synthetic.plan import SlidePlan, Stream, SyntheticConfig, plan_slides
 from asmil.cohort.synthetic.tissue import MARGIN_TILES, draw_foci, draw_patches, draw_tissue
 from asmil.cohort.synthetic.world import SUB_MORPHOLOGIES, World, build_world
 from asmil.synthetic_plan import generator

@@ -21,8 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from asmil.arrays import Floats, Integers
-from asmil.cohort.synthetic.plan import Stream
-from asmil.cohort.synthetic.settings import SyntheticConfig
+from asmil.cohort.synthetic.plan import Stream, SyntheticConfig
 from asmil.synthetic_plan import generator
 
 SUB_MORPHOLOGIES = 3

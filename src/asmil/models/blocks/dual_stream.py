@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from asmil.attention.normalizers import Normalizer
+from asmil.errors import AsmilError
 from asmil.models.base import Loss, Output
-from asmil.models.blocks.multilabel import LossKind, logits_loss
 from asmil.models.blocks.randomness import Dropout
 from asmil.models.blocks.tile_linear import TileLinear
 from asmil.models.official import Tensors, renamed
@@ -32,6 +32,8 @@ from asmil.tasks.base import Task
 
 Query = Literal["linear", "nonlinear"]
 Prediction = Literal["bag", "mean"]
+LossKind = Literal["task", "bce"]
+"""`task`: the task's own loss. `bce`: binary cross-entropy of every output against the one-hot class."""
 
 
 @dataclass(frozen=True)
@@ -178,3 +180,25 @@ def from_official(tensors: Tensors, query: Sequence[str]) -> tuple[dict[str, Any
         "values": values,
     }
     return options, state
+
+
+def logits_loss(kind: LossKind, logits: Tensor, targets: Tensor, task: Task) -> Tensor:
+    """The mean loss over the bags of a step, of the given kind: logits B x C."""
+    if kind == "task":
+        return task.loss(logits, targets)
+    classes = task.class_index(targets)
+    if classes is None:
+        raise AsmilError("model.loss = bce needs classes, and the task has none; set model.loss=task")
+    return multilabel_bce(logits, classes)
+
+
+def multilabel_bce(logits: Tensor, classes: Tensor) -> Tensor:
+    """Binary cross-entropy with logits, mean over bags and outputs: logits B x C, classes B.
+
+    A class index of C or more (the negative class) is the vector of zeros; with one output the class is the target.
+    """
+    logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+    n_outputs = logits.shape[1]
+    positive = 1 if n_outputs == 1 else torch.arange(n_outputs, device=logits.device)
+    wanted = (classes.unsqueeze(1) == positive).to(logits.dtype)
+    return functional.binary_cross_entropy_with_logits(logits, wanted)

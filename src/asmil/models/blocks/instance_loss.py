@@ -18,7 +18,9 @@ the top and the bottom at once, as in the official code; `k_rule: half` takes at
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Literal
 
 import torch
@@ -28,9 +30,10 @@ from torch.nn import functional
 
 from asmil.models.base import ModelConfig, Output
 from asmil.models.blocks.exporting import is_exporting
-from asmil.models.blocks.known_labels import label_numbers
 from asmil.models.blocks.smooth_svm import smooth_svm
 from asmil.models.blocks.top_tiles import top_tiles
+
+_known: ContextVar[list[int] | None] = ContextVar("known labels", default=None)
 
 
 class InstanceLossConfig(ModelConfig):
@@ -112,3 +115,23 @@ def _sample_loss(logits: Tensor, targets: Tensor, config: InstanceLossConfig) ->
     if config.instance_loss == "svm":
         return smooth_svm(logits, targets).mean()
     return functional.cross_entropy(logits.float(), targets)
+
+
+@contextmanager
+def labels_known(labels: Sequence[int]) -> Iterator[None]:
+    """A block in which the bags of the step have these classes.
+
+    Reading them from a GPU waits for it, and is impossible while a CUDA graph is recorded; the code that records one
+    knows them.
+    """
+    token = _known.set(list(labels))
+    try:
+        yield
+    finally:
+        _known.reset(token)
+
+
+def label_numbers(classes: Tensor) -> list[int]:
+    """The classes (B) as numbers."""
+    known = _known.get()
+    return [int(label) for label in classes.tolist()] if known is None else known

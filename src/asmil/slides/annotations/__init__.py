@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from asmil.slides.annotations.mask_outlines import mask_outlines, trace_outlines
-from asmil.slides.annotations.mask_tiff import read_mask
+from asmil.slides.annotations.mask_tiff import mask_outlines, read_mask, trace_outlines
 from asmil.slides.annotations.matching import AnnotationFiles, find_annotations
-from asmil.slides.annotations.reading import MASK_SUFFIXES, read_annotations
+from asmil.slides.annotations.reading import MASK_SUFFIXES, read_annotations, regions_on_slide
 from asmil.slides.annotations.regions import AnnotatedRegion, Annotations
 from asmil.slides.annotations.tumor import ClassNames, TumorArea, rasterize, tumor_area
 
@@ -21,6 +20,7 @@ __all__ = [
     "rasterize",
     "read_annotations",
     "read_mask",
+    "regions_on_slide",
     "trace_outlines",
     "tumor_area",
 ]

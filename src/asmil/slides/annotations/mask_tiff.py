@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import cv2
 import numpy as np
 import tifffile
 from numpy.typing import NDArray
+from shapely import MultiPolygon, Polygon
 
 from asmil.arrays import Booleans
 from asmil.errors import AsmilError
 from asmil.files import refuse_special_file
 from asmil.slides.levels import LEVEL_TOLERANCE, Size, choose_level, true_downsamples
 from asmil.slides.tiff_image import Page, is_stored_as_array, page_size
-from asmil.slides.tiff_loops import refuse_looping_pages
-from asmil.slides.tiff_pages import TIFF_ERRORS
+from asmil.slides.tiff_pages import TIFF_ERRORS, refuse_looping_pages
 
 Values = NDArray[np.integer]
 MOST_VALUES_SHOWN = 6
+MASK_SIDE = 2048
+"""Pixels of the longer side on which a mask is read."""
 
 
 def read_mask(
@@ -112,3 +115,18 @@ def _chosen(path: Path, values: Values, value: int | None) -> Booleans:
             "--mask-value (masks of the CAMELYON data release: 2)"
         )
     return np.asarray(values != 0)
+
+
+def mask_outlines(path: Path | str, slide_size_px: Size, value: int | None = None) -> MultiPolygon:
+    """The outlines of a mask file in level-0 pixels, see `read_mask` for `value`."""
+    downsample = max(1.0, max(slide_size_px) / MASK_SIDE)
+    width, height = (max(1, round(side / downsample)) for side in slide_size_px)
+    return trace_outlines(read_mask(path, slide_size_px, (height, width), downsample, value), downsample)
+
+
+def trace_outlines(mask: Booleans, downsample: float) -> MultiPolygon:
+    """The outlines of the regions of a mask and of their holes, each a polygon of its own, in level-0 pixels."""
+    # outlines run through centers of pixels: on pixels of half the side, a region of one pixel has an outline too
+    halves = np.repeat(np.repeat(mask.astype(np.uint8), 2, axis=0), 2, axis=1)
+    rings, _ = cv2.findContours(halves, cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)
+    return MultiPolygon([Polygon((ring[:, 0] + 0.5) * (downsample / 2)) for ring in rings])

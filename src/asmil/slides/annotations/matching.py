@@ -10,8 +10,7 @@ from pathlib import Path
 
 from asmil.errors import AsmilError
 from asmil.slides.annotations.reading import ANNOTATION_SUFFIXES
-from asmil.slides.file_names import SLIDE_SUFFIXES
-from asmil.slides.folder_walk import walk_once
+from asmil.slides.file_names import SLIDE_SUFFIXES, walk_once
 
 _ADDED = re.compile(r"[ ._-]+(?:annotations?|masks?)$")
 _KIND = re.compile(r"[ ._-]+(?:evaluation|tumou?r)$")

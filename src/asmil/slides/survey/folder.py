@@ -1,14 +1,25 @@
-"""The folder of a survey: where its files are, and the settings they were made with."""
+"""The settings of a survey, and its folder: where the files are that were made with them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import Field
+
+from asmil.config import Settings
 from asmil.errors import AsmilError
 from asmil.folder_settings import claim_folder
 from asmil.names import file_in
-from asmil.slides.survey.settings import SurveyConfig
+from asmil.slides.settings import TilingConfig, TissueConfig
+
+
+class SurveyConfig(Settings):
+    """Settings of tissue and tiles for every slide."""
+
+    tissue: TissueConfig = Field(TissueConfig(), description="how tissue is found")
+    tiling: TilingConfig = Field(TilingConfig(), description="how tiles are cut")
+    mpp: float | None = Field(None, gt=0, description="microns per pixel, unless a table gives them")
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,8 @@ from asmil.files import write_text
 from asmil.slides.discovery import SlideFile
 from asmil.slides.settings import SLIDE_TIMEOUT_S
 from asmil.slides.survey.contact_sheet import contact_page, write_sheet
-from asmil.slides.survey.folder import SurveyFolder
+from asmil.slides.survey.folder import SurveyConfig, SurveyFolder
 from asmil.slides.survey.row import Failure, SurveyRow, read_rows, rows_to_csv
-from asmil.slides.survey.settings import SurveyConfig
 from asmil.slides.survey.slide import survey_slide
 
 SAVE_EVERY_S = 2.0

@@ -15,9 +15,8 @@ from asmil.slides.image import SlideImage
 from asmil.slides.opening import open_slide
 from asmil.slides.overview import read_overview
 from asmil.slides.qc import draw_tissue, write_jpeg, write_mask
-from asmil.slides.survey.folder import SurveyFolder
+from asmil.slides.survey.folder import SurveyConfig, SurveyFolder
 from asmil.slides.survey.row import NOTE_SEPARATOR, SurveyRow
-from asmil.slides.survey.settings import SurveyConfig
 from asmil.slides.tiling import place_tiles, tile_side_level0
 from asmil.slides.tissue.finding import find_tissue
 from asmil.slides.tissue.geojson import tissue_geojson

@@ -9,7 +9,6 @@ colors. Lengths are in microns until a block is rendered.
 from __future__ import annotations
 
 from asmil.slides.synthetic.folder import write_synthetic_slides
-from asmil.slides.synthetic.plan import SlidePlan, plan_slides
-from asmil.slides.synthetic.settings import SyntheticSlidesConfig
+from asmil.slides.synthetic.plan import SlidePlan, SyntheticSlidesConfig, plan_slides
 
 __all__ = ["SlidePlan", "SyntheticSlidesConfig", "plan_slides", "write_synthetic_slides"]

@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 
 from asmil.slides.image import Pixels
 from asmil.slides.synthetic.layout import Layout
-from asmil.slides.synthetic.plan import SlidePlan, Stream
-from asmil.slides.synthetic.settings import SyntheticSlidesConfig
+from asmil.slides.synthetic.plan import SlidePlan, Stream, SyntheticSlidesConfig
 from asmil.synthetic_plan import generator
 
 INKS = ((28, 60, 160), (30, 120, 70), (35, 35, 40))

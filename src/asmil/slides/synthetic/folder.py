@@ -22,12 +22,10 @@ from asmil.slides.annotations.writing import write_asap, write_geojson
 from asmil.slides.pyramid_tiff import write_pyramid
 from asmil.slides.synthetic.artifacts import draw_light
 from asmil.slides.synthetic.cells import place_cells
-from asmil.slides.synthetic.layout import Layout, draw_layout
-from asmil.slides.synthetic.plan import SlidePlan, Stream, plan_slides
+from asmil.slides.synthetic.layout import Layout, SlideTruth, draw_layout, slide_truth
+from asmil.slides.synthetic.plan import SlidePlan, Stream, SyntheticSlidesConfig, plan_slides
 from asmil.slides.synthetic.rendering import SlideRenderer
-from asmil.slides.synthetic.settings import SyntheticSlidesConfig
 from asmil.slides.synthetic.stain import draw_stain
-from asmil.slides.synthetic.truth import SlideTruth, slide_truth
 from asmil.synthetic_plan import generator
 
 SETTINGS_FILE = "synthetic_slides.yaml"

@@ -1,4 +1,4 @@
-"""Who is in a cohort of synthetic slides: the part, label, patient and site of every slide.
+"""Settings of a cohort of synthetic slides, and who is in it: the part, label, patient and site of every slide.
 
 The first n slides of a longer cohort are the cohort of n slides, see `asmil.synthetic_plan`.
 """
@@ -9,8 +9,30 @@ from dataclasses import dataclass
 from enum import IntEnum
 from math import ceil
 
-from asmil.slides.synthetic.settings import SyntheticSlidesConfig
+from pydantic import Field, model_validator
+
+from asmil.config import Settings
 from asmil.synthetic_plan import PlannedSlide, generator, parts_by_quota, patient_name, slide_name
+
+
+class SyntheticSlidesConfig(Settings):
+    """Settings of a cohort of synthetic slides."""
+
+    slides: int = Field(40, ge=1, description="slides in all, split 5 : 2 : 3 into train, val and test")
+    seed: int = Field(0, ge=0, description="the same seed makes the same slides")
+    mpp: float = Field(0.5, ge=0.1, le=4, description="microns per pixel")
+    side_mm_min: float = Field(1.8, ge=0.5, le=30, description="shortest side of a slide")
+    side_mm_max: float = Field(2.4, ge=0.5, le=30, description="longest side of a slide")
+    tumor: float = Field(0.5, ge=0, le=1, description="share of the slides that hold tumor")
+    sites: int = Field(3, ge=1, description="number of sites, each with its own stain")
+    pen: float = Field(0.2, ge=0, le=1, description="share of the slides with pen marks")
+
+    @model_validator(mode="after")
+    def _sides_are_ordered(self) -> SyntheticSlidesConfig:
+        if self.side_mm_min > self.side_mm_max:
+            raise ValueError(f"side_mm_min {self.side_mm_min} is above side_mm_max {self.side_mm_max}")
+        return self
+
 
 SPLIT_QUOTA = {"train": 5, "val": 2, "test": 3}
 SHARED_PATIENT = 0.3

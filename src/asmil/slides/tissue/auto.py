@@ -3,7 +3,7 @@
 1. The slide at `mpp` microns per pixel, so that 20x and 40x scans give the same tissue.
 2. The distance from gray of every pixel once the glass is white (`signal`).
 3. Otsu's threshold on its logarithm, between bounds (`stain_threshold`).
-4. Pen marks (`pen`), dark frames and cover slip lines are removed from the mask.
+4. Pen marks (`pen_marks`), dark frames and cover slip lines are removed from the mask.
 5. Gaps up to CLOSE_UM are closed and threads up to OPEN_UM removed; small holes are filled, small pieces dropped.
 """
 
@@ -20,9 +20,7 @@ from asmil.slides.image import Pixels, SlideImage
 from asmil.slides.overview import read_overview
 from asmil.slides.settings import TissueConfig
 from asmil.slides.tissue.contours import trace_regions
-from asmil.slides.tissue.pen import pen_marks
 from asmil.slides.tissue.regions import Mask, Polygon, Region, Tissue
-from asmil.slides.tissue.scale import Scale
 from asmil.slides.tissue.signal import (
     Signal,
     brightest,
@@ -40,6 +38,9 @@ OPEN_UM = 24.0
 UNSCALED_SIDE_PX = 2048
 NEARLY_ALL = 0.98
 MUCH_PEN = 0.3
+Density = NDArray[np.float32]
+STROKE_UM = 48.0
+MIN_MARK_UM2 = 20_000.0
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,29 @@ class TissueMask:
     largest_um2: float
     dark_field: bool = False
     pen_share: float = 0.0
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Microns per pixel of the overview that is searched.
+
+    Where a slide has no resolution, its pixels are taken as if they were of the size that the settings ask for.
+    """
+
+    mpp: float
+
+    def px(self, um: float) -> int:
+        """A length in whole pixels, at least one."""
+        return max(1, round(um / self.mpp))
+
+    def area_px(self, um2: float) -> float:
+        """An area in pixels."""
+        return um2 / self.mpp**2
+
+    def disk(self, diameter_um: float) -> NDArray[np.uint8]:
+        """A round window for morphology, of odd side."""
+        side = self.px(diameter_um) // 2 * 2 + 1
+        return np.asarray(cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (side, side)), dtype=np.uint8)
 
 
 def auto_tissue(image: SlideImage, config: TissueConfig | None = None) -> Tissue:
@@ -277,3 +301,59 @@ def mask_regions(mask: Mask, downsample: tuple[float, float]) -> tuple[Region, .
         Region(level0(region.outline), tuple(map(level0, region.holes)))
         for region in trace_regions(mask.astype(np.uint8))
     )
+
+
+def pen_marks(pixels: Pixels, scale: Scale) -> Mask:
+    """The pixels of pen marks, with their rims; `pixels` have white glass.
+
+    Ink differs from tissue by the light it absorbs. In optical densities OD = -log10(I / white), channel by channel:
+
+    - blue and green ink takes more red than green light; hematoxylin and eosin take more green than red;
+    - red ink takes blue light as much as green and hardly any red; eosin takes far less blue, and blood takes less of
+      both where it is averaged over several cells;
+    - black ink takes all three alike, and most of it.
+
+    A stroke is wide: what fits no disk of STROKE_UM is a pigment, an inked margin or noise. A stroke fades at its rim:
+    the weaker mark counts where it is connected to a sure one.
+    """
+    table = -np.log10((np.arange(256, dtype=np.float32) + 1) / 256)
+    channels = cv2.split(cv2.medianBlur(pixels, 3))
+    red, green, blue = (np.asarray(cv2.LUT(channel, table), dtype=np.float32) for channel in channels)
+    marks = np.zeros(pixels.shape[:2], dtype=bool)
+    for sure, weak in (_cold(red, green, blue), _red(red, green, blue), _black(red, green, blue)):
+        marks |= _strokes(sure, weak, scale)
+    return marks
+
+
+def _cold(red: Density, green: Density, blue: Density) -> tuple[Mask, Mask]:
+    excess = red - green
+    return (excess > 0.05) & (red > 0.25), (excess > 0.01) & (red > blue + 0.05)
+
+
+def _red(red: Density, green: Density, blue: Density) -> tuple[Mask, Mask]:
+    sure = (green > 0.7) & (blue > 0.85 * green) & (red < 0.35 * green)
+    weak = (green > 0.2) & (blue > 0.72 * green) & (red < 0.3 * green)
+    return sure, weak
+
+
+def _black(red: Density, green: Density, blue: Density) -> tuple[Mask, Mask]:
+    lightest = np.minimum(np.minimum(red, green), blue)
+    spread = np.maximum(np.maximum(red, green), blue) - lightest
+    sure = ((lightest > 0.5) & (spread < 0.55 * lightest)) | (lightest > 0.9)
+    return sure, (lightest > 0.2) & (spread < 0.6 * lightest)
+
+
+def _strokes(sure: Mask, weak: Mask, scale: Scale) -> Mask:
+    if not sure.any():
+        return sure
+    wide = cv2.morphologyEx(sure.astype(np.uint8), cv2.MORPH_OPEN, scale.disk(STROKE_UM))
+    _, labels, stats, _ = cv2.connectedComponentsWithStats(wide, connectivity=8)
+    large = stats[:, cv2.CC_STAT_AREA] >= scale.area_px(MIN_MARK_UM2)
+    large[0] = False
+    if not large.any():
+        return np.zeros_like(sure)
+    seeds = large[labels]
+    _, parts = cv2.connectedComponents((weak | seeds).astype(np.uint8), connectivity=4)
+    touched = np.unique(parts[seeds])
+    marks = np.isin(parts, touched).astype(np.uint8)
+    return np.asarray(cv2.dilate(marks, scale.disk(2 * RIM_UM)) > 0, dtype=bool)

@@ -11,15 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asmil.errors import AsmilError
-from asmil.slides.image import SlideImage
+from asmil.slides.image import Pixels, SlideImage
 from asmil.slides.overview import read_overview
 from asmil.slides.settings import ClamConfig, ClamPreset
 from asmil.slides.tissue.contours import fill_regions, keep_regions, tissue_areas, to_level0, trace_regions
 from asmil.slides.tissue.regions import Region, Tissue
-from asmil.slides.tissue.saturation import Saturation, read_saturation, saturation
 
 REFERENCE_PX = 512
 """The side of the square that is the unit of areas, in level-0 pixels."""
+Saturation = NDArray[np.uint8]
+"""Height x width."""
+STRIP_PX = 2**24
+"""Pixels of level 0 that are held in color at a time."""
 
 
 @dataclass(frozen=True)
@@ -173,3 +176,21 @@ def _rounded_down(value: float) -> float:
     """
     step = 10.0 ** (math.floor(math.log10(value)) - 1)
     return float(f"{(math.ceil(value / step - 1e-9) - 1) * step:.3g}")
+
+
+def saturation(pixels: Pixels) -> Saturation:
+    """255 (max - min) / max of the three channels, rounded as OpenCV does; 0 for black."""
+    return np.asarray(cv2.extractChannel(cv2.cvtColor(pixels, cv2.COLOR_RGB2HSV), 1), dtype=np.uint8)
+
+
+def read_saturation(image: SlideImage, level: int) -> Saturation:
+    """The saturation of a whole level; transparent pixels count as black.
+
+    Level 0 is read in strips, since only there a strip begins exactly at a pixel.
+    """
+    width, height = image.level_sizes[level]
+    rows = max(1, STRIP_PX // width) if level == 0 else height
+    strips = [
+        saturation(image.read(0, y, level, width, min(rows, height - y), outside=0)) for y in range(0, height, rows)
+    ]
+    return strips[0] if len(strips) == 1 else np.concatenate(strips)

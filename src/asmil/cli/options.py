@@ -1,0 +1,39 @@
+"""Options that several verbs have, each with its one help text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+Features = Annotated[
+    Path | None,
+    typer.Option(help="Where the features are: a folder, a cohort file or a pack. Default: beside the manifest."),
+]
+TaskName = Annotated[
+    Literal["classification", "survival", "regression", "multilabel"], typer.Option(help="What is to be predicted.")
+]
+Columns = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME=COLUMN,...",
+        help="Columns to read, e.g. patient=case_id,label=subtype; patient=tcga-barcode reads TCGA slide names.",
+    ),
+]
+ItemTimeout = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        help="Leave out, and report, a feature file that takes longer than this many seconds. 0: no limit. "
+        "Default: 600 for 32 files or more.",
+    ),
+]
+SlideTimeout = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        help="Give up on a slide after this many seconds without progress and continue with the others. 0: no limit. "
+        "Default: 1800.",
+    ),
+]
