@@ -107,8 +107,8 @@ def train_job(job: Job) -> dict[str, Any] | str:
 
     from asmil.training.config import resolve
     from asmil.training.interruption import Interrupted
-    from asmil.training.observer import RunObserver
     from asmil.training.run import train_run
+    from asmil.training.run_parts import RunObserver
 
     class Deadline(RunObserver):
         def epoch(self, fold: int, seed: int, record: Mapping[str, Any]) -> None:

@@ -148,9 +148,8 @@ def _start(encoder: str, tile_px: int) -> None:
 
 def _extract(task: tuple[list[Path], str]) -> int:
     """The tiles of all slides of a share, extracted by one worker."""
-    from asmil.extraction.jobs import SlideJob
     from asmil.extraction.settings import parse_extraction
-    from asmil.extraction.worker import SlideWorker
+    from asmil.extraction.worker import SlideJob, SlideWorker
 
     slides, folder = task
     tiling = {"tile_px": _state["tile_px"], "tile_um": MPP * _state["tile_px"]}

@@ -22,8 +22,7 @@ import pandas as pd
 
 from asmil.evaluation.statistics import holm
 from asmil.experiments.agreement import write_agreement
-from asmil.experiments.machine import TrainingMachine
-from asmil.experiments.running import SweepFolder, run_jobs, write_cohorts
+from asmil.experiments.running import SweepFolder, TrainingMachine, run_jobs, write_cohorts
 from asmil.experiments.settings import read_sweep
 from asmil.files import write_text
 from asmil.reporting.text import markdown_table

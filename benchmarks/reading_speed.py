@@ -34,7 +34,7 @@ from asmil.files import write_json
 from asmil.slides.image import SlideImage
 from asmil.slides.opening import open_slide
 from asmil.slides.openslide_image import OpenSlideImage
-from asmil.slides.tile_reader import TileReader
+from asmil.slides.tiling import TileReader
 from markdown_table import markdown_table
 
 TILE_PX = 256

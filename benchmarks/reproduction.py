@@ -22,9 +22,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from asmil.experiments.machine import TrainingMachine
 from asmil.experiments.plan import TrainingJob
-from asmil.experiments.running import SweepFolder, run_jobs, write_cohorts
+from asmil.experiments.running import SweepFolder, TrainingMachine, run_jobs, write_cohorts
 from asmil.experiments.store import results_table
 from asmil.files import write_json, write_text
 from asmil.paper.claims.listing import rule_all

@@ -31,7 +31,7 @@ from asmil.slides.encoders.registry import DEFAULT_ENCODER, load_encoder
 from asmil.slides.opening import open_slide
 from asmil.slides.synthetic import SlidePlan, SyntheticSlidesConfig, plan_slides
 from asmil.slides.synthetic.layout import draw_layout
-from asmil.slides.tile_reader import TileReader
+from asmil.slides.tiling import TileReader
 
 TILE_UM, TILE_PX = 128.0, 256
 Floats = npt.NDArray[np.floating]

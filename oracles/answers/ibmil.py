@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from asmil import MILModel
-from asmil.models.blocks.confounders import find_prototypes
 from asmil.models.blocks.dual_stream import multilabel_bce, two_stream_loss
+from asmil.models.ibmil import find_prototypes
 from oracles.answers.common import Answers, common, task_of
 from oracles.problem import Problem
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from asmil.classic.jobs import make_jobs, run_jobs
 from asmil.classic.reading import read_set
-from asmil.classic.running import make_jobs, run_jobs
 from asmil.classic.settings import contenders
 from asmil.engine import InlineEngine
 from tests.campaigns.array_edits import save_mat

@@ -19,7 +19,7 @@ from asmil.slides.encoders.state import read_state, state_hash
 from asmil.slides.opening import open_slide, require_resolution
 from asmil.slides.overview import read_overview
 from asmil.slides.pyramid_tiff import write_pyramid
-from asmil.slides.tile_reader import TileReader
+from asmil.slides.tiling import TileReader
 from asmil.slides.tissue.regions import Region
 from tests.campaigns.kinds import Kind
 from tests.slides.tiff_writers import smooth_image, write_ome_slide, write_slide

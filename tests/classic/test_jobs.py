@@ -8,9 +8,8 @@ import pytest
 
 from asmil.classic import make_folds, read_set
 from asmil.classic.baselines import mi_svm
-from asmil.classic.jobs import Job, run_job
+from asmil.classic.jobs import Job, make_jobs, run_job, run_jobs
 from asmil.classic.jobs import _train as train
-from asmil.classic.running import make_jobs, run_jobs
 from asmil.classic.settings import DEFAULT_METHODS, contenders
 from asmil.engine import InlineEngine
 from asmil.errors import AsmilError

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from asmil.engine import Place, Worker, WorkerBroken
-from asmil.engine.progress import made_progress
+from asmil.engine.jobs import made_progress
 from asmil.errors import AsmilError
 
 MISTAKE = "{}: this is no slide; give one"

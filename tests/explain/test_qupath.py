@@ -11,7 +11,7 @@ from shapely.ops import unary_union
 from array_slide import ArraySlide
 from asmil import AsmilError
 from asmil.explain.color_scale import color_scale
-from asmil.explain.outlines import SlideOutlines
+from asmil.explain.heatmaps import SlideOutlines
 from asmil.explain.qupath import high_regions, write_regions, write_tiles
 from asmil.explain.tile_map import framed
 from asmil.slides.annotations import read_annotations

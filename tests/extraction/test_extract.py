@@ -25,7 +25,7 @@ from asmil.slides.encoders.registry import load_encoder
 from asmil.slides.opening import open_slide
 from asmil.slides.pyramid_tiff import write_pyramid
 from asmil.slides.survey.folder import SurveyFolder
-from asmil.slides.tile_reader import TileReader
+from asmil.slides.tiling import TileReader
 from small_slides import WHITE, tissue_pixels, write_slide, write_slides
 
 ENCODER = "tiny_encoder:ColorMoments"

@@ -5,8 +5,8 @@ from torch.nn import functional
 
 from asmil import AsmilError, Bag, build
 from asmil.models import official
-from asmil.models.blocks.confounders import find_prototypes
 from asmil.models.blocks.kmeans import cluster
+from asmil.models.ibmil import find_prototypes
 from asmil.models.inference import infer
 from asmil.models.transmil import LAYERS
 from asmil.tasks.classification import Classification

@@ -16,11 +16,11 @@ from torch import nn
 from asmil.bf16 import cpu_has_bf16
 from asmil.errors import AsmilError
 from asmil.slides.encoders import base
+from asmil.slides.encoders.base import Transform, center_crop, resized, resized_in_floats
 from asmil.slides.encoders.fused import convolved, fold_batch_norms
 from asmil.slides.encoders.own_callable import refuse_unconfirmed
 from asmil.slides.encoders.registry import chosen_precision, encoders, find_encoder, load_encoder
 from asmil.slides.encoders.state import state_hash
-from asmil.slides.encoders.transform import Transform, center_crop, resized, resized_in_floats
 from drawn_weights import drawn_state, drawn_tiles
 from shared_data import REPOSITORY
 

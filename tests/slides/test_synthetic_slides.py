@@ -15,12 +15,10 @@ from shapely.geometry import shape
 from asmil.config import parse_settings
 from asmil.errors import AsmilError
 from asmil.slides.synthetic import SyntheticSlidesConfig, plan_slides, write_synthetic_slides
-from asmil.slides.synthetic.artifacts import draw_light
 from asmil.slides.synthetic.folder import renderer
 from asmil.slides.synthetic.layout import draw_layout, slide_truth
-from asmil.slides.synthetic.rendering import BLOCK_PX
+from asmil.slides.synthetic.rendering import BLOCK_PX, draw_light, draw_stain
 from asmil.slides.synthetic.sprites import longest_um, sprite_bank
-from asmil.slides.synthetic.stain import draw_stain
 
 SMALL = SyntheticSlidesConfig(slides=4, mpp=1.0, side_mm_min=0.6, side_mm_max=0.8, seed=5)
 

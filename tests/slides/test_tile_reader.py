@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asmil.errors import AsmilError
-from asmil.slides.levels import choose_level, true_downsamples
+from asmil.slides.image import choose_level, true_downsamples
 from asmil.slides.opening import open_slide
-from asmil.slides.tile_reader import GROUP_TILES, TileReader
+from asmil.slides.tiling import GROUP_TILES, TileReader
 from shared_data import SHARED_DATA, shared_file
 from tiff_writers import noise_image, shrunk, smooth_image, smooth_values, write_slide
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from asmil.slides.encoders import clip, pathology, recent
 from asmil.slides.encoders.clip import AttentionPooledTransformer
-from asmil.slides.encoders.keep import ProjectedTransformer
+from asmil.slides.encoders.recent import ProjectedTransformer
 from asmil.slides.encoders.registry import find_encoder
 from asmil.slides.encoders.swin import SwinShape, SwinTransformer
 from asmil.slides.encoders.vit import VisionTransformer, VitShape

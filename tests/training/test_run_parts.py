@@ -6,9 +6,8 @@ import pytest
 from asmil import AsmilError
 from asmil.engine import InlineEngine
 from asmil.training.config import resolve
-from asmil.training.observer import RunObserver
 from asmil.training.run import train_run
-from asmil.training.run_parts import FoldSeeds, TrainingEngine, split_run, trainings_that_fit
+from asmil.training.run_parts import FoldSeeds, RunObserver, TrainingEngine, split_run, trainings_that_fit
 
 CONFIG = resolve("abmil", changes={"training": {"epochs": 2, "device": "cpu"}, "folds": 2, "seeds": 2})
 

@@ -10,7 +10,7 @@ import tifffile
 from array_slide import ArraySlide
 from asmil.slides.discovery import SlideFile
 from asmil.slides.opening import open_slide
-from asmil.slides.stored_jpeg import whole_jpeg
+from asmil.slides.tiff_image import whole_jpeg
 from asmil.viewer.open_slides import ByteCache, OpenSlides
 from asmil.viewer.packing import pack
 from asmil.viewer.pyramid import TilePyramid, served_levels

@@ -10,8 +10,7 @@ from asmil.cohort.splits import Splits
 from asmil.engine.jobs import Engine
 from asmil.errors import AsmilError
 from asmil.explain.asked_slides import AskedSlide, SlidePlaces, asked_slides
-from asmil.explain.heatmaps import HeatmapPlan, HeatmapResult, Progress, draw_heatmaps
-from asmil.explain.outlines import SlideOutlines
+from asmil.explain.heatmaps import HeatmapPlan, HeatmapResult, Progress, SlideOutlines, draw_heatmaps
 from asmil.explain.settings import HeatmapSettings
 from asmil.slides.annotations import find_annotations
 from asmil.training.layout import RunLayout

@@ -11,9 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from asmil.classic.bag_set import BagSet
-    from asmil.classic.jobs import Job
+    from asmil.classic.jobs import Done, Job
     from asmil.classic.leak import ColumnScores
-    from asmil.classic.running import Done
     from asmil.engine import Engine
 
 
@@ -64,7 +63,7 @@ def classic(
 
     Example: asmil classic musk1.mat --method abmil --method asmil --out classic
     """
-    from asmil.classic.running import make_jobs, run_jobs
+    from asmil.classic.jobs import make_jobs, run_jobs
     from asmil.classic.settings import DEFAULT_METHODS, contenders
     from asmil.classic.summary import describe_set, make_report
     from asmil.config import parse_assignments

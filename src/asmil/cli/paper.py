@@ -76,7 +76,7 @@ def paper(
     from asmil.cli.sweep import exit_code, follow
     from asmil.config import flat, parse_assignments
     from asmil.console import results as open_console
-    from asmil.experiments.machine import TrainingMachine
+    from asmil.experiments.running import TrainingMachine
     from asmil.paper.recipes import recipe
     from asmil.paper.report import paper_document, write_paper
     from asmil.paper.running import PaperRun

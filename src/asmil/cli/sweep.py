@@ -38,8 +38,7 @@ def sweep(
     """
     from asmil.console import results
     from asmil.experiments.agreement import write_agreement
-    from asmil.experiments.machine import TrainingMachine
-    from asmil.experiments.running import sweep_folder
+    from asmil.experiments.running import TrainingMachine, sweep_folder
     from asmil.experiments.settings import read_sweep
     from asmil.experiments.store import TABLE_FILE, results_table, summary_table
     from asmil.reporting import print_table

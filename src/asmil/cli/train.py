@@ -167,7 +167,7 @@ def train(
             raise AsmilError("--workers, --address and --gpus belong to an engine; give --engine local or --engine ray")
         if engine is not None and processes.count > 1:
             raise AsmilError("--engine starts its own processes; leave it out, or start asmil without torchrun")
-        where = None if engine is None else TrainingEngine(engine, address, workers, cpus, gpus)
+        where = None if engine is None else TrainingEngine(engine, address, workers, cpus=cpus, gpus=gpus)
         mapping = parse_mapping(columns or request.columns)
         keep_freed_memory()
         if dry_run:

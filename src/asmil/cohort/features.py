@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from asmil.cohort.bag import COORDS_UM, LOWRES, LOWRES_TILES, Bag
-from asmil.cohort.checksums import checksum_of
 from asmil.cohort.fingerprint import content_hash, fingerprint
 from asmil.cohort.problems import fail
 from asmil.cohort.reader import (
@@ -28,7 +27,7 @@ from asmil.cohort.reader import (
     common_step,
     open_features,
 )
-from asmil.cohort.source import FeatureInfo, FeatureSource, Provenance
+from asmil.cohort.source import FeatureInfo, FeatureSource, Provenance, checksum_of
 from asmil.errors import AsmilError
 from asmil.hdf5 import new_hdf5, set_attributes
 from asmil.version import __version__

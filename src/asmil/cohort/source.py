@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from asmil.cohort.pack.files import OWN_FILES, index_state, is_pack
@@ -162,3 +165,12 @@ def read_extraction(info: FeatureInfo) -> ExtractionRecord | None:
         return None
     where = f"{info.source}: the attribute 'extraction'"
     return parse_json(info.extraction, ExtractionRecord, where, "extract this slide again")
+
+
+def checksum_of(*arrays: NDArray[Any] | None) -> int:
+    """The CRC-32 of the bytes of the arrays, one after the other; those that are None or empty do not count."""
+    found = 0
+    for array in arrays:
+        if array is not None and array.size:
+            found = zlib.crc32(memoryview(np.ascontiguousarray(array).data).cast("B"), found)
+    return found

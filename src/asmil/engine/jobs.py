@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+import threading
 import traceback
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,6 +21,7 @@ Worker = Callable[[Any], Any]
 
 Report = Callable[[Any], None]
 """Receives what a worker reports while it works, for a progress bar: any value, soon, but not too often."""
+_here = threading.local()
 
 
 def ignore(value: Any) -> None:
@@ -114,3 +117,23 @@ def one_line(text: str) -> str:
 def tell_stderr(sentence: str) -> None:
     """Print a note to the standard error, the default for notes."""
     print(sentence, file=sys.stderr, flush=True)
+
+
+def made_progress() -> None:
+    """Called by a job, in the thread in which it was started, whenever a step is done.
+
+    A time limit for jobs counts from the last step. A job that never calls this has the limit for all of it.
+    """
+    tell: Callable[[], None] | None = getattr(_here, "tell", None)
+    if tell is not None:
+        tell()
+
+
+@contextmanager
+def progress_told_to(tell: Callable[[], None]) -> Iterator[None]:
+    """Within, `made_progress` of this thread calls `tell`."""
+    _here.tell = tell
+    try:
+        yield
+    finally:
+        _here.tell = None

@@ -17,8 +17,16 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from asmil.engine.fleet import Finished, Lost, NotMade, Progressed, Ready, Reported
-from asmil.engine.jobs import MakeWorker, Place, Worker, WorkerBroken, attempt, describe_broken, describe_bug
-from asmil.engine.progress import progress_told_to
+from asmil.engine.jobs import (
+    MakeWorker,
+    Place,
+    Worker,
+    WorkerBroken,
+    attempt,
+    describe_broken,
+    describe_bug,
+    progress_told_to,
+)
 from asmil.errors import AsmilError
 from asmil.files import discard_partials
 

@@ -9,8 +9,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from asmil.engine.fleet import Event, Finished, Lost, NotMade, Progressed, Ready
-from asmil.engine.jobs import MakeWorker, Note, Place, Worker, WorkerBroken, attempt, describe_broken, describe_bug
-from asmil.engine.progress import progress_told_to
+from asmil.engine.jobs import (
+    MakeWorker,
+    Note,
+    Place,
+    Worker,
+    WorkerBroken,
+    attempt,
+    describe_broken,
+    describe_bug,
+    progress_told_to,
+)
 from asmil.errors import AsmilError
 
 _NOTE_AFTER_S = 30.0

@@ -52,7 +52,7 @@ class FinishedRun:
     @cached_property
     def predictions(self) -> pd.DataFrame:
         """One row per slide, fold and seed."""
-        from asmil.training.prediction_table import read_predictions
+        from asmil.training.finished_run import read_predictions
 
         return read_predictions(self.folder / "predictions.parquet")
 

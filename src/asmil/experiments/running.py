@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 
-from asmil.engine import Engine
+from asmil.engine import Engine, InlineEngine, LocalEngine, RayEngine
+from asmil.engine.machine import Machine
 from asmil.errors import AsmilError
 from asmil.experiments.measures import ONE_SEED
 from asmil.experiments.optuna_search import Proposals
@@ -159,11 +160,30 @@ def sweep_folder(config: SweepConfig, out: Path, on_gpu: bool) -> SweepFolder:
 def trains_fused(cohort: CohortConfig, trial: Trial) -> bool:
     """Whether fused kernels would train a trial on a GPU, as far as its settings say."""
     from asmil.tasks.classification import Classification
-    from asmil.training.fused.applies import settings_reason
+    from asmil.training.executor_limits import fused_settings_reason
     from asmil.training.setup import build_model
 
     if cohort.task != "classification":
         return False
     width = USUAL_WIDTH if cohort.synthetic is None else cohort.synthetic.width
     config = trial.config({"task": {"kind": cohort.task}})
-    return settings_reason(config, build_model(config, width, 2, 0), Classification(("a", "b"))) is None
+    return fused_settings_reason(config, build_model(config, width, 2, 0), Classification(("a", "b"))) is None
+
+
+@dataclass(frozen=True)
+class TrainingMachine(Machine):
+    """Where trainings run, one at a time in each worker.
+
+    workers: None: one for each GPU, or this process; 1: this process
+    """
+
+    def prepare(self) -> tuple[Engine, bool]:
+        """The engine, and whether it trains on GPUs."""
+        if self.uses_ray():
+            return RayEngine(self.address, self.workers, self.cpus, self.gpus, concurrency=1), self.gpus > 0
+        devices = self.devices()
+        workers = self.workers or len(devices)
+        on_gpu = devices != ["cpu"]
+        if workers == 1:
+            return InlineEngine(device=devices[0]), on_gpu
+        return LocalEngine(workers, concurrency=1, devices=devices), on_gpu

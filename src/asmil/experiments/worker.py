@@ -10,8 +10,7 @@ from typing import Any
 
 from asmil.cohort.synthetic import SurvivalConfig, SyntheticConfig, write_synthetic
 from asmil.cohort.synthetic.outcomes import SyntheticTask
-from asmil.engine.jobs import Place, Report, Worker
-from asmil.engine.progress import made_progress
+from asmil.engine.jobs import Place, Report, Worker, made_progress
 from asmil.errors import AsmilError
 from asmil.experiments.measures import MEASURES, FinishedRun
 from asmil.experiments.plan import TrainingJob
@@ -68,8 +67,8 @@ class _Worker:
 
     def _train_and_measure(self, job: TrainingJob) -> list[dict[str, Any]] | str:
         from asmil.training.interruption import Interrupted
-        from asmil.training.observer import RunObserver
         from asmil.training.run import train_run
+        from asmil.training.run_parts import RunObserver
 
         class Watch(RunObserver):
             def epoch(self, fold: int, seed: int, record: Mapping[str, Any]) -> None:

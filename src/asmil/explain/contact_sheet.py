@@ -12,7 +12,7 @@ from asmil.explain.color_scale import ColorScale
 from asmil.explain.tile_map import SlideFrame, TileMap
 from asmil.reporting.formats import format_significant
 from asmil.slides.image import Pixels, SlideImage
-from asmil.slides.tile_reader import TileReader
+from asmil.slides.tiling import TileReader
 
 SHOWN_TILES = 12
 TILE_PX = 224

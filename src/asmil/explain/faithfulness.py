@@ -22,8 +22,7 @@ from asmil.cohort.splits import Roles
 from asmil.cohort.tile_truth import TRUTH_FILE, read_tile_truth
 from asmil.cohort.units import Unit, units_of
 from asmil.engine.inline import InlineEngine
-from asmil.engine.jobs import Engine, Place
-from asmil.engine.progress import made_progress
+from asmil.engine.jobs import Engine, Place, made_progress
 from asmil.errors import AsmilError, did_you_mean
 from asmil.explain.flipped_slides import FlippedSlide, FlippedSlides
 from asmil.explain.flipping import SHARES, Ask, Flipping, at_shares, flip

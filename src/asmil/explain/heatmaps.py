@@ -13,14 +13,12 @@ import pandas as pd
 from shapely.geometry import MultiPolygon
 
 from asmil.cohort.reader import common_step
-from asmil.engine.jobs import Engine, Place
-from asmil.engine.progress import made_progress
+from asmil.engine.jobs import Engine, Place, made_progress
 from asmil.errors import AsmilError
 from asmil.explain.asked_slides import AskedSlide
 from asmil.explain.color_scale import ColorScale, color_scale
 from asmil.explain.contact_sheet import contact_sheet
 from asmil.explain.figure import arrange, map_panels, tissue_view
-from asmil.explain.outlines import SlideOutlines
 from asmil.explain.overlay_tiff import write_overlay
 from asmil.explain.qupath import write_regions, write_tiles
 from asmil.explain.run_explainer import RunExplainer
@@ -30,9 +28,32 @@ from asmil.explain.tile_map import SlideFrame, TileMap, framed, slide_frame
 from asmil.files import replacing
 from asmil.folder_settings import claim_folder
 from asmil.names import file_in
+from asmil.slides.annotations import regions_on_slide
 from asmil.slides.image import SlideImage
 from asmil.slides.opening import open_slide
 from asmil.slides.qc import write_png
+
+
+@dataclass(frozen=True)
+class SlideOutlines:
+    """The annotations of many slides.
+
+    files: annotation files, by slide
+    place: the folder or file that was given
+    mask_value: that of tumor in masks with several values
+    """
+
+    files: Mapping[str, Path]
+    place: Path
+    mask_value: int | None = None
+
+    def of_slide(self, slide: str, size_px: tuple[int, int], origin: tuple[int, int] = (0, 0)) -> list[MultiPolygon]:
+        """The outlines on a slide, in level-0 pixels; none if it has no file. Arguments as for `regions_on_slide`."""
+        path = self.files.get(slide)
+        if path is None:
+            return []
+        return [region.shape for region in regions_on_slide(path, size_px, origin, self.mask_value)]
+
 
 TABLE, SETTINGS = "heatmaps.csv", "heatmaps.yaml"
 SAVE_EVERY_S = 2.0

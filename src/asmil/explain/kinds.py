@@ -21,7 +21,7 @@ from torch import Tensor
 
 from asmil.arithmetic import exact_arithmetic
 from asmil.cohort.bag import Bag
-from asmil.engine.progress import made_progress
+from asmil.engine.jobs import made_progress
 from asmil.errors import AsmilError, did_you_mean
 from asmil.explain import pooled_tiles, whole_bags
 from asmil.explain.pooled_tiles import pools_tiles

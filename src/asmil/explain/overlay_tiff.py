@@ -9,14 +9,13 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from asmil.engine.progress import made_progress
+from asmil.engine.jobs import made_progress
 from asmil.errors import AsmilError
 from asmil.explain.color_scale import ColorScale
 from asmil.explain.figure import GLASS, OPACITY
 from asmil.explain.tile_map import SlideFrame
 from asmil.explain.tile_raster import NO_TILE, tile_raster
-from asmil.slides.image import Pixels, SlideImage
-from asmil.slides.levels import choose_level, true_downsamples
+from asmil.slides.image import Pixels, SlideImage, choose_level, true_downsamples
 from asmil.slides.pixel_regions import resize
 from asmil.slides.pyramid_tiff import write_pyramid
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from asmil.cohort.bag import Bag
-from asmil.engine.progress import made_progress
+from asmil.engine.jobs import made_progress
 from asmil.errors import AsmilError
 from asmil.memory import available_bytes
 from asmil.models.base import MILModel

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from asmil.engine.jobs import Engine, Outcome
 from asmil.errors import AsmilError
-from asmil.extraction.jobs import SlideJob, SlideReport
 from asmil.extraction.store import EncoderIdentity, FeatureFolder
-from asmil.extraction.worker import WorkerPlan
+from asmil.extraction.worker import SlideJob, SlideReport, WorkerPlan
 from asmil.slides.discovery import SlideFile
 from asmil.slides.encoders.registry import load_encoder
 

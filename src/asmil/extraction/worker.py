@@ -15,11 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asmil.cohort.features import Provenance, write_features
-from asmil.engine.jobs import Place, Report, ignore
-from asmil.engine.progress import made_progress
+from asmil.engine.jobs import Place, Report, ignore, made_progress
 from asmil.errors import AsmilError, did_you_mean
 from asmil.extraction.batching import CPU_BATCH, GPU_BATCH, Batcher, Rows, Tiles
-from asmil.extraction.jobs import SlideJob, SlideReport
 from asmil.extraction.settings import ExtractionConfig
 from asmil.extraction.store import EncoderIdentity, about_text, slide_bytes
 from asmil.memory import keep_freed_memory
@@ -29,10 +27,31 @@ from asmil.slides.image import Resolution, SlideImage
 from asmil.slides.opening import open_slide, require_resolution
 from asmil.slides.qc import qc_picture, write_jpeg
 from asmil.slides.resolution import resolution_notes
-from asmil.slides.tile_reader import TileReader
-from asmil.slides.tiling import keep_tiles, place_tiles, tile_side_level0
+from asmil.slides.tiling import TileReader, keep_tiles, place_tiles, tile_side_level0
 from asmil.slides.tissue.finding import find_tissue
 from asmil.slides.tissue.regions import Tissue
+
+
+@dataclass(frozen=True)
+class SlideJob:
+    """A slide and the feature file that it becomes. mpp: the user's value, None to read it from the file."""
+
+    name: str
+    path: Path
+    mpp: float | None
+    features: Path
+    picture: Path | None
+
+
+@dataclass(frozen=True)
+class SlideReport:
+    """The result of a slide. notes: what the user should check."""
+
+    n_tiles: int
+    tissue_share: float
+    seconds: float
+    notes: tuple[str, ...]
+
 
 GROUPS_AHEAD = 2
 REPORT_SECONDS = 0.5

@@ -24,7 +24,8 @@ predicted class.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import product
 from typing import Literal
 
 import torch
@@ -39,7 +40,6 @@ from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.instance_loss import InstanceLossConfig, cluster_logits, clustering_loss
 from asmil.models.blocks.scoring import ScoreNetwork
 from asmil.models.blocks.smooth_svm import smooth_svm
-from asmil.models.layouts.clam import clam_layouts
 from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
 from asmil.models.registry import register
 from asmil.tasks.base import Task
@@ -181,6 +181,26 @@ _WORDS = {
     "bag_loss": "bag_loss",
 }
 """Official words, and our options."""
+
+
+def clam_layouts() -> Iterator[dict[str, str]]:
+    """Their names by ours (`embedding.layers.0`, `attention.value`, `.weight` and, if there is one, `.gate`).
+
+    The attention network is entry 3 of a sequence, and entry 2 in old checkpoints without dropout. In the plain form
+    dropout moves the last layer from entry 2 to 3.
+    """
+    for entry, last in product((3, 2), (None, 2, 3)):
+        network = f"attention_net.{entry}"
+        layers = {"embedding.layers.0": "attention_net.0"}
+        if last is None:
+            layers |= {
+                "attention.value": f"{network}.attention_a.0",
+                "attention.gate": f"{network}.attention_b.0",
+                "attention.weight": f"{network}.attention_c",
+            }
+        else:
+            layers |= {"attention.value": f"{network}.module.0", "attention.weight": f"{network}.module.{last}"}
+        yield layers
 
 
 def _register_layout(layers: dict[str, str], branches: bool) -> None:

@@ -56,8 +56,8 @@ from asmil.models.blocks.mobilenet import TinyMobileNet
 from asmil.models.blocks.scoring import ScoreNetwork
 from asmil.models.blocks.straight_through import GumbelMask, harden
 from asmil.models.clam import OFFICIAL_TRAINING as CLAM_TRAINING
+from asmil.models.clam import clam_layouts
 from asmil.models.hdmil_lipn import lipn_state, lowres_tiles
-from asmil.models.layouts.clam import clam_layouts
 from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
 from asmil.models.registry import register
 from asmil.tasks.base import Task

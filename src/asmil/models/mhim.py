@@ -14,7 +14,7 @@ teacher's:
 Inference is the student on the whole bag. v1 ranks by attention; with several heads (transmil: the class token's row
 of layer 1) by votes. v2 ranks by the class probability of what a tile brings into the bag feature, masks only the
 highest tiles, lets floor(merge_ratio * kept) random ones of the kept tiles stay and merges the rest into `merge_k`
-tokens (blocks/token_merge.py), which come after them. As in the official code the tiles that stay are shuffled.
+tokens (`TokenMerge`), which come after them. As in the official code the tiles that stay are shuffled.
 dsmil ranks by the largest class logit of a tile, has two streams with half the loss each, and predicts by the mean.
 
 Training has two stages (`pretrain`): first the network alone, without teacher and mask ("pure"); its weights become
@@ -49,9 +49,8 @@ from asmil.errors import AsmilError
 from asmil.models.attention_pool import AttentionPoolModel
 from asmil.models.base import Loss, MILModel, Output, Stage, predicted_row
 from asmil.models.blocks.dual_stream import two_stream_loss
-from asmil.models.blocks.maskable import AttentionEncoder, Network
+from asmil.models.blocks.maskable import AttentionEncoder, MHIMConfig, Network
 from asmil.models.blocks.masking import Mask, MaskRatios, choose_masked, cosine
-from asmil.models.blocks.mhim_config import MHIMConfig
 from asmil.models.blocks.nystrom import as_distribution
 from asmil.models.blocks.randomness import RandomModule
 from asmil.models.layouts.mhim import FORMS

@@ -10,11 +10,11 @@ from pathlib import Path
 from asmil.columns import understand_columns
 from asmil.errors import AsmilError, did_you_mean
 from asmil.names import name_problem
-from asmil.slides.dicom_folder import dicom_files
 from asmil.slides.file_names import (
     DICOM_SUFFIX,
     PICTURE_SUFFIXES,
     SLIDE_SUFFIXES,
+    dicom_files,
     is_picture,
     is_slide,
     slide_name,

@@ -1,4 +1,4 @@
-"""Which files are slides, by their endings, what a slide is called, and the files of a folder."""
+"""Which files are slides, by their endings, what a slide is called, and folders of slides and of DICOM files."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from asmil.errors import AsmilError
 from asmil.names import PICTURE_SUFFIXES, SLIDE_SUFFIXES
 
 __all__ = ["DICOM_SUFFIX", "PICTURE_SUFFIXES", "SLIDE_SUFFIXES", "is_picture", "is_slide", "slide_name"]
 
 DICOM_SUFFIX = ".dcm"
+HEADER_BYTES = 64 << 10
+SOP_CLASS, SERIES = b"\x08\x00\x16\x00", b"\x20\x00\x0e\x00"
+WHOLE_SLIDE = b"1.2.840.10008.5.1.4.1.1.77.1.6"
 
 
 def is_slide(path: Path) -> bool:
@@ -51,3 +55,36 @@ def walk_once(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
             continue
         seen.add((itself.st_dev, itself.st_ino))
         yield here, subfolders, names
+
+
+def dicom_files(folder: Path) -> list[Path]:
+    """The DICOM files that lie directly in a folder."""
+    files = (path for path in folder.iterdir() if path.suffix.lower() == DICOM_SUFFIX and path.is_file())
+    return sorted(path for path in files if not path.name.startswith("."))
+
+
+def any_dicom_file(folder: Path) -> Path:
+    """A file by which OpenSlide opens the slide of a folder."""
+    series: dict[bytes, Path] = {}
+    for path in dicom_files(folder):
+        with path.open("rb") as file:
+            header = file.read(HEADER_BYTES)
+        if _unique_id(header, SOP_CLASS) == WHOLE_SLIDE:
+            series.setdefault(_unique_id(header, SERIES), path)
+    if len(series) > 1:
+        names = ", ".join(path.name for path in list(series.values())[:3])
+        raise AsmilError(
+            f"{folder}: the folder holds {len(series)} DICOM slides (of {names}); put each into its own folder"
+        )
+    if not series:
+        raise AsmilError(f"{folder}: none of its {DICOM_SUFFIX} files is a whole-slide image; give a folder with one")
+    return next(iter(series.values()))
+
+
+def _unique_id(header: bytes, tag: bytes) -> bytes:
+    """The value of a UID in explicit little-endian DICOM, as all compressed images are."""
+    at = header.find(tag + b"UI")
+    if at < 0:
+        return b""
+    length = int.from_bytes(header[at + 6 : at + 8], "little")
+    return header[at + 8 : at + 8 + length].rstrip(b"\0 ")

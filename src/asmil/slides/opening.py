@@ -13,8 +13,7 @@ import tifffile
 
 from asmil.errors import AsmilError, did_you_mean
 from asmil.files import refuse_special_file
-from asmil.slides.dicom_folder import any_dicom_file, dicom_files
-from asmil.slides.file_names import PICTURE_SUFFIXES, SLIDE_SUFFIXES, is_picture
+from asmil.slides.file_names import PICTURE_SUFFIXES, SLIDE_SUFFIXES, any_dicom_file, dicom_files, is_picture
 from asmil.slides.image import Resolution, SlideImage
 from asmil.slides.openslide_image import OpenSlideImage, one_line
 from asmil.slides.picture_image import PictureImage

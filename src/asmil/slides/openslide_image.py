@@ -10,8 +10,7 @@ import openslide
 
 from asmil.errors import AsmilError
 from asmil.slides.file_names import slide_name
-from asmil.slides.image import Pixels, Resolution, SlideImage
-from asmil.slides.levels import true_downsamples
+from asmil.slides.image import Pixels, Resolution, SlideImage, true_downsamples
 from asmil.slides.pixel_regions import over_gray
 
 CACHE_BYTES = 32 << 20

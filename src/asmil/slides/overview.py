@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from asmil.slides.image import Pixels, SlideImage
-from asmil.slides.levels import choose_level, true_downsamples
+from asmil.slides.image import Pixels, SlideImage, choose_level, true_downsamples
 from asmil.slides.opening import require_resolution
 from asmil.slides.pixel_regions import resize
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import tifffile
 
 from asmil.errors import AsmilError
-from asmil.slides.image import Resolution
-from asmil.slides.levels import Size
+from asmil.slides.image import Resolution, Size
 from asmil.slides.resolution import from_ome, from_pixels_per_unit, plausible
 from asmil.slides.tiff_image import Page, page_size, segment_grid
 

@@ -38,9 +38,7 @@ def weighted_auc(target: Integers, probabilities: Floats, weights: Floats) -> Fl
 
     target: n class indices; probabilities: n x K; weights: R x n.
     """
-    target = np.asarray(target)
-    columns = [binary_auc(target == label, probabilities[:, label], weights) for label in range(probabilities.shape[1])]
-    return np.stack(columns, axis=1)
+    return label_auc(_of_each_class(target, probabilities), probabilities, weights)
 
 
 def binary_auc(positive: npt.NDArray[np.bool_], score: Floats, weights: Floats) -> Floats:
@@ -62,12 +60,12 @@ def weighted_average_precision(target: Integers, probabilities: Floats, weights:
 
     target: n class indices; probabilities: n x K; weights: R x n.
     """
-    target = np.asarray(target)
-    columns = [
-        binary_average_precision(target == label, probabilities[:, label], weights)
-        for label in range(probabilities.shape[1])
-    ]
-    return np.stack(columns, axis=1)
+    return label_average_precision(_of_each_class(target, probabilities), probabilities, weights)
+
+
+def _of_each_class(target: Integers, probabilities: Floats) -> npt.NDArray[np.bool_]:
+    """n x K: whether a slide is of each class."""
+    return np.asarray(np.asarray(target)[:, None] == np.arange(probabilities.shape[1]))
 
 
 def binary_average_precision(positive: npt.NDArray[np.bool_], score: Floats, weights: Floats) -> Floats:

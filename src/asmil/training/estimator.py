@@ -25,8 +25,7 @@ from asmil.tasks.concordance import concordance
 from asmil.tasks.regression import Regression
 from asmil.tasks.survival import Survival
 from asmil.tasks.survival_losses import FLOOR
-from asmil.training.bag_estimator import BagEstimator, refuse_different_lengths
-from asmil.training.bag_input import bags_for_fit
+from asmil.training.bag_estimator import BagEstimator, bags_for_fit, refuse_different_lengths
 from asmil.training.config import RunConfig
 
 _EXAMPLE = "np.array([(True, 12.5), (False, 30.0)], dtype=[('event', bool), ('time', float)])"

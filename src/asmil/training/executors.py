@@ -11,9 +11,13 @@ import torch
 from asmil.errors import AsmilError
 from asmil.training import checkpoint
 from asmil.training.checkpoint import Executor, Progress
+from asmil.training.executor_limits import (
+    fused_machine_reason,
+    fused_settings_reason,
+    graphed_machine_reason,
+    graphed_settings_reason,
+)
 from asmil.training.fold_seed_job import FoldSeedJob
-from asmil.training.fused import applies as fused_applies
-from asmil.training.graphed import applies as graphed_applies
 from asmil.training.loop import Trainer
 from asmil.training.setup import uses_bf16
 
@@ -89,9 +93,9 @@ class JobRunner:
             return None
         device, settings = job.data.device, (job.config, *job.model_and_task())
         if executor == "fused":
-            reason = fused_applies.machine_reason(device) or fused_applies.settings_reason(*settings)
+            reason = fused_machine_reason(device) or fused_settings_reason(*settings)
         else:
-            reason = graphed_applies.machine_reason(device) or graphed_applies.settings_reason(*settings)
+            reason = graphed_machine_reason(device) or graphed_settings_reason(*settings)
         if reason is None and self._pool_with(job) is None:
             reason = "the features of the training and validation slides do not fit into the memory of the GPU"
         return reason
@@ -156,11 +160,11 @@ def _begun_with(job: FoldSeedJob) -> Executor | None:
 
 def executor_here(device: torch.device) -> str:
     """Which executors train on a device with default settings, as a phrase."""
-    reason = graphed_applies.machine_reason(device)
+    reason = graphed_machine_reason(device)
     if reason is not None:
         return f"plain PyTorch ({reason})"
     graphs = "CUDA graphs for the attention methods whose bags can be padded"
-    reason = fused_applies.machine_reason(device)
+    reason = fused_machine_reason(device)
     return (
         f"fused kernels for asmil, all seeds of a fold at once; {graphs}" if reason is None else f"{graphs} ({reason})"
     )

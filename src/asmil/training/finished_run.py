@@ -11,15 +11,17 @@ from typing import Any, get_args
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from pandas.api.types import is_numeric_dtype
+import pyarrow as pa
+from pandas.api.types import is_integer_dtype, is_numeric_dtype
 
+from asmil.documents import one_line
 from asmil.errors import AsmilError
+from asmil.files import replacing
 from asmil.tasks.base import TaskKind
 from asmil.tasks.prediction_format import PredictionFormat, prediction_format
 from asmil.training.epoch_log import read_epochs
 from asmil.training.layout import RunLayout
 from asmil.training.notes import read_kept_epoch
-from asmil.training.prediction_table import read_predictions
 
 KEY_COLUMNS = ("slide", "patient", "fold", "seed", "role")
 ROUNDING = 1e-6
@@ -144,3 +146,28 @@ def refuse_rows(file: Path, table: pd.DataFrame, bad: npt.ArrayLike, problem: st
     if marked.any():
         row = table[marked].iloc[0]
         raise AsmilError(f"{file}: slide {row['slide']} (fold {row['fold']}, seed {row['seed']}) {problem}")
+
+
+def write_predictions(path: Path, table: pd.DataFrame) -> None:
+    """Write a table of predictions whole or not at all."""
+    with replacing(path) as partial:
+        table.to_parquet(partial, index=False)
+
+
+def read_predictions(path: Path) -> pd.DataFrame:
+    """The table; `fold` and `seed` hold whole numbers, `slide`, `patient` and `role` text, if present."""
+    try:
+        table = pd.read_parquet(path)
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError, pa.ArrowException) as error:
+        raise AsmilError(f"{path} cannot be read ({one_line(error)}); restore it or train again") from None
+    wrong = [name for name in ("fold", "seed") if name in table and not is_integer_dtype(table[name])]
+    if wrong:
+        raise AsmilError(f"{path}: the column {wrong[0]} does not hold whole numbers; restore it or train again")
+    wrong = [name for name in ("slide", "patient", "role") if name in table and not _is_text(table[name])]
+    if wrong:
+        raise AsmilError(f"{path}: the column {wrong[0]} does not hold text; restore it or train again")
+    return table
+
+
+def _is_text(column: pd.Series[Any]) -> bool:
+    return all(isinstance(value, str) for value in column)

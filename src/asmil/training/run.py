@@ -22,6 +22,7 @@ from asmil.errors import AsmilError
 from asmil.models.registry import find_method
 from asmil.tasks.base import TaskKind
 from asmil.training.config import RunConfig
+from asmil.training.finished_run import read_predictions, write_predictions
 from asmil.training.initial_weights import (
     INIT_FILE,
     Initialization,
@@ -32,10 +33,8 @@ from asmil.training.initial_weights import (
 )
 from asmil.training.layout import PREDICTIONS_FILE, is_finished
 from asmil.training.nested import candidates, inner_parts
-from asmil.training.observer import RunObserver
-from asmil.training.prediction_table import read_predictions, write_predictions
 from asmil.training.run_folder import RunDescription, RunFolder, describe
-from asmil.training.run_parts import FoldSeeds, RunPart, TrainingEngine, train_on_engine, trial_model
+from asmil.training.run_parts import FoldSeeds, RunObserver, RunPart, TrainingEngine, train_on_engine, trial_model
 from asmil.training.setup import uses_bf16
 from asmil.training.shared_steps import (
     OneProcess,

@@ -24,25 +24,49 @@ from asmil.cohort.units import Unit, units_of
 from asmil.engine import Engine, LocalEngine, Place, RayEngine, Worker
 from asmil.engine.jobs import Report
 from asmil.engine.local import usable_cores
-from asmil.engine.machine import choose_device
-from asmil.errors import AsmilError, did_you_mean
+from asmil.engine.machine import Machine, choose_device
+from asmil.errors import AsmilError
 from asmil.models.base import MILModel
 from asmil.models.own_method import method_name
 from asmil.training.checkpoint import drop_training_state
 from asmil.training.config import RunConfig, with_settings
 from asmil.training.executors import JobRunner
+from asmil.training.finished_run import write_predictions
 from asmil.training.fold_seed_job import FoldSeedJob, TrainingData
 from asmil.training.initial_weights import load_initial
 from asmil.training.nested import InnerSearch, candidates, own_data
 from asmil.training.notes import read_epochs_done
-from asmil.training.observer import RunObserver
-from asmil.training.prediction_table import write_predictions
-from asmil.training.run_folder import RunFolder
+from asmil.training.run_folder import RunDescription, RunFolder
 from asmil.training.setup import build_model, build_stabilizers
 from asmil.training.shared_steps import OneProcess
 from asmil.training.task_setup import build_task
 
-ENGINES = ("local", "ray")
+
+class RunObserver:
+    """Follows a run; the default ignores everything."""
+
+    def began(self, description: RunDescription, splits: Splits) -> None:
+        """The cohort is read and split."""
+
+    def preparing(self, what: str, done: int, total: int) -> None:
+        """Work before the first training: this many of all slides are done."""
+
+    def note(self, text: str) -> None:
+        """A note on something that the user may not expect."""
+
+    def already_trained(self, fold: int, seed: int) -> None:
+        """The training of a fold and seed was done by an earlier call."""
+
+    def training(self, fold: int, seed: int, epochs: int, epochs_done: int) -> None:
+        """The training of a fold and seed begins, or is resumed after `epochs_done` of its epochs."""
+
+    def epoch(self, fold: int, seed: int, record: Mapping[str, Any]) -> None:
+        """An epoch has ended; its record, where attention was recorded with `effective_share` of the tiles."""
+
+    def trained(self, fold: int, seed: int) -> None:
+        """A training has ended, and its predictions are written."""
+
+
 SHARE_OF_MEMORY = 0.8
 """Of the free memory of a GPU, for trainings beside each other."""
 CONTEXT_BYTES = 2 << 30
@@ -189,26 +213,14 @@ class _Reporter(RunObserver):
 
 
 @dataclass(frozen=True)
-class TrainingEngine:
-    """Where the folds and seeds of a run are trained at the same time.
+class TrainingEngine(Machine):
+    """Where the folds and seeds of a run are trained at the same time; the device is that of the settings.
 
-    engine: local (processes on this machine) or ray
-    address: of a Ray cluster; None: a Ray of this machine
-    workers: processes; None: on GPUs as many as their memory takes, else as many as the cores have threads for
-    cpus, gpus: what Ray sets aside for a worker; fractions share a GPU
+    workers: None: on GPUs as many as their memory takes, else as many as the cores have threads for
     """
 
-    engine: str = "local"
-    address: str | None = None
-    workers: int | None = None
-    cpus: float = 1.0
-    gpus: float = 0.0
-
     def __post_init__(self) -> None:
-        if self.engine not in ENGINES:
-            raise AsmilError(f"--engine {self.engine}: {did_you_mean(self.engine, ENGINES)}")
-        if self.address is not None and self.engine != "ray":
-            raise AsmilError("--address is of a Ray cluster; give --engine ray with it")
+        self.uses_ray()  # refuses what does not exist before anything is read
 
     def build(self, device: str, feature_bytes: int, observer: RunObserver) -> Engine:
         """The engine for trainings whose features take this many bytes on a GPU."""
@@ -216,7 +228,7 @@ class TrainingEngine:
         def forward(event: tuple[Any, ...]) -> None:
             getattr(observer, event[0])(*event[1:])
 
-        if self.engine == "ray":
+        if self.uses_ray():
             return RayEngine(self.address, self.workers, self.cpus, self.gpus, concurrency=1, note=observer.note)
         devices = gpu_places(feature_bytes) if choose_device(device).type == "cuda" else ["cpu"]
         default = len(devices) if devices != ["cpu"] else max(1, usable_cores() // torch.get_num_threads())

@@ -10,11 +10,11 @@ from asmil.errors import AsmilError
 from asmil.training import checkpoint
 from asmil.training.attention_file import read_attention
 from asmil.training.epoch_log import read_epochs
+from asmil.training.finished_run import read_predictions
 from asmil.training.layout import CHOICE_FILE, TASK_FILE, RunLayout
 from asmil.training.notes import read_choice, read_kept_epoch
 from asmil.training.operating_point import FILE as OPERATING_POINT_FILE
 from asmil.training.operating_point import read_operating_point
-from asmil.training.prediction_table import read_predictions
 from asmil.training.run_folder import RunFolder
 from asmil.training.task_setup import read_task
 

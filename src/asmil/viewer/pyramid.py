@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import imagecodecs
 import numpy as np
 
-from asmil.slides.image import Pixels, SlideImage
-from asmil.slides.levels import true_downsamples
+from asmil.slides.image import Pixels, SlideImage, true_downsamples
 from asmil.slides.pixel_regions import resize
 from asmil.slides.tiff_image import SegmentCache
 

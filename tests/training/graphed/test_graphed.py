@@ -9,7 +9,7 @@ from asmil.tasks.classification import Classification
 from asmil.tasks.regression import Regression
 from asmil.training.config import resolve
 from asmil.training.epoch_log import read_epochs
-from asmil.training.graphed.applies import machine_reason, settings_reason
+from asmil.training.executor_limits import graphed_machine_reason, graphed_settings_reason
 from asmil.training.graphed.step import padded_length
 from asmil.training.graphed.train import fit_graphed
 from asmil.training.labeled_bags import LabeledBags
@@ -153,7 +153,7 @@ def test_lengths_between_2000_and_20000_are_few():
 
 def reason(method, task=None, model=None, **changes):
     config = resolve(method, changes={"model": model or {}, **changes})
-    return settings_reason(config, build_model(config, 32, 2, 0), task or Classification(["a", "b"]))
+    return graphed_settings_reason(config, build_model(config, 32, 2, 0), task or Classification(["a", "b"]))
 
 
 @pytest.mark.parametrize("method", sorted(STILL))
@@ -187,7 +187,7 @@ def test_what_does_not_apply_is_named(method, changes, named):
 
 def test_other_tasks_and_machines_do_not_apply():
     assert reason("abmil", task=Regression(0.0, 1.0)) is not None
-    assert "cpu" in machine_reason(torch.device("cpu"))
+    assert "cpu" in graphed_machine_reason(torch.device("cpu"))
 
 
 @pytest.mark.parametrize("method", ["transmil", "mhim", "dtfd"])

@@ -15,10 +15,10 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from asmil.cohort.checksums import checksum_of
 from asmil.cohort.pack.files import COORDS, FEATURE_FILES, LOWRES_FILE, index_state
 from asmil.cohort.pack.index import Entry, PackIndex, read_index
 from asmil.cohort.problems import fail
+from asmil.cohort.source import checksum_of
 from asmil.errors import did_you_mean
 
 KEPT_OPEN = 16

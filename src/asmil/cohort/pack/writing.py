@@ -20,7 +20,6 @@ import torch
 from numpy.typing import NDArray
 
 from asmil.cohort.bag import COORDS_UM, LOWRES, LOWRES_TILES, Bag
-from asmil.cohort.checksums import checksum_of
 from asmil.cohort.features import read_bag_and_info
 from asmil.cohort.manifest import Slide
 from asmil.cohort.pack.files import (
@@ -41,7 +40,7 @@ from asmil.cohort.pack.index import (
     write_index,
 )
 from asmil.cohort.problems import fail, listed
-from asmil.cohort.source import CoordsUnit, FeatureInfo, FeatureSource, Provenance, source_state
+from asmil.cohort.source import CoordsUnit, FeatureInfo, FeatureSource, Provenance, checksum_of, source_state
 from asmil.files import is_disk_full
 from asmil.locks import locked
 

@@ -1,4 +1,4 @@
-"""The networks that MHIM masks: embedded tiles to an output, as a student sees them and as a teacher scores them.
+"""The settings of MHIM-MIL, and the networks that it masks, as a student sees tiles and as a teacher scores them.
 
 Each reads N x I embedded tiles and gives
 
@@ -10,22 +10,142 @@ Each reads N x I embedded tiles and gives
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import ClassVar, Literal, Protocol
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from asmil.attention.normalizers import Normalizer
 from asmil.models.base import Output
 from asmil.models.blocks.activations import Activation
 from asmil.models.blocks.dual_stream import DualStream, two_stream_output
-from asmil.models.blocks.embedding import TileEmbedding
+from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.initialization import start_xavier
-from asmil.models.blocks.mhim_config import MHIMConfig
 from asmil.models.blocks.nystrom import NystromAttention, NystromLayer
 from asmil.models.blocks.position import PyramidPosition
+from asmil.models.blocks.randomness import Dropout
 from asmil.models.blocks.scoring import ScoreNetwork
-from asmil.models.blocks.token_merge import TokenMerge
+
+Schedule = Literal["constant", "cosine"]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """The settings whose official values depend on version and base; the names are those of `MHIMConfig`."""
+
+    mask_random: float
+    mask_low: float
+    mask_high: float
+    high_share: float
+    high_decay: bool
+    consistency_weight: float
+    momentum: float
+    momentum_schedule: Schedule
+    activation: Literal["relu", "gelu"]
+
+
+CAMELYON16_ABMIL = Recipe(0.5, 0.0, 0.01, 0.5, True, 0.1, 0.9999, "constant", "relu")
+CAMELYON16_TRANSMIL = Recipe(0.0, 0.8, 0.03, 0.5, True, 0.1, 0.9999, "cosine", "relu")
+SECOND_VERSION = Recipe(0.0, 0.0, 0.03, 1.0, False, 0.5, 0.9997, "constant", "gelu")
+"""The authors search the high ratio in 0.01, 0.03, 0.05, `merge_ratio` in 0.8, 0.9 and `merge_k` in 1, 5, 10."""
+
+
+class MHIMConfig(EmbeddingConfig):
+    """Architecture and masking of MHIM-MIL; null is the official choice for `version` and `base`."""
+
+    version: Literal[1, 2] = Field(1, description="1: rank by attention; 2: rank class-aware and merge tiles")
+    base: Literal["abmil", "transmil", "dsmil"] = Field("abmil", description="the network that is masked")
+    activation: Literal["relu", "gelu"] | None = Field(None, description="of the embedding; null: v1 relu, v2 gelu")
+    dropout: float = Field(0.25, ge=0, lt=1, description="on the embedded tiles")
+    attention: int = Field(128, ge=1, description="abmil: width of the attention network")
+    attention_activation: Activation = Field("relu", description="abmil: in the attention network")
+    heads: int = Field(8, ge=1, description="transmil: attention heads")
+    head_width: int | None = Field(None, ge=1, description="transmil: width of a head; null: they share the tokens'")
+    landmarks: int | None = Field(None, ge=1, description="transmil: of the Nystrom attention; null: half the width")
+    iterations: int = Field(6, ge=1, description="transmil: of the pseudo-inverse")
+    mask_random: float | None = Field(None, ge=0, le=1, description="r, ratio of the tiles masked at random")
+    mask_low: float | None = Field(None, ge=0, le=1, description="l, ratio of the lowest tiles, which are masked")
+    mask_high: float | None = Field(None, ge=0, le=1, description="h, ratio of the highest tiles, which are masked")
+    high_share: float | None = Field(
+        None, gt=0, le=1, description="s: not the h highest are masked but a random share s of the h / s highest"
+    )
+    high_decay: bool | None = Field(None, description="h falls to 0 over the training, along a cosine")
+    consistency_weight: float | None = Field(None, ge=0, description="alpha, of the pull towards the teacher's feature")
+    teacher_temperature: float = Field(0.1, gt=0, description="t_T")
+    student_temperature: float = Field(1.0, gt=0, description="t_S")
+    momentum: float | None = Field(None, ge=0, le=1, description="mm, of the teacher")
+    momentum_schedule: Schedule | None = Field(None, description="cosine: mm rises to 1 over the training")
+    pretrain: bool = Field(True, description="train the network alone first, and start the teacher from it")
+    merge_k: int = Field(5, ge=0, description="v2: tokens that the merged tiles become; 0 merges none")
+    merge_ratio: float = Field(0.9, ge=0, le=1, description="v2: share of the kept tiles that are not merged")
+    merge_momentum: float = Field(0.9999, ge=0, le=1, description="v2: of the merging queries")
+    merge_heads: int = Field(8, ge=1, description="v2: heads of the merging attention")
+    merge_head_width: int = Field(64, ge=1, description="v2: width of such a head")
+    merge_test: bool = Field(False, description="v2: at inference add tokens made of all tiles")
+
+    @property
+    def merges(self) -> bool:
+        """Whether tiles are merged into tokens."""
+        return self.version == 2 and self.merge_k > 0
+
+    def recipe(self) -> Recipe:
+        """The official settings for version and base, with the given ones on top."""
+        official = CAMELYON16_TRANSMIL if self.base == "transmil" else CAMELYON16_ABMIL
+        if self.version == 2:
+            official = SECOND_VERSION
+        given = {name: getattr(self, name) for name in asdict(official)}
+        return replace(official, **{name: value for name, value in given.items() if value is not None})
+
+
+DROPOUT = 0.1
+QUERY_FAN = 3 * 16 * 16
+"""The fan-in that the official code's start of the queries assumes (patches of 16 x 16 pixels)."""
+
+
+class TokenMerge(nn.Module):
+    """Many tiles merged into a few tokens (MHIM v2): n x I -> k x I, by cross-attention of learned-by-average queries.
+
+        u = LN(x), p = LN(g)                                       x: n tiles, g: k queries, one LayerNorm for both
+        a = softmax over tiles of (W_q p)_h . (W_k u_i)_h / sqrt(d)      head h of width d, no bias
+        token = W_o [sum_i a_i (W_v u_i)_h]_h + b_o                dropout on a and on the token; no residual
+
+    The queries have no gradient: they follow the tokens they make, g <- m g + (1 - m) token. They do not depend on the
+    bag, so W_k is applied to them and W_v to the pooled tiles, and no key and no value of a tile is formed: per tile
+    2 k H I products instead of 2 H d I (k = 5, H = 8, d = 64: 80 I instead of 1024 I).
+    """
+
+    def __init__(self, width: int, tokens: int, heads: int, head_width: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.head_width = head_width
+        bound = math.sqrt(6 / (QUERY_FAN + width))
+        self.query = nn.Parameter(torch.empty(tokens, width).uniform_(-bound, bound), requires_grad=False)
+        self.norm = nn.LayerNorm(width)
+        self.to_q = nn.Linear(width, heads * head_width, bias=False)
+        self.to_kv = nn.Linear(width, 2 * heads * head_width, bias=False)
+        self.to_out = nn.Linear(heads * head_width, width)
+        self.dropout = Dropout(DROPOUT)
+
+    def forward(self, tiles: Tensor) -> Tensor:
+        n_tokens, width = self.query.shape
+        normed = self.norm(tiles)
+        to_key, to_value = self.to_kv.weight.view(2, self.heads, self.head_width, width)
+        queries = self.to_q(self.norm(self.query)).view(n_tokens, self.heads, self.head_width).transpose(0, 1)
+        vectors = (queries @ to_key).flatten(0, 1) * self.head_width**-0.5
+        attention = self.dropout(torch.softmax(vectors.to(normed.dtype) @ normed.t(), dim=-1))
+        pooled = (attention.to(normed.dtype) @ normed).view(self.heads, n_tokens, width)
+        values = (pooled @ to_value.transpose(1, 2)).transpose(0, 1).flatten(1)
+        tokens: Tensor = self.dropout(self.to_out(values))
+        return tokens
+
+    @torch.no_grad()
+    def follow(self, tokens: Tensor, momentum: float) -> None:
+        """Move the queries towards the tokens they made."""
+        self.query.lerp_(tokens.to(self.query.dtype), 1.0 - momentum)
+
 
 CLASS_TOKEN = 0
 SMALLEST_GRID = 7

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from asmil.paper.claims.measured import Measured
-from asmil.paper.claims.ruling import Ruling, ruled
+from asmil.paper.claims.ruling import Ruling, Verdict, ruled
 from asmil.paper.comparing import NEGLIGIBLE, seed_values, t_interval
 from asmil.paper.recipes import RECIPES, RecipeRow
 from asmil.reporting import Interval
@@ -95,14 +95,20 @@ def mean_of(measured: Measured, table: str, row: str, metric: str) -> float:
     return float(np.mean(known))
 
 
-def _judge(measured: Measured, table: str, differences: Iterable[Difference], wanted: int = 1) -> Ruling:
-    found = list(differences)
-    why, where = "; ".join(map(str, found)), measured.where(table)
-    if all(one.sign == wanted for one in found):
-        return ruled(True, "run", why, where)
-    if any(one.sign == -wanted for one in found) or all(one.negligible for one in found):
-        return ruled(False, "run", why, where)
-    return Ruling("undecided", "run", why, where)
+def _decide(measured: Measured, table: str, why: str, supported: bool, refuted: bool) -> Ruling:
+    """By the trainings of a table; undecided if they neither support the claim nor refute it."""
+    verdict: Verdict = "supported" if supported else "not supported" if refuted else "undecided"
+    return Ruling(verdict, "run", why, measured.where(table))
+
+
+def _judge(
+    measured: Measured, table: str, found: Sequence[Difference], wanted: int = 1, small_counts: bool = False
+) -> Ruling:
+    """small_counts: for measures whose small numbers are not negligible"""
+    supported = all(one.sign == wanted for one in found)
+    refuted = any(one.sign == -wanted for one in found)
+    refuted |= not small_counts and all(one.negligible for one in found)
+    return _decide(measured, table, "; ".join(map(str, found)), supported, refuted)
 
 
 def _both(measured: Measured, table: str, row: str, other: str) -> list[Difference]:
@@ -116,39 +122,20 @@ def jsd_unstable(measured: Measured) -> Ruling:
         late, mean = (mean_of(measured, "dynamics", name, metric) for metric in ("jsd_late", "jsd_mean"))
         shares[name] = late / mean if mean else 0.0
     why = "late over mean JSD between epochs: " + ", ".join(f"{name} {share:.2f}" for name, share in shares.items())
-    where = measured.where("dynamics")
-    if all(share >= 0.5 for share in shares.values()):
-        return ruled(True, "run", why, where)
-    return (
-        ruled(False, "run", why, where)
-        if all(s < 0.1 for s in shares.values())
-        else Ruling("undecided", "run", why, where)
-    )
+    return _decide(measured, "dynamics", why, min(shares.values()) >= 0.5, max(shares.values()) < 0.1)
 
 
 def jsd_anchor_lower(measured: Measured) -> Ruling:
     """Late JSD falls with anchor and NSF for ABMIL, TransMIL and DSMIL."""
     methods = ("abmil", "transmil", "dsmil")
     found = [pooled(measured, "dynamics", f"{m}+anchor+nsf", m, "jsd_late") for m in methods]
-    return _clear_only(measured, "dynamics", found, -1)
-
-
-def _clear_only(measured: Measured, table: str, found: Sequence[Difference], wanted: int) -> Ruling:
-    """As `_judge`, for measures whose small numbers are not negligible."""
-    why, where = "; ".join(map(str, found)), measured.where(table)
-    if all(one.sign == wanted for one in found):
-        return ruled(True, "run", why, where)
-    return (
-        ruled(False, "run", why, where)
-        if any(one.sign == -wanted for one in found)
-        else Ruling("undecided", "run", why, where)
-    )
+    return _judge(measured, "dynamics", found, -1, small_counts=True)
 
 
 def jsd_asmil_transmil(measured: Measured) -> Ruling:
     """ASMIL's JSD relative to what its attention says, and its cross-entropy, lie below TransMIL's."""
     found = [pooled(measured, "dynamics", "asmil+anchor+nsf", "transmil", m) for m in ("jsd_relative", "ce_end")]
-    return _clear_only(measured, "dynamics", found, -1)
+    return _judge(measured, "dynamics", found, -1, small_counts=True)
 
 
 def instability_hurts(measured: Measured) -> Ruling:
@@ -161,26 +148,22 @@ def instability_hurts(measured: Measured) -> Ruling:
     ranks = table.groupby("cohort").rank()
     found = spearmanr(ranks["jsd_late"], ranks["test_f1"])
     why = f"Spearman {found.statistic:+.2f} (p {found.pvalue:.3f}) over {len(table)} trainings, ranked within cohorts"
-    where = measured.where("dynamics")
-    if found.pvalue >= 0.05:
-        return Ruling("undecided", "run", why, where)
-    return ruled(bool(found.statistic < 0), "run", why, where)
+    clear = found.pvalue < 0.05
+    return _decide(measured, "dynamics", why, clear and found.statistic < 0, clear)
 
 
 def feature_matching(measured: Measured) -> Ruling:
     """Matching bag features does not lower late JSD, while the anchor does."""
     features = pooled(measured, "dynamics", "abmil+features", "abmil", "jsd_late")
     anchor = pooled(measured, "dynamics", "abmil+anchor+nsf", "abmil", "jsd_late")
-    why, where = f"{features}; {anchor}", measured.where("dynamics")
-    if features.sign < 0:
-        return ruled(False, "run", why, where)
-    return ruled(True, "run", why, where) if anchor.sign < 0 else Ruling("undecided", "run", why, where)
+    lowers = features.sign < 0
+    return _decide(measured, "dynamics", f"{features}; {anchor}", not lowers and anchor.sign < 0, lowers)
 
 
 def scalar_terms(measured: Measured) -> Ruling:
     """At what the attention says (relative JSD), the anchor moves less than the entropy term."""
     found = pooled(measured, "dynamics", "abmil+anchor+nsf", "abmil+entropy", "jsd_relative")
-    return _clear_only(measured, "dynamics", [found], -1)
+    return _judge(measured, "dynamics", [found], -1, small_counts=True)
 
 
 def clusters(measured: Measured) -> Ruling:
@@ -197,10 +180,7 @@ def concentrated(measured: Measured) -> Ruling:
     """ABMIL: effective share below 0.2 supports it, above 0.5 does not."""
     table = "histograms" if measured.has("histograms") else "dynamics"
     share = mean_of(measured, table, "abmil", "effective_share")
-    why, where = f"effective share of tiles of ABMIL {share:.2f}", measured.where(table)
-    if 0.2 <= share <= 0.5:
-        return Ruling("undecided", "run", why, where)
-    return ruled(share < 0.2, "run", why, where)
+    return _decide(measured, table, f"effective share of tiles of ABMIL {share:.2f}", share < 0.2, share > 0.5)
 
 
 def beats_temperature(measured: Measured) -> Ruling:
@@ -254,11 +234,9 @@ def drop_inverted_u(measured: Measured) -> Ruling:
     if not best:
         raise Missing("drop-rate: too few drop rates")
     why = "best drop rate: " + ", ".join(f"{tokens} tokens {drop:g}" for tokens, drop in best.items())
-    where = measured.where("drop-rate")
-    if len(best) == 3 and all(drop == 0.5 for drop in best.values()):
-        return ruled(True, "run", why, where)
+    in_the_middle = len(best) == 3 and all(drop == 0.5 for drop in best.values())
     at_ends = sum(drop in (0.0, 0.1, 0.9) for drop in best.values())
-    return ruled(False, "run", why, where) if at_ends >= 2 else Ruling("undecided", "run", why, where)
+    return _decide(measured, "drop-rate", why, in_the_middle, at_ends >= 2)
 
 
 def drop_gain(measured: Measured) -> Ruling:
@@ -278,14 +256,9 @@ def anchor_largest(measured: Measured) -> Ruling:
     anchor = pooled(measured, "components", "anchor+drop", "drop", "test_f1")
     nsf = pooled(measured, "components", "anchor+nsf+drop", "anchor+drop", "test_f1")
     drop = pooled(measured, "components", "anchor+nsf+drop", "anchor+nsf", "test_f1")
-    why, where = "; ".join(map(str, (anchor, nsf, drop))), measured.where("components")
-    if anchor.sign > 0 and anchor.mean > max(nsf.mean, drop.mean):
-        return ruled(True, "run", why, where)
-    return (
-        ruled(False, "run", why, where)
-        if anchor.sign <= 0 and anchor.seeds >= FEWEST_SEEDS
-        else Ruling("undecided", "run", why, where)
-    )
+    largest = anchor.sign > 0 and anchor.mean > max(nsf.mean, drop.mean)
+    no_gain = anchor.sign <= 0 and anchor.seeds >= FEWEST_SEEDS
+    return _decide(measured, "components", f"{anchor}; {nsf}; {drop}", largest, no_gain)
 
 
 def anchor_significant(measured: Measured) -> Ruling:
@@ -295,10 +268,9 @@ def anchor_significant(measured: Measured) -> Ruling:
         for dataset in RECIPES["significance"].datasets
         for metric in ("test_f1", "test_auc")
     ]
-    why, where = "; ".join(map(str, found)), measured.where("significance")
-    if min(one.seeds for one in found) < 5:
-        return Ruling("undecided", "run", why, where)
-    return ruled(all(one.sign > 0 for one in found), "run", why, where)
+    enough = min(one.seeds for one in found) >= 5
+    rises = enough and all(one.sign > 0 for one in found)
+    return _decide(measured, "significance", "; ".join(map(str, found)), rises, enough)
 
 
 def beta_plateau(measured: Measured) -> Ruling:
@@ -309,22 +281,14 @@ def beta_plateau(measured: Measured) -> Ruling:
     spreads = [seed_values(results, _row("beta", "beta 1"), d, "test_auc").std() for d in RECIPES["beta"].datasets]
     spread = float(np.nanmean(spreads))
     lower = pooled(measured, "beta", "beta 1", "beta 0", "test_auc")
-    why = f"range of means {max(means) - min(means):.3f}, seed sd {spread:.3f}; {lower}"
-    where = measured.where("beta")
-    if max(means) - min(means) <= spread and lower.sign > 0:
-        return ruled(True, "run", why, where)
-    return (
-        ruled(False, "run", why, where)
-        if lower.sign < 0 or max(means) - min(means) > 2 * spread
-        else Ruling("undecided", "run", why, where)
-    )
+    span = max(means) - min(means)
+    why = f"range of means {span:.3f}, seed sd {spread:.3f}; {lower}"
+    return _decide(measured, "beta", why, span <= spread and lower.sign > 0, lower.sign < 0 or span > 2 * spread)
 
 
 def token_count(measured: Measured) -> Ruling:
     """Eight tokens beat two in F1 and AUC."""
-    return _judge(measured, "tokens", [
-        pooled(measured, "tokens", "2 tokens", "8 tokens", metric) for metric in ("test_f1", "test_auc")
-    ], -1)  # fmt: skip
+    return _judge(measured, "tokens", _both(measured, "tokens", "2 tokens", "8 tokens"), -1)
 
 
 def batch_update(measured: Measured) -> Ruling:

@@ -13,7 +13,7 @@ from shapely import MultiPolygon, Polygon
 from asmil.arrays import Booleans
 from asmil.errors import AsmilError
 from asmil.files import refuse_special_file
-from asmil.slides.levels import LEVEL_TOLERANCE, Size, choose_level, true_downsamples
+from asmil.slides.image import LEVEL_TOLERANCE, Size, choose_level, true_downsamples
 from asmil.slides.tiff_image import Page, is_stored_as_array, page_size
 from asmil.slides.tiff_pages import TIFF_ERRORS, refuse_looping_pages
 

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
 
+import numpy as np
 from shapely.affinity import translate
 
 from asmil.errors import AsmilError
 from asmil.files import refuse_special_file
-from asmil.slides.annotations.json_files import read_json
 from asmil.slides.annotations.mask_tiff import mask_outlines
-from asmil.slides.annotations.regions import AnnotatedRegion, Annotations
-from asmil.slides.annotations.xml_files import read_xml
-from asmil.slides.levels import Size
+from asmil.slides.annotations.regions import AnnotatedRegion, Annotations, Collector, Ring
+from asmil.slides.image import Size
 
 XML_SUFFIXES = (".xml",)
 JSON_SUFFIXES = (".geojson", ".json")
 MASK_SUFFIXES = (".tif", ".tiff")
 ANNOTATION_SUFFIXES = (*JSON_SUFFIXES, *XML_SUFFIXES, *MASK_SUFFIXES)
 """In the order in which they are preferred where a slide has several files; masks, which are coarser, come last."""
+NCRF_TUMOR, NCRF_HOLE = "positive", "negative"
+ANNOTATION = "annotation"
+ASAP_ROOT, APERIO_ROOT = "ASAP_Annotations", "Annotations"
+APERIO_UNNAMED = "Description"
+ASAP_AREAS = ("polygon", "spline", "rectangle")
+NO_GROUP = ("", "none")
 
 
 def read_annotations(path: Path | str) -> Annotations:
@@ -60,3 +70,147 @@ def regions_on_slide(
     found = read_annotations(path)
     shift = origin if found.kind == "geojson" else (0, 0)
     return [replace(region, shape=translate(region.shape, *shift)) for region in found.regions]
+
+
+def read_json(path: Path) -> Annotations:
+    """Read a GeoJSON file (a collection, an array or one feature), or one of NCRF."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, endless numbers, brackets without end
+        raise AsmilError(
+            f"{path}: the JSON is broken ({error}); copy the file again, or save it again in the tool that drew it"
+        ) from None
+    try:
+        if isinstance(value, Mapping) and NCRF_TUMOR in value:
+            return _read_ncrf(path, value)
+        return _read_features(path, _features(value))
+    except AsmilError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise AsmilError(
+            f"{path}: it is neither GeoJSON features nor lists of vertices ({type(error).__name__}: {error}); "
+            "export the annotations from QuPath as GeoJSON"
+        ) from None
+
+
+def _features(value: Any) -> Iterable[Mapping[str, Any]]:
+    if isinstance(value, list):
+        return value
+    if value["type"] == "FeatureCollection":
+        features: list[Mapping[str, Any]] = value["features"]
+        return features
+    if value["type"] == "Feature":
+        return [value]
+    if value["type"] in ("Polygon", "MultiPolygon"):
+        return [{"geometry": value}]
+    raise ValueError(f"type {value['type']!r}")
+
+
+def _read_features(path: Path, features: Iterable[Mapping[str, Any]]) -> Annotations:
+    found = Collector(path, "geojson")
+    for feature in features:
+        properties = feature.get("properties") or {}
+        object_type = str(properties.get("objectType") or ANNOTATION)
+        geometry = feature["geometry"] or {"type": "missing geometry"}
+        if object_type.lower() != ANNOTATION:
+            found.leave_out(f"that QuPath calls a {object_type}")
+        elif geometry["type"] == "Polygon":
+            found.add(_rings(geometry["coordinates"]), _class_name(properties))
+        elif geometry["type"] == "MultiPolygon":
+            for polygon in geometry["coordinates"]:
+                found.add(_rings(polygon), _class_name(properties))
+        else:
+            found.leave_out(f"of type {geometry['type']}, which has no area,")
+    return found.finish()
+
+
+def _read_ncrf(path: Path, value: Mapping[str, Any]) -> Annotations:
+    found = Collector(path, "ncrf")
+    for group in (NCRF_TUMOR, NCRF_HOLE):
+        for outline in value.get(group, []):
+            found.add(_rings([outline["vertices"]]), group, cut_out=group == NCRF_HOLE)
+    return found.finish()
+
+
+def _class_name(properties: Mapping[str, Any]) -> str | None:
+    classification = properties.get("classification")
+    if isinstance(classification, Mapping):
+        classification = classification.get("name") or ": ".join(classification.get("names") or ())
+    return str(classification).strip() if classification else None
+
+
+def _rings(rings: Iterable[Any]) -> list[Ring]:
+    found = []
+    for ring in rings:
+        points = np.asarray(ring, dtype=np.float64)
+        # a third coordinate, if any, is a height
+        found.append(points.reshape(0, 2) if points.size == 0 else points[..., :2])
+    return found
+
+
+def read_xml(path: Path) -> Annotations:
+    """Read an XML file of ASAP or Aperio, recognized by the root element."""
+    try:
+        root = ElementTree.parse(path).getroot()
+    except (ElementTree.ParseError, ValueError, LookupError) as error:  # broken, or in an encoding that is none
+        raise AsmilError(
+            f"{path}: the XML is broken ({error}); copy the file again, or save it again in the tool that drew it"
+        ) from None
+    if root.tag == ASAP_ROOT:
+        return _read_asap(path, root)
+    if root.tag == APERIO_ROOT:
+        return _read_aperio(path, root)
+    raise AsmilError(
+        f"{path}: its first element is <{root.tag}>, neither <{ASAP_ROOT}> (ASAP) nor <{APERIO_ROOT}> (Aperio); "
+        "give a file of one of them"
+    )
+
+
+def _read_asap(path: Path, root: Element) -> Annotations:
+    found = Collector(path, "asap")
+    for annotation in root.iter("Annotation"):
+        kind = annotation.get("Type", "Polygon")
+        if kind.lower() not in ASAP_AREAS:
+            found.leave_out(f"of type {kind}, which has no area,")
+            continue
+        points = sorted(annotation.iter("Coordinate"), key=lambda point: _number(path, point, "Order"))
+        found.add([_ring(path, points)], _name(annotation.get("PartOfGroup")))
+    return found.finish()
+
+
+def _read_aperio(path: Path, root: Element) -> Annotations:
+    found = Collector(path, "aperio")
+    for layer in root.iter("Annotation"):
+        group = _layer_name(layer)
+        for region in layer.iter("Region"):
+            found.add([_ring(path, region.iter("Vertex"))], group, region.get("NegativeROA", "0").strip() == "1")
+    return found.finish()
+
+
+def _layer_name(layer: Element) -> str:
+    """A layer's own name; or its first attribute, which ImageScope shows as its name; or its number."""
+    attribute = layer.find("Attributes/Attribute")
+    shown = None
+    if attribute is not None:
+        shown = _name(attribute.get("Value" if attribute.get("Name") == APERIO_UNNAMED else "Name"))
+    return _name(layer.get("Name")) or shown or f"layer {layer.get('Id', '?')}"
+
+
+def _ring(path: Path, points: Iterable[Element]) -> Ring:
+    pairs = [(_number(path, point, "X"), _number(path, point, "Y")) for point in points]
+    return np.array(pairs, dtype=np.float64).reshape(-1, 2)
+
+
+def _number(path: Path, point: Element, name: str) -> float:
+    text = point.get(name, "")
+    try:
+        value = float(text.replace(",", "."))  # some versions write decimals as the language of the machine does
+    except ValueError:
+        value = np.nan
+    if not np.isfinite(value):
+        raise AsmilError(f"{path}: a <{point.tag}> has {name} = '{text}', which is not a number; save the file again")
+    return value
+
+
+def _name(text: str | None) -> str | None:
+    return None if text is None or text.strip().lower() in NO_GROUP else text.strip()

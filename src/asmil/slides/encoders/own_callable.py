@@ -15,9 +15,8 @@ from torch import Tensor, nn
 
 from asmil.errors import AsmilError, did_you_mean
 from asmil.own_code import describe, names_code, own_module
-from asmil.slides.encoders.base import Encoder, EncoderEntry
+from asmil.slides.encoders.base import Encoder, EncoderEntry, Transform
 from asmil.slides.encoders.state import state_hash
-from asmil.slides.encoders.transform import Transform
 from asmil.slides.settings import DEFAULT_MPP, DEFAULT_TILE_PX
 
 AS_THEY_ARE = Transform(None, None, "bilinear", (0.0, 0.0, 0.0), (1.0, 1.0, 1.0))

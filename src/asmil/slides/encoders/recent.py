@@ -1,4 +1,4 @@
-"""Encoders published since UNI: Kaiko's, Midnight-12k, GPFM, H0-mini, Hibou-L, MUSK and CONCH v1.5.
+"""Encoders published since UNI: Kaiko's, Midnight-12k, GPFM, H0-mini, Hibou-L, MUSK, KEEP and CONCH v1.5.
 
 Shapes, transforms and names are those of their public code. Their weights could not be loaded where this was written;
 docs/encoders.md says which encoders that applies to.
@@ -11,7 +11,8 @@ from dataclasses import replace
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
 from asmil.slides.encoders.base import EncoderEntry, State
 from asmil.slides.encoders.clip import AttentionPooledTransformer
@@ -27,7 +28,7 @@ from asmil.slides.encoders.pathology import (
     vit_entry,
 )
 from asmil.slides.encoders.registry import register
-from asmil.slides.encoders.vit import VitShape, interpolated_positions
+from asmil.slides.encoders.vit import VisionTransformer, VitShape, interpolated_positions
 from asmil.slides.encoders.vit_names import from_beit3, from_hugging_face_registers, from_hugging_face_vit
 
 HALF = (0.5, 0.5, 0.5)
@@ -39,6 +40,7 @@ HIBOU_L = replace(VIT_L14, hidden=5472, swiglu=True, registers=4, positions="pat
 HIBOU_MEAN, HIBOU_STD = (0.7068, 0.5755, 0.7220), (0.1950, 0.2316, 0.1816)
 MUSK = replace(VIT_L16, image_px=384, layer_scale=False, inner_norm=True, norm_eps=1e-5)
 CONCH_V15_WIDTH = 768
+KEEP_WIDTH = 768
 
 
 def _entry(name: str, summary: str, shape: VitShape, tile_px: int, licence: str, hub: str) -> EncoderEntry:
@@ -143,5 +145,40 @@ register(
         hub_file="pytorch_model_vision.bin",
         gated=True,
         convert=from_conch_v15,
+    )
+)
+
+
+class ProjectedTransformer(nn.Module):
+    """visual_head(visual(x)), of length one."""
+
+    def __init__(self, shape: VitShape, width: int) -> None:
+        super().__init__()
+        self.visual = VisionTransformer(shape)
+        self.visual_head = nn.Sequential(nn.Linear(shape.features, width), nn.GELU(), nn.Linear(width, width))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Features, n x width, of images, n x 3 x h x w."""
+        return functional.normalize(self.visual_head(self.visual(images)), dim=-1)
+
+
+def from_keep(published: Mapping[str, Tensor]) -> State:
+    """KEEP's image tower; the text tower is left out."""
+    return {name: tensor for name, tensor in published.items() if name.startswith(("visual.", "visual_head."))}
+
+
+register(
+    EncoderEntry(
+        name="keep",
+        summary="ViT-L/16 with captions and disease knowledge, projected and normalized (Zhou et al., 2026)",
+        width=KEEP_WIDTH,
+        tile_px=256,
+        mpp=MPP,
+        licence="MIT",
+        url="https://huggingface.co/Astaxanthin/KEEP",
+        build=partial(ProjectedTransformer, VIT_L16, KEEP_WIDTH),
+        input_px=VIT_L16.image_px,
+        hub="Astaxanthin/KEEP",
+        convert=from_keep,
     )
 )

@@ -20,12 +20,10 @@ from asmil.files import write_text
 from asmil.folder_settings import claim_folder
 from asmil.slides.annotations.writing import write_asap, write_geojson
 from asmil.slides.pyramid_tiff import write_pyramid
-from asmil.slides.synthetic.artifacts import draw_light
 from asmil.slides.synthetic.cells import place_cells
 from asmil.slides.synthetic.layout import Layout, SlideTruth, draw_layout, slide_truth
 from asmil.slides.synthetic.plan import SlidePlan, Stream, SyntheticSlidesConfig, plan_slides
-from asmil.slides.synthetic.rendering import SlideRenderer
-from asmil.slides.synthetic.stain import draw_stain
+from asmil.slides.synthetic.rendering import SlideRenderer, draw_light, draw_stain
 from asmil.synthetic_plan import generator
 
 SETTINGS_FILE = "synthetic_slides.yaml"

@@ -1,4 +1,4 @@
-"""The pixels of a synthetic slide, block by block."""
+"""The pixels of a synthetic slide, block by block: its stain, its light and artifacts, its cells."""
 
 from __future__ import annotations
 
@@ -16,11 +16,65 @@ from asmil.slides.image import Pixels
 from asmil.slides.synthetic.cells import Cells, Outlines
 from asmil.slides.synthetic.layout import Layout
 from asmil.slides.synthetic.noise import to_bytes, torus_texture
+from asmil.slides.synthetic.plan import SlidePlan, Stream, SyntheticSlidesConfig
 from asmil.slides.synthetic.sprites import longest_um, sprite_bank
-from asmil.slides.synthetic.stain import Stain
+from asmil.synthetic_plan import generator
+
+HEMATOXYLIN = (0.60, 0.72, 0.36)
+EOSIN = (0.16, 0.82, 0.54)
+DENSITY_AT_255 = (2.3, 1.7)
+PALE = 0.12
+"""Share of the slides that are stained weakly."""
+
+
+@dataclass(frozen=True)
+class Stain:
+    """256 x 1 x 3 tables: the light that each concentration lets through, by optical density.
+
+        intensity = white * exp(-(h * H + e * E)),    h, e: directions in RGB optical density
+
+    With a table of each factor, rendering takes two lookups and one product per pixel.
+    """
+
+    hematoxylin: Pixels
+    eosin: Pixels
+
+    def color(self, hematoxylin: Bytes, eosin: Bytes) -> Pixels:
+        """Rows x columns of concentrations to RGB."""
+        light = cv2.applyColorMap(hematoxylin, self.hematoxylin)
+        cv2.multiply(light, cv2.applyColorMap(eosin, self.eosin), dst=light, scale=1 / 255)
+        return np.asarray(light, dtype=np.uint8)
+
+
+def draw_stain(seed: int, plan: SlidePlan) -> Stain:
+    """The stain of a slide: that of its site with a small variation."""
+    site = generator(seed, Stream.SITE, plan.site)
+    own = generator(seed, Stream.STAIN, plan.index)
+    directions = [
+        _unit(np.array(vector) + site.normal(0, 0.045, 3) + own.normal(0, 0.015, 3)) for vector in (HEMATOXYLIN, EOSIN)
+    ]
+    strength = site.uniform(0.85, 1.2, 2) * own.uniform(0.85, 1.15, 2)
+    if own.random() < PALE:
+        strength *= own.uniform(0.4, 0.6)
+    return Stain(*(_table(d, s * top) for d, s, top in zip(directions, strength, DENSITY_AT_255, strict=True)))
+
+
+def _table(direction: NDArray[np.float64], density: float) -> Pixels:
+    levels = np.linspace(0, density, 256)[:, None] * direction
+    return np.asarray(np.rint(255 * np.exp(-levels)), dtype=np.uint8)[:, None]
+
+
+def _unit(vector: NDArray[np.float64]) -> NDArray[np.float64]:
+    vector = np.clip(vector, 0.02, None)
+    return np.asarray(vector / np.linalg.norm(vector))
+
 
 SIDE_PX = 1024
 BANK_SEED = 20_241
+INKS = ((28, 60, 160), (30, 120, 70), (35, 35, 40))
+"""Blue, green, black: the light that a full stroke lets through."""
+DARK_EDGE = 0.12
+"""Share of the slides with a dark edge."""
 
 
 @dataclass(frozen=True)
@@ -183,3 +237,48 @@ class SlideRenderer:
 def _blurred(layer: NDArray[Any]) -> Bytes:
     """As sharp as a microscope is."""
     return np.asarray(cv2.GaussianBlur(layer, (3, 3), 0), dtype=np.uint8)
+
+
+def draw_light(config: SyntheticSlidesConfig, plan: SlidePlan, layout: Layout) -> Pixels:
+    """The light that reaches the camera where nothing is stained, on the map of the layout, RGB."""
+    rng = generator(config.seed, Stream.ARTIFACTS, plan.index)
+    shape = layout.tissue.shape
+    y, x = np.ogrid[-1 : 1 : shape[0] * 1j, -1 : 1 : shape[1] * 1j]
+    falloff = 1 - rng.uniform(0.005, 0.03) * (x**2 + y**2)
+    white = rng.uniform(240, 250) + rng.uniform(-3, 3, 3)
+    light = np.asarray(falloff[..., None] * white, dtype=np.float64)
+    if rng.random() < config.pen:
+        ink = np.array(INKS[rng.integers(len(INKS))]) / 255
+        light *= 1 - _pen(rng, layout)[..., None] * (1 - ink)
+    if rng.random() < DARK_EDGE:
+        light *= _edge(rng, layout)[..., None]
+    return np.clip(np.rint(light), 0, 255).astype(np.uint8)
+
+
+def _pen(rng: np.random.Generator, layout: Layout) -> NDArray[np.float64]:
+    """The amount of ink at each place, 0 to 1: a stroke next to or over the tissue, and some dots."""
+    shape = layout.tissue.shape
+    ink = np.zeros(shape, dtype=np.uint8)
+    side = min(shape)
+    start = rng.uniform(0.05, 0.95, 2) * shape[::-1]
+    heading = rng.uniform(0, 2 * np.pi) + np.linspace(0, rng.uniform(-2.5, 2.5), 40)
+    step = rng.uniform(0.4, 1.0) * side / 40
+    path = start + np.cumsum(np.stack([np.cos(heading), np.sin(heading)], axis=1) * step, axis=0)
+    cv2.polylines(ink, [path.astype(np.int32)], False, 255, int(layout.grid.px(rng.uniform(60, 130))), cv2.LINE_AA)
+    for place in rng.uniform(0.03, 0.97, (int(rng.integers(0, 4)), 2)) * shape[::-1]:
+        cv2.circle(ink, (int(place[0]), int(place[1])), int(layout.grid.px(rng.uniform(40, 90))), 255, -1, cv2.LINE_AA)
+    covered = cv2.GaussianBlur(ink, (0, 0), layout.grid.px(8)) / 255.0
+    grain = cv2.GaussianBlur(rng.standard_normal(shape).astype(np.float32), (0, 0), layout.grid.px(24))
+    return np.asarray(covered * np.clip(rng.uniform(0.75, 0.95) + 0.8 * grain, 0.3, 1), dtype=np.float64)
+
+
+def _edge(rng: np.random.Generator, layout: Layout) -> NDArray[np.float64]:
+    """A factor that falls to nearly nothing in a slightly tilted band along one side."""
+    columns, rows = layout.grid.coordinates()
+    side = rng.integers(4)
+    depth, along = (rows, columns) if side % 2 else (columns, rows)
+    depth = depth if side < 2 else depth.max() - depth
+    border = layout.grid.px(rng.uniform(60, 140)) + rng.uniform(-0.03, 0.03) * along
+    beyond = np.clip((depth - border) / layout.grid.px(8) + 0.5, 0, 1)
+    darkest = rng.uniform(0.05, 0.3)
+    return np.asarray(darkest + (1 - darkest) * beyond, dtype=np.float64)

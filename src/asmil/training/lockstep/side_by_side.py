@@ -19,9 +19,8 @@ from torch.func import functional_call
 
 from asmil.errors import AsmilError
 from asmil.models.blocks.randomness import FEW, RandomModule, batched_draws
-from asmil.training.lockstep.bag_loss import AfterStep, plain_bag
 from asmil.training.lockstep.plain_forms import plain_forms
-from asmil.training.lockstep.rehearsal import NotSideBySide, refuse_settings, rehearse
+from asmil.training.lockstep.rehearsal import AfterStep, NotSideBySide, plain_bag, refuse_settings, rehearse
 from asmil.training.lockstep.replicas import Replica, SharedBags, scaled
 from asmil.training.lockstep.stack import Stack
 from asmil.training.loop import Trainer

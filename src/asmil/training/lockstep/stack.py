@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from asmil.attention.ema import EmaCopy
-from asmil.training.lockstep.bag_loss import BagLoss
-from asmil.training.lockstep.rehearsal import Rehearsal
+from asmil.training.lockstep.rehearsal import BagLoss, Rehearsal
 from asmil.training.loop import Trainer
 
 
