@@ -158,7 +158,8 @@ def _summary(evaluations: Sequence[RunEvaluation]) -> Table:
         cells = [
             estimate_cell(one.metrics[name.name], one.spread(one.metrics[name.name]), name.scale) for name in metrics
         ]
-        trainings = f"{one.n_trainings} ({format_count(one.n_folds, 'fold')} × {format_count(one.n_seeds, 'seed')})"
+        parts = (f"{format_count(one.n_folds, 'fold')} × {format_count(one.n_seeds, 'seed')}",)
+        trainings = Cell(str(one.n_trainings), parts * (one.n_trainings > 1))
         slides = [] if by_patient else [str(one.n_slides)]
         rows.append([Cell(one.name, (about,)), *cells, trainings, *slides, str(one.n_patients)])
     varies = any(isinstance(cell, Cell) and cell.spread for row in rows for cell in row)
@@ -167,7 +168,8 @@ def _summary(evaluations: Sequence[RunEvaluation]) -> Table:
         ["run", *(metric.title for metric in metrics), *sizes],
         rows,
         title=f"{PART_TITLES[first.role]}{optimistic}: {first.sizes}",
-        caption=f"Mean with its 95 % interval by patient{', and the standard deviation (sd)' * varies}.",
+        caption=f"{'Mean' if any(one.n_trainings > 1 for one in evaluations) else 'Value'} with its 95 % interval by "
+        f"patient{', and the standard deviation (sd)' * varies}.",
         in_terminal=True,
         narrow=frozenset([metric.title for metric in metrics if not metric.in_terminal] + sizes),
         emphasis=True,
@@ -308,7 +310,7 @@ def _trainings(evaluation: RunEvaluation) -> list[Block]:
         if not all(map(math.isnan, spreads)):
             rows.append([f"standard deviation over {over}", *map(format_number, spreads)])
     table = Table(["training", *(metric.title for metric in metrics)], rows)
-    return [Folded(f"All {len(keys)} trainings", [table])]
+    return [Folded(f"Trainings ({len(keys)})", [table])]
 
 
 def _about_runs(evaluations: Sequence[RunEvaluation]) -> list[str]:

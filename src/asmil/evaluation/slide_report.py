@@ -14,7 +14,8 @@ from asmil.reporting.drawing import COLORS, GUIDE, new_figure, svg_text
 
 def value_blocks(evaluation: SlideEvaluation) -> list[Block]:
     """Predicted against true values of one run."""
-    return [Heading("Predictions"), Figure(scatter_figure(evaluation), "Predicted and true values")]
+    caption = "One dot per slide, the mean over trainings. On the dashed line prediction and truth are equal."
+    return [Heading("Predictions"), Figure(scatter_figure(evaluation), "Predicted and true values", caption)]
 
 
 def value_reading(evaluations: Sequence[SlideEvaluation]) -> list[str]:
@@ -54,6 +55,6 @@ def scatter_figure(evaluation: SlideEvaluation) -> str:
     with new_figure(4.6, 4.4) as figure:
         axes = figure.add_subplot()
         axes.plot(ends, ends, color=GUIDE, linewidth=1, linestyle="--")
-        axes.plot(means["target"], means["value"], "o", color=COLORS[0], markersize=4, alpha=0.55, markeredgewidth=0)
+        axes.plot(means["target"], means["value"], "o", color=COLORS[0], markersize=6, alpha=0.7, markeredgewidth=0)
         axes.set(title="Predicted and true values", xlabel="true value", ylabel="predicted value")
         return svg_text(figure)
