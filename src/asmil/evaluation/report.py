@@ -15,9 +15,11 @@ from asmil.cohort.manifest import read_manifest
 from asmil.cohort.splits import Splits
 from asmil.errors import AsmilError
 from asmil.evaluation.evaluate import FEW_PATIENTS, PART_TITLES, RunEvaluation, evaluator_of
+from asmil.evaluation.slide_evaluation import SlideEvaluation
 from asmil.files import write_json
 from asmil.reporting import Block, Cell, Document, Figure, Folded, Heading, Note, Row, Section, SideBySide, Table
 from asmil.reporting.document import estimate_cell, sections_of, settings_table
+from asmil.reporting.drawing import COLORS, GUIDE, new_figure, svg_text
 from asmil.reporting.estimate import NAN, Estimate, Interval
 from asmil.reporting.files import write_document
 from asmil.reporting.formats import format_count, format_interval, format_number
@@ -326,3 +328,51 @@ def _about_runs(evaluations: Sequence[RunEvaluation]) -> list[str]:
         chosen = selection_sentence(one.run.config, one.role, has_validation, one.run.format.selected_by)
         sentences += [prefix + text for text in (chosen, cap_sentence(one.run.config))]
     return sentences
+
+
+def value_blocks(evaluation: SlideEvaluation) -> list[Block]:
+    """Predicted against true values of one run."""
+    caption = "One dot per slide, the mean over trainings. On the dashed line prediction and truth are equal."
+    return [Heading("Predictions"), Figure(scatter_figure(evaluation), "Predicted and true values", caption)]
+
+
+def value_reading(evaluations: Sequence[SlideEvaluation]) -> list[str]:
+    """How to read the numbers."""
+    return [
+        *SLIDE_READING,
+        "MAE (mean absolute error) and RMSE (root mean squared error) are in the unit of the target. R² compares with "
+        "the mean of the evaluated targets: 0 is as good as that mean, and it can be below 0. Pearson and Spearman "
+        "correlations do not depend on a shift or a scale.",
+    ]
+
+
+def label_blocks(evaluation: SlideEvaluation) -> list[Block]:
+    """The labels of one run."""
+    table = parts_table(
+        evaluation,
+        "slides with it",
+        f"{'Mean over seeds' if evaluation.n_seeds > 1 else 'Value'}, with its 95 % interval by patient.",
+    )
+    return [Heading("Labels"), table]
+
+
+def label_reading(evaluations: Sequence[SlideEvaluation]) -> list[str]:
+    """How to read the numbers."""
+    return [
+        *SLIDE_READING,
+        "Each label is evaluated separately: its AUC, its average precision (whose chance level is the share of slides "
+        "with the label), and its F1 at a probability of 0.5. Means give every label the same weight and leave out "
+        "labels whose AUC or average precision is undefined; an F1 without a denominator is 0.",
+    ]
+
+
+def scatter_figure(evaluation: SlideEvaluation) -> str:
+    """Predicted against true values, one dot per slide (its mean over trainings), and the line of equality."""
+    means = evaluation.rows.groupby("slide", sort=True)[["target", "value"]].mean()
+    ends = np.array([means.to_numpy().min(), means.to_numpy().max()])
+    with new_figure(4.6, 4.4) as figure:
+        axes = figure.add_subplot()
+        axes.plot(ends, ends, color=GUIDE, linewidth=1, linestyle="--")
+        axes.plot(means["target"], means["value"], "o", color=COLORS[0], markersize=6, alpha=0.7, markeredgewidth=0)
+        axes.set(title="Predicted and true values", xlabel="true value", ylabel="predicted value")
+        return svg_text(figure)
