@@ -20,7 +20,7 @@ def heatmap(
         typer.Argument(
             metavar="RUN... [SLIDE...]",
             help="Run folders, then slides: names in the cohort, slide images, feature files, or folders of them. "
-            "No slide: those of the test part.",
+            "No slide: those of the test set.",
         ),
     ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the pictures.")] = Path("heatmaps"),
