@@ -123,7 +123,7 @@ def _measures(found: Localization) -> Table:
         ["measure", *map(scaling_title, scalings)],
         rows,
         title="value and 95 % interval (bootstrap over patients)",
-        caption="Value and 95 % patient-level bootstrap interval. Tiles above the threshold are marked. Scalings of maps: "
+        caption="Value and 95 % patient-level bootstrap interval. Tiles above the threshold are marked. Scalings: "
         + "; ".join(f"{scaling}: {SCALINGS[scaling]}" for scaling in scalings)
         + ".",
         in_terminal=True,
