@@ -138,7 +138,8 @@ def faithfulness_run(
     kinds, missing = _kinds(explainer, settings)
     units = _units(explainer, settings)
     truth = _truth_table(explainer, settings)
-    plan = FlippingPlan(explainer.path, settings, tuple(kinds), truth, keep and FlippedSlides(keep.absolute()))
+    kept = None if keep is None else FlippedSlides(keep.absolute())
+    plan = FlippingPlan(explainer.path, settings, tuple(kinds), truth, kept)
     flipped, problems = _flip_slides(units, plan, explainer, engine, progress or (lambda done, total: None))
     if not flipped:
         listed = "".join(f"\n  - {line}" for line in problems)
