@@ -161,8 +161,7 @@ def _summary(evaluations: Sequence[RunEvaluation]) -> Table:
         cells = [
             estimate_cell(one.metrics[name.name], one.spread(one.metrics[name.name]), name.scale) for name in metrics
         ]
-        parts = (f"{format_count(one.n_folds, 'fold')} × {format_count(one.n_seeds, 'seed')}",)
-        trainings = Cell(str(one.n_trainings), parts * (one.n_trainings > 1))
+        trainings = f"{one.n_trainings} ({format_count(one.n_folds, 'fold')} × {format_count(one.n_seeds, 'seed')})"
         slides = [] if by_patient else [str(one.n_slides)]
         rows.append([Cell(one.name, (about,)), *cells, trainings, *slides, str(one.n_patients)])
     varies = any(isinstance(cell, Cell) and cell.spread for row in rows for cell in row)
