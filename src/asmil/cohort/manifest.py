@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from asmil.cohort.feature_search import FeatureSearch
 from asmil.cohort.locate import find_features, holds_a_cohort
-from asmil.cohort.missing_values import is_missing, missing_problems, without_missing
 from asmil.cohort.problems import Problem, fail, raise_errors
 from asmil.cohort.source import FeatureSource
 from asmil.cohort.table import (
@@ -20,12 +19,15 @@ from asmil.cohort.table import (
     OUTCOME_COLUMNS,
     SPLIT_NAMES,
     column_problems,
+    is_missing,
     label_names,
+    missing_problems,
     number,
     positive,
     read_table,
     row_problems,
     whole_number,
+    without_missing,
 )
 from asmil.columns import COLUMNS, TCGA, TCGA_BARCODE, ColumnMapping, Columns
 from asmil.errors import AsmilError, did_you_mean

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from asmil.cohort.missing_values import is_missing, without_missing
 from asmil.cohort.problems import Problem, fail, listed, raise_errors
+from asmil.cohort.table import is_missing, without_missing
 from asmil.columns import COLUMNS, TCGA_BARCODE, ColumnMapping, Columns, has_column, understand_columns
 from asmil.errors import AsmilError, did_you_mean
 from asmil.files import replacing

@@ -290,15 +290,15 @@ def _survival() -> TaskEvaluator:
 
 
 def _regression() -> TaskEvaluator:
+    from asmil.evaluation.report import value_blocks, value_reading
     from asmil.evaluation.slide_evaluation import evaluate_slides
-    from asmil.evaluation.slide_report import value_blocks, value_reading
 
     return TaskEvaluator(evaluate_slides, value_blocks, value_reading)
 
 
 def _multilabel() -> TaskEvaluator:
+    from asmil.evaluation.report import label_blocks, label_reading
     from asmil.evaluation.slide_evaluation import evaluate_slides
-    from asmil.evaluation.slide_report import label_blocks, label_reading
 
     return TaskEvaluator(evaluate_slides, label_blocks, label_reading)
 

@@ -15,9 +15,11 @@ from asmil.cohort.manifest import read_manifest
 from asmil.cohort.splits import Splits
 from asmil.errors import AsmilError
 from asmil.evaluation.evaluate import FEW_PATIENTS, PART_TITLES, RunEvaluation, evaluator_of
+from asmil.evaluation.slide_evaluation import SlideEvaluation
 from asmil.files import write_json
 from asmil.reporting import Block, Cell, Document, Figure, Folded, Heading, Note, Row, Section, SideBySide, Table
 from asmil.reporting.document import estimate_cell, sections_of, settings_table
+from asmil.reporting.drawing import COLORS, GUIDE, new_figure, svg_text
 from asmil.reporting.estimate import NAN, Estimate, Interval
 from asmil.reporting.files import write_document
 from asmil.reporting.formats import format_count, format_interval, format_number
@@ -46,10 +48,10 @@ def write_report(
     """Write the report of evaluated runs of one task; return the path of the page.
 
     With a folder: `report.html`, `report.md`, `metrics.csv` and `metrics.json` there. Without, and for one run:
-    `report.html` and `evaluation.json` in the run's own folder, with `-val` or `-patient` in their names if they are
-    not of the slides of the test set. Chosen thresholds are kept in the run's `operating_point.json`.
+    `report.html` and `evaluation.json` in the run folder, with `-val` or `-patient` in their names if they are not
+    about the slides of the test set. Chosen thresholds are saved in the run's `operating_point.json`.
 
-    document: what the report says, if it was built before
+    document: the content of the report, if it was built before
     """
     listed = [evaluations] if isinstance(evaluations, RunEvaluation) else list(evaluations)
     document = document or evaluation_document(listed)
@@ -168,8 +170,8 @@ def _summary(evaluations: Sequence[RunEvaluation]) -> Table:
         ["run", *(metric.title for metric in metrics), *sizes],
         rows,
         title=f"{PART_TITLES[first.role]}{optimistic}: {first.sizes}",
-        caption=f"{'Mean' if any(one.n_trainings > 1 for one in evaluations) else 'Value'} with its 95 % interval by "
-        f"patient{', and the standard deviation (sd)' * varies}.",
+        caption=f"{'Mean' if any(one.n_trainings > 1 for one in evaluations) else 'Value'} with its 95 % "
+        f"patient-level bootstrap interval{', and the standard deviation (sd)' * varies}.",
         in_terminal=True,
         narrow=frozenset([metric.title for metric in metrics if not metric.in_terminal] + sizes),
         emphasis=True,
@@ -326,3 +328,51 @@ def _about_runs(evaluations: Sequence[RunEvaluation]) -> list[str]:
         chosen = selection_sentence(one.run.config, one.role, has_validation, one.run.format.selected_by)
         sentences += [prefix + text for text in (chosen, cap_sentence(one.run.config))]
     return sentences
+
+
+def value_blocks(evaluation: SlideEvaluation) -> list[Block]:
+    """Predicted against true values of one run."""
+    caption = "One dot per slide, the mean over trainings. On the dashed line prediction and truth are equal."
+    return [Heading("Predictions"), Figure(scatter_figure(evaluation), "Predicted and true values", caption)]
+
+
+def value_reading(evaluations: Sequence[SlideEvaluation]) -> list[str]:
+    """How to read the numbers."""
+    return [
+        *SLIDE_READING,
+        "MAE (mean absolute error) and RMSE (root mean squared error) are in the unit of the target. R² is 0 for a "
+        "model that always predicts the mean of the evaluated targets, and it can be negative. Pearson and Spearman "
+        "correlations do not change if predictions are shifted or scaled.",
+    ]
+
+
+def label_blocks(evaluation: SlideEvaluation) -> list[Block]:
+    """The labels of one run."""
+    table = parts_table(
+        evaluation,
+        "positive slides",
+        f"{'Mean over seeds' if evaluation.n_seeds > 1 else 'Value'} with its 95 % patient-level bootstrap interval.",
+    )
+    return [Heading("Labels"), table]
+
+
+def label_reading(evaluations: Sequence[SlideEvaluation]) -> list[str]:
+    """How to read the numbers."""
+    return [
+        *SLIDE_READING,
+        "Each label is evaluated separately: its AUC, its average precision (whose chance level is the share of slides "
+        "with the label), and its F1 at a probability of 0.5. Means give every label the same weight and skip "
+        "labels whose AUC or average precision is undefined; an F1 with a zero denominator is 0.",
+    ]
+
+
+def scatter_figure(evaluation: SlideEvaluation) -> str:
+    """Predicted against true values, one dot per slide (mean over trainings), with the identity line."""
+    means = evaluation.rows.groupby("slide", sort=True)[["target", "value"]].mean()
+    ends = np.array([means.to_numpy().min(), means.to_numpy().max()])
+    with new_figure(4.6, 4.4) as figure:
+        axes = figure.add_subplot()
+        axes.plot(ends, ends, color=GUIDE, linewidth=1, linestyle="--")
+        axes.plot(means["target"], means["value"], "o", color=COLORS[0], markersize=6, alpha=0.7, markeredgewidth=0)
+        axes.set(title="Predicted and true values", xlabel="true value", ylabel="predicted value")
+        return svg_text(figure)

@@ -54,7 +54,7 @@ def write_faithfulness(found: Faithfulness, folder: Path | str) -> Path:
 
 
 def faithfulness_document(found: Faithfulness) -> Document:
-    """What the report says."""
+    """The content of the report."""
     sections = [
         Section(
             "Results",

@@ -136,3 +136,19 @@ def format_months(*ends: float) -> str:
     return " to ".join(
         UNDEFINED_TEXT if math.isnan(end) else f"{end:.1f}" if math.isfinite(end) else "not reached" for end in ends
     )
+
+
+def format_duration(seconds: float | None) -> str:
+    """A duration for people; empty where it is not known.
+
+    >>> format_duration(42), format_duration(200), format_duration(5400), format_duration(400_000)
+    ('42 s', '3 min', '1 h 30 min', '4.6 days')
+    """
+    if seconds is None:
+        return ""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 90:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min" if minutes < 48 * 60 else f"{seconds / 86400:.1f} days"

@@ -13,7 +13,6 @@ from statistics import median
 from typing import Any
 
 import torch
-import yaml
 
 from asmil.cohort.bag import Bag
 from asmil.cohort.manifest import Cohort, Slide
@@ -24,8 +23,10 @@ from asmil.config import merge, nested
 from asmil.engine.machine import choose_device
 from asmil.memory import available_bytes
 from asmil.models.base import MILModel
+from asmil.reporting.formats import format_duration
 from asmil.tasks.base import TaskKind
 from asmil.training.config import RunConfig, resolve
+from asmil.training.settings_file import setting_line
 from asmil.training.setup import build_model
 
 FEW_PATIENTS = 30
@@ -112,7 +113,7 @@ def _choices(
         yield Choice("preset", "paper", "the common settings")
     else:
         yield Choice("method", "asmil", "attention stabilized by an anchor; also train mean_pooling as a baseline")
-        yield Choice("preset", "recommended", "chosen by measurement (docs/preset_study.md); paper: as published")
+        yield Choice("preset", "recommended", "best in our study (docs/preset_study.md); paper: as published")
     yield Choice("task.kind", kind, "what --task says, or its default")
     yield from _split_choices(cohort, groups, patients)
     sizes = [len(found) for found in groups.values()]
@@ -258,23 +259,23 @@ def plan_text(
 ) -> str:
     """The text of `run.yaml`.
 
-    name: of the file
-    cohort, out, features: paths from the file on
-    columns: which columns of the manifest to read, as `--columns` takes them
+    name: the name of the file
+    cohort, out, features: paths relative to the file
+    columns: which columns of the manifest to read, as for `--columns`
     """
     lines = [
-        f"# A plan by `asmil plan`. Change what you like, then: asmil train {name}",
+        f"# Written by `asmil plan`. Edit it as needed, then run: asmil train {name}",
         *(f"# {fact}" for fact in plan.facts),
         f"# {cost_line(plan)}",
         *(f"# WARNING: {warning}" for warning in plan.warnings),
         "",
-        _line("cohort", cohort),
-        _line("out", out, "the run folder; run the same command again to resume"),
+        setting_line("cohort", cohort),
+        setting_line("out", out, "the run folder; run the same command again to resume"),
     ]
     if features is not None:
-        lines.append(_line("features", features))
+        lines.append(setting_line("features", features))
     if columns:
-        lines.append(_line("columns", columns))
+        lines.append(setting_line("columns", columns))
     sections: dict[str, list[Choice]] = defaultdict(list)
     for choice in plan.choices:
         section, _, key = choice.key.rpartition(".")
@@ -282,32 +283,14 @@ def plan_text(
     for section, choices in sorted(sections.items(), key=lambda item: item[0] != ""):
         if section:
             lines.append(f"{section}:")
-        lines += [("  " if section else "") + _line(one.key, one.value, one.reason) for one in choices]
+        lines += [setting_line(one.key, one.value, one.reason, "  " if section else "") for one in choices]
     return "\n".join(lines) + "\n"
 
 
 def cost_line(plan: TrainingPlan) -> str:
-    """What the training takes, in one sentence."""
+    """The cost of the training, in one sentence."""
     found = plan.estimate
     return (
-        f"about {_duration(found.seconds)} on {found.device} ({found.steps:,} steps, a made-up slide measured here) "
-        f"and {max(found.memory_bytes / 1e9, 0.1):.1f} GB for the longest slide"
+        f"about {format_duration(found.seconds)} on {found.device} ({found.steps:,} steps, timed here on a "
+        f"synthetic slide) and {max(found.memory_bytes / 1e9, 0.1):.1f} GB for the longest slide"
     )
-
-
-def _duration(seconds: float) -> str:
-    """Seconds in the unit that a reader would choose.
-
-    >>> _duration(40), _duration(600), _duration(7200), _duration(400_000)
-    ('1 minute', '10 minutes', '2.0 hours', '4.6 days')
-    """
-    if seconds < 90:
-        return "1 minute"
-    if seconds < 90 * 60:
-        return f"{seconds / 60:.0f} minutes"
-    return f"{seconds / 3600:.1f} hours" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"
-
-
-def _line(key: str, value: Any, reason: str = "") -> str:
-    text = yaml.safe_dump({key: value}, default_flow_style=True, width=10_000, allow_unicode=True).strip()[1:-1]
-    return f"{text}  # {reason}" if reason else text

@@ -93,7 +93,9 @@ class RunPredictor:
         self.description = self.folder.read(method)
         self.device = choose_device(device)
         trainings = list(self.folder.trainings())
-        self.trained = [self._load(fold, seed, path) for fold, seed, path in trainings if _is_finished(path)]
+        finished = [(fold, seed, path) for fold, seed, path in trainings if _is_finished(path)]
+        self.weight_files = [_weights(path) for _, _, path in finished]
+        self.trained = [self._load(fold, seed, path) for fold, seed, path in finished]
         if not self.trained:
             if trainings and not self.folder.splits.exists():  # which every run begins with
                 raise AsmilError(
@@ -115,7 +117,7 @@ class RunPredictor:
         return self.description.config.unit
 
     def _load(self, fold: int, seed: int, training: Path) -> TrainedModel:
-        path = training / "checkpoints" / "best.safetensors"
+        path = _weights(training)
         tensors, state = checkpoint.load_checkpoint(path)
         config = self.folder.config_of(self.description, fold)
         if state.get("method") != config.method:
@@ -241,6 +243,10 @@ def write_attention(path: Path, prediction: SlidePrediction, slides: Sequence[st
             file["slide_index"] = prediction.slide_index
             file.attrs["slides"] = list(slides)
         file.attrs["slide"] = prediction.slide
+
+
+def _weights(training: Path) -> Path:
+    return training / "checkpoints" / "best.safetensors"
 
 
 def _is_finished(training: Path) -> bool:

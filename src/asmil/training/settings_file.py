@@ -86,9 +86,9 @@ def commented_settings(name: str, cohort: str, out: str, method: str, preset: st
     lines = [_HEADER.format(name=name).rstrip(), ""]
     texts = {"cohort": "the manifest: one row per slide", "out": "the run folder", "method": "see `asmil methods`"}
     for key, value in {"cohort": cohort, "out": out, "method": method, "preset": preset}.items():
-        lines.append(_line(key, value, texts.get(key, "")))
-    lines.append(_line("features", "features", "default: the folder next to the manifest", "# "))
-    lines += [_line(key, getattr(config, key), RunConfig.model_fields[key].description or "") for key in _TOP]
+        lines.append(setting_line(key, value, texts.get(key, "")))
+    lines.append(setting_line("features", "features", "default: the folder next to the manifest", "# "))
+    lines += [setting_line(key, getattr(config, key), RunConfig.model_fields[key].description or "") for key in _TOP]
     for key in RunConfig.model_fields:
         section = getattr(config, key)
         if isinstance(section, BaseModel):
@@ -105,7 +105,7 @@ def _section(section: BaseModel, start: str = "  # ") -> Iterator[str]:
             yield f"{start}{key}:"
             yield from _section(value, start + "  ")
         else:
-            yield _line(key, value, _meaning(field), start)
+            yield setting_line(key, value, _meaning(field), start)
 
 
 def _meaning(field: FieldInfo) -> str:
@@ -113,7 +113,8 @@ def _meaning(field: FieldInfo) -> str:
     return "; ".join(filter(None, [" | ".join(map(str, choices)), field.description or ""]))
 
 
-def _line(key: str, value: Any, meaning: str, start: str = "") -> str:
+def setting_line(key: str, value: Any, meaning: str = "", start: str = "") -> str:
+    """A setting as a line of YAML, with its meaning as a comment."""
     plain = list(value) if isinstance(value, tuple) else value
     text = yaml.safe_dump({key: plain}, default_flow_style=True, width=10_000, allow_unicode=True).strip()[1:-1]
     return f"{start + text:<34}  # {meaning}" if meaning else start + text

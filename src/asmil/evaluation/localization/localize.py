@@ -41,6 +41,7 @@ class LocalizeSettings:
     scalings: in addition to `minmax`; by default `gated`, or `times_n` if no class is normal
     normal: labels of normal slides
     classes, mask_value: which annotated classes, and which value of a mask, are tumor
+    slides: evaluate only these; None: all
     skip_list: a file that lists slides to leave out
     """
 
@@ -57,6 +58,7 @@ class LocalizeSettings:
     normal: tuple[str, ...] = ()
     classes: ClassNames = field(default_factory=ClassNames)
     mask_value: int | None = None
+    slides: frozenset[str] | None = None
     skip_list: Path | None = None
     resamples: int = 2000
     seed: int = 0
@@ -134,10 +136,9 @@ def localize_run(
     maps = RoleMaps(run, settings.role, settings.heatmap, settings.device, settings.method, settings.normal)
     cohort, problems = _read_cohort(maps, settings)
     skipped = read_skip_list(settings.skip_list) if settings.skip_list else ()
+    asked = [slide for slide in cohort.slides if settings.slides is None or slide.slide in settings.slides]
     wanted = [
-        slide
-        for slide in cohort.slides
-        if slide.label is not None and slide.slide not in skipped and maps.may_evaluate(slide)
+        slide for slide in asked if slide.label is not None and slide.slide not in skipped and maps.may_evaluate(slide)
     ]
     normal = normal_labels([*maps.description.classes, *cohort.classes], settings.normal)
     protocol = LocalizationProtocol(_scalings(settings, normal), options, settings.conversion, settings.radius)

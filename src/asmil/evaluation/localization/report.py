@@ -122,8 +122,8 @@ def _measures(found: Localization) -> Table:
     return Table(
         ["measure", *map(scaling_title, scalings)],
         rows,
-        title="value and 95 % interval by patient",
-        caption="Value and 95 % interval by patient. Tiles above the cut are marked. Maps are compared as "
+        title="value and 95 % interval (bootstrap over patients)",
+        caption="Value and 95 % patient-level bootstrap interval. Tiles above the threshold are marked. Scalings: "
         + "; ".join(f"{scaling}: {SCALINGS[scaling]}" for scaling in scalings)
         + ".",
         in_terminal=True,

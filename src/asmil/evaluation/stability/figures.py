@@ -143,9 +143,9 @@ def histogram_figure(stability: RunStability) -> Figure:
     if not slides:
         return Figure(None, title, "No scores yet: they are saved when a training ends.")
     caption = (
-        "Left: the raw scores of one slide per class from the kept model, all rows (heads, tokens, branches) together. "
+        "Left: the raw scores of one slide per class from the selected checkpoint, for all heads, tokens or branches. "
         "Right: the attention × N that each normalizer computes from these scores; 1 is uniform, and weights below "
-        f"{SMALLEST_DRAWN:f} are drawn at the left end. The model was trained with one of them."
+        f"{SMALLEST_DRAWN:f} are drawn at the left end. The model was trained with one of these normalizers."
     )
     with new_figure(11.2, 2.6 * len(slides)) as figure:
         grid = figure.subplots(len(slides), 2, squeeze=False, width_ratios=(1, 1.5))

@@ -11,10 +11,9 @@ from functools import partial
 
 from asmil.slides.encoders.base import EncoderEntry
 from asmil.slides.encoders.registry import register
-from asmil.slides.encoders.vit import VisionTransformer, VitShape
+from asmil.slides.encoders.vit import VisionTransformer, VitShape, vit_entry
 from asmil.slides.encoders.vit_names import from_hugging_face_vit
 
-MPP = 0.5
 NON_COMMERCIAL = "CC-BY-NC-ND-4.0"
 
 VIT_S16 = VitShape(patch_px=16, width=384, depth=12, heads=6, hidden=1536)
@@ -34,22 +33,6 @@ PHIKON = replace(VIT_B16, norm_eps=1e-12)
 # statistics of the training tiles, as published by Lunit; the copy on the hub states those of ImageNet instead
 LUNIT_MEAN, LUNIT_STD = (0.70322989, 0.53606487, 0.66096631), (0.21716536, 0.26081574, 0.20723464)
 H_OPTIMUS_MEAN, H_OPTIMUS_STD = (0.707223, 0.578729, 0.703617), (0.211883, 0.230117, 0.177517)
-
-
-def vit_entry(name: str, summary: str, shape: VitShape, tile_px: int, licence: str, hub: str) -> EncoderEntry:
-    """The entry of a vision transformer from the hub with one vector per tile."""
-    return EncoderEntry(
-        name=name,
-        summary=summary,
-        width=shape.features,
-        tile_px=tile_px,
-        mpp=MPP,
-        licence=licence,
-        url=f"https://huggingface.co/{hub}",
-        build=partial(VisionTransformer, shape),
-        input_px=shape.image_px,
-        hub=hub,
-    )
 
 
 def _entry(name: str, summary: str, shape: VitShape, tile_px: int, licence: str, hub: str) -> EncoderEntry:

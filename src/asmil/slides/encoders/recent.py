@@ -19,16 +19,14 @@ from asmil.slides.encoders.clip import AttentionPooledTransformer
 from asmil.slides.encoders.pathology import (
     H_OPTIMUS_MEAN,
     H_OPTIMUS_STD,
-    MPP,
     NON_COMMERCIAL,
     VIT_B16,
     VIT_G14,
     VIT_L16,
     VIT_S16,
-    vit_entry,
 )
 from asmil.slides.encoders.registry import register
-from asmil.slides.encoders.vit import VisionTransformer, VitShape, interpolated_positions
+from asmil.slides.encoders.vit import MPP, VisionTransformer, VitShape, interpolated_positions, vit_entry
 from asmil.slides.encoders.vit_names import from_beit3, from_hugging_face_registers, from_hugging_face_vit
 
 HALF = (0.5, 0.5, 0.5)

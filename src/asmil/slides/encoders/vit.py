@@ -13,13 +13,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from asmil.slides.encoders.base import EncoderEntry
 from asmil.slides.encoders.vit_blocks import Activation, Attention, Block, Mlp, PatchEmbedding, SwiGlu
+
+MPP = 0.5
+"""Of the tiles of nearly all encoders."""
 
 
 @dataclass(frozen=True)
@@ -149,3 +154,19 @@ def interpolated_positions(embedding: Tensor, first: int, rows: int, columns: in
     square = embedding[:, first:].float().unflatten(1, (side, side)).permute(0, 3, 1, 2)
     grid = functional.interpolate(square, (rows, columns), mode="bicubic", antialias=True, align_corners=False)
     return torch.cat([embedding[:, :first], grid.permute(0, 2, 3, 1).flatten(1, 2).to(embedding.dtype)], dim=1)
+
+
+def vit_entry(name: str, summary: str, shape: VitShape, tile_px: int, licence: str, hub: str) -> EncoderEntry:
+    """A vision transformer of the hub whose readout is one vector per tile."""
+    return EncoderEntry(
+        name=name,
+        summary=summary,
+        width=shape.features,
+        tile_px=tile_px,
+        mpp=MPP,
+        licence=licence,
+        url=f"https://huggingface.co/{hub}",
+        build=partial(VisionTransformer, shape),
+        input_px=shape.image_px,
+        hub=hub,
+    )

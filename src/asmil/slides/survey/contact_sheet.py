@@ -13,8 +13,7 @@ import numpy as np
 
 from asmil.slides.image import Pixels
 from asmil.slides.qc import HOLE_COLOR, TILE_COLOR, TISSUE_COLOR, read_picture, write_jpeg
-from asmil.slides.survey.folder import SurveyFolder
-from asmil.slides.survey.row import NOTE_SEPARATOR, Failure, SurveyRow
+from asmil.slides.survey.folder import NOTE_SEPARATOR, Failure, SurveyFolder, SurveyRow
 
 MOST_SLIDES = 40
 CELL_PX = 260

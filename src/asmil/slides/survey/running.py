@@ -25,8 +25,15 @@ from asmil.slides.overview import read_overview
 from asmil.slides.qc import draw_tissue, write_jpeg, write_mask
 from asmil.slides.settings import SLIDE_TIMEOUT_S
 from asmil.slides.survey.contact_sheet import contact_page, write_sheet
-from asmil.slides.survey.folder import SurveyConfig, SurveyFolder
-from asmil.slides.survey.row import NOTE_SEPARATOR, Failure, SurveyRow, read_rows, rows_to_csv
+from asmil.slides.survey.folder import (
+    NOTE_SEPARATOR,
+    Failure,
+    SurveyConfig,
+    SurveyFolder,
+    SurveyRow,
+    read_rows,
+    rows_to_csv,
+)
 from asmil.slides.tiling import place_tiles, tile_side_level0
 from asmil.slides.tissue.finding import find_tissue
 from asmil.slides.tissue.geojson import tissue_geojson
