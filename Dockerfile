@@ -1,21 +1,26 @@
-# asmil in a container. The steps are those of docs/install.md.
-#   docker build -t asmil .                                       for CPUs
-#   docker build -t asmil --build-arg BASE=nvidia/cuda:12.8.1-runtime-ubuntu24.04 --build-arg EXTRAS=viewer,hub,fused .    for GPUs
-#   docker run --rm -v "$PWD:/data" asmil train cohort.csv --out runs/asmil
+# asmil in a container; docs/install.md has the same steps, and how to build it for GPUs.
+#   docker build -t asmil .
+#   docker run --rm --user "$(id -u):$(id -g)" -v "$PWD:/data" asmil train cohort.csv --out runs/asmil
 ARG BASE=ubuntu:24.04
 FROM ${BASE}
 
-ARG EXTRAS=viewer,hub
+# npm builds the page of the viewer; Triton (extra fused) compiles kernels with gcc and Python's headers when they are used
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends python3 python3-venv npm \
+    && apt-get install --yes --no-install-recommends python3 python3-venv python3-dev gcc npm \
     && rm -rf /var/lib/apt/lists/*
+
+ARG EXTRAS=viewer,hub
+# where PyTorch comes from: its builds for CPUs are much smaller
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 
 COPY . /source
 RUN python3 -m venv /venv \
-    && /venv/bin/pip install --no-cache-dir "/source[${EXTRAS}]" \
+    && /venv/bin/pip install --no-cache-dir --extra-index-url "${TORCH_INDEX}" "/source[${EXTRAS}]" \
     && rm -rf /source
 
-RUN useradd --create-home asmil
+# the home is writable for everyone, since --user makes files of the host's user in /data
+RUN useradd --create-home asmil && chmod 1777 /home/asmil
+ENV HOME=/home/asmil
 USER asmil
 WORKDIR /data
 ENTRYPOINT ["/venv/bin/asmil"]

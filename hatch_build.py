@@ -1,13 +1,15 @@
-"""Builds the page of the viewer into the package, where npm is there and it was not built before."""
+"""The page of the viewer, built into the package where npm is there, and the addresses of the project."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 PATIENCE_S = 300
 PAGE = Path("src", "asmil", "viewer", "static", "index.html")
@@ -36,3 +38,21 @@ class ViewerPage(BuildHookInterface[Any]):
             except (OSError, subprocess.SubprocessError) as error:
                 self.app.display_warning(f"the package gets no viewer page: {error}")
                 return
+
+
+class ProjectAddresses(MetadataHookInterface):
+    """`project.urls` of the repository whose workflow builds the package; a build elsewhere knows no address."""
+
+    PLUGIN_NAME = "custom"
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        """Add the addresses to the metadata of the project."""
+        server, repository = (os.environ.get(f"GITHUB_{name}") for name in ("SERVER_URL", "REPOSITORY"))
+        if server and repository:
+            home = f"{server}/{repository}"
+            metadata["urls"] = {
+                "Homepage": home,
+                "Documentation": f"{home}/blob/main/docs/index.md",
+                "Changelog": f"{home}/blob/main/CHANGELOG.md",
+                "Issues": f"{home}/issues",
+            }

@@ -17,9 +17,10 @@ ROOT_LINK = re.compile(rf"\]\((?:\.\./)+({'|'.join(map(re.escape, ROOT_PAGES))})
 FILE_LINK = re.compile(
     r"(?<!!)\[([^\]]+)\]\((?:(?:\.\./)+(?:src|tests|benchmarks|oracles|examples)|tests|(?:\.\./)*results)/[^)]*\)"
 )
-STUBS = {"asmil": "src/asmil/__init__.pyi", "asmil.evaluation": "src/asmil/evaluation/__init__.pyi"}
+PUBLIC = ("asmil", "asmil.evaluation", "asmil.evaluation.localization")
+STUBS = {package: f"src/{package.replace('.', '/')}/__init__.pyi" for package in PUBLIC}
 STUB_LINE = re.compile(r"^from (\S+) import (\w+) as \w+$", re.MULTILINE)
-TESTED_FENCE = re.compile(r"^```(\w+) test$", re.MULTILINE)
+TESTED_FENCE = re.compile(r"^```(\w+) \w+$", re.MULTILINE)
 
 
 def on_files(files: Files, config: Any) -> Files:

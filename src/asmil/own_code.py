@@ -23,6 +23,19 @@ def names_code(name: str) -> bool:
     return re.fullmatch(r"([\w.]+|.+\.py):[\w.]+", name) is not None
 
 
+def same_attribute(name: str, given: str) -> bool:
+    """Whether two names of code differ only in the place of the code: the file may be written or lie differently here.
+
+    >>> same_attribute("enc.py:build", "/lab/enc.py:build"), same_attribute("enc.py:build", "enc.py:other")
+    (True, False)
+    """
+    return names_code(name) and names_code(given) and _attribute(name) == _attribute(given)
+
+
+def _attribute(name: str) -> str:
+    return name.rpartition(":")[2].rpartition(".")[2]
+
+
 def own_module(place: str, named_as: str) -> ModuleType:
     """The module of code that the user names; a file is executed again by every call.
 

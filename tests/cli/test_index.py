@@ -1,14 +1,19 @@
 """The page that links everything below a folder."""
 
+import base64
+import io
 import json
 import re
 from urllib.parse import unquote
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from asmil.experiments.results_index import RunSummary, index_results
 from asmil.experiments.results_index import _performance as performance
+from asmil.explain.canvas import PICTURE_BOXES
+from asmil.slides.qc import write_png
 
 
 @pytest.fixture
@@ -58,6 +63,20 @@ def test_the_page_links_every_report_and_shows_the_maps(results, asmil_here):
     assert [run["tile_auc"] for run in printed["runs"]] == [0.9, None]
 
 
+def test_the_paper_of_heat_maps_does_not_shine_on_a_dark_page(results, asmil_here):
+    figure = np.full((40, 60, 3), 255, dtype=np.uint8)
+    figure[10:30, 20:50] = 200
+    write_png(results / "maps" / "slide-1.png", figure, {PICTURE_BOXES: "20 10 30 20"})
+    assert asmil_here("index", results).returncode == 0
+    page = (results / "index.html").read_text(encoding="utf-8")
+    shown = re.search(r'src="data:image/png;base64,([^"]+)"', page)
+    assert shown is not None
+    with Image.open(io.BytesIO(base64.b64decode(shown[1]))) as image:
+        alpha = np.asarray(image)[..., 3]
+    assert (alpha[10:30, 20:50] == 255).all()
+    assert alpha.sum() == 255 * 20 * 30
+
+
 def test_nothing_to_link_is_one_sentence(tmp_path, asmil_here):
     for place in (tmp_path / "missing", tmp_path):
         done = asmil_here("index", place)
@@ -72,6 +91,8 @@ def test_methods_are_ranked_only_where_their_intervals_are_apart():
     assert "overlap" not in performance([worse, better])
     assert "overlap" in performance([worse, worse])
     assert performance([]) == ""
+    by_patient = RunSummary("a", 0, "C-index", 0.6, 0.5, 0.7, None, (), patients=14)
+    assert "14 test patients" in performance([by_patient])
 
 
 def test_a_damaged_picture_is_named(results, asmil_here):

@@ -113,8 +113,10 @@ def test_the_report_names_every_convention(trained, small_cohort):
     written = localization_dict(found)
     assert (written["preset"], written["conversion"], written["radius_tiles"]) == ("asmil_text", "components", None)
     assert list(written["scalings"]) == ["minmax", "times_n", "rank", "cohort"]
-    about = localization_document(found).about
-    assert all(name in about for name in ("asmil_text", "components", "'attention'"))
+    document = localization_document(found)
+    folded = " ".join(document.reading)
+    assert all(name in folded for name in ("asmil_text", "components", "'attention'"))
+    assert not any(name in document.answer + document.about for name in ("asmil_text", "components", "minmax"))
 
 
 def test_slides_with_annotations(asmil_here, slides, tmp_path):

@@ -54,6 +54,20 @@ def test_slides_are_predicted_as_their_features_are(run_on_slides, asmil_here):
     assert from_python["prob_a"].item() == pytest.approx(found["prob_a"]["s3"])
 
 
+def test_an_own_encoder_may_lie_elsewhere_when_it_is_confirmed(run_on_slides, asmil_here, monkeypatch):
+    slide, file = run_on_slides / "slides" / "s3.tif", EXTRACTION_TESTS / ".." / "extraction" / "tiny_encoder.py"
+    expected = asmil.predict(run_on_slides / "run", run_on_slides / "features" / "s3.h5")
+    monkeypatch.chdir(run_on_slides)
+    arguments = ("predict", run_on_slides / "run", slide, "--out", run_on_slides / "p.csv", *TRUSTED[:2])
+    done = asmil_here(*arguments, "--encoder", f"{file}:Weighted")
+    assert done.returncode == 0, done.stderr
+    found = pd.read_csv(run_on_slides / "p.csv")
+    assert found["prob_a"].item() == pytest.approx(expected["prob_a"].item(), abs=1e-3)
+    done = asmil_here(*arguments, "--encoder", f"{file}:Other")
+    assert done.returncode == 1
+    assert "tiny_encoder:Weighted" in done.stderr
+
+
 def test_other_weights_are_refused(run_on_slides, asmil_here, monkeypatch):
     monkeypatch.setenv("TINY_WEIGHT", "3")
     slide = run_on_slides / "slides" / "s3.tif"

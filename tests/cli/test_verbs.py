@@ -1,6 +1,8 @@
 """The verbs as a user types them."""
 
 import json
+import subprocess
+import sys
 
 import h5py
 import numpy as np
@@ -157,3 +159,22 @@ def test_folds_asked_for_win_over_a_split_column_and_it_is_said(asmil_here, smal
     assert "'split'" in done.stderr
     tested = pd.read_parquet(tmp_path / "run" / "predictions.parquet").query("role == 'test'")
     assert sorted(tested["slide"]) == sorted(pd.read_csv(small_cohort)["slide"])
+
+
+def test_ctrl_c_is_answered_by_a_sentence(tmp_path):
+    """Some versions of typer would end without a word."""
+    script = (
+        "import typer\n"
+        "from asmil.cli import main\n"
+        "from asmil.cli.help import Verb\n"
+        "app = typer.Typer()\n"
+        "@app.command(cls=Verb)\n"
+        "def go() -> None:\n"
+        "    raise KeyboardInterrupt\n"
+        "main.app = app\n"
+        "main.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 130
+    assert done.stderr.startswith("error: ")
+    assert "Traceback" not in done.stderr

@@ -299,3 +299,8 @@ def test_import_manifest_from_the_command_line(tmp_path, plain, asmil_here):
     assert "12 slides of 12 patients" in done.stdout
     assert asmil_here("check", out, "--features", tmp_path / "features").returncode == 0
     assert asmil_here("import-manifest", slides, "--out", slides).returncode == 1
+    before = out.read_bytes()
+    again = ("import-manifest", slides, "--patients", clini, "--columns", "label=isMSIH", "--out", out)
+    assert out.name in asmil_here(*again).stderr
+    assert asmil_here(*again, "--force").returncode == 0
+    assert out.read_bytes() == before

@@ -1,5 +1,6 @@
 """Features of LazySlide's zarr stores, slideflow's bags and files with `coords_patching`."""
 
+import re
 import sys
 
 import h5py
@@ -10,8 +11,10 @@ import shapely
 import torch
 
 from asmil import AsmilError
-from asmil.cohort.features import FeatureSource, inspect_features, read_bag
+from asmil.cohort.features import FeatureSource, inspect_features, read_bag, write_features
 from asmil.cohort.manifest import load_cohort
+from asmil.cohort.source import Provenance
+from shared_data import REPOSITORY
 
 CORNERS = np.array([[0, 0], [0, 512], [512, 0], [512, 512], [512, 1024]])
 FEATURES = np.arange(20, dtype=np.float32).reshape(5, 4)
@@ -96,6 +99,19 @@ def test_the_index_of_slideflow_gives_the_corners_of_the_tiles(tmp_path):
     assert load_cohort(tmp_path / "cohort.csv", tmp_path).slides[0].source == source
     np.savez(tmp_path / "s.index", CORNERS[:3])
     assert read_bag(source, "s").coords is None
+
+
+def test_our_features_become_bags_of_slideflow_as_the_page_says(tmp_path, monkeypatch):
+    page = (REPOSITORY / "docs" / "files.md").read_text(encoding="utf-8")
+    code = re.search(r"```python slideflow\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "features").mkdir()
+    provenance = Provenance(tile_px=256, tile_px_level0=512, mpp=0.25)
+    write_features(tmp_path / "features" / "s.h5", FEATURES, CORNERS, provenance)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code[1], "docs/files.md", "exec"), {})
+    source = FeatureSource(tmp_path / "bags" / "s.pt")
+    np.testing.assert_array_equal(read_bag(source, "s").features.numpy(), FEATURES)
+    np.testing.assert_array_equal(read_bag(source, "s").coords.numpy(), CORNERS)
 
 
 def test_coords_patching_is_read_where_there_are_no_other_coordinates(tmp_path):

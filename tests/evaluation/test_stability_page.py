@@ -73,7 +73,7 @@ def test_the_page_of_two_runs(two_runs: list[RunStability], tmp_path: Path) -> N
     ):
         assert wanted in words, wanted
     assert words.count("raw scores") == 1  # a caption is not repeated
-    assert text.count("<code>--set record.attention=all</code>") == 2
+    assert text.count("<code><span>--set</span> record.attention=all</code>") == 2
     files = {path.relative_to(tmp_path / "stability_pictures").as_posix() for path in tmp_path.rglob("*.*g")}
     assert files == {
         "course_jsd_previous.svg",
@@ -109,7 +109,7 @@ def test_one_slide_with_one_recording(tmp_path: Path) -> None:
     stability = read_fake(tmp_path / "run", FakeRun(n_slides=1, seeds=1, n_recordings=1, side=4))
     text, page = page_of([stability], tmp_path)
     assert page.tags.count("img") == 5
-    assert "<code>--seeds 3</code>" in text
+    assert "<code><span>--seeds</span> 3</code>" in text
     assert (tmp_path / "stability_pictures" / "score_histograms.svg").is_file()
 
 

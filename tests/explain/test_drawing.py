@@ -11,7 +11,7 @@ from shapely.geometry import MultiPolygon, box
 from array_slide import ArraySlide
 from asmil import AsmilError
 from asmil.cohort.source import FeatureInfo, FeatureSource
-from asmil.explain.canvas import nice_length, shortened, text_width
+from asmil.explain.canvas import boxes_of, boxes_text, nice_length, on_any_ground, shortened, text_width
 from asmil.explain.color_scale import color_scale, lookup_table, percentiles
 from asmil.explain.contact_sheet import bottom_tiles, contact_sheet, top_tiles
 from asmil.explain.figure import (
@@ -92,7 +92,7 @@ def test_a_map_has_the_colors_of_its_values_whatever_the_opacity_of_others():
 
 def test_scales_show_their_numbers():
     values = np.linspace(0, 10, 101)
-    assert [text.split()[-1] for _, text in color_scale(values).ticks()] == ["0", "2.5", "5", "7.5", "10"]
+    assert [text.split()[-1] for _, text in color_scale(values).ticks()] == ["0.0", "2.5", "5.0", "7.5", "10.0"]
     signed = color_scale(values - 4)
     assert signed.kind == "absolute"
     assert signed.low == -signed.high
@@ -160,7 +160,13 @@ def test_a_figure_with_annotations_and_the_contact_sheet():
     assert len(panels) == 3
     assert (draw_contours(view.pixels, view, shapes) != view.pixels).any()
     figure = arrange("slide-1", "about", panels)
-    assert figure.shape[1] > 3 * 300
+    assert figure.pixels.shape[1] > 3 * 300
+    shown_at = boxes_of(boxes_text(figure.pictures))
+    assert [box.height for box in shown_at].count(view.height) == 3
+    assert (figure.pixels[shown_at[0].place] == panels[0].pixels).all()
+    drawn = on_any_ground(figure.pixels, shown_at)
+    assert all((drawn[box.place][..., 3] == 255).all() for box in shown_at)
+    assert (drawn[..., 3] == 0).any(), "paper is left out"
     sheet = contact_sheet(frame, image, shown, scale, "about", 4)
     assert sheet.dtype == np.uint8
     assert (sheet != 255).any()

@@ -3,6 +3,7 @@
 import json
 import logging
 import shutil
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -83,6 +84,43 @@ def test_missing_and_altered_files_are_named(bundle, tmp_path, name, damage):
         file.write_bytes(content)
     with pytest.raises(asmil.AsmilError, match=file.name):
         _ = asmil.load_run(tmp_path / "b").models
+
+
+def test_a_bundle_without_its_list_or_of_a_later_version_is_recognized(bundle, tmp_path):
+    shutil.copytree(bundle, tmp_path / "b")
+    listed = json.loads((tmp_path / "b" / "bundle.json").read_text())
+    (tmp_path / "b" / "bundle.json").write_text(json.dumps({**listed, "format": 99, "asmil": "9.8.7"}))
+    with pytest.raises(asmil.AsmilError, match=r"9\.8\.7"):
+        _ = asmil.load_run(tmp_path / "b").models
+    (tmp_path / "b" / "bundle.json").unlink()
+    with pytest.raises(asmil.AsmilError, match=r"bundle\.json"):
+        _ = asmil.load_run(tmp_path / "b").models
+
+
+def test_verbs_that_need_single_slides_recognize_a_bundle(bundle, cohort, tmp_path):
+    from asmil.api.heatmaps import HeatmapRequest
+    from asmil.evaluation.localization.localize import LocalizeSettings, localize_run
+    from asmil.evaluation.stability.analysis import read_stability
+    from asmil.explain.faithfulness import FaithfulnessSettings, faithfulness_run
+    from asmil.explain.settings import HeatmapSettings
+    from asmil.training.finished_run import read_run
+
+    faithfulness = partial(faithfulness_run, settings=FaithfulnessSettings())
+    localize = partial(localize_run, settings=LocalizeSettings(truth=tmp_path / "truth.csv"))
+    for read in (read_run, read_stability, faithfulness, localize):
+        with pytest.raises(asmil.AsmilError, match="bundle"):
+            read(bundle)
+    with pytest.raises(asmil.AsmilError, match="bundle"):
+        HeatmapRequest([bundle], [], tmp_path, HeatmapSettings()).find_slides()
+    features = cohort.slides[0].source.path
+    (found,) = HeatmapRequest([bundle], [str(features)], tmp_path, HeatmapSettings()).find_slides()
+    assert found.name == cohort.slides[0].slide
+
+
+def test_a_folder_is_no_name_of_an_exported_file(run, tmp_path):
+    for export in (export_onnx, export_torch):
+        with pytest.raises(asmil.AsmilError, match=tmp_path.name):
+            export(run, tmp_path)
 
 
 def test_a_bundle_that_lists_files_elsewhere_is_refused(bundle, tmp_path):

@@ -1,5 +1,6 @@
 """The documentation site: every page has its place in it, and it builds without a warning."""
 
+import importlib
 import os
 import subprocess
 import sys
@@ -33,5 +34,7 @@ def test_the_site_builds_in_strict_mode(tmp_path):
     )
     assert done.returncode == 0, done.stderr[-3000:]
     page = (tmp_path / "site" / "reference" / "index.html").read_text(encoding="utf-8")
-    assert "asmil.load_run" in page
+    for package in ("asmil", "asmil.evaluation", "asmil.evaluation.localization"):
+        for name in set(importlib.import_module(package).__all__) - {"__version__"}:
+            assert f"{package}.{name}" in page, f"{package}.{name} is missing from the API reference"
     assert "http://" not in page.replace("http://www.w3.org", "")

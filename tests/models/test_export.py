@@ -24,15 +24,17 @@ OPTIONS = [("asmil", {"projections": "shared"}), ("asmil", {"embedding_layers": 
 
 
 class Exportable(nn.Module):
-    """Plain tensors in, plain tensors out."""
+    """Plain tensors in, plain tensors out: logits, scores and heat map, as far as a method has them."""
 
-    def __init__(self, model):
+    def __init__(self, model, heatmap=True):
         super().__init__()
         self.model = model
+        self.heatmap = heatmap and model.has_heatmap
 
     def forward(self, features, coords):
         output = self.model(Bag(features, coords, validated=True))
-        return (output.logits,) if output.scores is None else (output.logits, output.scores)
+        found = (output.logits, output.scores, self.model.heatmap(output) if self.heatmap else None)
+        return tuple(one for one in found if one is not None)
 
 
 def inputs(tiles):
@@ -43,7 +45,8 @@ def inputs(tiles):
 
 def made(name, options):
     torch.manual_seed(0)
-    return Exportable(build(name, in_features=WIDTH, n_outputs=3, **options)).eval()
+    model = build(name, in_features=WIDTH, n_outputs=3, **options)
+    return Exportable(model, heatmap=name not in SIZE_IS_FIXED).eval()
 
 
 def export(module):

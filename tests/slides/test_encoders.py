@@ -18,7 +18,7 @@ from asmil.errors import AsmilError
 from asmil.slides.encoders import base
 from asmil.slides.encoders.base import Transform, center_crop, resized, resized_in_floats
 from asmil.slides.encoders.fused import convolved, fold_batch_norms
-from asmil.slides.encoders.own_callable import refuse_unconfirmed
+from asmil.slides.encoders.own_callable import confirmed_encoder
 from asmil.slides.encoders.registry import chosen_precision, encoders, find_encoder, load_encoder
 from asmil.slides.encoders.state import state_hash
 from drawn_weights import drawn_state, drawn_tiles
@@ -296,8 +296,14 @@ def test_files_of_own_encoders_are_found_by_path_and_confirmed(tmp_path):
     with pytest.raises(AsmilError, match="'build'"):
         load_encoder(f"{tmp_path / 'an encoder.py'}:bild")
     with pytest.raises(AsmilError, match=r"config\.yaml.*an encoder\.py"):
-        refuse_unconfirmed(name, None, "run/config.yaml")
-    refuse_unconfirmed(name, name, "run/config.yaml")
+        confirmed_encoder(name, None, "run/config.yaml")
+    elsewhere = f"{tmp_path / '..' / tmp_path.name / 'an encoder.py'}:build"
+    assert [confirmed_encoder(name, given, "run/config.yaml") for given in (name, elsewhere)] == [name, elsewhere]
+    for wrong in ("resnet18", f"{tmp_path / 'an encoder.py'}:other"):
+        with pytest.raises(AsmilError, match="an encoder"):
+            confirmed_encoder(name, wrong, "run/config.yaml")
+    with pytest.raises(AsmilError, match="resnet18"):
+        confirmed_encoder("resnet18", name, "run/config.yaml")
 
 
 def test_entries_are_frozen():

@@ -13,6 +13,7 @@ from asmil.explain.asked_slides import AskedSlide, SlidePlaces, asked_slides
 from asmil.explain.heatmaps import HeatmapPlan, HeatmapResult, Progress, SlideOutlines, draw_heatmaps
 from asmil.explain.settings import HeatmapSettings
 from asmil.slides.annotations import find_annotations
+from asmil.training.bundle import is_bundle
 from asmil.training.layout import RunLayout
 
 
@@ -60,6 +61,10 @@ class HeatmapRequest:
 
     def _of_role(self) -> list[str]:
         if not self.runs:
+            return []
+        if is_bundle(self.runs[0]):
+            if not self.slides:
+                raise AsmilError(f"{self.runs[0]} is a bundle, which lists no slides; name those to draw after it")
             return []
         table = Splits.load(RunLayout(self.runs[0]).splits).table
         chosen = table if self.role == "all" else table[table["role"] == self.role]

@@ -298,11 +298,6 @@ class TrainedRun:
 
     @cached_property
     def _read(self) -> Run:
-        if self._is_bundle:
-            raise AsmilError(
-                f"{self.path} is a bundle: it has models and metrics, but no predictions of single slides; evaluate "
-                "the run that it was exported from"
-            )
         return read_run(self.path)
 
     @cached_property

@@ -29,6 +29,13 @@ _VALUE_NAMES = {int: "N", float: "NUMBER", str: "TEXT", Path: "PATH"}
 class Verb(TyperCommand):
     """A verb of the command."""
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run the verb; Ctrl-C reaches `asmil.cli.main` in every version of typer, some of which end without a word."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise typer.Abort from None
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write the help of the verb."""
         width = window_width()

@@ -18,6 +18,7 @@ def import_manifest(
         Path | None, typer.Option(help="A table of patients with their outcomes (STAMP's clini table, GDC's clinical).")
     ] = None,
     drop_missing: Annotated[bool, typer.Option("--drop-missing", help="Leave out slides without an outcome.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the manifest if it exists.")] = False,
 ) -> None:
     """Write a manifest from the tables of CLAM, STAMP, TCGA, MIL_BASELINE or a spreadsheet.
 
@@ -32,6 +33,8 @@ def import_manifest(
 
     if out.exists() and any(path is not None and path.exists() and out.samefile(path) for path in (table, patients)):
         raise AsmilError(f"--out {out}: this is the table that is read; give another file")
+    if out.exists() and not force:
+        raise AsmilError(f"{out} exists; give another --out, or --force to replace it")
     found = manifest_import.import_manifest(table, patients, parse_mapping(columns), drop_missing)
     found.write(out)
     for note in found.notes:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
+import threading
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 from asmil.engine.driving import drive
@@ -101,12 +104,15 @@ def connected(address: str | None) -> Iterator[Any]:
         options |= {"address": "local", "include_dashboard": False, "object_store_memory": _OBJECT_STORE_BYTES}
     elif address != "auto":
         require_answer(address)
+    before = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(**options)
+    except SystemExit:  # what Ray makes of SIGTERM meanwhile
+        raise KeyboardInterrupt from None
     except (ImportError, OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         where = f"connect to the Ray cluster at {address}" if address else "start on this machine"
         raise AsmilError(f"Ray cannot {where} ({_first_line(error)}); {_WHAT_TO_DO}") from error
-    with _no_echo():
+    with _no_echo(), _stopped_by_sigterm(before):
         try:
             yield ray
         finally:
@@ -122,6 +128,26 @@ def require_answer(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=_ANSWERS_WITHIN_S).close()
     except (OSError, OverflowError) as error:
         raise AsmilError(f"no Ray cluster answers at {address} ({_first_line(error)}); {_WHAT_TO_DO}") from error
+
+
+@contextmanager
+def _stopped_by_sigterm(before: Any) -> Iterator[None]:
+    """Let SIGTERM, with which schedulers stop a command, do what Ctrl-C does; Ray's handler prints a trace and aborts.
+
+    before: the handler from before Ray started; one of Python stays in charge
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, before if callable(before) else interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
 
 
 @contextmanager

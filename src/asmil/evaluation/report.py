@@ -169,7 +169,8 @@ def _summary(evaluations: Sequence[RunEvaluation]) -> Table:
         ["run", *(metric.title for metric in metrics), *sizes],
         rows,
         title=f"{PART_TITLES[first.role]}{optimistic}: {first.sizes}",
-        caption=f"Mean with its 95 % interval by patient{', and the standard deviation (sd)' * varies}.",
+        caption=f"{'Mean' if any(one.n_trainings > 1 for one in evaluations) else 'Value'} with its 95 % interval by "
+        f"patient{', and the standard deviation (sd)' * varies}.",
         in_terminal=True,
         narrow=frozenset([metric.title for metric in metrics if not metric.in_terminal] + sizes),
         emphasis=True,
@@ -310,7 +311,7 @@ def _trainings(evaluation: RunEvaluation) -> list[Block]:
         if not all(map(math.isnan, spreads)):
             rows.append([f"standard deviation over {over}", *map(format_number, spreads)])
     table = Table(["training", *(metric.title for metric in metrics)], rows)
-    return [Folded(f"All {len(keys)} trainings", [table])]
+    return [Folded(f"Trainings ({len(keys)})", [table])]
 
 
 def _about_runs(evaluations: Sequence[RunEvaluation]) -> list[str]:
@@ -330,7 +331,8 @@ def _about_runs(evaluations: Sequence[RunEvaluation]) -> list[str]:
 
 def value_blocks(evaluation: SlideEvaluation) -> list[Block]:
     """Predicted against true values of one run."""
-    return [Heading("Predictions"), Figure(scatter_figure(evaluation), "Predicted and true values")]
+    caption = "One dot per slide, the mean over trainings. On the dashed line prediction and truth are equal."
+    return [Heading("Predictions"), Figure(scatter_figure(evaluation), "Predicted and true values", caption)]
 
 
 def value_reading(evaluations: Sequence[SlideEvaluation]) -> list[str]:
@@ -370,6 +372,6 @@ def scatter_figure(evaluation: SlideEvaluation) -> str:
     with new_figure(4.6, 4.4) as figure:
         axes = figure.add_subplot()
         axes.plot(ends, ends, color=GUIDE, linewidth=1, linestyle="--")
-        axes.plot(means["target"], means["value"], "o", color=COLORS[0], markersize=4, alpha=0.55, markeredgewidth=0)
+        axes.plot(means["target"], means["value"], "o", color=COLORS[0], markersize=6, alpha=0.7, markeredgewidth=0)
         axes.set(title="Predicted and true values", xlabel="true value", ylabel="predicted value")
         return svg_text(figure)

@@ -23,6 +23,7 @@ PAGES = {
     "report.html": ("Metrics", "every metric with its interval, curves, calibration, slides"),
     "comparison.html": ("Comparison of methods", "differences with intervals and tests"),
     "localization.html": ("Localization", "heat maps compared with annotations"),
+    "faithfulness.html": ("Faithfulness of heat maps", "what happens to predictions when tiles are removed by rank"),
     "stability.html": ("Stability of attention", "how attention changed during training, and whether seeds agree"),
     "contact_sheet.html": ("Tissue", "what was found on every slide"),
 }
@@ -39,6 +40,7 @@ PICTURE_PX = 1200
 class RunSummary:
     """The numbers of a run that the first sentences give; None where they were not measured.
 
+    slides, patients: of the test part; survival is evaluated by patient and has no number of slides
     metric, value, low, high: its headline metric on test slides with the ends of its 95 % interval
     tile_auc: how well its heat maps rank annotated tiles
     alarms: what is wrong with its attention
@@ -52,6 +54,7 @@ class RunSummary:
     high: float | None
     tile_auc: float | None
     alarms: tuple[str, ...]
+    patients: int = 0
 
 
 @dataclass(frozen=True)
@@ -137,14 +140,23 @@ def _figures(found: ResultsIndex) -> Iterator[Figure]:
 
 
 def _reduced(picture: Path) -> bytes:
-    """A picture as PNG, at most PICTURE_PX wide, so that the page stays small enough to send."""
+    """A picture as PNG, at most PICTURE_PX wide, so that the page stays small enough to send.
+
+    The paper of figures that say where their pictures are is left out, since the page may be light or dark.
+    """
+    import numpy as np
     from PIL import Image
+
+    from asmil.explain.canvas import PICTURE_BOXES, boxes_of, on_any_ground
 
     content = io.BytesIO()
     try:
         with Image.open(picture) as image:
-            image.thumbnail((PICTURE_PX, PICTURE_PX))
-            image.convert("RGB").save(content, "PNG", optimize=True)
+            drawn, boxes = image.convert("RGB"), image.info.get(PICTURE_BOXES)
+        if boxes is not None:
+            drawn = Image.fromarray(on_any_ground(np.asarray(drawn), boxes_of(boxes)))
+        drawn.thumbnail((PICTURE_PX, PICTURE_PX))
+        drawn.save(content, "PNG", optimize=True)
     except (OSError, ValueError, SyntaxError) as error:  # what damaged pictures raise
         raise AsmilError(f"{picture} cannot be read ({one_line(error)}); draw it again with `asmil heatmap`") from None
     return content.getvalue()
@@ -181,6 +193,7 @@ def _summary(run: Path) -> RunSummary | None:
         high=headline.get("high"),
         tile_auc=localized.get("measures", {}).get("tile_auc", {}).get("value"),
         alarms=_alarms(run),
+        patients=int(evaluated.get("patients", 0)),
     )
 
 
@@ -207,7 +220,9 @@ def _performance(runs: Sequence[RunSummary]) -> str:
         + (f" (95 % interval {run.low:.2f} to {run.high:.2f})" if run.low is not None and run.high is not None else "")
         for run in measured
     ]
-    return f"On {format_count(measured[0].slides, 'test slide')}, {_listed(parts)}{_verdict(measured)}."
+    first = measured[0]
+    tested = format_count(first.slides, "test slide") if first.slides else format_count(first.patients, "test patient")
+    return f"On {tested}, {_listed(parts)}{_verdict(measured)}."
 
 
 def _verdict(runs: Sequence[RunSummary]) -> str:

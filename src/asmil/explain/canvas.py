@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -14,6 +16,52 @@ INK, SOFT_INK, PAPER = (30, 36, 44), (96, 105, 116), (255, 255, 255)
 BAR_SHARE = 0.25
 """A scale bar is about so long, as a share of the picture's width."""
 NICE = (1, 2, 5)
+PICTURE_BOXES = "asmil pictures"
+"""The key of a text in a PNG of a figure: where its pictures are, so that a page can replace its paper."""
+ANY_GROUND_INK = (122, 132, 144)
+"""A gray that has contrast on white and on black."""
+
+
+class Box(NamedTuple):
+    """A rectangle of a picture, in pixels."""
+
+    left: int
+    top: int
+    width: int
+    height: int
+
+    @property
+    def place(self) -> tuple[slice, slice]:
+        """Its rows and columns."""
+        return slice(self.top, self.top + self.height), slice(self.left, self.left + self.width)
+
+
+def boxes_text(boxes: Iterable[Box]) -> str:
+    """Boxes as one line of text.
+
+    >>> boxes_text([Box(1, 2, 30, 40), Box(5, 6, 7, 8)])
+    '1 2 30 40; 5 6 7 8'
+    """
+    return "; ".join(" ".join(map(str, box)) for box in boxes)
+
+
+def boxes_of(text: str) -> list[Box]:
+    """The boxes of such a line."""
+    return [Box(*map(int, one.split())) for one in text.split(";")]
+
+
+def on_any_ground(figure: Pixels, pictures: Iterable[Box]) -> Pixels:
+    """A figure on white paper as RGBA for a page that may be light or dark.
+
+    pictures: what keeps its colors; all other dark text on white becomes gray text on nothing
+    """
+    coverage = np.minimum(1.0, 1.7 * (1 - figure.mean(axis=2) / 255.0))
+    drawn = np.empty((*figure.shape[:2], 4), dtype=np.uint8)
+    drawn[..., :3] = ANY_GROUND_INK
+    drawn[..., 3] = np.rint(255 * coverage)
+    for box in pictures:
+        drawn[box.place] = np.dstack([figure[box.place], np.full(figure[box.place].shape[:2], 255, dtype=np.uint8)])
+    return drawn
 
 
 @cache
@@ -74,7 +122,7 @@ def draw_scale_bar(picture: Pixels, downsample: float, mpp: float | None) -> Non
     length = nice_length(BAR_SHARE * width * per_pixel)
     pixels = max(2, round(length / per_pixel))
     text = _length_text(length, mpp is not None)
-    size = max(11, min(22, width // 38))
+    size = max(11, min(22, width // 26))
     box_width, box_height = max(pixels, text_width(text, size)) + 16, size + 22
     left, top = 10, height - box_height - 10
     if box_width + left > width or top < 0:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from asmil.errors import AsmilError, did_you_mean
-from asmil.reporting.formats import format_significant
+from asmil.reporting.formats import format_alike, format_significant
 
 ScaleKind = Literal["percentile", "absolute"]
 Floats = npt.NDArray[np.float64]
@@ -66,14 +66,11 @@ class ColorScale:
     def ticks(self) -> list[tuple[float, str]]:
         """Positions on the scale and their labels."""
         if self.kind == "percentile":
-            values = np.quantile(self.quantiles, TICKS)
-            return [
-                (place, f"{100 * place:.0f} %  {format_significant(float(value))}")
-                for place, value in zip(TICKS, values, strict=True)
-            ]
+            texts = format_alike(np.quantile(self.quantiles, TICKS).tolist())
+            return [(place, f"{100 * place:.0f} %  {text}") for place, text in zip(TICKS, texts, strict=True)]
         if self.high <= self.low:
             return [(0.5, format_significant(self.low))]
-        texts = [format_significant(self.low + place * (self.high - self.low)) for place in TICKS]
+        texts = format_alike([self.low + place * (self.high - self.low) for place in TICKS])
         texts[0] = ("≤ " if self.clips_low else "") + texts[0]
         texts[-1] = ("≥ " if self.clips_high else "") + texts[-1]
         return list(zip(TICKS, texts, strict=True))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from asmil.explain.canvas import PAPER, SOFT_INK, shortened, write
 from asmil.explain.color_scale import ColorScale
 from asmil.explain.tile_map import SlideFrame, TileMap
-from asmil.reporting.formats import format_significant
+from asmil.reporting.formats import format_alike
 from asmil.slides.image import Pixels, SlideImage
 from asmil.slides.tiling import TileReader
 
@@ -49,6 +49,7 @@ def contact_sheet(
     write(sheet, shortened(about, width - 2 * EDGE, 14), EDGE, EDGE + 32, 14, color=SOFT_INK)
     reader = TileReader(image, max(1, round(frame.tile_px)), TILE_PX)
     top = EDGE + TITLE
+    written = iter(format_alike([float(shown.values[tile]) for _, tiles in groups for tile in tiles]))
     for (name, tiles), count_lines in zip(groups, lines, strict=True):
         write(sheet, f"{name} {shown.kind}", EDGE, top + 6, 15, bold=True)
         top += HEADING
@@ -60,8 +61,7 @@ def contact_sheet(
             sheet[at : at + cell, left : left + cell] = color
             sheet[at + FRAME_PX : at + cell - FRAME_PX, left + FRAME_PX : left + cell - FRAME_PX] = picture
             x, y = frame.coords[tile].tolist()
-            text = f"{place + 1}.  {format_significant(float(shown.values[tile]))}"
-            write(sheet, text, left, at + cell + 3, 13, bold=True)
+            write(sheet, f"{place + 1}.  {next(written)}", left, at + cell + 3, 13, bold=True)
             write(sheet, f"x {x}, y {y}", left, at + cell + 19, 12, color=SOFT_INK)
         top += count_lines * (cell + CAPTION)
     return sheet

@@ -27,6 +27,7 @@ from asmil.tasks.base import TaskKind
 from asmil.tasks.bootstrap import drawn_slides, mean_estimate
 from asmil.tasks.classification import normal_labels
 from asmil.tasks.prediction_format import prediction_format
+from asmil.training.bundle import refuse_bundle
 from asmil.training.prediction import TrainedModel
 
 Floats = npt.NDArray[np.float64]
@@ -198,6 +199,7 @@ def _kinds(explainer: RunExplainer, settings: FaithfulnessSettings) -> tuple[lis
 
 
 def _units(explainer: RunExplainer, settings: FaithfulnessSettings) -> list[Unit]:
+    refuse_bundle(explainer.path)
     table, column = explainer.splits, explainer.predictor.unit
     wanted = set(table.loc[table["role"] == settings.role, column].astype(str))
     known = explainer.predictor.description.cohort

@@ -16,7 +16,14 @@ from asmil.reporting.document import estimate_cell, problem_sections
 from asmil.reporting.drawing import COLORS, new_figure, plain_text, svg_text
 from asmil.reporting.estimate import Estimate, jsonable
 from asmil.reporting.files import write_document
-from asmil.reporting.formats import UNDEFINED_TEXT, format_count, format_interval, format_number, format_signed
+from asmil.reporting.formats import (
+    UNDEFINED_TEXT,
+    format_count,
+    format_interval,
+    format_number,
+    format_signed,
+    format_signed_interval,
+)
 
 FEW_SLIDES = 20
 CONTROL_COLORS = {RANDOM: "#8a94a0", ORACLE: "#111111"}
@@ -62,7 +69,7 @@ def faithfulness_document(found: Faithfulness) -> Document:
         kind="Faithfulness",
         title=found.name,
         answer=answer(found),
-        about=f"{found.method}; {OUTPUTS[found.task]}; {_sizes(found)}.",
+        about=f"{found.method}, explained: {OUTPUTS[found.task]}; {_sizes(found)}.",
         warnings=_warnings(found),
         sections=sections,
         reading=READING,
@@ -74,17 +81,24 @@ def answer(found: Faithfulness) -> str:
     maps = {kind: one for kind, one in found.kinds.items() if kind not in CONTROLS}
     best = max(maps, key=lambda kind: maps[kind].area.value)
     one = maps[best].area
-    said = f"{titled(best)}: area between the curves {format_number(one.value)} ({format_interval(one.interval)})"
+    said = f"area between the curves {format_number(one.value)}, 95 % interval {format_interval(one.interval)}"
     if not one.interval.low > 0:
-        return f"No map of {found.method} is shown to be more faithful than a random order; the highest is {said}."
-    return f"The most faithful map of {found.method} is {said}, where a random order gives about 0."
+        return (
+            f"No map of {found.method} is shown to be more faithful than a random order of tiles; the best is "
+            f"{titled(best)} ({said})."
+        )
+    return (
+        f"Of the maps of {found.method}, {titled(best)} explains the predictions best: removing its highest tiles "
+        f"first changes them most ({said}; a random order: about 0)."
+    )
 
 
 def numbers_table(found: Faithfulness) -> Table:
     """One row per kind of map and control."""
     located = any(one.tile_auc is not None for one in found.kinds.values())
-    evidence = "area in log-odds" if found.task in ("classification", "multilabel") else "area in output units"
-    columns = ["map", "area between curves", f"difference from {titled(found.first_kind)}", evidence]
+    probabilities = found.task in ("classification", "multilabel")
+    columns = ["map", "area between curves", f"difference from {titled(found.first_kind)}"]
+    columns += ["area in log-odds"] if probabilities else []
     columns += ["tile AUC", "FROC"] if located else []
     rows = []
     for kind, one in found.kinds.items():
@@ -92,7 +106,7 @@ def numbers_table(found: Faithfulness) -> Table:
             Cell(titled(kind), notes=("control",) if kind in CONTROLS else ()),
             estimate_cell(one.area),
             UNDEFINED_TEXT if one.over_attention is None else _difference(one.over_attention),
-            estimate_cell(one.evidence_area),
+            *([estimate_cell(one.evidence_area)] if probabilities else []),
         ]
         if located:
             row += [_optional(one.tile_auc), _optional(one.froc)]
@@ -186,7 +200,7 @@ def _optional(estimate: Estimate | None) -> Cell | str:
 def _difference(estimate: Estimate) -> Cell:
     return Cell(
         format_signed(estimate.value),
-        interval=format_interval(estimate.interval),
+        interval=format_signed_interval(estimate.interval),
         strong=estimate.interval.excludes_zero,
     )
 
@@ -202,5 +216,5 @@ def _caption(found: Faithfulness) -> str:
 def _warnings(found: Faithfulness) -> list[str]:
     warnings = list(found.notes)
     if len(found.slides) < FEW_SLIDES:
-        warnings.append(f"{format_count(len(found.slides), 'slide')} are few: the intervals are wide")
+        warnings.append(f"Only {format_count(len(found.slides), 'slide')}: the intervals are wide.")
     return warnings

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from shapely.geometry import MultiPolygon
 
-from asmil.explain.canvas import INK, PAPER, SOFT_INK, draw_scale_bar, shortened, write
+from asmil.explain.canvas import INK, PAPER, SOFT_INK, Box, draw_scale_bar, on_any_ground, shortened, text_width, write
 from asmil.explain.color_scale import ColorScale, lookup_table
 from asmil.explain.tile_map import SlideFrame, TileMap
 from asmil.explain.tile_raster import NO_TILE, TileRaster, tile_raster
@@ -29,14 +29,12 @@ LARGEST_OVERVIEW = 4096
 MARGIN_TILES = 2.0
 GAP, EDGE, TITLE, PANEL_TITLE, LEGEND = 24, 20, 84, 40, 104
 """In pixels: between panels, around the figure, and the heights of the texts."""
-SMALLEST_PANEL, SMALL_LEGEND = 320, 76
+SMALLEST_PANEL, SMALL_LEGEND = 320, 92
 WIDE_PANEL = 560
 """The width in pixels from which a panel has room for larger text."""
 GLASS = 244
 """The gray of what is no slide, and of a canvas without a slide."""
 OPACITY = 0.65
-ANY_GROUND_INK = (122, 132, 144)
-"""A gray that has contrast on white and on black."""
 CONTOUR_HALO, CONTOUR_INK = (255, 255, 255), (10, 10, 10)
 SUBPIXEL_BITS = 4
 
@@ -155,9 +153,17 @@ def map_panels(
     return panels
 
 
+@dataclass(frozen=True)
+class Arrangement:
+    """A figure, and the boxes that hold pictures and color bars; all else is text on paper."""
+
+    pixels: Pixels
+    pictures: tuple[Box, ...]
+
+
 def arrange(
     title: str, about: str, panels: Sequence[Panel], columns: int | None = None, opacity: float = OPACITY
-) -> Pixels:
+) -> Arrangement:
     """Panels of one size in rows under a title, each with its own title above it and its legend below."""
     height, width = panels[0].pixels.shape[:2]
     cell_width = max(width, SMALLEST_PANEL)
@@ -171,16 +177,19 @@ def arrange(
     size = 20 if cell_width >= WIDE_PANEL else 15
     write(figure, shortened(title, room, size + 8, bold=True), EDGE, EDGE, size + 8, bold=True)
     write(figure, shortened(about, room, size), EDGE, EDGE + size + 20, size, color=SOFT_INK)
+    pictures = []
     for number, panel in enumerate(panels):
         line, column = divmod(number, columns)
         left = EDGE + column * (cell_width + GAP)
         top = EDGE + TITLE + line * (cell_height + GAP)
         write(figure, shortened(panel.title, cell_width, size, bold=True), left, top + 8, size, bold=True)
         inset = left + (cell_width - width) // 2
-        figure[top + PANEL_TITLE : top + PANEL_TITLE + height, inset : inset + width] = panel.pixels
+        pictures.append(Box(inset, top + PANEL_TITLE, width, height))
+        figure[pictures[-1].place] = panel.pixels
         if panel.scale is not None:
-            _draw_legend(figure, left, top + PANEL_TITLE + height + 8, cell_width, panel.scale, panel.unit, opacity)
-    return figure
+            below = top + PANEL_TITLE + height + 8
+            pictures.append(_draw_legend(figure, left, below, cell_width, panel.scale, panel.unit, opacity))
+    return Arrangement(figure, tuple(pictures))
 
 
 def panel_with_legend(panel: Panel, opacity: float = OPACITY) -> Pixels:
@@ -189,40 +198,36 @@ def panel_with_legend(panel: Panel, opacity: float = OPACITY) -> Pixels:
     total_width = max(width, SMALLEST_PANEL)
     inset = (total_width - width) // 2
     legend_height = 0 if panel.scale is None else LEGEND if total_width >= WIDE_PANEL else SMALL_LEGEND
-    legend = np.full((legend_height, total_width, 3), PAPER[0], dtype=np.uint8)
-    solid = np.zeros(legend.shape[:2], dtype=bool)
+    drawn = np.full((height + legend_height, total_width, 3), PAPER[0], dtype=np.uint8)
+    pictures = [Box(inset, 0, width, height)]
+    drawn[pictures[0].place] = panel.pixels
     if panel.scale is not None:
-        bar = _draw_legend(legend, 0, 8, total_width, panel.scale, panel.unit, opacity)
-        solid[bar] = True
-    # dark text on white becomes gray text on nothing, which can be read on white and on black
-    coverage = 1 - legend.mean(axis=2) / 255.0
-    drawn = np.zeros((height + len(legend), total_width, 4), dtype=np.uint8)
-    drawn[:height, inset : inset + width] = np.dstack([panel.pixels, np.full((height, width), 255, dtype=np.uint8)])
-    drawn[height:, :, :3] = np.where(solid[..., None], legend, ANY_GROUND_INK)
-    drawn[height:, :, 3] = np.where(solid, 255, np.rint(255 * np.minimum(1.0, 1.7 * coverage)))
-    return drawn
+        pictures.append(_draw_legend(drawn, 0, height + 8, total_width, panel.scale, panel.unit, opacity))
+    return on_any_ground(drawn, pictures)
 
 
-def _draw_legend(
-    figure: Pixels, left: int, top: int, width: int, scale: ColorScale, unit: str, opacity: float
-) -> tuple[slice, slice]:
+def _draw_legend(figure: Pixels, left: int, top: int, width: int, scale: ColorScale, unit: str, opacity: float) -> Box:
     """A bar of the scale's colors as they look on the map, numbers below it, and what they are; where the bar is."""
     bar_left, bar_width = left + 36, min(width - 72, 640)
-    size = 18 if width >= WIDE_PANEL else 12
+    size = 18 if width >= WIDE_PANEL else 15
     codes = np.rint(np.linspace(0, 255, bar_width)).astype(np.uint8)
     colors = lookup_table(scale.color_map)[codes] * opacity + GLASS * (1 - opacity)
     if scale.kind == "absolute" and scale.high <= scale.low:
         colors[:] = colors[bar_width // 2]
     figure[top : top + 16, bar_left : bar_left + bar_width] = np.rint(colors).astype(np.uint8)
-    for place, text in scale.ticks():
+    ticks = scale.ticks()
+    widest = max(text_width(part, size) for _, text in ticks for part in text.split("  "))
+    if widest + size > bar_width / 4:
+        ticks = ticks[::2]
+    for place, text in ticks:
         x = bar_left + round(place * (bar_width - 1))
         figure[top + 16 : top + 21, x] = INK
         for line, part in enumerate(text.split("  ")):
             write(figure, part, x, top + 23 + (size + 3) * line, size, anchor="ma")
     caption = f"{unit}: percentile and value" if scale.kind == "percentile" else unit
     below = top + 27 + (size + 3) * (2 if scale.kind == "percentile" else 1)
-    write(figure, shortened(caption, width - 72, size), bar_left, below, size, color=SOFT_INK)
-    return slice(top, top + 16), slice(bar_left, bar_left + bar_width)
+    write(figure, shortened(caption, width - 40, size), bar_left, below, size, color=SOFT_INK)
+    return Box(bar_left, top, bar_width, 16)
 
 
 def _gray(view: View) -> Pixels:
@@ -241,9 +246,10 @@ def _in_view(ring: NDArray[np.float64], view: View) -> NDArray[np.int32]:
 
 
 def _columns(panels: int, width: int, height: int) -> int:
-    """As many as make the figure about twice as wide as high; up to three panels share one row."""
+    """As many as make the figure about twice as wide as high; up to three panels share one row, none is left alone."""
     if panels <= 3:
         return panels
     if panels == 4:
-        return 2  # a panel alone in its row looks forgotten
-    return max(1, min(panels, round(math.sqrt(2.0 * panels * (height + PANEL_TITLE + LEGEND) / width))))
+        return 2
+    columns = max(1, min(panels, round(math.sqrt(2.0 * panels * (height + PANEL_TITLE + LEGEND) / width))))
+    return columns - 1 if columns > 2 and panels % columns == 1 else columns

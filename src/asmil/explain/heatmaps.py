@@ -16,6 +16,7 @@ from asmil.cohort.reader import common_step
 from asmil.engine.jobs import Engine, Place, made_progress
 from asmil.errors import AsmilError
 from asmil.explain.asked_slides import AskedSlide
+from asmil.explain.canvas import PICTURE_BOXES, boxes_text
 from asmil.explain.color_scale import ColorScale, color_scale
 from asmil.explain.contact_sheet import contact_sheet
 from asmil.explain.figure import arrange, map_panels, tissue_view
@@ -203,7 +204,8 @@ def _write_figure(
     panels = map_panels(frame, view, found.maps, scales, outlines, settings.opacity)
     opacity = settings.opacity if image is not None else 1.0
     path = file_in(out, frame.slide, ".png")
-    write_png(path, arrange(frame.slide, found.about, panels, opacity=opacity))
+    figure = arrange(frame.slide, found.about, panels, opacity=opacity)
+    write_png(path, figure.pixels, {PICTURE_BOXES: boxes_text(figure.pictures)})
     return path
 
 

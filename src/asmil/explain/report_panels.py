@@ -18,6 +18,7 @@ from asmil.explain.figure import OPACITY, Panel, draw_contours, map_panels, pane
 from asmil.explain.run_explainer import RunExplainer
 from asmil.explain.tile_map import SlideFrame, TileMap, slide_frame
 from asmil.reporting import Figure
+from asmil.reporting.formats import format_number
 from asmil.slides.discovery import SlideFile
 from asmil.slides.opening import open_slide
 from asmil.training.layout import RunLayout
@@ -84,7 +85,10 @@ def run_panels(run: Path, manifest: Path | None, names: Iterable[str]) -> dict[s
                 bag, info = explainer.read(slide)
                 heat = explainer.explain(bag)
                 frame = slide_frame(slide.slide, bag.coords, info, None, slide.mpp)
-                drawn = TileMap(heat.values, heat.kind, title=f"{heat.kind}, {heat.name} ({heat.shown:.2f})")
+                shown, named = format_number(heat.shown, 2), len(explainer.names) > 1
+                said = f" for {heat.name}, probability" if named else f"; predicted {heat.name}"
+                title = f"{heat.kind}{said} {shown}"
+                drawn = TileMap(heat.values, heat.kind, title=title)
                 found[slide.slide] = slide_panels(frame, images.get(slide.slide), drawn)
     return found
 

@@ -65,6 +65,7 @@ class RunGraph(nn.Module):
 
 def export_torch(run: Path | str, out: Path | str, method: str | None = None) -> Path:
     """Write a run as a file of `torch.export` (`torch.export.load(...).module()`), and return its path."""
+    _refuse_folder(out)
     predictor = RunPredictor(run, "cpu", method)
     graph, program = _exported(predictor)
     with replacing(out) as partial, _quiet():
@@ -78,6 +79,7 @@ def export_onnx(run: Path | str, out: Path | str, method: str | None = None) -> 
 
     The file is compared with the run on bags of several sizes, by onnxruntime.
     """
+    _refuse_folder(out)
     try:
         import onnx
         import onnxruntime
@@ -104,6 +106,11 @@ def export_onnx(run: Path | str, out: Path | str, method: str | None = None) -> 
         predictor,
     )
     return Path(out)
+
+
+def _refuse_folder(out: Path | str) -> None:
+    if Path(out).is_dir():
+        raise AsmilError(f"{out} is a folder; give --out the name of a file in it")
 
 
 def metadata(predictor: RunPredictor) -> dict[str, Any]:
@@ -148,9 +155,9 @@ def _explained(predictor: RunPredictor) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the warnings and log messages of torch about itself."""
+    """Without the warnings and log messages of torch about itself; what goes wrong is raised."""
     disabled = logging.root.manager.disable
-    logging.disable(max(disabled, logging.WARNING))
+    logging.disable(max(disabled, logging.CRITICAL))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         warnings.simplefilter("ignore", DeprecationWarning)

@@ -24,7 +24,7 @@ def download(
     """The folder of a bundle: a local one as it is, or one of the hub, downloaded into its cache."""
     if Path(repo_id).is_dir():
         return Path(repo_id)
-    with _reported(repo_id):
+    with _reported(repo_id, "is neither a local folder nor a repository of the hub that can be downloaded"):
         from huggingface_hub import snapshot_download
 
         folder = snapshot_download(
@@ -39,31 +39,30 @@ def upload(
     run: Path, repo_id: str, *, private: bool, token: str | None, message: str | None, method: str | None
 ) -> str:
     """Upload a run as a bundle into a repository of the hub, which is created if needed; the address of the commit."""
-    with tempfile.TemporaryDirectory() as name, _reported(repo_id):
-        from huggingface_hub import HfApi
-
+    with tempfile.TemporaryDirectory() as name:
         folder = run if is_bundle(run) else write_bundle(run, Path(name) / "bundle", method)
-        api = HfApi(token=token)
-        api.create_repo(repo_id, private=private, exist_ok=True)
-        done = api.upload_folder(
-            repo_id=repo_id, folder_path=folder, commit_message=message or "Upload a model trained with asmil"
-        )
+        with _reported(repo_id, "cannot be uploaded"):
+            from huggingface_hub import HfApi
+
+            api = HfApi(token=token)
+            api.create_repo(repo_id, private=private, exist_ok=True)
+            done = api.upload_folder(
+                repo_id=repo_id, folder_path=folder, commit_message=message or "Upload a model trained with asmil"
+            )
     return str(done.commit_url)
 
 
 @contextmanager
-def _reported(repo_id: str) -> Iterator[None]:
-    """What the hub answers instead of doing it, in one sentence."""
+def _reported(repo_id: str, what: str) -> Iterator[None]:
+    """What the hub answers instead of doing it, in one sentence.
+
+    what: what is wrong with the repository, then
+    """
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # it would report every attempt
     try:
         yield
-    except AsmilError:
-        raise
     except ModuleNotFoundError:
         raise AsmilError(f"{repo_id}: the hub needs huggingface_hub; run pip install 'asmil[hub]'") from None
-    except (OSError, ValueError) as error:
+    except Exception as error:  # noqa: BLE001  its HTTP library, whose errors these are, is another in other versions
         why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise AsmilError(
-            f"{repo_id} is neither a local folder nor a repository of the hub that can be reached ({why}); check the "
-            "name, the connection and `hf auth login`"
-        ) from None
+        raise AsmilError(f"{repo_id} {what} ({why}); check the name, the connection and `hf auth login`") from None

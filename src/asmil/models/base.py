@@ -61,8 +61,9 @@ class Output:
 def predicted_row(output: Output) -> Tensor:
     """The scores of the predicted class, 1 x N; or the only row, if there is one."""
     assert output.scores is not None
-    row = int(output.logits.argmax()) if len(output.scores) > 1 else 0
-    return output.scores[row : row + 1]
+    if len(output.scores) == 1:
+        return output.scores
+    return output.scores.index_select(0, output.logits.argmax().reshape(1))  # a number of Python could not be exported
 
 
 def masked_scores(scores: Tensor, bag: Bag) -> Tensor:

@@ -18,7 +18,7 @@ from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError, did_you_mean
 from asmil.models.base import MILModel, ModelConfig, Output
 from asmil.models.registry import Method, known_methods, remember
-from asmil.own_code import describe, own_module
+from asmil.own_code import describe, own_module, same_attribute
 
 WIDTH, OUTPUTS = 8, 3
 TILES = (1, 7)
@@ -78,7 +78,7 @@ def confirm(name: str, given: str | None, named_by: str) -> None:
             raise AsmilError(f"--method {given}: {named_by} names the method {name}; leave --method out")
         return
     if given is not None:
-        if _class_of(given) != _class_of(name):
+        if not same_attribute(name, given):
             raise AsmilError(f"--method {given}: {named_by} names the method {name}; give the same class")
         if given in known_methods():
             remember(replace(known_methods()[given], name=name))
@@ -89,10 +89,6 @@ def confirm(name: str, given: str | None, named_by: str) -> None:
             f"{named_by} names the method {name}, which is code that would be executed here; look at it, and if you "
             f"trust it, confirm it with --method {name} (in Python: load_run(..., method={name!r}))"
         )
-
-
-def _class_of(name: str) -> str:
-    return name.rpartition(":")[2].rpartition(".")[2]
 
 
 def problems_of(model_type: type[MILModel]) -> list[str]:

@@ -42,6 +42,11 @@ STYLE: dict[Any, Any] = {
     "legend.fontsize": 8.5,
     "svg.hashsalt": "asmil",
 }
+ANY_GROUND_INK = "#7a8490"
+ANY_GROUND = dict.fromkeys(
+    ("text_color", "axes_titlecolor", "axes_labelcolor", "xtick_color", "ytick_color"), ANY_GROUND_INK
+)
+"""The style of figures without paper: a gray that has contrast on white and on black."""
 
 
 @contextmanager
@@ -68,9 +73,9 @@ def svg_text(figure: Figure) -> str:
 
 
 def png_bytes(figure: Figure, dots_per_inch: int) -> bytes:
-    """The figure as PNG, for what is made of many small squares or dots."""
+    """The figure as PNG without paper, for maps, whose colors stay as they are on a dark page (style: ANY_GROUND)."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=dots_per_inch, metadata={"Software": None})
+    figure.savefig(buffer, format="png", dpi=dots_per_inch, transparent=True, metadata={"Software": None})
     return buffer.getvalue()
 
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from asmil.reporting.estimate import Interval
 
 UNDEFINED_TEXT = "–"
 ROUNDING = 1e-9
+MOST_DECIMALS = 5
+"""Of a number on a scale; smaller ones are written with powers of ten."""
 
 
 def format_number(value: float, digits: int = 3) -> str:
     """A number with fixed digits; an undefined one as a dash.
 
-    >>> format_number(-0.0001), format_number(float("nan"))
-    ('0.000', '–')
+    >>> format_number(-0.0001), format_number(-0.5), format_number(float("nan"))
+    ('0.000', '−0.500', '–')
     """
-    return UNDEFINED_TEXT if math.isnan(value) else f"{round(value, digits) + 0.0:.{digits}f}"
+    return UNDEFINED_TEXT if math.isnan(value) else f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")
 
 
 def format_interval(interval: Interval, between: str = " to ") -> str:
@@ -79,6 +82,27 @@ def format_significant(value: float | None) -> str:
         digits, _, power = f"{value:.1e}".partition("e")
         return f"{digits}e{int(power)}"
     return f"{value:.3g}"
+
+
+def format_alike(values: Sequence[float]) -> list[str]:
+    """Numbers in one notation, as on a scale: the same number of decimals, or powers of ten where they are too small.
+
+    >>> format_alike([0.00076, 0.0053, 0.0528]), format_alike([0.0, 2.5, 5.0]), format_alike([2e-8, 0.013])
+    (['0.00076', '0.00530', '0.05280'], ['0.0', '2.5', '5.0'], ['2.0e-8', '1.3e-2'])
+    """
+    sizes = [abs(value) for value in values if abs(value) > ROUNDING * max(map(abs, values))]
+    if not sizes:
+        return ["0"] * len(values)
+    first_digit = max(0, -math.floor(math.log10(min(sizes))))
+    if first_digit >= MOST_DECIMALS:
+        written = [f"{value:.1e}".partition("e") for value in values]
+        pairs = zip(written, values, strict=True)
+        return [f"{digits}e{int(power)}" if value else "0" for (digits, _, power), value in pairs]
+    decimals = first_digit + (2 if first_digit + 2 <= MOST_DECIMALS else 1)
+    texts = [format_number(value, decimals) for value in values]
+    while decimals and all(text.endswith("0") for text in texts):
+        decimals, texts = decimals - 1, [text[:-1].removesuffix(".") for text in texts]
+    return texts
 
 
 def format_share(share: float) -> str:

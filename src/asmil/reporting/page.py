@@ -57,7 +57,7 @@ def _kept_together(text: str) -> str:
 
 def _code(found: re.Match[str]) -> str:
     # browsers wrap lines after the hyphens of an option
-    words = re.sub(r"(?<=\s)--?[\w-]+", r"<span>\g<0></span>", found[1])
+    words = re.sub(r"(?<!\S)--?[\w-]+", r"<span>\g<0></span>", found[1])
     return f"<code>{words}</code>"
 
 

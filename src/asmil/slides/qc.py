@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import cv2
@@ -24,6 +27,8 @@ SMALLEST_GRID_PX = 5
 JPEG_QUALITY = 88
 PNG_COMPRESSION = 3
 """Of 9: files a little larger, in a fraction of the time."""
+PNG_HEADER = 33
+"""Bytes of the signature and of the chunk that says how large the picture is; texts follow it."""
 SUBPIXEL_BITS = 4
 
 
@@ -71,9 +76,12 @@ def write_jpeg(path: Path | str, pixels: Pixels) -> None:
     _write(Path(path), ".jpg", pixels[:, :, ::-1], [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
 
 
-def write_png(path: Path | str, pixels: Pixels) -> None:
-    """Write an RGB picture as PNG, whole or not at all."""
-    _write(Path(path), ".png", pixels[:, :, ::-1], [cv2.IMWRITE_PNG_COMPRESSION, PNG_COMPRESSION])
+def write_png(path: Path | str, pixels: Pixels, texts: Mapping[str, str] | None = None) -> None:
+    """Write an RGB picture as PNG, whole or not at all.
+
+    texts: stored in the file by their keys, for programs that ask for them
+    """
+    _write(Path(path), ".png", pixels[:, :, ::-1], [cv2.IMWRITE_PNG_COMPRESSION, PNG_COMPRESSION], texts or {})
 
 
 def write_mask(path: Path | str, mask: Mask) -> None:
@@ -90,12 +98,22 @@ def read_picture(path: Path | str) -> Pixels:
     return np.asarray(picture[:, :, ::-1], dtype=np.uint8)
 
 
-def _write(path: Path, ending: str, pixels: NDArray[np.uint8], options: list[int]) -> None:
+def _write(
+    path: Path, ending: str, pixels: NDArray[np.uint8], options: list[int], texts: Mapping[str, str] | None = None
+) -> None:
     done, encoded = cv2.imencode(ending, pixels, options)
     if not done:
         raise AsmilError(f"{path}: a picture of {pixels.shape[1]} x {pixels.shape[0]} pixels cannot be written")
     with replacing(path) as partial:
-        partial.write_bytes(encoded.tobytes())
+        content = encoded.tobytes()
+        chunks = b"".join(_text_chunk(key, text) for key, text in (texts or {}).items())
+        partial.write_bytes(content[:PNG_HEADER] + chunks + content[PNG_HEADER:])
+
+
+def _text_chunk(key: str, text: str) -> bytes:
+    """A text of a PNG: its length, kind, content and checksum."""
+    content = b"tEXt" + key.encode("latin-1") + b"\0" + text.encode("latin-1")
+    return struct.pack(">I", len(content) - 4) + content + struct.pack(">I", zlib.crc32(content))
 
 
 def _draw_tiles(

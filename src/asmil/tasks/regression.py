@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from asmil.errors import AsmilError
+from asmil.reporting.formats import format_number
 from asmil.tasks import weighted
 from asmil.tasks.base import Columns, TaskKind
 from asmil.tasks.checked_arrays import Floats
@@ -145,10 +146,11 @@ def value_format(names: tuple[str, ...] = ()) -> PredictionFormat:
         measure=measure_values,
         selected_by="R²",
         in_words=lambda target, value, values: (
-            f"is off by {values['mae']:.3g} on average, for targets from {target.min():.3g} to {target.max():.3g}"
+            f"is off by {format_number(values['mae'])} on average, for targets from {format_number(target.min())} to "
+            f"{format_number(target.max())}"
         ),
         misfit=lambda target, value: np.abs(target - value[:, 0]),
-        row_in_words=lambda target, value: (f"{target:.3g}", f"{value[0]:.3g}"),
+        row_in_words=lambda target, value: (format_number(float(target)), format_number(float(value[0]))),
     )
 
 

@@ -37,7 +37,7 @@ class Bundle(BaseModel):
     metrics: of the test part, by name; sizes: the size of the test part, as text
     """
 
-    format: Annotated[int, Field(ge=1, le=FORMAT)]
+    format: Annotated[int, Field(ge=1)]
     asmil: str
     files: Mapping[str, str]
     metrics: Mapping[str, BundleMetric]
@@ -49,9 +49,20 @@ def is_bundle(path: Path) -> bool:
     return (path / BUNDLE_FILE).is_file()
 
 
+def refuse_bundle(path: Path) -> None:
+    """Raise if a bundle is given where data about single slides are needed."""
+    if is_bundle(path):
+        raise AsmilError(
+            f"{path} is a bundle: it has models and metrics, but nothing about single slides; give the run that it was "
+            "exported from, or predict slides with the bundle"
+        )
+
+
 def read_bundle(path: Path) -> Bundle:
     """Read `bundle.json` and compare all files with it; AsmilError names one that is missing or altered."""
     bundle = read_json(path / BUNDLE_FILE, Bundle, _REMEDY)
+    if bundle.format > FORMAT:
+        raise AsmilError(f"{path / BUNDLE_FILE}: it was written by asmil {bundle.asmil}; update asmil to use it")
     for name, digest in bundle.files.items():
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise AsmilError(f"{path / BUNDLE_FILE}: '{name}' is outside of the bundle; {_REMEDY}")

@@ -19,6 +19,7 @@ from asmil.errors import AsmilError
 from asmil.files import replacing
 from asmil.tasks.base import TaskKind
 from asmil.tasks.prediction_format import PredictionFormat, prediction_format
+from asmil.training.bundle import refuse_bundle
 from asmil.training.epoch_log import read_epochs
 from asmil.training.layout import RunLayout
 from asmil.training.notes import read_kept_epoch
@@ -107,6 +108,7 @@ def read_training(path: Path, fold: int, seed: int) -> Training | None:
 
 def _predictions_of(folder: RunLayout) -> pd.DataFrame:
     file = folder.predictions
+    refuse_bundle(folder.path)
     if not file.is_file():
         raise AsmilError(
             f"{folder.path}: the run is unfinished (no predictions.parquet); run the same "

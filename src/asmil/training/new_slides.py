@@ -8,7 +8,7 @@ from asmil.errors import AsmilError
 from asmil.extraction.extract import identify
 from asmil.extraction.settings import parse_extraction
 from asmil.extraction.worker import WorkerPlan
-from asmil.slides.encoders.own_callable import refuse_unconfirmed
+from asmil.slides.encoders.own_callable import confirmed_encoder
 from asmil.training.run_folder import RunDescription
 
 
@@ -29,10 +29,9 @@ def extraction_plan(
             "is not known; extract them as the training slides were and give the feature files instead"
         )
     config = parse_extraction(dict(settings))
-    if encoder not in (None, config.encoder):
-        raise AsmilError(f"--encoder {encoder}: the features of {run} are of {config.encoder}; leave --encoder out")
-    refuse_unconfirmed(config.encoder, encoder, f"{run / 'config.yaml'}")
-    found = identify(config.encoder, weights)
+    name = confirmed_encoder(config.encoder, encoder, f"{run / 'config.yaml'}")
+    config = config.model_copy(update={"encoder": name})
+    found = identify(name, weights)
     if found.weights_hash != trained.get("weights_hash"):
         was, here = str(trained.get("weights_hash"))[:12], found.weights_hash[:12]
         raise AsmilError(

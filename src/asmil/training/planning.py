@@ -116,7 +116,7 @@ def _choices(
             "method", "asmil", "attention held to an anchor; train mean_pooling too, as the floor to compare with"
         )
         yield Choice("preset", "recommended", "chosen by measurement (docs/preset_study.md); paper: as published")
-    yield Choice("task.kind", kind, "as asked for")
+    yield Choice("task.kind", kind, "what --task says, or its default")
     yield from _split_choices(cohort, groups, patients)
     sizes = [len(found) for found in groups.values()]
     if kind == "classification" and sizes and max(sizes) > IMBALANCE * min(sizes):

@@ -27,7 +27,7 @@ from asmil.tasks.base import Task
 from asmil.tasks.classification import Classification
 from asmil.tasks.ensemble import average
 from asmil.training import checkpoint
-from asmil.training.bundle import is_bundle, read_bundle
+from asmil.training.bundle import BUNDLE_FILE, is_bundle, read_bundle
 from asmil.training.layout import TASK_FILE, is_finished
 from asmil.training.operating_point import FILE as OPERATING_POINT_FILE
 from asmil.training.operating_point import OperatingPoint, read_operating_point
@@ -95,6 +95,11 @@ class RunPredictor:
         trainings = list(self.folder.trainings())
         self.trained = [self._load(fold, seed, path) for fold, seed, path in trainings if _is_finished(path)]
         if not self.trained:
+            if trainings and not self.folder.splits.exists():  # which every run begins with
+                raise AsmilError(
+                    f"{self.folder.path}: neither a run (no {self.folder.splits.name}) nor a whole bundle (no "
+                    f"{BUNDLE_FILE}); if it was a bundle, copy it again"
+                )
             raise AsmilError(f"{self.folder.path}: no training of this run has ended; finish it with `asmil train`")
         self.unfinished = len(trainings) - len(self.trained)
         self.operating_point = self._operating_point()

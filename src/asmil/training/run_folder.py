@@ -21,6 +21,7 @@ from asmil.errors import AsmilError
 from asmil.files import leftovers, write_text
 from asmil.locks import locked_folder
 from asmil.models.own_method import confirm
+from asmil.own_code import same_attribute
 from asmil.training.config import RunConfig, parse_run_config, with_settings
 from asmil.training.layout import CHOICE_FILE, LOCK_FILE, RunLayout
 from asmil.training.notes import read_choice
@@ -107,8 +108,11 @@ class RunDescription:
             trained, found = self.features.get(key), getattr(info, key)
             if trained is None or found is None:
                 continue
-            sizes = key in _SIZES
-            if abs(found - trained) > TOLERANCE * trained if sizes else found != trained:
+            if key in _SIZES:
+                differs = abs(found - trained) > TOLERANCE * trained
+            else:
+                differs = found != trained and not (key == "encoder" and same_attribute(trained, found))
+            if differs:
                 differing.append(f"{key} {found} instead of {trained}")
         if differing:
             raise AsmilError(

@@ -51,7 +51,7 @@ def froc_figure(found: Localization) -> str | None:
         axes.set(
             xlim=(0, 16), ylim=(-0.02, 1.02), xlabel=f"false positives per {over}", ylabel="sensitivity for lesions"
         )
-        axes.set_title(f"FROC, preset {found.settings.preset}, {found.settings.conversion}")
+        axes.set_title("FROC")
         axes.legend(loc="upper left")
         return svg_text(figure)
 

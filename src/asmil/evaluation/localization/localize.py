@@ -29,6 +29,7 @@ from asmil.slides.annotations import ClassNames, find_annotations
 from asmil.tasks.bootstrap import drawn_slides, estimate, mean_estimate, ratio_estimate
 from asmil.tasks.checked_arrays import Floats
 from asmil.tasks.classification import normal_labels
+from asmil.training.bundle import refuse_bundle
 
 
 @dataclass(frozen=True)
@@ -184,6 +185,8 @@ def _read_cohort(maps: RoleMaps, settings: LocalizeSettings) -> tuple[Cohort, li
     For the run's own manifest only slides with the role matter; for another manifest, all do.
     """
     own = settings.cohort is None
+    if own:
+        refuse_bundle(maps.path)
     path = settings.cohort or Path(maps.description.cohort["manifest"])
     if own and not path.is_file():
         raise AsmilError(f"{path}: the manifest of the run was not found from this folder; give it with --cohort")

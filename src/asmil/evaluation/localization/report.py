@@ -21,21 +21,21 @@ from asmil.reporting.formats import format_count, format_interval, format_number
 FEW_PATIENTS = 10
 MOST_ROWS = 300
 TITLES = {
-    "froc": ("FROC", "mean sensitivity over the false-positive targets"),
-    "dice": ("Dice", "mean over tumor slides"),
-    "specificity": ("specificity", "share of tiles below the cut, normal slides"),
-    "no_miss_regions": ("no missed region", "share of tumor slides"),
-    "no_miss_tiles": ("no missed tile", "share of tumor slides"),
-    "region_recall": ("region recall", "regions touched by a positive tile"),
+    "tile_auc": ("tile AUC", "rank of tumor tiles (0.5: chance), tumor slides"),
+    "region_recall": ("region recall", "annotated regions with a marked tile"),
+    "no_miss_regions": ("no missed region", "tumor slides with every region marked"),
+    "no_miss_tiles": ("no missed tile", "tumor slides with every tumor tile marked"),
+    "dice": ("Dice", "overlap of marked and annotated area"),
+    "specificity": ("specificity", "tiles of normal slides that are not marked"),
+    "froc": ("FROC", "lesions found, mean over false alarms allowed"),
+    "tile_ap": ("tile AP", "average precision of tumor tiles, tumor slides"),
     "pooled_auc": ("tile AUC, pooled", "tiles of all slides together"),
     "pooled_ap": ("tile AP, pooled", "tiles of all slides together"),
-    "tile_auc": ("tile AUC", "mean over tumor slides"),
-    "tile_ap": ("tile AP", "mean over tumor slides"),
 }
 """Title and short meaning of every measure."""
 SCALINGS: dict[Scaling, str] = {
-    "minmax": "min-max scaling of each slide, as in papers",
-    "gated": "min-max times the tumor probability of the slide, so a slide predicted as normal has no positive tile",
+    "minmax": "each slide scaled from its lowest tile (0) to its highest (1), as in papers",
+    "gated": "minmax times the tumor probability of the slide, so a slide predicted as normal has no marked tile",
     "times_n": "attention × number of tiles (uniform attention: 1)",
     "cohort": "one scale for all slides",
     "rank": "rank among the tiles of the slide",
@@ -53,14 +53,15 @@ def localization_document(found: Localization) -> Document:
     """What the report says."""
     sections = [
         *problem_sections(found.problems),
-        Section("Results", [_measures(found), *_result_figures(found), _sensitivities(found)]),
+        Section("Results", [_measures(found)]),
         Section("Slides", [*_maps(found), *_slides(found)]),
+        Section("Curves", [*_result_figures(found), _sensitivities(found)]),
     ]
     return Document(
         kind="Localization",
         title=found.name,
         answer=_answer(found),
-        about=f"{found.method}; {_convention(found)}.",
+        about=f"{found.method}; {found.settings.role} part, {format_count(found.summary.n_patients, 'patient')}.",
         alarms=found.alarms,
         warnings=_warnings(found),
         sections=sections,
@@ -83,17 +84,17 @@ def _answer(found: Localization) -> str:
     if summary.n_tumor:
         regions = sum(one.n_regions for one in found.slides)
         marked = int(sum(one.scaled["minmax"].regions_found for one in found.slides if not one.is_normal))
-        said.append(f"The maps mark {marked} of {regions} annotated regions on {summary.n_tumor} tumor slides")
+        on = format_count(summary.n_tumor, "tumor slide")
+        said.append(f"The maps mark {marked} of {format_count(regions, 'annotated region')} on {on}")
     if summary.n_normal:
         wrong = format_share(1 - numbers["specificity"].value)
-        said.append(f"{wrong} of the tiles of {format_count(summary.n_normal, 'normal slide')} are marked wrongly")
-    shown = [
-        f"{TITLES[name][0]} {format_number(numbers[name].value)} ({format_interval(numbers[name].interval)})"
-        for name in ("froc", "dice", "specificity", "tile_auc")
-        if not math.isnan(numbers[name].value)
-    ]
-    part = f"{found.settings.role} part, {format_count(summary.n_patients, 'patient')}, min-max scaling"
-    return f"{', and '.join(said)}. {', '.join(shown)} ({part})."
+        said.append(f"{wrong} of the tiles of {format_count(summary.n_normal, 'normal slide')} are marked by mistake")
+    sentences = [f"{', and '.join(said)}."]
+    auc = numbers["tile_auc"]
+    if not math.isnan(auc.value):
+        ends = f"95 % interval {format_interval(auc.interval)}; 0.5 is chance"
+        sentences.append(f"Tile AUC, the ranking of tumor tiles above others: {format_number(auc.value)} ({ends}).")
+    return " ".join(sentences)
 
 
 def _warnings(found: Localization) -> list[str]:
@@ -102,11 +103,9 @@ def _warnings(found: Localization) -> list[str]:
     if found.settings.role != "test":
         sentences.append(f"Optimistic: the models have seen these slides (role {found.settings.role}).")
     counts = {"tumor": found.summary.n_tumor_patients, "normal": found.summary.n_normal_patients}
-    sentences += [
-        f"Only {format_count(count, 'patient')} with {kind} slides: the intervals are too narrow."
-        for kind, count in counts.items()
-        if 0 < count < FEW_PATIENTS
-    ]
+    few = [f"{format_count(n, 'patient')} with {kind} slides" for kind, n in counts.items() if 0 < n < FEW_PATIENTS]
+    if few:
+        sentences.append(f"Only {' and '.join(few)}: the true uncertainty is larger than the intervals.")
     for scaling, one in found.summary.scaled.items():
         if one.froc.reason:
             sentences.append(f"FROC is undefined under {scaling}: {one.froc.reason}.")
@@ -124,7 +123,9 @@ def _measures(found: Localization) -> Table:
         ["measure", *map(scaling_title, scalings)],
         rows,
         title="value and 95 % interval by patient",
-        caption="Value and 95 % interval by patient, for each scaling of the heat map and its cut.",
+        caption="Value and 95 % interval by patient. Tiles above the cut are marked. Maps are compared as "
+        + "; ".join(f"{scaling}: {SCALINGS[scaling]}" for scaling in scalings)
+        + ".",
         in_terminal=True,
     )
 
@@ -135,7 +136,7 @@ def _sensitivities(found: Localization) -> Table:
     return Table(
         ["scaling", *(f"{target:g}" for target in found.protocol.options.fp_targets)],
         rows,
-        title="sensitivity for lesions at false positives per slide",
+        title=f"sensitivity for lesions at false positives per slide; {_convention(found)}",
         caption="Sensitivity for lesions at each number of false positives per slide; FROC is their mean.",
         in_terminal=True,
     )
@@ -159,7 +160,7 @@ def _maps(found: Localization) -> list[Block]:
         "black line: annotated tumor."
     ]
     for one in pictured_slides(found):
-        blocks.append(Heading(f"{one.name}: {one.map.slide.label}, p(tumor) {one.tumor_probability:.2f}"))
+        blocks.append(Heading(f"{one.name}: {one.map.slide.label}, tumor probability {one.tumor_probability:.2f}"))
         blocks.append(SideBySide(slide_figures(found, one, images)))
     return blocks
 

@@ -21,6 +21,7 @@ from asmil.reporting import jsonable
 from asmil.tasks.checked_arrays import Floats
 from asmil.tasks.prediction_format import prediction_format
 from asmil.training.attention_file import AttentionRecord, read_attention
+from asmil.training.bundle import refuse_bundle
 from asmil.training.described import run_label
 from asmil.training.finished_run import setting
 from asmil.training.layout import RunLayout
@@ -266,6 +267,7 @@ def _kept_recording(folder: Path, record: AttentionRecord) -> int:
 
 
 def _why_nothing_was_recorded(path: Path, config: Mapping[str, Any]) -> str:
+    refuse_bundle(path)
     method = str(config.get("method"))
     if not _has_attention(method):
         return f"{path}: {method} has no attention to measure; use a run of another method"

@@ -145,7 +145,7 @@ def histogram_figure(stability: RunStability) -> Figure:
     caption = (
         "Left: the raw scores of one slide per class from the kept model, all rows (heads, tokens, branches) together. "
         "Right: the attention × N that each normalizer computes from these scores; 1 is uniform, and weights below "
-        f"{SMALLEST_DRAWN:g} are drawn at the left end. The model was trained with one of them."
+        f"{SMALLEST_DRAWN:f} are drawn at the left end. The model was trained with one of them."
     )
     with new_figure(11.2, 2.6 * len(slides)) as figure:
         grid = figure.subplots(len(slides), 2, squeeze=False, width_ratios=(1, 1.5))
@@ -180,6 +180,7 @@ def _draw_scores(axes: Axes, name: str, scores: Floats) -> None:
     axes.stairs(counts / counts.sum(), edges, color=COLORS[5], fill=True, alpha=0.7)
     axes.axvline(0, color=EDGE, linewidth=0.8, linestyle=":")
     axes.set(title=plain_text(name), ylabel="share of tiles", axisbelow=True)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
     make_logarithmic(axes, "y")
 
 

@@ -16,8 +16,8 @@ from asmil.errors import AsmilError
 from asmil.evaluation.stability.analysis import RunStability, TrainingStability
 from asmil.evaluation.stability.figures import default_epochs, legend_names, nearest_recording, training_of
 from asmil.reporting import Figure
-from asmil.reporting.drawing import COLORS, new_figure, plain_text, png_bytes, raster, tile_cells
-from asmil.reporting.formats import format_share, format_significant
+from asmil.reporting.drawing import ANY_GROUND, COLORS, new_figure, plain_text, png_bytes, raster, tile_cells
+from asmil.reporting.formats import format_share, format_small
 from asmil.tasks.checked_arrays import Floats
 
 Size = tuple[float, float]
@@ -100,7 +100,7 @@ def _draw(rows: Sequence[Row]) -> bytes:
     width = float(np.clip(2.4 * n_columns + 1, *FIGURE_WIDTHS))
     sizes = [_panel_size(row, (width - 1) / n_columns) for row in rows]
     heights = [height + ROW_TEXT for _, height in sizes]
-    with new_figure(width, sum(heights), axes_grid=False) as figure:
+    with new_figure(width, sum(heights), axes_grid=False, **ANY_GROUND) as figure:
         parts = figure.subfigures(len(rows), 1, squeeze=False, height_ratios=heights)
         for part, row, size in zip(parts.flat, rows, sizes, strict=True):
             _draw_row(part, row, size)
@@ -187,5 +187,5 @@ def _label(axes: Axes, row: Row, recording: int) -> None:
         & (times["slide"] == row.training.record.slides[row.slide])
         & (times["epoch"] == epoch)
     ].iloc[0]
-    moved, share = format_significant(here["jsd_previous"]), format_share(here["effective_share"])
-    axes.set_xlabel(f"JSD {moved}\neffective {share}", fontsize=8)
+    moved = "" if np.isnan(here["jsd_previous"]) else f"JSD {format_small(here['jsd_previous'])}"
+    axes.set_xlabel(f"{moved}\neffective {format_share(here['effective_share'])}", fontsize=8)

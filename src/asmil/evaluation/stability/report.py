@@ -164,9 +164,8 @@ def _run_sections(stabilities: Sequence[RunStability], single: Sequence[Figures]
     sections, names = [], unique_names([one.path for one in stabilities])
     for name, stability, figures in zip(names, stabilities, single, strict=True):
         blocks: list[Block] = [stability.label] if stability.label != name else []
-        blocks += _figure_blocks(figures.values(), shown)
-        found = [f"{alarm.text[:1].upper()}{alarm.text[1:]} {alarm.advice}" for alarm in stability.alarms]
-        blocks = [*found, *blocks, _slides(stability), _agreement(stability)]
+        blocks += [f"{alarm.text[:1].upper()}{alarm.text[1:]} {alarm.advice}" for alarm in stability.alarms]
+        blocks += [*_figure_blocks(figures.values(), shown), _slides(stability), _agreement(stability)]
         blocks.append(Folded("Settings", [settings_table(stability.config)]))
         sections.append(Section(name, blocks))
     return sections

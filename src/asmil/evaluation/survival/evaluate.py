@@ -144,7 +144,7 @@ class SurvivalEvaluation(RunEvaluation):
     @property
     def sizes(self) -> str:
         """How many patients were evaluated, as text."""
-        return f"{self.n_patients} patients, {self.n_events} with the event"
+        return f"{self.n_patients} patients ({self.n_events} with the event)"
 
     def spread(self, estimate: Estimate) -> tuple[str, float]:
         """Over folds; over seeds where there is one fold."""

@@ -26,12 +26,12 @@ def nearest_edges(bag: Bag, k: int, method: str) -> Tensor:
     Edges are ordered by tile, and for each tile from the nearest on. Coordinates in microns serve as
     well as pixels. method: for the error message.
     """
+    refuse_in_export("the search for neighboring tiles")
     if bag.places is None:
         raise AsmilError(
             f"{bag.id}: {method} needs the coordinates of the tiles to find their neighbors; "
             "store them in the feature file as dataset 'coords' (N x 2)"
         )
-    refuse_in_export("the search for neighboring tiles")
     coords = bag.places.cpu().double().numpy()
     slides = np.zeros(len(bag), np.int64) if bag.slide_index is None else bag.slide_index.cpu().numpy()
     parts = []

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from asmil.errors import AsmilError, did_you_mean
-from asmil.own_code import describe, names_code, own_module
+from asmil.own_code import describe, names_code, own_module, same_attribute
 from asmil.slides.encoders.base import Encoder, EncoderEntry, Transform
 from asmil.slides.encoders.state import state_hash
 from asmil.slides.settings import DEFAULT_MPP, DEFAULT_TILE_PX
@@ -41,17 +41,23 @@ def is_own(name: str) -> bool:
     return names_code(name)
 
 
-def refuse_unconfirmed(name: str, confirmed: str | None, named_by: str) -> None:
-    """Raise if an encoder that a file names would execute code which the user has not named too.
+def confirmed_encoder(name: str, given: str | None, named_by: str) -> str:
+    """The encoder to use for one that a file names: itself, or what the user gives for it if it is code.
 
-    confirmed: the encoder that the user gave
+    Code is executed only from where the user says it is: its file may have been elsewhere when features were extracted.
+
+    given: the encoder as the user names it
     named_by: the file that names the encoder
     """
-    if is_own(name) and name != confirmed:
+    if given is not None and given != name and not same_attribute(name, given):
+        remedy = "give the same callable" if is_own(name) else "leave --encoder out"
+        raise AsmilError(f"--encoder {given}: {named_by} names the encoder {name}; {remedy}")
+    if given is None and is_own(name):
         raise AsmilError(
             f"{named_by} names the encoder {name}, which is code that would be executed here; look at it, and if you "
             f"trust it, confirm it with --encoder {name}"
         )
+    return name if given is None else given
 
 
 def own_entry(name: str) -> EncoderEntry:

@@ -87,8 +87,8 @@ def _downloaded(entry: EncoderEntry, repository: str) -> Path:
         why = "cannot be reached"
     except EntryNotFoundError:
         why = f"has no file {entry.hub_file}"
-    except OSError as error:
-        why = f"failed ({str(error).splitlines()[0]})"
+    except Exception as error:  # noqa: BLE001  its HTTP library, whose errors these are, is another in other versions
+        why = f"failed ({str(error).splitlines()[0] if str(error) else type(error).__name__})"
     raise AsmilError(
         f"encoder {entry.name}: its weights are not here and huggingface.co/{repository} {why}; {how_to_get(entry)}"
     )
