@@ -1,4 +1,4 @@
-"""Image towers of models that were trained with captions: CONCH, PLIP and PathGen-CLIP-L."""
+"""Image towers of vision-language models: CONCH, PLIP and PathGen-CLIP-L."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class AttentionalPooler(nn.Module):
         self.ln_k = nn.LayerNorm(tokens_width)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """What the query finds in the tokens of every image."""
+        """The pooled tokens of every image."""
         tokens = self.ln_k(tokens)
         query = self.ln_q(self.query).expand(len(tokens), 1, -1).to(tokens.dtype)
         pooled: Tensor = self.attn(query, tokens, tokens, need_weights=False)[0]

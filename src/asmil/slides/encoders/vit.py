@@ -31,14 +31,14 @@ MPP = 0.5
 class VitShape:
     """The shape of a vision transformer.
 
-    image_px: the side that the position embeddings are made for; images of other sides get interpolated ones
-    hidden: width of the MLP's first product; of both halves together, if swiglu
-    registers: tokens besides the class token that belong to no patch
+    image_px: image side of the position embeddings; they are interpolated for other sides
+    hidden: width of the MLP's hidden layer; of both halves together, if swiglu
+    registers: number of tokens besides the class token that belong to no patch
     positions: which tokens have a position embedding; "patches" leaves out the class token and the registers
     pre_norm: a LayerNorm before the blocks, and patches without a bias (CLIP)
     inner_norm: a LayerNorm before the last product of attention and MLP (BEiT-3)
-    readout: what the features are; "class_and_mean" and "two_scales" are twice as wide as the network
-    projection: width of a linear map at the end (CLIP); None: none
+    readout: the kind of features; "class_and_mean" and "two_scales" are twice as wide as the network
+    projection: width of a final linear projection (CLIP); None: no projection
     """
 
     patch_px: int
@@ -67,7 +67,7 @@ class VitShape:
 
 
 class VisionTransformer(nn.Module):
-    """Maps images, n x 3 x h x w, to features, n x shape.features; h and w are multiples of the patch."""
+    """Maps images, n x 3 x h x w, to features, n x shape.features; h and w must be multiples of the patch size."""
 
     def __init__(self, shape: VitShape) -> None:
         super().__init__()
@@ -145,7 +145,7 @@ def quarters_at_twice_the_side(images: Tensor) -> Tensor:
 def interpolated_positions(embedding: Tensor, first: int, rows: int, columns: int) -> Tensor:
     """Position embeddings, 1 x t x width, for a grid of patches, from those of a square grid.
 
-    The `first` embeddings belong to no patch and stay. Those of the square are interpolated (bicubic, antialiased, in
+    The `first` embeddings belong to no patch and are unchanged. The others are interpolated (bicubic, antialiased, in
     float32) unless the grid is the same.
     """
     side = math.isqrt(embedding.shape[1] - first)

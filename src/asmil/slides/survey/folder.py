@@ -54,7 +54,7 @@ class SurveyFolder:
         return self.path / "contact_sheet.jpg"
 
     def mask(self, slide: str) -> Path:
-        """The tissue as black and white."""
+        """The tissue mask."""
         return file_in(self.path / "masks", slide, ".png")
 
     def contours(self, slide: str) -> Path:
@@ -62,7 +62,7 @@ class SurveyFolder:
         return file_in(self.path / "contours", slide, ".geojson")
 
     def thumbnail(self, slide: str) -> Path:
-        """The slide alone."""
+        """The slide without overlay."""
         return file_in(self.path / "thumbnails", slide, ".jpg")
 
     def overlay(self, slide: str) -> Path:
@@ -70,15 +70,15 @@ class SurveyFolder:
         return file_in(self.path / "overlays", slide, ".jpg")
 
     def has_files(self, slide: str) -> bool:
-        """Whether all files of a slide are there."""
+        """Whether all files of a slide exist."""
         files = (self.mask(slide), self.contours(slide), self.thumbnail(slide), self.overlay(slide))
         return all(path.is_file() for path in files)
 
     def claim(self, config: SurveyConfig) -> None:
-        """Write the settings into the folder, or refuse if it holds a survey with other settings."""
+        """Write the settings into the folder, or raise if it contains a survey with different settings."""
         if not self.settings.is_file() and self.table.exists():
             raise AsmilError(
-                f"{self.path} holds a tissue.csv but no tissue.yaml, so its settings are not known; "
+                f"{self.path} contains a tissue.csv but no tissue.yaml, so its settings are unknown; "
                 "choose another folder"
             )
         claim_folder(self.settings, config.model_dump(mode="json"), "a survey")
@@ -86,10 +86,10 @@ class SurveyFolder:
 
 @dataclass(frozen=True)
 class SurveyRow:
-    """A slide in numbers; unknown values are empty.
+    """The numbers of a slide; unknown values are empty.
 
-    tissue_share: of the slide's area
-    tissue_mm2, tiles: None where the slide has no resolution
+    tissue_share: tissue as a share of the slide's area
+    tissue_mm2, tiles: None if the slide has no resolution
     """
 
     slide: str
@@ -108,7 +108,7 @@ class SurveyRow:
 
 @dataclass(frozen=True)
 class Failure:
-    """A slide that could not be surveyed, and why, in a sentence."""
+    """A slide that could not be surveyed, and the reason in one sentence."""
 
     slide: str
     reason: str
@@ -127,7 +127,7 @@ def rows_to_csv(rows: Iterable[SurveyRow]) -> str:
 
 
 def read_rows(path: Path) -> list[SurveyRow]:
-    """The rows of a table that `rows_to_csv` wrote; none when it does not exist."""
+    """The rows of a table written by `rows_to_csv`; empty if it does not exist."""
     if not path.is_file():
         return []
     try:
@@ -135,7 +135,7 @@ def read_rows(path: Path) -> list[SurveyRow]:
             return [_row(cells) for cells in csv.DictReader(file)]
     except (KeyError, ValueError, TypeError) as error:
         raise AsmilError(
-            f"{path}: it is not a table that this command wrote ({error}); remove it, and its slides are done again"
+            f"{path}: this table was not written by this command ({error}); remove it to process its slides again"
         ) from None
 
 
