@@ -81,8 +81,8 @@ def test_nested_cross_validation(asmil_here, tmp_path):
 
 
 MISTAKES = [
-    (("--grid", "training.lr=[1,2]"), "belong together"),
-    (("--inner-folds", 2), "belong together"),
+    (("--grid", "training.lr=[1,2]"), "nested.grid"),
+    (("--inner-folds", 2), "nested.grid"),
     (("--inner-folds", 2, "--grid", "training.lr=1"), "--grid training.lr=1: "),
     (("--inner-folds", 2, "--grid", "training.lr"), "section.key=value"),
     (("--inner-folds", 2, "--grid", "training.lrr=[1]"), "'lr'"),

@@ -94,7 +94,7 @@ def test_coordinates_that_cannot_be_placed_are_warnings(tmp_path):
     assert report.ok
     assert [problem.severity for problem in report.problems] == ["warning", "warning"]
     assert "no coordinates ('s03')" in report.problems[0].what
-    assert "give column 'mpp'" in report.problems[1].todo
+    assert "'mpp'" in report.problems[1].todo
 
 
 def test_an_altered_value_is_an_error_of_its_slide(tmp_path):

@@ -230,7 +230,7 @@ def test_two_possible_readings_are_an_error(tmp_path):
     write_clam(tmp_path / "a.h5", tiles(), grid())
     with h5py.File(tmp_path / "a.h5", "a") as file:
         file["feats"] = tiles()
-    with pytest.raises(AsmilError, match="two readings"):
+    with pytest.raises(AsmilError, match="ambiguous"):
         read_bag(FeatureSource(tmp_path / "a.h5"), "a")
     write_stamp(tmp_path / "b.h5", tiles(), grid())
     with h5py.File(tmp_path / "b.h5", "a") as file:

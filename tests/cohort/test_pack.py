@@ -129,12 +129,12 @@ def test_a_killed_writer_leaves_a_pack_that_goes_on(tmp_path):
 
 
 def test_a_pack_without_index_or_with_cut_data_is_not_opened(tmp_path):
-    with pytest.raises(AsmilError, match="no finished pack"):
+    with pytest.raises(AsmilError, match=r"none\.pack"):
         Pack.open(tmp_path / "none.pack")
     pack = write_pack(make_slides(tmp_path, 2), tmp_path / "c.pack")
     data = pack.folder / "features.f16"
     data.write_bytes(data.read_bytes()[:-2])
-    with pytest.raises(AsmilError, match="no finished pack"):
+    with pytest.raises(AsmilError, match=r"features\.f16"):
         Pack.open(pack.folder)
 
 
@@ -251,7 +251,7 @@ def test_a_pack_of_version_1_is_made_again(tmp_path):
     slides = make_slides(tmp_path, 2)
     pack = write_pack(slides, tmp_path / "c.pack")
     (pack.folder / "index.json").write_text('{"version": 1, "slides": []}')
-    with pytest.raises(AsmilError, match="no finished pack"):
+    with pytest.raises(AsmilError, match=r"c\.pack"):
         Pack.open(pack.folder)
     assert list(write_pack(slides, pack.folder).entries) == ["s00", "s01"]
 

@@ -168,7 +168,7 @@ def test_the_manifests_folds_are_its_test_sets():
         assert {cohort[name].fold for name in splits.slides(fold, "test")} == {fold}
         assert fold not in {cohort[name].fold for name in splits.slides(fold, "val")}
         assert splits.slides(fold, "val")
-    with pytest.raises(AsmilError, match="makes 3 folds, not 4"):
+    with pytest.raises(AsmilError, match="3 folds, not 4"):
         make_splits(cohort, folds=4)
 
 
@@ -179,8 +179,8 @@ def test_the_manifests_folds_are_its_test_sets():
         ([["a"]] * 20 + [["rare"]] * 3, {"folds": 5}, "'rare' has 3.*5 folds"),
         ([["a"]] * 20 + [["rare", "rare"]], {}, "'rare'.*1 patient"),
         ([["a"]] * 20 + [["rare"]] * 2, {}, "'rare'.*1 patient"),
-        ([["a"], ["b"]] * 5, {"val_share": 1.0}, "val_share 1.0"),
-        ([["a"], ["b"]] * 5, {"folds": 0}, "0 folds"),
+        ([["a"], ["b"]] * 5, {"val_share": 1.0}, "val_share .*1.0"),
+        ([["a"], ["b"]] * 5, {"folds": 0}, "folds .*0"),
     ],
 )
 def test_impossible_splits_say_why(patients, options, message):

@@ -66,7 +66,7 @@ def test_one_class_has_no_threshold() -> None:
 
 
 def with_validation(path: Path, shift: float) -> pd.DataFrame:
-    """A run whose validation part has the test part's probabilities, with the logit shifted."""
+    """A run whose validation set has the test set's probabilities, with the logit shifted."""
     path.mkdir(exist_ok=True)
     table = write_run(path, folds=2, seeds=2)
     val = table.assign(role="val", slide="v" + table["slide"], patient="v" + table["patient"])

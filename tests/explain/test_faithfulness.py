@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 
 import asmil
+from asmil.engine.local import LocalEngine
 from asmil.evaluation.localization.localize import LocalizeSettings, localize_run
 from asmil.explain import faithfulness
 from asmil.explain.faithfulness import FaithfulnessSettings, faithfulness_run
@@ -54,6 +56,43 @@ def test_results_do_not_depend_on_the_run_of_the_command(trained, tmp_path, monk
     assert set(first.kinds) == {"attention", "leave_one_out", "random"}
     assert first.kinds["leave_one_out"].area == second.kinds["leave_one_out"].area
     assert first.kinds["random"].area == second.kinds["random"].area
+
+
+def test_finished_slides_are_not_computed_again(trained, tmp_path, monkeypatch):
+    whole = faithfulness_run(trained, FEW, keep=tmp_path)
+    kept = sorted(tmp_path.glob("*.json"))
+    assert len(kept) == 3
+    kept[0].unlink()
+    kept[1].write_text("{", encoding="utf-8")
+    computed = []
+    flip_slide = faithfulness._flip_slide
+
+    def counted(explainer, unit, *others):
+        computed.append(unit.name)
+        return flip_slide(explainer, unit, *others)
+
+    monkeypatch.setattr(faithfulness, "_flip_slide", counted)
+    again = faithfulness_run(trained, FEW, keep=tmp_path)
+    assert sorted(computed) == [kept[0].stem, kept[1].stem]
+    assert again.kinds == whole.kinds
+    computed.clear()
+    faithfulness_run(trained, replace(FEW, seed=1), keep=tmp_path)
+    assert len(computed) == 3
+
+
+def test_workers_compute_the_same(trained):
+    alone = faithfulness_run(trained, FEW)
+    shared = faithfulness_run(trained, FEW, engine=lambda n_slides: LocalEngine(2, threads_per_worker=1))
+    for kind, summary in alone.kinds.items():
+        assert shared.kinds[kind].area.value == pytest.approx(summary.area.value, abs=1e-6)
+
+
+def test_slides_can_be_chosen_for_localization(trained, small_cohort):
+    truth = small_cohort.parent / "tile_truth.parquet"
+    settings = LocalizeSettings(truth=truth, resamples=20, device="cpu")
+    names = [one.map.slide.slide for one in localize_run(trained, settings).slides]
+    some = localize_run(trained, replace(settings, slides=frozenset(names[:2])))
+    assert [one.map.slide.slide for one in some.slides] == names[:2]
 
 
 def test_other_kinds_can_be_localized(trained, small_cohort):

@@ -6,9 +6,8 @@ from torch.nn import functional
 
 from asmil import AsmilError, Bag, build
 from asmil.models import official
-from asmil.models.blocks.mobilenet import TILES_AT_ONCE, TinyMobileNet
-from asmil.models.blocks.straight_through import GumbelMask, harden
 from asmil.models.hdmil import ChebyshevKAN, mask_rate
+from asmil.models.hdmil_lipn import TILES_AT_ONCE, GumbelMask, TinyMobileNet, harden
 from asmil.models.inference import infer
 from asmil.tasks.classification import Classification
 from asmil.training.config import resolve

@@ -125,8 +125,8 @@ def test_a_task_is_made_again_from_json(task):
 @pytest.mark.parametrize(
     ("make", "word"),
     [
-        (lambda: Survival(None), "needs increasing edges"),
-        (lambda: Survival([0.0, 2.0, 1.0]), "needs increasing edges"),
+        (lambda: Survival(None), "fit_bins"),
+        (lambda: Survival([0.0, 2.0, 1.0]), "fit_bins"),
         (lambda: Survival([0.0, 2.0]), "1 time bin"),
         (lambda: Survival(EDGES, "cox"), "no time bins"),
         (lambda: Survival(None, "cox", risk="mean_time"), "'log_risk', not 'mean_time'"),

@@ -81,7 +81,7 @@ def test_every_training_patient_lies_within_its_bin(rows, rule, n_bins):
         (([1.0, 2.0], [0, 0]), "2 training patients"),
         (([1.0, math.nan], [1, 0]), "time of patient 1"),
         (([1.0, 2.0], [1, 0.5]), "event of patient 1"),
-        (([1.0, 2.0], [1, 0], 0), "0 time bins"),
+        (([1.0, 2.0], [1, 0], 0), "time bins .*0"),
         (([1.0, 2.0], [1, 0], 2, "equal"), "'equal'"),
         (([1.0, 2.0], [1, 0], 2, "interval", [math.inf]), "time of patient 0"),
     ],

@@ -128,7 +128,7 @@ def test_bags_are_prepared_as_each_candidate_wants_them(tmp_path, monkeypatch):
         )
 
 
-# Blind to the test part
+# Blind to the test set
 
 
 def test_no_inner_training_reads_a_test_slide(manifest, tmp_path, monkeypatch):
@@ -239,6 +239,6 @@ def test_inner_folds_and_a_grid_belong_together(nested):
         resolve("abmil", changes={"nested": nested})
 
 
-def test_another_grid_is_not_gone_on_with(nested_run, manifest):
-    with pytest.raises(AsmilError, match="other settings"):
+def test_another_grid_is_not_resumed(nested_run, manifest):
+    with pytest.raises(AsmilError, match="--out"):
         train_run(manifest, nested_run.path, config({"model.inner": [8, 16]}, folds=2))

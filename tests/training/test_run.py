@@ -131,7 +131,7 @@ def test_going_on_with_another_cohort_is_refused(small_cohort, tmp_path):
     table.to_csv(manifest, index=False)
     train_run(manifest, tmp_path / "run", config())
     table.iloc[:-1].to_csv(manifest, index=False)
-    with pytest.raises(AsmilError, match="other settings"):
+    with pytest.raises(AsmilError, match="--out"):
         train_run(manifest, tmp_path / "run", config())
 
 

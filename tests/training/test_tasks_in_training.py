@@ -1,4 +1,4 @@
-"""Survival, regression and multi-label runs: trained, predicted, gone on with, and blind to their test part."""
+"""Survival, regression and multi-label runs: trained, predicted, resumed, and blind to their test set."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_truths_are_those_of_the_manifest(cohorts, tmp_path):
         assert (table[f"target_{label}"] == [int(label in manifest[name].split(";")) for name in table["slide"]]).all()
 
 
-# Blind to the test part
+# Blind to the test set
 
 
 def test_test_patients_are_not_read_before_training_has_ended(cohorts, tmp_path, monkeypatch):

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from asmil.cohort.splits import ROLES, Splits
 from asmil.console import say
-from asmil.reporting.formats import format_count
+from asmil.reporting.formats import format_count, format_duration
 from asmil.training.run_folder import RunDescription
 from asmil.training.run_parts import RunObserver
 
@@ -297,17 +297,3 @@ def epoch_values(record: Mapping[str, Any]) -> dict[str, str]:
 
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}" if abs(value) < 1000 else f"{value:.3g}"
-
-
-def format_duration(seconds: float | None) -> str:
-    """A duration for people.
-
-    >>> format_duration(42), format_duration(200), format_duration(5400)
-    ('42 s', '3 min', '1 h 30 min')
-    """
-    if seconds is None:
-        return ""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"

@@ -99,7 +99,7 @@ class TrainedRun:
 
     @cached_property
     def metrics(self) -> Mapping[str, Estimate]:
-        """Each metric of the test part with its 95 % confidence interval; `evaluate` offers more."""
+        """Each metric of the test set with its 95 % confidence interval; `evaluate` offers more."""
         if not self._is_bundle:
             return self.evaluate().metrics
         stored = read_bundle(self.path).metrics

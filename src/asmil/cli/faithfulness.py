@@ -7,6 +7,9 @@ from typing import Annotated, Literal
 
 import typer
 
+from asmil.cli.options import SlideTimeout
+from asmil.cli.slide_engine import slide_engine
+
 
 def faithfulness(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of `asmil train`.")],
@@ -31,7 +34,11 @@ def faithfulness(
     features: Annotated[Path | None, typer.Option(help="Folder of the features; default: the manifest's.")] = None,
     resamples: Annotated[int, typer.Option(min=1, help="Bootstrap resamples of patients.")] = 2000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the bootstrap and of random orders.")] = 0,
+    engine: Annotated[str, typer.Option(help="local (processes of this machine) or ray.")] = "local",
+    address: Annotated[str | None, typer.Option(help="Address of the Ray cluster; auto finds one.")] = None,
+    workers: Annotated[int | None, typer.Option(min=0, help="Processes. Default: one per core; 0: this one.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    item_timeout: SlideTimeout = None,
     method: Annotated[
         str | None, typer.Option("--method", metavar="NAME", help="Confirm the run's method if it is your own code.")
     ] = None,
@@ -40,7 +47,8 @@ def faithfulness(
 ) -> None:
     """Measure the faithfulness of heat maps: remove tiles in the order of each map and predict again.
 
-    Random orders and, where tumor tiles are known, the true order are controls. Works for every task.
+    Random orders and, where tumor tiles are known, the true order are controls. Works for every task. Run the same
+    command again to continue after an interruption.
 
     Example: asmil faithfulness runs/abmil --slides 20
     """
@@ -64,11 +72,12 @@ def faithfulness(
         method=method,
     )
 
-    def locate(kind: str, table: Path) -> tuple[Estimate, Estimate] | None:
+    def locate(kind: str, table: Path, names: frozenset[str]) -> tuple[Estimate, Estimate] | None:
         asked = LocalizeSettings(
             annotations=annotations,
             truth=None if annotations else table,
             features=features,
+            slides=names,
             role=role,
             scalings=("rank",),
             heatmap=kind,
@@ -79,9 +88,17 @@ def faithfulness(
         )
         return tile_auc_and_froc(run, asked)
 
+    folder = out or run / "faithfulness"
     with progress_bar("slides", quiet) as show:
-        found = faithfulness_run(run, settings, show, locate)
-    page = write_faithfulness(found, out or run / "faithfulness")
+        found = faithfulness_run(
+            run,
+            settings,
+            show,
+            locate,
+            lambda n_slides: slide_engine(engine, address, workers, device, item_timeout, n_slides),
+            keep=folder / "slides",
+        )
+    page = write_faithfulness(found, folder)
     if as_json:
         print_json(faithfulness_dict(found))
     else:

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from asmil.cli.options import SlideTimeout
+from asmil.cli.slide_engine import slide_engine
 
 if TYPE_CHECKING:
-    from asmil.engine.jobs import Engine
     from asmil.explain.heatmaps import HeatmapResult
-
-FEW_SLIDES = 2
 
 
 def heatmap(
@@ -22,7 +20,7 @@ def heatmap(
         typer.Argument(
             metavar="RUN... [SLIDE...]",
             help="Run folders, then slides: names in the cohort, slide images, feature files, or folders of them. "
-            "No slide: those of the test part.",
+            "No slide: those of the test set.",
         ),
     ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the pictures.")] = Path("heatmaps"),
@@ -126,27 +124,10 @@ def heatmap(
     with progress_bar("slides", quiet) as show:
         result = draw(
             request,
-            lambda n_slides: _engine(engine, address, workers, device, item_timeout, n_slides),
+            lambda n_slides: slide_engine(engine, address, workers, device, item_timeout, n_slides),
             show,
         )
     _summarize(result, out)
-
-
-def _engine(
-    engine: str,
-    address: str | None,
-    workers: int | None,
-    device: str,
-    item_timeout: float | None,
-    n_slides: int,
-) -> Engine:
-    from asmil.engine.inline import InlineEngine
-    from asmil.extraction.machine import ExtractionMachine
-
-    if engine == "local" and workers is None and item_timeout is None and n_slides <= FEW_SLIDES and address is None:
-        # starting processes takes longer than drawing a few slides
-        return InlineEngine(1, device)
-    return ExtractionMachine(engine, address, workers, device, item_timeout=item_timeout).prepare(n_slides)[0]
 
 
 def _summarize(result: HeatmapResult, out: Path) -> None:

@@ -1,4 +1,4 @@
-"""Features from files of plain arrays: torch's `.pt` and NumPy's `.npy` and `.npz`. Nothing in them is executed."""
+"""Read features from files of plain arrays, torch's `.pt` and NumPy's `.npy` and `.npz`, without executing code."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from asmil.cohort.source import FEATURE_NAMES, Layout
 
 ZIP_MAGIC = b"PK"
 PICKLE_MAGIC = b"\x80"
-# what torch raises on damaged files, found by testing many
+# what torch raises on damaged files, found by fuzzing
 DAMAGED_TORCH = (*DAMAGED_NUMPY, AttributeError, AssertionError, struct.error)
 _reconstruct = np.empty(0).__reduce__()[0]
-# the names that the pickles of NumPy 2 and of NumPy 1 have for what makes an array
+# the names of array constructors in pickles of NumPy 2 and NumPy 1
 NUMPY_GLOBALS: list[Any] = [
     *((_reconstruct, f"numpy.{core}.multiarray._reconstruct") for core in ("_core", "core")),
     np.ndarray,
@@ -34,13 +34,13 @@ NUMPY_GLOBALS: list[Any] = [
     *{type(np.dtype(code)) for code in "?bBhHiIlLqQefd"},
 ]
 CAN_ALLOW = TorchVersion(torch.__version__) >= "2.6"
-"""Before, torch could not allow globals by name for the time of one file."""
+"""Earlier versions of torch could not allow globals by name for a single file."""
 _allowing = Lock()
 
 
 @dataclass(frozen=True)
 class ArrayFile:
-    """The features of a slide as a file of arrays holds them; coordinates are level-0 pixels."""
+    """The features of a slide in a file of arrays; coordinates are level-0 pixels."""
 
     layout: Layout
     features: Tensor
@@ -50,7 +50,7 @@ class ArrayFile:
 def read_array_file(path: Path, mmap: bool = False) -> ArrayFile | None:
     """The arrays of a torch or NumPy file, recognized by its first bytes; None for any other file.
 
-    mmap: only a few values are needed, so they stay on disk until they are read, if the format allows it
+    mmap: map the file into memory, if the format allows it, since only a few values are needed
     """
     with path.open("rb") as file:
         start = file.read(len(NPY_MAGIC))
@@ -72,7 +72,7 @@ def _from_numpy(path: Path, single: bool, mmap: bool) -> ArrayFile:
     except FileNotFoundError:
         raise
     except DAMAGED_NUMPY as error:
-        what = f"the file is damaged, or holds objects instead of numbers ({first_line(error)})"
+        what = f"the file is damaged, or contains objects instead of numbers ({first_line(error)})"
         fail(path, what, "write plain arrays with numpy.save or numpy.savez")
     return _chosen(path, "numpy", arrays)
 
@@ -86,7 +86,7 @@ def _from_torch(path: Path, mmap: bool) -> ArrayFile:
             fail(path, "the file is damaged or was not saved by torch", "copy it again or extract the slide again")
         fail(
             path,
-            f"the file holds pickled objects ({found[1]}), which could run code when opened, and is refused",
+            f"the file contains pickled objects ({found[1]}), which could run code, so it is not opened",
             "save a plain tensor instead: torch.save(features, path)",
         )
     except FileNotFoundError:
@@ -98,7 +98,7 @@ def _from_torch(path: Path, mmap: bool) -> ArrayFile:
 
 
 def _load(path: Path, mmap: bool) -> Any:
-    """Tensors, and arrays of NumPy, which TRIDENT saves with torch; all other objects are refused."""
+    """Load tensors, and NumPy arrays, which TRIDENT saves with torch; all other objects are an error."""
     try:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
     except pickle.UnpicklingError as error:
@@ -109,13 +109,13 @@ def _load(path: Path, mmap: bool) -> Any:
 
 
 def _chosen(path: Path, layout: Layout, held: Any) -> ArrayFile:
-    """The features in what a file holds: an array by itself, or by name."""
+    """The features in the content of a file: a single array, or an array by name."""
     if not isinstance(held, Mapping):
         return ArrayFile(layout, _as_features(path, held))
     names = [name for name in FEATURE_NAMES if name in held]
     if len(names) != 1:
-        what = f"the file holds {listed(list(held)) or 'nothing'}"
-        fail(path, what, "it must hold 'features' (N x D) and may hold 'coords' (N x 2, level-0 pixels)")
+        what = f"the file contains {listed(list(held)) or 'nothing'}"
+        fail(path, what, "it must contain 'features' (N x D) and may contain 'coords' (N x 2, level-0 pixels)")
     coords = held.get("coords")
     return ArrayFile(layout, _as_features(path, held[names[0]]), None if coords is None else _as_array(path, coords))
 
@@ -125,13 +125,13 @@ def _as_features(path: Path, values: Any) -> Tensor:
         array = _as_array(path, values)
         return torch.from_numpy(array if array.flags.writeable else array.copy())
     if not isinstance(values, Tensor) or values.layout != torch.strided or values.is_quantized or values.is_meta:
-        what = f"the file holds a {type(values).__name__}, not a tensor of N x D"
-        fail(path, what, "save the features alone: torch.save(features, path)")
+        what = f"the file contains a {type(values).__name__}, not an N x D tensor"
+        fail(path, what, "save only the features: torch.save(features, path)")
     return values.detach()
 
 
 def _as_array(path: Path, values: Any) -> NDArray[Any]:
     array = values.detach().numpy() if isinstance(values, Tensor) else np.asarray(values)
     if array.dtype.kind not in "fiub":
-        fail(path, f"the file holds values of type {array.dtype}, not numbers", "save an array of numbers")
+        fail(path, f"the file contains values of type {array.dtype}, not numbers", "save an array of numbers")
     return array.astype(array.dtype.newbyteorder("="), copy=False)

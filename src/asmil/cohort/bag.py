@@ -13,26 +13,26 @@ from torch import Tensor
 from asmil.errors import AsmilError
 
 LOWRES, LOWRES_TILES = "lowres", "tiles"
-"""The extras in a feature file: its `tiles` have a low magnification, one per tile, in the same order."""
+"""Key of the extras of a feature file: its `tiles` are the same tiles at low magnification, in the same order."""
 COORDS_UM = "coords_um"
-"""The extras with the corners of the tiles in microns (N x 2), of slides whose pixel size is not known."""
+"""Key of the extras with the corners of the tiles in microns (N x 2), for slides with an unknown pixel size."""
 LARGEST_FEATURE = 1e15
-"""Models compute in float32 (up to 3e38): the sum of squares of a million larger values is infinite there."""
+"""Models compute in float32 (up to 3e38), in which the sum of squares of a million larger values overflows."""
 LARGEST_COORDINATE = 1e9
-"""Pixels or microns; the largest slides have a few million pixels per side."""
+"""In pixels or microns; the largest slides have a few million pixels per side."""
 
 
 @dataclass(slots=True)
 class Bag:
-    """The tiles of one slide. Built once, at the border: a bag that exists is a valid bag.
+    """The tiles of one slide. A bag is validated when it is created, so every existing bag is valid.
 
-    features: N x D, any floating type (files hold float16; models compute in their own type)
-    features are finite in float32 and at most LARGEST_FEATURE, so that a layer of a model does not overflow
-    coords: N x 2, top-left corners (x, y) in level-0 pixels, or None when unknown
-    slide_index: N, which slide a tile is of, for patients whose slides were joined
+    features: N x D, any floating type (files contain float16; models compute in their own type). They are finite in
+    float32 and at most LARGEST_FEATURE, so that a layer of a model does not overflow
+    coords: N x 2, top-left corners (x, y) in level-0 pixels, or None if unknown
+    slide_index: N, the slide of each tile, for patients whose slides were joined
     extras: parameter-free additions (clusters, neighbours, low-resolution tiles)
-    mask: N, false for rows that only fill up the bag to a common length; None: every row is a tile. Models whose
-        `padding_from` allows it give such rows the score minus infinity
+    mask: N, false for padding rows; None: every row is a tile. Models whose `padding_from` allows padding give such
+        rows the score minus infinity
     """
 
     features: Tensor
@@ -62,7 +62,7 @@ class Bag:
 
     @property
     def places(self) -> Tensor | None:
-        """Where the tiles lie, N x 2, for distances: in pixels, or in microns if only those are known."""
+        """Tile positions for computing distances, N x 2: in pixels, or in microns if only those are known."""
         return self.coords if self.coords is not None else self.extras.get(COORDS_UM)
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Bag:
@@ -77,7 +77,7 @@ class Bag:
         )
 
     def subset(self, tiles: Tensor) -> Bag:
-        """The bag of the given tiles (indices), in that order; of the extras only what a file holds stays."""
+        """The bag of the given tiles (indices), in this order; only the extras that come from a file are kept."""
         extras: dict[str, Any] = {LOWRES: self._chosen_lowres(tiles)} if LOWRES in self.extras else {}
         if COORDS_UM in self.extras:
             extras[COORDS_UM] = self.extras[COORDS_UM][tiles]
@@ -94,19 +94,19 @@ class Bag:
     def collate(bags: Sequence[Bag], length: int | None = None) -> PaddedBags:
         """Several bags as one batch, for `model.run_batch`; also as `collate_fn` of a torch `DataLoader`.
 
-        length: the rows of every bag of the batch; by default those of the longest
+        length: number of rows per bag; by default that of the longest bag
         """
         sizes = [len(bag) for bag in bags]
         if not bags:
             raise AsmilError("a batch needs at least one bag")
         longest = max(sizes)
         if length is not None and length < longest:
-            raise AsmilError(f"a batch of {length} rows per bag cannot hold a bag of {longest} tiles")
+            raise AsmilError(f"length = {length} is too short for a bag of {longest} tiles")
         misfit = next((bag for bag in bags if bag.width != bags[0].width), None)
         if misfit is not None:
             raise AsmilError(
-                f"{misfit.id}: its tiles have {misfit.width} features, those of {bags[0].id} have {bags[0].width}; a "
-                "batch needs features of one encoder"
+                f"{misfit.id}: its tiles have {misfit.width} features, but those of {bags[0].id} have {bags[0].width}; "
+                "a batch needs features of one encoder"
             )
         first = bags[0].features
         features = first.new_zeros(len(bags), length or longest, bags[0].width)
@@ -117,14 +117,14 @@ class Bag:
         return PaddedBags(features, mask, tuple(bag.id for bag in bags), tuple(sizes))
 
     def _chosen_lowres(self, tiles: Tensor) -> dict[str, Tensor]:
-        """Of the given tiles; what does not belong to single tiles is left out."""
+        """The extras of the given tiles, without extras that do not belong to single tiles."""
         lowres: Mapping[str, Tensor] = self.extras[LOWRES]
         return {name: values[tiles] for name, values in lowres.items() if len(values) == len(self)}
 
 
 @dataclass(frozen=True)
 class PaddedBags:
-    """Bags of different lengths as one block of memory.
+    """Bags of different lengths as one padded tensor.
 
     features: B x L x D, zeros after the tiles of a bag
     mask: B x L, true for tiles
@@ -164,7 +164,7 @@ def _as_tensor(values: Any) -> Tensor:
 
 
 def refuse_wrong_coords(where: object, coords: Tensor, n_tiles: int) -> None:
-    """Coordinates must be N x 2 finite numbers that can lie on a slide."""
+    """Raise unless coordinates are N x 2 finite numbers within the size of a slide."""
     if coords.ndim != 2 or coords.shape[1] != 2:
         raise AsmilError(f"{where}: coordinates have shape {tuple(coords.shape)}; they must be N x 2 (x, y)")
     if len(coords) != n_tiles:
@@ -174,7 +174,7 @@ def refuse_wrong_coords(where: object, coords: Tensor, n_tiles: int) -> None:
     usable = (coords.abs() <= LARGEST_COORDINATE).all(dim=1)
     first = int(torch.nonzero(~usable)[0])
     raise AsmilError(
-        f"{where}: the coordinates of {int((~usable).sum())} of {n_tiles} tiles are not on a slide (first: tile "
+        f"{where}: the coordinates of {int((~usable).sum())} of {n_tiles} tiles are outside any slide (first: tile "
         f"{first} at {coords[first].tolist()}); extract this slide again or leave it out"
     )
 
@@ -202,25 +202,25 @@ def _refuse_invalid(bag: Bag) -> None:
 
 
 def _refuse_features(bag: Bag) -> None:
-    """Name the tiles whose features are not finite, or finite but too large to compute with."""
+    """Raise for tiles whose features are not finite, or too large to compute with."""
     n_tiles, features = len(bag), bag.features
     broken = torch.nonzero(~torch.isfinite(features).all(dim=1)).flatten()
     if len(broken):
         raise AsmilError(
-            f"{bag.id}: {len(broken)} of {n_tiles} tiles hold NaN or infinite features "
+            f"{bag.id}: {len(broken)} of {n_tiles} tiles have NaN or infinite features "
             f"(first: tile {int(broken[0])}); extract this slide again or leave it out"
         )
     sizes = features.detach().abs()
     large = torch.nonzero((sizes > LARGEST_FEATURE).any(dim=1)).flatten()
     raise AsmilError(
-        f"{bag.id}: {len(large)} of {n_tiles} tiles hold features up to {float(sizes.max()):.3g} (first: tile "
-        f"{int(large[0])}), which overflow in a model; more than {LARGEST_FEATURE:g} is refused, so extract this slide "
-        "again or leave it out"
+        f"{bag.id}: {len(large)} of {n_tiles} tiles have features up to {float(sizes.max()):.3g} (first: tile "
+        f"{int(large[0])}), which overflow in a model; the limit is {LARGEST_FEATURE:g}; extract this slide again or "
+        "leave it out"
     )
 
 
 def _is_within(values: Tensor, largest: float) -> bool:
     """Whether all values are numbers from -largest to largest; NaN is not."""
     low, high = torch.aminmax(values.detach())
-    # as Python numbers: in float16 the limit itself would be infinite
+    # compare as Python numbers: in float16 the limit itself would be infinite
     return float(low) >= -largest and float(high) <= largest

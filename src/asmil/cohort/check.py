@@ -1,4 +1,4 @@
-"""Everything that is wrong with a cohort, at once, before hours of training find the first of it."""
+"""Check a cohort before training, and report all problems at once."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ __all__ = ["CheckReport", "CohortSummary", "Problem", "check_cohort"]
 
 @dataclass(frozen=True)
 class CohortSummary:
-    """A cohort in numbers, over the slides whose files could be read; None if files differ or do not state a value.
+    """Summary of the slides whose files could be read; a value is None if files differ or do not state it.
 
-    classes: slides of each class, or of each group of outcomes (events, censored)
-    mpp: microns per pixel of the tiles, as the encoder saw them
+    classes: number of slides of each class, or of each group of outcomes (events, censored)
+    mpp: microns per pixel of the tiles given to the encoder
     """
 
     slides: int
@@ -49,7 +49,7 @@ class CohortSummary:
 class CheckReport:
     """The problems of a cohort, errors first, and its summary (None if the manifest cannot be read).
 
-    notes: how the manifest was understood, where it is not written as asmil writes it
+    notes: how the manifest was interpreted, if it differs from asmil's own format
     """
 
     problems: tuple[Problem, ...]
@@ -77,13 +77,13 @@ def check_cohort(
     item_timeout_s: float | None = 0.0,
     columns: ColumnMapping | None = None,
 ) -> CheckReport:
-    """Collect every problem of a manifest, its files and its splits.
+    """Collect all problems of a manifest, its files and its splits.
 
-    folds: number of folds to check (default: one split, or as the manifest states)
-    deep: read every bag as well, which finds NaN and damage inside the files, and compare checksums
-    progress: called with the slides looked at and the number of all
-    kind: the task whose outcomes the manifest must hold
-    item_timeout_s: for one feature file, see `inspect_slides`
+    folds: number of folds to check (default: one split, or the folds of the manifest)
+    deep: also read every bag, which detects NaN and damage inside the files, and compare checksums
+    progress: called with (slides checked, slides in total)
+    kind: the task whose outcomes the manifest must contain
+    item_timeout_s: time limit for one feature file, see `inspect_slides`
     columns: which columns of the manifest to read, see `load_cohort`
     """
     try:
@@ -108,7 +108,7 @@ def check_cohort(
 
 
 def _split_problems(cohort: Cohort, folds: int | None, kind: TaskKind) -> list[Problem]:
-    # slides without an outcome, or without the split or fold that others have, are reported already
+    # slides without an outcome, or without the split or fold that others have, have already been reported
     has_split = any(slide.split for slide in cohort.slides)
     has_fold = any(slide.fold is not None for slide in cohort.slides)
     placed = Cohort(
@@ -124,7 +124,7 @@ def _split_problems(cohort: Cohort, folds: int | None, kind: TaskKind) -> list[P
     )
     if not placed.slides:
         return []
-    # only survival joins the slides of a patient unless it is asked to
+    # by default only survival joins the slides of a patient
     problems = contradictions(placed, units_of(placed.slides, "patient"), kind) if kind == "survival" else []
     try:
         splits = make_splits(placed, folds or 1, kind=kind)
@@ -139,10 +139,10 @@ def _coords_problems(slides: Sequence[Slide], infos: dict[str, FeatureInfo]) -> 
     found = []
     if bare:
         what = f"{len(bare)} slides have no coordinates ({listed(bare)})"
-        found.append(Problem("warning", "features", what, "heat maps of them cannot be drawn"))
+        found.append(Problem("warning", "features", what, "their heat maps cannot be drawn"))
     if microns:
         what = f"coordinates of {len(microns)} slides are in microns ({listed(microns)})"
-        found.append(Problem("warning", "features", what, "give column 'mpp' to place them on the slide"))
+        found.append(Problem("warning", "features", what, "add a column 'mpp' to convert them to pixels"))
     return found
 
 
@@ -167,7 +167,7 @@ def _summary(cohort: Cohort, infos: Sequence[FeatureInfo], kind: TaskKind) -> Co
 
 
 def _group_sizes(cohort: Cohort, kind: TaskKind) -> dict[str, int]:
-    """Slides of each class or label, with and without an event; values are not counted."""
+    """Number of slides of each class or label, or with and without an event; empty for regression."""
     if kind == "survival":
         events = [slide.event for slide in cohort.slides]
         return {"with an event": events.count(True), "censored": events.count(False)}

@@ -1,4 +1,4 @@
-"""Refusing cohorts whose features were made in two ways: a model would learn the difference."""
+"""Detect cohorts whose features were extracted in different ways: a model would learn the difference."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from asmil.cohort.problems import Problem, problems_of, raise_errors
 from asmil.cohort.source import FeatureInfo, read_extraction
 from asmil.errors import AsmilError
 
-# scanners of one nominal magnification differ by 2 to 3 %, neighboring magnifications by far more
+# scanners with the same nominal magnification differ by 2 to 3 %, adjacent magnifications by far more
 TOLERANCE = 0.05
 
 
 def refuse_mixed(infos: Iterable[FeatureInfo]) -> None:
-    """Stop if the files of a cohort differ in encoder, width, resolution or size of the tiles."""
+    """Raise if the files of a cohort differ in encoder, width, tile resolution or tile size."""
     raise_errors(mixture_problems(list(infos)))
 
 
 def mixture_problems(infos: Sequence[FeatureInfo]) -> list[Problem]:
-    """One problem for each property in which files differ; files that do not state it are not compared."""
+    """One problem for each property in which files differ; files that do not state a property are skipped."""
     filled = [info for info in infos if info.n_tiles > 0]
     # sizes in pixels are compared only if no file states microns
     pixels_only = [info for info in filled if info.tile_side_um is None]
@@ -38,7 +38,7 @@ def mixture_problems(infos: Sequence[FeatureInfo]) -> list[Problem]:
     extractions, unreadable = _by_extraction(filled)
     problems += unreadable
     if len(extractions) > 1:
-        # Tissue that was found in two ways is a smaller matter: the tiles themselves are alike.
+        # different tissue settings are only a warning: the tiles themselves are comparable
         problems.append(replace(_problem("settings of `asmil extract`", extractions), severity="warning"))
     return problems
 
@@ -99,5 +99,5 @@ def _problem(what: str, groups: dict[str, list[FeatureInfo]]) -> Problem:
     largest_first = sorted(groups.items(), key=lambda item: -len(item[1]))
     kinds = ", ".join(f"{name} in {len(infos)} (e.g. {infos[0].source})" for name, infos in largest_first[:5])
     more = f" and {len(groups) - 5} more" if len(groups) > 5 else ""
-    todo = "extract all slides in the same way, or keep only files of one kind"
+    todo = "extract all slides in the same way, or use only files of one kind"
     return Problem("error", "features", f"the cohort mixes {len(groups)} {what}: {kinds}{more}", todo)

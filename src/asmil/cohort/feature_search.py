@@ -1,4 +1,4 @@
-"""Finding the features of each row of a manifest, and reporting where missing ones were searched for."""
+"""Find the features of each row of a manifest, and report where missing ones were searched."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GIVE_FOLDER = "correct the path, or give the folder of the files with --features
 
 
 class FeatureSearch:
-    """Finds features by the column `features`, or by the slide's name in a place that is listed once, if at all."""
+    """Finds features by the column `features`, or by slide name in a folder, which is listed only once if needed."""
 
     def __init__(self, manifest: Path, place: Path | None) -> None:
         self.manifest = manifest
@@ -27,11 +27,11 @@ class FeatureSearch:
         self._of_place: list[Problem] = []
         self._of_slides: list[Problem] = []
         self._in_several: dict[tuple[str, ...], list[str]] = {}
-        # many rows may name one file, a cohort file or a pack
+        # many rows may refer to the same cohort file or pack
         self._named_path = cache(self._look_at)
 
     def find(self, row: Mapping[str, str]) -> FeatureSource | None:
-        """The features of a row; None if there are none, which `problems` then reports."""
+        """The features of a row; None if there are none (see `problems`)."""
         slide = row["slide"]
         if cell := row.get("features"):
             return self._named(slide, cell)
@@ -53,8 +53,8 @@ class FeatureSearch:
             Problem(
                 "error",
                 str(self.manifest),
-                f"the features of {len(slides)} slides ({listed(slides)}) lie in several folders: {listed(folders)}",
-                "give the one that is meant with --features",
+                f"the features of {len(slides)} slides ({listed(slides)}) are in several folders: {listed(folders)}",
+                "choose one with --features",
             )
             for folders, slides in self._in_several.items()
         ]
@@ -68,7 +68,7 @@ class FeatureSearch:
             self._of_place.append(Problem("error", str(self.manifest), str(error)))
             return {}
         if not found and not self._nested:
-            todo = "extract features or give a column 'features'"
+            todo = "extract features or add a column 'features'"
             what = f"there is no feature file (.h5 or .pt) in {self.place}"
             self._of_place.append(Problem("error", str(self.manifest), what, todo))
         return found
@@ -79,7 +79,7 @@ class FeatureSearch:
         return find_nested_features(self.place) if is_folder else {}
 
     def _below_place(self, slide: str) -> list[FeatureSource]:
-        """The files of a slide in subfolders; for a name with folders, those that lie in folders of these names."""
+        """The files of a slide in subfolders; if the name contains folders, those in folders of these names."""
         names = [name.rpartition("/")[2] for name in (slide, without_extension(slide))]
         candidates = next((self._nested[name] for name in names if name in self._nested), [])
         if "/" not in slide:
@@ -94,15 +94,15 @@ class FeatureSearch:
         if problem is None:
             return FeatureSource(path, group or None)
         if self.given and not path.exists() and (found := self._found.get(path.stem) or self._found.get(slide)):
-            return found  # the files have moved, and the user says where to
+            return found  # the files have moved to the folder given by the user
         near = [one.name for one in path.parent.glob("*") if one.suffix == path.suffix and one.is_file()]
         self._report(slide, problem, near, path.name, GIVE_FOLDER)
         return None
 
     def _look_at(self, named: str) -> tuple[Path, str | None]:
-        """A path from the manifest on, and why it cannot hold features."""
+        """A path relative to the manifest, and why it cannot contain features."""
         path = self.manifest.parent / named
-        # some tools write paths from the folder that they are started in
+        # some tools write paths relative to their working folder
         path = next((one for one in (path, Path(named)) if _holds_features(one)), path)
         if _holds_features(path):
             return path, None
@@ -111,7 +111,7 @@ class FeatureSearch:
         return path, f"the feature file {'is not a file' if path.exists() else 'does not exist'} ({path})"
 
     def _report(self, slide: str, what: str, near: Iterable[str], name: str = "", todo: str = "") -> None:
-        # finding the closest of many names is slow, and only the first problems are shown
+        # finding the closest of many names is slow, so it is done only for the problems that are shown
         if len(self._of_slides) < SHOWN and (known := list(near)):
             todo = did_you_mean(name or slide, known)
         todo = todo or "correct the name or extract the slide"

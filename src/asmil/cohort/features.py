@@ -1,7 +1,7 @@
-"""Feature files: writing ours, reading everyone's.
+"""Write asmil's feature files, and read those of all supported tools.
 
-Ours is one HDF5 file per slide: `features` (N x D), `coords` (N x 2, level-0 pixels), provenance as attributes, and
-for methods that ask for them `lowres/tiles` (N x p x p x 3 bytes).
+asmil writes one HDF5 file per slide: `features` (N x D), `coords` (N x 2, level-0 pixels), provenance as attributes,
+and for methods that need them `lowres/tiles` (N x p x p x 3 bytes).
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ def write_features(
     dtype: Literal["float16", "float32"] = "float16",
     lowres: NDArray[np.uint8] | None = None,
 ) -> None:
-    """Write a slide's feature file, whole or not at all.
+    """Write a slide's feature file atomically.
 
     lowres: the same tiles at a low magnification, N x p x p x 3
 
-    The datasets are contiguous: a bag is always read whole, and chunks of a row make that many times slower.
+    The datasets are contiguous: a bag is always read as a whole, and small chunks would make this many times slower.
     """
     path = Path(path)
     bag = Bag(torch.as_tensor(features), torch.as_tensor(coords), id=path.stem)
@@ -82,7 +82,7 @@ def write_features(
 
 
 def write_slide_vector(path: Path | str, vector: NDArray[Any], provenance: Provenance) -> None:
-    """Write one vector for a slide, whole or not at all; it is read as a bag of one tile without a place."""
+    """Write one vector for a slide atomically; it is read as a bag of one tile without coordinates."""
     values = np.ascontiguousarray(vector, dtype=np.float32)
     about = {FORMAT_KEY: FORMAT_VERSION, "asmil_version": __version__, CHECKSUM_KEY: checksum_of(values)}
     known = {name: value for name, value in asdict(provenance).items() if value is not None}
@@ -92,7 +92,7 @@ def write_slide_vector(path: Path | str, vector: NDArray[Any], provenance: Prove
 
 
 def _trident_attributes(provenance: Provenance) -> dict[str, int]:
-    """What the slide encoders of TRIDENT read from the attributes of `coords`, as far as it is known."""
+    """The known attributes of `coords` that the slide encoders of TRIDENT read."""
     side = provenance.tile_px_level0
     if side is None and provenance.tile_um and provenance.mpp:
         side = round(provenance.tile_um / provenance.mpp)
@@ -106,7 +106,7 @@ def _trident_attributes(provenance: Provenance) -> dict[str, int]:
 
 
 def inspect_features(source: FeatureSource) -> FeatureInfo:
-    """What a feature file contains, from its header alone.
+    """The properties of a feature file, from its header alone.
 
     If the tile size is not stated, the most frequent step between tiles is used and marked as inferred.
     """
@@ -127,9 +127,9 @@ def info_of(file: OpenFeatures) -> FeatureInfo:
 def read_bag(source: FeatureSource, id: str, mpp: float | None = None, verify: bool = False) -> Bag:
     """Read the bag of one slide; features keep their stored type.
 
-    mpp: microns per level-0 pixel; coordinates in microns need it to become pixels. Without it they are kept
+    mpp: microns per level-0 pixel, needed to convert coordinates in microns to pixels. Without it they are kept
     in `extras["coords_um"]`, and `coords` is None.
-    verify: compare a file that asmil wrote with its checksum. Slides of packs are compared when they are first read.
+    verify: compare a file written by asmil with its checksum. Slides of packs are verified when they are first read.
     """
     return read_bag_and_info(source, id, mpp, verify)[0]
 
@@ -140,7 +140,7 @@ def read_bag_and_info(
     """The bag of one slide, and the header of its file."""
     with open_features(source) as file:
         if file.info.n_tiles == 0:
-            fail(f"slide {id}", f"{source} holds no tiles", "leave the slide out or extract it again")
+            fail(f"slide {id}", f"{source} contains no tiles", "leave the slide out or extract it again")
         features = file.features()
         altered = verify and _is_altered(file, features)
         coords, extras = _coords(file, mpp)
@@ -152,16 +152,16 @@ def read_bag_and_info(
     except AsmilError as error:
         raise AsmilError(f"{error} (file {source})") from None
     if altered:
-        what = "the values are not the ones that were written: the checksum differs"
+        what = "the values have changed since the file was written (the checksum differs)"
         fail(source, what, "copy the file again or extract the slide again")
     return bag, info
 
 
 def _lowres(values: NDArray[Any], source: FeatureSource, id: str) -> Tensor:
-    """Low-magnification tiles, or what their files hold beside them; numbers must be finite."""
-    # what float32 cannot hold counts as infinite; a NaN is no number up to the largest one
+    """Low-magnification tiles and related arrays of the file; numbers must be finite."""
+    # values beyond the range of float32 count as infinite; a comparison with NaN is false
     if values.dtype.kind == "f" and not (np.abs(values) <= np.finfo(np.float32).max).all():
-        what = f"the low-magnification tiles in {source} hold NaN, infinite or too large values"
+        what = f"the low-magnification tiles in {source} contain NaN, infinite or too large values"
         fail(f"slide {id}", what, "extract the slide again")
     return as_tensor(values)
 

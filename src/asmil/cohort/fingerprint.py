@@ -1,4 +1,4 @@
-"""Detecting feature files with the same tiles, whatever their names, layouts and number types."""
+"""Detect feature files with the same tiles, whatever their names, layouts and number types."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from asmil.cohort.source import FeatureSource, source_state
 SAMPLED_ROWS = 8
 ROWS_AT_ONCE = 4096
 _known: dict[tuple[FeatureSource, tuple[int, int]], str] = {}
-"""Cached while a file is unchanged, since several checks of one run need it. The cache has no size limit: the checks go
-through all files in order, so a limited one would never be hit."""
+"""Cached while a file is unchanged, since several checks of one run need it. The cache has no size limit: the checks
+read all files in order, so a limited cache would never be hit."""
 
 
 def fingerprint(source: FeatureSource) -> str:
-    """A cheap hash: the shape and a few rows, spread over the slide. Equal files have equal fingerprints."""
+    """A cheap hash of the shape and a few rows, spread over the slide. Equal files have equal fingerprints."""
     key = (source, source_state(source.path))
     if key not in _known:
         with open_features(source, mmap=True) as file:
@@ -55,5 +55,5 @@ def _started(file: OpenFeatures) -> hashlib._Hash:
 
 
 def _half_bytes(rows: Tensor) -> bytes:
-    # float16, so that a file and its half-precision copy are seen as the same slide
+    # float16, so that a file and its half-precision copy are recognized as the same slide
     return rows.to(torch.float16).numpy().tobytes()

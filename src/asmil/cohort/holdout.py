@@ -1,4 +1,4 @@
-"""Dividing slides by patient and label: the arithmetic behind the splits."""
+"""Divide slides into splits, grouped by patient and stratified by label."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ FINEST_SHARE = 10
 
 @dataclass(frozen=True)
 class Subjects:
-    """Slides in order of their names, as arrays, so that the order of the manifest's rows does not matter.
+    """Slides sorted by name, as arrays, so that the order of the manifest's rows does not matter.
 
-    targets: the class of each slide, or the group of outcomes it falls into
-    needed: the classes that every part must hold, or nothing could be trained or measured
+    targets: the class of each slide, or its group of outcomes
+    needed: the classes that every split must contain for training and evaluation
     """
 
     where: str
@@ -36,11 +36,11 @@ class Subjects:
 
 
 def stratified_folds(subjects: Subjects, part: NDArray[np.int64], count: int, seed: int) -> list[NDArray[np.int64]]:
-    """A part divided into `count` folds of whole patients with nearly equal shares of every class.
+    """Divide a part into `count` folds of whole patients with nearly equal shares of every class.
 
-    Patients are dealt out class by class, the rarest class first, in an order drawn from the seed with the patients of
-    most slides first: each goes to the fold with the fewest patients of the class, and among those to the one with the
-    fewest slides. So the folds differ by at most one patient of a class, however many slides a patient has.
+    Patients are assigned class by class, the rarest class first, in a random order with the patients with most slides
+    first: each goes to the fold with the fewest patients of the class, and among those to the one with the fewest
+    slides. The folds therefore differ by at most one patient per class, however many slides a patient has.
     """
     patients, owner = np.unique(subjects.patients[part], return_inverse=True)
     stratum = _rarest_class(owner, subjects.targets[part], len(patients))
@@ -63,7 +63,7 @@ def stratified_folds(subjects: Subjects, part: NDArray[np.int64], count: int, se
 
 
 def _rarest_class(owner: NDArray[np.int64], targets: NDArray[np.int64], n_patients: int) -> NDArray[np.int64]:
-    """For every patient the class, of those its slides have, that the fewest patients have."""
+    """For every patient, the rarest of the classes of its slides, by number of patients."""
     pairs = np.unique(np.stack([owner, targets], axis=1), axis=0)
     holders = np.bincount(pairs[:, 1])
     rarest_last = pairs[np.argsort(-holders[pairs[:, 1]], kind="stable")]
@@ -84,9 +84,9 @@ def hold_out(subjects: Subjects, part: NDArray[np.int64], share: float, seed: in
 
 
 def _rarest_count(subjects: Subjects, part: NDArray[np.int64]) -> int:
-    """The patients of the rarest class that every part must hold; where none must, all patients."""
+    """Number of patients of the rarest needed class; of all patients if no class is needed."""
     counts = subjects.patients_per_class(part)
-    # in the order of the classes, so that the same one is named whichever patient comes first
+    # in the order of the classes, so that the error does not depend on the order of the patients
     needed = {target: counts[target] for target in sorted(set(counts) & set(subjects.needed))}
     if not needed:
         needed = {int(subjects.targets[part][0]): len(set(subjects.patients[part]))}
@@ -94,15 +94,15 @@ def _rarest_count(subjects: Subjects, part: NDArray[np.int64]) -> int:
     if needed[rarest] < 2:
         fail(
             subjects.where,
-            f"class '{subjects.classes[rarest]}' has only {needed[rarest]} patient where a part must be held "
-            "out and a part trained on",
+            f"class '{subjects.classes[rarest]}' has only {needed[rarest]} patient, but needs at least one for "
+            "training and one to hold out",
             "add patients of this class or leave the class out (train, val and test need one each)",
         )
     return needed[rarest]
 
 
 def refuse_rare(subjects: Subjects, folds: int) -> None:
-    """Stop if a class has fewer patients than there are folds."""
+    """Raise if a class has fewer patients than there are folds."""
     everything = np.arange(len(subjects.names))
     counts = subjects.patients_per_class(everything)
     raise_errors(
@@ -120,7 +120,7 @@ def refuse_rare(subjects: Subjects, folds: int) -> None:
 
 
 def refuse_absent(subjects: Subjects, roles: list[NDArray[Any]], own_split: bool) -> None:
-    """Every class must be trained on, and generated test parts must hold every class, or no AUC exists."""
+    """Raise if a class is missing from a training set or from a generated test set, where AUC would be undefined."""
     needed = ["train"] if own_split else ["train", "test"]
     problems = []
     for fold, part in enumerate(roles):
@@ -131,7 +131,7 @@ def refuse_absent(subjects: Subjects, roles: list[NDArray[Any]], own_split: bool
             absent = set(subjects.needed) - set(subjects.targets[members])
             names = [subjects.classes[target] for target in sorted(absent)]
             if names:
-                what = f"no {role} slide of fold {fold} is of class {listed(names)}"
+                what = f"no {role} slide of fold {fold} belongs to class {listed(names)}"
                 todo = "add patients of the class, leave it out, or use fewer folds"
                 problems.append(Problem("error", subjects.where, what, todo))
     raise_errors(problems)

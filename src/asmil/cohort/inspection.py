@@ -1,4 +1,4 @@
-"""Inspecting the feature files of many slides; one that cannot be read does not stop the others."""
+"""Inspect the feature files of many slides; an unreadable file does not stop the others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from asmil.engine.guarded import guard_limit, guarded
 from asmil.errors import AsmilError
 
 ITEM_TIMEOUT_S = 600.0
-"""Default limit for one feature file; reading many gigabytes from a slow disk takes less."""
+"""Default time limit for one feature file; even many gigabytes on a slow disk take less."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ class _Inspected:
 def inspect_slides(
     slides: Sequence[Slide], deep: bool = False, item_timeout_s: float | None = 0.0
 ) -> Iterator[tuple[Slide, FeatureInfo | AsmilError]]:
-    """Every slide with the header of its feature file, or with the error that explains why it cannot be used.
+    """Every slide with the header of its feature file, or with an error if the file cannot be used.
 
-    deep: read the bags as well, which finds damage inside the files
-    item_timeout_s: a file that takes longer is skipped with an error; 0: no limit, which needs no second process; None:
+    deep: also read the bags, which detects damage inside the files
+    item_timeout_s: a file that takes longer is skipped with an error; 0: no limit, and no second process; None:
         `ITEM_TIMEOUT_S` if there are many files. A script that sets a limit needs the usual
         `if __name__ == "__main__":`.
 
@@ -41,7 +41,7 @@ def inspect_slides(
     # rows that share a file are reported elsewhere; the file is read only once
     firsts = {(slide.source, slide.mpp): slide for slide in reversed(slides)}
     different = [slide for slide in slides if firsts[slide.source, slide.mpp] is slide]
-    # the headers of a pack are in its index, one small file that this process needs anyway
+    # the headers of a pack are in its index, a small file that this process reads anyway
     single_files = [slide for slide in different if deep or not is_pack(slide.source.path)]
     limit = guard_limit(item_timeout_s, len(single_files), ITEM_TIMEOUT_S)
     answers = guarded(partial(_inspect, deep), different, limit if single_files else None)
@@ -67,7 +67,7 @@ def _inspect(deep: bool, slide: Slide) -> _Inspected:
 
 
 def _naming(slide: Slide, error: AsmilError) -> AsmilError:
-    """The error of a reader names the file; one of the process that read it does not."""
+    """Add the file name to errors of the reading process; errors of the reader already contain it."""
     if isinstance(error, CohortError) or str(slide.source.path) in str(error):
         return error
     return AsmilError(f"{slide.source}: {error}")

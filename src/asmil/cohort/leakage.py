@@ -1,4 +1,4 @@
-"""Refusing what makes results too good: a patient on both sides of a split, a slide that is there twice."""
+"""Detect leakage that makes results too good: a patient on both sides of a split, or duplicate slides."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from asmil.cohort.splits import Splits
 
 
 def refuse_leakage(cohort: Cohort, splits: Splits) -> None:
-    """Stop if a patient has two roles in a fold, or two slides the same file or the same features."""
+    """Raise if a patient has two roles in a fold, or if two slides have the same file or the same features."""
     raise_errors([*patient_problems(cohort, splits), *duplicate_problems(cohort.slides)])
 
 
@@ -32,14 +32,16 @@ def patient_problems(cohort: Cohort, splits: Splits) -> list[Problem]:
 def duplicate_problems(slides: Sequence[Slide]) -> list[Problem]:
     """Slides that are the same file, or whose files hold the same features."""
     problems = []
-    # slides of a pack share a path, which takes long to follow
+    # slides of a pack share a path, which is slow to resolve
     resolved = cache(Path.resolve)
     files = _groups(slides, lambda slide: (resolved(slide.source.path), slide.source.group))
     for same in files:
         if len(same) > 1:
             names = listed([slide.slide for slide in same])
             what = f"slides {names} have the same feature file"
-            problems.append(Problem("error", str(same[0].source), what, "give every slide its own, or keep one"))
+            problems.append(
+                Problem("error", str(same[0].source), what, "give every slide its own file, or keep one slide")
+            )
     firsts = [same[0] for same in files]
     for alike in _groups(firsts, lambda slide: fingerprint(slide.source)):
         if len(alike) < 2:
@@ -48,7 +50,7 @@ def duplicate_problems(slides: Sequence[Slide]) -> list[Problem]:
             if len(same) > 1:
                 names = listed([slide.slide for slide in same])
                 where = listed([slide.source for slide in same])
-                what = f"slides {names} hold the same features (files {where})"
+                what = f"slides {names} have the same features (files {where})"
                 todo = "keep one of them, or extract the right slide again"
                 problems.append(Problem("error", f"slide '{same[0].slide}'", what, todo))
     return problems

@@ -1,4 +1,4 @@
-"""Bags in a given order, read ahead by threads while the model computes."""
+"""Load bags in a given order, prefetched by threads while the model computes."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ CacheMode = Literal["auto", "none", "memory", "disk"]
 PACK_NAME = "features.pack"
 SHARE_OF_RAM = 0.25
 EXTRAS_SHARE_OF_RAM = 0.1
-"""Share of the free memory for what `prepare` adds to bags that are read again each time."""
+"""Share of the free memory for the extras that `prepare` adds to bags that are not cached."""
 
 
 class BagLoader:
-    """Reads the bags of slides or patients, prepares them, and caches them as `cache` specifies.
+    """Reads the bags of slides or patients, prepares them, and caches them according to `cache`.
 
-    units: slides, or units that may join several (a patient's)
+    units: slides, or units that may join several slides (of a patient)
     cache: "none" reads the file each time; "memory" keeps prepared bags; "disk" packs the features as float16
         in `cache_folder`; "auto" is "memory" if the files fit in a quarter of the free RAM, else "none"
-    prepare: parameter-free work on a bag (neighbors, clusters); what it adds to the extras is cached if memory allows
-    prefetch: how many bags may be read ahead; workers: how many threads read them
-    packing: called with (slides done, slides in all) while features are packed
-    processes: how many processes of this machine read the same bags and share its memory
+    prepare: parameter-free work on a bag (neighbors, clusters); the extras it adds are cached if memory allows
+    prefetch: number of bags to read ahead; workers: number of threads that read them
+    packing: called with (slides done, slides in total) while features are packed
+    processes: number of processes on this machine that read the same bags and share its memory
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class BagLoader:
         processes: int = 1,
     ) -> None:
         if cache not in get_args(CacheMode):
-            raise AsmilError(f"cache '{cache}' is not known; {did_you_mean(cache, get_args(CacheMode))}")
+            raise AsmilError(f"cache '{cache}' is unknown; {did_you_mean(cache, get_args(CacheMode))}")
         self.units = tuple(unit if isinstance(unit, Unit) else Unit.of_slide(unit) for unit in units)
         slides = [slide for unit in self.units for slide in unit.slides]
         self.cache = _fitting(slides, processes) if cache == "auto" else cache
@@ -74,7 +74,7 @@ class BagLoader:
         return len(self.units)
 
     def preparing(self, prepare: Callable[[Bag], Bag]) -> BagLoader:
-        """A loader of the same bags that prepares them in another way; what this one keeps is not shared."""
+        """A loader of the same bags with a different `prepare`; it does not share this loader's cache."""
         other = copy(self)
         other._prepare, other._kept, other._added = prepare, {}, {}
         other._room_for_extras = _room_for_extras()
@@ -98,7 +98,7 @@ class BagLoader:
         readers = ThreadPoolExecutor(self._workers, thread_name_prefix="asmil-bags")
         try:
             for index in order:
-                # cached bags need no thread: waking one takes longer than the forward pass of a small bag
+                # cached bags need no thread: waking a thread takes longer than the forward pass of a small bag
                 kept = self._kept.get(index)
                 pending.append(readers.submit(self.bag, index) if kept is None else kept)
                 if len(pending) > self._prefetch:
@@ -109,7 +109,7 @@ class BagLoader:
             readers.shutdown(wait=True, cancel_futures=True)
 
     def _prepared(self, index: int, bag: Bag) -> Bag:
-        """The bag with what `prepare` adds; neighbors and clusters are not searched for again in every epoch."""
+        """The bag with the extras of `prepare`; neighbors and clusters are not recomputed in every epoch."""
         if self._prepare is None:
             return bag
         with _naming(self.units[index].name, self.units[index].slides[0]):
@@ -139,7 +139,7 @@ class BagLoader:
 
 @contextmanager
 def _naming(name: str, slide: Slide) -> Iterator[None]:
-    """Errors inside name the slide or patient."""
+    """Add the name of the slide or patient to errors."""
     try:
         yield
     except AsmilError as error:
@@ -166,7 +166,7 @@ def _arrived(waiting: Future[Bag] | Bag) -> Bag:
 
 
 def _fitting(slides: Sequence[Slide], processes: int) -> CacheMode:
-    """Decided by file sizes, which are nearly those of the features; no file is opened."""
+    """The cache mode for `auto`, from the file sizes, which are close to those of the features; no file is opened."""
     paths = {slide.source.path for slide in slides}
     needed = sum(stored_bytes(path) for path in paths if path.exists())
     return "memory" if needed * processes <= SHARE_OF_RAM * psutil.virtual_memory().available else "none"

@@ -1,4 +1,4 @@
-"""Finding the feature file of a slide by the slide's name."""
+"""Find the feature file of a slide by the slide's name."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from asmil.cohort.source import FeatureSource
 from asmil.cohort.zarr_stores import is_zarr_store
 from asmil.errors import AsmilError
 
-# the last found wins: the folder itself before CLAM's subfolders, HDF5 (which has coordinates) before tensors
+# the last match wins, so the folder itself is preferred to CLAM's subfolders, and HDF5 (with coordinates) to tensors
 PLACES = (
     ("pt_files", ".pt"),
     ("h5_files", ".h5"),
     *(("", suffix) for suffix in (".zarr", ".npy", ".npz", ".pt", ".h5ad", ".hdf5", ".h5")),
 )
-# subfolders that belong to the folder above, or hold coordinates only (CLAM, TRIDENT)
+# subfolders that belong to the parent folder, or contain only coordinates (CLAM, TRIDENT)
 NOT_SEARCHED = ("pt_files", "h5_files", "patches")
 
 
 def find_features(place: Path) -> dict[str, FeatureSource]:
-    """All slides of a folder of feature files (or CLAM's two subfolders), of a cohort file or a pack, by name."""
+    """All slides, by name, of a folder of feature files (or CLAM's two subfolders), a cohort file or a pack."""
     if place.is_file():
         return {name: FeatureSource(place, name) for name in _groups(place)}
     if is_pack(place):
         return {name: FeatureSource(place, name) for name in Pack.open(place).entries}
     if not place.is_dir():
-        fail(place, "the folder of features does not exist", "correct the path or extract the features first")
+        fail(place, "the folder of features does not exist", "fix the path or extract the features first")
     if is_zarr_store(place):
         return {place.stem: FeatureSource(place)}
     return _in_folder(place)
@@ -39,7 +39,7 @@ def find_features(place: Path) -> dict[str, FeatureSource]:
 def find_nested_features(folder: Path) -> dict[str, list[FeatureSource]]:
     """All slides in the subfolders of a folder, by name; a slide may be in several of them.
 
-    TRIDENT makes a subfolder per encoder, STAMP keeps the subfolders of the slides.
+    TRIDENT creates one subfolder per encoder; STAMP keeps the subfolders of the slides.
     """
     found: dict[str, list[FeatureSource]] = {}
     seen = {folder.resolve()}
@@ -53,7 +53,7 @@ def find_nested_features(folder: Path) -> dict[str, list[FeatureSource]]:
 
 
 def _may_hold_features(folder: Path, seen: set[Path]) -> bool:
-    """Not those of coordinates or slide vectors, which have files named like slides, and no folder twice by a link."""
+    """Whether to search a folder: not those of coordinates or slide vectors, and no folder twice through a link."""
     name = folder.name
     if name.startswith((".", "slide_features")) or name in NOT_SEARCHED or name.endswith(".zarr") or is_pack(folder):
         return False
@@ -66,15 +66,15 @@ def _may_hold_features(folder: Path, seen: set[Path]) -> bool:
 def _in_folder(folder: Path) -> dict[str, FeatureSource]:
     found = {}
     for subfolder, suffix in PLACES:
-        # names that begin with a dot are partial files, or files that macOS adds
+        # names that begin with a dot are partial files, or files added by macOS
         for path in sorted((folder / subfolder).glob(f"[!.]*{suffix}")):
-            if not path.name.endswith(".index.npz"):  # the coordinates that slideflow writes beside a bag
+            if not path.name.endswith(".index.npz"):  # the coordinates that slideflow writes next to a bag
                 found[path.stem] = FeatureSource(path)
     return found
 
 
 def holds_a_cohort(path: Path) -> bool:
-    """Whether a file has one group per slide; False if it cannot be read, which is reported when it is read."""
+    """Whether a file has one group per slide; False if it cannot be read (reading it later raises the error)."""
     try:
         return bool(slide_groups(path))
     except (OSError, AsmilError):

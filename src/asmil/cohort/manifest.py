@@ -1,4 +1,4 @@
-"""The manifest: which slides there are, whose they are, their labels and where their features lie."""
+"""The manifest: the slides of a cohort with their patients, labels and features."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from asmil.cohort.feature_search import FeatureSearch
 from asmil.cohort.locate import find_features, holds_a_cohort
-from asmil.cohort.missing_values import is_missing, missing_problems, without_missing
 from asmil.cohort.problems import Problem, fail, raise_errors
 from asmil.cohort.source import FeatureSource
 from asmil.cohort.table import (
@@ -20,12 +19,15 @@ from asmil.cohort.table import (
     OUTCOME_COLUMNS,
     SPLIT_NAMES,
     column_problems,
+    is_missing,
     label_names,
+    missing_problems,
     number,
     positive,
     read_table,
     row_problems,
     whole_number,
+    without_missing,
 )
 from asmil.columns import COLUMNS, TCGA, TCGA_BARCODE, ColumnMapping, Columns
 from asmil.errors import AsmilError, did_you_mean
@@ -38,23 +40,23 @@ if TYPE_CHECKING:
 
 PERSON = re.compile(r"patient|case|subject|donor|participant|person|individual|submitter|mrn|(^|_)pid($|_)")
 IDENTIFIER = ("id", "ids", "identifier", "barcode", "uuid", "accession")
-"""An identifier that several slides share is not that of a slide."""
+"""Words for identifiers in column names; an identifier shared by several slides does not identify a slide."""
 ATTRIBUTE = re.compile(
     r"(^|[_\W])(age|sex|gender|race|ethnicity|status|type|count|number_of|n|weight|height|bmi|stage|grade|control|"
     r"vital|survival|history|year|date|diagnosis|subtype|class|label|split|fold|cohort|site|notes?|comments?)($|[_\W])"
 )
-"""Words in names of columns that describe a person but do not identify one."""
+"""Words in column names that describe a person without identifying one."""
 FEW_VALUES, SLIDES_PER_PATIENT = 20, 10
-INDEPENDENT = "--columns patient=slide if every slide is of another patient"
+INDEPENDENT = "--columns patient=slide if every slide belongs to a different patient"
 NAMED = {"slide": name_problem, "patient": name_problem, "label": text_problem, "site": text_problem}
-"""The columns whose cells are shown or become file names, and what each may not be."""
+"""Columns whose cells are printed or used as file names, with their checks."""
 
 
 @dataclass(frozen=True)
 class Slide:
     """One row of the manifest.
 
-    time, event: of a survival cohort: the follow-up time, and whether the event was observed at its end
+    time, event: in a survival cohort, the follow-up time and whether the event was observed at its end
     mpp: microns per level-0 pixel, for feature files that do not state it
     """
 
@@ -74,11 +76,11 @@ class Slide:
 class Cohort:
     """The slides of a manifest.
 
-    classes: the labels in order, numerically if all are integers; a target is a place in it. Part of a cohort
+    classes: the sorted labels, numerically if all are integers; a target is an index into them. A part of a cohort
         may be given the classes of the whole.
-    task: the task whose outcomes the manifest holds; None if none were asked for
-    columns: columns of the manifest that the user chose, by our names
-    notes: how the manifest was understood, where it is not written as asmil writes it
+    task: the task whose outcomes the manifest contains; None if no outcomes were requested
+    columns: columns of the manifest chosen by the user, by asmil's names
+    notes: how the manifest was interpreted, if it differs from asmil's own format
     """
 
     path: Path
@@ -97,7 +99,7 @@ class Cohort:
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row per slide, without the columns that no slide has a value for."""
+        """One row per slide, without empty columns."""
         import pandas as pd
 
         rows = [vars(slide) | {"source": str(slide.source)} for slide in self.slides]
@@ -126,7 +128,7 @@ class Cohort:
         return iter(self.slides)
 
     def target(self, slide: Slide | str) -> int:
-        """The place of a slide's label in `classes`."""
+        """The index of a slide's label in `classes`."""
         slide = self[slide] if isinstance(slide, str) else slide
         if slide.label is None:
             raise AsmilError(f"{self.path}: slide '{slide.slide}' has no label; fill its cell in column 'label'")
@@ -145,9 +147,9 @@ def load_cohort(
     """Read a manifest (CSV, Excel or Parquet) and find the features of its slides.
 
     features: a folder of feature files, one cohort file or a pack, for rows without a `features` cell;
-        default: the folder `features` beside the manifest
-    kind: the task whose outcomes the manifest must hold; None: none are needed
-    columns: which columns of the table to read, by our names; others are found by their own names
+        default: the folder `features` next to the manifest
+    kind: the task whose outcomes the manifest must contain; None: no outcomes are needed
+    columns: which columns of the table to read, by asmil's names; all others are found by name
     """
     cohort, problems = read_manifest(path, features, kind, columns)
     raise_errors(problems)
@@ -161,13 +163,13 @@ def cohort_from_features(place: Path | str) -> Cohort:
     """
     source = FeatureSource.parse(str(place))
     if not source.path.exists():
-        fail(place, "it does not exist", "give a folder of feature files, one such file, or a manifest")
+        fail(place, "the path does not exist", "give a folder of feature files, a feature file, or a manifest")
     if source.group is not None or (source.path.is_file() and not holds_a_cohort(source.path)):
         found = {source.group or source.path.stem: source}
     else:
         found = find_features(source.path)
     if not found:
-        fail(place, "there is no feature file (.h5 or .pt) in the folder", "give the folder that holds them")
+        fail(place, "there is no feature file (.h5 or .pt) in the folder", "give the folder that contains them")
     names = sorted(found)
     raise_errors(naming_problems(source.path, {"slide": names}, kind=None))
     return Cohort(source.path, tuple(Slide(name, name, None, found[name]) for name in names))
@@ -227,7 +229,7 @@ def _slide(row: Mapping[str, str], source: FeatureSource) -> Slide:
 
 
 def patient_column_problems(table: Columns) -> list[Problem]:
-    """Columns and slide names that identify patients in a manifest without a column `patient`."""
+    """Find columns and slide names that identify patients in a manifest without a column `patient`."""
     if any(table.cells.get("patient", [])):
         return []
     slides = table.cells["slide"]
@@ -249,7 +251,7 @@ def _names_a_person(column: str) -> bool:
 
 
 def _is_shared(cells: list[str]) -> bool:
-    """Whether several slides have the same value, but not so many that it could be a property of groups."""
+    """Whether several slides share a value, but not so many that it could be a property of a group."""
     filled = [cell for cell in cells if cell]
     distinct = len(set(filled))
     is_fine = distinct > FEW_VALUES or distinct * SLIDES_PER_PATIENT >= len(filled)
@@ -257,7 +259,7 @@ def _is_shared(cells: list[str]) -> bool:
 
 
 def _barcode_problems(table: Columns, slides: list[str]) -> list[Problem]:
-    """Slides of TCGA carry their patient in their names."""
+    """Problems of TCGA slides, whose names contain the patient."""
     by_patient: dict[str, list[str]] = {}
     for slide in slides:
         if found := TCGA.match(slide.rpartition("/")[2]):
@@ -266,7 +268,7 @@ def _barcode_problems(table: Columns, slides: list[str]) -> list[Problem]:
     if not shared:
         return []
     patient, names = next(iter(shared.items()))
-    what = f"slides '{names[0]}' and '{names[1]}' are of the TCGA patient {patient}, and no column names patients"
+    what = f"slides '{names[0]}' and '{names[1]}' belong to TCGA patient {patient}, but there is no patient column"
     todo = f"give --columns patient={TCGA_BARCODE} to read the patients from the barcodes, or {INDEPENDENT}"
     return [Problem("error", str(table.path), what, todo)]
 
@@ -275,7 +277,7 @@ def naming_problems(path: Path, columns: Mapping[str, list[str]], kind: TaskKind
     """Names that leave their folder or change a terminal, and names that are spelled in several ways."""
     problems = []
     for column, reason_of in NAMED.items():
-        # values are numbers, of which 1e5 and 1E5 are the same
+        # values are numbers, so 1e5 and 1E5 are the same
         if column == "label" and kind in (None, "survival", "regression"):
             continue
         names = {cell for cell in columns.get(column, []) if cell}
@@ -288,12 +290,12 @@ def naming_problems(path: Path, columns: Mapping[str, list[str]], kind: TaskKind
         ]
         for spellings in lookalikes(sorted(names), _class_key if column == "label" else folded):
             what = f"column '{column}' spells one name in {len(spellings)} ways: {spelled(spellings)}"
-            problems.append(Problem("error", str(path), what, "write it in one way, or rename what differs"))
+            problems.append(Problem("error", str(path), what, "use one spelling, or rename names that really differ"))
     return problems
 
 
 def _class_key(name: str) -> str:
-    """What spellings of one class share: `small-cell` and `Small cell`, `1` and `1.0`, but not `HER2+` and `HER2-`.
+    """A common key of spellings of one class: `small-cell` and `Small cell`, `1` and `1.0`; not `HER2+` and `HER2-`.
 
     >>> _class_key("Small-Cell") == _class_key("small cell"), _class_key("1.0") == _class_key("1")
     (True, True)

@@ -1,4 +1,4 @@
-"""Turning the tables of other tools into a manifest: columns are mapped, and a table of patients is joined."""
+"""Convert tables of other tools to a manifest: map columns, and join a table of patients."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from asmil.cohort.missing_values import is_missing, without_missing
 from asmil.cohort.problems import Problem, fail, listed, raise_errors
+from asmil.cohort.table import is_missing, without_missing
 from asmil.columns import COLUMNS, TCGA_BARCODE, ColumnMapping, Columns, has_column, understand_columns
 from asmil.errors import AsmilError, did_you_mean
 from asmil.files import replacing
 from asmil.text_table import TextTable, read_text_table
 
 OF_PATIENTS = ("label", "time", "event", "site", "split", "fold")
-"""What a table of patients can say of all slides of a patient."""
+"""Columns of a table of patients that apply to all slides of a patient."""
 OUTCOMES = ("label", "time", "event")
 
 
 @dataclass(frozen=True)
 class ImportedManifest:
-    """A manifest in our columns.
+    """A manifest with asmil's columns.
 
-    dropped: slides that were left out since their outcome is missing
-    unused: columns of the tables that are no part of it
+    dropped: slides that were left out because their outcome is missing
+    unused: columns of the tables that were not used
     """
 
     rows: list[dict[str, str]]
@@ -34,11 +34,11 @@ class ImportedManifest:
 
     @property
     def columns(self) -> list[str]:
-        """The columns that it has."""
+        """The columns of the manifest."""
         return [name for name in COLUMNS if any(row.get(name) for row in self.rows)]
 
     def write(self, path: Path) -> None:
-        """Write the manifest as CSV, whole or not at all."""
+        """Write the manifest as CSV, atomically."""
         with replacing(path) as partial, partial.open("w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, self.columns, extrasaction="ignore", restval="", lineterminator="\n")
             writer.writeheader()
@@ -48,11 +48,11 @@ class ImportedManifest:
 def import_manifest(
     slides: Path, patients: Path | None = None, columns: ColumnMapping | None = None, drop_missing: bool = False
 ) -> ImportedManifest:
-    """Read a table of slides and, if their outcomes are in another one, that of their patients.
+    """Read a table of slides and, if the outcomes are in another table, a table of patients.
 
-    columns: which columns to read, by our names, in whichever of the tables has them
-    drop_missing: leave out slides without an outcome, or whose patient is not in the table of patients; else they are
-        refused
+    columns: which columns to read, by asmil's names, from whichever table has them
+    drop_missing: leave out slides without an outcome, or whose patient is not in the table of patients; otherwise they
+        are an error
     """
     tables = [(path, read_text_table(path)) for path in (slides, patients) if path is not None]
     mappings = _shared_out(tables, columns or {})
@@ -63,7 +63,7 @@ def import_manifest(
     table = understood[0][0]
     if "slide" not in table.cells:
         names = [name for name in table.cells if name != "patient"]
-        fail(slides, "no column names the slides", f"choose it with --columns slide=COLUMN: {listed(names)}")
+        fail(slides, "there is no slide column", f"choose it with --columns slide=COLUMN: {listed(names)}")
     notes = [f"{one.path}: {note}" for one, filled in understood for note in (*one.understood, *filled)]
     rows = [_absolute(row, slides.parent) for row in table.rows]
     unused = [name for one, _ in understood for name in one.cells if name not in COLUMNS]
@@ -71,7 +71,7 @@ def import_manifest(
     if patients is not None:
         missing += _join(rows, slides, understood[1][0])
         if not any(row.get(name) for row in rows for name in OUTCOMES):
-            what = "neither of the tables has a column of outcomes (label, or time and event)"
+            what = "neither table has an outcome column (label, or time and event)"
             fail(patients, what, f"choose it with --columns label=COLUMN: {listed(unused)}")
     missing += _without_outcome(rows, slides)
     if not drop_missing:
@@ -86,7 +86,7 @@ def import_manifest(
 
 
 def _shared_out(tables: list[tuple[Path, TextTable]], columns: ColumnMapping) -> list[dict[str, str]]:
-    """The part of the mapping that concerns each table; a column that none of them has is refused."""
+    """The part of the mapping that applies to each table; a column that no table has is an error."""
     shares: list[dict[str, str]] = [{} for _ in tables]
     for name, column in columns.items():
         holders = [n for n, (_, table) in enumerate(tables) if has_column(table, column)]
@@ -104,13 +104,13 @@ def _shared_out(tables: list[tuple[Path, TextTable]], columns: ColumnMapping) ->
 
 
 def _join(rows: list[dict[str, str]], slides: Path, patients: Columns) -> list[Problem]:
-    """Give every slide what is known of its patient; the slides whose patient is not known."""
+    """Add the patient's data to every slide; return problems for slides whose patient is unknown."""
     if "patient" not in patients.cells:
-        fail(patients.path, "no column names the patients", "choose it with --columns patient=COLUMN")
+        fail(patients.path, "there is no patient column", "choose it with --columns patient=COLUMN")
     if not any(row.get("patient") for row in rows):
         fail(
             slides,
-            "no column names the patients of the slides",
+            "there is no column with the patients of the slides",
             f"choose it with --columns patient=COLUMN, or --columns patient={TCGA_BARCODE} for slides of TCGA",
         )
     known = _by_patient(patients)
@@ -128,12 +128,12 @@ def _join(rows: list[dict[str, str]], slides: Path, patients: Columns) -> list[P
     if len(problems) == len(rows):
         mine, theirs = rows[0].get("patient", ""), next(iter(known), "")
         what = f"no patient is in both tables, e.g. '{mine}' here and '{theirs}' in {patients.path}"
-        fail(slides, what, "choose the column of the same names with --columns patient=COLUMN")
+        fail(slides, what, "choose the column with matching names with --columns patient=COLUMN")
     return problems
 
 
 def _by_patient(table: Columns) -> dict[str, Mapping[str, str]]:
-    """What the table says of each patient; a patient of two rows (two diagnoses) must have the same in both."""
+    """The row of each patient; if a patient has two rows (two diagnoses), their outcomes must agree."""
     found: dict[str, Mapping[str, str]] = {}
     for row in table.rows:
         own = {name: row[name] for name in OF_PATIENTS if name in row}
@@ -147,7 +147,7 @@ def _by_patient(table: Columns) -> dict[str, Mapping[str, str]]:
 
 
 def _without_outcome(rows: list[dict[str, str]], slides: Path) -> list[Problem]:
-    """The slides without an outcome, where others have one."""
+    """Problems of slides without an outcome, if other slides have one."""
     problems = []
     for name in OUTCOMES:
         if not any(row.get(name) for row in rows):
@@ -163,7 +163,7 @@ def _without_outcome(rows: list[dict[str, str]], slides: Path) -> list[Problem]:
 
 
 def _absolute(row: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """A row whose paths hold wherever the manifest is written."""
+    """A row with absolute paths, which are valid wherever the manifest is written."""
     paths = {
         name: str((folder / row[name]).absolute())
         for name in ("features", "image")

@@ -1,4 +1,4 @@
-"""Arrays from NumPy's `.npy` and `.npz` files; never objects, which could run code."""
+"""Read arrays from NumPy's `.npy` and `.npz` files, but no objects, which could run code."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ DAMAGED_NUMPY = (
     zlib.error,
     zipfile.BadZipFile,
 )
-"""What NumPy and zipfile raise on damaged files, found by testing many."""
+"""What NumPy and zipfile raise on damaged files, found by fuzzing."""
 
 
 def is_npz(path: Path) -> bool:
-    """Whether a zip file holds arrays of NumPy; a torch file is a zip file, too."""
+    """Whether a zip file contains NumPy arrays; torch files are also zip files."""
     try:
         with zipfile.ZipFile(path) as archive:
             return any(name.endswith(".npy") for name in archive.namelist())
@@ -42,14 +42,14 @@ def is_npz(path: Path) -> bool:
 
 
 def read_npy(path: Path, mmap: bool = False) -> NDArray[Any]:
-    """The array of a `.npy` file; `mmap` leaves it on disk until it is read."""
+    """The array of a `.npy` file; `mmap` maps it into memory instead of reading it."""
     array: NDArray[Any] = np.load(path, mmap_mode="c" if mmap else None, allow_pickle=False)
     return array
 
 
 def read_npz(path: Path, names: Collection[str] | None = None) -> dict[str, NDArray[Any]]:
-    """The arrays of a `.npz` file by name, or only those with the given names, if present; the others are not read."""
+    """The arrays of a `.npz` file by name, or only those with the given names, if present; others are not read."""
     with np.load(path, allow_pickle=False) as archive:
         if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise ValueError("it holds one array without a name")
+            raise ValueError("it contains one array without a name")
         return {name: archive[name] for name in archive.files if names is None or name in names}

@@ -23,11 +23,11 @@ FEWEST_IN_STRATUM = 10
 class Outcomes:
     """The outcomes of n units.
 
-    names: the classes or labels that a target is a place in; none for values and times
+    names: the classes or labels that targets refer to; empty for values and times
     targets: n class indices, n values, n x K labels of 0 and 1, or n x 2 times and events
-    strata: n, the group of each unit that every part of a split should hold its share of
-    stratum_names: of these groups
-    needed: the groups without which nothing can be trained or measured
+    strata: n, the group of each unit, by which splits are stratified
+    stratum_names: the names of these groups
+    needed: the groups that training and evaluation require
     """
 
     kind: TaskKind
@@ -38,7 +38,7 @@ class Outcomes:
     needed: tuple[int, ...]
 
     def among(self, places: Sequence[int]) -> Outcomes:
-        """The outcomes of some of the units; groups that follow from the outcomes of many follow from theirs alone."""
+        """The outcomes of some of the units; groups that depend on several outcomes are computed from these alone."""
         targets, strata, names = self.targets[list(places)], self.strata[list(places)], self.stratum_names
         if self.kind == "regression":
             strata, names = value_strata(targets)
@@ -48,7 +48,7 @@ class Outcomes:
 
 
 def outcomes_of(cohort: Cohort, units: Sequence[Unit], kind: TaskKind) -> Outcomes:
-    """The outcomes of units of a cohort; slides of one unit with different outcomes are refused."""
+    """The outcomes of units of a cohort; slides of one unit with different outcomes are an error."""
     raise_errors(contradictions(cohort, units, kind))
     slides = [unit.slides[0] for unit in units]
     return {
@@ -66,7 +66,7 @@ def contradictions(cohort: Cohort, units: Sequence[Unit], kind: TaskKind) -> lis
     for unit in units:
         if len({_stated(slide, kind) for slide in unit.slides}) > 1:
             what = f"the slides of patient '{unit.patient}' differ in {' or '.join(columns)}"
-            todo = "give all slides of a patient the same, or predict slide by slide (data.unit=slide)"
+            todo = "give all slides of a patient the same value, or predict slides (data.unit=slide)"
             problems.append(Problem("error", str(cohort.path), what, todo))
     return problems
 
@@ -83,7 +83,7 @@ def _stated(slide: Slide, kind: TaskKind) -> Hashable:
 def _classes(cohort: Cohort, slides: Sequence[Slide]) -> Outcomes:
     if len(cohort.classes) < 2:
         what = f"there is only one class ('{cohort.classes[0]}')" if cohort.classes else "there are no labels"
-        fail(cohort.path, what, "a classifier needs slides of two classes or more")
+        fail(cohort.path, what, "a classifier needs slides of at least two classes")
     targets = np.array([cohort.target(slide) for slide in slides], dtype=np.int64)
     everyone = tuple(range(len(cohort.classes)))
     return Outcomes("classification", cohort.classes, targets, targets, cohort.classes, everyone)
@@ -92,7 +92,7 @@ def _classes(cohort: Cohort, slides: Sequence[Slide]) -> Outcomes:
 def _times(cohort: Cohort, slides: Sequence[Slide]) -> Outcomes:
     targets = np.array([(slide.time, slide.event) for slide in slides], dtype=np.float64)
     if not targets[:, 1].any():
-        fail(cohort.path, "no patient has an event", "a survival model needs patients whose event was observed")
+        fail(cohort.path, "no patient has an event", "a survival model needs patients with an observed event")
     strata = targets[:, 1].astype(np.int64)
     return Outcomes("survival", (), targets, strata, ("censored", "event"), (1,))
 
@@ -100,12 +100,12 @@ def _times(cohort: Cohort, slides: Sequence[Slide]) -> Outcomes:
 def _values(cohort: Cohort, slides: Sequence[Slide]) -> Outcomes:
     targets = np.array([number(slide.label or "") for slide in slides], dtype=np.float64)
     if np.ptp(targets) == 0:
-        fail(cohort.path, f"all values are {targets[0]:g}", "a regression needs values that differ")
+        fail(cohort.path, f"all values are {targets[0]:g}", "a regression needs different values")
     return Outcomes("regression", (), targets, *value_strata(targets), ())
 
 
 def value_strata(values: NDArray[Any]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """The quarters of the values by rank, and their names."""
+    """The quartile of each value, and the names of the quartiles."""
     ranks = np.argsort(np.argsort(values, kind="stable"), kind="stable")
     names = tuple(f"quarter {k + 1} of the values" for k in range(VALUE_STRATA))
     return ranks * VALUE_STRATA // max(len(values), 1), names
@@ -115,13 +115,13 @@ def _labels(cohort: Cohort, slides: Sequence[Slide]) -> Outcomes:
     labels = [label_names(slide.label or "") for slide in slides]
     names = tuple(sorted(set[str]().union(*labels)))
     if not names:
-        fail(cohort.path, "no slide has a label", f"name labels in column 'label', separated by {LABEL_SEPARATOR!r}")
+        fail(cohort.path, "no slide has a label", f"enter labels in column 'label', separated by {LABEL_SEPARATOR!r}")
     targets = np.array([[name in one for name in names] for one in labels], dtype=np.int64)
     return Outcomes("multilabel", names, targets, *_label_strata(targets, names), ())
 
 
 def _label_strata(targets: NDArray[Any], names: Sequence[str]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """A slide is in the group of the rarest of its frequent labels."""
+    """The group of each slide: the rarest of its frequent labels."""
     counts = targets.sum(axis=0)
     frequent = [k for k in range(len(names)) if counts[k] >= FEWEST_IN_STRATUM]
     rarest_first = sorted(frequent, key=lambda k: counts[k])

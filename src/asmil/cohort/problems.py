@@ -1,4 +1,4 @@
-"""What is wrong with a cohort, as records: one list for the command that stops and the one that collects."""
+"""Problems of a cohort as records, for commands that stop at the first error and for those that collect them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from asmil.errors import AsmilError, printable
 
 SHOWN = 5
 DETAILS = re.compile(r" ?\(((?:[^()]|\([^()]*\))*)\)")
-"""Remarks in brackets, which may differ where the problem is the same."""
+"""Details in brackets, which may differ between instances of the same problem."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong: where it is, what it is, and what to do about it.
+    """One problem: where it is, what it is, and what to do about it.
 
     where: the file
-    slide: the slide that it is about, where it is about one row of the manifest
+    slide: the slide, if the problem concerns one row of the manifest
     """
 
     severity: Literal["error", "warning"]
@@ -35,13 +35,13 @@ class Problem:
 
 @dataclass(frozen=True)
 class ProblemGroup:
-    """Problems of several slides or files that are the same but for the slide."""
+    """Problems of several slides or files that differ only in the slide."""
 
     problems: tuple[Problem, ...]
 
     @property
     def severity(self) -> Literal["error", "warning"]:
-        """Of all of them."""
+        """The common severity."""
         return self.problems[0].severity
 
     def __str__(self) -> str:
@@ -62,18 +62,18 @@ class ProblemGroup:
 
 
 def grouped(problems: Sequence[Problem]) -> list[ProblemGroup]:
-    """Problems with those that say the same of many slides or files together, in the order of the first of each."""
+    """Group equal problems of several slides or files, in the order of the first of each group."""
     groups: dict[tuple[str, ...], list[Problem]] = {}
     for problem in problems:
         place = "" if problem.slide is None else problem.where
-        # the numbers in brackets that a damaged file is described by differ from file to file
+        # the details in brackets about a damaged file differ from file to file
         key = (problem.severity, str(problem.slide is None), place, _without_details(problem.what))
         groups.setdefault(key, []).append(problem)
     return [ProblemGroup(tuple(group)) for group in groups.values()]
 
 
 def _without_details(what: str) -> str:
-    """What is wrong without remarks in brackets.
+    """The problem without details in brackets.
 
     >>> _without_details("the file is truncated (eof = 1000)")
     'the file is truncated'
@@ -82,7 +82,7 @@ def _without_details(what: str) -> str:
 
 
 class CohortError(AsmilError):
-    """Problems that stop the work; `problems` has them all, the message shows the first few."""
+    """Problems that stop the work; `problems` contains all of them, and the message shows the first few."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
@@ -93,22 +93,22 @@ class CohortError(AsmilError):
 
 
 def fail(where: object, what: str, todo: str) -> NoReturn:
-    """Stop with one problem."""
+    """Raise a single problem."""
     raise CohortError([Problem("error", str(where), what, todo)])
 
 
 def raise_errors(problems: Sequence[Problem]) -> None:
-    """Stop if any of the problems is an error; warnings pass."""
+    """Raise if any of the problems is an error; warnings are ignored."""
     errors = [problem for problem in problems if problem.severity == "error"]
     if errors:
         raise CohortError(errors)
 
 
 def problems_of(error: AsmilError, where: object) -> tuple[Problem, ...]:
-    """The problems behind an error, whoever raised it."""
+    """The problems of any AsmilError."""
     if isinstance(error, CohortError):
         return error.problems
-    # some name the place themselves
+    # some messages already contain the location
     return (Problem("error", str(where), str(error).removeprefix(f"{where}: ")),)
 
 

@@ -1,7 +1,7 @@
-"""Opening a feature file of any layout; every error is one sentence.
+"""Open feature files of any layout; every error is one sentence.
 
-HDF5 files of TRIDENT, CLAM, STAMP (2 and 1), cohort files of ACMIL and ASMIL, and ours are recognized by their content,
-never by folder names; see `read_header`. Files of plain arrays are read by `array_files`, packs by `pack`.
+HDF5 files of asmil, TRIDENT, CLAM and STAMP (2 and 1), and cohort files of ACMIL and ASMIL are recognized by their
+content, never by folder names; see `read_header`. `array_files` reads files of plain arrays, `pack` reads packs.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ HISTORIC_TILE_PX = 224
 class OpenFeatures:
     """A slide's features, ready to be read; valid as long as its file is open.
 
-    validated: the values are known to be those of a valid bag, as all in a pack with checksums are
+    validated: whether the values are known to form a valid bag, as in a pack with checksums
     checksum: stored when asmil wrote the file, see `checksum_of`
     """
 
@@ -57,14 +57,14 @@ class OpenFeatures:
     checksum: int | None = None
 
     def features(self, rows: NDArray[Any] | slice = slice(None)) -> Tensor:
-        """The features of some tiles (ascending rows), in the type in which they are stored."""
+        """The features of some tiles (ascending rows), in their stored type."""
         values = self.values
         if self.info.slide_vector and len(values.shape) == 1:
             return as_tensor(values[()])[None]
         return as_tensor(values[0, rows] if len(values.shape) == 3 else values[rows])
 
     def read_coords(self) -> NDArray[Any] | None:
-        """Coordinates N x 2, in `info.coords_unit`; what cannot lie on a slide is refused."""
+        """Coordinates N x 2, in `info.coords_unit`; an error if they cannot be on a slide."""
         if self.coords is None or self.info.n_tiles == 0:
             return None
         coords = np.asarray(self.coords[()])
@@ -78,7 +78,7 @@ class OpenFeatures:
 def open_features(source: FeatureSource, mmap: bool = False) -> Iterator[OpenFeatures]:
     """Open a feature file, or a slide of a pack, read-only and without locking.
 
-    mmap: only a few values are needed, so a tensor file or a pack is left on disk until read
+    mmap: map a tensor file or a pack into memory, since only a few values are needed
     """
     refuse_special_file(source.path)
     with explained(source.path):
@@ -106,7 +106,7 @@ def as_tensor(values: Any) -> Tensor:
 def _open_hdf5(header: Header, source: FeatureSource) -> OpenFeatures:
     values = header.features
     info = _info(source, header.layout, values.shape, str(values.dtype), values.dtype.itemsize)
-    # coordinates beside one vector for the slide are those of the tiles that it was made of (TRIDENT, STAMP)
+    # coordinates stored with a slide vector belong to the tiles it was computed from (TRIDENT, STAMP)
     coords = None if info["slide_vector"] or header.slide_vector else header.coords
     known = asdict(header.provenance) | {
         "slide_vector": info["slide_vector"] or header.slide_vector,
@@ -145,9 +145,9 @@ def _open_arrays(source: FeatureSource, arrays: ArrayFile) -> OpenFeatures:
 
 
 def _slideflow_corners(index: Path, n_tiles: int) -> tuple[NDArray[Any], int] | None:
-    """Upper left corners and side of the tiles, from the centers in the index that slideflow writes beside a bag.
+    """Upper left corners and side of the tiles, from the centers in the index that slideflow writes next to a bag.
 
-    The side is the step between neighbors; without neighbors it is unknown, and so are the corners.
+    The side is the step between neighbors; without neighbors, side and corners are unknown.
     """
     arrays = read_npz(index, ("locations", "arr_0"))
     centers = next((arrays[name] for name in ("locations", "arr_0") if name in arrays), None)
@@ -223,14 +223,14 @@ class Header:
 
 
 def read_header(file: h5py.File, source: FeatureSource) -> Header:
-    """Recognize the layout of the slide that `source` names; two possible readings are an error."""
+    """Recognize the layout of the slide at `source`; an ambiguous layout is an error."""
     node = _node(file, source)
     if source.group is None and text(file.attrs.get("encoding-type")) == "anndata":
         return _anndata(file, source)
     name = _feature_name(node, source)
     features, coords = _numbers(node, name, source), _numbers(node, "coords", source)
     if coords is None:
-        # the names of the features that the authors of UNI published, which have coords with a batch axis as well
+        # the names in the features published by the authors of UNI, whose coords also have a batch axis
         coords = _numbers(node, "coords_patching", source)
     assert features is not None
     header = _header(file, name, features, coords, source)
@@ -248,26 +248,26 @@ def slide_groups(path: Path) -> list[str]:
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turn errors of reading a feature file into one sentence."""
+    """Convert errors of reading a feature file to one sentence."""
     try:
         yield
     except AsmilError:
         raise
     except FileNotFoundError:
-        fail(path, "the feature file does not exist", "correct its path or extract the slide")
+        fail(path, "the feature file does not exist", "fix its path or extract the slide")
     except IsADirectoryError:
         fail(path, "this is a folder, not a feature file", "give one file per slide")
     except PermissionError:
         fail(path, "the feature file cannot be read", "change its permissions")
     except DAMAGED_HDF5 as error:
-        reason = "is truncated" if "truncated" in str(error) else "is damaged, or of no format that asmil reads"
+        reason = "is truncated" if "truncated" in str(error) else "is damaged, or has an unsupported format"
         fail(path, f"the feature file {reason} ({first_line(error)})", "copy it again or extract the slide again")
 
 
 def common_step(coords: NDArray[Any]) -> int | None:
-    """The most frequent distance between neighbors along y, None where no column has two tiles.
+    """The most frequent distance between neighbors along y; None if no column has two tiles.
 
-    Never the smallest: every contour has its own grid, and two of them may be one pixel apart.
+    Not the smallest distance: every contour has its own grid, and two grids may be one pixel apart.
     """
     coords = coords[(np.abs(coords) <= LARGEST_COORDINATE).all(axis=1)]
     order = np.lexsort((coords[:, 1], coords[:, 0]))
@@ -308,14 +308,16 @@ def _node(file: h5py.File, source: FeatureSource) -> h5py.Group:
 
 
 def _numbers(node: h5py.Group, name: str, source: FeatureSource) -> h5py.Dataset | None:
-    """A dataset of numbers, None if there is none of this name."""
+    """The dataset of numbers with this name, or None."""
     data = member(node, name)
     if data is None:
         return None
     if not isinstance(data, h5py.Dataset) or data.dtype.kind not in "fiub":
         kind = f"values of type {data.dtype}" if isinstance(data, h5py.Dataset) else "a group"
         fail(
-            source, f"'{name}' holds {kind}, not an array of numbers", "copy the file again or extract the slide again"
+            source,
+            f"'{name}' contains {kind}, not an array of numbers",
+            "copy the file again or extract the slide again",
         )
     return data
 
@@ -328,18 +330,18 @@ def _feature_name(node: h5py.Group, source: FeatureSource) -> str:
     if names:
         fail(
             source,
-            f"two readings are possible: features are in {listed([*names, *slides])}",
+            f"the layout is ambiguous: features are in {listed([*names, *slides])}",
             "keep one of them in the file",
         )
     if slides:
         fail(
             source,
-            f"the file holds {len(slides)} slides as groups ({listed(slides)})",
-            f"name one, e.g. {source.path.name}::{slides[0]}, or give the file as the features of the cohort",
+            f"the file contains {len(slides)} slides as groups ({listed(slides)})",
+            f"choose one, e.g. {source.path.name}::{slides[0]}, or give the file as the features of the cohort",
         )
     return fail(
         source,
-        f"no dataset 'features', 'feats' or 'feat'; the file has {listed(list(node)) or 'nothing'}",
+        f"there is no dataset 'features', 'feats' or 'feat'; the file contains {listed(list(node)) or 'nothing'}",
         "give a feature file of asmil, TRIDENT, CLAM, STAMP or LazySlide (.h5ad, .zarr)",
     )
 
@@ -350,14 +352,14 @@ def _asmil(file: h5py.File, features: h5py.Dataset, coords: h5py.Dataset | None,
     if version is None:
         fail(source, f"attribute '{FORMAT_KEY}' is not a number", "copy the file again or extract the slide again")
     if version > FORMAT_VERSION:
-        fail(source, f"format {version} is newer than this asmil reads ({FORMAT_VERSION})", "update asmil")
+        fail(source, f"format {version} is too new for this version of asmil (up to {FORMAT_VERSION})", "update asmil")
     as_type: dict[str, Callable[[Any], Any]] = {"str | None": text, "float | None": number, "int | None": integer}
     known = {field.name: as_type[str(field.type)](attrs.get(field.name)) for field in fields(Provenance)}
     return Header("asmil", features, coords, Provenance(**known), checksum=integer(attrs.get(CHECKSUM_KEY)))
 
 
 def _anndata(file: h5py.File, source: FeatureSource) -> Header:
-    """AnnData as LazySlide writes it: X has the features, obsm/spatial the upper left corners in level-0 pixels."""
+    """AnnData as written by LazySlide: features in X, upper left corners in level-0 pixels in obsm/spatial."""
     features = member(file, "X")
     if isinstance(features, h5py.Group):
         fail(source, "the features (X) are a sparse matrix", "write them as a dense array: adata.X = adata.X.toarray()")
@@ -406,19 +408,19 @@ def _stamp(file: h5py.File, features: h5py.Dataset, coords: h5py.Dataset | None,
     if kind != "tile":
         rows = 1 if features.ndim == 1 else features.shape[0]
         if rows != 1:
-            fail(source, f"STAMP stored {rows} {kind} vectors (feat_type '{kind}')", "give files of one vector each")
+            fail(source, f"STAMP stored {rows} {kind} vectors (feat_type '{kind}')", "give files with one vector each")
         provenance = Provenance(encoder=text(attrs.get("encoder")) or text(attrs.get("extractor")))
         return Header("stamp", features, None, provenance, coords_unit=None, slide_vector=True)
     if coords is not None and any(key in coords.attrs for key in TRIDENT_COORD_KEYS):
         fail(
             source,
-            "two readings are possible: 'feats' means microns (STAMP), the attributes of 'coords' "
+            "the layout is ambiguous: 'feats' means microns (STAMP), but the attributes of 'coords' "
             "mean pixels (TRIDENT)",
             "keep the names and attributes of one tool",
         )
     unit = plain(attrs.get("unit"))
     if unit not in ("um", "px", None):
-        fail(source, f"coordinates in unit '{unit}' are not known", "extract the slide again with STAMP 2")
+        fail(source, f"the unit '{unit}' of the coordinates is unknown", "extract the slide again with STAMP 2")
     if unit != "um" and "tile_size_um" not in attrs:
         return _stamp_historic(attrs, features, coords)
     provenance = Provenance(
@@ -430,9 +432,9 @@ def _stamp(file: h5py.File, features: h5py.Dataset, coords: h5py.Dataset | None,
 
 
 def _stamp_historic(attrs: Mapping[str, Any], features: h5py.Dataset, coords: h5py.Dataset | None) -> Header:
-    """STAMP 1 and before: coordinates are in units of 256/224 microns, and nothing in the file states this.
+    """STAMP 1 and earlier: coordinates are in units of 256/224 microns, which the file does not state.
 
-    A stride far from 224 (other sizes were chosen) leaves the unit unknown: the coordinates are not used.
+    If the stride is far from 224 (other tile sizes), the unit is unknown and the coordinates are not used.
     """
     encoder = text(attrs.get("extractor"))
     side = number(attrs.get("tile_size"))
@@ -460,13 +462,13 @@ def plain(value: Any) -> Any:
 
 
 def text(value: Any) -> str | None:
-    """An attribute as text, None if there is none."""
+    """An attribute as text, or None."""
     value = plain(value)
     return None if value is None else str(value)
 
 
 def number(value: Any) -> float | None:
-    """An attribute as a positive number (all that are read are sizes), None if it is none."""
+    """An attribute as a positive number (all numbers read here are sizes), or None."""
     try:
         found = float(plain(value))
     except (TypeError, ValueError, OverflowError):
@@ -475,6 +477,6 @@ def number(value: Any) -> float | None:
 
 
 def integer(value: Any) -> int | None:
-    """An attribute as a whole number, None if it is none."""
+    """An attribute as an integer, or None."""
     exact = number(value)
     return None if exact is None else round(exact)

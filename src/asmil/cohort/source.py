@@ -1,4 +1,4 @@
-"""Where features are stored, the state of that file or pack, and what is known about the features."""
+"""The location of features, the state of their file or pack, and their properties."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from asmil.documents import parse_json
 Layout = Literal["asmil", "trident", "clam", "stamp", "stamp_historic", "cohort_h5", "anndata", "tensor", "numpy"]
 CoordsUnit = Literal["px", "um"]
 FEATURE_NAMES = ("features", "feats", "feat")
-"""What tools call the dataset of the features."""
+"""Names of the feature dataset in files of different tools."""
 GROUP_MARK = "::"
 """Separates a file or a pack from the slide in it."""
 
 
 @dataclass(frozen=True)
 class FeatureSource:
-    """A feature file, or one slide's group in a file that holds a whole cohort."""
+    """A feature file, or one slide's group in a file that contains a whole cohort."""
 
     path: Path
     group: str | None = None
@@ -49,7 +49,7 @@ class FeatureSource:
 class Provenance:
     """How features were made; unknown values are None.
 
-    tile_um, tile_px: side of a tile in microns, and in pixels as the encoder saw it
+    tile_um, tile_px: side of a tile in microns, and in pixels as given to the encoder
     tile_px_level0: side of a tile in level-0 pixels of the slide
     mpp, mpp_source: microns per level-0 pixel of the slide, and where the value comes from
     extraction: the settings of the extraction, as JSON text
@@ -72,8 +72,8 @@ class FeatureInfo(Provenance):
     """The header of a feature file, whichever tool wrote it.
 
     magnification: nominal magnification of the tiles, for tools that do not use microns
-    tile_inferred: tile_px_level0 is not stated in the file but the most frequent step between tiles
-    slide_vector: the file holds one vector for the slide, which is read as a bag of one tile
+    tile_inferred: whether tile_px_level0 is the most frequent step between tiles, because the file does not state it
+    slide_vector: whether the file contains one vector for the slide, which is read as a bag of one tile
     """
 
     source: FeatureSource
@@ -89,12 +89,12 @@ class FeatureInfo(Provenance):
 
     @property
     def may_be_slide_vector(self) -> bool:
-        """Whether the one row of the file can be a vector for the slide rather than a tile, which has a place."""
+        """Whether the single row of the file can be a slide vector rather than a tile, which would have coordinates."""
         return self.slide_vector or (self.n_tiles == 1 and self.coords_unit is None)
 
     @property
     def tile_mpp(self) -> float | None:
-        """Microns per pixel as the encoder saw the tiles; 10 / magnification where only that is known."""
+        """Microns per pixel of the tiles given to the encoder; 10 / magnification if only that is known."""
         if self.tile_um is not None and self.tile_px:
             return self.tile_um / self.tile_px
         return 10.0 / self.magnification if self.magnification else None
@@ -107,7 +107,7 @@ class FeatureInfo(Provenance):
         return self.tile_px * self.tile_mpp if self.tile_px and self.tile_mpp else None
 
     def tile_side_level0(self, mpp: float | None = None) -> float | None:
-        """Side of a tile in level-0 pixels, stated or from microns and resolution; None where neither is known.
+        """Side of a tile in level-0 pixels, stated or from microns and resolution; None if neither is known.
 
         mpp: microns per level-0 pixel, for files that do not state it
         """
@@ -127,7 +127,7 @@ def source_state(path: Path) -> tuple[int, int]:
     try:
         stat = os.stat(path)
     except FileNotFoundError:
-        fail(path, "the feature file does not exist", "correct its path or extract the slide")
+        fail(path, "the feature file does not exist", "fix its path or extract the slide")
     return stat.st_size, stat.st_mtime_ns
 
 
@@ -141,7 +141,7 @@ def stored_bytes(path: Path) -> int:
 
 
 class TissueRecord(BaseModel, extra="allow"):
-    """What was found on the slide. notes: what its owner should look at, such as a dark background (fluorescence)."""
+    """The tissue of the slide. notes: findings to check, such as a dark background (fluorescence)."""
 
     notes: tuple[str, ...] = ()
 
@@ -149,9 +149,9 @@ class TissueRecord(BaseModel, extra="allow"):
 class ExtractionRecord(BaseModel, extra="allow"):
     """The attribute `extraction` of a feature file.
 
-    settings: of the extraction, if they were stored
-    slide: what the slide was, its size in bytes among it
-    tissue: how much of it is tissue, and notes
+    settings: the extraction settings, if they were stored
+    slide: properties of the slide, including its size in bytes
+    tissue: the amount of tissue, and notes
     """
 
     settings: dict[str, Any] | None = None
@@ -168,7 +168,7 @@ def read_extraction(info: FeatureInfo) -> ExtractionRecord | None:
 
 
 def checksum_of(*arrays: NDArray[Any] | None) -> int:
-    """The CRC-32 of the bytes of the arrays, one after the other; those that are None or empty do not count."""
+    """The CRC-32 of the concatenated bytes of the arrays; None and empty arrays are skipped."""
     found = 0
     for array in arrays:
         if array is not None and array.size:

@@ -1,4 +1,4 @@
-"""Training, validation and test parts: grouped by patient, stratified by outcome, reproducible."""
+"""Training, validation and test sets: grouped by patient, stratified by outcome, reproducible."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COLUMNS = ["slide", "patient", "fold", "role"]
 
 @dataclass(frozen=True, eq=False)
 class Splits:
-    """Which slide plays which role in which fold: a table of slide, patient, fold, role."""
+    """The role of each slide in each fold: a table of slide, patient, fold, role."""
 
     table: pd.DataFrame
 
@@ -43,7 +43,7 @@ class Splits:
         return [str(name) for name in self.table.loc[chosen, "slide"]]
 
     def save(self, path: Path | str) -> None:
-        """Write the table as CSV, whole or not at all."""
+        """Write the table as CSV, atomically."""
         with replacing(path) as partial:
             self.table.to_csv(partial, index=False)
 
@@ -52,18 +52,18 @@ class Splits:
         """Read a table that `save` wrote."""
         table = read_text_table(Path(path))
         if any(name not in table.names for name in COLUMNS):
-            fail(path, f"a table of {', '.join(COLUMNS)} is expected", "make the splits again")
+            fail(path, f"the table must have the columns {', '.join(COLUMNS)}", "make the splits again")
         cells = dict(zip(table.names, table.cells, strict=True))
         unknown = sorted(set(cells["role"]) - set(ROLES))
         if unknown:
-            fail(path, f"a role cannot be read ({listed(unknown)})", "make the splits again")
+            fail(path, f"there are unknown roles ({listed(unknown)})", "make the splits again")
         folds = [whole_number(cell) for cell in cells["fold"]]
         if sorted({-1 if fold is None else fold for fold in folds}) != list(range(len(set(folds)))):
             fail(
                 path, f"the folds are not 0, 1, 2, ... ({listed(sorted(set(cells['fold'])))})", "make the splits again"
             )
         if not all(cells["slide"]):
-            fail(path, "a row names no slide", "make the splits again")
+            fail(path, "a row has no slide", "make the splits again")
         found = pd.DataFrame({name: cells[name] for name in COLUMNS} | {"fold": folds})
         untrained = sorted(set(found["fold"]) - set(found.loc[found["role"] == "train", "fold"]))
         if untrained:
@@ -80,16 +80,16 @@ def make_splits(
     kind: TaskKind = "classification",
     by_site: bool = False,
 ) -> Splits:
-    """The manifest's own split or folds if it has them, else generated ones.
+    """The split or folds of the manifest if it has them, else generated ones.
 
     With two or more folds a column `split` is ignored, since it describes a single split.
 
     folds: 1 for one split, 2 or more for cross-validation (every patient is tested exactly once)
-    test_share: of the cohort, for one generated split; cross-validation tests 1 / folds of it
-    val_share: of the slides outside the test part, if the manifest names no validation slides
-    kind: of the task, whose outcomes the parts share out evenly
-    by_site: every fold tests the slides of one site, and no other fold does
-    Shares are met as nearly as whole patients of the rarest class allow.
+    test_share: share of the cohort for testing, in one generated split; cross-validation tests 1 / folds of it
+    val_share: share of the non-test slides for validation, if the manifest has no validation slides
+    kind: the task, by whose outcomes splits are stratified
+    by_site: every fold tests the slides of one site
+    Shares are met as closely as whole patients of the rarest class allow.
     """
     _refuse_request(cohort, folds, val_share, test_share)
     subjects, slides = subjects_of(cohort, kind)
@@ -116,9 +116,9 @@ def make_splits(
 
 
 def inner_splits(cohort: Cohort, splits: Splits, fold: int, count: int, seed: int, kind: TaskKind) -> Splits:
-    """The slides of a fold outside its test part, divided into `count` inner folds with validation parts.
+    """Divide the slides of a fold outside its test set into `count` inner folds with validation sets.
 
-    The inner loop of nested cross-validation: no test slide of the outer fold is among its slides.
+    This is the inner loop of nested cross-validation: it never uses test slides of the outer fold.
     """
     known = set(splits.slides(fold, "train")) | set(splits.slides(fold, "val"))
     part = replace(cohort, slides=tuple(slide for slide in cohort.slides if slide.slide in known))
@@ -130,7 +130,7 @@ def inner_splits(cohort: Cohort, splits: Splits, fold: int, count: int, seed: in
 
 
 def subjects_of(cohort: Cohort, kind: TaskKind) -> tuple[Subjects, list[Slide]]:
-    """The slides of a cohort in the order of their names, and as arrays."""
+    """The slides of a cohort sorted by name, as arrays and as a list."""
     slides = sorted(cohort.slides, key=lambda slide: slide.slide)
     outcomes = outcomes_of(cohort, [Unit.of_slide(slide) for slide in slides], kind)
     subjects = Subjects(
@@ -157,7 +157,7 @@ def _with_test(everything: NDArray[np.int64], test: NDArray[np.int64]) -> NDArra
 
 
 def _sites(cohort: Cohort, slides: Sequence[Slide], folds: int) -> list[NDArray[np.int64]]:
-    """The slides of every site, in the order of the sites' names."""
+    """The slides of every site, sorted by site name."""
     without = [slide.slide for slide in slides if slide.site is None]
     if without:
         what = f"{len(without)} slides have no site ({listed(without)})"
@@ -165,7 +165,7 @@ def _sites(cohort: Cohort, slides: Sequence[Slide], folds: int) -> list[NDArray[
     sites = np.array([slide.site for slide in slides], dtype=object)
     names = sorted(set(sites))
     if len(names) < 2:
-        fail(cohort.path, f"all slides are of site '{names[0]}'", "leaving one site out needs two or more")
+        fail(cohort.path, f"all slides come from site '{names[0]}'", "leaving one site out needs at least two sites")
     if folds not in (1, len(names)):
         fail(cohort.path, f"there are {len(names)} sites, not {folds}", "leave --folds out: each site is one fold")
     of_patient: dict[str, set[str]] = {}
@@ -173,20 +173,20 @@ def _sites(cohort: Cohort, slides: Sequence[Slide], folds: int) -> list[NDArray[
         of_patient.setdefault(slide.patient, set()).add(site)
     for patient, several in of_patient.items():
         if len(several) > 1:
-            what = f"patient '{patient}' has slides of the sites {listed(sorted(several))}"
-            fail(cohort.path, what, "give each patient one site, or the patient would be in training and test")
+            what = f"patient '{patient}' has slides from the sites {listed(sorted(several))}"
+            fail(cohort.path, what, "give each patient one site, so that no patient is in training and test")
     return [np.flatnonzero(sites == name) for name in names]
 
 
 def _refuse_request(cohort: Cohort, folds: int, val_share: float, test_share: float) -> None:
     own_folds = {slide.fold for slide in cohort.slides if slide.fold is not None}
     if not cohort.slides:
-        fail(cohort.path, "there are no slides to split", "correct the manifest")
+        fail(cohort.path, "there are no slides to split", "fix the manifest")
     if folds < 1:
-        fail(cohort.path, f"{folds} folds cannot be made", "give 1 (one split) or more")
+        fail(cohort.path, f"the number of folds is {folds}", "give 1 (one split) or more")
     for name, share in (("val_share", val_share), ("test_share", test_share)):
         if not 0 <= share < 1:
-            fail(cohort.path, f"{name} {share} cannot be met", "give a share from 0 to less than 1")
+            fail(cohort.path, f"{name} is {share}", "give a share of at least 0 and less than 1")
     if own_folds and folds not in (1, len(own_folds)):
-        what = f"the manifest's column 'fold' makes {len(own_folds)} folds, not {folds}"
-        fail(cohort.path, what, "remove the column or ask for its number of folds")
+        what = f"the manifest's column 'fold' defines {len(own_folds)} folds, not {folds}"
+        fail(cohort.path, what, "remove the column or use its number of folds")

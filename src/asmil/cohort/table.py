@@ -1,16 +1,18 @@
-"""A manifest as a table of text: required columns and invalid cells."""
+"""Read a manifest as a table of text, and check its columns and cells."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections import Counter
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from asmil.cohort.missing_values import is_missing
 from asmil.cohort.problems import Problem, listed
 from asmil.columns import COLUMNS, ColumnMapping, Columns, understand_columns
 from asmil.errors import did_you_mean
+from asmil.names import folded
 from asmil.tasks.base import TaskKind
 from asmil.text_table import read_text_table
 
@@ -20,21 +22,34 @@ OUTCOME_COLUMNS: dict[TaskKind, tuple[str, ...]] = {
     "regression": ("label",),
     "multilabel": ("label",),
 }
-"""The columns of the manifest with the outcome of each task."""
+"""The outcome columns of the manifest for each task."""
 EVENTS = {"1": True, "0": False, "1.0": True, "0.0": False, "true": True, "false": False}
-"""A column of numbers with a gap in it is written with decimals."""
+"""Values of the event column; pandas writes integers with decimals if some are missing."""
 LABEL_SEPARATOR, NO_LABEL = ";", "none"
 """In a multi-label manifest: `a;c` for two labels, `none` for none."""
 SPLIT_NAMES = ("train", "val", "test")
+MISSING = frozenset(
+    {
+        *("na", "n/a", "n.a.", "n.a", "nan", "null", "nil", "<na>", "nat", "missing", "not available", "not reported"),
+        *("[not available]", "[not applicable]", "[not evaluated]", "[unknown]", "[discrepancy]", "[completed]"),
+        *("-", "--", "---", "'--", "'-", ".", "..", "?", "??", "#n/a", "#na", "#null!", "#value!", "#ref!", "#name?"),
+    }
+)
+"""Words that always mean a missing value in pandas, R, spreadsheets, TCGA ('[Not Available]') and the GDC (`'--`)."""
+DOUBTFUL = frozenset({"unknown", "none", "not applicable", "undetermined", "indeterminate", "unclear", "unspecified"})
+"""Words that may be a class or a missing value: asmil warns, but trains."""
+OUTCOMES = ("label", "time", "event")
+OPTIONAL = ("site", "split", "fold", "mpp", "features", "image")
+"""Columns in which a missing value is treated as an empty cell."""
 
 
 def read_table(path: Path, mapping: ColumnMapping | None = None) -> Columns:
-    """The cells of a manifest as text, by column; `mapping` has the columns that the user chose."""
+    """The cells of a manifest as text, by column; mapping: the columns chosen by the user."""
     return understand_columns(path, read_text_table(path), mapping)
 
 
 def column_problems(path: Path, columns: list[str], required: list[str]) -> list[Problem]:
-    """Required columns that are missing, and columns that look like a known one misspelt."""
+    """Problems of missing required columns, and of columns that look like a misspelled known one."""
     others = [column for column in columns if column not in COLUMNS]
     problems = []
     explained = set()
@@ -47,7 +62,7 @@ def column_problems(path: Path, columns: list[str], required: list[str]) -> list
         if nearest:
             todo = f"give --columns {name}={nearest}"
         elif name == "label" and {"time", "event"} <= set(columns):
-            todo = "the table has times and events: give --task survival, or add labels"
+            todo = "the table has times and events: use --task survival, or add labels"
         elif name == "slide" and "patient" in columns:
             todo = (
                 f"a table of patients is joined to one of slides: asmil import-manifest SLIDES --patients {path.name}"
@@ -64,12 +79,12 @@ def column_problems(path: Path, columns: list[str], required: list[str]) -> list
         if column in COLUMNS or column in explained or not near or near[0] in columns:
             continue
         todo = f"give --columns {near[0]}={column}, or rename it to something less like '{near[0]}'"
-        problems.append(Problem("error", str(path), f"column '{column}' is not known", todo))
+        problems.append(Problem("error", str(path), f"column '{column}' is unknown", todo))
     return problems
 
 
 def row_problems(path: Path, rows: list[dict[str, str]], kind: TaskKind | None) -> list[Problem]:
-    """Cells that cannot be used: empty or repeated names, outcomes of a task (None: not asked for), splits, mpp."""
+    """Problems of invalid cells: empty or repeated names, outcomes of a task (None: not needed), splits, mpp."""
     problems = []
     lines: dict[str, list[int]] = {}
     for line, row in enumerate(rows, start=2):
@@ -82,13 +97,13 @@ def row_problems(path: Path, rows: list[dict[str, str]], kind: TaskKind | None) 
         numbers = ", ".join(map(str, where[:5]))
         if not name:
             problems.append(
-                Problem("error", str(path), f"column 'slide' is empty in line {numbers}", "name every slide")
+                Problem("error", str(path), f"column 'slide' is empty in line {numbers}", "give every slide a name")
             )
         elif len(where) > 1:
             report(name, f"the slide is in several lines ({numbers})", "keep one row per slide")
     has_split, has_fold = (any(row.get(key) for row in rows) for key in ("split", "fold"))
     if has_split and has_fold:
-        todo = "keep the one that is meant"
+        todo = "keep only one of them"
         problems.append(Problem("error", str(path), "columns 'split' and 'fold' are both filled", todo))
     for row in rows:
         name, split, fold = row["slide"], row.get("split", ""), row.get("fold", "")
@@ -112,9 +127,9 @@ def _outcome_problems(row: dict[str, str], kind: TaskKind | None) -> list[tuple[
     """The error in the outcome of a row, and what to do."""
     for column in () if kind is None else OUTCOME_COLUMNS[kind]:
         if column in row and not row[column]:
-            return [(f"the {column} is empty", "fill it or leave the slide out")]
+            return [(f"the {column} is empty", "fill in the cell or leave the slide out")]
         if column in row and is_missing(row[column]):
-            return []  # reported with all other missing values
+            return []  # reported together with all other missing values
     if kind == "regression" and "label" in row and number(row["label"]) is None:
         return [(f"the label '{row['label']}' is not a number", _point(row["label"], "a regression needs numbers"))]
     if kind != "survival":
@@ -124,7 +139,7 @@ def _outcome_problems(row: dict[str, str], kind: TaskKind | None) -> list[tuple[
     if time is None or time < 0:
         found.append(
             (
-                f"the time '{row['time']}' is not a number from 0 on",
+                f"the time '{row['time']}' is not a non-negative number",
                 _point(row["time"], "give the follow-up time, e.g. in months"),
             )
         )
@@ -138,29 +153,76 @@ def _point(cell: str, todo: str) -> str:
 
 
 def label_names(cell: str) -> set[str]:
-    """The labels that a cell of a multi-label manifest names."""
+    """The labels in a cell of a multi-label manifest."""
     names = {name.strip() for name in cell.split(LABEL_SEPARATOR)}
     return names - {"", NO_LABEL}
 
 
 def whole_number(text: str) -> int | None:
-    """The number from 0 on that a cell holds, None if it holds anything else."""
+    """The non-negative integer in a cell; None for anything else."""
     return int(text) if re.fullmatch("[0-9]{1,9}", text) else None
 
 
 def number(text: str) -> float | None:
-    """The finite number that a cell holds, None if it holds anything else."""
+    """The finite number in a cell; None for anything else."""
     try:
         value = float(text)
     except ValueError:
         return None
-    # only Python reads 1_0 as ten
+    # only Python parses 1_0 as ten
     if "_" in text:
         return None
     return value if math.isfinite(value) else None
 
 
 def positive(text: str) -> float | None:
-    """The positive number that a cell holds, None if it holds anything else."""
+    """The positive number in a cell; None for anything else."""
     value = number(text)
     return value if value is not None and value > 0 else None
+
+
+def is_missing(cell: str) -> bool:
+    """Whether a cell contains a word that always means a missing value.
+
+    >>> [is_missing(cell) for cell in ("N/A", "[Not Available]", "-", "-1", "unknown")]
+    [True, True, True, False, False]
+    """
+    return folded(cell) in MISSING
+
+
+def without_missing(table: Columns) -> tuple[Columns, list[str]]:
+    """The table with missing values of optional columns replaced by empty cells, and a note for each such column."""
+    cells, notes = dict(table.cells), []
+    for column in OPTIONAL:
+        words = Counter(cell for cell in cells.get(column, []) if is_missing(cell))
+        if words:
+            cells[column] = ["" if cell in words else cell for cell in cells[column]]
+            shown = ", ".join(repr(word) for word in words)
+            notes.append(f"column '{column}': {shown} in {words.total()} rows is treated as an empty cell")
+    return replace(table, cells=cells), notes
+
+
+def missing_problems(table: Columns, kind: TaskKind | None) -> list[Problem]:
+    """Problems of outcomes and patients that mean a missing value; doubtful words are warnings."""
+    problems = []
+    for column in ("patient", *(OUTCOMES if kind is not None else ())):
+        if (column == "label" and kind == "survival") or (column in ("time", "event") and kind != "survival"):
+            continue
+        for slide, cell in zip(table.cells["slide"], table.cells.get(column, []), strict=False):
+            if is_missing(cell):
+                what = f"the {column} '{cell}' means a missing value"
+                problems.append(Problem("error", str(table.path), what, _todo(column), slide))
+    if kind == "classification":
+        counts = Counter(cell for cell in table.cells.get("label", []) if folded(cell) in DOUBTFUL)
+        for word, count in counts.items():
+            what = f"'{word}' is a class with {count} slides"
+            todo = "leave these rows out if it means a missing label"
+            problems.append(Problem("warning", str(table.path), what, todo))
+    return problems
+
+
+def _todo(column: str) -> str:
+    if column == "patient":
+        return "enter the patient, or leave the cell empty if the patient has no other slide"
+    todo = "leave these rows out (`asmil import-manifest --drop-missing`)"
+    return f"{todo}, or rename the class if it is one" if column == "label" else todo

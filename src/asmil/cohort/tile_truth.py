@@ -1,4 +1,4 @@
-"""Tables that say which tiles of a slide are tumor, as synthetic cohorts have them beside their manifest."""
+"""Tables that mark the tumor tiles of slides, as written next to the manifest of synthetic cohorts."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ def read_tile_truth(path: Path) -> pd.DataFrame:
     try:
         table = pd.read_csv(path, dtype={"slide": str}) if path.suffix.lower() == ".csv" else pd.read_parquet(path)
     except FileNotFoundError:
-        raise AsmilError(f"{path}: there is no such table of tiles; correct the path") from None
+        raise AsmilError(f"{path}: the table of tiles does not exist; fix the path") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, UnicodeError) as error:
         raise AsmilError(f"{path}: the table of tiles cannot be read ({error}); give CSV or Parquet") from None
     missing = [name for name in TRUTH_COLUMNS if name not in table.columns]
     if missing:
         raise AsmilError(
-            f"{path}: the table of tiles lacks the columns {', '.join(missing)}; it needs {', '.join(TRUTH_COLUMNS)}"
+            f"{path}: the table of tiles has no columns {', '.join(missing)}; it needs {', '.join(TRUTH_COLUMNS)}"
         )
     table = table[list(TRUTH_COLUMNS)]
     if not table["slide"].map(lambda slide: isinstance(slide, str | int)).all():
-        raise AsmilError(f"{path}: the column slide must hold the names of slides, without gaps; correct the table")
+        raise AsmilError(f"{path}: the column slide must contain a slide name in every row; fix the table")
     if table[["x", "y", "tumor"]].dtypes.map(lambda kind: kind.kind not in "buif").any() or table.isna().any(axis=None):
-        raise AsmilError(f"{path}: x, y and tumor (0 or 1) must be numbers, without gaps; correct the table")
+        raise AsmilError(f"{path}: x, y and tumor (0 or 1) must be numbers in every row; fix the table")
     return table

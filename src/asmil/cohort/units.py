@@ -1,4 +1,4 @@
-"""What a model predicts: a slide, or a patient with all slides joined into one bag."""
+"""The unit of prediction: a slide, or a patient with all slides joined into one bag."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Unit:
 
     @staticmethod
     def of_slide(slide: Slide) -> Unit:
-        """A slide by itself."""
+        """A unit of one slide."""
         return Unit(slide.slide, slide.patient, (slide,))
 
 
 def units_of(slides: Sequence[Slide], kind: UnitKind) -> tuple[Unit, ...]:
-    """The slides one by one, or by patient, in the order in which the manifest first names them."""
+    """The slides one by one, or grouped by patient, in the order of their first appearance in the manifest."""
     if kind == "slide":
         return tuple(map(Unit.of_slide, slides))
     by_patient: dict[str, list[Slide]] = {}
@@ -42,8 +42,8 @@ def units_of(slides: Sequence[Slide], kind: UnitKind) -> tuple[Unit, ...]:
 def join_bags(bags: Sequence[Bag], name: str) -> Bag:
     """The tiles of several slides as one bag; `slide_index` is the slide of each tile.
 
-    Coordinates stay those of each slide. They are left out if a slide has none; microns and low-magnification tiles
-    likewise.
+    Coordinates stay relative to each slide. They are left out if a slide has none, and so are microns and
+    low-magnification tiles.
     """
     widths = {bag.width for bag in bags}
     if len(widths) > 1:

@@ -1,10 +1,10 @@
-"""Features from zarr stores of LazySlide: an AnnData object by itself, or the tables of a SpatialData store.
+"""Read features from zarr stores of LazySlide: an AnnData object, or the tables of a SpatialData store.
 
     STORE/X, obsm/spatial, uns/tile_spec            AnnData (`adata.write_zarr`)
     STORE/tables/KEY/X, obs/tile_id                 SpatialData; KEY is `MODEL_TILES`
     STORE/shapes/TILES/shapes.parquet               its tiles as polygons in level-0 pixels
 
-Tables without tiles have no coordinates; a store without a table of features is refused.
+Tables without tiles have no coordinates; a store without a feature table is an error.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def read_zarr(source: FeatureSource) -> ZarrFeatures:
         return _of_spatialdata(store, source)
     except AsmilError:
         raise
-    except Exception as error:  # noqa: BLE001 - zarr and its codecs raise anything on damaged stores
+    except Exception as error:  # noqa: BLE001 - zarr and its codecs raise any exception on damaged stores
         return fail(source, f"the zarr store is damaged ({first_line(error)})", "copy it again or write it again")
 
 
@@ -67,11 +67,11 @@ def _of_spatialdata(store: Any, source: FeatureSource) -> ZarrFeatures:
     tables = store.get("tables", {})
     names = sorted(name for name in tables if "X" in tables[name] and np.prod(_shape(tables[name]["X"])) > 0)
     if not names:
-        what = "the store has no features of tiles (no table with X)"
+        what = "the store has no tile features (no table with X)"
         fail(source, what, "extract features with LazySlide first, and write the store again")
     if source.group is None and len(names) > 1:
         what = f"the store has several tables of features: {listed(names)}"
-        fail(source, what, f"name one in the manifest's column 'features', e.g. {source.path.name}::{names[0]}")
+        fail(source, what, f"choose one in the manifest's column 'features', e.g. {source.path.name}::{names[0]}")
     name = source.group or names[0]
     if name not in names:
         fail(source, f"the store has no table {name!r}", f"it has {listed(names)}")
@@ -100,7 +100,7 @@ def _corners(shapes: Path, table: Any, n_tiles: int, source: FeatureSource) -> N
         wanted = [places.get(int(number), -1) for number in table["obs/tile_id"][:]]
         if min(wanted, default=0) < 0:
             what = (
-                f"{sum(place < 0 for place in wanted)} rows of its features belong to no tile of {shapes.parent.name}"
+                f"{sum(place < 0 for place in wanted)} feature rows do not belong to any tile of {shapes.parent.name}"
             )
             fail(source, what, "extract the features of the tiles again")
         corners = corners[wanted]

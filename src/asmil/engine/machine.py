@@ -46,7 +46,7 @@ class Machine:
         if self.engine not in ENGINES:
             raise AsmilError(f"--engine {self.engine}: {did_you_mean(self.engine, ENGINES)}")
         if self.engine == "local" and self.address is not None:
-            raise AsmilError("--address is of a Ray cluster; give --engine ray with it")
+            raise AsmilError("--address is the address of a Ray cluster; use it with --engine ray")
         return self.engine == "ray"
 
     def devices(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Numbers with intervals: evaluate runs, compare them, and every metric and test as a plain function.
+"""Evaluate and compare runs, with confidence intervals; every metric and statistical test is also a plain function.
 
 The public names are listed in `__init__.pyi` and loaded when they are first used.
 """

@@ -30,7 +30,7 @@ from asmil.training.operating_point import OperatingPoint
 
 Key = tuple[int, int]
 POSITIVE = 1
-"""The place of the positive class: the second of two."""
+"""Index of the positive class: the second of two."""
 OPERATING_METRICS = (
     ("sensitivity", "recall", 1),
     ("specificity", "specificity", 1),
@@ -38,12 +38,12 @@ OPERATING_METRICS = (
     ("macro_f1", "macro_f1", None),
     ("accuracy", "accuracy", None),
 )
-"""The metrics of an operating point: their name there, the metric, and its class."""
+"""Metrics of an operating point: the name in its file, the metric, and its class (None: all classes)."""
 
 
 @dataclass(frozen=True)
 class CalibrationNumbers:
-    """Calibration: means over seeds; the bins hold the slides of all seeds."""
+    """Calibration metrics, averaged over seeds; the bins contain the slides of all seeds."""
 
     ece: float
     nll: float
@@ -57,7 +57,7 @@ class CalibrationNumbers:
 
 @dataclass(frozen=True)
 class CalibrationSummary:
-    """The probabilities as they are, and with the temperatures fitted on validation slides (None where none are)."""
+    """Calibration before and after temperature scaling; `scaled` is None without validation slides to fit on."""
 
     as_predicted: CalibrationNumbers
     scaled: CalibrationNumbers | None
@@ -77,7 +77,7 @@ class CalibrationSummary:
 
 @dataclass(frozen=True)
 class OperatingSummary:
-    """The test part at the thresholds chosen on validation slides: every metric with its interval."""
+    """Metrics of the test set, with intervals, at the thresholds chosen on validation slides."""
 
     point: OperatingPoint
     metrics: Mapping[str, Estimate]
@@ -92,7 +92,7 @@ class Evaluation(SlideEvaluation):
     """The evaluation of a classification run.
 
     confusion: K x K counts, rows true, columns predicted, summed over all trainings
-    operating: the part at thresholds chosen on validation slides; None if there are none
+    operating: metrics at thresholds chosen on validation slides; None without validation slides
     """
 
     confusion: npt.NDArray[np.int64]
@@ -101,16 +101,16 @@ class Evaluation(SlideEvaluation):
     skipped_resamples: int
 
     def keep_choices(self) -> None:
-        """Keep the thresholds of the test part's slides for `asmil predict`."""
+        """Save the thresholds for `asmil predict`, if the slides of the test set were evaluated."""
         if self.operating is not None and not self.file_suffix:
             self.operating.point.save(self.path)
 
     def replicates(self) -> list[tuple[npt.NDArray[np.intp], Floats]]:
-        """Targets and n x K probabilities of every group of predictions that is evaluated together."""
+        """Targets and n x K probabilities of each group of predictions that is evaluated together."""
         return _arrays(self.run, self.rows)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything found, for JSON: undefined numbers are None."""
+        """All results, ready for JSON; undefined numbers are None."""
         shared = super().to_dict()
         return {
             **shared,
@@ -129,7 +129,7 @@ class Evaluation(SlideEvaluation):
 
 
 def evaluate_classification(run: Run, asked: Request) -> Evaluation:
-    """Evaluate one part of a classification run."""
+    """Evaluate a classification run on its test or validation set."""
     rows = rows_of(run, asked.role, asked.unit)
     found = measure_rows(run.format, rows, asked)
     operating = _operating(run, rows, asked)
@@ -145,9 +145,10 @@ def evaluate_classification(run: Run, asked: Request) -> Evaluation:
 
 
 def _operating(run: Run, rows: pd.DataFrame, asked: Request) -> OperatingSummary | str | None:
-    """The part at the thresholds chosen on validation slides, or why there are none; None where none applies.
+    """Metrics at the thresholds chosen on validation slides, or a sentence saying why there are none.
 
-    A called class is a probability of 1, so metrics and intervals are those of probabilities.
+    None if a threshold does not apply. The predicted class gets the probability 1, so that metrics and intervals are
+    computed as for probabilities.
     """
     if asked.role == "val" or not run.format.has_threshold:
         return None
@@ -159,7 +160,7 @@ def _operating(run: Run, rows: pd.DataFrame, asked: Request) -> OperatingSummary
             return "There are no validation slides to choose a threshold on, so the most probable class is predicted."
         positive = run.format.truth(validation[key]) == POSITIVE
         if positive.all() or not positive.any():
-            return f"The validation part of fold {key[0]} has one class only, so no threshold could be chosen."
+            return f"The validation set of fold {key[0]} contains a single class, so no threshold was chosen."
         scores = run.format.predictions(validation[key])[:, POSITIVE]
         thresholds[key] = choose_threshold(positive, scores, asked.threshold_rule)
         calls = run.format.predictions(part)[:, POSITIVE] >= thresholds[key]
@@ -173,7 +174,7 @@ def _operating(run: Run, rows: pd.DataFrame, asked: Request) -> OperatingSummary
 
 
 def _calibration(run: Run, rows: pd.DataFrame, asked: Request) -> CalibrationSummary:
-    """Calibration as predicted and, if every training has validation slides, with temperatures fitted on them."""
+    """Calibration as predicted and, if every training has validation slides, after temperature scaling."""
     validation = trainings_of(part_of(run, "val", asked.unit)) if asked.role == "test" else {}
     trainings, plain = trainings_of(rows), _calibration_numbers(_arrays(run, rows))
     if not set(trainings) <= set(validation):
@@ -208,13 +209,13 @@ def _confusion(run: Run, part: pd.DataFrame) -> npt.NDArray[np.int64]:
 def _warnings(run: Run, rows: pd.DataFrame, found: Measured, resamples: int) -> Iterator[str]:
     absent = absent_classes(run.classes, run.format.truth(rows))
     if len(run.classes) - len(absent) == 1:
-        yield "All slides are of one class: the AUC is undefined and there is no interval."
+        yield "All slides belong to one class: the AUC is undefined and there is no interval."
     elif absent:
         yield absent_sentence(run.classes, absent)
     if not folds_are_disjoint(rows):
-        yield "The folds share slides, so each training was evaluated on its own and the values were averaged."
+        yield "The folds share slides, so each training was evaluated separately and the values were averaged."
     if found.skipped and len(run.classes) - len(absent) > 1:
-        yield f"{found.skipped} of {resamples} resamples held a single class and were left out of the intervals."
+        yield f"{found.skipped} of {resamples} bootstrap resamples contain a single class and were skipped."
 
 
 def absent_classes(classes: Sequence[str], truth: npt.NDArray[Any]) -> list[str]:
@@ -227,6 +228,6 @@ def absent_sentence(classes: Sequence[str], absent: Sequence[str]) -> str:
     """What absent classes mean for the averages over classes."""
     total = len(classes)
     return (
-        f"No slide is of class {', '.join(absent)}: macro-AUC is the mean of {total - len(absent)} of {total} classes, "
-        "and macro-F1 counts the absent ones as 0."
+        f"No slide belongs to class {', '.join(absent)}: macro-AUC is the mean of {total - len(absent)} of {total} "
+        "classes, and macro-F1 counts absent classes as 0."
     )

@@ -1,4 +1,4 @@
-"""What the report of a classification run says beside its metrics, with its curves."""
+"""Sections of the report that only classification runs have: classes, confusion, curves, calibration."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def class_blocks(evaluation: Evaluation) -> list[Block]:
         parts_table(
             evaluation,
             "slides",
-            f"Each class against the rest{_over_seeds(evaluation)}, with its 95 % interval by patient.",
+            f"Each class against the rest{_over_seeds(evaluation)}, with 95 % patient-level bootstrap intervals.",
         ),
         Heading("Confusion matrix"),
         _confusion(evaluation),
@@ -51,15 +51,15 @@ def _confusion(evaluation: Evaluation) -> Table:
         for name, counts in zip(evaluation.run.classes, evaluation.confusion, strict=True)
     ]
     caption = (
-        "Slides by their true and their predicted class. "
+        "Slides by true and predicted class. "
         f"{'' if evaluation.n_trainings == 1 else f'Counts are summed over {evaluation.n_trainings} trainings. '}"
-        "Percentages are of all slides of the true class."
+        "Percentages are shares of the slides of the true class."
     )
     return Table(["true class", *(f"predicted {name}" for name in evaluation.run.classes)], rows, caption=caption)
 
 
 def _curves(evaluation: Evaluation, kind: CurveKind) -> str | None:
-    """One curve per class; two classes mirror each other, so only the second is drawn."""
+    """One curve per class; of two classes only the second is drawn, since they mirror each other."""
     labels = [1] if len(evaluation.classes) == 2 else range(len(evaluation.classes))
     replicates = evaluation.replicates()
     drawn = {
@@ -75,18 +75,18 @@ def _curves(evaluation: Evaluation, kind: CurveKind) -> str | None:
 def _calibration(evaluation: Evaluation) -> Table:
     found = evaluation.calibration
     columns = [("as predicted", found.as_predicted)]
-    note = "No temperature was fitted: that needs a validation part beside the one shown."
+    note = "No temperature was fitted: this needs a separate validation set."
     if found.scaled is not None:
         columns.append(("temperature-scaled", found.scaled))
         note = (
-            f"Temperatures ({_ends(found.temperatures.values(), 2)}) were fitted on the validation part of each "
-            "training; they never change the predicted class."
+            f"Temperatures ({_ends(found.temperatures.values(), 2)}) were fitted on the validation set of each "
+            "training; scaling does not change the predicted class."
         )
     titles = {"ece": "expected calibration error", "nll": "negative log-likelihood", "brier": "Brier score"}
     rows = [
         [title, *(format_number(getattr(numbers, name)) for _, numbers in columns)] for name, title in titles.items()
     ]
-    smaller = f"Smaller is better{_over_seeds(evaluation)}."
+    smaller = f"Lower is better{_over_seeds(evaluation)}."
     return Table(["", *(title for title, _ in columns)], rows, caption=f"{note} {smaller}")
 
 
@@ -95,9 +95,9 @@ def _operating(evaluation: Evaluation) -> list[Block]:
     if found is None:
         return []
     caption = (
-        f"Here a slide is predicted as {found.point.positive} if its probability is at least "
-        f"{_ends(found.point.thresholds.values())}. This threshold has {_rule_in_words(found.point.rule)} on the "
-        f"validation part{' of each training' * (evaluation.n_trainings > 1)}; the test part was not used."
+        f"A slide is predicted as {found.point.positive} if its probability is at least "
+        f"{_ends(found.point.thresholds.values())}. This threshold gives {_rule_in_words(found.point.rule)} on the "
+        f"validation set{' of each training' * (evaluation.n_trainings > 1)}; the test set was not used."
     )
     names = [name for name, _, _ in OPERATING_METRICS]
     row: Row = [found.point.positive, *(estimate_cell(found.metrics[name]) for name in names)]
@@ -122,7 +122,7 @@ def _ends(values: Iterable[float], digits: int = 3) -> str:
 
 
 def reliability_figure(evaluation: Evaluation) -> str:
-    """Accuracy against confidence, as predicted and at the fitted temperature, above the number of slides per bin."""
+    """Accuracy against confidence, before and after temperature scaling, above the number of slides per bin."""
     calibration = evaluation.calibration
     with new_figure(4.6, 4.6) as figure:
         axes, below = figure.subplots(2, 1, height_ratios=[4, 1], sharex=True)

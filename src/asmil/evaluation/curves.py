@@ -1,4 +1,4 @@
-"""ROC and precision-recall curves: of the classes of one run, and of several runs with bootstrap bands."""
+"""ROC and precision-recall curves: for the classes of one run, and for several runs with bootstrap bands."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Replicate = tuple[Mask, Floats]
 
 @dataclass(frozen=True)
 class CurveKind:
-    """A kind of curve: its axes, the metric that is its area, its points, and its values over a grid of x."""
+    """A kind of curve: its axes, the metric that is its area, its points, and its values on a grid of x."""
 
     title: str
     x: str
@@ -56,7 +56,7 @@ PRECISION_RECALL = CurveKind(
     "AP",
     "lower left",
     precision_recall_points,
-    # the precision at a recall is that of the first point which reaches it
+    # the precision at a recall is that of the first point that reaches this recall
     lambda recall, precision: precision[np.searchsorted(recall, RATE_GRID - 1e-12).clip(max=len(recall) - 1)],
     needs_negatives=False,
 )
@@ -64,7 +64,7 @@ KINDS = (ROC, PRECISION_RECALL)
 
 
 def class_curves(kind: CurveKind, classes: Mapping[str, tuple[float, Sequence[Replicate]]]) -> str | None:
-    """Curves of classes with their areas: thin lines are replicates, the thick one is their mean; guessing is dashed.
+    """Curves of classes with their areas: replicates as thin lines, their mean as a thick one, chance level dashed.
 
     None if no class has a curve.
     """
@@ -89,10 +89,10 @@ def class_curves(kind: CurveKind, classes: Mapping[str, tuple[float, Sequence[Re
 def run_curves(
     kind: CurveKind, present: Mask, runs: Mapping[str, Floats], weights: Floats, labels: Sequence[int]
 ) -> str | None:
-    """One curve per run with a 95 % band over draws of patients; several classes or labels are averaged.
+    """One curve per run with a 95 % bootstrap band over patients; several classes or labels are averaged.
 
     present: n x K, which slides have which class; runs: S x n x K predictions
-    weights: R x n, how often slides are drawn; labels: the places of the classes to draw
+    weights: R x n, how often slides are resampled; labels: indices of the classes to draw
     """
     drawable = [k for k in labels if _has_curve(kind, present[:, k])]
     if not drawable:

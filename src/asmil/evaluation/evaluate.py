@@ -1,4 +1,4 @@
-"""Evaluating runs of any task: the one entry, and the one place that knows how each task is evaluated and reported."""
+"""Evaluate runs of any task; this module also defines how each task is evaluated and reported."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from asmil.tasks.prediction_format import PredictionFormat, Truth
 from asmil.training.finished_run import Run, read_run
 
 Role = Literal["test", "val"]
-PART_TITLES: Mapping[Role, str] = {"test": "test part", "val": "validation part"}
+PART_TITLES: Mapping[Role, str] = {"test": "test set", "val": "validation set"}
 FEW_PATIENTS = 30
-"""With fewer patients a report says that they are too few to rank methods."""
+"""With fewer patients a report warns that they are too few to rank methods."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of an evaluation or a comparison: the part, the bootstrap, the unit and the threshold's rule."""
+    """Options of an evaluation or a comparison: test or validation set, bootstrap, unit and threshold rule."""
 
     role: Role = "test"
     resamples: int = 2000
@@ -48,7 +48,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class RunEvaluation(Displayed):
-    """How good a run is on one part of its cohort.
+    """The evaluation of a run on its test or validation set.
 
     metrics: every metric of the task with its interval
     rows: the predictions that were evaluated
@@ -99,7 +99,7 @@ class RunEvaluation(Displayed):
 
     @property
     def n_slides(self) -> int:
-        """How many slides were evaluated; patients where each has one prediction."""
+        """How many slides were evaluated; patients if each patient has one prediction."""
         return self._count("slide")
 
     @property
@@ -117,12 +117,12 @@ class RunEvaluation(Displayed):
 
     @property
     def file_suffix(self) -> str:
-        """The part of file names that distinguishes this evaluation from that of the test part."""
+        """The part of file names that distinguishes this evaluation from that of the test set."""
         return "" if self.role == "test" else f"-{self.role}"
 
     @cached_property
     def by_slide(self) -> tuple[list[str], Truth, Floats]:
-        """The slides by name, their truth, and their predictions, averaged over trainings (n x C)."""
+        """Slide names, their truth, and their predictions averaged over trainings (n x C)."""
         task = self.run.format
         first = self.rows.drop_duplicates("slide").sort_values("slide")
         means = self.rows.groupby("slide", sort=True)[list(task.prediction_columns)].mean()
@@ -140,19 +140,19 @@ class RunEvaluation(Displayed):
 
     @cached_property
     def alarms(self) -> list[str]:
-        """Why the predictions or maps of the run should not be used as they are, one sentence each."""
+        """Reasons not to use the predictions or maps of the run, one sentence each."""
         _, truth, predictions = self.by_slide
         return run_alarms(self.path, self.run.format, truth, predictions)
 
     def keep_choices(self) -> None:
-        """Write what later predictions need into the run folder, such as thresholds; by default nothing."""
+        """Save what later predictions need, such as thresholds, in the run folder; by default nothing."""
 
     def spread(self, estimate: Estimate) -> tuple[str, float]:
-        """Over what a metric varies, and its standard deviation."""
+        """What a metric varies over (seeds or folds), and its standard deviation."""
         return "seeds", estimate.sd_seeds
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything found, for JSON: undefined numbers are None."""
+        """All results, ready for JSON; undefined numbers are None."""
         return {
             "run": str(self.run.path),
             "name": self.name,
@@ -172,7 +172,7 @@ class RunEvaluation(Displayed):
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row per metric: its value, the ends of its 95 % interval and its standard deviation over seeds."""
+        """One row per metric: value, limits of the 95 % interval, and standard deviation over seeds."""
         rows = [{"metric": name, **one.with_sd()} for name, one in self.metrics.items()]
         return pd.DataFrame(rows).set_index("metric")
 
@@ -212,15 +212,16 @@ def evaluate_run(
     unit: UnitKind = "slide",
     threshold_rule: str | None = None,
 ) -> RunEvaluation:
-    """Evaluate the predictions that a run made for one part of its cohort.
+    """Evaluate the predictions of a run for its test or validation set.
 
-    Each metric is computed on all slides of the part, with the folds of a seed joined, and averaged over seeds.
-    Where folds share slides (repeated splits), and for survival, each training is evaluated on its own and all
-    are averaged. The interval is the 2.5 and 97.5 percentile of that average over `resamples` draws of patients.
+    Each metric is computed on all slides of the set, with the folds of a seed joined, and averaged over seeds.
+    If folds share slides (repeated splits), and for survival, each training is evaluated separately, and the values
+    are averaged. The interval runs from the 2.5 to the 97.5 percentile of this average over `resamples` bootstrap
+    resamples of patients.
 
-    unit: `patient` averages the predictions of a patient's slides first; refused if the task has no such average
+    unit: `patient` first averages the predictions of a patient's slides; an error if the task does not allow this
     threshold_rule: how the threshold of two classes is chosen on validation slides (`choose_threshold`), by default
-    `youden`; `warnings` reports a rule that does not apply
+    `youden`; if it does not apply, `warnings` says so
     """
     request = Request(role, resamples, seed, unit, threshold_rule or Request.threshold_rule)
     opened = run if isinstance(run, Run) else read_run(run)
@@ -237,12 +238,12 @@ def evaluate_run(
 
 
 def run_alarms(run: Path, task: PredictionFormat, truth: Truth, predictions: Floats) -> list[str]:
-    """The alarms of a run: predictions that are all the same, and what its recorded attention shows."""
+    """The alarms of a run: identical predictions for all slides, and alarms about its recorded attention."""
     from asmil.evaluation.stability.analysis import attention_alarms
 
     collapsed = task.collapsed(truth, predictions)
     advice = (
-        "The model has learned nothing that separates them. Try: train longer, raise the learning rate, or weight rare "
+        "The model has not learned to separate them. Try: train longer, raise the learning rate, or weight rare "
         "classes with `--set training.class_weights=balanced`."
     )
     return [f"{collapsed} {advice}"] * bool(collapsed) + attention_alarms(run)
@@ -252,9 +253,9 @@ def run_alarms(run: Path, task: PredictionFormat, truth: Truth, predictions: Flo
 class TaskEvaluator:
     """How one task is evaluated and reported.
 
-    blocks: what a report says of one run, besides the summary of its metrics
+    blocks: sections of the report of one run that follow the summary of its metrics
     reading: how to read the numbers of several runs
-    units: what may be evaluated
+    units: the units that may be evaluated
     """
 
     evaluate: Callable[[Run, Request], RunEvaluation]
@@ -279,7 +280,7 @@ def _survival() -> TaskEvaluator:
     from asmil.evaluation.survival import evaluate_survival
     from asmil.evaluation.survival.report import survival_blocks, survival_reading
 
-    # a row of a survival run is a patient, so both units mean the same
+    # each row of a survival run is a patient, so both units mean the same
     return TaskEvaluator(
         lambda run, asked: evaluate_survival(run, asked.role, asked.resamples, asked.seed),
         survival_blocks,
@@ -289,15 +290,15 @@ def _survival() -> TaskEvaluator:
 
 
 def _regression() -> TaskEvaluator:
+    from asmil.evaluation.report import value_blocks, value_reading
     from asmil.evaluation.slide_evaluation import evaluate_slides
-    from asmil.evaluation.slide_report import value_blocks, value_reading
 
     return TaskEvaluator(evaluate_slides, value_blocks, value_reading)
 
 
 def _multilabel() -> TaskEvaluator:
+    from asmil.evaluation.report import label_blocks, label_reading
     from asmil.evaluation.slide_evaluation import evaluate_slides
-    from asmil.evaluation.slide_report import label_blocks, label_reading
 
     return TaskEvaluator(evaluate_slides, label_blocks, label_reading)
 

@@ -15,9 +15,11 @@ from asmil.cohort.manifest import read_manifest
 from asmil.cohort.splits import Splits
 from asmil.errors import AsmilError
 from asmil.evaluation.evaluate import FEW_PATIENTS, PART_TITLES, RunEvaluation, evaluator_of
+from asmil.evaluation.slide_evaluation import SlideEvaluation
 from asmil.files import write_json
 from asmil.reporting import Block, Cell, Document, Figure, Folded, Heading, Note, Row, Section, SideBySide, Table
 from asmil.reporting.document import estimate_cell, sections_of, settings_table
+from asmil.reporting.drawing import COLORS, GUIDE, new_figure, svg_text
 from asmil.reporting.estimate import NAN, Estimate, Interval
 from asmil.reporting.files import write_document
 from asmil.reporting.formats import format_count, format_interval, format_number
@@ -27,9 +29,10 @@ from asmil.training.layout import RunLayout
 from asmil.training.learning_curves import learning_figures, stage_starts
 
 SLIDE_READING = (
-    "Values are means over seeds of the metric on all slides of the part, with the folds of a seed joined.",
+    "Values are means over seeds. For each seed the metric is computed on the joined slides of all folds.",
     "Intervals are 95 % percentile intervals of a bootstrap over patients, each drawn with all its slides. They show "
-    "how much the choice of patients matters; the standard deviation (sd) over seeds shows the noise of training.",
+    "the uncertainty due to the choice of patients; the standard deviation (sd) over seeds shows the variance of "
+    "training.",
 )
 """How to read the numbers of runs that predict slides."""
 SHOWN_SLIDES, PICTURED_SLIDES = 4, 2
@@ -45,10 +48,10 @@ def write_report(
     """Write the report of evaluated runs of one task; return the path of the page.
 
     With a folder: `report.html`, `report.md`, `metrics.csv` and `metrics.json` there. Without, and for one run:
-    `report.html` and `evaluation.json` in the run's own folder, with `-val` or `-patient` in their names if they are
-    not of the slides of the test part. Chosen thresholds are kept in the run's `operating_point.json`.
+    `report.html` and `evaluation.json` in the run folder, with `-val` or `-patient` in their names if they are not
+    about the slides of the test set. Chosen thresholds are saved in the run's `operating_point.json`.
 
-    document: what the report says, if it was built before
+    document: the content of the report, if it was built before
     """
     listed = [evaluations] if isinstance(evaluations, RunEvaluation) else list(evaluations)
     document = document or evaluation_document(listed)
@@ -57,7 +60,7 @@ def write_report(
         write_json(Path(folder) / "metrics.json", [evaluation.to_dict() for evaluation in listed])
         return write_document(document, Path(folder) / "report.html", tables=tables)
     if len(listed) > 1:
-        raise AsmilError("the report of several runs needs its own folder; give one with --out")
+        raise AsmilError("a report on several runs needs a separate folder; give one with --out")
     (one,) = listed
     one.keep_choices()
     write_json(one.path / f"evaluation{one.file_suffix}.json", one.to_dict())
@@ -65,15 +68,15 @@ def write_report(
 
 
 def evaluation_document(evaluations: Sequence[RunEvaluation]) -> Document:
-    """What the report says."""
+    """The content of the report."""
     if not evaluations:
-        raise AsmilError("there is nothing to report: give at least one evaluated run")
+        raise AsmilError("nothing to report: give at least one evaluated run")
     first = evaluations[0]
     other = next((one for one in evaluations if one.run.kind != first.run.kind), None)
     if other is not None:
         raise AsmilError(
-            f"{other.name} is a run of {other.run.kind}, {first.name} one of {first.run.kind}; evaluate runs of one "
-            "task at a time"
+            f"{other.name} is a {other.run.kind} run, but {first.name} is a {first.run.kind} run; evaluate runs of "
+            "one task at a time"
         )
     evaluator = evaluator_of(first.run.kind)
     single = len(evaluations) == 1
@@ -86,7 +89,7 @@ def evaluation_document(evaluations: Sequence[RunEvaluation]) -> Document:
         kind=f"Evaluation, {first.run.kind}",
         title=first.name if single else f"{len(evaluations)} runs",
         answer=_answer(evaluations),
-        about=about if single else "For tests of the differences between runs use `asmil compare`.",
+        about=about if single else "Use `asmil compare` to test the differences between runs.",
         alarms=_prefixed(evaluations, "alarms"),
         warnings=_warnings(evaluations),
         sections=sections,
@@ -95,7 +98,7 @@ def evaluation_document(evaluations: Sequence[RunEvaluation]) -> Document:
 
 
 def parts_table(evaluation: Any, column: str, caption: str) -> Table:
-    """One row per class or label of an evaluation of slides, with its metrics and the number of slides that have it."""
+    """One row per class or label, with its metrics and its number of slides."""
     metrics = evaluation.run.format.part_metrics
     return Table(
         [evaluation.part_name, *(metric.title for metric in metrics), column],
@@ -130,7 +133,7 @@ def _answer(evaluations: Sequence[RunEvaluation]) -> str:
 
 
 def _prefixed(evaluations: Sequence[RunEvaluation], name: str) -> list[str]:
-    """Sentences about runs, with the name of the run if there are several."""
+    """Sentences about runs, prefixed with the name of the run if there are several."""
     many = len(evaluations) > 1
     return [f"{one.name}: {text}" if many else text for one in evaluations for text in getattr(one, name)]
 
@@ -138,9 +141,9 @@ def _prefixed(evaluations: Sequence[RunEvaluation], name: str) -> list[str]:
 def _warnings(evaluations: Sequence[RunEvaluation]) -> list[str]:
     found = []
     if any(map(_chose_epoch, evaluations)):
-        found.append("Optimistic: these validation slides also chose the epoch.")
+        found.append("Optimistic: the epoch was chosen on these validation slides.")
     if len({frozenset(one.rows["slide"]) for one in evaluations}) > 1:
-        found.append("The runs were not evaluated on the same slides; their numbers do not compare.")
+        found.append("The runs were not evaluated on the same slides, so their numbers are not comparable.")
     return found + _prefixed(evaluations, "warnings")
 
 
@@ -162,13 +165,13 @@ def _summary(evaluations: Sequence[RunEvaluation]) -> Table:
         slides = [] if by_patient else [str(one.n_slides)]
         rows.append([Cell(one.name, (about,)), *cells, trainings, *slides, str(one.n_patients)])
     varies = any(isinstance(cell, Cell) and cell.spread for row in rows for cell in row)
-    optimistic = " (optimistic: it chose the epoch)" if any(map(_chose_epoch, evaluations)) else ""
+    optimistic = " (optimistic: also used to choose the epoch)" if any(map(_chose_epoch, evaluations)) else ""
     return Table(
         ["run", *(metric.title for metric in metrics), *sizes],
         rows,
         title=f"{PART_TITLES[first.role]}{optimistic}: {first.sizes}",
-        caption=f"{'Mean' if any(one.n_trainings > 1 for one in evaluations) else 'Value'} with its 95 % interval by "
-        f"patient{', and the standard deviation (sd)' * varies}.",
+        caption=f"{'Mean' if any(one.n_trainings > 1 for one in evaluations) else 'Value'} with its 95 % "
+        f"patient-level bootstrap interval{', and the standard deviation (sd)' * varies}.",
         in_terminal=True,
         narrow=frozenset([metric.title for metric in metrics if not metric.in_terminal] + sizes),
         emphasis=True,
@@ -176,7 +179,7 @@ def _summary(evaluations: Sequence[RunEvaluation]) -> Table:
 
 
 def _slides(evaluation: RunEvaluation) -> list[Block]:
-    """The slides whose predictions are the most and the least wrong."""
+    """The slides with the largest and the smallest errors."""
     task = evaluation.run.format
     names, truth, predictions = evaluation.by_slide
     if task.misfit is None or task.row_in_words is None or len(names) < 2:
@@ -188,13 +191,13 @@ def _slides(evaluation: RunEvaluation) -> list[Block]:
         for kind, places in (("worst", order[:count]), ("best", order[::-1][:count]))
         for place in places.tolist()
     ]
-    caption = "Predictions are averaged over trainings; the farthest from the truth first."
+    caption = "Predictions are averaged over trainings; the largest errors come first."
     table = Table(["slide", "truth", "prediction", "rank"], rows, caption=caption)
     pictured = [names[place] for place in (*order[:PICTURED_SLIDES], *order[::-1][:PICTURED_SLIDES])]
     manifest = evaluation.run.setting("cohort", "manifest")
     try:
         from asmil.explain.report_panels import run_panels
-    except ModuleNotFoundError:  # a machine that only trains may lack what opens slides
+    except ModuleNotFoundError:  # machines that only train may lack the packages that read slides
         return [Heading("Worst and best slides"), table]
     pictures = run_panels(evaluation.path, None if manifest is None else Path(str(manifest)), dict.fromkeys(pictured))
     with_image = [SideBySide(panels) for panels in pictures.values() if len(panels) > 1]
@@ -203,9 +206,9 @@ def _slides(evaluation: RunEvaluation) -> list[Block]:
 
 
 def _attention(evaluation: RunEvaluation) -> list[Block]:
-    """Where the model looks, as far as other commands have measured it in the run folder."""
+    """Results about the attention of the run that other commands wrote into the run folder."""
     rows: list[Row] = []
-    # files of other versions may have another shape; what cannot be read is not shown
+    # files written by other versions may have another layout; skip what cannot be read
     with suppress(LookupError, TypeError, AttributeError, ValueError):
         for page, command, title, meaning, numbers in _measured_elsewhere(evaluation.path):
             value, low, high = (NAN if numbers.get(key) is None else float(numbers[key]) for key in ENDS)
@@ -216,7 +219,7 @@ def _attention(evaluation: RunEvaluation) -> list[Block]:
 
 
 def _measured_elsewhere(run: Path) -> Iterator[tuple[str, str, str, str, Mapping[str, Any]]]:
-    """Page, command, title, meaning and value of what other commands measured in a run folder."""
+    """Page, command, title, meaning and value of each result of other commands in a run folder."""
     stability = _read(run / "stability.json")
     if stability is not None:
         measures, command = stability[0]["measures"], ("stability.html", "asmil stability")
@@ -230,12 +233,12 @@ def _measured_elsewhere(run: Path) -> Iterator[tuple[str, str, str, str, Mapping
             yield page, "asmil localize", title, meaning, scaled[name]
     faithfulness = _read(run / "faithfulness" / "faithfulness.json")
     for kind, measures in (faithfulness or {"kinds": {}})["kinds"].items():
-        page, meaning = "faithfulness/faithfulness.html", "area between the curves of patch flipping; 0: like chance"
+        page, meaning = "faithfulness/faithfulness.html", "area between the patch-flipping curves; 0: chance level"
         yield page, "asmil faithfulness", f"faithfulness, {kind}", meaning, measures["area"]
 
 
 def _read(file: Path) -> Any:
-    """The content of a JSON file that another command wrote; None where it is absent or broken."""
+    """The content of a JSON file that another command wrote; None if it is missing or damaged."""
     try:
         return json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -243,11 +246,11 @@ def _read(file: Path) -> Any:
 
 
 def _origin(evaluation: RunEvaluation) -> list[Block]:
-    """How the run was made: the command, the slides that were left out, all trainings and settings."""
+    """How the run was made: command, slides left out, trainings and settings."""
     command = train_command(evaluation.run.config, f"{evaluation.path}-again")
     return [
         Heading("How this run was made"),
-        *([f"Train it again: `{command}`"] if command else []),
+        *([f"Command: `{command}`"] if command else []),
         *_left_out(evaluation),
         *_trainings(evaluation),
         Folded("Settings", [settings_table(evaluation.run.config)]),
@@ -255,7 +258,7 @@ def _origin(evaluation: RunEvaluation) -> list[Block]:
 
 
 def _left_out(evaluation: RunEvaluation) -> list[Block]:
-    """Slides of the manifest that the run does not use, with the reason where it is known."""
+    """Slides of the manifest that the run does not use, with the reason if it is known."""
     manifest = evaluation.run.setting("cohort", "manifest")
     try:
         table = Splits.load(RunLayout(evaluation.path).splits).table
@@ -289,7 +292,7 @@ def _learning(evaluation: RunEvaluation) -> list[Block]:
     if len(found) > 1:
         caption = "Thin lines are single trainings, thick lines their mean. Rings mark the epochs that were kept."
     if stage_starts(found[0]):
-        caption += " At a dotted line a new training stage begins, with its own model."
+        caption += " Dotted lines mark the start of a training stage with a new model."
     panels = [Figure(one, f"Learning curves: {title}") for title, one in figures.items()]
     return [*blocks, SideBySide(panels), caption]
 
@@ -313,11 +316,11 @@ def _trainings(evaluation: RunEvaluation) -> list[Block]:
 
 
 def _about_runs(evaluations: Sequence[RunEvaluation]) -> list[str]:
-    """How the epoch of each run was chosen, and how many tiles it used."""
+    """How the epoch of each run was chosen, and how many tiles the run used."""
     sentences = []
     if len(evaluations) > 1:
         sentences.append(
-            "Overlapping intervals of two runs do not test their difference: both were measured on the same patients."
+            "Overlapping intervals of two runs do not mean that the runs do not differ: both use the same patients."
         )
     for one in evaluations:
         prefix = f"{one.name}: " if len(evaluations) > 1 else ""
@@ -325,3 +328,51 @@ def _about_runs(evaluations: Sequence[RunEvaluation]) -> list[str]:
         chosen = selection_sentence(one.run.config, one.role, has_validation, one.run.format.selected_by)
         sentences += [prefix + text for text in (chosen, cap_sentence(one.run.config))]
     return sentences
+
+
+def value_blocks(evaluation: SlideEvaluation) -> list[Block]:
+    """Predicted against true values of one run."""
+    caption = "One dot per slide, the mean over trainings. On the dashed line prediction and truth are equal."
+    return [Heading("Predictions"), Figure(scatter_figure(evaluation), "Predicted and true values", caption)]
+
+
+def value_reading(evaluations: Sequence[SlideEvaluation]) -> list[str]:
+    """How to read the numbers."""
+    return [
+        *SLIDE_READING,
+        "MAE (mean absolute error) and RMSE (root mean squared error) are in the unit of the target. R² is 0 for a "
+        "model that always predicts the mean of the evaluated targets, and it can be negative. Pearson and Spearman "
+        "correlations do not change if predictions are shifted or scaled.",
+    ]
+
+
+def label_blocks(evaluation: SlideEvaluation) -> list[Block]:
+    """The labels of one run."""
+    table = parts_table(
+        evaluation,
+        "positive slides",
+        f"{'Mean over seeds' if evaluation.n_seeds > 1 else 'Value'} with its 95 % patient-level bootstrap interval.",
+    )
+    return [Heading("Labels"), table]
+
+
+def label_reading(evaluations: Sequence[SlideEvaluation]) -> list[str]:
+    """How to read the numbers."""
+    return [
+        *SLIDE_READING,
+        "Each label is evaluated separately: its AUC, its average precision (whose chance level is the share of slides "
+        "with the label), and its F1 at a probability of 0.5. Means give every label the same weight and skip "
+        "labels whose AUC or average precision is undefined; an F1 with a zero denominator is 0.",
+    ]
+
+
+def scatter_figure(evaluation: SlideEvaluation) -> str:
+    """Predicted against true values, one dot per slide (mean over trainings), with the identity line."""
+    means = evaluation.rows.groupby("slide", sort=True)[["target", "value"]].mean()
+    ends = np.array([means.to_numpy().min(), means.to_numpy().max()])
+    with new_figure(4.6, 4.4) as figure:
+        axes = figure.add_subplot()
+        axes.plot(ends, ends, color=GUIDE, linewidth=1, linestyle="--")
+        axes.plot(means["target"], means["value"], "o", color=COLORS[0], markersize=6, alpha=0.7, markeredgewidth=0)
+        axes.set(title="Predicted and true values", xlabel="true value", ylabel="predicted value")
+        return svg_text(figure)

@@ -1,4 +1,4 @@
-"""The predictions of a run as they are evaluated: one part of its cohort, by slide or patient, training or seed."""
+"""Select and group the predictions of a run for evaluation: by role, slide or patient, training or seed."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from asmil.training.finished_run import Run
 
 
 def rows_of(run: Run, role: str, unit: UnitKind = "slide") -> pd.DataFrame:
-    """The predictions of one part; with `unit` patient, the mean prediction of each patient's slides."""
+    """The predictions with one role; with `unit` patient, the mean prediction of each patient's slides."""
     rows = part_of(run, role, unit)
     if rows.empty:
         others = sorted(set(run.predictions["role"].astype(str)))
-        hint = "; `--role val` evaluates the validation part" if role == "test" and "val" in others else ""
+        hint = "; `--role val` evaluates the validation set" if role == "test" and "val" in others else ""
         raise AsmilError(
-            f"{run.path}: there are no {role} predictions, only {', '.join(others) or 'none at all'}{hint}"
+            f"{run.path}: there are no {role} predictions (available: {', '.join(others) or 'none'}){hint}"
         )
     return rows
 
 
 def part_of(run: Run, role: str, unit: UnitKind = "slide") -> pd.DataFrame:
-    """As `rows_of`, but a part without predictions is empty instead of an error."""
+    """As `rows_of`, but returns an empty table if there are no predictions."""
     rows = run.predictions[run.predictions["role"] == role]
     return _join_patients(run, rows) if unit == "patient" else rows
 
 
 def _join_patients(run: Run, table: pd.DataFrame) -> pd.DataFrame:
-    """One row per patient, fold and seed: the mean of the predictions of its slides, named after the patient."""
+    """One row per patient, fold and seed: the mean prediction of the patient's slides, named after the patient."""
     truth = list(run.format.truth_columns)
     for patient, part in table[["patient", *truth]].drop_duplicates().groupby("patient"):
         if len(part) > 1:
@@ -57,7 +57,7 @@ def folds_are_disjoint(rows: pd.DataFrame) -> bool:
 
 
 def replicates_of(rows: pd.DataFrame) -> list[pd.DataFrame]:
-    """What is evaluated together: the folds of a seed, or each training where folds share slides."""
+    """Groups of rows that are evaluated together: all folds of a seed, or each training if folds share slides."""
     if folds_are_disjoint(rows):
         return [part for _, part in rows.groupby("seed", sort=True)]
     return list(trainings_of(rows).values())

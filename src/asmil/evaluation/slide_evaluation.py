@@ -1,6 +1,6 @@
-"""Evaluating runs that predict slides: classification, regression and multi-label runs.
+"""Evaluate runs that predict slides: classification, regression and multi-label runs.
 
-The folds of a seed are joined (evaluated one by one where they share slides), values are averaged over seeds, and
+The folds of a seed are joined (or evaluated one by one if they share slides), values are averaged over seeds, and
 intervals come from a bootstrap over patients.
 """
 
@@ -29,7 +29,7 @@ from asmil.training.finished_run import Run
 
 @dataclass(frozen=True)
 class ClassSummary:
-    """One class or label against the rest, with the number of slides that have it."""
+    """The metrics of one class or label against the rest, and its number of slides."""
 
     name: str
     support: int
@@ -42,7 +42,7 @@ class SlideEvaluation(RunEvaluation):
 
     classes: the metrics of every class or label; none for regression
     folds_joined: whether the folds of a seed were joined (their slides do not overlap) or evaluated one by one
-    unit: whether slides were evaluated, or patients by the mean prediction of their slides
+    unit: `slide`, or `patient` for the mean prediction of each patient's slides
     """
 
     classes: tuple[ClassSummary, ...]
@@ -53,12 +53,12 @@ class SlideEvaluation(RunEvaluation):
     def sizes(self) -> str:
         """How many slides and patients were evaluated, as text."""
         if self.unit == "patient":
-            return f"{self.n_patients} patients, each by the mean prediction of its slides"
+            return f"{self.n_patients} patients (mean prediction of each patient's slides)"
         return super().sizes
 
     @property
     def file_suffix(self) -> str:
-        """The part of file names that distinguishes this evaluation from that of the slides of the test part."""
+        """The part of file names that distinguishes this evaluation from that of the slides of the test set."""
         return super().file_suffix + ("" if self.unit == "slide" else f"-{self.unit}")
 
     @property
@@ -67,7 +67,7 @@ class SlideEvaluation(RunEvaluation):
         return self.run.format.part_name or "label"
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything found, for JSON: undefined numbers are None."""
+        """All results, ready for JSON; undefined numbers are None."""
         return {
             **super().to_dict(),
             "folds_joined": self.folds_joined,
@@ -105,7 +105,7 @@ class Measured:
 
 
 def evaluate_slides(run: Run, asked: Request) -> SlideEvaluation:
-    """Evaluate one part of a regression or multi-label run."""
+    """Evaluate a regression or multi-label run on its test or validation set."""
     rows = rows_of(run, asked.role, asked.unit)
     found = measure_rows(run.format, rows, asked)
     titles = {metric.name: metric.title for metric in run.format.metrics}
@@ -113,11 +113,11 @@ def evaluate_slides(run: Run, asked: Request) -> SlideEvaluation:
     warnings = []
     if skipped:
         warnings.append(
-            f"Some of the {asked.resamples} bootstrap samples are left out of intervals, since a metric is undefined "
-            f"in them: {', '.join(skipped)}."
+            f"Some of the {asked.resamples} bootstrap resamples were skipped, since a metric is undefined in them: "
+            f"{', '.join(skipped)}."
         )
     if not folds_are_disjoint(rows):
-        warnings.insert(0, "The folds share slides, so each training was evaluated on its own.")
+        warnings.insert(0, "The folds share slides, so each training was evaluated separately.")
     return SlideEvaluation(**evaluated(run, rows, found, asked), warnings=tuple(warnings))
 
 
@@ -139,7 +139,7 @@ def evaluated(run: Run, rows: pd.DataFrame, found: Measured, asked: Request) -> 
 
 
 def measure_rows(task: PredictionFormat, rows: pd.DataFrame, asked: Request) -> Measured:
-    """All metrics: means over replicates, with intervals by drawing patients."""
+    """All metrics: means over replicates, with patient-level bootstrap intervals."""
     rows = rows.assign(patient_number=number_patients(rows["patient"].tolist()))
     replicates = replicates_of(rows)
     patients = [part["patient_number"].to_numpy() for part in replicates]

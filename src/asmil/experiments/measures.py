@@ -101,7 +101,7 @@ class FinishedRun:
 
 
 def measure_slides(run: FinishedRun) -> Numbers:
-    """The metrics of the task on the test and validation part of every training."""
+    """The metrics of the task on the test and validation set of every training."""
     import numpy as np
 
     from asmil.tasks.prediction_format import prediction_format

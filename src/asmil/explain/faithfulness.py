@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,12 +16,15 @@ import pandas as pd
 import torch
 
 from asmil.cohort.bag import Bag
+from asmil.cohort.fingerprint import fingerprint
 from asmil.cohort.manifest import load_cohort
 from asmil.cohort.splits import Roles
 from asmil.cohort.tile_truth import TRUTH_FILE, read_tile_truth
 from asmil.cohort.units import Unit, units_of
-from asmil.engine.jobs import made_progress
+from asmil.engine.inline import InlineEngine
+from asmil.engine.jobs import Engine, Place, made_progress
 from asmil.errors import AsmilError, did_you_mean
+from asmil.explain.flipped_slides import FlippedSlide, FlippedSlides
 from asmil.explain.flipping import SHARES, Ask, Flipping, at_shares, flip
 from asmil.explain.kinds import KINDS, kinds_of, logits_after_removal
 from asmil.explain.run_explainer import RunExplainer
@@ -27,7 +33,7 @@ from asmil.tasks.base import TaskKind
 from asmil.tasks.bootstrap import drawn_slides, mean_estimate
 from asmil.tasks.classification import normal_labels
 from asmil.tasks.prediction_format import prediction_format
-from asmil.training.bundle import refuse_bundle
+from asmil.training.bundle import refuse_bundle, sha256
 from asmil.training.prediction import TrainedModel
 
 Floats = npt.NDArray[np.float64]
@@ -57,19 +63,6 @@ class FaithfulnessSettings:
     seed: int = 0
     device: str = "auto"
     method: str | None = None
-
-
-@dataclass(frozen=True)
-class FlippedSlide:
-    """One slide (or patient): what was explained, and the curves of every order."""
-
-    name: str
-    patient: str
-    explained: str
-    shown: float
-    n_tiles: int
-    orders: Mapping[str, Flipping]
-    random: tuple[Flipping, ...]
 
 
 @dataclass(frozen=True)
@@ -117,8 +110,10 @@ class Faithfulness:
 
 
 Progress = Callable[[int, int], None]
-Locate = Callable[[str, Path], tuple[Estimate, Estimate] | None]
-"""Tile AUC and FROC of a kind of map, given the table of tumor tiles; None where they cannot be measured."""
+Locate = Callable[[str, Path, frozenset[str]], tuple[Estimate, Estimate] | None]
+"""Tile AUC and FROC of a kind of map, from the table of tumor tiles and the slides; None if they cannot be measured."""
+MakeEngine = Callable[[int], Engine]
+"""The engine for a number of slides."""
 
 
 def faithfulness_run(
@@ -126,6 +121,8 @@ def faithfulness_run(
     settings: FaithfulnessSettings | None = None,
     progress: Progress | None = None,
     locate: Locate | None = None,
+    engine: MakeEngine | None = None,
+    keep: Path | None = None,
 ) -> Faithfulness:
     """Flip the tiles of a run's slides in the order of each kind of map.
 
@@ -133,22 +130,17 @@ def faithfulness_run(
     used is listed in `problems`.
 
     locate: measures how well a kind of map finds the tumor, for runs that classify slides with known tumor tiles
+    engine: where the slides are computed; default: in this process
+    keep: a folder for finished slides, which are not computed again
     """
     settings = settings or FaithfulnessSettings()
     explainer = RunExplainer(run, settings.device, settings.method)
     kinds, missing = _kinds(explainer, settings)
     units = _units(explainer, settings)
-    truth = _tumor_tiles(explainer, settings)
-    flipped: list[FlippedSlide] = []
-    problems: list[str] = []
-    for done, unit in enumerate(units, start=1):
-        try:
-            flipped.append(_flip_slide(explainer, unit, kinds, settings, truth))
-        except AsmilError as error:
-            problems.append(str(error) if unit.name in str(error) else f"{unit.name}: {error}")
-        made_progress()
-        if progress is not None:
-            progress(done, len(units))
+    truth = _truth_table(explainer, settings)
+    kept = None if keep is None else FlippedSlides(keep.absolute())
+    plan = FlippingPlan(explainer.path, settings, tuple(kinds), truth, kept)
+    flipped, problems = _flip_slides(units, plan, explainer, engine, progress or (lambda done, total: None))
     if not flipped:
         listed = "".join(f"\n  - {line}" for line in problems)
         raise AsmilError(f"{run}: no slide with the role {settings.role} could be evaluated{listed}")
@@ -156,8 +148,8 @@ def faithfulness_run(
     notes = _notes(explainer, settings)
     task = explainer.predictor.description.config.task.kind
     if locate is not None and truth is not None and prediction_format(task).part_name == "class":
-        table = _truth_table(explainer, settings)
-        found = {kind: None if kind in CONTROLS else locate(kind, table) for kind in summaries}
+        slides = frozenset(slide.slide for unit in units for slide in unit.slides)
+        found = {kind: None if kind in CONTROLS else locate(kind, truth, slides) for kind in summaries}
         summaries |= {
             kind: replace(summaries[kind], tile_auc=one[0], froc=one[1]) for kind, one in found.items() if one
         }
@@ -176,6 +168,83 @@ def faithfulness_run(
         problems=tuple(problems),
         notes=tuple(notes),
     )
+
+
+@dataclass(frozen=True)
+class FlippingPlan:
+    """All that a worker needs to flip the tiles of slides.
+
+    truth: the table of the tumor tiles, if there is one; kept: where finished slides are stored
+    """
+
+    run: Path
+    settings: FaithfulnessSettings
+    kinds: tuple[str, ...]
+    truth: Path | None
+    kept: FlippedSlides | None
+
+    def __call__(self, place: Place) -> Callable[[Unit], FlippedSlide]:
+        device = place.device if self.settings.device == "auto" else self.settings.device
+        return self.worker(RunExplainer(self.run, device, self.settings.method))
+
+    def worker(self, explainer: RunExplainer) -> Callable[[Unit], FlippedSlide]:
+        """From a slide to its curves, which are stored."""
+        truth = None
+        if self.truth is not None:
+            truth = {str(slide): rows for slide, rows in read_tile_truth(self.truth).groupby("slide")}
+        models = self.models_digest(explainer)
+
+        def flip_slide(unit: Unit) -> FlippedSlide:
+            flipped = _flip_slide(explainer, unit, self.kinds, self.settings, truth)
+            if self.kept is not None:
+                self.kept.write(flipped, self.digest(unit, models))
+            return flipped
+
+        return flip_slide
+
+    def models_digest(self, explainer: RunExplainer) -> str:
+        """Of the settings that matter for a slide, the weights of all models and the table of tiles."""
+        settings = self.settings
+        files = [*explainer.predictor.weight_files, *([] if self.truth is None else [self.truth])]
+        asked = [self.kinds, settings.name, settings.seed, SHARES, RANDOM_ORDERS, [sha256(file) for file in files]]
+        return hashlib.sha256(json.dumps(asked).encode()).hexdigest()
+
+    def digest(self, unit: Unit, models: str) -> str:
+        """Of all that the curves of a slide are computed from."""
+        features = [fingerprint(slide.source) for slide in unit.slides]
+        return hashlib.sha256(json.dumps([models, features]).encode()).hexdigest()
+
+
+def _flip_slides(
+    units: Sequence[Unit], plan: FlippingPlan, explainer: RunExplainer, engine: MakeEngine | None, progress: Progress
+) -> tuple[list[FlippedSlide], list[str]]:
+    """The slides in their order, and why others could not be evaluated."""
+    found: dict[str, FlippedSlide] = {}
+    if plan.kept is not None:
+        models = plan.models_digest(explainer)
+        for unit in units:
+            if (stored := plan.kept.read(unit.name, plan.digest(unit, models))) is not None:
+                found[unit.name] = stored
+    to_do = [unit for unit in units if unit.name not in found]
+    problems = {}
+    done = len(found)
+    progress(done, len(units))
+    chosen = InlineEngine() if engine is None else engine(len(to_do))
+    # in this process the models are loaded already
+    make_worker = (lambda place: plan.worker(explainer)) if isinstance(chosen, InlineEngine) else plan
+    with closing(chosen.run(make_worker, to_do)) as outcomes:
+        for outcome in outcomes:
+            name = outcome.job.name
+            if outcome.result is not None:
+                found[name] = outcome.result
+            else:
+                error = str(outcome.error)
+                problems[name] = error if name in error else f"{name}: {error}"
+            done += 1
+            made_progress()
+            progress(done, len(units))
+    names = [unit.name for unit in units]
+    return [found[name] for name in names if name in found], [problems[name] for name in names if name in problems]
 
 
 def _kinds(explainer: RunExplainer, settings: FaithfulnessSettings) -> tuple[list[str], dict[str, str]]:
@@ -255,17 +324,13 @@ def _ask(explainer: RunExplainer, trained: Sequence[TrainedModel], bag: Bag, nam
     return ask
 
 
-def _tumor_tiles(explainer: RunExplainer, settings: FaithfulnessSettings) -> dict[str, pd.DataFrame] | None:
-    """The rows of the table of tiles by slide."""
-    path = _truth_table(explainer, settings)
-    if settings.truth is None and not path.is_file():
-        return None
-    return {str(slide): rows for slide, rows in read_tile_truth(path).groupby("slide")}
-
-
-def _truth_table(explainer: RunExplainer, settings: FaithfulnessSettings) -> Path:
-    """The table given, or the one beside the manifest."""
-    return settings.truth or Path(explainer.predictor.description.cohort["manifest"]).parent / TRUTH_FILE
+def _truth_table(explainer: RunExplainer, settings: FaithfulnessSettings) -> Path | None:
+    """The table of tiles that is given, or the one beside the manifest, if there is one."""
+    if settings.truth is not None:
+        read_tile_truth(settings.truth)  # a mistake in it is reported once, before the work begins
+        return settings.truth
+    beside = Path(explainer.predictor.description.cohort["manifest"]).parent / TRUTH_FILE
+    return beside if beside.is_file() else None
 
 
 def _tumor_of(unit: Unit, bag: Bag, truth: Mapping[str, pd.DataFrame]) -> npt.NDArray[np.bool_] | None:

@@ -50,7 +50,7 @@ class SlideExplanation:
 class RunExplainer:
     """The trained models of a run, used only for slides that they were not trained on.
 
-    A slide of which all models have seen the training part is explained by all of them, and `saw` says so.
+    A slide of which all models have seen the training set is explained by all of them, and `saw` says so.
     """
 
     def __init__(self, run: Path | str | RunPredictor, device: str = "auto", method: str | None = None) -> None:

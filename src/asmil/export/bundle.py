@@ -25,7 +25,7 @@ from asmil.version import __version__
 CARD_FILE = "README.md"
 _OF_A_TRAINING = (TASK_FILE, "checkpoints/best.safetensors", "checkpoints/best.json")
 SMALL_TEST_PART = 100
-"""With fewer patients than this, the card calls the test part small."""
+"""With fewer patients than this, the card calls the test set small."""
 _FRONT_MATTER = """\
 ---
 library_name: asmil
@@ -154,13 +154,13 @@ def _results(evaluation: RunEvaluation) -> str:
         for name, estimate in evaluation.metrics.items()
     ]
     trainings = f"folds: {evaluation.n_folds}, seeds: {evaluation.n_seeds}"
-    how = f"On the test part: {evaluation.sizes} ({trainings}). Intervals: bootstrap over patients."
+    how = f"On the test set: {evaluation.sizes} ({trainings}). Intervals: bootstrap over patients."
     return f"{how}\n\n{markdown_table(['metric', 'value', '95 % interval'], rows)}"
 
 
 def _limits(predictor: RunPredictor, evaluation: RunEvaluation) -> Iterator[str]:
     if evaluation.n_patients < SMALL_TEST_PART:
-        yield f"The test part is small ({evaluation.sizes}); the intervals show how little is known."
+        yield f"The test set is small ({evaluation.sizes}); the intervals show how little is known."
     if predictor.description.config.data.leave_out != "site":
         yield "Test slides come from the same sources as training slides. Slides of other sites may do worse."
     if evaluation.n_trainings > 1:

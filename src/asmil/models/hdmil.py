@@ -52,12 +52,10 @@ from asmil.models.base import Loss, MILModel, Output, Stage, predicted_row
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.initialization import start_xavier
 from asmil.models.blocks.instance_loss import InstanceLossConfig, cluster_logits, clustering_loss
-from asmil.models.blocks.mobilenet import TinyMobileNet
 from asmil.models.blocks.scoring import ScoreNetwork
-from asmil.models.blocks.straight_through import GumbelMask, harden
 from asmil.models.clam import OFFICIAL_TRAINING as CLAM_TRAINING
 from asmil.models.clam import clam_layouts
-from asmil.models.hdmil_lipn import lipn_state, lowres_tiles
+from asmil.models.hdmil_lipn import GumbelMask, TinyMobileNet, harden, lipn_state, lowres_tiles
 from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
 from asmil.models.registry import register
 from asmil.tasks.base import Task

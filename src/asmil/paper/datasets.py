@@ -33,7 +33,7 @@ class Dataset:
 
     parts: slides of train, val and test; val 0: a tenth of train is drawn anew for every seed
     classes: 2 or 3 of a stand-in; 0 for survival
-    sites, test_sites: of the training and of the test part
+    sites, test_sites: of the training and of the test set
     tokens: FEAT tokens of ASMIL, as the paper chose
     censored: share of censored patients, for survival
     """
@@ -67,7 +67,7 @@ DATASETS = {
             (270, 0, 129),
             witness=(0.002, 0.1),
             settings={"data.val_share": 0.1},
-            notes=("the paper names 130 and 129 test slides; the official test part has 129",),
+            notes=("the paper names 130 and 129 test slides; the official test set has 129",),
         ),
         Dataset(
             "camelyon17",

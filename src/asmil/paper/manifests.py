@@ -1,6 +1,6 @@
 """Manifests of the paper's data sets from the label files that are published with them, with their counts checked.
 
-    camelyon16   `reference.csv` of the test part (name, type, ...) and a list of the training slides, whose names hold
+    camelyon16   `reference.csv` of the test set (name, type, ...) and a list of the training slides, whose names hold
                  the label (normal_001, tumor_001): 270 training and 129 test slides
     camelyon17   `stage_labels.csv` (patient, stage): the rows of slides, patient_XXX_node_Y.tif; patients 0 to 59 are
                  of the centers 0 to 2 and train (300 slides), 60 to 99 of the centers 3 and 4 and test (200 slides)
@@ -24,7 +24,7 @@ from asmil.files import write_text
 from asmil.paper.datasets import DATASETS
 
 CAMELYON17_TEST_FROM = 60
-"""The first patient of the test part: 20 patients per center, five centers."""
+"""The first patient of the test set: 20 patients per center, five centers."""
 BRACS_LABELS = {"BT": "benign", "AT": "atypical", "MT": "malignant"}
 BRACS_SETS = {
     "training": "train",
@@ -171,7 +171,7 @@ def _slides(rows: Sequence[tuple[str, str, str]]) -> pd.DataFrame:
 
 
 MANIFESTS: dict[str, _Recipe] = {
-    "camelyon16": _Recipe("reference.csv of the test part and a list of the 270 training slides", _camelyon16),
+    "camelyon16": _Recipe("reference.csv of the test set and a list of the 270 training slides", _camelyon16),
     "camelyon17": _Recipe("stage_labels.csv", _camelyon17),
     "bracs": _Recipe("the published sheet as CSV (WSI Filename, Patient Id, WSI label, Set)", _bracs),
     **{

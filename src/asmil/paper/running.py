@@ -107,7 +107,7 @@ class PaperRun:
             settings=settings,
             seeds=self.seeds or (self.recipe.seeds if self.size == "full" else min(self.recipe.seeds, scale.seeds)),
             folds=one.folds if self.size == "full" else min(one.folds, 2),
-            # a data set without a validation part draws another tenth for every seed
+            # a data set without a validation set draws another tenth for every seed
             group_seeds="auto" if one.parts[1] or one.task == "survival" else False,
             measures=[
                 measure

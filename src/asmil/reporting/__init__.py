@@ -1,4 +1,4 @@
-"""How results are shown: estimates, tables and documents, as HTML, Markdown, LaTeX, CSV, JSON and in the terminal."""
+"""Estimates, tables and documents, rendered as HTML, Markdown, LaTeX, CSV, JSON and in the terminal."""
 
 from asmil.reporting.document import (
     Block,

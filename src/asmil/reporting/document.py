@@ -1,6 +1,6 @@
-"""What a report says, independent of how it is drawn: tables, figures and a document of both.
+"""The content of a report, independent of its rendering: tables, figures and documents.
 
-All text is plain text; the renderers escape it. Text between backticks is code.
+All text is plain text, which the renderers escape. Text between backticks is code.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from asmil.reporting.estimate import Estimate
 from asmil.reporting.formats import format_count, format_interval, format_number
 
 MOST_WARNINGS = 3
-"""How many alarms and warnings are at the top of a report; the others fold away."""
+"""Maximum number of alarms and warnings at the top of a report; the others are folded away."""
 
 
 @dataclass(frozen=True)
 class Cell:
     """One cell of a table.
 
-    notes: small lines below the text; Markdown and the terminal keep those of row headers, LaTeX none
-    interval, spread: the interval and the standard deviation of a number, as text; spread_over: of what
-    strong: whether it is emphasized, as the best value of a column is
+    notes: small lines below the text; Markdown and the terminal show only those of row headers, LaTeX none
+    interval, spread: the interval and the standard deviation of a number, as text; spread_over: what sd is over
+    strong: whether it is emphasized, such as the best value of a column
     bar: low, high and value on a scale from 0 to 1, drawn as a bar
     shade: a share from 0 to 1, drawn as the background
     """
@@ -39,16 +39,16 @@ class Cell:
 
 
 Row = Sequence[Cell | str]
-"""Plain text is a cell of its own."""
+"""A plain string is a cell with that text."""
 
 
 @dataclass(frozen=True)
 class Table:
     """Rows of cells under column titles; the first cell of a row is its header.
 
-    caption: what the numbers are
+    caption: explanation of the numbers
     in_terminal: whether commands print the table; narrow: titles of columns that are left out there
-    emphasis: whether the numbers are large, as those of the main table are
+    emphasis: whether the numbers are large, as in the main table
     """
 
     columns: Sequence[str]
@@ -69,7 +69,7 @@ class Table:
 class Figure:
     """SVG text or PNG bytes with a title; None draws nothing.
 
-    address: of the whole picture, relative to the page, if this is a smaller copy
+    address: of the full-size image, relative to the page, if this is a smaller copy
     """
 
     content: str | bytes | None
@@ -80,21 +80,21 @@ class Figure:
 
 @dataclass(frozen=True)
 class Heading:
-    """The title of what follows within a section."""
+    """A heading within a section."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class SideBySide:
-    """Blocks beside each other where there is room."""
+    """Blocks side by side, if the page is wide enough."""
 
     blocks: Sequence[Block]
 
 
 @dataclass(frozen=True)
 class Folded:
-    """Blocks that are hidden until a reader asks for them."""
+    """Blocks that are hidden until the reader unfolds them."""
 
     title: str
     blocks: Sequence[Block]
@@ -109,10 +109,10 @@ class Note:
 
 @dataclass(frozen=True)
 class Link:
-    """Another page.
+    """A link to another page.
 
-    address: relative to the page that links it
-    note: what is to be seen there
+    address: relative to the linking page
+    note: what the page shows
     """
 
     text: str
@@ -133,14 +133,14 @@ Block = str | Table | Figure | Heading | SideBySide | Folded | Note | Links
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a document with its own title."""
+    """A titled part of a document."""
 
     title: str
     blocks: Sequence[Block]
 
 
 def sections_of(blocks: Sequence[Block]) -> list[Section]:
-    """One section per heading; the first block must be one."""
+    """One section per heading; the first block must be a heading."""
     sections: list[tuple[str, list[Block]]] = []
     for block in blocks:
         if isinstance(block, Heading):
@@ -160,8 +160,8 @@ def problem_sections(problems: Sequence[str], title: str = "") -> list[Section]:
 class Document:
     """A report: the answer first, then alarms and at most three warnings, the sections, and how to read them.
 
-    kind: what kind of report it is; answer: the result in one sentence; about: on what it is based
-    alarms: why the numbers or maps should not be used as they are
+    kind: the kind of report; answer: the result in one sentence; about: the data it is based on
+    alarms: reasons not to use the numbers or maps
     reading: sentences on how to read the numbers, folded away
     """
 
@@ -186,7 +186,7 @@ class Document:
 
     @property
     def more_warnings(self) -> list[str]:
-        """The alarms and warnings that fold away."""
+        """The alarms and warnings that are folded away."""
         return [*self.alarms[MOST_WARNINGS:], *self.warnings[len(self.first_warnings) :]]
 
     def tables(self) -> list[Table]:
@@ -212,7 +212,7 @@ def estimate_cell(
 ) -> Cell:
     """A cell with value and interval.
 
-    spread: over what, and the standard deviation (nan: none); scale: draw the interval as a bar on this range
+    spread: what the standard deviation is over, and its value (nan: none); scale: draw the interval on this range
     """
     over, sd = spread or ("", math.nan)
     drawn = scale is not None and estimate.interval.is_defined and not math.isnan(estimate.value)

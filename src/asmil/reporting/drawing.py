@@ -1,4 +1,4 @@
-"""What all figures share: one style, SVG and PNG, and tiles as an image."""
+"""Helpers for all figures: the common style, SVG and PNG output, and tiles as an image."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COLORS = ("#2563a8", "#c2571a", "#3f8f5f", "#8a4fa3", "#b58a00", "#5a6472", "#a8
 GUIDE, EDGE, TEXT = "#b9c0c8", "#8a94a0", "#39424e"
 """Colors of reference lines, axes and labels."""
 NARROW_DECADES = 2.5
-"""A logarithmic axis that spans less also gets ticks at 2 and 5."""
+"""A logarithmic axis with a smaller range also gets ticks at 2 and 5."""
 STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -51,7 +51,7 @@ ANY_GROUND = dict.fromkeys(
 
 @contextmanager
 def new_figure(width: float, height: float, **style: Any) -> Iterator[Figure]:
-    """An empty figure of that size in inches, in the common style; draw and save it inside of the context.
+    """An empty figure of this size in inches, in the common style; draw and save it within the context.
 
     style: changes to the style, with `_` for the dots in the names of matplotlib's parameters
     """
@@ -61,12 +61,12 @@ def new_figure(width: float, height: float, **style: Any) -> Iterator[Figure]:
 
 
 def plain_text(text: str) -> str:
-    """Text that matplotlib does not read as a formula."""
+    """Text escaped so that matplotlib does not interpret it as a formula."""
     return text.replace("\\", "\\\\").replace("$", r"\$")
 
 
 def svg_text(figure: Figure) -> str:
-    """The figure as SVG, the same text for the same figure."""
+    """The figure as SVG; equal figures give identical text."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None})
     return buffer.getvalue()
@@ -108,7 +108,7 @@ def tile_pitch(coords: Integers) -> float:
 def tile_cells(coords: Integers, max_cells: int) -> tuple[Integers, tuple[int, int]]:
     """The cell of each tile in a flattened image, and the rows and columns of that image.
 
-    If more than `max_cells` tiles lie along the longer side, several share a cell.
+    If there are more than `max_cells` tiles along the longer side, several tiles share a cell.
     """
     corner = coords.min(axis=0)
     extent = (coords.max(axis=0) - corner).astype(np.float64)
@@ -119,7 +119,7 @@ def tile_cells(coords: Integers, max_cells: int) -> tuple[Integers, tuple[int, i
 
 
 def raster(values: Floats, cells: Integers, shape: tuple[int, int]) -> Floats:
-    """An image of the tiles' values: the largest of each cell, NaN where there is no tile."""
+    """An image of the values of tiles: the largest value in each cell, NaN in cells without a tile."""
     image = np.full(shape[0] * shape[1], -np.inf)
     np.maximum.at(image, cells, values)
     image[np.isneginf(image)] = np.nan

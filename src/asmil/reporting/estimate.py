@@ -15,14 +15,14 @@ Detail = Literal["seeds", "trainings", "folds", "skipped"]
 
 
 class Interval(NamedTuple):
-    """A range of plausible values; nan at both ends if it could not be estimated."""
+    """A confidence interval; both limits are nan if it could not be estimated."""
 
     low: float
     high: float
 
     @property
     def is_defined(self) -> bool:
-        """Whether both ends are known."""
+        """Whether both limits are defined."""
         return not (math.isnan(self.low) or math.isnan(self.high))
 
     @property
@@ -38,9 +38,9 @@ UNDEFINED = Interval(NAN, NAN)
 class Estimate:
     """A number with its uncertainty and the numbers behind it.
 
-    n: how many slides or patients it is based on, if known
-    level, how: coverage of the interval and how it was obtained
-    skipped: resamples that left the number undefined and are not in the interval
+    n: number of slides or patients it is based on, if known
+    level, how: coverage of the interval and how it was computed
+    skipped: number of resamples in which the value is undefined
     per_seed: the value of each seed; per_training: the value of each (fold, seed)
     """
 
@@ -55,7 +55,7 @@ class Estimate:
 
     @property
     def per_fold(self) -> dict[int, float]:
-        """The value of each fold, averaged over its seeds; undefined trainings are left out."""
+        """The value of each fold, averaged over its seeds; undefined values are ignored."""
         return means_by((fold, value) for (fold, _), value in self.per_training.items())
 
     @property
@@ -103,7 +103,7 @@ def means_by(pairs: Iterable[tuple[int, float]]) -> dict[int, float]:
 
 
 def mean_defined(values: Iterable[float]) -> float:
-    """The mean of the values that are not nan; nan if there is none."""
+    """The mean of the values that are not nan; nan if there are none."""
     defined = [value for value in values if not math.isnan(value)]
     return float(np.mean(defined)) if defined else NAN
 
@@ -115,7 +115,7 @@ def standard_deviation(values: Iterable[float]) -> float:
 
 
 def jsonable(value: Any) -> Any:
-    """Plain values for JSON: numbers that are not finite are None, intervals and dataclasses are objects."""
+    """Plain values for JSON: non-finite numbers become None, intervals and dataclasses become objects."""
     if isinstance(value, Interval):
         return {"low": jsonable(value.low), "high": jsonable(value.high)}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -1,4 +1,4 @@
-"""The files of a report: the page, and what programs and papers read."""
+"""Write the files of a report: the page, and files for programs and papers."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def write_document(
     latex: Sequence[Table] = (),
     markdown: bool = True,
 ) -> Path:
-    """Write the page and, beside it, the same as Markdown, `data` as JSON and `latex` tables; return the page.
+    """Write the page and, next to it, its Markdown version, `data` as JSON and `latex` tables; return the page's path.
 
-    tables: rows by the name of their CSV file, without its ending
+    tables: rows of each CSV file, by file name without its extension
     """
     remove_abandoned(page.parent, below=False)
     write_text(page, html_document(document))
@@ -39,7 +39,7 @@ def write_document(
 
 
 def write_figures(figures: Mapping[str, Figure], folder: Path) -> None:
-    """Write figures as SVG or PNG files, by the names of the files; those without content are left out."""
+    """Write figures as SVG or PNG files, by file name; figures without content are skipped."""
     for name, figure in figures.items():
         if isinstance(figure.content, str):
             write_text(folder / f"{name}.svg", figure.content)
@@ -49,7 +49,7 @@ def write_figures(figures: Mapping[str, Figure], folder: Path) -> None:
 
 
 def folded_table(title: str, table: Table, most: int, file: str) -> Folded:
-    """The first rows of a table, folded away; the others are in a file."""
+    """The first rows of a table, folded away, with a reference to the file that contains all rows."""
     hidden = len(table.rows) - most
     shown = Table(table.columns, table.rows[:most], caption=table.caption)
     more = [f"{format_count(hidden, 'more row')}: see {file}."] if hidden > 0 else []

@@ -1,4 +1,4 @@
-"""How numbers are written in every report."""
+"""Number formats for all reports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST_DECIMALS = 5
 
 
 def format_number(value: float, digits: int = 3) -> str:
-    """A number with fixed digits; an undefined one as a dash.
+    """A number with a fixed number of decimals; a dash if it is undefined.
 
     >>> format_number(-0.0001), format_number(-0.5), format_number(float("nan"))
     ('0.000', '−0.500', '–')
@@ -23,7 +23,7 @@ def format_number(value: float, digits: int = 3) -> str:
 
 
 def format_interval(interval: Interval, between: str = " to ") -> str:
-    """Both ends of an interval; an undefined one as a dash."""
+    """Both limits of an interval; a dash if it is undefined."""
     if math.isnan(interval.low):
         return UNDEFINED_TEXT
     return f"{format_number(interval.low)}{between}{format_number(interval.high)}"
@@ -39,14 +39,14 @@ def format_signed(value: float) -> str:
 
 
 def format_signed_interval(interval: Interval) -> str:
-    """Both ends of the interval of a difference, with their signs."""
+    """Both limits of the interval of a difference, with signs."""
     if math.isnan(interval.low):
         return UNDEFINED_TEXT
     return f"{format_signed(interval.low)} to {format_signed(interval.high)}"
 
 
 def format_p(p: float) -> str:
-    """A p-value; a small one as a bound.
+    """A p-value; small values as a bound.
 
     >>> format_p(0.00001), format_p(0.0123)
     ('< 0.001', '0.012')
@@ -57,7 +57,7 @@ def format_p(p: float) -> str:
 
 
 def format_small(value: float | None) -> str:
-    """Three decimals; a smaller number above 0 as a bound, so that a table has one notation.
+    """Three decimals; smaller positive numbers as a bound, so that a table has one notation.
 
     >>> format_small(0.03456), format_small(0.000034), format_small(0.0)
     ('0.035', '<0.001', '0.000')
@@ -68,7 +68,7 @@ def format_small(value: float | None) -> str:
 
 
 def format_significant(value: float | None) -> str:
-    """Three significant digits, two for small numbers; an undefined number as a dash.
+    """Three significant digits, two for small numbers; a dash if undefined.
 
     >>> format_significant(0.03456), format_significant(0.000034), format_significant(1234.5)
     ('0.0346', '3.4e-5', '1234')
@@ -106,7 +106,7 @@ def format_alike(values: Sequence[float]) -> list[str]:
 
 
 def format_share(share: float) -> str:
-    """A share in percent; never rounded to 0 or 100 percent.
+    """A share as a percentage; never rounded to 0 or 100 percent.
 
     >>> format_share(0.2512), format_share(0.0123), format_share(0.99987), format_share(1.0)
     ('25 %', '1.2 %', '99.98 %', '100 %')
@@ -119,7 +119,7 @@ def format_share(share: float) -> str:
 
 
 def format_count(number: int, what: str) -> str:
-    """A number of things.
+    """A count with its noun in singular or plural.
 
     >>> format_count(1, "slide"), format_count(2, "slide")
     ('1 slide', '2 slides')
@@ -128,7 +128,7 @@ def format_count(number: int, what: str) -> str:
 
 
 def format_months(*ends: float) -> str:
-    """A number of months, or two as a range; an infinite one was not reached.
+    """A number of months, or two as a range; infinity reads `not reached`.
 
     >>> format_months(12.34, float("inf"))
     '12.3 to not reached'
@@ -136,3 +136,19 @@ def format_months(*ends: float) -> str:
     return " to ".join(
         UNDEFINED_TEXT if math.isnan(end) else f"{end:.1f}" if math.isfinite(end) else "not reached" for end in ends
     )
+
+
+def format_duration(seconds: float | None) -> str:
+    """A duration for people; empty where it is not known.
+
+    >>> format_duration(42), format_duration(200), format_duration(5400), format_duration(400_000)
+    ('42 s', '3 min', '1 h 30 min', '4.6 days')
+    """
+    if seconds is None:
+        return ""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 90:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min" if minutes < 48 * 60 else f"{seconds / 86400:.1f} days"

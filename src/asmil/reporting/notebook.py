@@ -1,4 +1,4 @@
-"""How results show themselves in a notebook and when they are printed."""
+"""Display results in notebooks and when printed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DIGITS = 3
 
 
 class Displayed:
-    """A result that is shown as a title, tables and warnings."""
+    """A result that is displayed as a title, tables and warnings."""
 
     @abstractmethod
     def display_parts(self) -> tuple[str, list[pd.DataFrame], list[str]]:

@@ -1,6 +1,6 @@
-"""A document as one HTML file that needs nothing else.
+"""Render a document as a self-contained HTML file.
 
-Figures are embedded as images, so nothing in them can run. The template escapes all text.
+Figures are embedded as images, so scripts in them cannot run. The template escapes all text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from asmil.reporting.document import Document
 from asmil.version import __version__
 
 WIDE_PT, WIDE_PX = 560.0, 900
-"""Figures that are wider than this, in points or pixels, keep their size on a phone."""
+"""Figures wider than this, in points or pixels, keep their size on a phone."""
 
 
 def html_document(document: Document) -> str:
@@ -27,7 +27,7 @@ def html_document(document: Document) -> str:
 
 
 def image_address(content: str | bytes) -> str:
-    """SVG text or PNG bytes as the address of an image."""
+    """SVG text or PNG bytes as a data URL."""
     kind, data = ("svg+xml", content.encode()) if isinstance(content, str) else ("png", content)
     return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
 
@@ -41,17 +41,17 @@ def is_wide(content: str | bytes) -> bool:
 
 
 def prose(text: str) -> Markup:
-    """Escaped text, with text between backticks set as code."""
+    """Escaped text; text between backticks becomes code."""
     return Markup(re.sub("`([^`]*)`", _code, _kept_together(str(escape(text)))))
 
 
 def breakable(text: str) -> Markup:
-    """An escaped name that wraps after a dot, an underscore, a slash or an equals sign, not inside of words."""
+    """An escaped name that wraps after a dot, underscore, slash or equals sign, but not within words."""
     return Markup(re.sub(r"(?<=\w\w)([._/=])(?=[^\W\d]\w)", r"\1<wbr>", str(escape(text))))
 
 
 def _kept_together(text: str) -> str:
-    """A number and its percent sign stay on one line."""
+    """Keep a number and its percent sign on one line."""
     return re.sub(r"(?<=\d) %", "\u00a0%", text)
 
 

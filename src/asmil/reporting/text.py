@@ -1,4 +1,4 @@
-"""Documents and tables as Markdown, LaTeX, CSV and in the terminal."""
+"""Render documents and tables as Markdown, LaTeX, CSV and in the terminal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LONGEST_NUMBER = 14
 NUMBER = re.compile(r"[-+−<>~≈]{0,2}\.?\d")
 GAP = 2
-"""Columns of a terminal between two columns of a table, with the line between them."""
+"""Width of the gap between two columns of a table in a terminal, including the line."""
 LATEX_SPECIAL = {
     "\\": r"\textbackslash{}",
     "{": r"\{",
@@ -45,7 +45,7 @@ LATEX_SPECIAL = {
 
 
 def markdown_document(document: Document) -> str:
-    """The document without its figures and without what is folded away."""
+    """The document as Markdown, without figures and folded blocks."""
     parts = [f"# {document.kind}: {escape_markdown(document.title)}", "", escape_markdown(document.answer)]
     parts += ["", escape_markdown(document.about)] if document.about else []
     said = [("Alarm", text) for text in document.alarms] + [("Warning", text) for text in document.warnings]
@@ -69,7 +69,7 @@ def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str
 
 
 def escape_markdown(text: str) -> str:
-    """Text that can neither end a table cell nor start HTML."""
+    """Escaped text that can neither end a table cell nor start HTML."""
     escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return escaped.replace("|", "\\|").replace("\n", " ")
 
@@ -105,7 +105,7 @@ def _markdown_cell(cell: Cell) -> str:
 
 
 def latex_table(table: Table, caption: str = "") -> str:
-    """A booktabs table; the caption is LaTeX already, by default the table's own."""
+    """A booktabs table; caption: LaTeX code, by default the escaped caption of the table."""
     columns = "l" + "r" * (len(table.columns) - 1)
     lines = [
         r"\begin{table}",
@@ -124,7 +124,7 @@ def latex_table(table: Table, caption: str = "") -> str:
 
 
 def latex_document(document: Document, tables: Sequence[Table]) -> str:
-    """The given tables, with the document's sentences as comments above them."""
+    """The given tables, preceded by the document's sentences as comments."""
     comments = [r"Needs \usepackage{booktabs}.", document.answer, *document.alarms, *document.warnings]
     comments += document.reading
     written = "\n".join("% " + text.replace("\n", " ") for text in comments)
@@ -132,7 +132,7 @@ def latex_document(document: Document, tables: Sequence[Table]) -> str:
 
 
 def escape_latex(text: str) -> str:
-    """Text whose characters LaTeX prints as they are."""
+    """Text with LaTeX's special characters escaped."""
     return "".join(LATEX_SPECIAL.get(character, character) for character in text)
 
 
@@ -144,7 +144,7 @@ def _latex_cell(cell: Cell) -> str:
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """One line per row under the keys of all rows; undefined numbers are empty."""
+    """CSV text with the keys of all rows as its header; undefined numbers are empty."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     written = io.StringIO()
     writer = csv.DictWriter(written, columns, restval="", lineterminator="\n")
@@ -157,7 +157,7 @@ def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def print_document(document: Document, console: Console) -> None:
-    """The answer, the alarms, the first warnings and the tables that are meant for a terminal."""
+    """Print the answer, the alarms, the first warnings and the tables meant for a terminal."""
     from asmil.console import say
 
     say(console, document.answer)
@@ -174,7 +174,7 @@ def print_document(document: Document, console: Console) -> None:
 
 
 def print_table(table: Table, console: Console) -> None:
-    """A table, or, in a window that is too narrow for its words, one block of lines per row."""
+    """Print a table, or one block of lines per row if the terminal is too narrow for its words."""
     from rich.text import Text
 
     from asmil.console import say
@@ -193,7 +193,7 @@ def print_table(table: Table, console: Console) -> None:
 
 
 def _encodable(table: Table, encoding: str) -> Table:
-    """The table with the letters that the encoding has, so that columns are as wide as what is shown."""
+    """The table with characters that the encoding supports, so that widths match what is printed."""
     from asmil.console import encodable
 
     def shown(text: str) -> str:
@@ -206,7 +206,7 @@ def _encodable(table: Table, encoding: str) -> Table:
                 text=shown(cell.text),
                 notes=tuple(map(shown, cell.notes)),
                 interval=shown(cell.interval),
-                # the sign is written here, so that its width is known
+                # the sign is added here, so that its width is known
                 spread=shown(f" ±{cell.spread}") if cell.spread else "",
             )
             for cell in row
@@ -220,7 +220,7 @@ def _encodable(table: Table, encoding: str) -> Table:
 
 
 def _narrowest_columns(table: Table) -> list[int]:
-    """The width that each column needs, with its gap: numbers stay in one line, words in one piece."""
+    """The minimum width of each column, including its gap: neither numbers nor words are broken."""
     widths = []
     for place, title in _shown_columns(table):
         lines = _lines(table, place)
@@ -231,7 +231,7 @@ def _narrowest_columns(table: Table) -> list[int]:
 
 
 def _widths(table: Table, room: int) -> list[int]:
-    """The width of each column, without its gap, in a window that has room for the narrowest: long lines wrap first."""
+    """The width of each column, without its gap, if at least the minimum widths fit: the longest lines wrap first."""
     narrowest = [width - GAP for width in _narrowest_columns(table)]
     widest = [max([*map(len, _lines(table, place)), len(title)]) for place, title in _shown_columns(table)]
     room -= GAP * len(widest)
@@ -257,19 +257,19 @@ def _lines(table: Table, place: int) -> list[str]:
 
 
 def _are_numbers(cells: Sequence[Cell]) -> bool:
-    """Whether a column holds numbers (with a unit, perhaps) or nothing; they are aligned to the right."""
+    """Whether a column contains only numbers, with or without a unit, or nothing; such columns are right-aligned."""
     texts = [cell.text for cell in cells if cell.text not in ("", "-", "–")]
     return all(len(text) <= LONGEST_NUMBER and NUMBER.match(text) for text in texts)
 
 
 def _drawn(table: Table, room: int, in_ascii: bool) -> TerminalTable:
-    """A table for the terminal: intervals, and the notes of row headers, are dimmed below the values."""
+    """A table for the terminal; intervals and the notes of row headers are dimmed below the values."""
     from rich.box import SIMPLE_HEAD, Box
     from rich.markup import escape
     from rich.table import Table as TerminalTable
 
     shown = [place for place, _ in _shown_columns(table)]
-    # rich puts a frame around the table where lines cannot be encoded, which needs more room than there is
+    # if line characters cannot be encoded, rich would draw a frame, which does not fit
     box = Box(str(SIMPLE_HEAD).replace("─", "-"), ascii=True) if in_ascii else SIMPLE_HEAD
     drawn = TerminalTable(title=escape(table.title) or None, box=box, pad_edge=False, padding=(0, 1, 0, 0))
     for place, width in zip(shown, _widths(table, room), strict=True):
@@ -303,5 +303,5 @@ def _with_spread(cell: Cell) -> str:
 
 
 def _short_interval(cell: Cell) -> str:
-    # a dash between two numbers is short, but reads as a sign before a negative one
+    # a dash between two numbers is short, but before a negative number it looks like a sign
     return cell.interval if set("+-−") & set(cell.interval) else cell.interval.replace(" to ", "–")

@@ -1,1 +1,1 @@
-"""Whole-slide images: reading, tissue, tiles, encoders, and slides that are made up."""
+"""Whole-slide images: reading, tissue detection, tiling, encoders, and synthetic slides."""

@@ -1,4 +1,4 @@
-"""CLAM's tiles: a grid from the corner of every outline's box, the check of each tile against it, and its file."""
+"""CLAM's tiles: a grid from the corner of each outline's bounding box, the check of each tile, and CLAM's file."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def clam_coordinates(
 ) -> NDArray[np.int64]:
     """The upper left corners of the tiles, N x 2, region by region, x outer and y inner.
 
-    size: of the slide; side and step: of the grid; all (x, y), in level-0 pixels
-    padding: tiles may stick out of the slide
+    size: size of the slide; side and step: of the grid; all (x, y), in level-0 pixels
+    padding: whether tiles may extend beyond the slide
 
-    Tiles of different regions may overlap. The points of a check are those of a square of side[0], as in CLAM.
+    Tiles of different regions may overlap. The checked points are those of a square of side[0], as in CLAM.
     """
     found = [_tiles_of(region, size, side, step, check, padding) for region in tissue.regions]
     return np.concatenate([np.zeros((0, 2), dtype=np.int64), *found])
@@ -56,7 +56,7 @@ def _tiles_of(
 
 
 def _touches(outline: Polygon, grid: PointGrid, side: int, check: ContourCheck) -> Booleans:
-    """Columns x rows: whether any (four_pt) or all of a tile's points are in the outline or on it."""
+    """Columns x rows: whether any (four_pt) or all of a tile's points are inside the outline or on it."""
     half = side // 2
     reach = int(half * 0.5)
     near, far = half - reach, half + reach
@@ -76,7 +76,7 @@ def _touches(outline: Polygon, grid: PointGrid, side: int, check: ContourCheck) 
 
 
 def _center_inside(hole: Polygon, grid: PointGrid, side: int) -> Booleans:
-    """Columns x rows: whether a tile's center is strictly inside a hole; in half pixels, which odd sides need."""
+    """Columns x rows: whether a tile's center is strictly inside a hole; in half pixels, for odd tile sides."""
     doubled = PointGrid(
         2 * grid.x0 + side, 2 * grid.y0 + side, 2 * grid.step_x, 2 * grid.step_y, grid.columns, grid.rows
     )
@@ -100,7 +100,7 @@ def clam_attributes(image: SlideImage, patch_level: int, patch_px: int) -> dict[
 def write_clam_coords(
     path: Path | str, image: SlideImage, coords: NDArray[np.int64], patch_level: int, patch_px: int
 ) -> Path | None:
-    """Write the corners of a slide's tiles as CLAM does; None, and no file, if there are no tiles."""
+    """Write the corners of a slide's tiles as CLAM does; if there are no tiles, write nothing and return None."""
     if len(coords) == 0:
         return None
     path = Path(path)

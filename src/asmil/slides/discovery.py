@@ -1,4 +1,4 @@
-"""Which slides there are: in a folder, in a table, or one file."""
+"""Find slides: in a folder, in a table, or a single file."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class SlideFile:
 
 
 def find_slides(place: Path | str) -> list[SlideFile]:
-    """The slides of a folder and its subfolders, of a table (CSV, Excel or Parquet), or the one at a path.
+    """The slides of a folder and its subfolders, of a table (CSV, Excel or Parquet), or a single slide.
 
     A folder of DICOM files is one slide. A table has a column `slide` and, optionally, `image` (a path, relative to the
     table) and `mpp`; slides without an image are searched for in the folder `slides` next to the table.
@@ -59,16 +59,16 @@ def find_slides(place: Path | str) -> list[SlideFile]:
 def _slides_in(folder: Path) -> list[SlideFile]:
     files = list(_files_in(folder))
     slides = [path for path in files if not is_picture(path)]
-    # Pictures next to slides are thumbnails, or the pixels of a .vms; alone they are the slides.
+    # pictures next to slides are thumbnails, or the pixels of a .vms; without slides, the pictures are the slides
     found = slides or [path for path in files if is_picture(path)]
     if not found:
         suffixes = ", ".join((*SLIDE_SUFFIXES, *PICTURE_SUFFIXES))
-        raise AsmilError(f"{folder}: there is no slide in the folder; searched for {suffixes}")
+        raise AsmilError(f"{folder}: there is no slide in the folder ({suffixes})")
     return [SlideFile(slide_name(path), path) for path in found]
 
 
 def _files_in(folder: Path) -> Iterator[Path]:
-    """Slides and pictures, and for DICOM the folder; hidden files and what belongs to another slide are left out."""
+    """Slides and pictures, and the folder for DICOM; without hidden files and files that belong to another slide."""
     for here, subfolders, names in walk_once(folder):
         if dicom_files(here):
             yield here
@@ -86,7 +86,7 @@ def _in_order(slides: list[SlideFile]) -> list[SlideFile]:
         other = by_name.setdefault(slide.name, slide)
         if other is not slide:
             raise AsmilError(
-                f"slide '{slide.name}': two files have this name, {other.path} and {slide.path}; rename one, or name "
+                f"slide '{slide.name}': two files have this name, {other.path} and {slide.path}; rename one, or list "
                 "them in a table with columns slide and image"
             )
     return [by_name[name] for name in sorted(by_name)]
@@ -100,7 +100,7 @@ def _slides_of_table(table: Path) -> list[SlideFile]:
     if unplaced:
         if not folder.is_dir():
             raise AsmilError(
-                f"{table}: slide '{unplaced[0].name}' has no image, there is no folder {folder}; add a column 'image'"
+                f"{table}: slide '{unplaced[0].name}' has no image, and {folder} does not exist; add a column 'image'"
             )
         beside = {slide.name: slide.path for slide in _in_order(_slides_in(folder))}
     slides = []
@@ -132,7 +132,7 @@ def read_slide_table(path: Path) -> list[SlideRow]:
         zip(names, columns.get("image", blank), columns.get("mpp", blank), strict=True), start=2
     ):
         if not name:
-            raise AsmilError(f"{path}: column 'slide' is empty in line {line}; name every slide")
+            raise AsmilError(f"{path}: column 'slide' is empty in line {line}; give every slide a name")
         where = f"{path}, slide '{name}'"
         if name in rows:
             raise AsmilError(f"{where}: the slide is in two lines, the second is {line}; keep one row per slide")

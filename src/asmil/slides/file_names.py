@@ -18,17 +18,17 @@ WHOLE_SLIDE = b"1.2.840.10008.5.1.4.1.1.77.1.6"
 
 
 def is_slide(path: Path) -> bool:
-    """Whether the name ends like that of a slide."""
+    """Whether the file has the extension of a slide."""
     return path.suffix.lower() in SLIDE_SUFFIXES
 
 
 def is_picture(path: Path) -> bool:
-    """Whether the name ends like that of a plain picture."""
+    """Whether the file has the extension of a plain picture."""
     return path.suffix.lower() in PICTURE_SUFFIXES
 
 
 def slide_name(path: Path) -> str:
-    """The file without its ending; DICOM slides are called like their folder.
+    """The file name without its extension; DICOM slides are named after their folder.
 
     >>> slide_name(Path("slides/a.1.svs")), slide_name(Path("slides/b.ome.tif")), slide_name(Path("slides/c/1.dcm"))
     ('a.1', 'b', 'c')
@@ -42,9 +42,9 @@ def slide_name(path: Path) -> str:
 
 
 def walk_once(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
-    """(folder, names of subfolders, names of files) as `os.walk` gives them; taking subfolders away leaves them out.
+    """(folder, names of subfolders, names of files) as in `os.walk`; remove names of subfolders to skip them.
 
-    Links are followed, but every folder is entered only once.
+    Links are followed, but every folder is visited only once.
     """
     seen = set()
     for place, subfolders, names in os.walk(folder, followlinks=True):
@@ -58,13 +58,13 @@ def walk_once(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
 
 
 def dicom_files(folder: Path) -> list[Path]:
-    """The DICOM files that lie directly in a folder."""
+    """The DICOM files directly in a folder."""
     files = (path for path in folder.iterdir() if path.suffix.lower() == DICOM_SUFFIX and path.is_file())
     return sorted(path for path in files if not path.name.startswith("."))
 
 
 def any_dicom_file(folder: Path) -> Path:
-    """A file by which OpenSlide opens the slide of a folder."""
+    """A file with which OpenSlide can open the slide of a folder."""
     series: dict[bytes, Path] = {}
     for path in dicom_files(folder):
         with path.open("rb") as file:
@@ -74,7 +74,7 @@ def any_dicom_file(folder: Path) -> Path:
     if len(series) > 1:
         names = ", ".join(path.name for path in list(series.values())[:3])
         raise AsmilError(
-            f"{folder}: the folder holds {len(series)} DICOM slides (of {names}); put each into its own folder"
+            f"{folder}: the folder contains {len(series)} DICOM slides (of {names}); put each into its own folder"
         )
     if not series:
         raise AsmilError(f"{folder}: none of its {DICOM_SUFFIX} files is a whole-slide image; give a folder with one")
@@ -82,7 +82,7 @@ def any_dicom_file(folder: Path) -> Path:
 
 
 def _unique_id(header: bytes, tag: bytes) -> bytes:
-    """The value of a UID in explicit little-endian DICOM, as all compressed images are."""
+    """The value of a UID in explicit little-endian DICOM, the format of all compressed images."""
     at = header.find(tag + b"UI")
     if at < 0:
         return b""

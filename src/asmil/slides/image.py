@@ -20,8 +20,8 @@ LEVEL_TOLERANCE = 0.02
 def true_downsamples(level_sizes: Sequence[Size]) -> tuple[tuple[float, float], ...]:
     """Level-0 pixels per pixel of each level, (x, y).
 
-    Writers halve a level and cut off the remainder: 4443 becomes 2221, and W0 / W would be 2.0005. Where
-    a whole number explains both sides of a level, it is meant.
+    Writers halve a level and drop the remainder: 4443 becomes 2221, and W0 / W would be 2.0005. If an
+    integer explains both sides of a level, it is used.
 
     >>> true_downsamples([(4443, 3567), (2221, 1783), (1000, 800)])
     ((1.0, 1.0), (2.0, 2.0), (4.443, 4.45875))
@@ -72,10 +72,10 @@ class Resolution:
 class SlideImage(ABC):
     """An open slide. Positions are level-0 pixels, sizes are pixels of the level that is read.
 
-    name: the name of the slide (its file without the ending)
+    name: the name of the slide (its file name without extension)
     reader, vendor: the library that reads it, and the vendor in the file (or None)
     level_sizes: (width, height) of each level, the finest first
-    resolution: None if neither the file nor the user gives it
+    resolution: None if neither the file nor the user states it
 
     Reading is safe from several threads at once.
     """
@@ -100,7 +100,7 @@ class SlideImage(ABC):
 
     @property
     def bounds_origin(self) -> tuple[int, int]:
-        """Level-0 position of the part that was scanned, which QuPath counts from; (0, 0) where the file names none."""
+        """Level-0 position of the scanned part, which is QuPath's origin; (0, 0) if the file does not state it."""
         return (0, 0)
 
     @abstractmethod
@@ -116,9 +116,9 @@ class SlideImage(ABC):
         return None
 
     def stored_jpeg(self, level: int, column: int, row: int) -> bytes | None:
-        """A stored tile as a JPEG file that any program decodes, without decoding it here.
+        """A stored tile as a JPEG file that any program can decode, without decoding it here.
 
-        None unless the file stores the level as JPEG tiles. The last tiles of a row or column may reach beyond the
+        None unless the file stores the level as JPEG tiles. The last tiles of a row or column may extend beyond the
         level.
         """
         del level, column, row

@@ -1,4 +1,4 @@
-"""Opening a slide of any format: OpenSlide identifies the file, and the fastest suitable reader reads it."""
+"""Open a slide of any format: OpenSlide identifies the file, and the fastest suitable reader reads it."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from asmil.slides.tiff_pages import (
 
 TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 READ_HERE = ("aperio", "generic-tiff")
-"""Vendors whose levels are plain tiled pages: decoding those here gives the same pixels, several times faster."""
+"""Vendors whose levels are plain tiled pages: decoding them directly gives the same pixels several times faster."""
 COPY_AGAIN = "copy the file again from its source"
 
-logging.getLogger("tifffile").addHandler(logging.NullHandler())  # damage is reported in our own words
+logging.getLogger("tifffile").addHandler(logging.NullHandler())  # damage is reported as an AsmilError instead
 
 
 def open_slide(path: Path | str, mpp: float | None = None) -> SlideImage:
@@ -63,7 +63,7 @@ def open_slide(path: Path | str, mpp: float | None = None) -> SlideImage:
         if is_tiff:
             return _open_with_tifffile(path, given)
         raise AsmilError(
-            f"{path}: this is not a slide; supported are {', '.join(SLIDE_SUFFIXES)}, and the pictures "
+            f"{path}: this is not a slide; supported formats are {', '.join(SLIDE_SUFFIXES)}, and the pictures "
             f"{', '.join(PICTURE_SUFFIXES)}"
         ) from None
     except openslide.OpenSlideError as error:
@@ -81,17 +81,17 @@ def require_resolution(image: SlideImage) -> Resolution:
 
 
 def refuse_absent(path: Path) -> None:
-    """Refuse a path that does not exist, with the closest names in its folder, or that cannot be read."""
+    """Raise if a path does not exist, with similar names in its folder, or cannot be read."""
     if path.exists():
         refuse_special_file(path)
         return
     folder = path.parent
     if not folder.is_dir():
-        raise AsmilError(f"{path}: the folder {folder} does not exist; correct the path")
+        raise AsmilError(f"{path}: the folder {folder} does not exist; fix the path")
     siblings = [sibling.name for sibling in folder.iterdir() if not sibling.name.startswith(".")]
     near = get_close_matches(path.name, siblings, n=1)
-    hint = did_you_mean(path.name, siblings) if near else "correct the path"
-    raise AsmilError(f"{path}: it does not exist; {hint}")
+    hint = did_you_mean(path.name, siblings) if near else "fix the path"
+    raise AsmilError(f"{path}: the file does not exist; {hint}")
 
 
 def _open_with_openslide(path: Path, given: Resolution | None) -> SlideImage:
@@ -110,7 +110,7 @@ def _open_with_openslide(path: Path, given: Resolution | None) -> SlideImage:
 
 
 def _same_tiff(path: Path, slide: openslide.OpenSlide, given: Resolution | None) -> SlideImage | None:
-    """A TIFF that OpenSlide knows, read by tifffile: where both see the same pixels, or tifffile more levels."""
+    """A TIFF supported by OpenSlide, opened with tifffile if both read the same pixels, or tifffile more levels."""
     vendor = slide.properties["openslide.vendor"]
     with ExitStack() as stack:
         tiff = stack.enter_context(tifffile.TiffFile(path))
@@ -146,7 +146,7 @@ def _first_bytes(path: Path) -> bytes:
         with path.open("rb") as file:
             start = file.read(4)
     except OSError as error:
-        raise AsmilError(f"{path}: the file cannot be read ({error.strerror}); check the rights to it") from error
+        raise AsmilError(f"{path}: the file cannot be read ({error.strerror}); check its permissions") from error
     if not start:
         raise AsmilError(f"{path}: the file is empty; {COPY_AGAIN}")
     return start
@@ -154,5 +154,5 @@ def _first_bytes(path: Path) -> bytes:
 
 def _file_of_folder(folder: Path) -> Path:
     if not dicom_files(folder):
-        raise AsmilError(f"{folder}: this is a folder, and not one of a DICOM slide; give a slide in it")
+        raise AsmilError(f"{folder}: this is a folder, but not a DICOM slide; give a slide in it")
     return any_dicom_file(folder)

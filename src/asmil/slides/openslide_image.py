@@ -14,7 +14,7 @@ from asmil.slides.image import Pixels, Resolution, SlideImage, true_downsamples
 from asmil.slides.pixel_regions import over_gray
 
 CACHE_BYTES = 32 << 20
-"""Of decoded tiles, for each open slide: enough for a group of neighboring tiles and its border."""
+"""Cache of decoded tiles per open slide: enough for a group of neighboring tiles and its border."""
 
 
 class OpenSlideImage(SlideImage):
@@ -34,7 +34,7 @@ class OpenSlideImage(SlideImage):
 
     @property
     def bounds_origin(self) -> tuple[int, int]:
-        """The corner of OpenSlide's bounds, where the slide has all four of them."""
+        """The corner of OpenSlide's bounds, if the slide states all four of them."""
         bounds = [self._slide.properties.get(f"openslide.bounds-{side}", "") for side in ("x", "y", "width", "height")]
         return (int(bounds[0]), int(bounds[1])) if all(text.isdecimal() for text in bounds) else (0, 0)
 
@@ -42,7 +42,7 @@ class OpenSlideImage(SlideImage):
         """A region of a level; (x, y) is its corner at level 0."""
         if x >= 0 and y >= 0:
             return self._read_inside(x, y, level, width, height, outside)
-        # OpenSlide is up to a pixel off left of and above the slide.
+        # left of and above the slide, OpenSlide is off by up to a pixel
         downsample_x, downsample_y = self._downsamples[level]
         left, top = (max(0, math.ceil(-at / by)) for at, by in ((x, downsample_x), (y, downsample_y)))
         canvas = np.full((height, width, 3), outside, dtype=np.uint8)
@@ -62,7 +62,7 @@ class OpenSlideImage(SlideImage):
         return over_gray(np.asarray(region), outside)
 
     def stored_tile_size(self, level: int) -> tuple[int, int] | None:
-        """(width, height) of the tiles in which the file stores a level, where OpenSlide states it."""
+        """(width, height) of the tiles in which the file stores a level, if OpenSlide states it."""
         sides = [self._slide.properties.get(f"openslide.level[{level}].tile-{side}") for side in ("width", "height")]
         width, height = (int(side) if side and side.isdigit() else 0 for side in sides)
         return (width, height) if width and height else None
@@ -75,7 +75,7 @@ class OpenSlideImage(SlideImage):
 def unreadable(path: Path, x: int, y: int, level: int, reason: object) -> AsmilError:
     """The error for a region that cannot be decoded."""
     return AsmilError(
-        f"{path}: the pixels at ({x}, {y}) of level {level} cannot be read ({one_line(reason)}); the file is damaged, "
+        f"{path}: the pixels at ({x}, {y}) of level {level} cannot be read ({one_line(reason)}); the file is damaged; "
         "copy it again from its source"
     )
 

@@ -12,7 +12,7 @@ from asmil.slides.opening import require_resolution
 from asmil.slides.pixel_regions import resize
 
 BLOCK_PX = 2048
-"""Most pixels of a level a side that are read at once: a slide of one level never lies in memory whole."""
+"""Maximum side, in pixels, of a region that is read at once, so that a single-level slide is never fully in memory."""
 SEARCHED = 64
 
 
@@ -27,9 +27,9 @@ class Overview:
 def read_overview(
     image: SlideImage, mpp: float | None = None, max_side: int | None = None, outside: int = 255
 ) -> Overview:
-    """Read the whole slide at `mpp` microns per pixel, or as large as fits into a square of `max_side`; never enlarged.
+    """Read the whole slide at `mpp` microns per pixel, or scaled to fit a square of `max_side`; never upsampled.
 
-    mpp: needs a slide whose resolution is known
+    mpp: requires a slide with a known resolution
     outside: the gray value of transparent pixels
     """
     width, height = image.size
@@ -62,10 +62,10 @@ def _wanted_downsample(image: SlideImage, mpp: float | None, max_side: int | Non
 
 
 def _cuts(small: int, large: int) -> Iterator[tuple[int, int, int, int]]:
-    """Pieces (from, to) of `small` pixels, and of the `large` number of pixels that they are shrunk from.
+    """Pieces (from, to) of `small` pixels, and of the `large` number of pixels that they are downsampled from.
 
-    A piece ends where the borders of both fall together best, so that pieces look as in the whole: half a large
-    pixel off at most.
+    Pieces end where the borders of both agree best, so that the result differs from downsampling the whole by at most
+    half a large pixel.
     """
     factor = large / small
     most = max(1, int(BLOCK_PX / factor))

@@ -15,11 +15,11 @@ from asmil.slides.pixel_regions import paste
 
 PNG_START = b"\x89PNG\r\n\x1a\n"
 PNG_PART_BYTES = 12
-"""Length, kind and checksum around the data of a part."""
+"""Length, type and checksum of a PNG chunk, in bytes."""
 
 
 class PictureImage(SlideImage):
-    """A picture that is held in memory whole."""
+    """A picture that is kept in memory as a whole."""
 
     reader = "opencv"
     vendor = None
@@ -43,7 +43,7 @@ class PictureImage(SlideImage):
 
 
 def _is_torn_png(content: Pixels) -> bool:
-    """Whether a part of a PNG is longer than the file; OpenCV would take that much memory before it looks."""
+    """Whether a chunk of a PNG is longer than the file; OpenCV would allocate that much memory before checking."""
     if content[: len(PNG_START)].tobytes() != PNG_START:
         return False
     at = len(PNG_START)

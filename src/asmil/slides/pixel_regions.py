@@ -1,4 +1,4 @@
-"""Pieces of pixels: laid on a canvas, moved by part of a pixel, scaled, and freed of transparency."""
+"""Operations on regions of pixels: paste, subpixel shift, scale, and removal of transparency."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SUBPIXEL = 1 / 32
 
 
 def paste(canvas: NDArray[np.uint8], piece: NDArray[np.uint8], x: int, y: int) -> None:
-    """Copy what of `piece`, with its corner at (x, y) of `canvas`, lies on the canvas."""
+    """Copy the part of `piece`, with its corner at (x, y), that lies on the canvas."""
     height, width = canvas.shape[:2]
     top, left = max(y, 0), max(x, 0)
     bottom, right = min(y + piece.shape[0], height), min(x + piece.shape[1], width)
@@ -28,9 +28,9 @@ def paste(canvas: NDArray[np.uint8], piece: NDArray[np.uint8], x: int, y: int) -
 def read_between(
     fetch: Callable[[int, int, int, int], Pixels], left: float, top: float, width: int, height: int
 ) -> Pixels:
-    """A region whose corner lies between pixels, bilinear.
+    """A region whose corner lies between pixels, interpolated bilinearly.
 
-    fetch: (column, row, width, height) -> pixels of a whole position
+    fetch: (column, row, width, height) -> pixels at an integer position
     """
     column, row = math.floor(left + SUBPIXEL), math.floor(top + SUBPIXEL)
     right, down = left - column, top - row
@@ -44,7 +44,7 @@ def read_between(
 
 
 def resize(pixels: Pixels, width: int, height: int) -> Pixels:
-    """The same piece with another number of pixels: area-averaged when shrinking, bilinear when enlarging."""
+    """Resize a region: area-averaged when downsampling, bilinear when upsampling."""
     if pixels.shape[:2] == (height, width):
         return pixels
     shrinks = width <= pixels.shape[1] and height <= pixels.shape[0]
@@ -53,7 +53,7 @@ def resize(pixels: Pixels, width: int, height: int) -> Pixels:
 
 
 def stretch(pixels: Pixels, extent_x: float, extent_y: float) -> Pixels:
-    """The first extent_x x extent_y pixels, which need not be whole numbers, as the nearest whole number of pixels."""
+    """The first extent_x x extent_y pixels, which need not be integers, resized to the nearest integer size."""
     width, height = max(1, round(extent_x)), max(1, round(extent_y))
     if max(abs(extent_x - width), abs(extent_y - height)) <= SUBPIXEL:
         return pixels[:height, :width]
@@ -64,7 +64,7 @@ def stretch(pixels: Pixels, extent_x: float, extent_y: float) -> Pixels:
 
 
 def over_gray(rgba: NDArray[np.uint8], gray: int) -> Pixels:
-    """RGBA (not premultiplied) laid over a gray ground."""
+    """RGBA (not premultiplied) blended over a gray background."""
     pixels = cast(Pixels, cv2.cvtColor(rgba, cv2.COLOR_RGBA2RGB))
     # The alpha byte is the highest of a little-endian word, so the smallest word shows whether all pixels are opaque.
     if rgba.view("<u4").min() >> 24 == 255:

@@ -1,4 +1,4 @@
-"""Which points of a regular grid lie in a polygon: the answers of `cv2.pointPolygonTest` for all of them at once."""
+"""Find the points of a regular grid inside a polygon: `cv2.pointPolygonTest` for all points at once."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Containment:
 
 
 def locate_points(polygon: NDArray[np.integer], grid: PointGrid) -> Containment:
-    """Where the points of a grid lie, by the parity of the boundary lines to their right.
+    """Locate the points of a grid by the parity of the boundary lines to their right.
 
-    Integers throughout, so that points on the boundary are exact. Time grows with the number of the polygon's points,
-    of crossings with the grid's rows, and of grid points. Differences of coordinates must be below 2^30 or so.
+    All computations use integers, so that points on the boundary are exact. Time is linear in the number of polygon
+    points, of crossings with the grid's rows, and of grid points. Differences of coordinates must be below about 2^30.
     """
     start = polygon.astype(np.int64) - (grid.x0, grid.y0)
     low, high = _lines_meeting_rows(start, grid)
@@ -60,7 +60,7 @@ def _lines_meeting_rows(start: Integers, grid: PointGrid) -> tuple[Integers, Int
 
 
 def _count_sloped(low: Integers, high: Integers, grid: PointGrid, crossings: Integers, boundary: Booleans) -> None:
-    """Enter every crossing of a line with a row; crossings[i] are those right of i columns, but not of more."""
+    """Count the crossings of lines with rows; crossings[i]: those to the right of exactly i columns."""
     first = np.maximum(_ceil_divide(low[:, 1], grid.step_y), 0)
     last = np.minimum(high[:, 1] // grid.step_y, grid.rows - 1)
     line, row = _ranges(first, last)
@@ -72,7 +72,7 @@ def _count_sloped(low: Integers, high: Integers, grid: PointGrid, crossings: Int
     column = run // spacing
     hit = (column * spacing == run) & (column >= 0) & (column < grid.columns)
     boundary[column[hit], row[hit]] = True
-    # a line owns its lower end and not its upper one, so that each corner counts once
+    # a line includes its lower end but not its upper one, so that each corner counts once
     owned = row * grid.step_y < high[:, 1]
     reached = np.clip(_ceil_divide(run[owned], spacing[owned]), 0, grid.columns)
     np.add.at(crossings, (reached, row[owned]), 1)

@@ -1,6 +1,6 @@
-"""Writing pyramidal TIFF files that every slide reader opens.
+"""Write pyramidal TIFF files that every slide reader opens.
 
-Levels are pages of JPEG tiles, the finest first; the coarser ones are marked as reduced images and carry their
+Levels are pages of JPEG tiles, the finest first; the coarser ones are marked as reduced images and state their
 own resolution, so that OpenSlide (vendor generic-tiff) finds the levels and the microns per pixel.
 """
 
@@ -30,20 +30,20 @@ def write_pyramid(
     downsamples: Sequence[int] = (4, 16),
     quality: int = 85,
 ) -> None:
-    """Write a slide as a pyramid of JPEG tiles, whole or not at all.
+    """Write a slide as a pyramid of JPEG tiles, atomically.
 
     pixels: the slide, or its strips from top to bottom; strips may have any heights
     size: (width, height) of the slide, needed with strips
-    downsamples: of the coarser levels, ascending, each a multiple of the one before; averages of squares
-    quality: of the JPEG, 1 to 100
+    downsamples: of the coarser levels, ascending, each a multiple of the previous one; pixels are averaged
+    quality: JPEG quality, 1 to 100
 
-    With strips only a strip, and the encoded tiles of the coarser levels, are kept in memory.
+    With strips, only one strip and the encoded tiles of the coarser levels are kept in memory.
     """
     if isinstance(pixels, np.ndarray):
         size = (pixels.shape[1], pixels.shape[0])
         pixels = [pixels]
     if size is None:
-        raise ValueError("write_pyramid needs the size of a slide that comes in strips")
+        raise ValueError("write_pyramid needs the size of a slide given as strips")
     levels = [_Level(size, downsample, quality) for downsample in (1, *downsamples)]
     with replacing(path) as partial, tifffile.TiffWriter(partial, bigtiff=_may_pass_4_gb(size)) as file:
         for number, level in enumerate(levels):
@@ -76,7 +76,7 @@ class _Level:
         self._rows_taken = 0
 
     def take(self, strip: Pixels) -> list[bytes]:
-        """Add rows; the tiles that they complete, in the order of the file."""
+        """Add rows; return the tiles that they complete, in the order of the file."""
         self._waiting.append(strip)
         self._rows_waiting += len(strip)
         self._rows_taken += len(strip)
@@ -107,9 +107,9 @@ class _Level:
 
 
 def _finest_tiles(levels: Sequence[_Level], strips: Iterable[Pixels]) -> Iterator[bytes]:
-    """The tiles of the finest level; the coarser levels get their share of a strip before its tiles are given.
+    """The tiles of the finest level; the coarser levels process a strip before its tiles are yielded.
 
-    Before, since the writer stops asking at the last tile.
+    This order is needed because the writer stops after the last tile.
     """
     finest, coarser = levels[0], levels[1:]
     step = coarser[-1].downsample if coarser else 1
@@ -123,7 +123,7 @@ def _finest_tiles(levels: Sequence[_Level], strips: Iterable[Pixels]) -> Iterato
 
 
 def _in_multiples(strips: Iterable[Pixels], step: int) -> Iterator[Pixels]:
-    """The same rows in strips whose heights are multiples of `step`, but for the last."""
+    """The same rows in strips whose heights are multiples of `step`, except for the last."""
     rest: Pixels | None = None
     for strip in strips:
         rows = strip if rest is None or not len(rest) else np.concatenate([rest, strip])

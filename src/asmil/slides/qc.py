@@ -26,7 +26,7 @@ SMALLEST_GRID_PX = 5
 """Lines around tiles smaller than this would hide the tissue."""
 JPEG_QUALITY = 88
 PNG_COMPRESSION = 3
-"""Of 9: files a little larger, in a fraction of the time."""
+"""PNG compression level (0 to 9): slightly larger files in a fraction of the time."""
 PNG_HEADER = 33
 """Bytes of the signature and of the chunk that says how large the picture is; texts follow it."""
 SUBPIXEL_BITS = 4
@@ -72,7 +72,7 @@ def draw_tissue(
 
 
 def write_jpeg(path: Path | str, pixels: Pixels) -> None:
-    """Write an RGB picture as JPEG, whole or not at all."""
+    """Write an RGB picture as JPEG, atomically."""
     _write(Path(path), ".jpg", pixels[:, :, ::-1], [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
 
 
@@ -85,7 +85,7 @@ def write_png(path: Path | str, pixels: Pixels, texts: Mapping[str, str] | None 
 
 
 def write_mask(path: Path | str, mask: Mask) -> None:
-    """Write a mask as a PNG of 0 and 255, whole or not at all."""
+    """Write a mask as a PNG of 0 and 255, atomically."""
     _write(Path(path), ".png", mask.astype(np.uint8) * 255, [])
 
 
@@ -94,7 +94,7 @@ def read_picture(path: Path | str) -> Pixels:
     encoded = np.frombuffer(Path(path).read_bytes(), dtype=np.uint8)
     picture = cv2.imdecode(encoded, cv2.IMREAD_COLOR) if encoded.size else None
     if picture is None:
-        raise AsmilError(f"{path}: it is not a picture; remove it and run the same command again")
+        raise AsmilError(f"{path}: this is not a picture; remove it and run the same command again")
     return np.asarray(picture[:, :, ::-1], dtype=np.uint8)
 
 
@@ -128,7 +128,7 @@ def _draw_tiles(
     for corner, end in zip(corners.tolist(), ends.tolist(), strict=True):
         cv2.rectangle(fill, corner, end, 1, cv2.FILLED)
         if gridded:
-            # One pixel further, so that neighbors share a line.
+            # one pixel larger, so that neighbors share a line
             cv2.rectangle(lines, corner, (end[0] + 1, end[1] + 1), 1, 1)
     weight = np.maximum(fill * TILE_FILL, lines * TILE_LINE)[..., None]
     return np.asarray(np.rint(picture * (1 - weight) + np.asarray(TILE_COLOR) * weight), dtype=np.uint8)

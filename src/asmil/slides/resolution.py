@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 from asmil.slides.image import Resolution
 
 PLAUSIBLE_MPP = (0.05, 20.0)
-"""72, 96 and 300 dpi, which image programs write, are 353, 265 and 85 microns per pixel."""
+"""Limits of plausible resolutions: 72, 96 and 300 dpi, written by image programs, are 353, 265 and 85 um/px."""
 ANISOTROPY = 0.02
 UM_PER_UNIT = {"inch": 25_400.0, "centimeter": 10_000.0, "millimeter": 1_000.0, "micrometer": 1.0}
 OME_UNITS = {"m": 1e6, "cm": 1e4, "mm": 1e3, "µm": 1.0, "μm": 1.0, "um": 1.0, "nm": 1e-3, "Å": 1e-4, "pm": 1e-6}
@@ -40,7 +40,7 @@ def from_pixels_per_unit(x: float | None, y: float | None, unit: str) -> Resolut
 
 
 def from_objective(powers: Iterable[object]) -> Resolution | None:
-    """10 / objective power, of the first power stated: a guess, as scanners of one power differ by 10 %."""
+    """10 / objective power, for the first power stated: a guess, since scanners with the same power differ by 10 %."""
     power = next((number for text in powers if (number := _number(text)) is not None and number > 0), None)
     if power is None:
         return None
@@ -71,7 +71,7 @@ def plausible(mpp_x: float | None, mpp_y: float | None, source: str) -> Resoluti
 
 
 def resolution_notes(resolution: Resolution) -> tuple[str, ...]:
-    """What a user should know about a resolution; empty when all is well."""
+    """Caveats about a resolution; empty if there are none."""
     notes = []
     x, y = resolution.mpp_x, resolution.mpp_y
     if abs(x - y) > ANISOTROPY * min(x, y):
@@ -102,7 +102,7 @@ def _physical_size(pixels: ElementTree.Element, axis: str) -> float | None:
 
 
 def _number(value: object) -> float | None:
-    """A finite number above 0; some Aperio files have a decimal comma."""
+    """A finite positive number; some Aperio files use a decimal comma."""
     try:
         number = float(str(value).strip().replace(",", "."))
     except ValueError:

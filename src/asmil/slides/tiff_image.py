@@ -1,4 +1,4 @@
-"""Slides that are TIFF files: only the tiles or strips that a region meets are decoded."""
+"""Read slides from TIFF files: only the tiles or strips that a region intersects are decoded."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from asmil.slides.openslide_image import CACHE_BYTES, unreadable
 from asmil.slides.pixel_regions import over_gray, paste, read_between
 
 Page = Any
-"""A tifffile.TiffPage; tifffile computes most of its attributes, and does not type them."""
+"""A tifffile.TiffPage; tifffile computes most of its attributes and does not type them."""
 START = b"\xff\xd8"
 SCAN = 0xDA
 FRAMES_DECODED = (0xC0, 0xC1, 0xC2)
-"""Baseline, extended and progressive: what browsers decode."""
+"""Baseline, extended and progressive JPEG, which browsers decode."""
 FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 NOTES = frozenset((*range(0xE0, 0xF0), 0xFE))
 """Application data and comments."""
@@ -56,7 +56,7 @@ class TiffImage(SlideImage):
         self._pages = tuple(pages)
         self._downsamples = true_downsamples(self.level_sizes)
         self._cache = SegmentCache(CACHE_BYTES)
-        # around every use of the file, and of attributes of a page that tifffile reads from it when first asked
+        # held during every access to the file, and to page attributes that tifffile reads lazily
         self._file_lock = Lock()
 
     def read(self, x: int, y: int, level: int, width: int, height: int, outside: int = 255) -> Pixels:
@@ -66,7 +66,7 @@ class TiffImage(SlideImage):
         try:
             return read_between(fetch, x / downsample_x, y / downsample_y, width, height)
         except Exception as error:
-            # Decoders raise different exceptions on a damaged segment.
+            # decoders raise different exceptions on a damaged segment
             raise unreadable(self.path, x, y, level, error) from error
 
     def stored_tile_size(self, level: int) -> tuple[int, int] | None:
@@ -75,7 +75,7 @@ class TiffImage(SlideImage):
         return (int(page.tilewidth), int(page.tilelength)) if page.is_tiled else None
 
     def stored_jpeg(self, level: int, column: int, row: int) -> bytes | None:
-        """A stored tile as a JPEG file; None where the level is stored in another way, or the tile is left out."""
+        """A stored tile as a JPEG file; None if the level is stored differently or the file omits the tile."""
         page = self._pages[level]
         if not has_jpeg_tiles(page):
             return None
@@ -109,14 +109,14 @@ class TiffImage(SlideImage):
             for place in segments_meeting(page, column, row, width, height):
                 pixels = self._segment(level, place.number)
                 if pixels is not None:
-                    # The last tiles of a row or column are filled up beyond the image.
+                    # the last tiles of a row or column are padded beyond the image
                     pixels = pixels[: page.imagelength - place.y, : page.imagewidth - place.x]
                     part = canvas if pixels.shape[2] == channels else canvas[..., place.sample, None]
                     paste(part, pixels, place.x - column, place.y - row)
         return _rgb(canvas, page.photometric, outside)
 
     def _segment(self, level: int, number: int) -> NDArray[np.uint8] | None:
-        """A decoded tile or strip; None where the file leaves it out."""
+        """A decoded tile or strip; None if the file omits it."""
         cached = self._cache.get((level, number))
         if cached is not None:
             return cached
@@ -132,7 +132,7 @@ class TiffImage(SlideImage):
         return pixels
 
     def _stored(self, page: Page, number: int) -> bytes | None:
-        """The bytes of a tile or strip; None where the file leaves it out."""
+        """The bytes of a tile or strip; None if the file omits it."""
         with self._file_lock:
             length = page.databytecounts[number]
             if length == 0:
@@ -158,7 +158,7 @@ def _rgb(canvas: NDArray[np.uint8], photometric: int, outside: int) -> Pixels:
 
 
 class SegmentGrid(NamedTuple):
-    """Tiles or strips: pixels of each, how many of them, and planes where every channel has its own."""
+    """Tiles or strips: their size in pixels, their number, and planes if channels are stored separately."""
 
     width: int
     height: int
@@ -168,12 +168,12 @@ class SegmentGrid(NamedTuple):
 
     @property
     def total(self) -> int:
-        """How many there are in all."""
+        """Total number of tiles or strips."""
         return self.across * self.down * self.planes
 
 
 class SegmentPlace(NamedTuple):
-    """A tile or strip of a page: its number, the pixel of its corner, and its channel where each has its own."""
+    """A tile or strip of a page: its number, its corner in pixels, and its channel, if stored separately."""
 
     number: int
     x: int
@@ -198,7 +198,7 @@ def segment_grid(page: Page) -> SegmentGrid:
 
 
 def segments_meeting(page: Page, column: int, row: int, width: int, height: int) -> Iterator[SegmentPlace]:
-    """The tiles or strips that a region meets."""
+    """The tiles or strips that intersect a region."""
     grid = segment_grid(page)
     rows = range(max(row // grid.height, 0), min(math.ceil((row + height) / grid.height), grid.down))
     columns = range(max(column // grid.width, 0), min(math.ceil((column + width) / grid.width), grid.across))
@@ -209,13 +209,13 @@ def segments_meeting(page: Page, column: int, row: int, width: int, height: int)
 
 
 def is_stored_as_array(page: Page) -> bool:
-    """Whether the pixels lie in the file one after another, so that any part can be read without the rest."""
+    """Whether the pixels are stored contiguously, so that any part can be read without the rest."""
     one_plane = page.planarconfig == tifffile.PLANARCONFIG.CONTIG or page.samplesperpixel == 1
     return bool(not page.is_tiled and one_plane and page.is_memmappable)
 
 
 class SegmentCache:
-    """Keeps the latest used arrays; the newest is kept even if it alone is too large. Safe from several threads."""
+    """A thread-safe LRU cache of arrays; the newest array is kept even if it is too large on its own."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
@@ -224,7 +224,7 @@ class SegmentCache:
         self._lock = Lock()
 
     def get(self, key: Hashable) -> NDArray[np.uint8] | None:
-        """The array of a key, if it is still there."""
+        """The array of a key, if it is still cached."""
         with self._lock:
             segment = self._segments.get(key)
             if segment is not None:
@@ -232,7 +232,7 @@ class SegmentCache:
             return segment
 
     def put(self, key: Hashable, segment: NDArray[np.uint8]) -> None:
-        """Add an array and drop those that were not used for longest."""
+        """Add an array, and drop the least recently used ones."""
         with self._lock:
             if key in self._segments:
                 return
@@ -266,7 +266,7 @@ def whole_jpeg(data: bytes, tables: bytes | None, is_rgb: bool) -> bytes | None:
     A TIFF keeps the tables that all tiles share (quantization, Huffman) once, and says outside of the JPEG whether its
     colors are RGB or YCbCr. A browser knows neither, so both are written into the tile: no pixel is decoded.
 
-    is_rgb: whether the TIFF says that the colors are RGB; a tile in JFIF form is YCbCr all the same
+    is_rgb: whether the TIFF states that the colors are RGB; a tile in JFIF format is always YCbCr
     """
     parts = [*_parts(tables or START), *_parts(data)]
     frames = [(kind, content) for kind, content in parts if kind in FRAMES]
@@ -279,20 +279,20 @@ def whole_jpeg(data: bytes, tables: bytes | None, is_rgb: bool) -> bytes | None:
 
 
 def _adobe(is_rgb: bool) -> bytes:
-    """The segment by which decoders know the colors: version, two flags, and 0 for RGB or 1 for YCbCr."""
+    """The segment that tells decoders the color space: version, two flags, and 0 for RGB or 1 for YCbCr."""
     return b"\xff\xee" + struct.pack(">H5sHHHB", 14, b"Adobe", 100, 0, 0, 0 if is_rgb else 1)
 
 
 def _parts(data: bytes) -> Iterator[tuple[int, bytes]]:
     """The segments of a JPEG stream with their marker; the scan comes last, with all that follows it."""
     if data[:2] != START:
-        raise ValueError("a tile does not begin as a JPEG")
+        raise ValueError("a tile does not start like a JPEG file")
     at = 2
     while at + 4 <= len(data):
         if data[at] != 0xFF:
             raise ValueError("a segment of a JPEG tile does not begin with a marker")
         kind = data[at + 1]
-        if kind == 0xFF:  # filling
+        if kind == 0xFF:  # fill byte
             at += 1
             continue
         if kind == SCAN:

@@ -1,4 +1,4 @@
-"""The pages of a TIFF that are the levels of a slide, and why some cannot be read."""
+"""Find the pages of a TIFF that are the levels of a slide, and explain why some cannot be read."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ DECODED_ALIKE = (
     COMPRESSION.DEFLATE,
     COMPRESSION.APERIO_JP2000_RGB,
 )
-"""Compressions whose pixels are those that OpenSlide gives, bit by bit (JPEG 2000: but for rounding, where the two
-libraries were built for different CPUs)."""
+"""Compressions whose pixels are identical to those of OpenSlide (for JPEG 2000, up to rounding if the two libraries
+were built for different CPUs)."""
 ALPHA = (1, 2)
 IMAGEJ_MICRONS = ("micron", "microns", "um", "µm", "\\u00B5m")
 MOST_TILE_PIXELS = 1 << 28
@@ -32,13 +32,13 @@ TIFF_ERRORS = (
     *(ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, MemoryError, OSError),
     struct.error,
 )
-"""What tifffile raises on damaged headers; each part fails in its own way."""
+"""What tifffile raises on damaged headers."""
 _BYTE_ORDERS = {b"II": "<", b"MM": ">"}
 _BIG = 43
 
 
 def refuse_absurd_pages(path: Path) -> None:
-    """Stop at tiles that are too large or too few: OpenSlide would end the whole process for want of memory."""
+    """Raise if tiles are too large or too few: OpenSlide would run out of memory and crash the process."""
     try:
         with tifffile.TiffFile(path) as tiff:
             absurd = any(_is_absurd(page) for page in tiff.pages)
@@ -55,8 +55,8 @@ def find_levels(tiff: tifffile.TiffFile, path: Path) -> list[Page]:
     planes = len(series.pages)
     if planes > 1:
         raise AsmilError(
-            f"{path}: the TIFF holds {planes} planes (channels, depths or times; axes {series.axes}), a slide is one; "
-            "save it as one RGB image"
+            f"{path}: the TIFF contains {planes} planes (channels, depths or times; axes {series.axes}) instead of "
+            "one; save it as one RGB image"
         )
     pages = [level.keyframe for level in series.levels]
     for page in pages:
@@ -135,7 +135,7 @@ def _refuse_strange(page: Page, path: Path) -> None:
 
 
 def _refuse_cut_off(tiff: tifffile.TiffFile, path: Path) -> None:
-    """A file that was not copied to its end has lost pages, or the way to them."""
+    """Raise if a truncated file has lost pages, or the offsets of pages."""
     layout, file = tiff.tiff, tiff.filehandle
     intact = False
     if len(tiff.pages) > 0:
@@ -149,7 +149,7 @@ def _refuse_cut_off(tiff: tifffile.TiffFile, path: Path) -> None:
 
 
 def _refuse_missing_data(page: Page, path: Path) -> None:
-    """Checked when the slide is opened, not after an hour of reading it."""
+    """Raise if data is missing, when the slide is opened rather than after an hour of reading it."""
     starts, lengths = page.dataoffsets, page.databytecounts
     uncompressed = page.imagewidth * page.imagelength * page.samplesperpixel
     is_whole = (
@@ -166,7 +166,7 @@ def _cut_off(path: Path) -> AsmilError:
 
 
 def refuse_looping_pages(path: Path) -> None:
-    """Stop if a page of a TIFF is followed by one before it; other damage is left to those who read the pages."""
+    """Raise if a page of a TIFF is followed by an earlier one; other damage is found when the pages are read."""
     if _has_loop(path):
         raise AsmilError(
             f"{path}: the TIFF is damaged: its list of pages has no end; copy the file again from its source"

@@ -1,4 +1,4 @@
-"""From tissue to tiles: their side at level 0, their corners, and which of them are empty glass or black."""
+"""Place tiles on tissue: their side at level 0, their corners, and which of them are empty glass or black."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from asmil.slides.tissue.clam import saturation
 from asmil.slides.tissue.regions import Mask, Tissue
 
 ENLARGING_TOLERATED = 1.05
-"""Scanners call 0.46 to 0.52 um/px alike 20x; a tile enlarged by so little is as good as read."""
+"""Scanners call anything from 0.46 to 0.52 um/px 20x; so little upsampling does not matter."""
 ROUNDING = 1e-9
 GROUP_PX = 2048
-"""Side of a group of neighbors in pixels of the level: its decoded segments fit into a reader's cache."""
+"""Side of a group of neighbors in pixels of the level, such that its decoded segments fit into a reader's cache."""
 GROUP_TILES = 64
 
 
 def tile_side_level0(tiling: TilingConfig, resolution: Resolution, where: str) -> int:
     """The side of a tile in level-0 pixels, round(tile_um / mpp).
 
-    where: the slide, for the message
+    where: the slide, for the error message
 
-    A slide that is coarser than its tiles (by more than 5 %) is refused, unless `tiling.enlarge`.
+    A slide that is coarser than its tiles (by more than 5 %) is an error, unless `tiling.enlarge` is set.
     """
     if resolution.mpp > tiling.mpp * ENLARGING_TOLERATED and not tiling.enlarge:
         raise AsmilError(
-            f"{where}: it has {resolution.mpp:.4g} um/px ({resolution.source}), which is coarser than the tiles "
-            f"({tiling.tile_um:g} um in {tiling.tile_px} px, {tiling.mpp:.4g} um/px); ask for coarser tiles "
-            f"(tiling.tile_um={resolution.mpp * tiling.tile_px:.4g}), or for enlarged ones (tiling.enlarge=true)"
+            f"{where}: the slide has {resolution.mpp:.4g} um/px ({resolution.source}), which is coarser than the tiles "
+            f"({tiling.tile_um:g} um in {tiling.tile_px} px, {tiling.mpp:.4g} um/px); use coarser tiles "
+            f"(tiling.tile_um={resolution.mpp * tiling.tile_px:.4g}), or upsample them (tiling.enlarge=true)"
         )
     return max(1, round(tiling.tile_um / resolution.mpp))
 
@@ -43,7 +43,7 @@ def tile_side_level0(tiling: TilingConfig, resolution: Resolution, where: str) -
 def place_tiles(
     image: SlideImage, tissue: Tissue, tissue_config: TissueConfig, tiling: TilingConfig, tile_px_level0: int
 ) -> NDArray[np.int64]:
-    """The upper left corners of a slide's tiles at level 0, N x 2, by columns from the left, each from the top.
+    """The upper left corners of a slide's tiles at level 0, N x 2, column by column from the left, each from the top.
 
     clam: a separate grid for each region; otherwise one grid from (0, 0), see `grid_tiles`.
     """
@@ -57,10 +57,10 @@ def place_tiles(
 def grid_tiles(
     mask: Mask, downsample: tuple[float, float], size: tuple[int, int], side: int, step: int, min_tissue: float
 ) -> NDArray[np.int64]:
-    """The tiles of one grid from (0, 0) of which a share of at least `min_tissue`, and more than none, is tissue.
+    """The tiles of a grid from (0, 0) with some tissue and a tissue share of at least `min_tissue`.
 
-    A tile may stick out of the slide if its center is inside; what sticks out is not tissue. The first column and
-    row are always there, so that a slide smaller than half a tile has one.
+    A tile may extend beyond the slide if its center is inside; the part outside is not tissue. The first column and
+    row always exist, so that a slide smaller than half a tile has one tile.
     """
     x, y = (np.arange(max(1, -((side // 2 - length) // step))) * step for length in size)
     share = tissue_share(mask, downsample, x, y, side)
@@ -72,7 +72,7 @@ def grid_tiles(
 def tissue_share(
     mask: Mask, downsample: tuple[float, float], x: NDArray[np.int64], y: NDArray[np.int64], side: int
 ) -> NDArray[np.float64]:
-    """The share of tissue in the tile at every (x, y), columns x rows; parts of mask pixels count by their part."""
+    """The share of tissue in the tile at every (x, y), columns x rows; partly covered mask pixels count partly."""
     in_rows = _between(mask, y / downsample[1], (y + side) / downsample[1])
     in_tiles = _between(in_rows.T, x / downsample[0], (x + side) / downsample[0])
     return in_tiles * (downsample[0] * downsample[1] / side**2)
@@ -81,7 +81,7 @@ def tissue_share(
 def _between(
     values: Mask | NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """The sums over the first axis between fractional positions; outside are zeros."""
+    """The sums over the first axis between fractional positions; values outside are 0."""
     kind = np.int32 if values.dtype == np.bool_ else np.float64
     total = np.zeros((len(values) + 1, *values.shape[1:]), dtype=kind)
     np.cumsum(values, axis=0, dtype=kind, out=total[1:])
@@ -101,7 +101,7 @@ def _interpolated(
 def keep_tiles(tiles: NDArray[np.uint8], white: float | None, black: float | None) -> NDArray[np.bool_]:
     """Which tiles (N x height x width x 3) have a mean saturation of at least `white` and are not black.
 
-    black: a tile whose three channel means are all below is dropped. None: not asked.
+    black: a tile whose three channel means are all below this is dropped; None: no such check
     """
     kept = np.ones(len(tiles), dtype=np.bool_)
     if white is not None:
@@ -112,7 +112,7 @@ def keep_tiles(tiles: NDArray[np.uint8], white: float | None, black: float | Non
 
 
 def _means(pixels: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """Per channel; a quotient of whole numbers, where cv2.mean multiplies by a rounded one."""
+    """Means per channel, as quotients of integers; cv2.mean multiplies by a rounded reciprocal instead."""
     sums: NDArray[np.float64] = np.array(cv2.sumElems(pixels), dtype=np.float64)
     return sums / float(pixels.shape[0] * pixels.shape[1])
 
@@ -120,8 +120,8 @@ def _means(pixels: NDArray[np.uint8]) -> NDArray[np.float64]:
 class TileReader:
     """Reads squares of `tile_px_level0` level-0 pixels as `tile_px` pixels.
 
-    The level read is the coarsest that is not coarser than the tiles; what remains is area-averaged. Outside of
-    the slide is white. Reading is safe from several threads at once.
+    It reads the coarsest level that is not coarser than the tiles, and area-averages the rest. Pixels outside the
+    slide are white. Reading is thread-safe.
     """
 
     def __init__(self, image: SlideImage, tile_px_level0: int, tile_px: int) -> None:
@@ -133,9 +133,9 @@ class TileReader:
         self._downsample = downsamples[self.level]
 
     def groups(self, coords: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        """Indices of tiles to be read one after another, each tile once.
+        """Groups of tile indices to be read together, each tile once.
 
-        Neighbors share tiles of the file that are decoded once if they are read together.
+        Neighbors share tiles of the file, which are decoded only once if they are read together.
         """
         if len(coords) == 0:
             return []

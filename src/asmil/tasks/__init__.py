@@ -1,1 +1,1 @@
-"""What is predicted: losses, predictions and metrics of a task; imports no other room."""
+"""Prediction tasks: their losses, predictions and metrics; imports no other subpackage."""

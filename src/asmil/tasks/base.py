@@ -1,4 +1,4 @@
-"""What a task is to training and prediction: its outputs, its loss, and what the outputs mean."""
+"""The interface of a task: its outputs, its loss, and the meaning of the outputs."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ Columns = dict[str, list[Any] | npt.NDArray[np.generic]]
 
 
 class Task(Protocol):
-    """Turns the logits of models into losses and predictions; knows nothing of bags or methods.
+    """Turns the logits of models into losses and predictions; independent of bags and methods.
 
-    Targets are, for B bags: class indices (B), values (B), labels of 0 and 1 (B x K), or times and events (B x 2).
+    Targets for B bags are class indices (B), values (B), labels of 0 and 1 (B x K), or times and events (B x 2).
     """
 
     kind: TaskKind
     loss_name: str
-    """The name of its loss in `metrics.jsonl`."""
+    """Name of the loss in `metrics.jsonl`."""
     joint: bool
-    """Whether the loss compares the bags of a step with each other, so that it must see them all at once."""
+    """Whether the loss compares the bags of a step with each other, so that it needs all of them at once."""
 
     @property
     def n_outputs(self) -> int:
-        """How many logits a model has to give."""
+        """Number of logits that a model must return."""
         ...
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -36,19 +36,19 @@ class Task(Protocol):
         ...
 
     def class_index(self, targets: Tensor) -> Tensor | None:
-        """The classes of the bags, for losses that treat each class on its own; None where targets are no classes."""
+        """The classes of the bags, for losses that treat each class separately; None if targets are not classes."""
         ...
 
     def measure(self, targets: npt.NDArray[Any], logits: Tensor) -> dict[str, float]:
-        """What is watched on validation bags; `loss` is among it, and what is undefined is nan."""
+        """Metrics of validation bags, including `loss`; undefined metrics are nan."""
         ...
 
     def selection_score(self, measures: Mapping[str, float | None]) -> float:
-        """What the kept epoch has most of, from what `measure` found; undefined measures count as 0."""
+        """The score that selects the epoch (highest wins), from the metrics of `measure`; undefined ones count as 0."""
         ...
 
     def probabilities(self, logits: Tensor) -> Tensor | None:
-        """B x K probabilities of the classes or labels; None for tasks without."""
+        """B x K probabilities of the classes or labels; None for tasks without probabilities."""
         ...
 
     def columns(self, logits: Tensor) -> Columns:
@@ -57,21 +57,21 @@ class Task(Protocol):
 
     @property
     def explained_names(self) -> tuple[str, ...]:
-        """What of a prediction can be explained: the classes or labels, or its one number."""
+        """The outputs that can be explained: the classes or labels, or the single predicted number."""
         ...
 
     def explained_first(self, logits: Tensor) -> int:
-        """Which of `explained_names` is explained unless another is asked for: the predicted class; logits C."""
+        """Index into `explained_names` of the default: the predicted class; logits C."""
         ...
 
     def evidence(self, logits: Tensor, name: int) -> Tensor:
-        """B numbers that explanations take apart, with gradient: the log-odds of a class, a risk or a value."""
+        """B numbers that explanations attribute to tiles, with gradient: log-odds of a class, a risk or a value."""
         ...
 
     def shown(self, logits: Tensor, name: int) -> Tensor:
-        """The same as readers know it: the probability of a class, a risk or a value; B numbers."""
+        """The same output in the form shown to users: probability of a class, a risk or a value; B numbers."""
         ...
 
     def to_dict(self) -> dict[str, Any]:
-        """All that makes the task again, as plain values."""
+        """Plain values from which the task can be rebuilt."""
         ...

@@ -1,8 +1,8 @@
 """Patient-level bootstrap confidence intervals.
 
 Patients are drawn with replacement, each with all its slides: slides of one patient resemble each other, and
-drawing them one by one would make the interval too narrow. A resample is kept as counts (how often every
-patient was drawn), which the metrics of `asmil.tasks.weighted` take as weights.
+drawing them one by one would make the interval too narrow. A resample is stored as counts (how often every
+patient was drawn), which the metrics of `asmil.tasks.weighted` accept as weights.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Number = TypeVar("Number", bound=np.generic)
 
 
 def number_patients(patients: Sequence[Hashable]) -> npt.NDArray[np.intp]:
-    """n numbers 0 .. P - 1, one per patient, by sorted name: the order of the slides does not matter."""
+    """The patient index (0 .. P - 1, by sorted name) of each of n slides; independent of the order of slides."""
     return np.unique(np.asarray(patients), return_inverse=True)[1]
 
 
@@ -39,10 +39,10 @@ def draw_patients(n_patients: int, resamples: int, seed: int) -> npt.NDArray[np.
 def under_draws(
     measure: Callable[[Floats], Mapping[Key, npt.NDArray[Number]]], counts: Integers, n_rows: int
 ) -> dict[Key, npt.NDArray[Number]]:
-    """What `measure` finds under every draw of patients.
+    """The results of `measure` under every resample of patients.
 
-    measure: from R x P weights of patients to arrays whose first axis is R; counts: all draws, as `draw_patients` gives
-    n_rows: how many rows a draw weights; draws are taken in portions that fit into memory
+    measure: from R x P weights of patients to arrays whose first axis is R; counts: all draws, from `draw_patients`
+    n_rows: number of rows weighted by a draw; draws are processed in batches that fit into memory
     """
     step = max(1, CELLS_AT_ONCE // max(1, n_rows))
     portions = [measure(counts[start : start + step].astype(np.float64)) for start in range(0, len(counts), step)]
@@ -50,7 +50,7 @@ def under_draws(
 
 
 def percentile_interval(samples: Floats, level: float = 0.95) -> Interval:
-    """The middle `level` of the samples, by linear interpolation; nan samples are left out."""
+    """The central `level` of the samples, by linear interpolation; nan samples are ignored."""
     defined = samples[~np.isnan(samples)]
     if defined.size == 0:
         return UNDEFINED
@@ -60,9 +60,9 @@ def percentile_interval(samples: Floats, level: float = 0.95) -> Interval:
 
 
 def estimate(value: float, samples: Floats, skipped: int = 0, **details: Any) -> Estimate:
-    """A value with the interval of its samples; an undefined value has none.
+    """A value with the interval of its samples; an undefined value has no interval.
 
-    skipped: resamples that were left out of the samples; undefined samples are counted too
+    skipped: number of resamples that are missing from the samples; undefined samples are added to it
     """
     if np.isnan(value):
         return Estimate(float(value), **details)
@@ -72,19 +72,19 @@ def estimate(value: float, samples: Floats, skipped: int = 0, **details: Any) ->
 
 
 def drawn_slides(patients: Sequence[Hashable], resamples: int, seed: int) -> Floats:
-    """(1 + R) x n counts of n slides: each once, then as often as its patient was drawn in each of R resamples."""
+    """(1 + R) x n counts of n slides: first 1 for every slide, then how often its patient is in each of R resamples."""
     numbers = number_patients(patients)
     drawn = draw_patients(int(numbers.max()) + 1, resamples, seed)[:, numbers]
     return np.vstack([np.ones(len(numbers)), drawn])
 
 
 def mean_estimate(values: Sequence[float] | Floats, counts: Floats) -> Estimate:
-    """The mean of the defined values of slides, under counts as `drawn_slides` gives them."""
+    """The mean of the defined values of slides; counts: from `drawn_slides`."""
     return ratio_estimate(values, ~np.isnan(np.asarray(values, dtype=np.float64)), counts)
 
 
 def ratio_estimate(parts: npt.ArrayLike, wholes: npt.ArrayLike, counts: Floats) -> Estimate:
-    """The sum of the parts over the sum of the wholes, of the slides whose part is defined."""
+    """The sum of the parts divided by the sum of the wholes, over slides whose part is defined."""
     part, whole = np.asarray(parts, dtype=np.float64), np.asarray(wholes, dtype=np.float64)
     defined = ~np.isnan(part)
     above, below = counts[:, defined] @ part[defined], counts[:, defined] @ whole[defined]

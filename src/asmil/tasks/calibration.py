@@ -16,14 +16,14 @@ BINS = 10
 SMALLEST_PROBABILITY = 1e-12
 ROUNDING = 1e-6
 TEMPERATURES = (0.05, 20.0)
-"""The range in which a temperature is looked for; slides that are all called right would ask for 0."""
+"""Search range of the temperature; if all slides are predicted correctly, the optimum would be 0."""
 
 
 @dataclass(frozen=True)
 class Reliability:
-    """Slides by the probability of the class that was called, in bins of equal width; empty bins are nan.
+    """Slides binned by the probability of the predicted class, in bins of equal width; empty bins are nan.
 
-    confidence: mean probability of the called class; accuracy: share called right; count: slides
+    confidence: mean probability of the predicted class; accuracy: share predicted correctly; count: slides
     """
 
     confidence: Floats
@@ -32,16 +32,16 @@ class Reliability:
 
     @property
     def ece(self) -> float:
-        """Expected calibration error: the mean distance of accuracy and confidence, weighted by slides."""
+        """Expected calibration error: the mean of |accuracy - confidence| over bins, weighted by slides."""
         distance = np.abs(self.accuracy - self.confidence)
         return float(np.nansum(distance * self.count) / self.count.sum())
 
 
 def reliability(target: Integers, probabilities: Floats, bins: int = BINS) -> Reliability:
-    """The reliability of n x K probabilities of n slides; bin k holds confidences from k / bins to (k + 1) / bins."""
+    """The reliability of n x K probabilities; bin k contains confidences from k / bins to (k + 1) / bins."""
     truth, probabilities = _checked(target, probabilities)
     if bins < 1:
-        raise AsmilError(f"{bins} bins were asked for; give at least 1")
+        raise AsmilError(f"bins is {bins}; give at least 1")
     called, confidence = probabilities.argmax(axis=1), probabilities.max(axis=1)
     place = np.minimum((confidence * bins).astype(np.int64), bins - 1)
     count = np.bincount(place, minlength=bins)
@@ -52,7 +52,7 @@ def reliability(target: Integers, probabilities: Floats, bins: int = BINS) -> Re
 
 
 def expected_calibration_error(target: Integers, probabilities: Floats, bins: int = BINS) -> float:
-    """ECE of the called class, in bins of equal width."""
+    """ECE of the predicted class, in bins of equal width."""
     return reliability(target, probabilities, bins).ece
 
 
@@ -71,9 +71,9 @@ def negative_log_likelihood(target: Integers, probabilities: Floats) -> float:
 
 
 def fit_temperature(target: Integers, probabilities: Floats) -> float:
-    """The temperature T whose scaled probabilities have the smallest negative log-likelihood."""
+    """The temperature T that minimizes the negative log-likelihood of the scaled probabilities."""
     if len(target) == 0:
-        raise AsmilError("a temperature needs validation slides to be fitted on; there are none")
+        raise AsmilError("fitting a temperature needs validation slides, and there are none")
 
     def loss(log_temperature: float) -> float:
         return negative_log_likelihood(target, scale_probabilities(probabilities, float(np.exp(log_temperature))))
@@ -89,7 +89,7 @@ def scale_probabilities(probabilities: Floats, temperature: float) -> Floats:
     given = numbers_of("probabilities", probabilities)
     if given.ndim != 2 or not temperature > 0:
         raise AsmilError(
-            f"probabilities of the shape {given.shape} cannot be scaled by the temperature {temperature}; give one "
+            f"probabilities of shape {given.shape} cannot be scaled by the temperature {temperature}; give one "
             "row per slide, one column per class, and a temperature above 0"
         )
     logits = np.log(np.maximum(given, SMALLEST_PROBABILITY)) / temperature
@@ -100,5 +100,5 @@ def scale_probabilities(probabilities: Floats, temperature: float) -> Floats:
 def _checked(target: Integers, probabilities: Floats) -> tuple[Classes, Floats]:
     truth, given = probabilities_of(target, probabilities)
     if given.min() < -ROUNDING or given.max() > 1 + ROUNDING:
-        raise AsmilError("probabilities: some are not from 0 to 1; give probabilities, not other scores")
+        raise AsmilError("probabilities: some values are not between 0 and 1; give probabilities, not other scores")
     return truth, given

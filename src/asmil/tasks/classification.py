@@ -26,7 +26,7 @@ NORMAL_NAMES = frozenset(
 class Classification:
     """Softmax over K classes and cross-entropy; for two classes also a single output with a sigmoid.
 
-    class_weights: K factors of the loss of a slide, by its class (None: all 1)
+    class_weights: K weights of the loss of a slide, by its class (None: all 1)
     """
 
     kind: TaskKind = "classification"
@@ -46,7 +46,7 @@ class Classification:
                 else "there are no labels; a classification needs at least two classes"
             )
         if single_output and len(classes) != 2:
-            raise AsmilError(f"a single output can tell two classes apart, not {len(classes)}")
+            raise AsmilError(f"a single output can separate two classes, not {len(classes)}")
         self.classes = tuple(classes)
         self.single_output = single_output
         self._weights = None if class_weights is None else torch.tensor(class_weights, dtype=torch.float32)
@@ -58,13 +58,13 @@ class Classification:
 
     @property
     def class_weights(self) -> tuple[float, ...]:
-        """The factor of the loss of a slide, by its class."""
+        """The weight of the loss of a slide, by its class."""
         return (1.0,) * len(self.classes) if self._weights is None else tuple(self._weights.tolist())
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Mean (weighted) cross-entropy; logits B x C, targets B class indices.
 
-        A slide counts with the weight of its class as it is: the loss of a step with one bag is scaled too.
+        The weights are not normalized per step: the loss of a step with one bag is scaled too.
         """
         logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
         if self.single_output:
@@ -74,7 +74,7 @@ class Classification:
         else:
             per_slide = functional.cross_entropy(logits, targets, reduction="none")
         if self._weights is not None:
-            self._weights = self._weights.to(logits.device)  # moved once: a copy in every step waits for a GPU
+            self._weights = self._weights.to(logits.device)  # moved once: a copy in every step would block the GPU
             per_slide = per_slide * self._weights.to(logits.dtype)[targets]
         return per_slide.mean()
 
@@ -91,7 +91,7 @@ class Classification:
         return torch.softmax(logits, dim=-1)
 
     def measure(self, targets: npt.NDArray[Any], logits: Tensor) -> dict[str, float]:
-        """The metrics that are watched while training."""
+        """The metrics that are monitored during training."""
         probabilities = self.probabilities(logits).numpy()
         predicted = metrics.predicted_classes(probabilities)
         return {
@@ -136,7 +136,7 @@ class Classification:
 
 
 def balanced_weights(targets: Sequence[int], n_classes: int) -> list[float]:
-    """`n / (K n_k)` for class k: rare classes count as much as frequent ones, and the mean weight of a slide is 1."""
+    """`n / (K n_k)` for class k: all classes have the same total weight, and the mean weight of a slide is 1."""
     counts = np.bincount(np.asarray(targets), minlength=n_classes)
     return [float(len(targets) / (n_classes * count)) if count else 0.0 for count in counts]
 
@@ -190,7 +190,7 @@ def class_format(classes: tuple[str, ...]) -> PredictionFormat:
 
 
 def class_words(classes: tuple[str, ...], target: Truth, probabilities: Floats) -> str:
-    """How many slides of each class were missed; of more than two classes, the one that was missed most often.
+    """How many slides of each class were missed; for more than two classes, the class missed most often.
 
     >>> class_words(("normal", "tumor"), np.array([0, 1, 1]), np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]]))
     'missed 1 of 2 tumor slides and called 0 of 1 normal slides tumor'
@@ -213,7 +213,7 @@ def class_words(classes: tuple[str, ...], target: Truth, probabilities: Floats) 
 
 
 def measure_classes(target: Truth, probabilities: Floats, weights: Floats) -> dict[str, Floats]:
-    """Every metric under R sets of slide weights: R values, or R x K for those of a class."""
+    """Every metric under R sets of slide weights: R values, or R x K for metrics of single classes."""
     predicted = metrics.predicted_classes(probabilities)
     confusion = weighted.weighted_confusion(target, predicted, probabilities.shape[1], weights)
     auc = weighted.weighted_auc(target, probabilities, weights)
@@ -245,9 +245,9 @@ def weighted_macro_auc(target: Truth, probabilities: Floats, weights: Floats) ->
 
 
 def normal_labels(labels: Iterable[str], given: Sequence[str] = ()) -> frozenset[str]:
-    """The labels of normal slides: those that the user names, else those with a usual name; may be empty.
+    """The labels of normal slides: those given by the user, else those with a common name; may be empty.
 
-    A missing annotation does not make a slide normal.
+    A slide without annotation does not count as normal.
     """
     known = set(labels)
     unknown = [name for name in given if name not in known]

@@ -1,4 +1,4 @@
-"""The C-index: how often, of two patients, the one with the higher risk has the event first.
+"""The C-index: how often, in a pair of patients, the one with the higher risk has the event first.
 
 A pair (i, j) is comparable if i has an event and t_i < t_j, or t_i = t_j and only i has an event. It is concordant if
 risk_i > risk_j; risks within 1e-8 of each other are tied. Two events at the same time are not comparable.
@@ -8,7 +8,7 @@ With C concordant, D discordant, R pairs of tied risk, and T comparable pairs at
     none            C / (C + D)
     time            (C + T/2) / (C + D + T)
     all             (C + (R + T)/2) / (C + D + R + T)     VLSA's; T pairs count twice
-    strict          share of pairs with t_i < t_j and risk_i > risk_j; a tied risk counts 0, as ASMIL prints it
+    strict          share of pairs with t_i < t_j and risk_i > risk_j; tied risks count 0; used in the ASMIL paper
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def concordance(time: npt.ArrayLike, event: npt.ArrayLike, risk: npt.ArrayLike, 
     comparable = pairs.strict_comparable if ties == "strict" else pairs.comparable
     if not comparable[0] > 0:
         raise AsmilError(
-            f"no two of the {np.size(risk)} patients can be compared, so there is no C-index: an event before the "
-            "time of another patient is needed"
+            f"no two of the {np.size(risk)} patients can be compared, so the C-index is undefined: it needs an event "
+            "before the time of another patient"
         )
     return float(_index(pairs, ties)[0])
 
@@ -72,9 +72,9 @@ def concordance_pairs(time: npt.ArrayLike, event: npt.ArrayLike, risk: npt.Array
 def weighted_concordance(
     time: npt.ArrayLike, event: npt.ArrayLike, risk: npt.ArrayLike, weights: npt.ArrayLike, ties: Ties = "harrell"
 ) -> Floats:
-    """R values of the C-index of n patients under R x n weights; nan where no pair can be compared.
+    """R values of the C-index of n patients under R x n weights; nan if no pair can be compared.
 
-    A bootstrap resample is a row of weights: how often each patient was drawn.
+    Each row of weights is a bootstrap resample: how often each patient was drawn.
     """
     rows = np.atleast_2d(np.asarray(weights, dtype=np.float64))
     step = max(1, NUMBERS_AT_ONCE // max(1, rows.shape[1]))
@@ -104,12 +104,12 @@ def _count(time: npt.ArrayLike, event: npt.ArrayLike, risk: npt.ArrayLike, weigh
     if risks.shape != times.shape or weights.shape[1:] != times.shape:
         raise AsmilError(
             f"there are {len(times)} times, {risks.size} risks and {weights.shape[1]} weights; "
-            "give one of each a patient"
+            "give one of each per patient"
         )
     if np.isnan(risks).any():
         place = int(np.isnan(risks).argmax())
-        raise AsmilError(f"the risk of patient {place} (counted from 0) is nan; a C-index needs a number for everyone")
-    # latest first, at equal times the censored before the events: those comparable to an event come before it
+        raise AsmilError(f"the risk of patient {place} (counted from 0) is nan; give a number for every patient")
+    # latest first, and at equal times censored before events: patients comparable with an event come before it
     order = np.lexsort((events, -times))
     times, events, risks, weights = times[order], events[order], risks[order], weights[:, order]
     sorted_risks = np.sort(risks)
@@ -146,10 +146,10 @@ def _count(time: npt.ArrayLike, event: npt.ArrayLike, risk: npt.ArrayLike, weigh
 def weight_before_and_below(values: Integers, weights: Floats, before: Integers, below: Integers) -> Floats:
     """R x q sums of the weights of points p < before_q with values_p < below_q.
 
-    The points are split by the bits of their value, highest first (a wavelet matrix): log2(n) passes over the arrays
-    answer all limits, O((n + q) log n) for one set of weights, where comparing all pairs needs O(n q).
+    The points are split by the bits of their value, highest first (a wavelet matrix). log2(n) passes over the arrays
+    answer all limits in O((n + q) log n) per set of weights; comparing all pairs would need O(n q).
 
-    values: n whole numbers in 0 .. n - 1; weights: R x n; before, below: q limits in 0 .. n
+    values: n integers in 0 .. n - 1; weights: R x n; before, below: q limits in 0 .. n
     """
     start, end = np.zeros_like(before), before
     total = np.zeros((len(weights), len(before)))

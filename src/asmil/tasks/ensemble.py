@@ -1,4 +1,4 @@
-"""What several trained models say together of one bag."""
+"""Average the predictions of several trained models for one bag."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from asmil.tasks.survival_curves import mean_curve
 
 
 def average(tasks: Sequence[Task], logits: Sequence[Tensor]) -> dict[str, Any]:
-    """The prediction columns of one bag, averaged over models: a task and C logits each.
+    """The prediction columns of one bag, averaged over models (a task and C logits each).
 
-    Numbers are averaged as they are. Survival curves, whose time bins may differ from fold to fold, are averaged as
-    step curves. The sums and times that rank the patients of one model depend on its bins, so the common risk is
-    minus the mean survival until the last time of all: the area under the mean curve over its length.
+    Numbers are averaged directly. Survival curves, whose time bins may differ between folds, are averaged as
+    step curves. The risk of a single model depends on its bins, so the common risk is minus the mean survival up to
+    the last time: the area under the mean curve divided by its length.
     """
     found = [task.columns(one.unsqueeze(0)) for task, one in zip(tasks, logits, strict=True)]
     if len(found) == 1:

@@ -1,8 +1,8 @@
-"""How good a classification is: pure functions on arrays, K classes, n slides.
+"""Classification metrics: pure functions on arrays, for K classes and n slides.
 
 `target` and `predicted` are n class indices (0 .. K - 1), `probabilities` is n x K. The predicted class is
-the argmax of the probabilities (the first at a tie). Averages are macro averages: every class counts the
-same, however rare. For metrics of many bootstrap resamples at once see `asmil.tasks.weighted`.
+the argmax of the probabilities (the first at a tie). Averages are macro averages: every class has the same
+weight. For metrics of many bootstrap resamples at once see `asmil.tasks.weighted`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class ClassMetrics:
-    """One class against the rest. Ratios without a denominator are 0; an undefined AUC is nan."""
+    """One class against the rest. Ratios with a zero denominator are 0; an undefined AUC is nan."""
 
     label: int
     precision: float
@@ -35,7 +35,7 @@ class ClassMetrics:
 
 @dataclass(frozen=True, slots=True)
 class OneVsRestF1:
-    """F1 with one threshold per class; how many slides got no class, and how many more than one."""
+    """F1 with one threshold per class; number of slides without a class, and with more than one."""
 
     per_class: npt.NDArray[np.float64]
     macro: float
@@ -44,12 +44,12 @@ class OneVsRestF1:
 
 
 def predicted_classes(probabilities: Floats) -> npt.NDArray[np.intp]:
-    """Argmax of every row; at a tie the first class."""
+    """Argmax of every row; the first class at a tie."""
     return np.asarray(np.argmax(probabilities, axis=1))
 
 
 def accuracy(target: Integers, predicted: Integers) -> float:
-    """Share of slides whose class was called right.
+    """Share of slides that are predicted correctly.
 
     >>> accuracy(np.array([0, 1, 1]), np.array([0, 1, 0]))
     0.6666666666666666
@@ -61,31 +61,31 @@ def accuracy(target: Integers, predicted: Integers) -> float:
 def macro_f1(target: Integers, predicted: Integers, n_classes: int) -> float:
     """Mean of F1 = 2 TP / (2 TP + FP + FN) over all K classes of the task.
 
-    A class that neither occurs nor is called counts with F1 = 0. scikit-learn gives the same number with
+    A class that neither occurs nor is predicted has F1 = 0. scikit-learn gives the same result with
     `f1_score(..., labels=range(K), average="macro", zero_division=0)`.
     """
     return float(weighted.f1_scores(_confusion(target, predicted, n_classes)).mean())
 
 
 def f1_per_class(target: Integers, predicted: Integers, n_classes: int) -> npt.NDArray[np.float64]:
-    """K values of 2 TP / (2 TP + FP + FN), 0 where the denominator is 0."""
+    """K values of 2 TP / (2 TP + FP + FN), 0 if the denominator is 0."""
     return weighted.f1_scores(_confusion(target, predicted, n_classes))
 
 
 def micro_f1(target: Integers, predicted: Integers) -> float:
-    """F1 of all classes' counts together; with one called class per slide it is the accuracy, not macro-F1."""
+    """F1 of the pooled counts of all classes; with one predicted class per slide this equals the accuracy."""
     return accuracy(target, predicted)
 
 
 def weighted_f1(target: Integers, predicted: Integers, n_classes: int) -> float:
-    """Mean F1 in which a class counts as often as it occurs in `target`."""
+    """Mean F1, weighted by the frequency of each class in `target`."""
     return float(np.average(f1_per_class(target, predicted, n_classes), weights=_supports(target, n_classes)))
 
 
 def one_vs_rest_f1(target: Integers, probabilities: Floats, threshold: float = 0.5) -> OneVsRestF1:
-    """F1 where every class is called on its own, at p >= threshold: a slide may get no class, or two.
+    """F1 if every class is predicted separately, at p >= threshold: a slide may get no class, or several.
 
-    This is not the argmax rule of all other functions here; for K > 2 the slides without a class lower recall.
+    All other functions here use the argmax instead; for K > 2 slides without a class lower the recall.
     """
     truth, scores = probabilities_of(target, probabilities)
     called = scores >= threshold
@@ -102,13 +102,13 @@ def balanced_accuracy(target: Integers, predicted: Integers, n_classes: int) -> 
 
 
 def auc_per_class(target: Integers, probabilities: Floats) -> npt.NDArray[np.float64]:
-    """K areas under the one-vs-rest ROC curves, ties by midranks; nan where a class or its rest is absent."""
+    """K one-vs-rest AUCs, ties by midranks; nan if no slide, or every slide, belongs to the class."""
     truth, scores = probabilities_of(target, probabilities)
     return np.asarray(weighted.weighted_auc(truth, scores, np.ones((1, len(truth))))[0])
 
 
 def macro_auc(target: Integers, probabilities: Floats) -> float:
-    """Mean one-vs-rest AUC over the classes for which it is defined; nan if there is none.
+    """Mean one-vs-rest AUC over the classes for which it is defined; nan if there are none.
 
     For two classes whose probabilities sum to 1 this is the AUC of class 1.
     """
@@ -116,7 +116,7 @@ def macro_auc(target: Integers, probabilities: Floats) -> float:
 
 
 def weighted_mean_auc(target: Integers, probabilities: Floats) -> float:
-    """Mean one-vs-rest AUC in which a class counts as often as it occurs; over the classes for which it is defined."""
+    """Mean one-vs-rest AUC, weighted by class frequency, over the classes for which it is defined."""
     aucs = auc_per_class(target, probabilities)
     supports = _supports(target, len(aucs))
     defined = ~np.isnan(aucs)
@@ -124,7 +124,7 @@ def weighted_mean_auc(target: Integers, probabilities: Floats) -> float:
 
 
 def one_vs_one_auc(target: Integers, probabilities: Floats) -> float:
-    """Hand and Till's mean over pairs of classes: among the slides of both, the AUCs of either, averaged.
+    """Hand and Till's AUC: the mean over pairs of classes of the two AUCs among the slides of the pair.
 
     Pairs with an absent class are left out; nan if no pair remains. This differs from `macro_auc`.
     """
@@ -167,7 +167,7 @@ def per_class(target: Integers, probabilities: Floats) -> list[ClassMetrics]:
 def cross_entropy(target: Integers, probabilities: Floats) -> float:
     """Mean of -ln p(true class), in nats.
 
-    Probabilities are kept above the machine epsilon of their type, so that one confident error stays finite.
+    Probabilities are clipped to at least the machine epsilon of their type, so that confident errors stay finite.
     """
     probabilities = np.asarray(probabilities)
     of_target = probabilities[np.arange(len(probabilities)), np.asarray(target)]
@@ -183,13 +183,13 @@ def roc_points(positive: Mask, score: Floats, weights: Floats | None = None) -> 
 
 
 def precision_recall_points(positive: Mask, score: Floats, weights: Floats | None = None) -> tuple[Floats, Floats]:
-    """Recall and precision from the highest score down, one point per distinct score; recall rises to 1."""
+    """Recall and precision from the highest score down, one point per distinct score; recall increases to 1."""
     true, total = _cumulated(positive, score, weights)
     return true / true[-1], true / np.maximum(total, 1e-300)
 
 
 def _cumulated(positive: Mask, score: Floats, weights: Floats | None) -> tuple[Floats, Floats]:
-    """The weight of positive slides, and of all slides, with each distinct score or a higher one."""
+    """The weight of positive slides, and of all slides, at or above each distinct score."""
     order = np.argsort(-score, kind="stable")
     last_of_tie = np.r_[np.flatnonzero(np.diff(score[order])), len(score) - 1]
     weight = np.ones(len(score)) if weights is None else weights[order]

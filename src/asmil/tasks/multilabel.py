@@ -1,4 +1,4 @@
-"""Multi-label classification: every label of a slide is a question of its own."""
+"""Multi-label classification: every label of a slide is predicted separately."""
 
 from __future__ import annotations
 
@@ -91,12 +91,12 @@ class MultiLabel:
 
 
 def label_f1(targets: npt.NDArray[Any], probabilities: Floats) -> Floats:
-    """K values of F1, a label being called from a probability of 0.5 on; 0 if it neither occurs nor is called."""
+    """K values of F1 at a probability of 0.5; 0 for a label that neither occurs nor is predicted."""
     return _plain(targets, lambda present, weights: weighted.label_f1(present, probabilities >= THRESHOLD, weights))
 
 
 def label_auc(targets: npt.NDArray[Any], probabilities: Floats) -> Floats:
-    """K areas under the ROC curve; nan for a label that all slides have, or none."""
+    """K AUCs; nan for a label that all slides have, or none."""
     return _plain(targets, lambda present, weights: weighted.label_auc(present, probabilities, weights))
 
 
@@ -137,7 +137,7 @@ def label_format(labels: tuple[str, ...]) -> PredictionFormat:
 
 
 def label_words(targets: Truth, probabilities: Floats) -> str:
-    """How many labels were missed, and how many were predicted that are not there."""
+    """How many labels were missed, and how many absent labels were predicted."""
     present, called = targets > 0, probabilities >= THRESHOLD
     missed, wrong = int((present & ~called).sum()), int((called & ~present).sum())
     return f"missed {missed} of {int(present.sum())} labels and predicted {wrong} that are absent"
@@ -165,7 +165,7 @@ def weighted_macro_f1(targets: Truth, probabilities: Floats, weights: Floats) ->
 
 
 def weighted_macro_auc(targets: Truth, probabilities: Floats, weights: Floats) -> Floats:
-    """R means over labels of the AUC, where defined."""
+    """R means of the AUC over the labels for which it is defined."""
     return mean_defined(weighted.label_auc(targets > 0, probabilities, weights))
 
 

@@ -1,4 +1,4 @@
-"""What the predictions of a task look like in a table, and the metrics that evaluate them."""
+"""The columns of a task's predictions in a table, and the metrics that evaluate them."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from asmil.tasks.checked_arrays import Floats
 Truth = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
 Table = Any
-"""A table with named columns, as pandas has them."""
+"""A table with named columns, such as a pandas DataFrame."""
 MetricFunction = Callable[[Truth, Floats, Floats], Floats]
-"""Truth (n, or n x T), prediction (n x C) and R x n weights to R values; undefined ones are nan."""
+"""From truth (n, or n x T), prediction (n x C) and R x n weights to R values; undefined values are nan."""
 
 
 @dataclass(frozen=True)
 class Metric:
     """A number about predictions.
 
-    compared: whether `asmil compare` compares runs by it, with `function`
+    compared: whether `asmil compare` uses this metric, by means of `function`
     joins_folds: whether predictions of the models of several folds may be ranked together
     paired_test: the test that compares the seed ensembles of two runs, if there is one
-    scale: the range on which reports draw it; None for numbers without one
-    in_terminal: whether there is room for it in a terminal
+    scale: the range on which reports draw the metric; None if it has none
+    in_terminal: whether terminal tables show the metric
     """
 
     name: str
@@ -54,18 +54,18 @@ class PredictionFormat:
     truth_columns, prediction_columns: their columns in a table of predictions
     truth: from a table to the truth: n class indices, n values, n x K labels, or n x 2 times and events
     target_columns: from such a truth to the columns
-    problems: what is wrong with the truth of rows, as a mask and a phrase
-    metrics: those of all slides; part_metrics: those of every class or label
-    measure: all of them at once, by name: R values, or R x K
-    counts: which of R sets of weights can be evaluated at all; None: all of them
-    are_probabilities: whether predictions lie between 0 and 1
-    may_be_infinite: whether a prediction may be infinite, as the risk of a curve that never falls is
-    selected_by: what chooses the epoch on validation slides
-    part_name: what the K columns are, "class" or "label"; empty if there are none
-    by_patient: whether a row is always a patient
-    in_words: from truth, predictions and the values of the metrics to what a reader wants to know first, as a phrase
-        that follows the name of a run
-    misfit: how wrong each prediction is; None where a single prediction cannot be evaluated, as with censored times
+    problems: errors in the truth of rows, each as a mask and a phrase
+    metrics: of all slides; part_metrics: of every class or label
+    measure: all metrics at once, by name: R values, or R x K
+    counts: which of R sets of weights can be evaluated; None: all of them
+    are_probabilities: whether predictions are between 0 and 1
+    may_be_infinite: whether a prediction may be infinite, such as the risk of a curve that never falls
+    selected_by: the metric that selects the epoch on validation slides
+    part_name: the name of the K columns, "class" or "label"; empty if there are none
+    by_patient: whether each row is a patient
+    in_words: from truth, predictions and the values of the metrics to the main result, as a phrase that follows the
+        name of a run
+    misfit: the error of each prediction; None if single predictions cannot be evaluated, as with censored times
     row_in_words: the truth and the prediction of one row as text
     """
 
@@ -96,7 +96,7 @@ class PredictionFormat:
 
     @property
     def number_columns(self) -> tuple[str, ...]:
-        """The columns that must hold numbers; the names of classes are text."""
+        """The columns that must contain numbers; the names of classes are text."""
         return self.prediction_columns if self.part_name == "class" else (*self.truth_columns, *self.prediction_columns)
 
     def memberships(self, truth: Truth) -> Mask:
@@ -104,7 +104,7 @@ class PredictionFormat:
         return np.asarray(truth > 0 if self.part_name == "label" else truth[:, None] == np.arange(len(self.names)))
 
     def collapsed(self, truth: Truth, predictions: Floats) -> str:
-        """A sentence if all predictions are the same although the truth is not; empty otherwise."""
+        """A sentence if all predictions are the same although the targets differ; empty otherwise."""
         if len(truth) < 2 or not np.ptp(truth, axis=0).any():
             return ""
         if self.part_name == "class":
@@ -114,7 +114,7 @@ class PredictionFormat:
 
     @property
     def has_threshold(self) -> bool:
-        """Whether a threshold on one probability decides: two classes."""
+        """Whether a threshold on one probability decides the class, which is so for two classes."""
         return self.part_name == "class" and len(self.names) == 2
 
     @property

@@ -21,7 +21,7 @@ from asmil.tasks.prediction_format import Mask, Metric, PredictionFormat, Table,
 
 
 class Regression:
-    """A model gives the value in units of the training values: (value - mean) / sd.
+    """The model predicts the standardized value, (value - mean) / sd.
 
     mean, sd: of the training values (see `of_training`)
     loss: `squared`, or `huber`: quadratic below one standard deviation and linear above
@@ -41,7 +41,7 @@ class Regression:
         """The task with the mean and standard deviation of the training values."""
         sd = float(np.std(values))
         if sd == 0:
-            raise AsmilError(f"all training values are {float(values[0]):g}; a regression needs values that differ")
+            raise AsmilError(f"all training values are {float(values[0]):g}; a regression needs different values")
         return Regression(float(np.mean(values)), sd, loss)
 
     @property
@@ -74,7 +74,7 @@ class Regression:
         }
 
     def selection_score(self, measures: Mapping[str, float | None]) -> float:
-        """R2; where it is undefined, minus the mean absolute error."""
+        """R2, or minus the mean absolute error if R2 is undefined."""
         r2 = measures["r2"]
         return -(measures["mae"] or 0.0) if r2 is None else r2
 
@@ -108,15 +108,15 @@ class Regression:
 
 
 def r_squared(target: Floats, value: Floats) -> float:
-    """`1 - sum (y - v)^2 / sum (y - mean y)^2`; nan where all targets are equal."""
+    """`1 - sum (y - v)^2 / sum (y - mean y)^2`; nan if all targets are equal."""
     return float(weighted.r_squared(target, value, np.ones((1, len(target))))[0])
 
 
 def spearman(target: Floats, value: Floats) -> float:
-    """Spearman's rank correlation, midranks for ties; nan where either is constant or there are fewer than 2."""
+    """Spearman's rank correlation, midranks for ties; nan if either is constant or there are fewer than 2 values."""
     if len(target) < 2 or np.ptp(target) == 0 or np.ptp(value) == 0:
         return math.nan
-    from scipy import stats  # takes half as long to import as torch
+    from scipy import stats  # slow to import: half as long as torch
 
     return float(stats.spearmanr(target, value).statistic)
 
@@ -126,7 +126,7 @@ def value_format(names: tuple[str, ...] = ()) -> PredictionFormat:
 
     def problems(table: Table) -> Iterator[tuple[Mask, str]]:
         finite = np.isfinite(table["target"].to_numpy(dtype=np.float64))
-        yield ~finite, "has a target that is not finite; correct the manifest"
+        yield ~finite, "has a target that is not finite; fix the manifest"
 
     return PredictionFormat(
         kind="regression",

@@ -19,7 +19,7 @@ CUT_NAMES = {2: "median", 3: "tertiles"}
 class RiskGroup:
     """One group: its Kaplan-Meier curve with a 95 % band (log-log), and the median survival time with its interval.
 
-    A median that is not reached is infinite.
+    The median is infinite if it is not reached.
     """
 
     name: str
@@ -95,7 +95,7 @@ def _round_ticks(longest: float) -> Floats:
     rough = longest / 6
     scale = 10 ** math.floor(math.log10(rough)) if rough > 0 else 1.0
     step = next(factor * scale for factor in (1, 2, 2.5, 5, 10) if factor * scale >= rough)
-    # months: a year is rounder than ten of them
+    # times are in months, so multiples of 12 make the best ticks
     if longest > 24:
         step = 12.0 * max(1, math.ceil(rough / 12))
     return np.arange(0.0, longest + step / 1000, step)

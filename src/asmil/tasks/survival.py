@@ -1,4 +1,4 @@
-"""Survival: how long a patient lives without the event, from times of which some are censored."""
+"""Survival: the time until an event, from partly censored follow-up times."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LARGEST_EXPONENT = 500.0
 
 @dataclass(frozen=True)
 class Baseline:
-    """The cumulative hazard of a patient of log-risk `center`, a step function: `hazard_k` from `times_k` on."""
+    """The cumulative hazard of a patient with log-risk `center`, a step function: `hazard_k` from `times_k` on."""
 
     times: tuple[float, ...]
     hazard: tuple[float, ...]
@@ -44,9 +44,9 @@ class Survival:
     """Discrete time (incidences or hazards in C bins) or Cox; a target is (time, event), event 1 observed, 0 censored.
 
     edges: C + 1 edges of the time bins (`fit_bins` of the training patients); None for Cox
-    alpha: how much less censored patients count in training, 0 to 1
-    risk: what ranks patients: `survival_sum` (default), `mean_time` (VLSA's), or `log_risk` (Cox, its only one)
-    baseline: of a Cox model, from `fit_baseline`; without one it gives risks but no curves
+    alpha: how much less weight censored patients have in training, 0 to 1
+    risk: the number that ranks patients: `survival_sum` (default), `mean_time` (as in VLSA), or `log_risk` (Cox only)
+    baseline: of a Cox model, from `fit_baseline`; without a baseline it predicts risks but no curves
     """
 
     kind: TaskKind = "survival"
@@ -78,7 +78,7 @@ class Survival:
         return self._loss(logits, targets, self.alpha)
 
     def class_index(self, targets: Tensor) -> None:
-        """None: times are no classes."""
+        """None: times are not classes."""
 
     def survival(self, logits: Tensor) -> Floats | None:
         """B x m survival at `survival_times`; None for Cox without a baseline."""
@@ -93,13 +93,13 @@ class Survival:
 
     @property
     def survival_times(self) -> Floats | None:
-        """m times at which survival is predicted: the right ends of the bins, or the times of the baseline."""
+        """m times at which survival is predicted: the right edges of the bins, or the times of the baseline."""
         if self.edges is not None:
             return self.edges[1:]
         return None if self.baseline is None else np.array(self.baseline.times)
 
     def risks(self, logits: Tensor) -> Floats:
-        """B risks, higher is worse; minus infinity where the mean survival time is infinite."""
+        """B risks, higher is worse; minus infinity if the mean survival time is infinite."""
         if self.edges is None:
             return logits.detach().double().cpu()[:, 0].numpy()
         survival = self.survival(logits)
@@ -109,7 +109,7 @@ class Survival:
         return risk(torch.from_numpy(survival)).numpy()
 
     def measure(self, targets: npt.NDArray[Any], logits: Tensor) -> dict[str, float]:
-        """The loss (alpha = 0) and the C-index (Harrell's ties); nan where no two patients can be compared."""
+        """The loss (alpha = 0) and the C-index (Harrell's ties); nan if no two patients can be compared."""
         targets = np.asarray(targets, dtype=np.float64)
         time, event = targets[:, 0], targets[:, 1]
         loss = self._loss(logits.detach().double().cpu(), torch.from_numpy(targets), alpha=0.0)
@@ -118,7 +118,7 @@ class Survival:
         return {"loss": float(loss), "c_index": concordance(time, event, risks) if defined else float("nan")}
 
     def selection_score(self, measures: Mapping[str, float | None]) -> float:
-        """The C-index; an undefined one counts 0."""
+        """The C-index; 0 if it is undefined."""
         found = measures.get("c_index")
         return 0.0 if found is None or np.isnan(found) else float(found)
 
@@ -126,7 +126,7 @@ class Survival:
         """There are no classes."""
 
     def columns(self, logits: Tensor) -> Columns:
-        """`risk`, and where there are curves `survival_times` and `survival`, a list each a patient."""
+        """`risk`, and if there are curves `survival_times` and `survival`, one list per patient."""
         columns: Columns = {"risk": self.risks(logits)}
         survival, times = self.survival(logits), self.survival_times
         if survival is not None and times is not None:
@@ -135,20 +135,20 @@ class Survival:
         return columns
 
     def fit_baseline(self, log_risk: npt.ArrayLike, time: npt.ArrayLike, event: npt.ArrayLike) -> Survival:
-        """The Cox task with a baseline by Breslow, from the log-risks of the training patients.
+        """The Cox task with Breslow's baseline, from the log-risks of the training patients.
 
-        H(t) = sum over event times t_k <= t of d_k / sum_{t_j >= t_k} exp(r_j - mean r), at 50 event times at most.
+        H(t) = sum over event times t_k <= t of d_k / sum_{t_j >= t_k} exp(r_j - mean r), at up to 50 event times.
         """
         if self.edges is not None:
-            raise AsmilError("only a Cox model has a baseline; the time bins of this one give its curves")
+            raise AsmilError("only a Cox model has a baseline; this model predicts its curves in time bins")
         times, events = checked_outcomes(time, event)
         if not events.any():
             raise AsmilError("no patient has an event, so no baseline can be fitted; add patients with an event")
         log_risks = np.asarray(log_risk, dtype=np.float64)
         if log_risks.shape != times.shape or not np.isfinite(log_risks).all():
             raise AsmilError(
-                f"a baseline needs a finite log-risk for each of the {len(times)} patients; "
-                f"{int(np.isfinite(log_risks).sum())} are given"
+                f"a baseline needs a finite log-risk for each of the {len(times)} patients, but only "
+                f"{int(np.isfinite(log_risks).sum())} are finite"
             )
         center = float(log_risks.mean())
         relative = _relative(log_risks, center)
@@ -171,9 +171,9 @@ class Survival:
         return 0
 
     def evidence(self, logits: Tensor, name: int) -> Tensor:
-        """The risk of the task's model: the log-risk of Cox, or minus the sum of the survival over the bins.
+        """The log-risk of Cox, or minus the sum of the survival over the bins.
 
-        A model that ranks patients by the mean survival time is explained by this sum, too: it always has a gradient.
+        Models that rank patients by the mean survival time are also explained by this sum: it always has a gradient.
         """
         if self.edges is None:
             return logits[:, 0]
@@ -201,7 +201,7 @@ class Survival:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Survival:
-        """The task that `to_dict` described."""
+        """Rebuild a task from the result of `to_dict`."""
         found = values.get("baseline")
         baseline = None if found is None else Baseline(tuple(found["times"]), tuple(found["hazard"]), found["center"])
         return cls(values["edges"], values["loss"], values["alpha"], values["risk"], baseline)
@@ -210,7 +210,7 @@ class Survival:
         time, event = targets[:, 0], targets[:, 1]
         if self.edges is None:
             return cox_nll(logits[:, 0], time, event, largest=None)
-        # edges of the type of the times: a time on an edge stays on it when both are rounded
+        # edges have the dtype of the times, so that a time on an edge stays on it after rounding
         inner = torch.as_tensor(self.edges[1:-1], dtype=time.dtype, device=time.device)
         bins = torch.bucketize(time.contiguous(), inner, right=True)
         negative_log_likelihood = incidence_nll if self.loss_kind == "incidence" else hazard_nll
@@ -218,9 +218,9 @@ class Survival:
 
     def _refuse_misfits(self) -> None:
         if self.loss_kind not in ("incidence", "hazard", "cox"):
-            raise AsmilError(f"the loss of a survival task is {self.loss_kind!r}; it can be incidence, hazard or cox")
+            raise AsmilError(f"the loss of a survival task must be incidence, hazard or cox, not {self.loss_kind!r}")
         if not 0 <= self.alpha <= 1:
-            raise AsmilError(f"alpha of a survival task is {self.alpha}; it must lie between 0 and 1")
+            raise AsmilError(f"alpha of a survival task is {self.alpha}; it must be between 0 and 1")
         if self.loss_kind == "cox":
             if self.edges is not None:
                 raise AsmilError("a Cox model has no time bins; leave the edges out, or choose another loss")
@@ -231,41 +231,41 @@ class Survival:
             raise AsmilError("only a Cox model has a baseline; leave it out, or choose the loss 'cox'")
         if self.risk_kind not in ("survival_sum", "mean_time"):
             raise AsmilError(
-                f"the risk of a model with time bins is {self.risk_kind!r}; it can be survival_sum or mean_time"
+                f"the risk of a model with time bins must be survival_sum or mean_time, not {self.risk_kind!r}"
             )
         if self.edges is None or self.edges.ndim != 1 or not (np.diff(self.edges) > 0).all():
-            raise AsmilError(f"the loss {self.loss_kind!r} needs increasing edges of time bins; fit them with fit_bins")
+            raise AsmilError(f"the loss {self.loss_kind!r} needs increasing bin edges; compute them with fit_bins")
         fewest = 2 if self.loss_kind == "incidence" or self.risk_kind == "mean_time" else 1
         if len(self.edges) - 1 < fewest:
             raise AsmilError(
-                f"there is {len(self.edges) - 1} time bin, and {fewest} are needed; give more bins, or train with more "
-                "patients that have an event"
+                f"there is {len(self.edges) - 1} time bin, but at least {fewest} are needed; use more bins, or train "
+                "with more patients that have an event"
             )
 
 
 def _relative(log_risk: Floats, center: float) -> Floats:
-    """How many times the baseline hazard a patient has, kept finite."""
+    """The hazard of a patient relative to the baseline, clipped to stay finite."""
     return np.asarray(np.exp(np.clip(log_risk - center, -LARGEST_EXPONENT, LARGEST_EXPONENT)))
 
 
 def risk_format(names: tuple[str, ...] = ()) -> PredictionFormat:
-    """Predictions of a risk: `time` and `event` of a patient, its `risk`, and curves where a model gives them."""
+    """Predictions of a risk: `time` and `event` of a patient, its `risk`, and survival curves if the model has them."""
 
     def problems(table: Table) -> Iterator[tuple[Mask, str]]:
         time = table["time"].to_numpy(dtype=np.float64)
-        yield ~(np.isfinite(time) & (time >= 0)), "has no time of at least 0; correct the manifest"
+        yield ~(np.isfinite(time) & (time >= 0)), "has a missing or negative time; fix the manifest"
         yield (
             np.asarray(~table["event"].isin([0, 1])),
-            "has an event that is neither 0 nor 1; correct the manifest",
+            "has an event that is neither 0 nor 1; fix the manifest",
         )
         twice = table.duplicated(["patient", "fold", "seed", "role"]).to_numpy()
-        yield twice, "is of a patient that the same training predicts twice"
+        yield twice, "belongs to a patient that the same training predicts twice"
         differ = table.groupby("patient")[["time", "event"]].transform("nunique").gt(1).any(axis=1).to_numpy()
-        yield differ, "is of a patient with two times or events; correct the manifest and train again"
+        yield differ, "belongs to a patient with two times or events; fix the manifest and train again"
         has_curves, has_times = "survival" in table, "survival_times" in table
         if has_curves != has_times:
             present, absent = ("survival", "survival_times") if has_curves else ("survival_times", "survival")
-            yield np.ones(len(table), dtype=np.bool_), f"has a column {present}, but none of {absent}"
+            yield np.ones(len(table), dtype=np.bool_), f"has a column {present}, but no column {absent}"
         elif has_curves:
             curves = zip(table["survival_times"], table["survival"], strict=True)
             broken = np.array([not _is_curve(*pair) for pair in curves], dtype=np.bool_)
@@ -284,7 +284,7 @@ def risk_format(names: tuple[str, ...] = ()) -> PredictionFormat:
         target_columns=lambda targets: {"time": targets[:, 0], "event": targets[:, 1].astype(np.int64)},
         problems=problems,
         metrics=(
-            # the risks of two models have no common scale, so no pair of patients is made across folds
+            # the risks of two models have no common scale, so patients of different folds are never compared
             Metric("c_index", "C-index", c_index, joins_folds=False),
             Metric("c_index_strict", "C-index, strict", in_terminal=False),
             Metric("mean_auc", "mean AUC(t)"),

@@ -1,6 +1,6 @@
-"""From logits to survival curves, and from curves to a risk that ranks patients (higher is worse).
+"""Convert logits to survival curves, and curves to a risk that ranks patients (higher is worse).
 
-S_k, ... x C, is the probability to live past bin k: it holds at the right end of the bin.
+S_k, ... x C, is the probability of surviving bin k: the survival at the right edge of the bin.
 
 incidence: S_k = sum_{j > k} softmax(logits)_j, so that S_{C-1} = 0
 hazard:    S_k = prod_{j <= k} (1 - sigmoid(logits)_j)
@@ -22,17 +22,17 @@ from asmil.tasks.checked_arrays import Floats, numbers_of
 
 
 def hazards(logits: Tensor) -> Tensor:
-    """h, ... x C: the probability of the event in a bin for those who reached it."""
+    """h, ... x C: the probability of the event in a bin for patients who reached it."""
     return torch.sigmoid(logits)
 
 
 def survival_from_hazards(logits: Tensor) -> Tensor:
-    """S, ... x C, of hazards. Summed in the log domain, so that small ones keep digits."""
+    """S, ... x C, from hazards; summed in the log domain, so that small values stay accurate."""
     return functional.logsigmoid(-logits).cumsum(dim=-1).exp()
 
 
 def survival_from_incidence(logits: Tensor) -> Tensor:
-    """S, ... x C, of incidences. Summed from the end, so that small ones keep digits; the last is 0."""
+    """S, ... x C, from incidences; summed from the end, so that small values stay accurate; the last is 0."""
     from_bin_on = torch.softmax(logits, dim=-1).flip(-1).cumsum(dim=-1).flip(-1)
     return functional.pad(from_bin_on[..., 1:], (0, 1))
 
@@ -43,21 +43,21 @@ def risk(survival: Tensor) -> Tensor:
 
 
 def mean_survival_time(survival: npt.ArrayLike, edges: npt.ArrayLike) -> Floats:
-    """VLSA's mean survival time, n numbers from n x C survival and C + 1 edges; infinite where a curve is all ones.
+    """VLSA's mean survival time, n numbers from n x C survival and C + 1 edges; infinite for a curve of all ones.
 
-    The area under the straight lines through (edge_k, S_k), k = 0 .. C - 1, up to the first time where the curve is 0.
-    A curve that does not reach 0 is extended along the line through (0, 1) and its last point. S_k is survival at the
-    END of bin k but is placed at its START here, as in the official code.
+    It is the area under the straight lines through (edge_k, S_k), k = 0 .. C - 1, up to the first time at which the
+    curve is 0. A curve that does not reach 0 is extended along the line through (0, 1) and its last point. S_k is the
+    survival at the END of bin k but is placed at its START here, as in the official code.
     """
     curves = np.atleast_2d(numbers_of("survival", survival))
     starts = numbers_of("edges", edges)[:-1]
     if len(starts) < 2 or curves.shape[1] != len(starts):
         raise AsmilError(
-            f"a mean survival time needs at least two time bins and a survival for each; "
-            f"there are {len(starts)} bins and {curves.shape[1]} survivals"
+            f"a mean survival time needs at least two time bins and one survival value for each; "
+            f"there are {len(starts)} bins and {curves.shape[1]} values"
         )
     if (np.diff(starts) <= 0).any():
-        raise AsmilError("edges: the edges of time bins increase, and these do not; sort them and give each once")
+        raise AsmilError("edges: the edges of time bins must increase; sort them and remove duplicates")
     alive = curves * np.cumprod(curves > 0, axis=1)
     area = ((alive[:, 1:] + alive[:, :-1]) / 2 * np.diff(starts)).sum(axis=1)
     last = alive[:, -1]
@@ -68,9 +68,9 @@ def mean_survival_time(survival: npt.ArrayLike, edges: npt.ArrayLike) -> Floats:
 
 
 def survival_at(times: npt.ArrayLike, survival: npt.ArrayLike, at: npt.ArrayLike) -> Floats:
-    """The values of step curves at other times: ... x q from m increasing times, ... x m survivals and q times.
+    """The values of step curves at other times: ... x q from m increasing times, ... x m survival values and q times.
 
-    A curve is 1 before its first time, S_k from times_k on, and stays at its last value.
+    A curve is 1 before its first time, S_k from times_k on, and constant after its last time.
 
     >>> survival_at([1.0, 2.0], [0.8, 0.5], [0.5, 1.0, 7.0]).tolist()
     [1.0, 0.8, 0.5]
@@ -82,10 +82,10 @@ def survival_at(times: npt.ArrayLike, survival: npt.ArrayLike, at: npt.ArrayLike
 
 
 def mean_curve(times: Sequence[npt.ArrayLike], survivals: Sequence[npt.ArrayLike]) -> tuple[Floats, Floats]:
-    """The mean of step curves whose times differ: the union of the times, and the mean survival at each."""
+    """The mean of step curves with different times: the union of the times, and the mean survival at each."""
     if len(times) == 0 or len(times) != len(survivals):
         raise AsmilError(
-            f"{len(times)} lists of times and {len(survivals)} curves were given; give one of each a model"
+            f"{len(times)} lists of times and {len(survivals)} curves were given; give one of each per model"
         )
     union = np.unique(np.concatenate([np.asarray(each, dtype=np.float64) for each in times]))
     steps = [survival_at(each, curve, union) for each, curve in zip(times, survivals, strict=True)]
@@ -93,7 +93,7 @@ def mean_curve(times: Sequence[npt.ArrayLike], survivals: Sequence[npt.ArrayLike
 
 
 def survival_between_bins(ends: Floats, survival: Floats, times: Floats) -> Floats:
-    """S at T times from S at the right ends of bins: straight lines from (0, 1); constant after the last end.
+    """S at T times from S at the right edges of bins: linear from (0, 1) on, constant after the last edge.
 
     >>> survival_between_bins(np.array([10.0, 20.0]), np.array([0.5, 0.4]), np.array([5.0, 10.0, 30.0])).tolist()
     [0.75, 0.5, 0.4]

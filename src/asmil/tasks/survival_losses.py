@@ -1,13 +1,13 @@
-"""Losses of survival models, with censoring: logits B x C, one bin and one event (1: observed, 0: censored) a patient.
+"""Survival losses with censoring: logits B x C, one bin and one event (1: observed, 0: censored) per patient.
 
 incidence (SurvIFMLE):   p = softmax(logits), S_k = sum_{j > k} p_j
     event -log p_y                                       censored -log S_y
 hazard (Patch-GCN, MCAT):   h = sigmoid(logits), S_k = prod_{j <= k} (1 - h_j), S_{-1} = 1
     event -log S_{y-1} - log h_y                         censored -log S_y
 
-The argument of every logarithm is at least 1e-7, so that one term is at most 16.118, with gradient 0 there. The loss of
-a patient is (1 - alpha) (its term) + alpha (its term, if it had the event, else 0). Nothing is subtracted from 1:
-the sums and products run in a form that keeps the digits of small probabilities.
+The argument of every logarithm is clamped to at least 1e-7, so each term is at most 16.118, with gradient 0 there. The
+loss of a patient is (1 - alpha) (its term) + alpha (its term, if it had the event, else 0). Sums and products are
+computed without subtracting from 1, so that small probabilities stay accurate.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ Reduction = Literal["mean", "none"]
 def incidence_nll(
     logits: Tensor, bins: Tensor, event: Tensor, alpha: float = 0.0, reduction: Reduction = "mean"
 ) -> Tensor:
-    """Negative log-likelihood of incidences: the event falls into bin y, or, if censored, into a later one.
+    """Negative log-likelihood of incidences: the event is in bin y or, if censored, in a later bin.
 
-    A patient censored in the last bin has no later one: constant 16.118, no gradient.
+    A patient censored in the last bin has no later bin: its loss is the constant 16.118, without gradient.
     """
     logits, event = _aligned(logits, event)
     log_p = functional.log_softmax(logits, dim=1)
@@ -45,9 +45,9 @@ def incidence_nll(
 def hazard_nll(
     logits: Tensor, bins: Tensor, event: Tensor, alpha: float = 0.0, reduction: Reduction = "mean"
 ) -> Tensor:
-    """Negative log-likelihood of hazards: the patient lives through the bins before y, then dies or is censored in y.
+    """Negative log-likelihood of hazards: the patient survives the bins before y, then dies or is censored in y.
 
-    Survival beyond the last bin is possible, so that a patient censored there has a finite loss with a gradient.
+    Survival beyond the last bin is possible, so a patient censored there has a finite loss with a gradient.
     """
     logits, event = _aligned(logits, event)
     log_survival = functional.logsigmoid(-logits).cumsum(1)
@@ -62,14 +62,14 @@ def hazard_ce(logits: Tensor, bins: Tensor, event: Tensor, alpha: float = 0.0, r
     """Cross-entropy of being dead after bin y (`ce_surv` of Patch-GCN and MCAT).
 
     (1 - alpha) (event: -log(1 - S_y), censored: -log S_y) + alpha (event: -log(S_{y-1} + 1e-7) - log(h_y + 1e-7)).
-    S_y is at least 1e-7 in the first part, 1 - S_y has no lower limit; in the second part 1e-7 is added, as in the
-    official code, not a lower limit.
+    In the first part S_y is clamped to at least 1e-7, and 1 - S_y is not clamped; in the second part 1e-7 is added
+    instead, as in the official code.
     """
     logits, event = _aligned(logits, event)
     log_survival = functional.logsigmoid(-logits).cumsum(1)
     before = functional.pad(log_survival, (1, 0))[:, :-1]
     log_alive = _at(log_survival, bins).clamp(min=LOG_FLOOR)
-    dead = (-torch.expm1(log_alive)).clamp(min=torch.finfo(logits.dtype).tiny)  # finite even where no hazard is left
+    dead = (-torch.expm1(log_alive)).clamp(min=torch.finfo(logits.dtype).tiny)  # finite even if all hazards are 0
     cross_entropy = -event * dead.log() - (1 - event) * log_alive
     likelihood = -(_at(before, bins).exp() + FLOOR).log() - (_at(logits, bins).sigmoid() + FLOOR).log()
     return _reduced((1 - alpha) * cross_entropy + alpha * event * likelihood, reduction)
@@ -80,14 +80,14 @@ def cox_nll(log_risk: Tensor, time: Tensor, event: Tensor, largest: float | None
 
     The mean is over all patients; if all are censored, the loss is 0, with a graph.
 
-    largest: larger log-risks count as this one and get no gradient, as in VLSA; None leaves them as they are, which
-        the sum in the log domain allows
+    largest: log-risks are clamped to this value and get no gradient above it, as in VLSA; None does not clamp them,
+        which is safe since the sum is computed in the log domain
     """
     log_risk, event = _aligned(log_risk, event)
     log_risk = log_risk if largest is None else log_risk.clamp(max=largest)
     latest_first = time.argsort(descending=True, stable=True)
     sums = log_risk[latest_first].logcumsumexp(0)
-    # patients with equal times are at risk together: the sum runs to the last of them
+    # patients with equal times are at risk together: the sum includes all of them
     at_risk = torch.searchsorted(-time[latest_first].contiguous(), -time.contiguous(), right=True)
     return -(event * (log_risk - sums[at_risk - 1])).mean()
 

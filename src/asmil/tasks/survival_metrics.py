@@ -1,7 +1,7 @@
 """Kaplan-Meier curves under many sets of patient weights at once.
 
 A bootstrap resample that draws patient i w_i times has the curve of the original patients with the integer
-weights w, so one pass over R x n weights answers R resamples. Letters: n patients, R sets of weights, m distinct
+weights w, so one pass over R x n weights computes R resamples. Notation: n patients, R sets of weights, m distinct
 times u.
 
 Survival     S(u_k) = prod_{j <= k} (1 - d_j / n_j)              d events at u_j, n still followed just before u_j
@@ -22,13 +22,13 @@ from asmil.tasks.weighted import binary_auc
 
 @dataclass(frozen=True)
 class StepCurves:
-    """R curves that start at 1 and fall at m times; `values` is R x (m + 1), the value 1 in front."""
+    """R curves that start at 1 and fall at m times; `values` is R x (m + 1), starting with 1."""
 
     times: Floats
     values: Floats
 
     def at(self, times: npt.ArrayLike) -> Floats:
-        """R x T values at the given times; a step counts at its own time."""
+        """R x T values at the given times; a step takes effect at its own time."""
         return self.values[:, np.searchsorted(self.times, np.atleast_1d(times), side="right")]
 
     def before(self, times: npt.ArrayLike) -> Floats:
@@ -37,19 +37,19 @@ class StepCurves:
 
 
 def survival_curves(time: Floats, event: Floats, weights: Floats | None = None) -> StepCurves:
-    """Kaplan-Meier curves of the event: time, event (0/1): n; weights: R x n, ones when not given."""
+    """Kaplan-Meier curves of the event: time, event (0/1): n; weights: R x n, by default ones."""
     times, followed, events, _ = _counts(time, event, weights)
     return _curves(times, events, followed)
 
 
 def censoring_curves(time: Floats, event: Floats, weights: Floats | None = None) -> StepCurves:
-    """Kaplan-Meier curves of the censoring: the probability to be followed longer than a time."""
+    """Kaplan-Meier curves of the censoring: the probability of being followed longer than a time."""
     times, followed, events, censored = _counts(time, event, weights)
     return _curves(times, censored, followed - events)
 
 
 def _counts(time: Floats, event: Floats, weights: Floats | None) -> tuple[Floats, Floats, Floats, Floats]:
-    """m times, and R x m weights of those still followed, with the event and censored there."""
+    """m times, and R x m weights of the patients still followed, with an event, and censored at these times."""
     time, died = np.asarray(time, dtype=np.float64), np.asarray(event) > 0
     weights = np.ones((1, len(time))) if weights is None else np.asarray(weights, dtype=np.float64)
     order = np.argsort(time, kind="stable")
@@ -74,7 +74,7 @@ def brier_score(
     t: float,
     censoring: StepCurves | None = None,
 ) -> float:
-    """BS(t): time, event (0/1), survival_at_t: n values. `censoring` is G, by default of these same patients.
+    """BS(t): time, event (0/1), survival_at_t: n values. `censoring` is G, by default of the same patients.
 
     >>> brier_score([1, 2, 3, 4], [1, 1, 1, 1], [0.5, 0.5, 0.5, 0.5], 2.5)
     0.25
@@ -97,10 +97,10 @@ def integrated_brier_score(
 def weighted_brier(
     time: Floats, event: Floats, survival: Floats, times: Floats, weights: Floats, own_g: Floats, g: Floats
 ) -> Floats:
-    """R x T scores under R sets of weights; nan where nobody is followed longer than t (G = 0).
+    """R x T scores under R sets of weights; nan if no patient is followed longer than t (G = 0).
 
-    survival: n x T, or R x 1 x T for a curve that all patients share; own_g: R x n values of G just before the
-    patients' own times; g: R x T values of G at the times.
+    survival: n x T, or R x 1 x T for a curve shared by all patients; own_g: R x n values of G just before each
+    patient's time; g: R x T values of G at the times.
     """
     time, died = time[:, None], (event > 0)[:, None]
     past, future = ((time <= times) & died).astype(np.float64), (time > times).astype(np.float64)
@@ -116,7 +116,7 @@ def weighted_brier(
 
 
 def mean_over_time(values: Floats, times: Floats) -> Floats:
-    """The mean of a curve over [t_1, t_T] by the trapezoid rule, over the last axis; one time: its value."""
+    """The mean of a curve over [t_1, t_T] by the trapezoid rule, along the last axis; with one time, its value."""
     if len(times) == 1:
         return values[..., 0]
     areas = np.diff(times) * (values[..., 1:] + values[..., :-1]) / 2
@@ -146,7 +146,7 @@ def _plain_scores(
     )[0]
     if np.isnan(scores).any():
         beyond = float(times[np.isnan(scores)][0])
-        raise AsmilError(f"nobody is followed longer than t = {beyond:g}; give earlier times for the Brier score")
+        raise AsmilError(f"no patient is followed longer than t = {beyond:g}; give earlier times for the Brier score")
     return np.asarray(scores)
 
 
@@ -157,8 +157,9 @@ def time_dependent_auc(
     times: npt.ArrayLike,
     censoring: StepCurves | None = None,
 ) -> Floats:
-    """AUC at T times: time, event (0/1), risk (higher is worse): n values. `censoring` is G, by default of these
-    same patients. nan where nobody had the event by t or nobody is followed longer.
+    """AUC at T times; nan if no patient had the event by t or none is followed longer.
+
+    time, event (0/1), risk (higher is worse): n values; censoring: G, by default of the same patients
 
     >>> time_dependent_auc([1, 2, 3, 4], [1, 1, 1, 1], [4, 1, 3, 2], [2.5]).tolist()
     [0.5]
@@ -171,17 +172,17 @@ def time_dependent_auc(
     if risk.shape != time.shape:
         raise AsmilError(f"the AUC needs as many risks ({risk.size}) as times ({time.size}); give one per patient")
     if np.isnan(risk).any():
-        raise AsmilError("a risk is not a number; the time-dependent AUC cannot rank it")
+        raise AsmilError("a risk is nan; the time-dependent AUC needs a number for every patient")
     own_g = (censoring_curves(time, event) if censoring is None else censoring).before(time)
     if (own_g[0][(event > 0) & (time <= times.max())] == 0).any():
-        raise AsmilError("an event lies beyond the follow-up behind the censoring curve; give earlier times for AUC(t)")
+        raise AsmilError("an event is later than the follow-up of the censoring curve; give earlier times for AUC(t)")
     return np.asarray(weighted_dynamic_auc(time, event, risk, times, np.ones((1, len(time))), own_g)[0])
 
 
 def weighted_dynamic_auc(
     time: Floats, event: Floats, risk: Floats, times: Floats, weights: Floats, own_g: Floats
 ) -> Floats:
-    """R x T areas under R sets of weights; own_g: R x n values of G just before the patients' own times."""
+    """R x T AUCs under R sets of weights; own_g: R x n values of G just before each patient's time."""
     standing_in = np.where(weights > 0, weights / np.where(own_g > 0, own_g, 1.0), 0.0)
     columns = []
     for t in times:

@@ -1,4 +1,4 @@
-"""Choosing the threshold of a two-class model, on slides that are not tested."""
+"""Choose the threshold of a two-class model on validation slides."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ RULES = ("youden", "f1", "sensitivity:S", "specificity:S")
 
 
 def choose_threshold(positive: npt.ArrayLike, score: npt.ArrayLike, rule: str = "youden") -> float:
-    """The threshold t for which `score >= t` is best by a rule; between two scores, half way between them.
+    """The threshold t for which `score >= t` is best by a rule; midway between two scores.
 
     youden: the highest sensitivity + specificity
     f1: the highest F1 of the positive class
     sensitivity:S: the highest specificity with a sensitivity of at least S (0 to 1); specificity:S likewise
-    Of thresholds that are equally good the one nearest to 0.5 is taken.
+    Ties are resolved in favor of the threshold nearest to 0.5.
     """
     is_positive, score = classes_of("positive", positive, 2) == 1, numbers_of("score", score)
     same_length(positive=len(is_positive), score=score.size)
     n_positive, n_negative = int(is_positive.sum()), int((~is_positive).sum())
     if n_positive == 0 or n_negative == 0:
-        raise AsmilError("a threshold needs slides of both classes to be chosen on; there are only slides of one")
+        raise AsmilError("choosing a threshold needs slides of both classes, but all slides belong to one")
     values = np.unique(score)
     thresholds = np.r_[values[0], (values[1:] + values[:-1]) / 2, np.nextafter(values[-1], np.inf)]
     ordered_positive, ordered_negative = np.sort(score[is_positive]), np.sort(score[~is_positive])
@@ -51,5 +51,5 @@ def _parsed(rule: str) -> tuple[str, float]:
     except ValueError:
         least = -1.0
     if name not in ("sensitivity", "specificity") or not 0 <= least <= 1:
-        raise AsmilError(f"the threshold rule {rule!r} is not known: {', '.join(RULES)}, S a share from 0 to 1")
+        raise AsmilError(f"the threshold rule {rule!r} is unknown; use {', '.join(RULES)}, with S from 0 to 1")
     return name, least

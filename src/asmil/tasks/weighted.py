@@ -1,10 +1,10 @@
 """Metrics under many sets of slide weights at once.
 
 A bootstrap resample that draws slide i w_i times gives the same metric as the original slides with the
-integer weights w. One pass over a matrix of weights (R x n) therefore answers R resamples without copying
-a slide; weights of 1 answer the plain metric. Everything here is a pure function on arrays.
+integer weights w. One pass over a matrix of weights (R x n) therefore computes R resamples without copying
+slides; weights of 1 give the plain metric. All functions here are pure functions on arrays.
 
-Letters: n slides, K classes, R sets of weights.
+Notation: n slides, K classes, R sets of weights.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Integers = npt.NDArray[np.integer]
 
 
 def weighted_confusion(target: Integers, predicted: Integers, n_classes: int, weights: Floats) -> Floats:
-    """R x K x K sums of weights; entry (r, i, j): slides of class i that were called j.
+    """R x K x K sums of weights; entry (r, i, j): slides of class i that were predicted as j.
 
     target, predicted: n class indices; weights: R x n.
     """
@@ -30,7 +30,7 @@ def weighted_confusion(target: Integers, predicted: Integers, n_classes: int, we
 
 
 def weighted_auc(target: Integers, probabilities: Floats, weights: Floats) -> Floats:
-    """R x K areas under the one-vs-rest ROC curves, ties counted half; nan where undefined.
+    """R x K one-vs-rest AUCs, ties counted half; nan if undefined.
 
     AUC_k = sum_ij w_i w_j psi(p_ik, p_jk) / (sum_i w_i sum_j w_j), i in class k, j not, and psi = 1, 1/2, 0
     for >, =, <. With the slides sorted by p_k, psi needs only the weight of the negatives below each group
@@ -42,7 +42,7 @@ def weighted_auc(target: Integers, probabilities: Floats, weights: Floats) -> Fl
 
 
 def binary_auc(positive: npt.NDArray[np.bool_], score: Floats, weights: Floats) -> Floats:
-    """R areas under the ROC curve of one score (n values) for one class against the rest; nan where undefined."""
+    """R AUCs of one score (n values) for one class against the rest; nan if undefined."""
     order = np.argsort(score, kind="stable")
     ordered_score, ordered_positive = score[order], positive[order]
     group_starts = np.flatnonzero(np.r_[True, ordered_score[1:] != ordered_score[:-1]])
@@ -86,7 +86,7 @@ def binary_average_precision(positive: npt.NDArray[np.bool_], score: Floats, wei
 
 
 def label_auc(present: npt.NDArray[np.bool_], scores: Floats, weights: Floats) -> Floats:
-    """R x K areas under the ROC curves of K labels; present, scores: n x K; nan where undefined."""
+    """R x K AUCs of K labels; present, scores: n x K; nan if undefined."""
     return np.stack([binary_auc(present[:, k], scores[:, k], weights) for k in range(present.shape[1])], axis=1)
 
 
@@ -97,7 +97,7 @@ def label_average_precision(present: npt.NDArray[np.bool_], scores: Floats, weig
 
 
 def label_f1(present: npt.NDArray[np.bool_], called: npt.NDArray[np.bool_], weights: Floats) -> Floats:
-    """R x K values of F1 of K labels; present, called: n x K; 0 for a label that neither occurs nor is called."""
+    """R x K values of F1 of K labels; present, called: n x K; 0 for a label that neither occurs nor is predicted."""
     both = weights @ (called & present).astype(np.float64)
     return _ratio(2 * both, weights @ called.astype(np.float64) + weights @ present.astype(np.float64))
 
@@ -113,9 +113,9 @@ def root_mean_squared_error(target: Floats, value: Floats, weights: Floats) -> F
 
 
 def r_squared(target: Floats, value: Floats, weights: Floats) -> Floats:
-    """R values of 1 - sum (y - v)^2 / sum (y - mean y)^2; nan where all targets with weight are equal.
+    """R values of 1 - sum (y - v)^2 / sum (y - mean y)^2; nan if all targets with a weight above 0 are equal.
 
-    Targets count as equal if they differ by no more than rounding does, relative to their own size.
+    Targets count as equal if they differ only by rounding, relative to their size.
     """
     total = weights.sum(axis=1)
     centered = target - target.mean()
@@ -127,7 +127,7 @@ def r_squared(target: Floats, value: Floats, weights: Floats) -> Floats:
 
 
 def correlation(x: Floats, y: Floats, weights: Floats) -> Floats:
-    """R correlations (Pearson's) of n, or R x n, values; nan where either is constant."""
+    """R Pearson correlations of n, or R x n, values; nan if either is constant."""
     total = weights.sum(axis=1, keepdims=True)
     safe = np.where(total > 0, total, 1.0)
     x_apart = x - (weights * x).sum(axis=1, keepdims=True) / safe
@@ -139,7 +139,7 @@ def correlation(x: Floats, y: Floats, weights: Floats) -> Floats:
 
 
 def midranks(values: Floats, weights: Floats) -> Floats:
-    """R x n midranks of n values, each present as often as its weight says."""
+    """R x n midranks of n values, each repeated according to its weight."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]
     starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
@@ -151,7 +151,7 @@ def midranks(values: Floats, weights: Floats) -> Floats:
 
 
 def f1_scores(confusion: Floats) -> Floats:
-    """... x K values of 2 TP / (2 TP + FP + FN), 0 where the denominator is 0."""
+    """... x K values of 2 TP / (2 TP + FP + FN), 0 if the denominator is 0."""
     return _ratio(2 * _diagonal(confusion), confusion.sum(-1) + confusion.sum(-2))
 
 
@@ -161,12 +161,12 @@ def recalls(confusion: Floats) -> Floats:
 
 
 def precisions(confusion: Floats) -> Floats:
-    """... x K values of TP / (TP + FP), 0 for a class that was never called."""
+    """... x K values of TP / (TP + FP), 0 for a class that was never predicted."""
     return _ratio(_diagonal(confusion), confusion.sum(-2))
 
 
 def specificities(confusion: Floats) -> Floats:
-    """... x K values of TN / (TN + FP), 0 where every slide is of the class."""
+    """... x K values of TN / (TN + FP), 0 if every slide belongs to the class."""
     total = confusion.sum((-2, -1))[..., None]
     negatives = total - confusion.sum(-1)
     false_positives = confusion.sum(-2) - _diagonal(confusion)
@@ -174,24 +174,24 @@ def specificities(confusion: Floats) -> Floats:
 
 
 def accuracies(confusion: Floats) -> Floats:
-    """Share of slides called right, one value a matrix."""
+    """Share of slides predicted correctly, one value per matrix."""
     return _ratio(_diagonal(confusion).sum(-1), confusion.sum((-2, -1)))
 
 
 def balanced_accuracies(confusion: Floats) -> Floats:
-    """Mean recall over the classes present, one value a matrix."""
+    """Mean recall over the classes present, one value per matrix."""
     present = confusion.sum(-1) > 0
     return _ratio((recalls(confusion) * present).sum(-1), present.sum(-1).astype(np.float64))
 
 
 def has_two_classes(target: Integers, n_classes: int, weights: Floats) -> npt.NDArray[np.bool_]:
-    """R: whether at least two classes have weight; a resample with one class has no AUC and is left out."""
+    """R: whether at least two classes have weight; resamples with one class have no AUC and are skipped."""
     membership = np.eye(n_classes)[np.asarray(target)]
     return np.asarray(((weights @ membership) > 0).sum(axis=1) >= 2)
 
 
 def mean_defined(values: Floats) -> Floats:
-    """Mean over the last axis of the values that are not nan; nan where none is left."""
+    """Mean over the last axis of the values that are not nan; nan if there are none."""
     defined = ~np.isnan(values)
     count = defined.sum(-1)
     total = np.where(defined, values, 0.0).sum(-1)

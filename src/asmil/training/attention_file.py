@@ -1,18 +1,18 @@
-"""`attention.h5`: the attention of chosen slides over a training; light, so that reading it does not import torch.
+"""`attention.h5`: the attention of chosen slides during a training; reading it does not import torch.
 
     epochs, steps   R: when each recording was made; 0 is before the first step
-    attention/<i>   R x N, float16: the weights of slide i over the largest of them, which keeps small ones exact
+    attention/<i>   R x N, float16: the weights of slide i divided by their maximum, so that small ones stay accurate
     logits          R x S x C
     embedding       R x S x E, float16: the bag features
-    coords/<i>      N x 2, level-0 pixels, where known
-    coords_um/<i>   N x 2, microns, where only those are known
-    scores/<i>      A x N, float16: the scores of the kept model, for the first slide of each class
+    coords/<i>      N x 2, level-0 pixels, if known
+    coords_um/<i>   N x 2, microns, if only those are known
+    scores/<i>      A x N, float16: the scores of the selected checkpoint, for the first slide of each class
 
     about           JSON text as bytes: the slides, their targets, roles and sizes, and the classes
 
-All values carry checksums, which are verified as they are read. (Files of format 1 have none, and their `about` is an
-attribute.) While a training runs, its recordings lie in `attention.parts/`, files of the same layout, so that a killed
-process loses none that a checkpoint knows of.
+All values have checksums, which are verified when they are read. (Files of format 1 have none, and their `about` is an
+attribute.) While a training runs, its recordings are in `attention.parts/`, in files of the same layout, so that a
+killed process loses no recording that belongs to a checkpoint.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ REMEDY = "restore the file or train again"
 
 @dataclass(frozen=True)
 class RecordedSlides:
-    """Which slides are recorded, in their order, and how often.
+    """Which slides are recorded, in order, and how often.
 
     every: "epoch" or "<k> steps"
     targets: class indices
@@ -57,7 +57,7 @@ class RecordedSlides:
 
 @dataclass(frozen=True)
 class Recording:
-    """One moment of a training: the outputs of the model for the recorded slides.
+    """The outputs of the model for the recorded slides at one point of a training.
 
     attention: one vector per slide that sums to 1
     logits, embedding: S x C and S x E
@@ -72,7 +72,7 @@ class Recording:
 
 @dataclass(frozen=True)
 class AttentionRecord(RecordedSlides):
-    """The recordings of a training; attention is read from the disk on access.
+    """The recordings of a training; attention is read from disk on access.
 
     epochs, steps: R times of recording; epoch 0.0 is before the first step, 1.0 after the first epoch
     logits: R x S x C
@@ -87,7 +87,7 @@ class AttentionRecord(RecordedSlides):
     embedding: npt.NDArray[np.float32]
 
     def attention(self, slide: int, recordings: Sequence[int] | None = None) -> npt.NDArray[np.float64]:
-        """The weights of a slide's tiles, R x N (or those of some recordings); every row sums to 1."""
+        """The weights of a slide's tiles, R x N (or of some recordings only); every row sums to 1."""
         wanted = np.arange(len(self.epochs)) if recordings is None else np.asarray(recordings)
         weights = np.empty((len(wanted), int(self.n_tiles[slide])))
         start = 0
@@ -105,19 +105,19 @@ class AttentionRecord(RecordedSlides):
                         weights[place] = stored[int(wanted[place]) - start]
                 start += len(stored)
         total = weights.sum(axis=1, keepdims=True)
-        fits = (weights >= 0) & (weights <= np.finfo(np.float16).max)  # the type that they are stored in
+        fits = (weights >= 0) & (weights <= np.finfo(np.float16).max)  # they are stored as float16
         if not (np.isfinite(total).all() and (total > 0).all() and fits.all()):
-            raise AsmilError(f"{self.path}: the attention of {self.slides[slide]} is not that of a model; {REMEDY}")
+            raise AsmilError(f"{self.path}: the attention of {self.slides[slide]} has invalid values; {REMEDY}")
         weights /= total
         return weights
 
     def coords(self, slide: int) -> npt.NDArray[np.int64] | None:
-        """The places of a slide's tiles, N x 2 in level-0 pixels, or None."""
+        """The coordinates of a slide's tiles, N x 2 in level-0 pixels, or None."""
         found = self._first(f"coords/{slide}")
         return None if found is None else found.astype(np.int64)
 
     def scores(self, slide: int) -> npt.NDArray[np.float32] | None:
-        """The kept model's scores, A x N; None for all but the first slide of each class, and while training."""
+        """The scores of the selected checkpoint, A x N; None during training and for all but one slide per class."""
         found = self._first(f"scores/{slide}")
         return None if found is None else found.astype(np.float32)
 
@@ -130,7 +130,7 @@ class AttentionRecord(RecordedSlides):
 
 
 class AttentionWriter:
-    """Writes the recordings of one training, part by part, and joins the parts at its end."""
+    """Writes the recordings of one training in parts, and joins the parts at the end."""
 
     def __init__(self, training: Path, slides: RecordedSlides, coords: Mapping[int, npt.NDArray[Any]]) -> None:
         self.training = training
@@ -140,16 +140,16 @@ class AttentionWriter:
         self._written = {int(step) for file in _files(training) for step in _read_times(file)[1]}
 
     def has(self, step: int) -> bool:
-        """Whether this step was recorded, perhaps before the training was interrupted."""
+        """Whether this step was recorded, possibly before an interruption."""
         return step in self._written
 
     def add(self, recording: Recording) -> None:
-        """Take a recording; it is on the disk after the next `flush`."""
+        """Add a recording; the next `flush` writes it to disk."""
         self._waiting.append(recording)
         self._written.add(recording.step)
 
     def flush(self) -> None:
-        """Write what waits; to be called before every checkpoint."""
+        """Write pending recordings; call this before every checkpoint."""
         if not self._waiting:
             return
         waiting, self._waiting = self._waiting, []
@@ -168,7 +168,7 @@ class AttentionWriter:
         )
 
     def finish(self, scores: Mapping[int, npt.NDArray[np.float32]]) -> None:
-        """Join the parts into `attention.h5`, with the kept model's scores of some slides."""
+        """Join the parts into `attention.h5`, with the scores of the selected checkpoint for some slides."""
         self.flush()
         record = read_attention(self.training)
         if record is None or not _part_files(self.training):
@@ -179,7 +179,7 @@ class AttentionWriter:
 
 
 def read_attention(training: Path) -> AttentionRecord | None:
-    """What a training (`RUN/fold-0/seed-0`) recorded, also while it runs; None when nothing was."""
+    """The recordings of a training (`RUN/fold-0/seed-0`), even while it runs; None if there are none."""
     files = tuple(_files(training))
     if not files:
         return None
@@ -210,7 +210,7 @@ def _part_files(training: Path) -> list[Path]:
 
 
 def _files(training: Path) -> list[Path]:
-    """All that holds recordings, in the order of time; parts that are in the whole already do not count."""
+    """All files with recordings, in order of time, without parts that are already in the joined file."""
     whole = training / "attention.h5"
     if not whole.is_file():
         return _part_files(training)
@@ -220,7 +220,7 @@ def _files(training: Path) -> list[Path]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[h5py.File]:
-    """The file, to be read within the block; damage is an error that names the file."""
+    """Open the file for reading; damage raises an error that names the file."""
     try:
         refuse_altered(path)
         with h5py.File(path, "r") as file:
@@ -237,7 +237,7 @@ def _read_times(path: Path) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int
         steps = np.asarray(dataset(file, "steps"), dtype=np.int64)
     in_order = epochs.ndim == 1 and len(epochs) > 0 and np.isfinite(epochs).all() and (np.diff(epochs) >= 0).all()
     if not in_order or steps.shape != epochs.shape or (np.diff(steps) <= 0).any():
-        raise AsmilError(f"{path}: the times of its recordings are not in order; {REMEDY}")
+        raise AsmilError(f"{path}: the recordings are not in order of time; {REMEDY}")
     return epochs, steps
 
 
@@ -247,9 +247,9 @@ def _read_moments(path: Path, n_slides: int) -> _Moments:
         logits, embedding = (np.asarray(dataset(file, name), dtype=np.float32) for name in ("logits", "embedding"))
     for name, values in (("logits", logits), ("embedding", embedding)):
         if values.ndim != 3 or values.shape[:2] != (len(epochs), n_slides):
-            raise AsmilError(f"{path}: {name} are not of {len(epochs)} recordings and {n_slides} slides; {REMEDY}")
+            raise AsmilError(f"{path}: {name} do not match {len(epochs)} recordings of {n_slides} slides; {REMEDY}")
         if not np.isfinite(values).all():
-            raise AsmilError(f"{path}: values of {name} are not finite; {REMEDY}")
+            raise AsmilError(f"{path}: some values of {name} are not finite; {REMEDY}")
     return _Moments(epochs, steps, logits, embedding)
 
 
@@ -272,7 +272,7 @@ def _read_about(path: Path) -> _About:
     about = parse_json(text, _About, str(path), REMEDY)
     alike = len(about.slides) == len(about.targets) == len(about.roles)
     if not alike or about.n_tiles != n_tiles or max(about.targets, default=0) >= max(1, len(about.classes)):
-        raise AsmilError(f"{path}: its slides, targets, roles and sizes do not fit together; {REMEDY}")
+        raise AsmilError(f"{path}: slides, targets, roles and sizes are inconsistent; {REMEDY}")
     return about
 
 
@@ -317,14 +317,14 @@ def _write(
 
 
 def _add_halves(file: h5py.File, name: str, values: npt.NDArray[np.floating]) -> None:
-    # a chunk holds several moments of some tiles, which are alike
+    # a chunk contains several recordings of some tiles, which are similar and so compress well
     chunks = tuple(min(size, most) for size, most in zip(values.shape, (32, 4096, 4096), strict=False))
     largest = np.finfo(np.float16).max
     _add(file, name, values.clip(-largest, largest).astype(np.float16), chunks)
 
 
 def _add(file: h5py.File, name: str, values: npt.NDArray[Any], chunks: tuple[int, ...] | bool = True) -> None:
-    """Store values compressed, with a checksum a chunk."""
+    """Store values compressed, with one checksum per chunk."""
     file.create_dataset(
         name, data=values, chunks=chunks, compression="gzip", compression_opts=1, shuffle=True, fletcher32=True
     )

@@ -1,4 +1,4 @@
-"""What the scikit-learn estimators over bags have in common: settings, one training by the common loop, heat maps."""
+"""The base of the scikit-learn estimators over bags: settings, training by the common loop, heat maps."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Weights = npt.NDArray[np.float64]
 
 @dataclass(eq=False, repr=False)
 class BagEstimator(BaseEstimator):  # type: ignore[misc]
-    """A method that learns from bags; subclasses give the task, and say what a prediction is.
+    """An estimator that learns from bags; subclasses define the task and the predictions.
 
     The fields are the parameters: scikit-learn reads their names from the constructor.
     """
@@ -54,16 +54,16 @@ class BagEstimator(BaseEstimator):  # type: ignore[misc]
     random_state: int | np.random.RandomState | None = 0
 
     def attention(self, bag: Any) -> npt.NDArray[np.float32]:
-        """How much each tile of a bag counted: N values that sum to 1, by the method's own heat map."""
+        """The attention of each tile of a bag: N values that sum to 1, from the method's own heat map."""
         check_is_fitted(self, "model_")
         if not self.model_.score_axes:
             kinds = ", ".join(repr(kind) for kind in self.model_.heatmap_kinds)
             name = self.method if isinstance(self.method, str) else type(self.model_).__name__
-            raise AsmilError(f"{name} has no attention; heatmap(bag) returns what it has: {kinds}")
+            raise AsmilError(f"{name} has no attention; use heatmap(bag), which returns {kinds}")
         return self.heatmap(bag, "attention")
 
     def heatmap(self, bag: Any, kind: str | None = None) -> npt.NDArray[np.float32]:
-        """One value per tile, as the method's authors draw it; `model_.heatmap_kinds` names the kinds."""
+        """One value per tile, as defined by the method's authors; `model_.heatmap_kinds` lists the kinds."""
         check_is_fitted(self, "model_")
         output = infer(self.model_, self.model_.prepare(one_bag(bag)), self._device)
         return np.asarray(self.model_.heatmap(output, kind).float().numpy())
@@ -75,10 +75,10 @@ class BagEstimator(BaseEstimator):  # type: ignore[misc]
         if weights is not None:
             if config.task.chosen_loss == "cox":
                 raise AsmilError(
-                    "sample_weight: the Cox loss compares the bags of a step and takes no weights; leave the weights "
-                    "out, or choose the loss incidence or hazard"
+                    "sample_weight: the Cox loss compares the bags of a step and does not support weights; leave the "
+                    "weights out, or choose the loss incidence or hazard"
                 )
-            # a bag without weight is as good as absent; it must not even take a place in the order of the bags
+            # bags without weight are removed, so that they do not affect the order of the others
             kept = np.flatnonzero(weights)
             bags, outcomes, weights = [bags[i] for i in kept], outcomes.among(kept.tolist()), weights[kept]
             weights = None if np.ptp(weights) == 0 else weights / weights.mean()
@@ -109,7 +109,7 @@ class BagEstimator(BaseEstimator):  # type: ignore[misc]
         return torch.stack(logits) if logits else torch.zeros(0, self._task.n_outputs)
 
     def _shorthands(self) -> dict[str, Any]:
-        """The settings that parameters of the estimator set; None where one is not given."""
+        """The settings that correspond to parameters of the estimator; None if not given."""
         return {
             "task.kind": self._kind,
             "training.epochs": self.epochs,
@@ -122,17 +122,17 @@ class BagEstimator(BaseEstimator):  # type: ignore[misc]
         chosen = {name: value for name, value in self._shorthands().items() if value is not None}
         own = self.settings or {}
         if not isinstance(own, Mapping):
-            raise AsmilError(f"settings = {own!r}: give a dictionary with the dotted names of settings as keys")
+            raise AsmilError(f"settings = {own!r}: give a dictionary with dotted setting names as keys")
         twice = sorted(chosen.keys() & own.keys())
         if twice:
-            raise AsmilError(f"settings[{twice[0]!r}] is already determined by {type(self).__name__}; leave it out")
+            raise AsmilError(f"settings[{twice[0]!r}] is already set by {type(self).__name__}; leave it out")
         changes: dict[str, Any] = {}
         for name, value in {**own, **chosen}.items():
             changes = merge(changes, nested(name, value))
         return resolve_with_init(self.method, self.preset, changes)
 
     def _seed(self) -> int | None:
-        """None where the settings give it."""
+        """The seed, or None if the settings contain it."""
         if isinstance(self.random_state, int | np.integer):
             return int(self.random_state)
         if self.random_state is None and "training.seed" in (self.settings or {}):
@@ -143,7 +143,7 @@ class BagEstimator(BaseEstimator):  # type: ignore[misc]
             raise AsmilError(f"random_state = {self.random_state!r}: {error}") from None
 
     def _split(self, outcomes: Outcomes, seed: int) -> tuple[list[int], list[int]]:
-        """The places of the bags to train on, and of those that choose the epoch."""
+        """The indices of the bags to train on, and of the validation bags that select the epoch."""
         everyone = np.arange(len(outcomes.targets))
         if self.validation_share == 0:
             return everyone.tolist(), []
@@ -153,7 +153,7 @@ class BagEstimator(BaseEstimator):  # type: ignore[misc]
         except ValueError as error:
             if outcomes.needed:
                 raise AsmilError(f"validation_share = {self.validation_share}: {error}") from None
-            # too few bags for a share of every group of values: any bags will do
+            # too few bags for a share of every group of values: use any bags
             train, val = train_test_split(everyone, **size)
         return train.tolist(), val.tolist()
 
@@ -191,8 +191,8 @@ def _part(
 def bags_for_fit(estimator: BaseEstimator, given: Any) -> list[Bag]:
     """The bags that an estimator is fitted to; sets its `n_features_in_` (and `feature_names_in_` for a data frame).
 
-    A list of tables N x D, or one array of three axes, is bags; an array, data frame or list of two axes is bags of
-    one tile each, one per row, which scikit-learn checks in its own words.
+    A list of N x D tables, or a 3D array, contains one bag per entry; a 2D array, data frame or list contains bags of
+    one tile each, one per row, which scikit-learn checks.
     """
     if hasattr(estimator, "feature_names_in_"):
         del estimator.feature_names_in_
@@ -205,7 +205,7 @@ def bags_for_fit(estimator: BaseEstimator, given: Any) -> list[Bag]:
 
 
 def bags_for_prediction(estimator: BaseEstimator, given: Any) -> list[Bag]:
-    """The bags to predict, of as many features as those of the fit."""
+    """The bags to predict, with as many features as those of the fit."""
     if _is_one_table(given):
         return _one_tile_bags(estimator, given, reset=False)
     bags = _as_bags(given)
@@ -231,7 +231,7 @@ def _one_tile_bags(estimator: BaseEstimator, given: Any, *, reset: bool) -> list
 
 
 def _is_one_table(given: Any) -> bool:
-    """Whether this is one table with a row per bag; anything else that is no list of tables, too: it is refused."""
+    """Whether this is one table with a row per bag, or not a list of tables at all (then scikit-learn raises)."""
     if isinstance(given, list | tuple):
         return len(given) > 0 and _depth(given[0]) < 2
     if not hasattr(given, "ndim") and hasattr(given, "__array__"):
@@ -242,7 +242,7 @@ def _is_one_table(given: Any) -> bool:
 
 
 def _depth(value: Any) -> int:
-    """How many axes a value has; of nested lists, those that their first elements show."""
+    """Number of axes of a value; for nested lists, judged by their first elements."""
     if isinstance(value, Bag):
         return 2
     if hasattr(value, "ndim"):
@@ -262,7 +262,7 @@ def _as_numbers(bag: Any, number: int) -> Any:
     try:
         values = np.asarray(bag)
     except ValueError as error:
-        raise AsmilError(f"bag {number}: it is not a table of tiles x features ({error})") from None
+        raise AsmilError(f"bag {number}: not a table of tiles x features ({error})") from None
     if values.dtype.kind not in "fiub":
-        raise AsmilError(f"bag {number}: its values are of type {values.dtype}; features must be numbers")
+        raise AsmilError(f"bag {number}: the values have the type {values.dtype}; features must be numbers")
     return values

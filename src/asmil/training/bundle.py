@@ -1,7 +1,7 @@
-"""Bundles: runs to hand on, with models, settings and a model card, but without any row about a slide or a patient.
+"""Bundles: runs to share, with models, settings and a model card, but without data about slides or patients.
 
-A bundle is a folder with the layout of a run. Its `bundle.json` names every file with its SHA-256, so that missing and
-altered files are noticed, and holds the metrics that the run reached.
+A bundle is a folder with the layout of a run. Its `bundle.json` lists every file with its SHA-256, so that missing and
+changed files are detected, and contains the metrics of the run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _REMEDY = "copy the bundle again, or export the run again"
 
 
 class BundleMetric(BaseModel):
-    """A metric of the test part with its 95 % confidence interval; None where it is undefined."""
+    """A metric of the test set with its 95 % confidence interval; None if it is undefined."""
 
     title: str
     value: FiniteFloat | None
@@ -31,10 +31,10 @@ class BundleMetric(BaseModel):
 
 
 class Bundle(BaseModel):
-    """What `bundle.json` holds.
+    """The content of `bundle.json`.
 
     files: SHA-256 of every other file, by its path in the bundle
-    metrics: of the test part, by name; sizes: the size of the test part, as text
+    metrics: metrics of the test set, by name; sizes: the size of the test set, as text
     """
 
     format: Annotated[int, Field(ge=1)]
@@ -45,7 +45,7 @@ class Bundle(BaseModel):
 
 
 def is_bundle(path: Path) -> bool:
-    """Whether a folder is a bundle, not the run folder of a training."""
+    """Whether a folder is a bundle rather than a run folder."""
     return (path / BUNDLE_FILE).is_file()
 
 
@@ -59,18 +59,18 @@ def refuse_bundle(path: Path) -> None:
 
 
 def read_bundle(path: Path) -> Bundle:
-    """Read `bundle.json` and compare all files with it; AsmilError names one that is missing or altered."""
+    """Read `bundle.json` and compare all files with it; AsmilError names a file that is missing or changed."""
     bundle = read_json(path / BUNDLE_FILE, Bundle, _REMEDY)
     if bundle.format > FORMAT:
         raise AsmilError(f"{path / BUNDLE_FILE}: it was written by asmil {bundle.asmil}; update asmil to use it")
     for name, digest in bundle.files.items():
         if Path(name).is_absolute() or ".." in Path(name).parts:
-            raise AsmilError(f"{path / BUNDLE_FILE}: '{name}' is outside of the bundle; {_REMEDY}")
+            raise AsmilError(f"{path / BUNDLE_FILE}: '{name}' is outside the bundle; {_REMEDY}")
         file = path / name
         if not file.is_file():
             raise AsmilError(f"{file} is missing from the bundle; {_REMEDY}")
         if sha256(file) != digest:
-            raise AsmilError(f"{file} is not the file that was exported: its SHA-256 differs; {_REMEDY}")
+            raise AsmilError(f"{file} has changed since the export (its SHA-256 differs); {_REMEDY}")
     return bundle
 
 

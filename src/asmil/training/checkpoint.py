@@ -1,4 +1,4 @@
-"""Checkpoints: tensors as safetensors, everything else as JSON; nothing is pickled.
+"""Checkpoints: tensors as safetensors, everything else as JSON, without pickle.
 
 The JSON state is also stored in the header of the safetensors file, so that tensors and state stay consistent if a
 process is killed between two files; the separate JSON file is for people and other programs.
@@ -28,28 +28,28 @@ from asmil.files import replacing, write_json
 Count = Annotated[int, Field(ge=0)]
 Executor = Literal["plain", "graphed", "fused"]
 DIGEST = "digest"
-"""In the state of the header: what the content of the file is compared with when it is loaded."""
+"""Key in the header's state: the digest that the content is compared with when the file is loaded."""
 _OF_0_1 = {f"embedding.{leaf}": f"embedding.layers.0.{leaf}" for leaf in ("weight", "bias")}
-"""Tensors that had another name in version 0.1."""
+"""Tensors that had a different name in version 0.1."""
 _REMEDY = "delete it and run the train command again"
 
 
 @dataclass
 class Progress:
-    """The progress of a training, as it is written into checkpoints.
+    """The progress of a training, as stored in checkpoints.
 
-    stage: which stage of the method's training
-    stage_start: the epochs that were done when it began
-    epoch: whole epochs done, over all stages
-    position: bags done of the current epoch
+    stage: index of the method's training stage
+    stage_start: number of epochs done when the stage began
+    epoch: complete epochs, over all stages
+    position: bags done in the current epoch
     step: optimizer steps done in this stage
     part_names: the parts of the loss, in the order in which they are recorded
     seconds: time spent on the current epoch
-    best: the epoch chosen so far in this stage, its score (None: none yet, or not chosen by validation) and its loss
-    threads: number of threads with which the training began and resumes; another number gives other rounding
-    executor: who takes the steps, see `training.executor`
+    best: the best epoch so far in this stage, its score (None: none yet, or not chosen by validation) and its loss
+    threads: number of threads of the training, also used when it resumes, since it affects rounding
+    executor: how steps are computed, see `training.executor`
     processes: number of processes that share the steps
-    finished: whether the training and its predictions are done; the checkpoint then holds no tensors
+    finished: whether the training and its predictions are done; the checkpoint then contains no tensors
     """
 
     stage: Count = 0
@@ -66,7 +66,7 @@ class Progress:
     finished: bool = False
 
     def next_stage(self) -> Progress:
-        """The beginning of the stage after this one."""
+        """The start of the next stage."""
         return Progress(
             stage=self.stage + 1,
             stage_start=self.epoch,
@@ -77,13 +77,13 @@ class Progress:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """For a checkpoint; that of one process does not mention processes."""
+        """As stored in a checkpoint; without `processes` if there is only one."""
         return {name: value for name, value in asdict(self).items() if name != "processes" or value > 1}
 
     @staticmethod
     def from_json(state: Mapping[str, Any]) -> Progress:
-        """From a checkpoint, whose state holds other things as well."""
-        # checkpoints of earlier versions do not note these
+        """From the state of a checkpoint, which also contains other keys."""
+        # checkpoints of earlier versions do not have these
         added = ("threads", "executor", "processes", "finished")
         known = {name: state[name] for name in Progress.__dataclass_fields__ if name in state or name not in added}
         return TypeAdapter(Progress).validate_python(known)
@@ -92,7 +92,7 @@ class Progress:
 class CheckpointStore:
     """The last state of a training, to resume from, and the best weights so far; in memory if there is no folder.
 
-    seconds: the least time between two checkpoints, unless one is forced
+    seconds: minimum time between two checkpoints, unless one is forced
     """
 
     def __init__(self, folder: Path | None, method: str, device: torch.device, seconds: float) -> None:
@@ -104,7 +104,7 @@ class CheckpointStore:
         self._best: dict[str, Tensor] = {}
 
     def is_due(self) -> bool:
-        """Whether it is time for a"""
+        """Whether it is time for a checkpoint."""
         return self.folder is not None and time.monotonic() - self._saved_at >= self.seconds
 
     def save_last(self, tensors: Mapping[str, Tensor], progress: Mapping[str, Any]) -> None:
@@ -129,7 +129,7 @@ class CheckpointStore:
         return tensors, state, path
 
     def keep_best(self, model: nn.Module, best: Mapping[str, Any]) -> None:
-        """Keep the weights that the model has now."""
+        """Save the current weights of the model as the best ones."""
         weights = model.state_dict()
         if self.folder is None:
             self._best = {name: tensor.clone() for name, tensor in weights.items()}
@@ -137,7 +137,7 @@ class CheckpointStore:
             save_checkpoint(self.folder / "best.safetensors", weights, {"method": self.method, **best})
 
     def load_best(self, model: nn.Module) -> None:
-        """Give the model the kept weights, and put it into eval mode."""
+        """Load the best weights into the model, and set it to eval mode."""
         if self.folder is None:
             model.load_state_dict(self._best)
         else:
@@ -147,7 +147,7 @@ class CheckpointStore:
 
 
 def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-    """Write `path` (safetensors) and the JSON state next to it, each completely or not at all."""
+    """Write `path` (safetensors) and the JSON state next to it, each atomically."""
     plain = {name: tensor.detach().to("cpu").contiguous() for name, tensor in tensors.items()}
     text = json.dumps({**state, DIGEST: digest(plain, json.loads(json.dumps(state)))})
     with replacing(path) as partial:
@@ -156,9 +156,9 @@ def save_checkpoint(path: Path, tensors: Mapping[str, Tensor], state: Mapping[st
 
 
 def drop_training_state(training: Path) -> None:
-    """Drop what a finished training no longer needs: of its last checkpoint only the state of its progress is kept.
+    """Remove what a finished training no longer needs: only the progress of its last checkpoint is kept.
 
-    Its weights are in `best.safetensors`. A checkpoint that cannot be read is left as it is, for `asmil check`.
+    The weights are in `best.safetensors`. An unreadable checkpoint is left unchanged, for `asmil check`.
     """
     path = training / "checkpoints" / "last.safetensors"
     if not path.exists():
@@ -168,14 +168,14 @@ def drop_training_state(training: Path) -> None:
         finished = {**state, "finished": True}
         if tensors:
             save_checkpoint(path, {}, finished)
-        else:  # again: a process that was killed between the two files left the state of before
+        else:  # write again: a process killed between the two files leaves the old state
             write_json(path.with_suffix(".json"), finished)
 
 
 def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and the state of a checkpoint; a file whose content has changed since it was written is refused.
+    """The tensors and the state of a checkpoint; a file that has changed since it was written is an error.
 
-    Checkpoints of earlier versions carry no digest and are read as they are.
+    Checkpoints of earlier versions have no digest and are read without this check.
     """
     try:
         with safe_open(str(path), framework="pt") as file:
@@ -189,19 +189,19 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise _unreadable(path, "its state is not a mapping")
     noted = state.pop(DIGEST, None)
     if noted is not None and noted != digest(tensors, state):
-        raise _unreadable(path, "its content does not fit its digest, so it is damaged")
+        raise _unreadable(path, "the content does not match its digest, so the file is damaged")
     return tensors, state
 
 
 @contextmanager
 def restoring(path: Path) -> Iterator[None]:
-    """Errors within, while a training takes over the content of a checkpoint, name the checkpoint."""
+    """Turn errors raised while restoring a checkpoint into errors that name the checkpoint."""
     try:
         yield
     except AsmilError:
         raise
     except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
-        raise _unreadable(path, f"its state is not that of this training: {one_line(error)}") from None
+        raise _unreadable(path, f"its state does not belong to this training: {one_line(error)}") from None
 
 
 def _unreadable(path: Path, why: str) -> AsmilError:
@@ -239,7 +239,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """The inverse of `optimizer_tensors`; raises ValueError for tensors of another optimizer."""
+    """The inverse of `optimizer_tensors`; ValueError for tensors of a different optimizer."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
@@ -251,7 +251,7 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Te
 
 
 def restore_model(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Load weights; those of another method or size, or that are not finite, are an error that names the first."""
+    """Load weights; an error names the first tensor of a different method or size, or with non-finite values."""
     ours = model.state_dict()
     tensors = {_OF_0_1.get(name, name) if name not in ours else name: tensor for name, tensor in tensors.items()}
     missing, foreign = sorted(ours.keys() - tensors.keys()), sorted(tensors.keys() - ours.keys())
@@ -268,10 +268,10 @@ def restore_model(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -
 
 
 def refuse_not_finite(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Raise if a tensor holds a value that is not finite; the error names the first."""
+    """Raise if a tensor contains a value that is not finite; the error names the first tensor."""
     broken = sorted(k for k, tensor in tensors.items() if not bool(tensor.isfinite().all()))
     if broken:
         raise AsmilError(
-            f"{path}: {len(broken)} of its tensors hold values that are not finite (first: {broken[0]}); "
+            f"{path}: {len(broken)} of its tensors contain values that are not finite (first: {broken[0]}); "
             "restore the file, or delete it and train again"
         )

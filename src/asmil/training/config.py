@@ -1,4 +1,4 @@
-"""The settings of a run, as one typed tree, and the presets they start from."""
+"""The settings of a run, as one typed tree, and the presets."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from asmil.models.shared_presets import VLSA_SURVIVAL
 from asmil.tasks.base import TaskKind
 
 COMMON_PRESETS = ("paper", "recommended")
-"""Presets that every method has. `paper` is the common setting of the ASMIL study; `recommended` is ours if there is
-evidence for one, and otherwise equals `paper`."""
+"""Presets that every method has. `paper` is the common setting of the ASMIL paper; `recommended` differs from `paper`
+only for methods with evidence for better settings."""
 
 
 TASK_DEFAULTS: dict[str, dict[str, Any]] = {
     "survival": {"training": VLSA_SURVIVAL, "data": {"val_share": 0.0}},
 }
-"""Training settings by task, where they differ: survival as in the study that the ASMIL paper follows."""
+"""Training defaults that depend on the task: survival as in the study that the ASMIL paper follows."""
 
 
 class TrainingConfig(Settings):
@@ -37,78 +37,78 @@ class TrainingConfig(Settings):
         1e-4, ge=0, description="adam adds it to the gradient; adamw and lookahead_radam shrink the weights"
     )
     decay: Literal["all", "matrices"] = Field(
-        "all", description="what decays; matrices: all parameters except biases and gains"
+        "all", description="parameters with weight decay; matrices: all except biases and gains"
     )
     optimizer: Literal["adam", "adamw", "lookahead_radam"] = Field(
-        "adam", description="lookahead_radam is TransMIL's: RAdam, and every sixth step half-way back to a slow copy"
+        "adam", description="lookahead_radam (TransMIL): RAdam, averaged with slow weights every sixth step"
     )
     betas: tuple[float, float] = Field((0.9, 0.999), description="of the optimizer")
     schedule: Literal["cosine", "constant"] = Field(
-        "cosine", description="cosine decreases to `lr_min` over all steps of a stage, step by step"
+        "cosine", description="learning-rate schedule; cosine decreases to `lr_min` over all steps of a stage"
     )
-    lr_min: float = Field(0.0, ge=0, description="the learning rate at the end of the cosine; at most `lr`")
+    lr_min: float = Field(0.0, ge=0, description="learning rate at the end of the cosine schedule; at most `lr`")
     lr_drops: list[int] = Field(
         [], description="epochs of a stage after which the learning rate is multiplied by `lr_drop_factor`"
     )
     lr_drop_factor: float = Field(0.2, gt=0, le=1, description="see `lr_drops`")
     warmup_epochs: float = Field(0, ge=0, description="epochs over which the learning rate rises from 0")
-    batch: int = Field(1, ge=1, description="bags that are computed at once, padded and masked; their mean loss")
+    batch: int = Field(1, ge=1, description="bags computed at once, padded and masked; their losses are averaged")
     accumulate: int = Field(
-        1, ge=1, description="bags per step, or batches of them, one after the other; their mean loss"
+        1, ge=1, description="bags (or batches) per step, computed one after the other; their losses are averaged"
     )
     clip_norm: float | None = Field(
-        None, gt=0, description="largest norm of the gradient of a step; parts of a method with their own limit keep it"
+        None, gt=0, description="maximum gradient norm of a step; parts of a method with their own limit keep it"
     )
     class_weights: Literal["none", "balanced"] = Field(
-        "none", description="balanced: n / (K n_k) for class k, from the training part; classification only"
+        "none", description="balanced: n / (K n_k) for class k, from the training set; classification only"
     )
     sampling: Literal["shuffle", "balanced"] = Field(
         "shuffle",
-        description="balanced: as many bags, drawn with replacement, all classes equally likely (survival: events and "
-        "censored; regression: quarters of the values; multi-label: the rarest frequent label of a slide)",
+        description="balanced: the same number of bags, drawn with replacement, all classes equally likely (survival: "
+        "events and censored; regression: quartiles; multi-label: the rarest frequent label of a slide)",
     )
     select: Literal["f1_auc", "loss", "last"] = Field(
         "f1_auc",
-        description="the epoch that is kept, by validation data. f1_auc: the largest macro-F1 + macro-AUC "
-        "(classification, multi-label), C-index (survival) or R2 (regression); loss: the smallest; last: the last "
-        "epoch. Ties: the lower validation loss, then the earlier epoch. Without validation slides: the last",
+        description="how the epoch is chosen on validation slides. f1_auc: the highest macro-F1 + macro-AUC "
+        "(classification, multi-label), C-index (survival) or R2 (regression); loss: the lowest loss; last: the last "
+        "epoch. Ties: the lower validation loss, then the earlier epoch. Without validation slides: the last epoch",
     )
     early_stopping: int | None = Field(
-        None, ge=1, description="stop after this many epochs without improvement of what `select` compares"
+        None, ge=1, description="stop after this many epochs without improvement of the metric of `select`"
     )
     early_stopping_from: int = Field(0, ge=0, description="never stop a stage before this many epochs")
     seed: int = Field(0, ge=0, description="seed of the first training and of generated splits")
     precision: Literal["auto", "fp32", "bf16"] = Field(
         "auto",
-        description="of training; auto: bf16 autocast on a GPU that has it, else fp32; bf16 is refused on a CPU "
-        "without bf16 instructions. Validation and prediction are fp32",
+        description="precision of training; auto: bf16 autocast on a GPU that supports it, else fp32; bf16 is an error "
+        "on a CPU without bf16 instructions. Validation and prediction use fp32",
     )
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, ...; auto: a GPU if there is one")
     executor: Literal["auto", "plain", "graphed", "fused"] = Field(
         "auto",
-        description="how steps are computed; auto: on a GPU fused kernels, else CUDA graphs, if they apply, else "
-        "plain; graphed and fused refuse to train if they do not apply (docs/performance.md)",
+        description="how steps are computed; auto: on a GPU fused kernels or CUDA graphs if they apply, else plain; "
+        "graphed and fused are an error if they do not apply (docs/performance.md)",
     )
-    checkpoint_seconds: float = Field(20, ge=0, description="the least time between two checkpoints")
+    checkpoint_seconds: float = Field(20, ge=0, description="minimum time between two checkpoints, in seconds")
     track: list[Literal["tensorboard", "wandb", "mlflow"]] = Field(
-        [], description="experiment trackers that get the metrics of every epoch (`--track`; docs/tracking.md)"
+        [], description="experiment trackers that receive the metrics of every epoch (`--track`; docs/tracking.md)"
     )
 
     @property
     def bags_per_step(self) -> int:
-        """How many bags an optimizer step is computed from."""
+        """Number of bags per optimizer step."""
         return self.batch * self.accumulate
 
     @model_validator(mode="after")
     def _stopping_needs_a_choice(self) -> TrainingConfig:
         if self.early_stopping is not None and self.select == "last":
-            raise ValueError("early_stopping stops by validation data, but select: last looks at none")
+            raise ValueError("early_stopping needs validation data, but select = last does not use any")
         return self
 
     @model_validator(mode="after")
     def _cosine_falls(self) -> TrainingConfig:
         if self.lr_min > self.lr:
-            raise ValueError(f"lr_min = {self.lr_min} lies above lr = {self.lr}")
+            raise ValueError(f"lr_min = {self.lr_min} is above lr = {self.lr}")
         return self
 
     @model_validator(mode="after")
@@ -119,15 +119,15 @@ class TrainingConfig(Settings):
 
 
 class NormalizerConfig(Settings):
-    """A rule from scores to attention and its options; an option that the rule does not take is refused."""
+    """A normalizer from scores to attention and its options; an option of another normalizer is an error."""
 
     unnamed: ClassVar[str]
-    """The word for no rule of one's own."""
+    """The value that means no explicit normalizer."""
     normalizer: str
-    temperature: float = Field(1.0, gt=0, description="divides the scores, of softmax and nsf")
-    alpha: float = Field(1.5, gt=1, le=2, description="of entmax: the larger, the fewer tiles")
-    kappa: float = Field(2.0, gt=0, description="of standardized_nsf and standardized_softmax: how sharp they are")
-    offset: float = Field(1.0, description="of standardized_nsf: the border, in standard deviations above the mean")
+    temperature: float = Field(1.0, gt=0, description="softmax, nsf: divides the scores")
+    alpha: float = Field(1.5, gt=1, le=2, description="entmax: larger values select fewer tiles")
+    kappa: float = Field(2.0, gt=0, description="standardized_nsf, standardized_softmax: sharpness")
+    offset: float = Field(1.0, description="standardized_nsf: midpoint, in standard deviations above the mean")
 
     @model_validator(mode="after")
     def _takes_its_options(self) -> NormalizerConfig:
@@ -140,7 +140,7 @@ class NormalizerConfig(Settings):
         return self
 
     def build_normalizer(self) -> Normalizer | None:
-        """The rule, or None where none is named."""
+        """The normalizer, or None if none is set."""
         if self.normalizer == self.unnamed:
             return None
         options = {option: getattr(self, option) for option in NORMALIZERS[self.normalizer].options}
@@ -148,49 +148,49 @@ class NormalizerConfig(Settings):
 
 
 class AttentionConfig(NormalizerConfig):
-    """How the model in training turns its scores into attention."""
+    """How the model converts its scores to attention."""
 
     unnamed = "own"
     normalizer: Literal["own", "softmax", "nsf", "standardized_nsf", "sparsemax", "entmax", "mixture"] = Field(
         "own",
-        description="own: the method's own (softmax for all but demil); mixture: softmax and nsf with a trained share "
+        description="own: the method's own (softmax for all but demil); mixture: softmax and nsf with a learned weight "
         "`zeta`, which is logged in `metrics.jsonl`",
     )
 
 
 class AnchorConfig(NormalizerConfig):
-    """The anchor that the attention is held to; `normalizer: none` trains without one."""
+    """The anchor that regularizes the attention; `normalizer: none` trains without an anchor."""
 
     unnamed = "none"
     normalizer: Literal["none", "softmax", "nsf", "standardized_nsf", "standardized_softmax", "sparsemax", "entmax"] = (
         Field("none", description="from the anchor's scores to attention; none: train without an anchor")
     )
-    momentum: float = Field(0.999, ge=0, le=1, description="m of the moving average")
-    weight: float = Field(1.0, ge=0, description="beta, the factor of the anchor's loss")
+    momentum: float = Field(0.999, ge=0, le=1, description="momentum m of the exponential moving average")
+    weight: float = Field(1.0, ge=0, description="beta, the weight of the anchor's loss")
     update: Literal["step", "epoch", "never"] = Field("step", description="when the anchor is updated")
-    start: Literal["copy", "random"] = Field("copy", description="a copy of the online weights, or new random weights")
-    divergence: Literal["kl", "cross_entropy"] = Field("kl", description="same gradient, different value")
+    start: Literal["copy", "random"] = Field("copy", description="initial weights: those of the model, or random ones")
+    divergence: Literal["kl", "cross_entropy"] = Field("kl", description="both have the same gradient")
     reduction: Literal["sum", "mean"] = Field("sum", description="over tiles")
     rows: Literal["all", "kept"] = Field(
-        "all", description="which tokens enter the average; kept: those not dropped in this step"
+        "all", description="the tokens that are averaged; kept: those not dropped in this step"
     )
     both_sides: bool = Field(
-        False, description="compare the online scores under the anchor's normalizer too, not under the model's own"
+        False, description="also apply the anchor's normalizer to the model's scores, instead of the model's own"
     )
     ramp_epochs: int = Field(
-        0, ge=0, description="epochs E over which the weight rises, by exp(-5 (1 - e / E)^2) in epoch e (Mean Teacher)"
+        0, ge=0, description="epochs E over which the weight rises: exp(-5 (1 - e / E)^2) in epoch e (Mean Teacher)"
     )
     ramp_momentum: float | None = Field(None, ge=0, le=1, description="momentum during the ramp; null: `momentum`")
     gradient_share: float | None = Field(
         None,
         gt=0,
-        description="the anchor's gradient is scaled down if its norm exceeds this share of the norm of the loss's own "
-        "gradient, over the parameters that the anchor's gradient reaches",
+        description="maximum norm of the anchor's gradient relative to that of the task loss, over the parameters that "
+        "the anchor's gradient reaches; a larger one is scaled down",
     )
 
 
 class TemporalConfig(Settings):
-    """Pulls the attention of a slide towards the average of its own past."""
+    """Pulls the attention of a slide towards its own past average."""
 
     weight: float = Field(
         0.0,
@@ -198,7 +198,7 @@ class TemporalConfig(Settings):
         description="KL of a slide's attention to the average of its own past attentions. Needs 4 A N bytes per slide "
         "(A rows, N tiles), in memory and in every checkpoint; refused with `data.max_tiles`",
     )
-    rate: float = Field(0.9, ge=0, lt=1, description="rho, the share of the past in the average")
+    rate: float = Field(0.9, ge=0, lt=1, description="rho, the weight of the past in the average")
 
 
 class FeaturesConfig(Settings):
@@ -207,19 +207,19 @@ class FeaturesConfig(Settings):
     weight: float = Field(
         0.0,
         ge=0,
-        description="KL over the channels of the bag feature, from that of an EMA copy of the model, as in MHIM "
-        "(refused for mhim, which has it). It does not determine attention (docs/affine.md)",
+        description="KL divergence between the bag features of the model and of its EMA copy, over channels, as in "
+        "MHIM (an error for mhim, which has it). It does not determine attention (docs/affine.md)",
     )
-    momentum: float = Field(0.999, ge=0, le=1, description="of the EMA copy")
-    teacher_temperature: float = Field(0.1, gt=0, description="divides the feature of the copy")
-    student_temperature: float = Field(1.0, gt=0, description="divides the feature of the model")
+    momentum: float = Field(0.999, ge=0, le=1, description="momentum of the EMA copy")
+    teacher_temperature: float = Field(0.1, gt=0, description="divides the bag feature of the EMA copy")
+    student_temperature: float = Field(1.0, gt=0, description="divides the bag feature of the model")
 
 
 class EntropyConfig(Settings):
     """Rewards the entropy of attention."""
 
     weight: float = Field(
-        0.0, ge=0, description="sum a ln a, mean over rows, as in AEM (refused for aem, which has it)"
+        0.0, ge=0, description="sum a ln a, mean over rows, as in AEM (an error for aem, which has it)"
     )
 
 
@@ -231,7 +231,7 @@ class EntropyFloorConfig(Settings):
         ge=0,
         description="max(0, floor - H(a) / ln N), mean over rows: no effect while the entropy is above the floor",
     )
-    floor: float = Field(0.5, gt=0, lt=1, description="the lowest relative entropy without a penalty")
+    floor: float = Field(0.5, gt=0, lt=1, description="lowest relative entropy without a penalty")
 
 
 class L2Config(Settings):
@@ -241,7 +241,7 @@ class L2Config(Settings):
 
 
 class StabilizersConfig(Settings):
-    """Terms that stabilize attention, besides the anchor; a weight of 0 leaves one out."""
+    """Loss terms that stabilize attention, besides the anchor; a weight of 0 disables a term."""
 
     temporal: TemporalConfig = TemporalConfig()
     features: FeaturesConfig = FeaturesConfig()
@@ -251,14 +251,14 @@ class StabilizersConfig(Settings):
 
 
 def _count_or(*words: str) -> BeforeValidator:
-    """One of the words, or a whole number from 1 on."""
+    """One of the words, or a positive integer."""
 
     def check(value: Any) -> int | str:
         if value in words:
             return str(value)
         text = str(value)
         if not (text.isdecimal() and int(text) >= 1):
-            raise ValueError(f"input should be {', '.join(words)} or a whole number from 1 on")
+            raise ValueError(f"input should be {', '.join(words)} or a positive integer")
         return int(text)
 
     return BeforeValidator(check)
@@ -269,13 +269,13 @@ class RecordConfig(Settings):
 
     attention: Annotated[int | str, _count_or("none", "all")] = Field(
         2,
-        description="slides: none, all, or this many per class, the first of the manifest (or per group of outcomes, "
-        "as for `training.sampling`)",
+        description="slides to record: none, all, or this many per class, the first in the manifest (or per group of "
+        "outcomes, as for `training.sampling`)",
     )
     every: Annotated[int | str, _count_or("epoch")] = Field(
-        "epoch", description="after every epoch, or every this many optimizer steps; and before the first"
+        "epoch", description="record after every epoch, or after this many optimizer steps; always before the first"
     )
-    role: Literal["train", "val", "both"] = Field("train", description="the part of the cohort; never test slides")
+    role: Literal["train", "val", "both"] = Field("train", description="which slides to record; never test slides")
 
 
 class TaskConfig(Settings):
@@ -284,75 +284,76 @@ class TaskConfig(Settings):
     kind: TaskKind = Field("classification", description="`--task`")
     loss: Literal["own", "incidence", "hazard", "cox", "squared", "huber"] = Field(
         "own",
-        description="own: cross-entropy, incidence (survival; also hazard, cox), squared (regression; also huber), and "
-        "binary cross-entropy of every label (multi-label)",
+        description="own: cross-entropy (classification), incidence (survival; also hazard, cox), squared (regression; "
+        "also huber), or binary cross-entropy of every label (multi-label)",
     )
     bins: int | None = Field(
-        None, ge=2, description="survival: time bins; null: the root of the number of training events, rounded up"
+        None, ge=2, description="survival: number of time bins; null: square root of the training events, rounded up"
     )
     binning: Literal["interval", "quantile"] = Field(
         "interval", description="survival: bins of equal length, or with equally many events"
     )
     last_edge: Literal["train", "all"] = Field(
         "train",
-        description="survival: the last bin ends at the last time of the training patients or (official) of all",
+        description="survival: the last bin ends at the last time of the training patients, or of all patients "
+        "(as in official code)",
     )
-    alpha: float = Field(0.0, ge=0, le=1, description="survival: how much less censored patients count in the loss")
+    alpha: float = Field(0.0, ge=0, le=1, description="survival: reduces the weight of censored patients in the loss")
     risk: Literal["survival_sum", "mean_time"] = Field(
-        "survival_sum", description="survival: how curves are ranked; cox has its own"
+        "survival_sum", description="survival: how curves are ranked; cox uses its log-risk"
     )
 
     @model_validator(mode="after")
     def _loss_is_of_the_kind(self) -> TaskConfig:
         known = {"survival": ("incidence", "hazard", "cox"), "regression": ("squared", "huber")}.get(self.kind, ())
         if self.loss != "own" and self.loss not in known:
-            raise ValueError(f"loss = {self.loss} is not a loss of a {self.kind} task: {', '.join(('own', *known))}")
+            raise ValueError(f"loss = {self.loss} is not a {self.kind} loss; choose from {', '.join(('own', *known))}")
         return self
 
     @property
     def chosen_loss(self) -> str:
-        """The loss by its name."""
+        """The name of the loss."""
         own = {"survival": "incidence", "regression": "squared"}
         return own.get(self.kind, "own") if self.loss == "own" else self.loss
 
 
 class NestedConfig(Settings):
-    """Settings that each fold chooses by cross-validation among its own training patients."""
+    """Nested cross-validation: settings that each fold chooses on its own training patients."""
 
-    folds: int = Field(0, ge=0, description="inner folds, 0 or at least 2 (`--inner-folds`); 0: nothing is chosen")
+    folds: int = Field(0, ge=0, description="inner folds, 0 or at least 2 (`--inner-folds`); 0: not nested")
     grid: dict[str, list[Any]] = Field(
-        {}, description="lists of values by setting (`--grid`); all combinations are tried"
+        {}, description="values to try for each setting (`--grid`); all combinations are evaluated"
     )
 
     @model_validator(mode="after")
     def _has_something_to_choose(self) -> NestedConfig:
         if self.folds == 1:
-            raise ValueError("folds = 1: choosing needs two inner folds or more")
+            raise ValueError("folds = 1: nested cross-validation needs at least two inner folds")
         if bool(self.folds) != bool(self.grid):
-            raise ValueError("nested.folds and nested.grid belong together: inner folds, and values to choose from")
+            raise ValueError("nested.folds and nested.grid must be given together: inner folds, and values to try")
         return self
 
 
 class DataConfig(Settings):
-    """How bags reach the model."""
+    """How bags are loaded and split."""
 
     max_tiles: int | None = Field(
-        None, ge=1, description="tiles per bag in training, drawn again every epoch; else all"
+        None, ge=1, description="maximum tiles per bag in training, drawn anew every epoch; null: all tiles"
     )
     cache: Literal["auto", "none", "memory", "disk"] = Field(
         "auto",
-        description="where bags are kept. auto: memory if the files fit in a quarter of the free memory, else none; "
-        "disk: a float16 pack in the run folder",
+        description="where bags are cached. auto: in memory if the files fit in a quarter of the free memory, else "
+        "none; disk: a float16 pack in the run folder",
     )
     val_share: float = Field(
-        0.15, ge=0, lt=1, description="of the slides that are not tested; a split column overrides it"
+        0.15, ge=0, lt=1, description="share of the non-test slides used for validation; a split column overrides it"
     )
-    test_share: float = Field(0.25, ge=0, lt=1, description="of all slides; a split column overrides it")
+    test_share: float = Field(0.25, ge=0, lt=1, description="share of slides for testing; a split column overrides it")
     unit: Literal["auto", "slide", "patient"] = Field(
-        "auto", description="the unit of prediction; patient: the slides of a patient joined (auto: for survival)"
+        "auto", description="unit of prediction; patient: the slides of a patient are joined (auto: for survival)"
     )
     leave_out: Literal["patients", "site"] = Field(
-        "patients", description="the content of a test fold; site: one site (`--leave-one-site-out`)"
+        "patients", description="what a test fold contains; site: one site (`--leave-one-site-out`)"
     )
 
 
@@ -360,13 +361,13 @@ class InitConfig(Settings):
     """Pretrained weights that every training starts from."""
 
     weights: str | None = Field(
-        None, description="a checkpoint, run or bundle of asmil, or official weights (`--init`); null: random weights"
+        None, description="checkpoint, run or bundle of asmil, or official weights (`--init`); null: random weights"
     )
-    sha256: str | None = Field(None, description="of the file of weights; noted by the run, and compared if given")
+    sha256: str | None = Field(None, description="SHA-256 of the weights file; stored by the run, and checked if given")
 
 
 class RunConfig(Settings):
-    """Everything that decides what a run computes, besides the cohort."""
+    """Everything that determines what a run computes, besides the cohort."""
 
     method: str = Field(description="the method, `--method`")
     preset: str = Field("paper", description="the preset, `--preset`")
@@ -390,7 +391,7 @@ class RunConfig(Settings):
 
     @property
     def unit(self) -> UnitKind:
-        """What one prediction is of."""
+        """The unit of prediction: a slide or a patient."""
         if self.data.unit == "auto":
             return "patient" if self.task.kind == "survival" else "slide"
         return self.data.unit
@@ -398,14 +399,14 @@ class RunConfig(Settings):
     @model_validator(mode="after")
     def _comparisons_need_company(self) -> RunConfig:
         if self.task.chosen_loss == "cox" and self.training.bags_per_step < 2:
-            raise ValueError("task.loss = cox compares patients of a step; set training.accumulate to 2 or more")
+            raise ValueError("task.loss = cox compares the patients of a step; set training.accumulate to 2 or more")
         if self.anchor.gradient_share is not None and (self.task.chosen_loss == "cox" or self.training.batch > 1):
-            raise ValueError("anchor.gradient_share needs single bags: neither task.loss = cox nor training.batch")
+            raise ValueError("anchor.gradient_share cannot be used with task.loss = cox or training.batch > 1")
         return self
 
 
 def resolve(method: str | type[MILModel], preset: str = "paper", changes: Mapping[str, Any] | None = None) -> RunConfig:
-    """The settings of a run: common defaults, the task's, the method's own, the preset's, then `changes`.
+    """The settings of a run: common defaults, then those of the task, the method and the preset, then `changes`.
 
     method: a name, `module:Class`, `file.py:Class` or a class
     """
@@ -416,7 +417,7 @@ def resolve(method: str | type[MILModel], preset: str = "paper", changes: Mappin
         raise AsmilError(f"{method} has no preset {preset!r}: {did_you_mean(preset, known)}")
     for key in ("method", "preset"):
         if key in (changes or {}):
-            raise AsmilError(f"'{key}' cannot be changed afterwards; choose it with --{key}")
+            raise AsmilError(f"'{key}' cannot be set here; use --{key}")
     task = (changes or {}).get("task") or {}
     tree = TASK_DEFAULTS.get(task.get("kind", ""), {}) if isinstance(task, Mapping) else {}
     for layer in (entry.defaults, entry.presets.get(preset, {}), changes or {}):
@@ -425,7 +426,7 @@ def resolve(method: str | type[MILModel], preset: str = "paper", changes: Mappin
 
 
 def with_settings(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
-    """The same settings but for some, by their dotted names."""
+    """The settings with some changes, by dotted names."""
     tree = config.model_dump(mode="json")
     for name, value in settings.items():
         tree = merge(tree, nested(name, value))
@@ -438,11 +439,11 @@ def preset_names(method: Method) -> list[str]:
 
 
 def parse_run_config(values: Mapping[str, Any]) -> RunConfig:
-    """A run's settings from plain values, as `config.yaml` holds them."""
+    """A run's settings from plain values, as in `config.yaml`."""
     tree = dict(values)
     model = tree.get("model") or {}
     if not isinstance(model, Mapping):
-        raise AsmilError(f"setting 'model' = {model!r}: it is a section, write model.key=value")
+        raise AsmilError(f"setting 'model' = {model!r}: this is a section; write model.key=value")
     config_type = find_method(str(tree.get("method", ""))).model.config_type
     tree["model"] = parse_settings(config_type, model, section="model")
     return parse_settings(RunConfig, tree)

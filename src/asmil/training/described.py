@@ -1,4 +1,4 @@
-"""Descriptions of the settings of a run: sentences, legends, and the command that trains it again."""
+"""Describe the settings of a run: sentences, legends, and the command that reproduces it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ OPTIONS = {
     "training.seed": ("--seed", 0),
     "nested.folds": ("--inner-folds", 0),
 }
-"""Settings with an option of their own, and its default."""
+"""Settings that have a command-line option, and its default."""
 
 
 def train_command(config: Mapping[str, Any], out: str) -> str | None:
-    """`asmil train ...` with every setting that differs from those of the method and preset; None if unknown.
+    """`asmil train ...` with every setting that differs from the method's preset; None if unknown.
 
     config: the values of a run's `config.yaml`
     """
@@ -45,7 +45,7 @@ def train_command(config: Mapping[str, Any], out: str) -> str | None:
 
 
 def run_label(config: Mapping[str, Any]) -> str:
-    """The method, and the changes to its attention, in a few words for a legend.
+    """The method and the changes to its attention, as a short label for a legend.
 
     >>> run_label({"method": "abmil", "preset": "paper", "anchor": {"normalizer": "nsf", "weight": 0.1}})
     'abmil + anchor (nsf, weight 0.1)'
@@ -71,19 +71,19 @@ def has_anchor(config: Mapping[str, Any]) -> bool:
 
 
 def selection_sentence(config: Mapping[str, Any], role: str, has_validation: bool, metric: str) -> str:
-    """Which epoch was kept, and whether the evaluated part had a say in it; metric: what chooses by default."""
+    """How the epoch was selected, and whether on the evaluated data; metric: the default selection metric."""
     rule = setting(config, "training", "select")
     if rule is None:
-        return "The run does not say which epoch was kept (training.select is not set)."
+        return "It is unknown which epoch was kept (training.select is not set)."
     if rule == "last":
-        return "The last epoch was kept; no data chose it (training.select: last)."
+        return "The last epoch was kept, without selection on validation data (training.select: last)."
     if not has_validation:
-        return "The run had no validation part, so the last epoch was kept."
+        return "The run had no validation set, so the last epoch was kept."
     chosen = "the lowest loss" if rule == "loss" else f"the highest {metric}"
-    sentence = f"The epoch was chosen on the validation part, by {chosen}"
+    sentence = f"The epoch was chosen on the validation set, by {chosen}"
     if role == "val":
-        return f"{sentence}. These numbers are of the same part, so they are optimistic."
-    return f"{sentence}; the test part was not used."
+        return f"{sentence}. These numbers come from the same slides, so they are optimistic."
+    return f"{sentence}; the test set was not used."
 
 
 def cap_sentence(config: Mapping[str, Any]) -> str:
@@ -91,11 +91,11 @@ def cap_sentence(config: Mapping[str, Any]) -> str:
     cap = setting(config, "data", "max_tiles")
     if cap is None:
         return "Training and prediction used all tiles (data.max_tiles is not set)."
-    return f"Training used at most {cap} tiles per bag, drawn anew every epoch; prediction used all (data.max_tiles)."
+    return f"Training used up to {cap} tiles per bag, drawn anew every epoch; prediction used all (data.max_tiles)."
 
 
 def schedule_sentence(config: Mapping[str, Any]) -> str:
-    """The learning-rate schedule of a run, and what it means for the movement at the end."""
+    """The learning-rate schedule of a run, and its effect on the movement of attention at the end."""
     schedule, lr = setting(config, "training", "schedule"), setting(config, "training", "lr")
     if schedule is None or lr is None:
         return "unknown."

@@ -1,4 +1,4 @@
-"""The log of a training: one JSON line per epoch, and the trackers that were asked for."""
+"""The log of a training: one JSON line per epoch, and the requested experiment trackers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from asmil.training.trackers import TrackerThread, metrics_of
 class EpochLog:
     """`metrics.jsonl` of one training; when training resumes at an epoch, later lines are dropped.
 
-    track: names of trackers that get the metrics, too, with the settings of the training
+    track: names of trackers that also receive the metrics and the settings of the training
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class EpochLog:
         self._trackers = [TrackerThread(name, folder, epochs_done, settings or {}) for name in track]
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """Append the record of an epoch; it is on the disk when this returns."""
+        """Append the record of an epoch; it is on disk when this returns."""
         with self.path.open("a", encoding="utf-8") as file:
             file.write(_line(record))
             file.flush()
@@ -47,7 +47,7 @@ class EpochLog:
 
 
 def read_epochs(path: Path) -> list[dict[str, Any]]:
-    """The records of a `metrics.jsonl`; a last line that a killed process left unfinished is passed over."""
+    """The records of a `metrics.jsonl`; an incomplete last line, left by a killed process, is ignored."""
     if not path.exists():
         return []
     whole, _, _ = path.read_bytes().rpartition(b"\n")
@@ -66,7 +66,7 @@ _REMEDY = "restore the file, or train again into another folder"
 
 
 class _Epoch(BaseModel):
-    """What must be true of a line."""
+    """The required fields of a line."""
 
     epoch: PositiveInt
     stage: str = ""
@@ -78,7 +78,7 @@ class _Epoch(BaseModel):
 
 
 def without_nan(values: Mapping[str, float]) -> dict[str, float | None]:
-    """The same numbers with None in place of NaN, which JSON does not have."""
+    """The same numbers with None instead of NaN, which JSON does not support."""
     return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
 

@@ -1,4 +1,4 @@
-"""The methods as scikit-learn estimators over bags: classes, values, and survival."""
+"""Scikit-learn estimators over bags: classification, regression, and survival."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ class MILClassifier(ClassifierMixin, BagEstimator):  # type: ignore[misc]
     >>> classifier.predict_proba(bags).shape
     (6, 2)
 
-    Bags are arrays, tensors or data frames of N x D (any N, one D), or `asmil.Bag`; labels are one per bag. A single
-    array with two axes is a table of one-tile bags, one per row.
+    Bags are arrays, tensors or data frames of N x D (any N, the same D), or `asmil.Bag`; there is one label per bag. A
+    single 2D array is a table of one-tile bags, one per row.
 
     method, preset: as for `asmil train`; the method may also be your own subclass of `asmil.MILModel`
     epochs, lr: shorthands for the settings `training.epochs` and `training.lr`
     settings: further settings by their dotted names, e.g. {"model.tokens": 4, "anchor.weight": 0.1}
-    validation_share: of the training bags, kept aside (stratified) to choose the epoch; 0 keeps the last epoch
+    validation_share: share of the training bags held out (stratified) to select the epoch; 0 keeps the last epoch
     random_state: the seed; None draws one from numpy's global state, so that every fit differs
-    class_weight: None, "balanced", or a dictionary from class to factor of the loss, as in scikit-learn
+    class_weight: None, "balanced", or a dictionary from class to loss weight, as in scikit-learn
     """
 
     _kind: ClassVar[TaskKind] = "classification"
@@ -60,10 +60,10 @@ class MILClassifier(ClassifierMixin, BagEstimator):  # type: ignore[misc]
     def fit(self, bags: Any, y: Any = None, sample_weight: Any = None, *, labels: Any = None) -> MILClassifier:
         """Train on bags and their labels.
 
-        sample_weight: how much each bag counts in the loss, relative to the others; 0 leaves a bag out
+        sample_weight: relative weight of each bag in the loss; 0 leaves a bag out
         """
         if labels is not None:
-            warnings.warn("the argument 'labels' is deprecated; it is called 'y'", DeprecationWarning, stacklevel=2)
+            warnings.warn("the argument 'labels' is deprecated; use 'y'", DeprecationWarning, stacklevel=2)
             y = labels
         ready = bags_for_fit(self, bags)
         given = _as_labels(_present(y, self))
@@ -103,7 +103,7 @@ class MILClassifier(ClassifierMixin, BagEstimator):  # type: ignore[misc]
 
 @dataclass(eq=False, repr=False)
 class EstimatorWithLoss(BagEstimator):
-    """An estimator whose loss can be chosen; the names of the losses depend on the task."""
+    """An estimator with a choice of losses, which depend on the task."""
 
     loss: str | None = None
 
@@ -130,7 +130,7 @@ class MILRegressor(RegressorMixin, EstimatorWithLoss):  # type: ignore[misc]
     def fit(self, bags: Any, y: Any = None, sample_weight: Any = None) -> MILRegressor:
         """Train on bags and their values.
 
-        sample_weight: how much each bag counts in the loss, relative to the others; 0 leaves a bag out
+        sample_weight: relative weight of each bag in the loss; 0 leaves a bag out
         """
         ready = bags_for_fit(self, bags)
         values = _as_values(_present(y, self))
@@ -145,7 +145,7 @@ class MILRegressor(RegressorMixin, EstimatorWithLoss):  # type: ignore[misc]
 
 
 class MILSurvival(EstimatorWithLoss):
-    """A survival model of bags, in scikit-survival's conventions (which need not be installed).
+    """A survival model of bags, with the conventions of scikit-survival (which need not be installed).
 
     >>> draw = np.random.default_rng(0)
     >>> time = draw.uniform(1, 60, size=12)
@@ -168,7 +168,7 @@ class MILSurvival(EstimatorWithLoss):
     def fit(self, bags: Any, y: Any = None, sample_weight: Any = None) -> MILSurvival:
         """Train on bags and their events and times.
 
-        sample_weight: how much each bag counts in the loss, relative to the others; 0 leaves a bag out
+        sample_weight: relative weight of each bag in the loss; 0 leaves a bag out
         """
         ready = bags_for_fit(self, bags)
         targets = times_and_events(_present(y, self))
@@ -186,12 +186,12 @@ class MILSurvival(EstimatorWithLoss):
         return self._survival_task.risks(logits)
 
     def predict_survival_function(self, bags: Any, return_array: bool = False) -> npt.NDArray[Any]:
-        """The probability to be without the event up to a time: step functions, or n x T at `unique_times_`."""
+        """The probability of no event up to a time: step functions, or n x T values at `unique_times_`."""
         survival = self._survival(bags)
         return survival if return_array else _step_functions(self.unique_times_, survival, before=1.0)
 
     def predict_cumulative_hazard_function(self, bags: Any, return_array: bool = False) -> npt.NDArray[Any]:
-        """-log of the survival function, at most 16.1: a survival below 1e-7 counts as 1e-7, as in training."""
+        """-log of the survival function, at most 16.1: survival is clamped to at least 1e-7, as in training."""
         hazard = -np.log(np.maximum(self._survival(bags), FLOOR))
         return hazard if return_array else _step_functions(self.unique_times_, hazard, before=0.0)
 
@@ -231,11 +231,11 @@ def _present(y: Any, estimator: BagEstimator) -> Any:
 
 
 def _flat(y: Any, what: str) -> npt.NDArray[Any]:
-    """One entry per bag; a column is flattened with scikit-learn's warning, and missing entries are refused."""
+    """One entry per bag; a column is flattened with scikit-learn's warning, and missing entries are an error."""
     try:
         flat = np.asarray(column_or_1d(y, warn=True))
     except ValueError as error:
-        raise AsmilError(f"the {what}s are not a list with one {what} per bag ({error})") from None
+        raise AsmilError(f"give a list with one {what} per bag ({error})") from None
     missing = np.array([value is None or value is pd.NA or value != value for value in flat.tolist()], dtype=bool)
     if missing.any():
         raise AsmilError(
@@ -245,7 +245,7 @@ def _flat(y: Any, what: str) -> npt.NDArray[Any]:
 
 
 def _as_labels(y: Any) -> npt.NDArray[Any]:
-    """One class per bag; other targets are refused."""
+    """One class per bag; other targets are an error."""
     flat = _flat(y, "label")
     kind = type_of_target(flat)
     if kind not in ("binary", "multiclass"):
@@ -262,7 +262,7 @@ def _as_values(y: Any) -> Floats:
     try:
         values = flat.astype(np.float64)
     except (TypeError, ValueError):
-        raise AsmilError(f"the values are of type {flat.dtype}; a regression needs one number per bag") from None
+        raise AsmilError(f"the values have the type {flat.dtype}; a regression needs one number per bag") from None
     if not np.isfinite(values).all():
         place = int(np.argmax(~np.isfinite(values)))
         raise AsmilError(f"the value of bag {place} is infinite (inf); leave this bag out")
@@ -272,7 +272,7 @@ def _as_values(y: Any) -> Floats:
 def times_and_events(y: Any) -> Floats:
     """n x 2 times and events from a structured array whose two fields are the event (boolean) and the time.
 
-    A data frame with the columns `event` and `time` is accepted, too.
+    A data frame with the columns `event` and `time` is also accepted.
     """
     if isinstance(y, pd.DataFrame) and {"event", "time"} <= set(y.columns):
         event, time = y["event"].to_numpy(), y["time"].to_numpy()
@@ -285,7 +285,7 @@ def times_and_events(y: Any) -> Floats:
         event, time = y[fields[0]], y[fields[1]]
         if event.dtype != bool:
             raise AsmilError(
-                f"y: its first field {fields[0]!r} is of type {event.dtype}, but it is the event and must be boolean; "
+                f"y: its first field {fields[0]!r} has the type {event.dtype}, but it must be the event as a boolean; "
                 f"give e.g. {_EXAMPLE}"
             )
     times, events = checked_outcomes(time, event)
@@ -307,11 +307,11 @@ class StepFunction:
 
     @property
     def domain(self) -> tuple[float, float]:
-        """From 0 to the last time; the function stays at its last value after it."""
+        """From 0 to the last time; the function is constant after it."""
         return 0.0, float(self.x[-1])
 
     def __call__(self, times: npt.ArrayLike) -> Any:
-        """The values at times, a number for a number."""
+        """The values at the given times; a single number for a single time."""
         steps = np.r_[self.before, self.y]
         return steps[np.searchsorted(self.x, np.asarray(times, dtype=np.float64), side="right")]
 

@@ -19,12 +19,12 @@ STEP_OF_WIDTHS = 16
 
 
 def graphed_machine_reason(device: torch.device) -> str | None:
-    """Why this machine trains without CUDA graphs, or None where it can."""
+    """Why this machine cannot use CUDA graphs, or None if it can."""
     return None if device.type == "cuda" else f"the device is {device.type}, not a CUDA GPU"
 
 
 def fused_machine_reason(device: torch.device) -> str | None:
-    """Why this machine trains without fused kernels, or None if it has all that they need."""
+    """Why this machine cannot use fused kernels, or None if it can."""
     reason = graphed_machine_reason(device)
     if reason is None and importlib.util.find_spec("triton") is None:
         reason = "Triton is not installed"
@@ -32,26 +32,26 @@ def fused_machine_reason(device: torch.device) -> str | None:
 
 
 def graphed_settings_reason(config: RunConfig, model: MILModel, task: Task) -> str | None:
-    """Why a training with these settings needs the plain executor, or None where a recorded step computes the same."""
+    """Why a training with these settings needs the plain executor, or None if a recorded step computes the same."""
     if any(stage.model.padding_from is None for stage in model.stages()):
         return f"the bags of {config.method} with these settings cannot be padded"
     if not isinstance(task, Classification):
-        return "it is for classification"
+        return "it supports only classification"
     return _first_unfit(_graphed_demands(config, model))
 
 
 def fused_settings_reason(config: RunConfig, model: MILModel, task: Task) -> str | None:
     """Why a training with these settings needs another executor, or None where the fused one computes the same."""
     if not isinstance(model, ASMIL):
-        return f"it is for asmil, not {config.method}"
+        return f"it supports asmil, not {config.method}"
     if not isinstance(task, Classification) or task.single_output:
-        return "it is for classification"
+        return "it supports only classification"
     return _first_unfit(_fused_demands(config, model))
 
 
 def _first_unfit(demands: dict[str, bool]) -> str | None:
     unfit = [name for name, fits in demands.items() if not fits]
-    return f"it does not do {unfit[0]}" if unfit else None
+    return f"it does not support {unfit[0]}" if unfit else None
 
 
 def _common_demands(config: RunConfig) -> dict[str, bool]:
@@ -70,21 +70,21 @@ def _common_demands(config: RunConfig) -> dict[str, bool]:
 
 
 def _graphed_demands(config: RunConfig, model: MILModel) -> dict[str, bool]:
-    """What a recorded step takes for granted, by the name of the setting."""
+    """The assumptions of a recorded step, by setting."""
     training = config.training
     routed = model.label_routes_gradients and training.batch > 1
     return {
         "a method whose steps differ from each other": all(stage.model.steps_alike for stage in model.stages()),
         f"training.batch = {training.batch} with {config.method}": not routed,
         f"training.optimizer = {training.optimizer}": training.optimizer in ("adam", "adamw"),
-        # the package entmax copies a number from the CPU in every call, which a recorded step cannot
+        # the entmax package copies a number from the CPU in every call, which CUDA graphs do not allow
         "the normalizer entmax": "entmax" not in (config.anchor.normalizer, config.attention.normalizer),
         **_common_demands(config),
     }
 
 
 def _fused_demands(config: RunConfig, model: ASMIL) -> dict[str, bool]:
-    """What the kernels take for granted, by the name of the setting."""
+    """The assumptions of the kernels, by setting."""
     training, anchor, settings = config.training, config.anchor, model.config
     rows, inner = settings.tokens * settings.heads, model.tokens.shape[1]
     softmax = type(model.normalizer) is Softmax and model.normalizer.temperature == 1.0

@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from asmil.training.resident import ResidentBags
 
 OnStart = Callable[[FoldSeedJob, int], None]
-"""Called with a job that begins, and the number of its epochs."""
+"""Called when a job starts, with the job and its number of epochs."""
 OnEpoch = Callable[[FoldSeedJob], Callable[[Mapping[str, Any]], None]]
 Trained = tuple[FoldSeedJob, pd.DataFrame]
 PREFERENCE: tuple[Executor, ...] = ("fused", "graphed", "plain")
 
 
 class JobRunner:
-    """Runs the trainings of a run, and keeps what they share on the device.
+    """Runs the trainings of a run, and keeps their shared data on the device.
 
-    note: called once with the reason why a GPU is used by the plain executor
+    note: called once with the reason why the plain executor is used on a GPU
     """
 
     def __init__(self, note: Callable[[str], None]) -> None:
@@ -43,7 +43,7 @@ class JobRunner:
         self._pools: dict[torch.dtype, ResidentBags] = {}
 
     def run(self, jobs: Sequence[FoldSeedJob], on_start: OnStart, on_epoch: OnEpoch) -> Iterator[Trained]:
-        """Train the jobs of one fold; each with its predictions, as it ends."""
+        """Train the jobs of one fold; yield each with its predictions when it ends."""
         executors = self._executors(jobs) if jobs else []
         fused = [job for job, executor in zip(jobs, executors, strict=True) if executor == "fused"]
         if fused:
@@ -60,7 +60,7 @@ class JobRunner:
             yield job, job.finish(trainer)
 
     def _executors(self, jobs: Sequence[FoldSeedJob]) -> list[Executor]:
-        """Who trains each job: as it began, or else as the settings ask and the machine allows."""
+        """The executor of each job: the one it started with, or else one that settings and machine allow."""
         if jobs[0].data.processes.count > 1:
             return ["plain"] * len(jobs)
         asked = jobs[0].config.training.executor
@@ -81,14 +81,14 @@ class JobRunner:
                 what = f"training.executor = {asked}" if begun is None else f"{job.folder} was started with it"
                 raise AsmilError(
                     f"{what}, but the {wanted[0]} executor cannot be used here: {reasons[wanted[0]]}; run it "
-                    "elsewhere, or give another --out"
+                    "on another machine, or give another --out"
                 )
         if "plain" in chosen and asked == "auto" and jobs[0].data.device.type == "cuda" and reasons.get("graphed"):
             self._tell(f"training without CUDA graphs: {reasons['graphed']}")
         return chosen
 
     def _reason(self, executor: Executor, job: FoldSeedJob) -> str | None:
-        """Why an executor cannot train a job here, or None where it can."""
+        """Why an executor cannot train a job here, or None if it can."""
         if executor == "plain":
             return None
         device, settings = job.data.device, (job.config, *job.model_and_task())
@@ -97,7 +97,7 @@ class JobRunner:
         else:
             reason = graphed_machine_reason(device) or graphed_settings_reason(*settings)
         if reason is None and self._pool_with(job) is None:
-            reason = "the features of the training and validation slides do not fit into the memory of the GPU"
+            reason = "the features of the training and validation slides do not fit into GPU memory"
         return reason
 
     def _fit_graphed(self, job: FoldSeedJob, trainer: Trainer) -> None:
@@ -106,7 +106,7 @@ class JobRunner:
         fit_graphed(trainer, self._resident(job), job.train, job.val)
 
     def _side_by_side(self, jobs: Sequence[FoldSeedJob], on_start: OnStart, on_epoch: OnEpoch) -> Iterator[Trained]:
-        """Train the jobs, as many at once as the memory of the device takes."""
+        """Train the jobs, as many at once as fit into the memory of the device."""
         from asmil.training.fused.side_by_side import fit_side_by_side, members_that_fit
 
         train, val, pool = jobs[0].train, jobs[0].val, self._resident(jobs[0])
@@ -121,7 +121,7 @@ class JobRunner:
                 yield job, job.finish(trainer)
 
     def _pool_with(self, job: FoldSeedJob) -> ResidentBags | None:
-        """The features of the job's training and validation bags on the device; None where they do not fit."""
+        """The features of the job's training and validation bags on the device; None if they do not fit."""
         from asmil.training.resident import ResidentBags
 
         device = job.data.device
@@ -139,7 +139,7 @@ class JobRunner:
 
     def _resident(self, job: FoldSeedJob) -> ResidentBags:
         pool = self._pool_with(job)
-        assert pool is not None, "its features were found to fit before"
+        assert pool is not None, "checked before that the features fit"
         return pool
 
     def _tell(self, text: str) -> None:
@@ -159,7 +159,7 @@ def _begun_with(job: FoldSeedJob) -> Executor | None:
 
 
 def executor_here(device: torch.device) -> str:
-    """Which executors train on a device with default settings, as a phrase."""
+    """The executors used on a device with default settings, as a phrase."""
     reason = graphed_machine_reason(device)
     if reason is not None:
         return f"plain PyTorch ({reason})"

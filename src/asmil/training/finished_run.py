@@ -1,4 +1,4 @@
-"""Reading a run folder: its settings, its predictions and the course of its trainings."""
+"""Read a run folder: its settings, its predictions and the epochs of its trainings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from asmil.training.notes import read_kept_epoch
 
 KEY_COLUMNS = ("slide", "patient", "fold", "seed", "role")
 ROUNDING = 1e-6
-"""How far a probability may lie outside of 0 to 1 by rounding."""
+"""How far a probability may be outside 0 to 1 because of rounding."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Training:
-    """The course of one training: one row per epoch, in columns like `train.loss`; the epoch that was kept."""
+    """The epochs of one training: one row per epoch, in columns like `train.loss`; and the epoch that was kept."""
 
     fold: int
     seed: int
@@ -73,7 +73,7 @@ def setting(config: Mapping[str, Any], *keys: str) -> Any:
 
 
 def read_run(path: Path | str, kind: TaskKind | None = None) -> Run:
-    """Read and check a run folder; a problem raises AsmilError with one sentence.
+    """Read and check a run folder; AsmilError describes the first problem.
 
     kind: the expected task; None accepts any
     """
@@ -81,7 +81,7 @@ def read_run(path: Path | str, kind: TaskKind | None = None) -> Run:
     path, config = folder.path, folder.read_values()
     found: Any = setting(config, "task", "kind")
     if found not in get_args(TaskKind) or (kind is not None and found != kind):
-        raise AsmilError(f"{path}: the task of this run is {found!r}, where a {kind or 'known'} task is needed")
+        raise AsmilError(f"{path}: the task of this run is {found!r}, but a {kind or 'known'} task is needed")
     named = setting(config, "task", "classes") or ()
     if not isinstance(named, (list, tuple)):
         raise AsmilError(f"{folder.config}: task.classes is {named!r}, not a list; restore it or train again")
@@ -95,14 +95,14 @@ def read_run(path: Path | str, kind: TaskKind | None = None) -> Run:
 
 
 def read_training(path: Path, fold: int, seed: int) -> Training | None:
-    """The course of a training of the run at `path`; None when it was not kept, AsmilError when broken."""
+    """The epochs of a training of the run at `path`; None if there is no log, AsmilError if it is damaged."""
     folder = RunLayout(path).training(fold, seed)
     log = folder / "metrics.jsonl"
     if not log.is_file():
         return None
     epochs = pd.json_normalize(read_epochs(log))
     if epochs.empty:
-        raise AsmilError(f"{log}: no epoch has ended; run the same `asmil train` command again to finish it")
+        raise AsmilError(f"{log}: no epoch is complete; run the same `asmil train` command again to finish it")
     return Training(fold, seed, epochs, read_kept_epoch(folder))
 
 
@@ -122,17 +122,17 @@ def _refuse_invalid(file: Path, run: Run) -> None:
     columns = (*KEY_COLUMNS, *expected.truth_columns, *expected.prediction_columns)
     missing = [name for name in columns if name not in table]
     if missing:
-        raise AsmilError(f"{file} lacks the columns {', '.join(missing)}; it has {', '.join(table.columns)}")
+        raise AsmilError(f"{file}: missing columns {', '.join(missing)}; it has {', '.join(table.columns)}")
     texts = [name for name in expected.number_columns if not is_numeric_dtype(table[name])]
     if texts:
-        raise AsmilError(f"{file}: the columns {', '.join(texts)} do not hold numbers; restore it or train again")
+        raise AsmilError(f"{file}: the columns {', '.join(texts)} do not contain numbers; restore it or train again")
     refuse_rows(
         file, table, table.duplicated(["slide", "fold", "seed", "role"]), "is predicted twice by the same training"
     )
     for bad, problem in expected.problems(table):
         refuse_rows(file, table, bad, problem)
     values = expected.predictions(table)
-    # a survival curve that never falls has an infinite mean time, and ranks below all others
+    # a survival curve that never falls has an infinite mean time, so its risk is minus infinity
     finite = (~np.isnan(values) if expected.may_be_infinite else np.isfinite(values)).all(axis=1)
     refuse_rows(file, table, ~finite, "has predictions that are not finite; train again")
     if expected.are_probabilities:
@@ -143,7 +143,7 @@ def _refuse_invalid(file: Path, run: Run) -> None:
 
 
 def refuse_rows(file: Path, table: pd.DataFrame, bad: npt.ArrayLike, problem: str) -> None:
-    """Raise AsmilError that names the first of the bad rows of a table of predictions."""
+    """Raise AsmilError that names the first bad row of a table of predictions."""
     marked = np.asarray(bad, dtype=bool)
     if marked.any():
         row = table[marked].iloc[0]
@@ -151,23 +151,23 @@ def refuse_rows(file: Path, table: pd.DataFrame, bad: npt.ArrayLike, problem: st
 
 
 def write_predictions(path: Path, table: pd.DataFrame) -> None:
-    """Write a table of predictions whole or not at all."""
+    """Write a table of predictions atomically."""
     with replacing(path) as partial:
         table.to_parquet(partial, index=False)
 
 
 def read_predictions(path: Path) -> pd.DataFrame:
-    """The table; `fold` and `seed` hold whole numbers, `slide`, `patient` and `role` text, if present."""
+    """The table; `fold` and `seed` are integers, `slide`, `patient` and `role` are text, if present."""
     try:
         table = pd.read_parquet(path)
     except (OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError, pa.ArrowException) as error:
         raise AsmilError(f"{path} cannot be read ({one_line(error)}); restore it or train again") from None
     wrong = [name for name in ("fold", "seed") if name in table and not is_integer_dtype(table[name])]
     if wrong:
-        raise AsmilError(f"{path}: the column {wrong[0]} does not hold whole numbers; restore it or train again")
+        raise AsmilError(f"{path}: the column {wrong[0]} does not contain integers; restore it or train again")
     wrong = [name for name in ("slide", "patient", "role") if name in table and not _is_text(table[name])]
     if wrong:
-        raise AsmilError(f"{path}: the column {wrong[0]} does not hold text; restore it or train again")
+        raise AsmilError(f"{path}: the column {wrong[0]} does not contain text; restore it or train again")
     return table
 
 

@@ -32,10 +32,10 @@ from asmil.training.task_setup import build_task
 
 @dataclass(frozen=True)
 class TrainingData:
-    """What the trainings of a run have in common: the units of the cohort, their outcomes and their bags.
+    """The data shared by all trainings of a run: the units of the cohort, their outcomes and their bags.
 
     initial: pretrained weights that every training starts from
-    processes: those that share the steps of a training; only the first of them writes
+    processes: the processes that share the steps of a training; only the first one writes
     """
 
     units: Sequence[Unit]
@@ -57,12 +57,12 @@ class TrainingData:
         return LabeledBags(_Part(self.loader, list(places)), chosen.targets, chosen.strata, chosen.stratum_names)
 
     def model_and_task(self, config: RunConfig, train: Sequence[int], seed: int) -> tuple[MILModel, Task]:
-        """A model as its training starts, and the task as the units `train` define it."""
+        """The initial model, and the task fitted on the units `train`."""
         task = build_task(config, self.outcomes, train)
         return build_model(config, self.in_features, task.n_outputs, seed), task
 
     def prepared_for(self, config: RunConfig, train: Sequence[int]) -> TrainingData:
-        """The same, with bags prepared for a model with these settings (neighbors, clusters)."""
+        """The same data, with bags prepared for a model with these settings (neighbors, clusters)."""
         model, _ = self.model_and_task(config, train, config.training.seed)
         return replace(self, loader=self.loader.preparing(model.prepare))
 
@@ -75,7 +75,7 @@ class TrainingData:
         folder: Path,
         on_epoch: EpochObserver | None = None,
     ) -> Trainer:
-        """A training on the units `train`, about to start or to resume."""
+        """A trainer for the units `train`, ready to start or resume."""
         model, task = self.model_and_task(config, train, seed)
         if self.initial is not None:
             initialize(model, self.initial)
@@ -104,13 +104,13 @@ class FoldSeedJob:
     folder: Path
 
     def trainer(self, on_epoch: Callable[[Mapping[str, Any]], None]) -> Trainer:
-        """The training, about to start or to resume."""
+        """The trainer, ready to start or resume."""
         train = self.data.places(self.splits, self.fold, "train")
         return self.data.trainer(self.config, train, self.fold, self.seed, self.folder, on_epoch)
 
     @property
     def is_done(self) -> bool:
-        """Whether it was trained before: its predictions are there."""
+        """Whether the training is complete: its predictions exist."""
         return is_finished(self.folder)
 
     @property
@@ -119,7 +119,7 @@ class FoldSeedJob:
         return self.folder / PREDICTIONS_FILE
 
     def model_and_task(self) -> tuple[MILModel, Task]:
-        """The model as it starts, and the task."""
+        """The initial model, and the task."""
         return self.data.model_and_task(self.config, self.data.places(self.splits, self.fold, "train"), self.seed)
 
     @property
@@ -134,7 +134,7 @@ class FoldSeedJob:
         return self.data.labeled(places) if places else None
 
     def finish(self, trainer: Trainer) -> pd.DataFrame:
-        """Predict the validation and test units with the trained model; test bags are read only now."""
+        """Predict the validation and test units with the trained model; test bags are not read before this."""
         task = trainer.completed_task(self.train)
         write_json(self.folder / TASK_FILE, task.to_dict())
         tables = [self._predict(trainer, task, role) for role in ("val", "test")]
@@ -175,5 +175,5 @@ class _Part:
         return self.loader.stream([self.places[i] for i in order])
 
     def keys(self) -> Sequence[int]:
-        """Identifies these units among all of the cohort."""
+        """Identifiers of these units within the cohort."""
         return self.places

@@ -1,4 +1,4 @@
-"""The gradients of one step: the method's loss of its bags, and the penalties that stabilize attention."""
+"""The gradients of one step: the method's loss, and the penalties that stabilize attention."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from asmil.models.batch import over_bags, run_padded
 from asmil.tasks.base import Task
 
 Parts = dict[str, Tensor]
-"""What a loss is made of, its total first, under the name `loss`."""
+"""The parts of a loss by name; the total comes first, as `loss`."""
 
 
 def refuse_single_bags(stabilizers: Mapping[str, Stabilizer]) -> None:
-    """Raise where a stabilizer looks at bags one by one; the anchor does not."""
+    """Raise if a stabilizer needs bags one by one; the anchor does not."""
     for name, stabilizer in stabilizers.items():
         if not isinstance(stabilizer, Anchor):
             raise AsmilError(
-                f"stabilizers.{name} needs bags one by one, but training.batch takes several at once; use "
+                f"stabilizers.{name} needs bags one by one, but training.batch computes several at once; use "
                 "training.accumulate instead"
             )
 
@@ -35,8 +35,8 @@ class StepGradients:
     """Adds the gradients of bags to the parameters of a model.
 
     kept_rows: whether only the rows of scores that a method kept in this pass are penalized
-    autocast: whether products run in bf16
-    anchor_share: largest norm of the anchor's gradient, as a share of that of the rest; None: no limit
+    autocast: whether matrix products use bf16
+    anchor_share: maximum norm of the anchor's gradient relative to that of the other losses; None: no limit
     """
 
     model: MILModel
@@ -47,9 +47,9 @@ class StepGradients:
     anchor_share: float | None = None
 
     def of_one(self, bag: Bag, target: Tensor, size: int, weight: float = 1.0) -> tuple[Output, Parts]:
-        """Add the gradient of one bag of a step of `size` bags, and free its memory at once.
+        """Add the gradient of one bag of a step of `size` bags, and free its memory immediately.
 
-        weight: the factor of its gradient; the parts of the loss are returned without it
+        weight: multiplies the gradient; the returned parts of the loss do not include it
         """
         with self._autocast(bag.features):
             output, penalties = self._forward(bag)
@@ -62,7 +62,7 @@ class StepGradients:
         return output, {"loss": total, **loss.parts, **penalties}
 
     def of_all(self, bags: Sequence[Bag], targets: Tensor) -> tuple[Output, list[Parts]]:
-        """Add the gradient of a step whose loss compares its bags; the last bag's output, and the parts of each."""
+        """Add the gradient of a step whose loss compares bags; return the last bag's output and all loss parts."""
         with self._autocast(bags[0].features):
             outputs, penalties = zip(*(self._forward(bag) for bag in bags), strict=True)
             loss = self.model.loss(list(outputs), targets, self.task)
@@ -75,7 +75,7 @@ class StepGradients:
     def of_padded(self, features: Tensor, mask: Tensor, targets: Tensor, share: float = 1.0) -> tuple[Output, Parts]:
         """Add the gradient of the mean loss of B bags (B x L x D, masks B x L), which are computed at once.
 
-        share: of these bags among those of the step
+        share: these bags as a share of the bags of the step
         """
         with self._autocast(features):
             before = {name: self._anchor_scores(name, features, mask) for name in self.stabilizers}
@@ -97,13 +97,13 @@ class StepGradients:
     def _batch_penalty(
         self, name: str, target_scores: Tensor, scores: Tensor | None, outputs: Sequence[Output]
     ) -> Tensor:
-        assert scores is not None, "methods that can be padded give the scores of the whole bag"
+        assert scores is not None, "methods that support padding return the scores of the whole bag"
         rows = torch.stack([output.extras["kept_rows"] for output in outputs]) if self.kept_rows else None
         return self._anchor(name).batch_loss(target_scores, scores, rows)
 
     def _anchor(self, name: str) -> Anchor:
         stabilizer = self.stabilizers[name]
-        assert isinstance(stabilizer, Anchor), "others are refused before"
+        assert isinstance(stabilizer, Anchor), "refuse_single_bags excludes all others"
         return stabilizer
 
     def _forward(self, bag: Bag) -> tuple[Output, Parts]:
@@ -112,16 +112,16 @@ class StepGradients:
         output: Output = self.model(bag)
         if not self.stabilizers:
             return output, {}
-        # a method that masks tiles in training returns no scores of the whole bag: they are computed here
+        # methods that mask tiles in training do not return the scores of the whole bag: compute them here
         scores = self.model.attend(bag) if output.scores is None else output.scores
         rows = output.extras.get("kept_rows") if self.kept_rows else None
         step = AttentionStep(bag, scores, output.embedding, self.model.normalizer, rows)
         return output, {name: stabilizer.penalty(step) for name, stabilizer in self.stabilizers.items()}
 
     def _add_capped(self, own: Tensor, anchor: Tensor) -> None:
-        """Add both gradients, that of the anchor scaled down to its share.
+        """Add both gradients, with the anchor's scaled down to its maximum share.
 
-        Norms are over the parameters that the anchor's gradient reaches: the path to the scores.
+        Norms are computed over the parameters that the anchor's gradient reaches, those that the scores depend on.
         """
         assert self.anchor_share is not None
         parameters = [one for one in self.model.parameters() if one.requires_grad]
@@ -142,7 +142,7 @@ class StepGradients:
 
 
 def _norm(gradients: Iterable[Tensor | None]) -> Tensor:
-    """The norm of some gradients together; a missing one is 0."""
+    """The joint norm of some gradients; a missing gradient counts as 0."""
     norms = [torch.linalg.vector_norm(one.float()) for one in gradients if one is not None] or [torch.zeros(())]
     total: Tensor = torch.linalg.vector_norm(torch.stack(norms))
     return total

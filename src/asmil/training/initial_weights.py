@@ -1,7 +1,7 @@
 """Pretrained weights that a training starts from, `--init`: a checkpoint, run or bundle of asmil, or official weights.
 
-The tensors that are taken over are copied into the run folder as `init.safetensors` before the first training, so that
-folds, seeds and resumed trainings start from the same numbers, wherever the original file has gone.
+The loaded tensors are copied into the run folder as `init.safetensors` before the first training, so that all folds,
+seeds and resumed trainings start from the same weights, even if the original file is gone.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from asmil.training.setup import build_stages
 INIT_FILE = "init.safetensors"
 """In the run folder: the tensors that all its trainings start from."""
 HUB_FILES = ("model.safetensors", "pytorch_model.bin")
-"""What a folder downloaded from the Hugging Face Hub calls its weights."""
+"""File names of weights in folders downloaded from the Hugging Face Hub."""
 
 
 @dataclass(frozen=True)
 class InitialWeights:
     """Pretrained weights by the names of our model.
 
-    path: the file they are from
-    method: which trained them; None if that is not known
-    in_features: the width of the features that they were trained on
-    model: the settings of the model, as far as they are known
+    path: the source file
+    method: the method that trained them; None if unknown
+    in_features: width of the features that they were trained on
+    model: the known settings of the model
     """
 
     path: Path
@@ -55,11 +55,11 @@ class InitialWeights:
 
 @dataclass(frozen=True)
 class Initialization:
-    """What a model took over from weights.
+    """Which tensors of a model were initialized from pretrained weights.
 
-    loaded: its tensors that now have these weights
-    skipped: tensors of the weights that it did not take, with the reason
-    missing: its tensors that the weights do not have; they keep the weights of the seed
+    loaded: tensors of the model that were loaded
+    skipped: tensors of the weights that were not loaded, with the reason
+    missing: tensors of the model that the weights do not contain; they keep their random initialization
     """
 
     loaded: tuple[str, ...]
@@ -67,22 +67,22 @@ class Initialization:
     missing: tuple[str, ...]
 
     def lines(self, source: object) -> list[str]:
-        """What was loaded, what was not and why, one line each."""
+        """What was loaded, and what was not and why, one line each."""
         total = len(self.loaded) + len(self.missing) + sum("here" in why for why in self.skipped.values())
         told = [f"started from {source}: loaded {len(self.loaded)} of {total} tensors ({', '.join(self.loaded)})"]
         told += [f"not loaded: {name} ({why})" for name, why in self.skipped.items()]
         if self.missing:
-            told.append(f"not in the weights, so they start at random: {', '.join(self.missing)}")
+            told.append(f"not in the weights, so initialized randomly: {', '.join(self.missing)}")
         return told
 
 
 def resolve_with_init(
     method: str | type[MILModel] | None, preset: str, changes: Mapping[str, Any], out: Path | str | None = None
 ) -> RunConfig:
-    """`resolve`, with the architecture that `init.weights` has; `changes` override it.
+    """`resolve`, with the architecture of `init.weights`; `changes` override it.
 
-    method: None takes that of the weights, or asmil
-    out: the run folder; an existing run in it knows the weights, so that it resumes without their file
+    method: None uses the method of the weights, or asmil
+    out: the run folder; an existing run there has a copy of the weights, so it can resume without their file
     """
     section = changes.get("init")
     given = section.get("weights") if isinstance(section, Mapping) else None
@@ -97,7 +97,7 @@ def resolve_with_init(
     asked = section.get("sha256") if isinstance(section, Mapping) else None
     if asked not in (None, digest):
         raise AsmilError(
-            f"{path}: its SHA-256 is {digest}, but init.sha256 is {asked}; give the weights that were meant"
+            f"{path}: its SHA-256 is {digest}, but init.sha256 is {asked}; give the matching file of weights"
         )
     chosen = method_name(method or known or "asmil")
     if known is not None and known != chosen:
@@ -107,7 +107,7 @@ def resolve_with_init(
 
 
 def _noted(out: Path | str) -> tuple[str | None, Mapping[str, Any], str] | None:
-    """Method, model settings and hash of the weights that the run in a folder began with."""
+    """Method, model settings and hash of the initial weights of the run in a folder."""
     folder = RunFolder(out)
     if not (folder.config.exists() and (folder.path / INIT_FILE).exists()):
         return None
@@ -121,7 +121,7 @@ def _noted(out: Path | str) -> tuple[str | None, Mapping[str, Any], str] | None:
 def read_initial_weights(path: Path) -> InitialWeights:
     """Weights from a checkpoint, run or bundle of asmil, or from a file in the layout of an official implementation."""
     if not path.exists():
-        raise AsmilError(f"{path}: the weights do not exist; check the path of --init")
+        raise AsmilError(f"{path}: the file does not exist; check the path of --init")
     if path.is_dir():
         path = _file_in(path)
     tensors = _own(path)
@@ -140,12 +140,12 @@ def _file_in(folder: Path) -> Path:
         for name in HUB_FILES:
             if (folder / name).is_file():
                 return folder / name
-        raise AsmilError(f"{folder}: no run, no bundle and no {HUB_FILES[0]} is in this folder; give a file of weights")
+        raise AsmilError(f"{folder}: the folder contains no run, bundle or {HUB_FILES[0]}; give a file of weights")
     found = [training / "checkpoints" / "best.safetensors" for _, _, training in layout.trainings()]
     found = [file for file in found if file.is_file()]
     if len(found) != 1:
         hint = f"give one of them, e.g. {found[0]}" if found else "finish it with `asmil train`"
-        raise AsmilError(f"{folder}: the run has {len(found)} trained models, and --init starts from one; {hint}")
+        raise AsmilError(f"{folder}: the run has {len(found)} trained models, but --init needs exactly one; {hint}")
     return found[0]
 
 
@@ -160,14 +160,14 @@ def _own(path: Path) -> tuple[dict[str, Tensor], str | None] | None:
     tensors, state = load_checkpoint(path)
     if path.name == "last.safetensors":
         raise AsmilError(
-            f"{path}: this is the state of a training, not a trained model; give best.safetensors beside it"
+            f"{path}: this is the state of a training, not a trained model; give best.safetensors next to it"
         )
     refuse_not_finite(tensors, path)
     return tensors, state.get("method")
 
 
 def _of_asmil(path: Path, tensors: dict[str, Tensor], method: str | None) -> InitialWeights:
-    """The weights of a checkpoint, with what the run that it lies in says of the model."""
+    """The weights of a checkpoint, with the model settings from its run folder, if any."""
     width, model = None, {}
     folder = RunFolder(path.parents[3]) if len(path.parents) > 3 else None
     if folder is not None and path.parents[0].name == "checkpoints" and folder.config.is_file():
@@ -188,13 +188,13 @@ def _foreign(path: Path) -> Mapping[str, Any]:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise AsmilError(
-            f"{path}: the file holds more than tensors, which could run code when opened, and is refused; "
-            "save its state dict alone (torch.save(model.state_dict(), ...)) or as safetensors"
+            f"{path}: the file contains more than tensors and could run code when opened, so it is not loaded; "
+            "save only its state dict (torch.save(model.state_dict(), ...)) or use safetensors"
         ) from None
     except (SafetensorError, RuntimeError, EOFError, ValueError, OSError, LookupError, TypeError) as error:
-        raise AsmilError(f"{path}: the weights cannot be read ({one_line(error)}); get the file again") from None
+        raise AsmilError(f"{path}: the weights cannot be read ({one_line(error)}); download or copy it again") from None
     if not isinstance(content, Mapping):
-        raise AsmilError(f"{path}: the file holds a {type(content).__name__}, not a state dict; save the state dict")
+        raise AsmilError(f"{path}: the file contains a {type(content).__name__}, not a state dict; save the state dict")
     return content
 
 
@@ -207,29 +207,29 @@ def _recognized(path: Path, tensors: Mapping[str, Any]) -> InitialWeights:
 
 
 def initialize(model: MILModel, tensors: Mapping[str, Tensor]) -> Initialization:
-    """Give a model every tensor that it has in the same size."""
+    """Load every tensor whose name and shape match the model."""
     own = model.state_dict()
     skipped = {}
     for name, tensor in tensors.items():
         if name not in own:
             skipped[name] = "this model has no such tensor"
         elif own[name].shape != tensor.shape:
-            skipped[name] = f"{_shape(tensor)} there, {_shape(own[name])} here"
+            skipped[name] = f"shape {_shape(tensor)} instead of {_shape(own[name])}"
     loaded = tuple(name for name in own if name in tensors and name not in skipped)
     model.load_state_dict({name: tensors[name] for name in loaded}, strict=False)
     return Initialization(loaded, skipped, tuple(name for name in own if name not in tensors))
 
 
 def try_initialization(model: MILModel, weights: InitialWeights) -> Initialization:
-    """`initialize`; weights that the model cannot start from are refused."""
+    """`initialize`, with an error if the weights do not fit the model."""
     path = weights.path
     if weights.in_features not in (None, model.in_features):
         raise AsmilError(
-            f"{path}: these weights are for features {weights.in_features} wide, but those of the cohort are "
-            f"{model.in_features} wide; extract the cohort with the encoder of the weights"
+            f"{path}: these weights expect features of width {weights.in_features}, but those of the cohort have width "
+            f"{model.in_features}; extract the cohort with the encoder of the weights"
         )
     if len(build_stages(model, 0)) > 1:
-        raise AsmilError(f"{path}: {type(model).__name__} is trained in several stages, which --init cannot start")
+        raise AsmilError(f"{path}: {type(model).__name__} trains in several stages, which --init does not support")
     done = initialize(model, weights.tensors)
     if not done.loaded:
         name, why = next(iter(done.skipped.items()))

@@ -1,4 +1,4 @@
-"""Stopping at a point where nothing is lost."""
+"""Stop a training on request without losing progress."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from types import FrameType
 
 
 class Interrupted(Exception):
-    """The user (or the scheduler) asked to stop; progress is saved."""
+    """The user (or the scheduler) asked to stop; progress has been saved."""
 
 
 @contextmanager
 def stop_requests() -> Iterator[threading.Event]:
-    """An event that the first SIGINT or SIGTERM sets; a second one interrupts at once.
+    """An event that is set by the first SIGINT or SIGTERM; a second signal interrupts immediately.
 
     Outside the main thread signals cannot be caught, and the event is never set.
     """

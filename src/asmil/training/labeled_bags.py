@@ -1,4 +1,4 @@
-"""What the loop trains on: a source of bags, and their targets."""
+"""The data of the training loop: a source of bags, and their targets."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class BagList:
 
 @dataclass(frozen=True)
 class LabeledBags:
-    """Bags with their targets, as the task has them.
+    """Bags with their targets, in the form of the task.
 
     strata: the group of each bag (its class, whether it has an event, ...), for balanced sampling and recording;
-        default: the targets, which then are class indices
-    stratum_names: of these groups
-    weights: how much the loss of each bag counts, 1 on average; None: all the same
+        by default the targets, which must then be class indices
+    stratum_names: the names of these groups
+    weights: weight of the loss of each bag, 1 on average; None: all equal
     """
 
     bags: BagSource
@@ -63,7 +63,7 @@ class LabeledBags:
         return self.stratum_names or tuple(str(k) for k in range(int(self.groups.max(initial=0)) + 1))
 
     def order(self, draw: np.random.Generator, balanced: bool) -> list[int]:
-        """The bags of an epoch: all once, or as many drawn with replacement, every stratum equally likely."""
+        """The bags of an epoch: each once, or the same number drawn with replacement, all strata equally likely."""
         if balanced:
             share = 1 / np.bincount(self.groups)[self.groups]
             return [int(i) for i in draw.choice(len(self.groups), size=len(self.groups), p=share / share.sum())]

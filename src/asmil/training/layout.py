@@ -1,4 +1,4 @@
-"""Where the files of a run lie; light, so that reading a finished run does not import torch."""
+"""Paths of the files of a run; reading a finished run does not import torch."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from asmil.documents import read_yaml
 from asmil.errors import AsmilError
 
 TASK_FILE = "task.json"
-"""In the folder of a training: what its task learned of the training part (time bins, scales)."""
+"""In the folder of a training: what its task learned from the training set (time bins, scales)."""
 CHOICE_FILE = "choice.json"
-"""In the folder of a fold: the settings that nested cross-validation chose, and all that it tried."""
+"""In the folder of a fold: the settings chosen by nested cross-validation, and all candidates."""
 PREDICTIONS_FILE = "predictions.parquet"
-"""In the folder of a training, and of all trainings in the run folder."""
+"""In the folder of a training, and for all trainings in the run folder."""
 LOCK_FILE = ".lock"
-"""In the run folder: held by the process that trains into it, free once that has ended."""
+"""In the run folder: locked by the process that trains into it, until it ends."""
 _TRAINING = re.compile(r"fold-(\d{1,9})/seed-(\d{1,18})", re.ASCII)
 
 

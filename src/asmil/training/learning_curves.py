@@ -23,14 +23,14 @@ TITLES = {
     "mae": "MAE",
     "spearman": "Spearman",
 }
-"""What parts of the loss and metrics are called in figures; other names as they are."""
+"""Titles of loss parts and metrics in figures; other names are used unchanged."""
 
 
 def learning_figures(trainings: Sequence[Training]) -> dict[str, str]:
-    """Figures by title: losses and validation metrics over epochs: thin lines are trainings, thick ones their mean.
+    """Figures of losses and validation metrics over epochs, by title; thin lines are trainings, thick lines their mean.
 
-    A ring (one training: a dashed line) marks the epoch that was kept. Where a method trains in stages, lines break
-    and a dotted line separates them: they are of different models. Empty when nothing was recorded.
+    A ring (for one training: a dashed line) marks the epoch that was kept. If a method trains in stages, lines break
+    and a dotted line separates the stages, which train different models. Empty if nothing was recorded.
     """
     return {title: _figure(trainings, title, columns) for title, columns in _panels(trainings) if columns}
 
@@ -95,7 +95,7 @@ def _course(training: Training, column: str) -> pd.Series[float]:
 
 
 def stage_starts(training: Training) -> list[tuple[float, str]]:
-    """The first epoch and the name of every stage of a training; none where there are no stages."""
+    """The first epoch and the name of every stage of a training; empty if there are no stages."""
     epochs = training.epochs
     if "stage" not in epochs:
         return []

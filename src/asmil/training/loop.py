@@ -1,8 +1,8 @@
-"""The one training loop, for every method.
+"""The training loop of all methods.
 
 A training is a pure function of its settings, its seed and its bags: the order of the bags is drawn from the seed and
-the epoch, everything random inside the model from a generator whose state is part of a checkpoint. So a training
-that was killed at any step and is started again ends with the same bits (on a CPU).
+the epoch, and all randomness inside the model comes from a generator whose state is part of a checkpoint. A training
+that is killed at any step and resumed therefore ends bitwise identical (on a CPU).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ OutputObserver = Callable[[MILModel, Bag, Output], None]
 
 
 class Evaluator(Describes, Protocol):
-    """Evaluates the model in training on many bags at once, in the place of `infer`."""
+    """Evaluates the model in training on many bags at once, instead of `infer`."""
 
     def logits(self, bags: BagSource) -> Tensor:
         """Logits of all bags of a source, n x C."""
@@ -56,11 +56,11 @@ class Trainer:
     """Trains one model on one fold with one seed, writing to `folder` if there is one.
 
     folder: gets `metrics.jsonl` and `checkpoints/{last,best}.safetensors`; a training found there is resumed
-    on_epoch: called with the record of every epoch as it ends
-    processes: those that share the bags of every step
+    on_epoch: called with the record of every epoch when it ends
+    processes: the processes that share the bags of every step
 
-    A method with several stages is trained stage by stage: each has its own model, optimizer, schedule, anchor and
-    choice of epoch, and takes what it needs from the previous one. The trained model is that of the last stage.
+    A method with several stages is trained stage by stage: each stage has its own model, optimizer, schedule, anchor
+    and choice of epoch, and uses what it needs from the previous stage. The trained model is that of the last stage.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Trainer:
         return sum(stage.epochs or self.settings.epochs for stage in self.stages)
 
     def _set_up_stage(self) -> None:
-        """Model, optimizer and stabilizers of the stage that `progress` names, as they begin."""
+        """Create the model, optimizer and stabilizers of the current stage of `progress`."""
         self.stage = self.stages[self.progress.stage]
         self.model = self.stage.model.to(self.device)
         self.epochs = self.stage.epochs or self.settings.epochs
@@ -118,9 +118,9 @@ class Trainer:
         )
 
     def fit(self, train: LabeledBags, val: LabeledBags | None) -> int:
-        """Train to the end; returns the epoch (1-based) whose weights the model then has.
+        """Train to the end; return the epoch (1-based) whose weights the model then has.
 
-        The epoch is chosen on `val` according to `training.select`; without validation bags it is the last.
+        The epoch is chosen on `val` according to `training.select`; without validation bags it is the last epoch.
         """
         self.prepare(val)
         with exact_arithmetic(self.progress.threads), stop_requests() as stop:
@@ -130,17 +130,17 @@ class Trainer:
         return int(self.progress.best["epoch"])
 
     def prepare(self, val: LabeledBags | None, executor: Executor = "plain") -> None:
-        """Restore the saved state, if any; to be called once, before `session`.
+        """Restore the saved state, if any; call this once, before `session`.
 
-        executor: how steps are computed; a training cannot change its executor
+        executor: how steps are computed; a training cannot change it when it resumes
         """
         if self.settings.early_stopping is not None and val is None:
-            raise AsmilError("training.early_stopping needs validation slides; mark some, or leave it out")
+            raise AsmilError("training.early_stopping needs validation slides; add some, or leave it out")
         self.progress.executor = executor
         self._resume()
 
     def session(self, train: LabeledBags, val: LabeledBags | None, should_stop: Callable[[], bool]) -> Iterator[None]:
-        """All of a training but its steps: yields whenever the steps of an epoch are due."""
+        """Everything in a training except its steps: yields whenever the steps of an epoch are due."""
         if self.progress.finished:
             self._take_best()
             return
@@ -165,7 +165,7 @@ class Trainer:
     def _train_stage(
         self, train: LabeledBags, val: LabeledBags | None, log: EpochLog | None, should_stop: Callable[[], bool]
     ) -> Iterator[None]:
-        """Train the stage, yielding for the steps of each epoch; its model ends with the chosen epoch's weights."""
+        """Train the stage, yielding for the steps of each epoch; at the end, load the weights of the chosen epoch."""
         selects = self.settings.select != "last" and val is not None
         end = self.progress.stage_start + self.epochs
         self._record_if_due()
@@ -189,7 +189,7 @@ class Trainer:
         self._take_best()
 
     def _take_best(self) -> None:
-        """Give the model the weights of the chosen epoch, and put it into eval mode."""
+        """Load the weights of the chosen epoch into the model, and set it to eval mode."""
         if self.processes.leads:
             self.checkpoints.load_best(self.model)
         self.processes.share_state(self.model)
@@ -210,7 +210,7 @@ class Trainer:
     # One epoch
 
     def epoch_order(self, train: LabeledBags) -> list[int]:
-        """The order of the bags in the epoch that is due."""
+        """The order of the bags in the next epoch."""
         draw = np.random.default_rng([self.seed, self.fold, 2, self.progress.epoch])
         return train.order(draw, balanced=self.settings.sampling == "balanced")
 
@@ -251,9 +251,9 @@ class Trainer:
     def _add_gradients(
         self, bags: Iterator[Bag], order: list[int], step: range, train: LabeledBags
     ) -> tuple[Bag, Output, Tensor] | None:
-        """Add the gradients of this process's bags of a step; the last bag, its output and its target.
+        """Add the gradients of this process's bags of a step; return the last bag, its output and its target.
 
-        step: the places of all its bags in the order of the epoch
+        step: positions of the bags of the step in the order of the epoch
         """
         share = self.processes.share_of(step)
         self.progress.position = share.start
@@ -287,18 +287,18 @@ class Trainer:
         return together[-1], output, targets[-1:]
 
     def _share_gradients(self, step: range) -> None:
-        """Add up what the processes found for the bags of a step."""
+        """Sum the gradients and losses of all processes for the bags of a step."""
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         self.processes.sum_step(parameters, self.losses[step.start : step.stop])
         self.progress.position = step.stop
 
     def _can_pad(self, bags: list[Bag]) -> bool:
-        """Whether the bags are to be computed at once; a bag with too few tiles for that has them go one by one."""
+        """Whether the bags can be computed at once; if one has too few tiles, they are computed one by one."""
         fewest = self.model.padding_from
         return self.settings.batch > 1 and len(bags) > 1 and fewest is not None and min(map(len, bags)) >= fewest
 
     def _add_padded(self, bags: list[Bag], targets: Tensor, size: int) -> Output:
-        """Add the gradient of bags of a step of `size` bags at once; what the model says of the last one."""
+        """Add the gradient of several bags of a step of `size` bags at once; return the output of the last bag."""
         batch = Bag.collate(bags)
         output, parts = self.gradients.of_padded(batch.features, batch.mask, targets, len(bags) / size)
         for _ in bags:
@@ -306,7 +306,7 @@ class Trainer:
         return output
 
     def _training_bag(self, bag: Bag, index: int) -> Bag:
-        """The bag as the model trains on it: at most `data.max_tiles` tiles (in their order), on the device."""
+        """The bag for training: at most `data.max_tiles` tiles (in order), on the device."""
         cap = self.config.data.max_tiles
         if cap is not None and len(bag) > cap:
             draw = np.random.default_rng([self.seed, self.fold, 3, self.progress.epoch, index])
@@ -378,7 +378,7 @@ class Trainer:
         return self.task.measure(labeled.targets, self._shared_logits(labeled.bags, on_output))
 
     def _shared_logits(self, bags: BagSource, on_output: OutputObserver | None) -> Tensor:
-        """The logits of all bags, of which every process computes a share."""
+        """The logits of all bags; every process computes a share of them."""
         if self.processes.count == 1:
             return self.predict(bags, on_output)
         share = self.processes.share_of(range(len(bags)))
@@ -389,7 +389,7 @@ class Trainer:
         return logits
 
     def predict(self, bags: BagSource, on_output: OutputObserver | None = None, places: range | None = None) -> Tensor:
-        """Logits, n x C, of all bags or those at some places.
+        """Logits, n x C, of all bags or of those at some indices.
 
         on_output: called with the model, every bag and its output
         """
@@ -403,7 +403,7 @@ class Trainer:
         return torch.stack(logits)
 
     def completed_task(self, train: LabeledBags) -> Task:
-        """The task completed by the trained model: for Cox, the baseline survival."""
+        """The task, completed with the trained model: for Cox, the baseline survival."""
         if not isinstance(self.task, Survival) or not self.task.joint:
             return self.task
         log_risk = self.predict(train.bags)[:, 0]
@@ -423,12 +423,12 @@ class Trainer:
         return recorder if recorder and is_last and recorder.is_due(self.progress.step, epoch_ended) else None
 
     def _with_attention(self, record: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The record of an epoch, with the share of tiles that the recorded attention used."""
+        """The record of an epoch, with the effective share of tiles of the recorded attention."""
         share = None if self.recorder is None else self.recorder.effective_share
         return record if share is None else {**record, "effective_share": share}
 
     def _record_if_due(self, share: float = 0.0, *, epoch_ended: bool = False) -> None:
-        """Record attention when `share` of the current epoch is done."""
+        """Record attention if it is due, when `share` of the current epoch is done."""
         recorder = self._recorder_if_due(epoch_ended=epoch_ended)
         if recorder is not None:
             training = self.model.training
@@ -474,8 +474,8 @@ class Trainer:
             if self.progress.processes != self.processes.count and not self.progress.finished:
                 raise AsmilError(
                     f"{path}: this training started with {self.progress.processes} processes and cannot resume with "
-                    f"{self.processes.count}, which would round differently; start as many with torchrun, or choose "
-                    "another --out"
+                    f"{self.processes.count}, which would round differently; start the same number with torchrun, or "
+                    "choose another --out"
                 )
             self._set_up_stage()
             if self.progress.finished:
@@ -487,7 +487,7 @@ class Trainer:
             self.generator.set_state(tensors["generator"])
             self.losses = tensors["losses"].to(self.device)
             if self.losses.dim() != 2 or self.progress.position > len(self.losses):
-                raise ValueError("the losses of the epoch are not those of its bags")
+                raise ValueError("the number of losses does not match the bags of the epoch")
 
 
 def seed_number(seed: int, fold: int, purpose: int, *more: int) -> int:
@@ -496,5 +496,5 @@ def seed_number(seed: int, fold: int, purpose: int, *more: int) -> int:
 
 
 def _generator(bags: Iterator[Bag]) -> Any:
-    """`bags` as a generator, which `closing` can close, for any iterator that a source returns."""
+    """`bags` as a generator, which `closing` can close, whatever iterator a source returns."""
     yield from bags

@@ -1,4 +1,4 @@
-"""Nested cross-validation: every fold chooses settings among its own training patients, never by its test patients."""
+"""Nested cross-validation: every fold chooses its settings on its own training patients, never on test patients."""
 
 from __future__ import annotations
 
@@ -32,39 +32,39 @@ OF_THE_RUN = (
     "training.executor",
     "training.checkpoint_seconds",
 )
-"""Settings of these sections that belong to the run as a whole."""
+"""Settings of these sections that apply to the whole run."""
 
 Chosen = dict[str, Any]
 
 
 def candidates(config: RunConfig) -> list[Chosen]:
-    """Every combination of the values in `nested.grid`; each is checked, so that none fails after hours."""
+    """All combinations of the values in `nested.grid`; each is validated now, so that none fails hours later."""
     grid = config.nested.grid
     for name, values in grid.items():
         section = name.partition(".")[0]
         if name in OF_THE_RUN:
-            raise AsmilError(f"nested.grid: {name} is one for the whole run and cannot be chosen by a fold; --set it")
+            raise AsmilError(f"nested.grid: {name} applies to the whole run and cannot be chosen by a fold; use --set")
         if section not in CHOOSABLE and name != "data.max_tiles":
             raise AsmilError(f"nested.grid: {name} cannot be chosen by a fold: {did_you_mean(section, CHOOSABLE)}")
         if not values:
-            raise AsmilError(f"nested.grid: {name} has no values to choose from; give it a list")
+            raise AsmilError(f"nested.grid: {name} has no values to choose from; give a list")
     return [_checked(config, dict(zip(grid, values, strict=True))) for values in product(*grid.values())]
 
 
 def _checked(config: RunConfig, settings: Chosen) -> Chosen:
-    """The settings as they are understood: `3e-4`, which YAML takes for text, becomes a number."""
+    """The validated settings: `3e-4`, which YAML parses as text, becomes a number."""
     understood = flat(with_settings(config, settings).model_dump(mode="json"))
     return {name: understood.get(name, value) for name, value in settings.items()}
 
 
 def inner_parts(cohort: Cohort, config: RunConfig, splits: Splits, fold: int) -> Splits:
-    """The inner folds of a fold; a class with too few training patients for them is refused."""
+    """The inner folds of a fold; a class with too few training patients is an error."""
     return inner_splits(cohort, splits, fold, config.nested.folds, config.training.seed + fold, kind=config.task.kind)
 
 
 @dataclass(frozen=True)
 class InnerSearch:
-    """The inner loop of one fold. Every candidate is trained on all inner folds but one and evaluated on that one."""
+    """The inner loop of one fold: every candidate is trained on all inner folds but one and evaluated on that one."""
 
     data: TrainingData
     cohort: Cohort
@@ -76,7 +76,7 @@ class InnerSearch:
     def choose(self, report: Callable[[int, int], None]) -> Chosen:
         """The candidate with the highest mean score over the inner folds; ties: the lower mean loss, then the first.
 
-        report: called with the inner trainings done and the number of all
+        report: called with the number of inner trainings done and their total
         """
         note = self.folder / CHOICE_FILE
         chosen = read_choice(self.folder)
@@ -100,10 +100,10 @@ class InnerSearch:
         return tried[best]
 
     def _merit(self, settings: Chosen, number: int, inner: Splits, inner_fold: int) -> Merit:
-        """The task's selection metric and loss on the held-out part, at the chosen epoch; stored once computed.
+        """The task's selection metric and loss on the held-out inner fold, at the chosen epoch; the result is stored.
 
-        Where the fold has validation patients, which will choose its epoch, the part held out chooses it here; else it
-        is the last epoch in both.
+        If the fold has validation patients, which will select its epoch, the held-out inner fold selects the epoch
+        here; otherwise both use the last epoch.
         """
         folder = self.folder / "inner" / f"candidate-{number}" / f"fold-{inner_fold}"
         note = folder / "score.json"
@@ -119,12 +119,12 @@ class InnerSearch:
         measures = without_nan(trainer.validate(val))
         merit = merit_of(measures, trainer.task, "f1_auc")
         write_json(note, {"score": merit.score, "epoch": epoch, "settings": settings, **measures})
-        shutil.rmtree(folder / "checkpoints")  # the models of the inner search are not needed any more
+        shutil.rmtree(folder / "checkpoints")  # the models of the inner search are no longer needed
         return merit
 
 
 def own_data(data: TrainingData, config: RunConfig, train: list[int]) -> TrainingData:
-    """The data with bags prepared for these settings, where the folds may choose settings of the model."""
+    """The data with bags prepared for these settings, if folds may choose settings of the model."""
     chooses_model = any(name.startswith("model.") for name in config.nested.grid)
     return data.prepared_for(config, train) if chooses_model else data
 

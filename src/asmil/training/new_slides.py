@@ -1,4 +1,4 @@
-"""Taking new slides to features exactly as the slides of a run were."""
+"""Extract features of new slides exactly as for the slides of a run."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from asmil.training.run_folder import RunDescription
 def extraction_plan(
     description: RunDescription, run: Path, weights: Path | None, readers: int = 1, encoder: str | None = None
 ) -> WorkerPlan:
-    """The extraction that the run's features came from; refused if it is not known, or if the weights are others.
+    """The extraction settings of the run's features; an error if they are unknown, or if the weights differ.
 
-    encoder: the run's encoder as the user names it; needed if it is code, `module:callable` or `file.py:callable`,
-        since a run folder may come from anyone
+    encoder: the run's encoder as given by the user; required if it is code, `module:callable` or `file.py:callable`,
+        since code named in a run folder is not trusted
     """
     trained = description.features
     settings = trained.get("extraction")
     if settings is None:
         known = trained.get("encoder") or "an encoder that their files do not name"
         raise AsmilError(
-            f"{run}: its features were not made by `asmil extract` (they are of {known}), so how to extract new slides "
-            "is not known; extract them as the training slides were and give the feature files instead"
+            f"{run}: its features were not made by `asmil extract` (encoder: {known}), so new slides cannot be "
+            "extracted in the same way; extract them like the training slides and give the feature files instead"
         )
     config = parse_extraction(dict(settings))
     name = confirmed_encoder(config.encoder, encoder, f"{run / 'config.yaml'}")
@@ -35,7 +35,7 @@ def extraction_plan(
     if found.weights_hash != trained.get("weights_hash"):
         was, here = str(trained.get("weights_hash"))[:12], found.weights_hash[:12]
         raise AsmilError(
-            f"{run}: it was trained on features of {config.encoder} with other weights (SHA-256 {was}, here {here}); "
-            "give the file with --weights"
+            f"{run}: it was trained on features of {config.encoder} with different weights (SHA-256 {was}, here "
+            f"{here}); give the matching file with --weights"
         )
     return WorkerPlan(config, found, weights, readers=readers)

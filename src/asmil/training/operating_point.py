@@ -1,4 +1,4 @@
-"""The threshold from which on a slide is called positive: a small file of a run, chosen on validation slides."""
+"""The operating point of a run: the threshold of the positive class, chosen on validation slides."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class OperatingPoint:
 
     @property
     def threshold(self) -> float:
-        """For the mean prediction of all models: the mean of their thresholds."""
+        """The mean threshold of all models, for their mean prediction."""
         return fmean(self.thresholds.values())
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as they are written."""
+        """Plain values, as written to the file."""
         return {
             "rule": self.rule,
             "chosen_on": "validation slides",
@@ -47,7 +47,7 @@ class OperatingPoint:
 
 
 def read_operating_point(run: Path) -> OperatingPoint | None:
-    """The operating point of a run; None where none was chosen."""
+    """The operating point of a run; None if none was chosen."""
     path = run / FILE
     if not path.exists():
         return None

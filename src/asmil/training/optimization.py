@@ -1,4 +1,4 @@
-"""Optimizers, clipping, and the learning rate as a pure function of the step."""
+"""Optimizers, gradient clipping, and the learning rate as a pure function of the step."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def build_optimizer(model: MILModel, config: TrainingConfig) -> torch.optim.Opti
 
 
 def _leave_compiler_out() -> None:
-    """Let torch make and save optimizers without importing its compiler first: that takes seconds for nothing.
+    """Let torch create and save optimizers without importing its compiler, which takes seconds and is not needed.
 
-    torch keeps these functions from being compiled, and for that wraps each at its first call by a function of the
-    compiler, unless it has been wrapped before. Without a wrapper they are called as they are.
+    torch excludes these functions from compilation by wrapping each one with a function of the compiler at its first
+    call, unless it is already wrapped. Without a wrapper they are called directly.
     """
     if "torch._dynamo" in sys.modules:
         return
@@ -52,7 +52,7 @@ def _leave_compiler_out() -> None:
 
 
 def _by_decay(group: dict[str, Any], decay: str) -> list[dict[str, Any]]:
-    """The group as it is, or its vectors (biases, gains) apart and without decay."""
+    """The unchanged group, or two groups: matrices, and vectors (biases, gains) without decay."""
     if decay == "all":
         return [group]
     vectors = [parameter for parameter in group["params"] if parameter.ndim < 2]
@@ -62,13 +62,13 @@ def _by_decay(group: dict[str, Any], decay: str) -> list[dict[str, Any]]:
 
 
 class LookaheadRAdam(torch.optim.RAdam):
-    """RAdam, whose weights go half-way back to slow copies of themselves every sixth step.
+    """RAdam with lookahead: every sixth step the weights are averaged with slow copies of themselves.
 
-    As in TransMIL's code the slow copies are made at the first of these steps, which therefore changes nothing.
+    As in TransMIL's code, the slow copies are created at the first of these steps, which therefore changes nothing.
     """
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One step of RAdam, and every few steps the step back."""
+        """One step of RAdam, and every sixth step the lookahead update."""
         result: float | None = super().step(closure)
         with torch.no_grad():
             for group in self.param_groups:
@@ -87,7 +87,7 @@ class LookaheadRAdam(torch.optim.RAdam):
 
 
 def clip_gradients(optimizer: torch.optim.Optimizer, clip_norm: float | None) -> None:
-    """Limit the norm of the gradient: each group with its own `clip_norm` separately, all others together."""
+    """Clip the norm of the gradient: each group with its own `clip_norm` separately, all others together."""
     shared: list[nn.Parameter] = []
     for group in optimizer.param_groups:
         own = group.get("clip_norm")
@@ -100,10 +100,10 @@ def clip_gradients(optimizer: torch.optim.Optimizer, clip_norm: float | None) ->
 
 
 def lr_factor(step: int, steps: int, steps_an_epoch: int, config: TrainingConfig) -> float:
-    """The share of the base learning rate at a step (0-based) of `steps`.
+    """The factor of the base learning rate at a step (0-based) of `steps`.
 
-    warm-up: (step + 1) / (warm-up steps + 1); then cosine from 1 to lr_min / lr: (1 + cos(pi progress)) / 2, or
-    constant: 1. Every epoch of `lr_drops` that is past multiplies it by `lr_drop_factor`.
+    Warm-up: (step + 1) / (warm-up steps + 1). Then cosine from 1 to lr_min / lr, (1 + cos(pi progress)) / 2, or
+    constant 1. Every past epoch in `lr_drops` multiplies it by `lr_drop_factor`.
     """
     warmup_steps = round(steps_an_epoch * config.warmup_epochs)
     if step < warmup_steps:
@@ -118,7 +118,7 @@ def lr_factor(step: int, steps: int, steps_an_epoch: int, config: TrainingConfig
 
 
 def set_lr(optimizer: torch.optim.Optimizer, factor: float) -> float:
-    """Scale every group's base learning rate; returns that of the first group."""
+    """Scale every group's base learning rate; return the rate of the first group."""
     for group in optimizer.param_groups:
         group["lr"] = group["base_lr"] * factor
     return float(optimizer.param_groups[0]["lr"])

@@ -1,6 +1,6 @@
-"""A training planned from the cohort: settings with the reason for each, warnings, and what it will cost here.
+"""Plan a training for a cohort: settings with reasons, warnings, and the expected cost on this machine.
 
-The rules are simple and stated; change them in the file that `asmil plan` writes.
+The rules are simple and written down with each choice; change the choices in the file that `asmil plan` writes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from statistics import median
 from typing import Any
 
 import torch
-import yaml
 
 from asmil.cohort.bag import Bag
 from asmil.cohort.manifest import Cohort, Slide
@@ -24,12 +23,14 @@ from asmil.config import merge, nested
 from asmil.engine.machine import choose_device
 from asmil.memory import available_bytes
 from asmil.models.base import MILModel
+from asmil.reporting.formats import format_duration
 from asmil.tasks.base import TaskKind
 from asmil.training.config import RunConfig, resolve
+from asmil.training.settings_file import setting_line
 from asmil.training.setup import build_model
 
 FEW_PATIENTS = 30
-"""In the smallest group: with 30, the 95 % interval (Wilson) of a sensitivity of 0.8 is 0.63 to 0.90."""
+"""Patients in the smallest group: with 30, the 95 % interval (Wilson) of a sensitivity of 0.8 is 0.63 to 0.90."""
 MANY_PATIENTS = 1000
 IMBALANCE = 3.0
 FOLDS = 5
@@ -38,7 +39,7 @@ LONG_BAG = 50_000
 SAMPLED_TILES = 20_000
 TRIAL_TILES = 4_000
 ANCHOR_COST = 1.4
-"""A step with the anchor beside one without (docs/anchor_cost.md), roughly."""
+"""Approximate cost of a step with the anchor relative to one without (docs/anchor_cost.md)."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What the training costs on this machine, from a few steps that were measured here."""
+    """The expected cost of the training on this machine, from a few timed steps."""
 
     seconds: float
     memory_bytes: int
@@ -64,8 +65,8 @@ class Estimate:
 class TrainingPlan:
     """Settings, warnings and costs of a training.
 
-    facts: what the cohort is, one line each
-    config: all settings that follow from the choices
+    facts: properties of the cohort, one line each
+    config: all settings that result from the choices
     """
 
     facts: tuple[str, ...]
@@ -76,7 +77,7 @@ class TrainingPlan:
 
 
 def plan_training(cohort: Cohort, infos: Sequence[FeatureInfo], kind: TaskKind) -> TrainingPlan:
-    """Plan the training of a cohort whose files were looked at."""
+    """Plan the training of a cohort; infos: the properties of its feature files."""
     groups = _patients_by_group(cohort, kind)
     patients = len({slide.patient for slide in cohort.slides})
     vectors = all(info.may_be_slide_vector for info in infos)
@@ -108,13 +109,11 @@ def _choices(
     vectors: bool,
 ) -> Iterator[Choice]:
     if vectors:
-        yield Choice("method", "linear", "the files hold one vector per slide, so there are no tiles to weigh")
+        yield Choice("method", "linear", "the files contain one vector per slide, so there are no tiles to weight")
         yield Choice("preset", "paper", "the common settings")
     else:
-        yield Choice(
-            "method", "asmil", "attention held to an anchor; train mean_pooling too, as the floor to compare with"
-        )
-        yield Choice("preset", "recommended", "chosen by measurement (docs/preset_study.md); paper: as published")
+        yield Choice("method", "asmil", "attention stabilized by an anchor; also train mean_pooling as a baseline")
+        yield Choice("preset", "recommended", "best in our study (docs/preset_study.md); paper: as published")
     yield Choice("task.kind", kind, "what --task says, or its default")
     yield from _split_choices(cohort, groups, patients)
     sizes = [len(found) for found in groups.values()]
@@ -123,31 +122,35 @@ def _choices(
         yield Choice("training.class_weights", "balanced", reason)
     longest = max(info.n_tiles for info in infos)
     if longest > LONG_BAG and not vectors:
-        reason = f"the longest slide has {longest:,} tiles; this many are drawn anew every epoch; prediction reads all"
+        reason = f"the longest slide has {longest:,} tiles; tiles are drawn anew every epoch; prediction uses all tiles"
         yield Choice("data.max_tiles", SAMPLED_TILES, reason)
 
 
 def _split_choices(cohort: Cohort, groups: dict[str, set[str]], patients: int) -> Iterator[Choice]:
     smallest = min((len(found) for found in groups.values()), default=patients)
     if any(slide.split for slide in cohort.slides):
-        yield Choice("folds", 1, "the manifest has its own split")
+        yield Choice("folds", 1, "the manifest defines a split")
     elif any(slide.fold is not None for slide in cohort.slides):
-        yield Choice("folds", 1, "the manifest has its own folds, which are used")
+        yield Choice("folds", 1, "the folds of the manifest are used")
     elif patients > MANY_PATIENTS:
         yield Choice(
-            "folds", 1, f"a quarter of {patients:,} patients is test set enough; folds would cost {FOLDS} times"
+            "folds",
+            1,
+            f"a quarter of {patients:,} patients is a large enough test set; folds would cost {FOLDS} times as much",
         )
     else:
         folds = max(2, min(FOLDS, smallest))
         yield Choice("folds", folds, f"every patient is tested once; {smallest} patients in the smallest group")
     seeds = 1 if patients > MANY_PATIENTS else SEEDS
     yield Choice(
-        "seeds", seeds, "small cohorts differ much from seed to seed" if seeds > 1 else "seeds differ little here"
+        "seeds",
+        seeds,
+        "results of small cohorts vary between seeds" if seeds > 1 else "results vary little between seeds",
     )
 
 
 def _patients_by_group(cohort: Cohort, kind: TaskKind) -> dict[str, set[str]]:
-    """The patients of each class, label, or outcome of follow-up; values have no groups."""
+    """The patients of each class, label, or follow-up outcome; regression has no groups."""
     groups: dict[str, set[str]] = defaultdict(set)
     for slide in cohort.slides:
         for name in _groups_of(slide, kind):
@@ -174,10 +177,10 @@ def _warnings(cohort: Cohort, kind: TaskKind, groups: dict[str, set[str]], tiles
         if len(found) < FEW_PATIENTS:
             yield f"only {len(found)} patients in the smallest group ('{name}'): intervals will be wide"
     if not any(slide.patient != slide.slide for slide in cohort.slides):
-        yield "no patients are named: if some have several slides, results without a column 'patient' are optimistic"
+        yield "there is no column 'patient': if some patients have several slides, the results are optimistic"
     yield from _confounded_sites(cohort.slides, kind)
     if max(tiles) > 50 * max(1, median(tiles)):
-        yield f"one slide has {max(tiles):,} tiles, the median {median(tiles):,.0f}: look at its tissue"
+        yield f"one slide has {max(tiles):,} tiles, but the median is {median(tiles):,.0f}: check its tissue mask"
 
 
 def _confounded_sites(slides: Sequence[Slide], kind: TaskKind) -> Iterator[str]:
@@ -197,7 +200,7 @@ def _confounded_sites(slides: Sequence[Slide], kind: TaskKind) -> Iterator[str]:
         shown = ", ".join(partial[:5])
         yield f"sites without all classes ({shown}): the model can learn the site; compare with --leave-one-site-out"
     else:
-        yield f"{len(sites)} sites: train again with --leave-one-site-out to see whether results carry over"
+        yield f"{len(sites)} sites: also train with --leave-one-site-out to see whether results generalize to new sites"
 
 
 def _estimate(
@@ -216,7 +219,7 @@ def _estimate(
     splits = make_splits(cohort, config.folds, kind=kind)
     train = sum(len(splits.slides(fold, "train")) for fold in range(splits.n_folds))
     steps = train * config.seeds * config.training.epochs
-    # validation after every epoch is a forward pass of fewer slides
+    # validation after every epoch is a forward pass over fewer slides
     parameters = sum(one.numel() for one in model.parameters())
     longest = min(max(info.n_tiles for info in infos), cap)
     inner = max((one.shape[0] for one in model.parameters() if one.ndim == 2), default=width)
@@ -225,7 +228,7 @@ def _estimate(
 
 
 def _seconds_per_step(model: MILModel, tiles: int, width: int, device: torch.device, repeats: int = 3) -> float:
-    """A forward and a backward pass of a made-up bag: the fastest of a few."""
+    """Time of a forward and a backward pass of a synthetic bag: the fastest of a few."""
     grid = torch.stack([torch.arange(tiles) % 64, torch.arange(tiles) // 64], dim=1) * 256
     bag = model.prepare(Bag(torch.randn(tiles, width, generator=torch.Generator().manual_seed(0)), grid, id="trial"))
     bag = bag.to(device, torch.float32)
@@ -246,7 +249,7 @@ def memory_warning(estimate: Estimate) -> str | None:
     if estimate.device != "cpu" or estimate.memory_bytes < 0.7 * free:
         return None
     return (
-        f"about {estimate.memory_bytes / 1e9:.1f} GB for the longest slide, and {free / 1e9:.1f} GB are free: "
+        f"the longest slide needs about {estimate.memory_bytes / 1e9:.1f} GB, but only {free / 1e9:.1f} GB are free: "
         "set data.max_tiles"
     )
 
@@ -256,23 +259,23 @@ def plan_text(
 ) -> str:
     """The text of `run.yaml`.
 
-    name: of the file
-    cohort, out, features: paths from the file on
-    columns: which columns of the manifest to read, as `--columns` takes them
+    name: the name of the file
+    cohort, out, features: paths relative to the file
+    columns: which columns of the manifest to read, as for `--columns`
     """
     lines = [
-        f"# A plan by `asmil plan`. Change what you like, then: asmil train {name}",
+        f"# Written by `asmil plan`. Edit it as needed, then run: asmil train {name}",
         *(f"# {fact}" for fact in plan.facts),
         f"# {cost_line(plan)}",
         *(f"# WARNING: {warning}" for warning in plan.warnings),
         "",
-        _line("cohort", cohort),
-        _line("out", out, "the run folder; run the same command again to resume"),
+        setting_line("cohort", cohort),
+        setting_line("out", out, "the run folder; run the same command again to resume"),
     ]
     if features is not None:
-        lines.append(_line("features", features))
+        lines.append(setting_line("features", features))
     if columns:
-        lines.append(_line("columns", columns))
+        lines.append(setting_line("columns", columns))
     sections: dict[str, list[Choice]] = defaultdict(list)
     for choice in plan.choices:
         section, _, key = choice.key.rpartition(".")
@@ -280,32 +283,14 @@ def plan_text(
     for section, choices in sorted(sections.items(), key=lambda item: item[0] != ""):
         if section:
             lines.append(f"{section}:")
-        lines += [("  " if section else "") + _line(one.key, one.value, one.reason) for one in choices]
+        lines += [setting_line(one.key, one.value, one.reason, "  " if section else "") for one in choices]
     return "\n".join(lines) + "\n"
 
 
 def cost_line(plan: TrainingPlan) -> str:
-    """What the training takes, in one sentence."""
+    """The cost of the training, in one sentence."""
     found = plan.estimate
     return (
-        f"about {_duration(found.seconds)} on {found.device} ({found.steps:,} steps, a made-up slide measured here) "
-        f"and {max(found.memory_bytes / 1e9, 0.1):.1f} GB for the longest slide"
+        f"about {format_duration(found.seconds)} on {found.device} ({found.steps:,} steps, timed here on a "
+        f"synthetic slide) and {max(found.memory_bytes / 1e9, 0.1):.1f} GB for the longest slide"
     )
-
-
-def _duration(seconds: float) -> str:
-    """Seconds in the unit that a reader would choose.
-
-    >>> _duration(40), _duration(600), _duration(7200), _duration(400_000)
-    ('1 minute', '10 minutes', '2.0 hours', '4.6 days')
-    """
-    if seconds < 90:
-        return "1 minute"
-    if seconds < 90 * 60:
-        return f"{seconds / 60:.0f} minutes"
-    return f"{seconds / 3600:.1f} hours" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} days"
-
-
-def _line(key: str, value: Any, reason: str = "") -> str:
-    text = yaml.safe_dump({key: value}, default_flow_style=True, width=10_000, allow_unicode=True).strip()[1:-1]
-    return f"{text}  # {reason}" if reason else text

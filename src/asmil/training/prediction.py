@@ -36,22 +36,22 @@ from asmil.training.setup import build_model
 from asmil.training.task_setup import read_task, task_names
 
 FORMER_COLUMNS = {"predicted": "most_probable_class", "called": "class_at_threshold"}
-"""Names of columns until version 0.4, which tables of predictions keep until 0.7."""
+"""Column names up to version 0.4, which tables of predictions keep until 0.7."""
 FEW_TILES = 10
 COARSER = 1.2
-"""A slide whose pixels are this many times larger than those of its tiles was enlarged."""
+"""If the pixels of a slide are this many times larger than those of its tiles, the slide was upsampled."""
 
 
 @dataclass(frozen=True)
 class SlidePrediction:
     """The prediction of a run for one slide, or for one patient whose slides were joined.
 
-    values: the predictions by the names of their columns, the mean over the run's models
+    values: the predictions by column name, averaged over the run's models
     heatmap: N, the mean of their heat maps, if requested
-    heatmap_kind: what the map shows: "attention", or for a method without attention the kind that it has
-    slide_index: N, which slide a tile is of, where several were joined
-    coords_um: N x 2, where the tiles lie in microns, if pixels are not known (STAMP without a resolution)
-    notes: in what the slide may be unlike those of the training; empty where there is nothing to say
+    heatmap_kind: what the map shows: "attention", or another kind for a method without attention
+    slide_index: N, the slide of each tile, if several slides were joined
+    coords_um: N x 2, tile coordinates in microns, if pixels are unknown (STAMP without a resolution)
+    notes: how the slide may differ from the training slides; empty if there is nothing to report
     """
 
     slide: str
@@ -66,13 +66,13 @@ class SlidePrediction:
 
     @property
     def probabilities(self) -> npt.NDArray[np.float64]:
-        """The probabilities among the values, in the order of the classes; none for a task without."""
+        """The probabilities, in the order of the classes; empty for a task without probabilities."""
         return np.array([value for name, value in self.values.items() if name.startswith("prob_")])
 
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """The model of one training of a run, with what its outputs mean."""
+    """The model of one training of a run, and its task."""
 
     fold: int
     seed: int
@@ -83,7 +83,7 @@ class TrainedModel:
 class RunPredictor:
     """The trained models of a run, ready to predict.
 
-    method: the run's method as the user names it; needed where it is code, `module:Class`
+    method: the run's method as given by the user; required if it is code, `module:Class`
     """
 
     def __init__(self, run: Path | str, device: str = "auto", method: str | None = None) -> None:
@@ -93,34 +93,36 @@ class RunPredictor:
         self.description = self.folder.read(method)
         self.device = choose_device(device)
         trainings = list(self.folder.trainings())
-        self.trained = [self._load(fold, seed, path) for fold, seed, path in trainings if _is_finished(path)]
+        finished = [(fold, seed, path) for fold, seed, path in trainings if _is_finished(path)]
+        self.weight_files = [_weights(path) for _, _, path in finished]
+        self.trained = [self._load(fold, seed, path) for fold, seed, path in finished]
         if not self.trained:
             if trainings and not self.folder.splits.exists():  # which every run begins with
                 raise AsmilError(
                     f"{self.folder.path}: neither a run (no {self.folder.splits.name}) nor a whole bundle (no "
                     f"{BUNDLE_FILE}); if it was a bundle, copy it again"
                 )
-            raise AsmilError(f"{self.folder.path}: no training of this run has ended; finish it with `asmil train`")
+            raise AsmilError(f"{self.folder.path}: no training of this run is finished; finish it with `asmil train`")
         self.unfinished = len(trainings) - len(self.trained)
         self.operating_point = self._operating_point()
 
     @property
     def models(self) -> list[MILModel]:
-        """The models of all trainings that have ended."""
+        """The models of all finished trainings."""
         return [one.model for one in self.trained]
 
     @property
     def unit(self) -> UnitKind:
-        """What one prediction is of."""
+        """The unit of prediction: a slide or a patient."""
         return self.description.config.unit
 
     def _load(self, fold: int, seed: int, training: Path) -> TrainedModel:
-        path = training / "checkpoints" / "best.safetensors"
+        path = _weights(training)
         tensors, state = checkpoint.load_checkpoint(path)
         config = self.folder.config_of(self.description, fold)
         if state.get("method") != config.method:
             raise AsmilError(
-                f"{path}: a checkpoint of {state.get('method')}, but the run is of {config.method}; restore the run"
+                f"{path}: a checkpoint of {state.get('method')}, but the run uses {config.method}; restore the run"
             )
         task = self._task(training)
         model = build_model(config, self.description.in_features, task.n_outputs, seed)
@@ -132,10 +134,10 @@ class RunPredictor:
         if not note.exists():
             if self.description.config.task.kind != "classification":
                 raise AsmilError(f"{note} is missing; restore it or train again")
-            return Classification(self.description.classes)  # runs of versions that knew only one task
+            return Classification(self.description.classes)  # runs of versions with a single task
         task = read_task(note)
         if task.kind != self.description.config.task.kind or task_names(task) != self.description.classes:
-            raise AsmilError(f"{note}: its task or classes are not those of {self.folder.config}; restore the run")
+            raise AsmilError(f"{note}: the task or classes differ from {self.folder.config}; restore the run")
         return task
 
     def _operating_point(self) -> OperatingPoint | None:
@@ -155,7 +157,7 @@ class RunPredictor:
         return replace(self.predict_bag(self.read_bag(unit), attention), notes=notes)
 
     def read_bag(self, unit: Slide | Unit) -> Bag:
-        """The bag of a slide or patient; features that were made in another way than the run's are refused."""
+        """The bag of a slide or patient; an error if its features were extracted differently from the run's."""
         unit = unit if isinstance(unit, Unit) else Unit.of_slide(unit)
         for slide in unit.slides:
             self.description.refuse_other_features(inspect_features(slide.source))
@@ -170,7 +172,7 @@ class RunPredictor:
     ) -> SlidePrediction:
         """Predict one bag with every model (or those given), and average.
 
-        heatmap_kind: of the heat map, one of the `heatmap_kinds` of the models; default: the first
+        heatmap_kind: one of the `heatmap_kinds` of the models; default: the first
         """
         asked = self.trained if trained is None else trained
         outputs = [infer(one.model, one.model.prepare(bag), self.device) for one in asked]
@@ -188,7 +190,7 @@ class RunPredictor:
     def predict_all(
         self, units: Sequence[Unit], attention: bool = False
     ) -> Iterator[tuple[Unit, SlidePrediction | AsmilError]]:
-        """Every slide or patient with its prediction or, for one that cannot be used, the reason."""
+        """Every slide or patient with its prediction or, if it cannot be predicted, the error."""
         for unit in units:
             try:
                 yield unit, self.predict(unit, attention)
@@ -224,10 +226,10 @@ class RunPredictor:
 
 
 def write_attention(path: Path, prediction: SlidePrediction, slides: Sequence[str] = ()) -> None:
-    """One HDF5 file: `attention` (N, sums to 1) and, where known, `coords` (N x 2, level-0 pixels).
+    """Write an HDF5 file with `attention` (N, sums to 1) and, if known, `coords` (N x 2, level-0 pixels).
 
-    Where only microns are known, they are in `coords_um` in place of `coords`.
-    A method without attention has its own map in place of it, under its own name (pooling: `probability`).
+    If only microns are known, they are in `coords_um` instead of `coords`.
+    A method without attention stores its own map under its own name instead (pooling: `probability`).
 
     slides: the names of the slides that were joined, to which `slide_index` (N) points
     """
@@ -243,13 +245,17 @@ def write_attention(path: Path, prediction: SlidePrediction, slides: Sequence[st
         file.attrs["slide"] = prediction.slide
 
 
+def _weights(training: Path) -> Path:
+    return training / "checkpoints" / "best.safetensors"
+
+
 def _is_finished(training: Path) -> bool:
-    """Whether a training has ended; a bundle holds no others, and none of their predictions."""
+    """Whether a training is finished; a bundle contains only finished trainings, without their predictions."""
     return is_finished(training) or is_bundle(training.parents[1])
 
 
 def slide_notes(infos: Sequence[FeatureInfo]) -> str:
-    """Notes on the slides of one prediction, one after the other; empty where there is nothing to say."""
+    """Notes on the slides of one prediction, joined; empty if there is nothing to report."""
     notes = [note for info in infos for note in _notes(info)]
     tiles = sum(info.n_tiles for info in infos)
     if tiles < FEW_TILES and not all(info.may_be_slide_vector for info in infos):
@@ -260,7 +266,7 @@ def slide_notes(infos: Sequence[FeatureInfo]) -> str:
 def _notes(info: FeatureInfo) -> list[str]:
     notes = []
     if info.mpp is not None and info.tile_mpp is not None and info.mpp > COARSER * info.tile_mpp:
-        notes.append(f"enlarged: the slide has {info.mpp:.3g} um/px, its tiles {info.tile_mpp:.3g}")
+        notes.append(f"upsampled: the slide has {info.mpp:.3g} um/px, but its tiles have {info.tile_mpp:.3g}")
     if info.mpp_source is not None and "guess" in info.mpp_source:
         notes.append(f"the resolution of the slide ({info.mpp:.3g} um/px) is guessed")
     record = read_extraction(info)

@@ -1,4 +1,4 @@
-"""Recording attention during training: which slides, when, and what is stored."""
+"""Record attention during training: which slides, when, and what is stored."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class AttentionRecorder:
     """Records the attention of chosen slides in one training, in eval mode.
 
     The slides are the first of each class in the order of the cohort, the same for every seed. They come from the
-    parts that the training may look at, never from test slides.
+    training or validation set, never from the test set.
 
-    effective_share: of the tiles, mean over the slides of the last recording; None before the first
+    effective_share: effective share of tiles, mean over the slides of the last recording; None before the first
     """
 
     def __init__(
@@ -70,19 +70,19 @@ class AttentionRecorder:
         return bool(self._chosen)
 
     def is_due(self, step: int, epoch_ended: bool) -> bool:
-        """Whether this moment is to be recorded: the start, the end of an epoch, or every given number of steps."""
+        """Whether to record now: at the start, at the end of an epoch, or every given number of steps."""
         every = self.settings.every
         due = epoch_ended if every == "epoch" else step % int(every) == 0
         return (due or step == 0) and not self.writer.has(step)
 
     def note(self, model: MILModel, bag: Bag, output: Output) -> None:
-        """Keep the output of a validation pass for the next recording, which has the same weights."""
+        """Keep the output of a validation pass for the next recording, which uses the same weights."""
         slide = self._validated.get(bag.id)
         if slide is not None:
             self._noted[slide] = Said.of(model, output)
 
     def record(self, model: MILModel, epoch: float, step: int, describer: Describes | None = None) -> None:
-        """Record the current outputs of the model (of `describer`, if given); it is left in eval mode."""
+        """Record the current outputs of the model (by `describer`, if given); leaves the model in eval mode."""
         said, self._noted = self._noted, {}
         missing = [slide for slide in range(len(self._chosen)) if slide not in said]
         if describer is not None:
@@ -98,7 +98,7 @@ class AttentionRecorder:
         self.writer.add(Recording(epoch, step, [one.attention for one in ordered], logits, embedding))
 
     def finish(self, model: MILModel) -> None:
-        """Close the record with the scores of the kept model, for the first slide of each class."""
+        """Complete the record with the scores of the selected checkpoint, for the first slide of each class."""
         scores: dict[int, npt.NDArray[np.float32]] = {}
         for slide, bag in zip(self._scored, self._bags(self._scored), strict=True):
             found = infer(model, bag, self.device).scores
@@ -107,7 +107,7 @@ class AttentionRecorder:
         self.writer.finish(scores)
 
     def _bags(self, slides: Iterable[int] | None = None) -> Iterator[Bag]:
-        """The bags of some of the chosen slides, or of all, in the order given."""
+        """The bags of some of the chosen slides, or of all, in the given order."""
         chosen = self._chosen if slides is None else [self._chosen[slide] for slide in slides]
         for _, group in groupby(chosen, key=lambda one: one.role):
             together = list(group)
@@ -116,7 +116,7 @@ class AttentionRecorder:
 
 @dataclass(frozen=True)
 class _Chosen:
-    """A slide to record: its part of the cohort, and its place there."""
+    """A slide to record: its labeled bags, and its index there."""
 
     role: str
     labeled: LabeledBags
@@ -147,7 +147,7 @@ class Describes(Protocol):
     """Computes the outputs of a model for many bags at once."""
 
     def said(self, chosen: Sequence[tuple[BagSource, int]]) -> list[Said]:
-        """Of single bags, each a source and a place in it."""
+        """Outputs for single bags, each given as a source and an index."""
         ...
 
 

@@ -13,11 +13,11 @@ from asmil.training.labeled_bags import BagSource
 
 
 class ResidentBags:
-    """Bags by number, each with its rows of the pool; more can be added, which copies the pool.
+    """Bags by number, each with its rows in the pool; adding more copies the pool.
 
     features: all tiles x D
     offsets, lengths: the first row and the number of rows of each bag
-    targets: a class index for each bag, set by `set_targets`
+    targets: class index of each bag, set by `set_targets`
     """
 
     def __init__(self, width: int, device: torch.device, dtype: torch.dtype) -> None:
@@ -31,7 +31,7 @@ class ResidentBags:
         self._numbers: dict[Hashable, int] = {}
 
     def add(self, source: BagSource) -> None:
-        """Read the bags of a source that are not here yet."""
+        """Add the bags of a source that are not in the pool yet."""
         keys = keys_of(source)
         missing = [i for i, key in enumerate(keys) if key not in self._numbers]
         if not missing:
@@ -53,28 +53,28 @@ class ResidentBags:
 
     @property
     def device(self) -> torch.device:
-        """Where the features are."""
+        """The device of the features."""
         return self.features.device
 
     def bag(self, number: int) -> Bag:
-        """One bag, whose features are a part of the pool."""
+        """One bag, whose features are a view of the pool."""
         first = self._starts[number]
         return Bag(self.features[first : first + self.sizes[number]], id=self.names[number], validated=True)
 
     def numbers(self, source: BagSource) -> list[int]:
-        """The numbers of the bags of a source that was added."""
+        """The numbers of the bags of an added source."""
         return [self._numbers[key] for key in keys_of(source)]
 
     def set_targets(self, numbers: Sequence[int], targets: npt.NDArray[np.int64]) -> None:
-        """Class indices of some bags."""
+        """Set the class indices of some bags."""
         self.targets[torch.as_tensor(numbers)] = torch.as_tensor(targets).to(self.targets)
 
     def longest(self, numbers: Sequence[int]) -> int:
-        """The tiles of the longest of some bags."""
+        """The number of tiles of the longest of some bags."""
         return max(self.sizes[number] for number in numbers)
 
 
 def keys_of(source: BagSource) -> list[Hashable]:
-    """What tells the bags of a source apart from those of others: its `keys`, or the source itself and a number."""
+    """Unique identifiers of the bags of a source: its `keys`, or the source itself and a number."""
     keys = getattr(source, "keys", None)
     return list(keys()) if keys is not None else [(id(source), i) for i in range(len(source))]

@@ -1,4 +1,4 @@
-"""A run: the trainings of one command, fold by fold and seed by seed, into one folder."""
+"""Train a run: all folds and seeds of one command, into one folder."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ from asmil.training.trackers import require_trackers
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What a run is going to do, decided before anything is written.
+    """The plan of a run, made before anything is written.
 
     finished: trainings that are already in the run folder
     vectors: whether the features are one vector per slide
-    initial: pretrained weights for a new run, and what the models take of them
+    initial: pretrained weights for a new run, and which tensors are loaded from them
     """
 
     cohort: Cohort
@@ -79,10 +79,10 @@ def plan_run(
     columns: ColumnMapping | None = None,
     processes: OneProcess | None = None,
 ) -> RunPlan:
-    """Check everything that `train_run` needs, and decide what it does; nothing is written. Arguments as there."""
+    """Check everything that `train_run` needs and plan the run, without writing anything; same arguments."""
     folder, kind, processes = RunFolder(out), config.task.kind, processes or OneProcess()
     require_trackers(config.training.track)
-    candidates(config)  # a wrong grid is refused before thousands of slides are looked at
+    candidates(config)  # an invalid grid raises before thousands of slides are inspected
     if processes.count > 1:
         refuse_unshareable_run(config, processes.count)
     cohort = source if isinstance(source, Cohort) else load_cohort(source, features, kind, columns)
@@ -132,15 +132,15 @@ def train_run(
 ) -> RunFolder:
     """Train every fold and seed of a run; an interrupted run is resumed.
 
-    The slides of a test fold are read only after the training of that fold has ended. One process trains into a
-    folder at a time; a second is refused.
+    The slides of a test fold are read only after the training of that fold has ended. Only one process at a time can
+    train into a folder.
 
-    source: the manifest, or a cohort that was read from one, with the outcomes of the task
-    features: where the features are, for a manifest
-    item_timeout_s: for the header of one feature file, see `inspect_slides`
+    source: the manifest, or a cohort loaded from one, with the outcomes of the task
+    features: the location of the features, for a manifest
+    item_timeout_s: time limit for the header of one feature file, see `inspect_slides`
     columns: which columns of a manifest to read, see `load_cohort`
-    engine: where folds and seeds are trained at the same time, with the same results; None: here, one after the other
-    processes: those that share the steps of the training, of which this one leads; None: this process alone
+    engine: trains folds and seeds in parallel, with the same results; None: in this process, one after the other
+    processes: the processes that share the steps of the training, led by this one; None: this process alone
     """
     folder, observer = RunFolder(out), observer or RunObserver()
     with folder.locked():
@@ -182,7 +182,7 @@ def _train(
         for fold in range(splits.n_folds):
             trainings.train(FoldSeeds(fold, config.all_seeds))
     else:
-        part.open(plan.device, observer)  # what is cached on disk is written once, before the workers read it
+        part.open(plan.device, observer)  # write the disk cache once, before the workers read it
         train_on_engine(part, splits.n_folds, engine, observer)
     trained = [folder.training(fold, seed) for fold in range(splits.n_folds) for seed in config.all_seeds]
     tables = [read_predictions(path / PREDICTIONS_FILE) for path in trained]
@@ -190,7 +190,7 @@ def _train(
 
 
 def initialization_lines(plan: RunPlan) -> list[str]:
-    """What the models of a new run take of pretrained weights, one line each."""
+    """Which pretrained weights a new run uses, one line each."""
     if plan.initial is None:
         return []
     weights, done = plan.initial
@@ -200,17 +200,17 @@ def initialization_lines(plan: RunPlan) -> list[str]:
 def _refuse_other_task(cohort: Cohort, kind: TaskKind) -> None:
     if cohort.task != kind:
         raise AsmilError(
-            f"{cohort.path}: it was loaded for {cohort.task or 'no task'}, but the task of the run is {kind}; load the "
-            f"cohort for the task {kind}"
+            f"{cohort.path}: the cohort was loaded for {cohort.task or 'no task'}, but the task of the run is {kind}; "
+            f"load it for the task {kind}"
         )
 
 
 def _refuse_attention(config: RunConfig, info: FeatureInfo) -> None:
-    """Raise if a method that weighs tiles is to learn from slide vectors, which have none."""
+    """Raise if an attention method is to be trained on slide vectors, which have no tiles."""
     if find_method(config.method).model.score_axes:
         raise AsmilError(
-            f"{info.source}: the files hold one vector per slide, and {config.method} weighs the tiles of a slide; use "
-            "--method linear (or mean_pooling), or give the features of the tiles"
+            f"{info.source}: the files contain one vector per slide, but {config.method} needs the tiles of a slide; "
+            "use --method linear (or mean_pooling), or give tile features"
         )
 
 
@@ -243,6 +243,6 @@ def _notes(config: RunConfig, cohort: Cohort, units: Sequence[Unit]) -> Iterator
     if config.data.leave_out == "site" and any(slide.split or slide.fold is not None for slide in cohort.slides):
         yield "the manifest's column 'split' or 'fold' is not used, since each site is one fold"
     if config.data.max_tiles is not None:
-        yield f"training bags are capped at {config.data.max_tiles} tiles, drawn again every epoch"
+        yield f"training bags are limited to {config.data.max_tiles} tiles, drawn anew every epoch"
     if len(units) < len(cohort.slides):
         yield f"the slides of a patient are joined: {len(cohort.slides)} slides, {len(units)} bags"

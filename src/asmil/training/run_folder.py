@@ -1,4 +1,4 @@
-"""A run on the disk: where its files lie and what its `config.yaml` says."""
+"""A run folder on disk: its files and the content of its `config.yaml`."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _FREE_TO_CHANGE = {
     "init.weights",
     "asmil",
 }
-"""Settings that may differ when a run resumes: they do not change what it computes."""
+"""Settings that may change when a run resumes: they do not affect its results."""
 
 _ADDED = ("attention", "stabilizers", "record", "nested", "init")
-"""Sections that runs of earlier versions do not have; their defaults train what those versions trained."""
+"""Sections that runs of earlier versions do not have; their defaults reproduce those versions."""
 
 _SIZES = ("tile_um", "tile_px", "magnification")
 _FEATURE_KEYS = ("width", "encoder", "weights_hash", *_SIZES)
@@ -60,7 +60,7 @@ class _Task(BaseModel, extra="allow"):
 
 
 class _File(BaseModel):
-    """What `config.yaml` must hold beside the settings."""
+    """What `config.yaml` must contain besides the settings."""
 
     task: _Task
     features: _Features
@@ -69,11 +69,11 @@ class _File(BaseModel):
 
 @dataclass(frozen=True)
 class RunDescription:
-    """All that `config.yaml` holds: the settings, the classes, and what the features were.
+    """The content of `config.yaml`: the settings, the classes, and the properties of the features.
 
-    features: width, encoder, tile size of the training features, to refuse others at prediction; and how they were
-        extracted (None if that is not known), to do the same with new slides
-    cohort: the manifest's path and hashes of its rows and features, to refuse resuming with another cohort
+    features: width, encoder and tile size of the training features, to detect different ones at prediction; and how
+        they were extracted (None if unknown), to extract new slides in the same way
+    cohort: path of the manifest and hashes of its rows and features, to detect a different cohort when resuming
     """
 
     config: RunConfig
@@ -87,7 +87,7 @@ class RunDescription:
         return int(self.features["width"])
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as they are written."""
+        """Plain values, as written to the file."""
         settings = self.config.model_dump(mode="json")
         return {
             "asmil": __version__,
@@ -98,7 +98,7 @@ class RunDescription:
         }
 
     def refuse_other_features(self, info: FeatureInfo) -> None:
-        """Raise if a feature file was made in another way than those of the training; missing metadata passes."""
+        """Raise if a feature file was made differently from the training features; missing metadata is ignored."""
         differing = []
         vectors = bool(self.features.get("slide_vectors"))
         if (info.slide_vector and not vectors) or (vectors and not info.may_be_slide_vector):
@@ -116,13 +116,13 @@ class RunDescription:
                 differing.append(f"{key} {found} instead of {trained}")
         if differing:
             raise AsmilError(
-                f"{info.source}: its features differ from those of the training ({', '.join(differing)}); "
-                "extract this slide as the training slides were"
+                f"{info.source}: its features differ from the training features ({', '.join(differing)}); "
+                "extract this slide like the training slides"
             )
 
 
 def describe(config: RunConfig, cohort: Cohort, classes: tuple[str, ...], infos: list[FeatureInfo]) -> RunDescription:
-    """The description of a run on a cohort; of each property of the features the first file that states it counts."""
+    """The description of a run on a cohort; feature properties come from the first file that states them."""
     features = {
         key: next((value for info in infos if (value := getattr(info, key)) is not None), None) for key in _FEATURE_KEYS
     }
@@ -153,18 +153,18 @@ def _sha256(values: list[Any]) -> str:
 
 
 class RunFolder(RunLayout):
-    """A run folder that is trained into: its description is written once and compared ever after."""
+    """A run folder for training: its description is written once and checked on every resume."""
 
     def read(self, method: str | None = None) -> RunDescription:
         """The description in `config.yaml`.
 
-        method: the run's method as the user names it; needed where it is code, `module:Class`
+        method: the run's method as given by the user; required if it is code, `module:Class`
         """
         values = self.read_values()
         found = validated(values, _File, str(self.config), "restore it or train again")
         missing = [key for key in RunConfig.model_fields if key not in values and key not in _ADDED]
         if missing:
-            raise AsmilError(f"{self.config} lacks {', '.join(missing)}; it was not written by asmil train")
+            raise AsmilError(f"{self.config}: missing {', '.join(missing)}; it was not written by asmil train")
         settings = {key: values[key] for key in RunConfig.model_fields if key in values}
         settings["task"] = {key: value for key, value in values["task"].items() if key != "classes"}
         confirm(str(settings["method"]), method, str(self.config))
@@ -175,7 +175,7 @@ class RunFolder(RunLayout):
         return RunDescription(config, found.task.classes, dict(values["features"]), found.cohort)
 
     def config_of(self, description: RunDescription, fold: int) -> RunConfig:
-        """The settings of a fold: those of the run, with what nested cross-validation chose for it."""
+        """The settings of a fold: those of the run, with the choices of nested cross-validation."""
         chosen = read_choice(self.fold(fold))
         if chosen is None:
             return description.config
@@ -186,7 +186,7 @@ class RunFolder(RunLayout):
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Train into the folder, as the only process that does."""
+        """Lock the folder for training by this process."""
         if self.path.exists() and not self.path.is_dir():
             raise AsmilError(f"{self.path} is a file; give --out a new folder")
         busy = f"{self.path}: another process is training into this folder; wait for it, or give another --out"
@@ -195,20 +195,20 @@ class RunFolder(RunLayout):
             yield
 
     def _remove_leftovers(self) -> None:
-        """Remove temporary files that killed trainings left; those of reports may be in use by another command."""
+        """Remove temporary files of killed trainings; those of reports may be in use by another command."""
         own = (self.config, self.splits, self.predictions)
         for partial, path in leftovers(self.path):
             if path in own or path.relative_to(self.path).parts[0].startswith(("fold-", "cache")):
                 partial.unlink(missing_ok=True)
 
     def begin(self, description: RunDescription) -> None:
-        """Write the description, or, where there is a run already, make sure that it is the same."""
+        """Write the description or, if there is already a run, check that it is the same."""
         self.refuse_other_run(description)
         if not self.config.exists():
             write_text(self.config, yaml.safe_dump(description.to_dict(), sort_keys=False, allow_unicode=True))
 
     def refuse_other_run(self, description: RunDescription) -> None:
-        """Raise if the folder holds a run with another description."""
+        """Raise if the folder contains a run with a different description."""
         if not self.config.exists():
             return
         before, now = flat(self.read().to_dict()), flat(description.to_dict())
@@ -219,6 +219,6 @@ class RunFolder(RunLayout):
             shown = ", ".join(f"{key}: {before.get(key)!r} there, {now.get(key)!r} now" for key in differing[:4])
             more = f" and {len(differing) - 4} more" if len(differing) > 4 else ""
             raise AsmilError(
-                f"{self.path} holds a run with other settings ({shown}{more}); "
-                "give another --out, or the same settings to resume that run"
+                f"{self.path} contains a run with different settings ({shown}{more}); "
+                "give another --out, or use the same settings to resume it"
             )

@@ -1,8 +1,8 @@
-"""The trainings of a run in parts, so that several processes, GPUs or machines can train them at the same time.
+"""Split the trainings of a run into parts that several processes, GPUs or machines can train in parallel.
 
 A training is a pure function of its settings, seed, bags and number of threads, so a run has the same results
-whichever process trains its parts. Every training keeps its own checkpoints: what was interrupted or failed resumes
-with the next call.
+whichever process trains its parts. Every training has its own checkpoints: the next call resumes whatever was
+interrupted or failed.
 """
 
 from __future__ import annotations
@@ -43,34 +43,34 @@ from asmil.training.task_setup import build_task
 
 
 class RunObserver:
-    """Follows a run; the default ignores everything."""
+    """Observes a run; this default ignores all events."""
 
     def began(self, description: RunDescription, splits: Splits) -> None:
         """The cohort is read and split."""
 
     def preparing(self, what: str, done: int, total: int) -> None:
-        """Work before the first training: this many of all slides are done."""
+        """Progress of the work before the first training, in slides."""
 
     def note(self, text: str) -> None:
         """A note on something that the user may not expect."""
 
     def already_trained(self, fold: int, seed: int) -> None:
-        """The training of a fold and seed was done by an earlier call."""
+        """The training of a fold and seed was completed by an earlier call."""
 
     def training(self, fold: int, seed: int, epochs: int, epochs_done: int) -> None:
-        """The training of a fold and seed begins, or is resumed after `epochs_done` of its epochs."""
+        """The training of a fold and seed starts, or resumes after `epochs_done` epochs."""
 
     def epoch(self, fold: int, seed: int, record: Mapping[str, Any]) -> None:
-        """An epoch has ended; its record, where attention was recorded with `effective_share` of the tiles."""
+        """An epoch has ended; record: its metrics, with `effective_share` of the tiles if attention was recorded."""
 
     def trained(self, fold: int, seed: int) -> None:
         """A training has ended, and its predictions are written."""
 
 
 SHARE_OF_MEMORY = 0.8
-"""Of the free memory of a GPU, for trainings beside each other."""
+"""Share of the free GPU memory for trainings that run in parallel."""
 CONTEXT_BYTES = 2 << 30
-"""What a process needs on a GPU beside the features: its libraries, weights and steps."""
+"""Memory that a process needs on a GPU in addition to the features: libraries, weights and steps."""
 MOST_ON_ONE_GPU = 4
 
 
@@ -86,7 +86,7 @@ class FoldSeeds:
 
 
 class Trainings:
-    """The trainings of a run that one process does."""
+    """The trainings of a run that one process runs."""
 
     def __init__(self, part: RunPart, device: torch.device, observer: RunObserver, processes: OneProcess) -> None:
         config, cohort = part.config, part.cohort
@@ -111,7 +111,7 @@ class Trainings:
         self.runner = JobRunner(observer.note)
 
     def train(self, part: FoldSeeds) -> None:
-        """Train some seeds of a fold and write their predictions; what is done already is left as it is."""
+        """Train some seeds of a fold and write their predictions; finished trainings are skipped."""
         fold, observer = part.fold, self.observer
         chosen = self._chosen(fold)
         own = own_data(self.data, chosen, self.data.places(self.splits, fold, "train"))
@@ -139,7 +139,7 @@ class Trainings:
             job.trainer(lambda record: None).fit(job.train, job.val)
 
     def _chosen(self, fold: int) -> RunConfig:
-        """The settings of a fold: those of the run, or with nested cross-validation those that it chooses."""
+        """The settings of a fold: those of the run, or those chosen by nested cross-validation."""
         if not self.config.nested.folds:
             return self.config
         search = InnerSearch(self.data, self.cohort, self.config, self.splits, fold, self.folder.fold(fold))
@@ -151,7 +151,7 @@ class Trainings:
 
 @dataclass(frozen=True)
 class RunPart:
-    """All that a process needs to train a part of a run; the run folder exists."""
+    """Everything a process needs to train a part of a run; the run folder must exist."""
 
     cohort: Cohort
     config: RunConfig
@@ -159,8 +159,8 @@ class RunPart:
     in_features: int
 
     def open(self, device: torch.device, observer: RunObserver, processes: OneProcess | None = None) -> Trainings:
-        """Ready to train on a device."""
-        method_name(self.config.method)  # a method of the user's own is not known to a new process
+        """Prepare for training on a device."""
+        method_name(self.config.method)  # registers a user-defined method in a new process
         return Trainings(self, device, observer, processes or OneProcess())
 
 
@@ -177,7 +177,7 @@ def follow(processes: OneProcess) -> None:
 class _MakeTrainer:
     """Called in every worker process.
 
-    threads: as many as the caller has, since sums of other numbers of threads have other bits
+    threads: the same number as in the caller, since the number of threads affects rounding
     """
 
     part: RunPart
@@ -223,7 +223,7 @@ class TrainingEngine(Machine):
         self.uses_ray()  # refuses what does not exist before anything is read
 
     def build(self, device: str, feature_bytes: int, observer: RunObserver) -> Engine:
-        """The engine for trainings whose features take this many bytes on a GPU."""
+        """The engine for trainings whose features need this many bytes on a GPU."""
 
         def forward(event: tuple[Any, ...]) -> None:
             getattr(observer, event[0])(*event[1:])
@@ -237,21 +237,21 @@ class TrainingEngine(Machine):
 
 
 def gpu_places(feature_bytes: int) -> list[str]:
-    """The GPUs of this machine, each as often as trainings fit beside each other into its free memory."""
+    """The GPUs of this machine, each repeated by the number of trainings that fit into its free memory."""
     gpus = range(torch.cuda.device_count())
     fit = [trainings_that_fit(torch.cuda.mem_get_info(gpu)[0], feature_bytes) for gpu in gpus]
     return [f"cuda:{gpu}" for turn in range(max(fit)) for gpu in gpus if turn < fit[gpu]]
 
 
 def trainings_that_fit(free: int, feature_bytes: int) -> int:
-    """How many processes may train on a GPU with so much free memory; at least one tries."""
+    """How many processes fit on a GPU with this much free memory; at least 1."""
     return max(1, min(MOST_ON_ONE_GPU, int(SHARE_OF_MEMORY * free) // (feature_bytes + CONTEXT_BYTES)))
 
 
 def split_run(n_folds: int, seeds: Sequence[int], workers: int, *, whole_folds: bool) -> list[FoldSeeds]:
     """The parts of a run: as few as keep all workers busy, since seeds of one fold share their features.
 
-    whole_folds: a fold chooses its settings itself, once for all of its seeds
+    whole_folds: keep all seeds of a fold together, since the fold chooses its settings once
     """
     pieces = 1 if whole_folds else min(len(seeds), -(-workers // n_folds))
     bounds = [len(seeds) * i // pieces for i in range(pieces + 1)]
@@ -259,7 +259,7 @@ def split_run(n_folds: int, seeds: Sequence[int], workers: int, *, whole_folds: 
 
 
 def train_on_engine(part: RunPart, n_folds: int, asked: TrainingEngine, observer: RunObserver) -> None:
-    """Train all folds and seeds of a run on an engine; one that fails does not stop the others."""
+    """Train all folds and seeds of a run on an engine; a failure does not stop the others."""
     config = part.config
     engine = asked.build(config.training.device, _feature_bytes(part), observer)
     workers = getattr(engine, "workers", None) or len(config.all_seeds) * n_folds
@@ -268,13 +268,13 @@ def train_on_engine(part: RunPart, n_folds: int, asked: TrainingEngine, observer
     failed = [f"{outcome.job}: {outcome.error}" for outcome in outcomes if outcome.error is not None]
     if failed:
         raise AsmilError(
-            f"{len(failed)} of {len(parts)} parts of the run were not trained ({failed[0]}); all others are kept, run "
-            "the same command again to train what is left"
+            f"{len(failed)} of {len(parts)} parts of the run failed ({failed[0]}); the others are complete; run the "
+            "same command again to train the rest"
         )
 
 
 def _feature_bytes(part: RunPart) -> int:
-    """The features of the whole cohort, by the sizes of their files."""
+    """The size of the features of the whole cohort, from their file sizes."""
     paths = {slide.source.path for slide in part.cohort.slides}
     files = [file for path in paths for file in (path.iterdir() if path.is_dir() else [path])]
     return sum(file.stat().st_size for file in files)
@@ -283,7 +283,7 @@ def _feature_bytes(part: RunPart) -> int:
 def trial_model(
     config: RunConfig, units: Sequence[Unit], outcomes: Outcomes, splits: Splits, in_features: int
 ) -> MILModel:
-    """A model as the last fold trains it. What cannot be built for any fold is refused before there is a folder."""
+    """The model of the last fold; raises for settings that do not work, before the run folder is created."""
     for settings in candidates(config):
         chosen = with_settings(config, settings)
         for fold in range(splits.n_folds):

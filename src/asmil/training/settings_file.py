@@ -1,4 +1,4 @@
-"""Settings of a training as a YAML file: read for `asmil train FILE`, and written, with comments, by `asmil init`."""
+"""Settings of a training as a YAML file: read by `asmil train FILE`, and written with comments by `asmil init`."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _HEADER = """\
 
 @dataclass(frozen=True)
 class SettingsFile:
-    """What a settings file says; None where it says nothing.
+    """The content of a settings file; None for keys that it does not contain.
 
     changes: the sections and keys that differ from the method's preset
-    columns: which columns of the manifest to read, as `--columns` takes them
+    columns: which columns of the manifest to read, as for `--columns`
     """
 
     cohort: Path | None
@@ -43,7 +43,7 @@ class SettingsFile:
 
 
 def read_settings_file(path: Path) -> SettingsFile:
-    """Read a settings file, or the `config.yaml` of a run, to train again with its settings."""
+    """Read a settings file, or the `config.yaml` of a run to reuse its settings."""
     values = read_yaml(path, "write one with `asmil init`")
     if isinstance(values.get("cohort"), Mapping):
         values = _of_run(values)
@@ -55,7 +55,7 @@ def read_settings_file(path: Path) -> SettingsFile:
             raise AsmilError(f"{path}: unknown setting '{key}': {did_you_mean(str(key), known)}")
     for key in (*_PLACES, *_CHOICES):
         if not isinstance(values.get(key, ""), str):
-            raise AsmilError(f"{path}: '{key}' = {values[key]!r}: give a text")
+            raise AsmilError(f"{path}: '{key}' = {values[key]!r}: give a string")
     cohort, features, out = (path.parent / values[key] if key in values else None for key in _PLACES)
     changes = {key: value for key, value in values.items() if key not in (*_PLACES, *_CHOICES)}
     init = changes.get("init")
@@ -67,7 +67,7 @@ def read_settings_file(path: Path) -> SettingsFile:
 
 
 def _of_run(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings among what `config.yaml` of a run holds; the place of its features is not among them."""
+    """The settings in a run's `config.yaml`, without the location of its features."""
     found = {key: value for key, value in values.items() if key in RunConfig.model_fields}
     if isinstance(found.get("task"), Mapping):
         found["task"] = {key: value for key, value in found["task"].items() if key != "classes"}
@@ -80,15 +80,15 @@ def _of_run(values: Mapping[str, Any]) -> dict[str, Any]:
 def commented_settings(name: str, cohort: str, out: str, method: str, preset: str) -> str:
     """The text of a settings file with every setting of a method, its default and its meaning.
 
-    name: of the file, for its first line
+    name: the name of the file, for its first line
     """
     config = resolve(method, preset)
     lines = [_HEADER.format(name=name).rstrip(), ""]
     texts = {"cohort": "the manifest: one row per slide", "out": "the run folder", "method": "see `asmil methods`"}
     for key, value in {"cohort": cohort, "out": out, "method": method, "preset": preset}.items():
-        lines.append(_line(key, value, texts.get(key, "")))
-    lines.append(_line("features", "features", "default: the folder beside the manifest", "# "))
-    lines += [_line(key, getattr(config, key), RunConfig.model_fields[key].description or "") for key in _TOP]
+        lines.append(setting_line(key, value, texts.get(key, "")))
+    lines.append(setting_line("features", "features", "default: the folder next to the manifest", "# "))
+    lines += [setting_line(key, getattr(config, key), RunConfig.model_fields[key].description or "") for key in _TOP]
     for key in RunConfig.model_fields:
         section = getattr(config, key)
         if isinstance(section, BaseModel):
@@ -105,7 +105,7 @@ def _section(section: BaseModel, start: str = "  # ") -> Iterator[str]:
             yield f"{start}{key}:"
             yield from _section(value, start + "  ")
         else:
-            yield _line(key, value, _meaning(field), start)
+            yield setting_line(key, value, _meaning(field), start)
 
 
 def _meaning(field: FieldInfo) -> str:
@@ -113,7 +113,8 @@ def _meaning(field: FieldInfo) -> str:
     return "; ".join(filter(None, [" | ".join(map(str, choices)), field.description or ""]))
 
 
-def _line(key: str, value: Any, meaning: str, start: str = "") -> str:
+def setting_line(key: str, value: Any, meaning: str = "", start: str = "") -> str:
+    """A setting as a line of YAML, with its meaning as a comment."""
     plain = list(value) if isinstance(value, tuple) else value
     text = yaml.safe_dump({key: plain}, default_flow_style=True, width=10_000, allow_unicode=True).strip()[1:-1]
     return f"{start + text:<34}  # {meaning}" if meaning else start + text

@@ -1,4 +1,4 @@
-"""From settings to the parts of a training: device, model, anchor and other stabilizers."""
+"""Build the parts of a training from its settings: device, model, anchor and other stabilizers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from asmil.training.config import RunConfig
 
 
 def build_model(config: RunConfig, in_features: int, n_outputs: int, seed: int) -> MILModel:
-    """The model with the weights that the seed gives it; torch's global generator is left as it was."""
+    """The model, initialized with the seed; torch's global generator is not changed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(np.random.SeedSequence([seed, 0]).generate_state(1)[0]))
         model = build(config.method, in_features, n_outputs, config=config.model)
@@ -29,7 +29,7 @@ def build_model(config: RunConfig, in_features: int, n_outputs: int, seed: int) 
 
 
 def build_stages(model: MILModel, seed: int) -> list[Stage]:
-    """The stages of the model's training, with the weights that the seed gives to those before the last."""
+    """The stages of the model's training; the models before the last are initialized with the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         stages = model.stages()
@@ -38,7 +38,7 @@ def build_stages(model: MILModel, seed: int) -> list[Stage]:
 
 
 def build_stabilizers(config: RunConfig, model: MILModel, seed: int) -> dict[str, Stabilizer]:
-    """The anchor and the other stabilizers that the settings ask for, by name; invalid combinations are refused."""
+    """The anchor and the other stabilizers of the settings, by name; invalid combinations are an error."""
     weights = {"anchor": float(config.anchor.normalizer != "none")}
     weights |= {name: getattr(config.stabilizers, name).weight for name in type(config.stabilizers).model_fields}
     asked = [name for name in STABILIZERS if weights[name]]
@@ -55,7 +55,7 @@ def _anchor(config: RunConfig, model: MILModel, seed: int) -> Anchor:
     normalizer = settings.build_normalizer()
     assert normalizer is not None
     if settings.rows == "kept" and "token" not in model.score_axes:
-        raise AsmilError(f"anchor.rows = kept: {config.method} drops no tokens, so all its rows count; leave it out")
+        raise AsmilError(f"anchor.rows = kept: {config.method} does not drop tokens; leave this setting out")
     start = model
     if settings.start == "random":
         start = build_model(config, model.in_features, model.n_outputs, seed + 2**31)
@@ -77,8 +77,8 @@ def _temporal(config: RunConfig, model: MILModel, seed: int) -> TemporalEnsemble
     del seed
     if config.data.max_tiles is not None:
         raise AsmilError(
-            "stabilizers.temporal compares a slide's attention with its past, but data.max_tiles draws other tiles "
-            "every epoch; leave one of them out"
+            "stabilizers.temporal compares a slide's attention with its past, but data.max_tiles draws different "
+            "tiles every epoch; leave one of them out"
         )
     return TemporalEnsemble(model.normalizer, **config.stabilizers.temporal.model_dump())
 
@@ -91,11 +91,11 @@ STABILIZERS: dict[str, Callable[[RunConfig, MILModel, int], Stabilizer]] = {
     "entropy_floor": lambda config, model, seed: EntropyFloor(**config.stabilizers.entropy_floor.model_dump()),
     "l2": lambda config, model, seed: ScorePenalty(config.stabilizers.l2.weight),
 }
-"""Every stabilizer that the settings know, in the order in which their parts of the loss are recorded."""
+"""All stabilizers, in the order in which their loss parts are recorded."""
 
 
 def uses_bf16(precision: str, device: torch.device) -> bool:
-    """Whether matrix products of the training run in bf16 (the rest in float32)."""
+    """Whether matrix products of the training use bf16 (the rest uses float32)."""
     if precision == "bf16":
         require_bf16(device, "training.precision=bf16", "fp32 or auto")
         return True

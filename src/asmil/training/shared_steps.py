@@ -1,11 +1,11 @@
-"""One training by several processes that torchrun started: every step's bags are shared between them.
+"""One training by several processes started by torchrun, which share the bags of every step.
 
-A process computes the gradients of its bags, the gradients of all are added up, and every process takes the same
-optimizer step, so that all have the same weights at any time. Process 0, the leader, writes the run folder and prints;
+Each process computes the gradients of its bags, the gradients are summed, and every process takes the same optimizer
+step, so that all processes have the same weights at any time. Process 0, the leader, writes the run folder and prints;
 the others receive the run from it and end with it.
 
-Before any tensors are exchanged, the processes exchange a status (on the CPU). So a process that fails or is asked to
-stop never leaves the others waiting: all of them end at the same step.
+Before tensors are exchanged, the processes exchange a status (on the CPU). If a process fails or is asked to stop, all
+processes therefore end at the same step, and none is left waiting.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from asmil.training.setup import build_stages
 
 T = TypeVar("T")
 CONTINUE, STOP, DONE, FAILED = range(4)
-"""What a process tells the others; the largest counts."""
+"""The status of a process; the highest status of all processes applies."""
 TIMEOUT = timedelta(days=7)
-"""The others wait while the leader inspects a cohort or writes reports; a process that is lost ends them at once."""
+"""How long processes wait for the leader to inspect a cohort or write reports; a lost process ends them immediately."""
 _BY_TORCHRUN = "TORCHELASTIC_RUN_ID"
 
 
 class OneProcess:
-    """A training that shares its steps with no other process: nothing is exchanged."""
+    """A training in a single process: nothing is exchanged."""
 
     rank = 0
     count = 1
@@ -52,7 +52,7 @@ class OneProcess:
 
     @property
     def on_this_machine(self) -> int:
-        """The processes of this machine."""
+        """Number of processes on this machine."""
         return 1
 
     def device(self, name: str) -> torch.device:
@@ -60,28 +60,28 @@ class OneProcess:
         return choose_device(name)
 
     def share_of(self, places: range) -> range:
-        """The part of consecutive places that this process computes."""
+        """The part of consecutive indices that this process computes."""
         return places
 
     def sum(self, values: Tensor) -> None:
-        """Add up the values of all processes, in place."""
+        """Sum the values of all processes, in place."""
 
     def sum_step(self, parameters: Sequence[nn.Parameter], losses: Tensor) -> None:
-        """Add up the gradients of a step, and the losses of its bags, which are 0 where another process has the bag."""
+        """Sum the gradients of a step and the losses of its bags, which are 0 for bags of other processes."""
 
     def from_leader(self, value: T) -> T:
         """The leader's value."""
         return value
 
     def share_state(self, module: nn.Module) -> None:
-        """Give all processes the leader's weights and buffers."""
+        """Copy the leader's weights and buffers to all processes."""
 
     def agreed(self, asked: Callable[[], bool]) -> Callable[[], bool]:
-        """Whether any process is asked to stop; all processes have the same answer at the same step."""
+        """Whether any process was asked to stop; all processes get the same answer at the same step."""
         return asked
 
     def refuse_differing(self, tensors: Mapping[str, Tensor], method: str) -> None:
-        """Raise if the processes do not have the same bits."""
+        """Raise if the tensors of the processes are not bitwise identical."""
 
 
 class SharedSteps(OneProcess):
@@ -115,20 +115,20 @@ class SharedSteps(OneProcess):
         return device
 
     def share_of(self, places: range) -> range:
-        """The part of consecutive places that this process computes; shares differ by at most one place."""
+        """The part of consecutive indices that this process computes; shares differ in size by at most one."""
         return share_of(places, self.rank, self.count)
 
     def sum(self, values: Tensor) -> None:
-        """Add up the values of all processes, in place."""
+        """Sum the values of all processes, in place."""
         self._meet()
         with _connected():
             distributed.all_reduce(values)
 
     def sum_step(self, parameters: Sequence[nn.Parameter], losses: Tensor) -> None:
-        """Add up the gradients of a step, and the losses of its bags, which are 0 where another process has the bag.
+        """Sum the gradients of a step and the losses of its bags, which are 0 for bags of other processes.
 
-        A parameter that no bag of the step reached has no gradient afterwards, as in one process: an optimizer leaves
-        it as it is, but would decay it for a gradient of 0.
+        A parameter that no bag of the step reached has no gradient afterwards, as in one process: an optimizer does not
+        change it, but would apply weight decay if the gradient were 0.
         """
         gradients = [torch.zeros_like(one) if one.grad is None else one.grad for one in parameters]
         reached = losses.new_tensor([one.grad is not None for one in parameters])
@@ -149,17 +149,17 @@ class SharedSteps(OneProcess):
         return box[0]
 
     def share_state(self, module: nn.Module) -> None:
-        """Give all processes the leader's weights and buffers."""
+        """Copy the leader's weights and buffers to all processes."""
         mine = {name: tensor.cpu() for name, tensor in module.state_dict().items()} if self.leads else {}
         module.load_state_dict(self.from_leader(mine))
 
     def agreed(self, asked: Callable[[], bool]) -> Callable[[], bool]:
-        """Whether any process is asked to stop; all processes have the same answer at the same step."""
+        """Whether any process was asked to stop; all processes get the same answer at the same step."""
         self._asked = asked
         return lambda: self._stops
 
     def refuse_differing(self, tensors: Mapping[str, Tensor], method: str) -> None:
-        """Raise if the processes do not have the same bits."""
+        """Raise if the tensors of the processes are not bitwise identical."""
         self._meet()
         plain = {name: tensor.detach().cpu() for name, tensor in tensors.items()}
         found: list[str] = [""] * self.count
@@ -168,12 +168,12 @@ class SharedSteps(OneProcess):
         other = next((rank for rank, one in enumerate(found) if one != found[0]), None)
         if other is not None:
             raise AsmilError(
-                f"the weights of process {other} are no longer those of process 0, so {method} cannot be trained by "
-                "several processes: it changes them outside of the optimizer step; train it without torchrun"
+                f"the weights of process {other} differ from those of process 0: {method} changes weights outside the "
+                "optimizer step, so several processes cannot train it; train it without torchrun"
             )
 
     def end(self, error: BaseException | None) -> None:
-        """Tell the others how this process ended, and wait until all have ended.
+        """Send the final status of this process to the others, and wait until all have ended.
 
         The others wait for the end of the leader's process, since torchrun ends all processes as soon as one fails:
         the leader must have saved and printed everything by then.
@@ -214,7 +214,7 @@ class SharedSteps(OneProcess):
 
 
 def share_of(places: range, rank: int, count: int) -> range:
-    """The part of consecutive places that one of several processes computes; the last process has the last place.
+    """The part of consecutive indices that one of several processes computes; the last process has the last index.
 
     >>> [share_of(range(10, 15), rank, 2) for rank in (0, 1)]
     [range(10, 12), range(12, 15)]
@@ -223,7 +223,7 @@ def share_of(places: range, rank: int, count: int) -> range:
 
 
 class _EndedError(Exception):
-    """The leader has ended, or another process failed, which the leader reports."""
+    """The leader has ended, or another process failed; the leader reports it."""
 
     def __init__(self, status: int) -> None:
         super().__init__(status)
@@ -231,7 +231,7 @@ class _EndedError(Exception):
 
 
 class _LostError(AsmilError):
-    """Another process is gone, and nothing can be exchanged any more."""
+    """Another process was lost, so nothing can be exchanged any more."""
 
 
 @contextmanager
@@ -252,7 +252,7 @@ def _sentence(error: BaseException | None) -> str:
 def step_processes() -> Iterator[OneProcess]:
     """The processes that torchrun started, or this one alone; if one of them fails, all end.
 
-    Mistakes of a user are raised in the leader only; the other processes exit without a message.
+    User errors are raised only in the leader; the other processes exit without a message.
     """
     if _BY_TORCHRUN not in os.environ or os.environ.get("WORLD_SIZE", "1") == "1":
         yield OneProcess()
@@ -277,7 +277,7 @@ def step_processes() -> Iterator[OneProcess]:
 
 
 def refuse_unshareable_run(config: RunConfig, processes: int) -> None:
-    """Raise if the settings of a run leave nothing to share between processes, or compare the bags of a step."""
+    """Raise if the steps of a run have too few bags to share, or compare the bags of a step."""
     training = config.training
     if training.bags_per_step < processes:
         raise AsmilError(
@@ -299,18 +299,18 @@ def refuse_unshareable_run(config: RunConfig, processes: int) -> None:
         )
     if config.stabilizers.temporal.weight:
         raise AsmilError(
-            "stabilizers.temporal remembers the attention of every slide, and a slide is seen by another process in "
-            "every epoch; leave it out, or start asmil without torchrun"
+            "stabilizers.temporal stores the attention of every slide, but a slide is processed by a different "
+            "process in every epoch; leave it out, or start asmil without torchrun"
         )
 
 
 def refuse_unshareable_method(model: MILModel, method: str, processes: int) -> None:
-    """Raise if a method learns from its bags one after the other."""
+    """Raise if a method must process its bags one after the other."""
     stages = [stage.model for stage in build_stages(model, seed=0)]
     in_order = any(type(one).after_step is not MILModel.after_step for one in stages)
     if in_order or any(isinstance(part, _BatchNorm) for one in stages for part in one.modules()):
         raise AsmilError(
-            f"{method} learns from the bags of a step one after the other (prototypes, a teacher or running means), so "
+            f"{method} processes the bags of a step one after the other (prototypes, a teacher or running means), so "
             f"{processes} processes cannot share them; start asmil without torchrun"
         )
 
@@ -328,5 +328,5 @@ def refuse_unshareable_splits(units: Sequence[Unit], splits: Splits, processes: 
 def _several_trainings() -> AsmilError:
     return AsmilError(
         "torchrun shares the steps of one training, but this run has several folds or seeds, which are independent; "
-        "train them at the same time with --engine local or --engine ray, without torchrun"
+        "train them in parallel with --engine local or --engine ray, without torchrun"
     )

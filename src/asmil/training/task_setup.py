@@ -1,4 +1,4 @@
-"""From settings and outcomes to a task, which is fitted to the training part only."""
+"""Build a task from settings and outcomes; it is fitted on the training set only."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from asmil.training.config import RunConfig
 
 
 def build_task(config: RunConfig, outcomes: Outcomes, train: Sequence[int]) -> Task:
-    """The task of a training on the units `train`: class weights, time bins and scales are fitted on these alone.
+    """The task of a training on the units `train`: class weights, time bins and scales are fitted only on them.
 
-    With `task.last_edge: all` the last time bin reaches to the last time of all units, as in the official code.
+    With `task.last_edge: all` the last time bin ends at the last time of all units, as in the official code.
     """
     if len(train) == 0:
         raise AsmilError("there are no training slides; check the splits")
@@ -59,19 +59,19 @@ def _survival(config: RunConfig, train: npt.NDArray[np.float64], everyone: npt.N
 
 
 def task_names(task: Task) -> tuple[str, ...]:
-    """The classes or labels that the outputs of a task are of; none for survival and regression."""
+    """The classes or labels of a task; empty for survival and regression."""
     if isinstance(task, Classification):
         return tuple(task.classes)
     return tuple(task.labels) if isinstance(task, MultiLabel) else ()
 
 
 def read_task(path: Path) -> Task:
-    """The task whose `to_dict` a file holds (`task.json`)."""
+    """The task stored in a file (`task.json`, written from `to_dict`)."""
     remedy = "restore it or train again"
     values = read_json(path, dict[str, Any], remedy)
     kind = str(values.get("kind"))
     if kind not in _FILES:
-        raise AsmilError(f"{path}: the task {kind!r} is not known to this version of asmil; update it")
+        raise AsmilError(f"{path}: this version of asmil does not support the task {kind!r}; update asmil")
     found = validated(values, _FILES[kind], str(path), remedy)
     try:
         return found.task()
@@ -108,7 +108,7 @@ class _Baseline(BaseModel):
     @model_validator(mode="after")
     def _fits(self) -> _Baseline:
         if len(self.times) != len(self.hazard) or not self.times:
-            raise ValueError("times and hazard must be of one length")
+            raise ValueError("times and hazard must have the same length")
         return self
 
 

@@ -1,7 +1,7 @@
-"""Experiment trackers: the metrics of every epoch also go to TensorBoard, Weights & Biases or MLflow.
+"""Experiment trackers: send the metrics of every epoch to TensorBoard, Weights & Biases or MLflow.
 
-A tracker is a convenience. It works in a thread of its own, so that a slow server never delays a step; if it fails, it
-is dropped with a warning, and the training continues. `metrics.jsonl` holds everything in any case.
+A tracker runs in a separate thread, so that a slow server never delays a step. If it fails, it is dropped with a
+warning and the training continues. `metrics.jsonl` always contains all metrics.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from asmil.files import write_json
 PROJECT = "asmil"
 ID_FILE = "tracking.json"
 CLOSING_SECONDS = 30.0
-"""How long the end of a training waits for its trackers."""
+"""How long a training waits for its trackers at the end, in seconds."""
 
 
 class Tracker(Protocol):
-    """Where the metrics of a training go."""
+    """A destination for the metrics of a training."""
 
     def log(self, epoch: int, values: Mapping[str, float]) -> None:
-        """The metrics of an epoch, by names such as `train/loss` and `val/macro_auc`."""
+        """Log the metrics of an epoch, by names such as `train/loss` and `val/macro_auc`."""
         ...
 
     def close(self) -> None:
@@ -53,12 +53,12 @@ class TensorBoard:
             self._writer.add_scalar(name, value, epoch)
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write pending metrics."""
         self._writer.close()
 
 
 class WeightsAndBiases:
-    """A run of Weights & Biases; without an API key, or with WANDB_MODE=offline, kept in the folder `wandb`."""
+    """A run of Weights & Biases; stored in the folder `wandb` without an API key or with WANDB_MODE=offline."""
 
     def __init__(self, folder: Path, epochs_done: int, settings: Mapping[str, Any]) -> None:
         del epochs_done
@@ -82,18 +82,18 @@ class WeightsAndBiases:
         self._run.log(dict(values), step=epoch)
 
     def close(self) -> None:
-        """Upload or write what is left."""
+        """Upload or write pending metrics."""
         self._run.finish()
 
 
 class MLflow:
-    """A run of MLflow, at MLFLOW_TRACKING_URI or else in the folder `mlruns` of the training."""
+    """A run of MLflow, at MLFLOW_TRACKING_URI or in the folder `mlruns` of the training."""
 
     def __init__(self, folder: Path, epochs_done: int, settings: Mapping[str, Any]) -> None:
         del epochs_done
         address = os.environ.get("MLFLOW_TRACKING_URI")
         if address is None:
-            # MLflow refuses folders unless it is told that they are meant
+            # MLflow rejects folders unless they are explicitly allowed
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
             address = (folder / "mlruns").absolute().as_uri()
         from mlflow.entities import Param
@@ -116,12 +116,12 @@ class MLflow:
             self._client.log_batch(self._run, params=params[first : first + 100])
 
     def log(self, epoch: int, values: Mapping[str, float]) -> None:
-        """One metric each, with the epoch as its step."""
+        """Log each metric, with the epoch as its step."""
         for name, value in values.items():
             self._client.log_metric(self._run, name, value, step=epoch)
 
     def close(self) -> None:
-        """The run is finished; one that is resumed runs again."""
+        """Mark the run as finished; a resumed training reopens it."""
         self._client.set_terminated(self._run)
 
 
@@ -146,7 +146,7 @@ def require_trackers(names: Sequence[str]) -> None:
 
 
 class TrackerThread:
-    """A tracker that is opened, fed and closed in a thread; a failure is warned about once."""
+    """A tracker that is opened, fed and closed in a thread; a failure causes one warning."""
 
     def __init__(self, name: str, folder: Path, epochs_done: int, settings: Mapping[str, Any]) -> None:
         self._name = name
@@ -160,12 +160,12 @@ class TrackerThread:
         self._thread.start()
 
     def log(self, epoch: int, values: Mapping[str, float]) -> None:
-        """Hand over the metrics of an epoch; returns at once."""
+        """Queue the metrics of an epoch; returns immediately."""
         self._warn()
         self._work.put((epoch, values))
 
     def close(self) -> None:
-        """Wait for the tracker to finish, but not forever."""
+        """Wait a limited time for the tracker to finish."""
         self._work.put(None)
         self._thread.join(CLOSING_SECONDS)
         if self._thread.is_alive():
@@ -180,7 +180,7 @@ class TrackerThread:
                     tracker.log(*item)
             finally:
                 tracker.close()
-        except Exception as error:  # noqa: BLE001 - whatever a foreign client raises, the training continues
+        except Exception as error:  # noqa: BLE001 - the training continues whatever a tracker client raises
             self._failure = error
 
     def _warn(self) -> None:
@@ -188,15 +188,15 @@ class TrackerThread:
             self._warned = True
             reason = " ".join(str(self._failure).split())[:300] or type(self._failure).__name__
             warnings.warn(
-                f"{self._name} no longer gets the metrics of this training ({reason}); the training continues, and all "
-                "metrics are in metrics.jsonl",
+                f"{self._name} no longer receives the metrics of this training ({reason}); the training continues, "
+                "and all metrics are in metrics.jsonl",
                 AsmilWarning,
                 stacklevel=2,
             )
 
 
 def metrics_of(record: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of an epoch's record by name; what is undefined is left out.
+    """The numbers of an epoch's record by name, without undefined values.
 
     >>> metrics_of({"epoch": 3, "lr": 0.1, "train": {"loss": 0.5}, "val": {"loss": 0.6, "macro_auc": None}})
     {'train/loss': 0.5, 'val/loss': 0.6, 'lr': 0.1}
@@ -207,7 +207,7 @@ def metrics_of(record: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _identity(folder: Path) -> str:
-    """A name for the training that no other has and that a resumed training keeps."""
+    """A unique name of the training, which stays the same when it resumes."""
     file = folder / ID_FILE
     with _IDENTITY:
         if file.exists():

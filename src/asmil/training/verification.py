@@ -1,4 +1,4 @@
-"""Whether the files of a run are whole: every one is read, its checksums and its content are verified."""
+"""Verify the files of a run: read every file, and check its checksums and content."""
 
 from __future__ import annotations
 

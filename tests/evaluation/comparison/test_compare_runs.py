@@ -316,8 +316,8 @@ def drop(run: Path, seed: int | None = None) -> None:
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
-        (lambda a, b: drop(b), "b .*slide s7 .* a "),
-        (lambda a, b: drop(a), "a .*slide s7 .* b "),
+        (lambda a, b: drop(b), "b .*slide s7,? .*a "),
+        (lambda a, b: drop(a), "a .*slide s7,? .*b "),
         (lambda a, b: drop(b, seed=1), "b: seed 1 .*s7"),
         (lambda a, b: change(b, fold=0), "slide s7 .*fold 0.*fold 1"),
         (lambda a, b: change(b, patient="p0"), "s7 .*p0 in b.*p7 in a"),
@@ -366,7 +366,7 @@ def test_one_class_only_cannot_be_compared(tmp_path: Path) -> None:
         (["a"], {}, "two runs"),
         (["a", "a"], {}, "twice"),
         (["a", "b"], {"reference": "c"}, "reference .*c "),
-        (["a", "b"], {"reference": "a", "all_pairs": True}, "no reference"),
+        (["a", "b"], {"reference": "a", "all_pairs": True}, "reference.*pairs"),
         (["a", "b"], {"role": "tests"}, "'test'"),
         (["a", "b"], {"unit": "patients"}, "'patient'"),
         (["a", "b"], {"resamples": 0}, "too few"),

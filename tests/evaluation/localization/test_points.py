@@ -97,10 +97,10 @@ def test_no_tiles_make_no_points() -> None:
     ("arguments", "told"),
     [
         (([[0, 0]], [0.5, 0.6], 256), "1 tiles and 2 scores"),
-        (([[0, 0]], [np.nan], 256), "scores: .*place 0 "),
+        (([[0, 0]], [np.nan], 256), "scores: .* 0 "),
         (([0, 1, 2, 3], [0.5, 0.6], 256), "rows of .x, y."),
         (([[0, 1, 2]], [0.5], 256), "rows of .x, y."),
-        (([[0, np.nan]], [0.5], 256), "coords: .*place 0, 1 "),
+        (([[0, np.nan]], [0.5], 256), "coords: .* 0, 1 "),
         (([[0, 0]], ["high"], 256), "scores: "),
         (([[0, 0]], [0.5], 0), "above 0 px"),
         (([[0, 0]], [0.5], 256, "nmss"), "'nms'"),

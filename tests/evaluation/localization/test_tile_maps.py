@@ -55,7 +55,7 @@ def test_dice_of_empty_masks() -> None:
     assert dice(full, empty) == dice(empty, full) == 0.0
     assert dice(full, full) == 1.0
     assert dice([1, 1, 0, 0], [0, 1, 1, 1]) == pytest.approx(2 / 5)
-    with pytest.raises(AsmilError, match="one shape"):
+    with pytest.raises(AsmilError, match="shape"):
         dice(full, empty[:1])
 
 
@@ -93,15 +93,15 @@ def test_ms_clam_empties_the_last_tile_of_rows_and_columns() -> None:
     ("function", "arguments", "told"),
     [
         (tile_mask, ([[0, 0]], [True, False], 256, (5, 5)), "1 tiles and 2 values"),
-        (tile_mask, ([[0, np.nan]], [True], 256, (5, 5)), "coords: .*place 0, 1 "),
+        (tile_mask, ([[0, np.nan]], [True], 256, (5, 5)), "coords: .* 0, 1 "),
         (tile_mask, ([[0, 0]], [True], 256, (5, 5), 0), "downsample"),
         (tile_overlap, (np.ones((9, 9, 3)), [[0, 0]], 256), "tumor mask"),
         (tile_overlap, (np.ones((9, 9)), [[0, 0, 0]], 256), "rows of .x, y."),
         (regions_found, (np.ones((3, 3)), np.ones((4, 3))), "shape"),
         (regions_found, ([1, 0], [1, 0]), "tumor mask"),
-        (dice, ([np.nan, 1], [0, 1]), "predicted: .*place 0 "),
+        (dice, ([np.nan, 1], [0, 1]), "predicted: .* 0 "),
         (dice, ([[1, 0], [1]], [0, 1]), "predicted: "),
-        (specificity, ([0.1, np.nan],), "scores: .*place 1 "),
+        (specificity, ([0.1, np.nan],), "scores: .* 1 "),
     ],
 )
 def test_mistakes_are_told(function, arguments, told) -> None:

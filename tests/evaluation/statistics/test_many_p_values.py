@@ -96,7 +96,7 @@ def test_the_ends_of_the_scale():
     assert [combine_p([0.0, 0.5], rule) for rule in ("bonferroni", "harmonic_mean")] == [0, 0]
     assert combine_p([0.0, 0.5], "cauchy") < 1e-15
     assert fisher_if_independent([0.0, 0.5]) == stouffer_if_independent([0.0, 0.5]) == 0
-    with pytest.raises(AsmilError, match="0 and 1 together"):
+    with pytest.raises(AsmilError, match="0 and 1"):
         stouffer_if_independent([0.0, 1.0])
 
 
@@ -104,10 +104,10 @@ def test_the_ends_of_the_scale():
 @pytest.mark.parametrize(
     ("p", "message"),
     [
-        ([0.1, math.nan], "p: .*place 1 "),
-        ([0.1, None], "p: .*place 1 "),
-        ([0.1, 1.2], "p: 1.2 at place 1 "),
-        ([-0.1], "p: -0.1 at place 0"),
+        ([0.1, math.nan], "p: .* 1 "),
+        ([0.1, None], "p: .* 1 "),
+        ([0.1, 1.2], "p: 1.2 .* 1 "),
+        ([-0.1], "p: -0.1 .* 0"),
         ([[0.1]], "p: .*list"),
     ],
 )
@@ -150,7 +150,7 @@ def test_differences_without_spread():
     [
         ([0.1], 10, 2, "at least 2 finite"),
         ([0.1, math.inf], 10, 2, "at least 2 finite"),
-        ([0.1, math.nan], 10, 2, "differences: .*place 1 "),
+        ([0.1, math.nan], 10, 2, "differences: .* 1 "),
         ([0.1, 0.2], 0, 2, "n_train.* 0 and 2"),
         ([0.1, 0.2], 10, -1, "n_test.* 10 and -1"),
     ],

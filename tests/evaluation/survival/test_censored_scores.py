@@ -149,18 +149,18 @@ def test_what_is_undefined_is_nan_or_told() -> None:
     assert np.isnan(time_dependent_auc([2, 3], [1, 1], [0, 1], [1, 5])).all()
     with pytest.raises(AsmilError, match="longer than t = 9"):
         brier_score([1, 2], [1, 0], [0.5, 0.5], 9)
-    with pytest.raises(AsmilError, match="not a number"):
+    with pytest.raises(AsmilError, match="risk"):
         time_dependent_auc([1, 2], [1, 1], [np.nan, 1], [1.5])
     short = censoring_curves(np.array([1.0, 2.0]), np.zeros(2))
-    with pytest.raises(AsmilError, match="beyond the follow-up"):
+    with pytest.raises(AsmilError, match="censoring"):
         time_dependent_auc([1, 3, 5], [1, 1, 1], [2, 1, 0], [4], censoring=short)
-    with pytest.raises(AsmilError, match="as many risks"):
+    with pytest.raises(AsmilError, match="risks"):
         time_dependent_auc([1, 2], [1, 1], [0], [1.5])
     with pytest.raises(AsmilError, match="event"):
         time_dependent_auc([1, 2], [1], [0, 1], [1.5])
     with pytest.raises(AsmilError, match=r"event .*patient 1 .* 2"):
         brier_score([1, 2], [1, 2], [0.5, 0.5], 1)
-    with pytest.raises(AsmilError, match=r"survival: .*place 0, 0 "):
+    with pytest.raises(AsmilError, match=r"survival: .* 0, 0 "):
         brier_score([1, 2], [1, 1], [np.nan, 0.5], 1)
     with pytest.raises(AsmilError, match="each of 2 times"):
         brier_score([1, 2], [1, 1], [0.5], 1)

@@ -220,7 +220,7 @@ def test_a_loss_that_is_no_longer_finite_is_told():
     [
         ({"train": np.array([0, 99])}, "replica 0: .*0 to 7"),
         ({"train": np.array([], dtype=np.int64)}, "at least one"),
-        ({"train": np.array([1, 1])}, "named twice"),
+        ({"train": np.array([1, 1])}, "replica 0: .*twice"),
         ({"center": np.zeros(WIDTH + 1)}, "replica 0: center"),
         ({"scale": np.zeros(WIDTH)}, "scale not 0"),
     ],
@@ -236,12 +236,12 @@ def test_bags_that_do_not_fit_are_refused():
     bags, targets, replicas = make()
     for broken, says in (
         ([*bags[:-1], bags[-1][:, 1:]], "bag 7 .*shape"),
-        ([*bags[:-1], bags[-1] * np.nan], "bag 7 holds NaN"),
+        ([*bags[:-1], bags[-1] * np.nan], "bag 7 .*NaN"),
         (bags[:-1], "7 bags and 8 targets"),
     ):
         with pytest.raises(AsmilError, match=says):
             train_side_by_side(settings("abmil"), broken, targets, 2, replicas, order_seed=0, every_epoch=False)
-    with pytest.raises(AsmilError, match="must be below 2"):
+    with pytest.raises(AsmilError, match=r"targets .*0 to 1"):
         train_side_by_side(settings("abmil"), bags, targets + 1, 2, replicas, order_seed=0, every_epoch=False)
     with pytest.raises(AsmilError, match="no replicas"):
         train_side_by_side(settings("abmil"), bags, targets, 2, [], order_seed=0, every_epoch=False)

@@ -15,8 +15,8 @@ OWN_FILES = frozenset((INDEX, JOURNAL, COORDS, LOWRES_FILE, LOCK, *FEATURE_FILES
 
 
 def is_pack(path: Path) -> bool:
-    """Whether a folder is a pack, finished or not: it has the data files of one."""
-    # asked of every slide: without the path objects of pathlib, which take longer than the disk
+    """Whether a folder is a pack, finished or not: it has the data files of a pack."""
+    # called for every slide, so without pathlib, which would take longer than the disk
     folder = os.fspath(path)
     return os.path.isdir(folder) and any(
         os.path.isfile(f"{folder}/{name}") for name in (*FEATURE_FILES.values(), COORDS)
@@ -24,7 +24,7 @@ def is_pack(path: Path) -> bool:
 
 
 def index_state(folder: Path) -> list[tuple[int, int, int]]:
-    """Number, size and time of change of the files of the index; empty if there is none."""
+    """Inode, size and modification time of the index files; empty if there is no index."""
     states = []
     for name in (INDEX, JOURNAL):
         try:

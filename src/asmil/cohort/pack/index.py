@@ -1,8 +1,8 @@
 """The index of a pack: which slides are complete, where they are stored, their headers and their sources.
 
-`index.json`, version 2: `dtype` of the features, `extractions` (distinct settings of extractions, as JSON text),
+`index.json`, version 2: `dtype` of the features, `extractions` (distinct extraction settings, as JSON text),
 `slides`, and `crc32` of these three. Offsets count values, not bytes. While slides are added, they are recorded
-in `index.journal`, one line for several slides, so that adding slides takes the same time however many there are.
+in `index.journal`, one line for several slides, so that the cost of adding slides does not depend on their number.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ Size = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """Where a slide lies in the pack, what its header said, and what its source was when it was packed.
+    """The location of a slide in the pack, its header, and the state of its source when it was packed.
 
-    lowres_shape: of its low-magnification tiles, N x p x p x 3, if it has any
-    mpp: what the manifest gave, by which coordinates in microns became pixels
-    crc32: of its features, coordinates and low-magnification tiles as stored; None in packs of earlier versions
+    lowres_shape: shape of its low-magnification tiles, N x p x p x 3, if it has any
+    mpp: value from the manifest, used to convert coordinates in microns to pixels
+    crc32: of the stored features, coordinates and low-magnification tiles; None in packs of earlier versions
     """
 
     slide: str
@@ -68,7 +68,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Ends:
-    """Where the data of some slides ends, in values of the three files."""
+    """The end offsets of the data of some slides in the three files, in values."""
 
     features: int
     coords: int
@@ -92,18 +92,18 @@ class PackIndex:
 
     @property
     def unused_share(self) -> float:
-        """The share of the features' file that belongs to no slide, because slides were packed again."""
+        """The share of the feature file that belongs to no slide, because slides were packed again."""
         used = sum(entry.n * entry.width for entry in self.entries.values())
         return 1 - used / self.ends.features if used else 0.0
 
     @property
     def ends(self) -> Ends:
-        """Where the data of all slides ends."""
+        """The end offsets of the data of all slides."""
         return Ends(*map(max, zip((0, 0, 0), *map(_ends, self.entries.values()), strict=True)))
 
 
 def write_index(folder: Path, index: PackIndex) -> None:
-    """Replace the index, and remove the journal it includes; the data it lists must be on disk."""
+    """Replace the index, and remove the journal, which it now includes; the listed data must be on disk."""
     extractions, slides = _as_json(index.entries.values())
     head = {"version": PACK_VERSION, "dtype": index.dtype, "extractions": extractions}
     head["crc32"] = _checksum(index.dtype, extractions, slides)
@@ -113,14 +113,14 @@ def write_index(folder: Path, index: PackIndex) -> None:
 
 
 def journal_line(dtype: PackDtype, entries: Sequence[Entry]) -> bytes:
-    """The line of the journal for slides that were added."""
+    """The journal line for added slides."""
     extractions, slides = _as_json(entries)
     noted = json.dumps({"dtype": dtype, "extractions": extractions, "slides": slides}).encode()
     return b"%08x %b\n" % (zlib.crc32(noted), noted)
 
 
 def read_index(folder: Path) -> PackIndex | None:
-    """The index together with its journal; None if there is none, or one of version 1, which is rebuilt."""
+    """The index including its journal; None if there is none, or if it has version 1, which must be rebuilt."""
     try:
         known = _stored_index(folder)
         if known is None:
@@ -141,7 +141,7 @@ def read_index(folder: Path) -> PackIndex | None:
 
 
 def whole(folder: Path, index: PackIndex) -> PackIndex:
-    """The part of an index whose data exists: all of it, unless a file was truncated."""
+    """The part of an index whose data exists: everything, unless a file was truncated."""
     sizes = {path.name: path.stat().st_size for path in folder.iterdir() if path.name in OWN_FILES}
 
     def is_there(entry: Entry) -> bool:
@@ -152,7 +152,7 @@ def whole(folder: Path, index: PackIndex) -> PackIndex:
 
 
 def info_of(folder: Path, dtype: PackDtype, entry: Entry) -> FeatureInfo:
-    """What the header of a slide's feature file said, but for the type in which the pack holds its values."""
+    """The header of a slide's feature file, except for the dtype, which is that of the pack."""
     return FeatureInfo(
         **vars(entry.provenance),
         source=FeatureSource(folder, entry.slide),
@@ -181,14 +181,14 @@ def _stored_index(folder: Path) -> dict[str, Any] | None:
     if known["version"] < PACK_VERSION:
         return None
     if known["version"] > PACK_VERSION:
-        fail(folder, f"pack version {known['version']} is newer than this asmil reads", "update asmil")
+        fail(folder, f"pack version {known['version']} is too new for this version of asmil", "update asmil")
     if known.get("crc32") not in (None, _checksum(known["dtype"], known["extractions"], known["slides"])):
         raise ValueError("the checksum of the index differs")
     return known
 
 
 def _journal(folder: Path) -> Iterator[dict[str, Any]]:
-    """The journal since the index was written, up to the last complete line: a killed writer may leave half a line."""
+    """The journal since the index was written, up to the last complete line; a killed writer may leave half a line."""
     path = folder / JOURNAL
     if not path.exists():
         return
@@ -208,7 +208,7 @@ def _as_json(entries: Iterable[Entry]) -> tuple[list[str], list[dict[str, Any]]]
     extractions: dict[str, int] = {}
     slides = []
     for entry in entries:
-        # not asdict, which copies every value: this is most of the work of noting a slide
+        # not asdict, which copies every value and would dominate the cost of recording a slide
         known = dict(vars(entry))
         header = dict(vars(known.pop("provenance")))
         if (text := header["extraction"]) is not None:

@@ -1,4 +1,4 @@
-"""Packing the features of a cohort: missing or changed slides are read, unusable ones reported."""
+"""Pack the features of a cohort: add missing or changed slides, and report unusable ones."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class PackReport:
-    """What became of packing some slides.
+    """The result of packing some slides.
 
-    added, kept: those read now, and those that were in the pack already
-    others: slides of the pack that were not among them; they stay
-    problems: of slides that could not be packed, and warnings
+    added, kept: slides added now, and slides that were already in the pack
+    others: slides in the pack that were not among the given slides; they stay
+    problems: problems of slides that could not be packed, and warnings
     """
 
     pack: Pack | None
@@ -48,12 +48,12 @@ def pack_features(
 ) -> PackReport:
     """Pack the slides that are missing or changed; unusable slides are reported and skipped.
 
-    Features made in two ways are refused before anything is written, but single slides of another width are only
-    left out.
+    Features extracted in different ways are an error before anything is written, but single slides of a different
+    width are only skipped.
 
-    dtype: of the features; default: that of the pack, float16 for a new one
-    progress: called with (slides done, slides in all)
-    item_timeout_s: for the header of one feature file, see `inspect_slides`
+    dtype: type of the features; default: that of the pack, float16 for a new pack
+    progress: called with (slides done, slides in total)
+    item_timeout_s: time limit for the header of one feature file, see `inspect_slides`
     """
     folder = Path(folder)
     _refuse_itself(slides, folder)
@@ -83,9 +83,9 @@ def pack_features(
 
 
 def write_pack(slides: Sequence[Slide], folder: Path | str, progress: Progress | None = None) -> Pack:
-    """Pack the slides of a training as float16; the first that cannot be used stops it.
+    """Pack the slides of a training as float16; the first unusable slide raises an error.
 
-    progress: called with (slides done, slides in all)
+    progress: called with (slides done, slides in total)
     """
     folder = Path(folder)
     with writing(folder, "float16") as writer:
@@ -98,10 +98,10 @@ def write_pack(slides: Sequence[Slide], folder: Path | str, progress: Progress |
 
 
 def read_packed(pack: Pack, slide_name: str) -> Bag:
-    """The bag of a slide in a training's pack, without copying it; a source that changed since is an error."""
+    """The bag of a slide in a training's pack, without copying; a source that has changed since is an error."""
     entry = pack.entry(slide_name)
     if is_stale(entry):
-        what = f"the file changed since slide '{slide_name}' was packed"
+        what = f"the file has changed since slide '{slide_name}' was packed"
         fail(entry.source, what, "pack the cohort again")
     return read_bag(FeatureSource(pack.folder, slide_name), slide_name)
 
@@ -128,7 +128,7 @@ def _fitting(
     width = _common_width(packed or list(infos.values()))
     for name, info in list(infos.items()):
         if width is not None and info.n_tiles and info.width != width:
-            what = f"{info.source} has {info.width} features per tile, the others have {width}"
+            what = f"{info.source} has {info.width} features per tile, but the others have {width}"
             problems.append(Problem("error", f"slide '{name}'", what, "extract it like the others, or leave it out"))
             del infos[name]
     mixed = mixture_problems([*packed, *infos.values()])
@@ -145,7 +145,7 @@ def _common_width(infos: Sequence[FeatureInfo]) -> int | None:
 
 def _cut_problems(writer: PackWriter, slides: Sequence[Slide]) -> list[Problem]:
     given = {slide.slide for slide in slides}
-    what = "the data of the slide in the pack was cut off, and it is not among the features given"
+    what = "the data of the slide in the pack is truncated, and the slide is not among the given features"
     return [
         Problem("error", f"{writer.folder}, slide '{name}'", what, "pack it from its feature file again")
         for name in writer.cut

@@ -1,4 +1,4 @@
-"""Reading a pack: its data files are mapped into memory once, bags are views of them."""
+"""Read a pack: its data files are mapped into memory once, and bags are views of them."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from asmil.cohort.source import checksum_of
 from asmil.errors import did_you_mean
 
 KEPT_OPEN = 16
-# without it Linux refuses private mappings larger than its memory; Python has no name for it before 3.13
+# without this flag Linux rejects private mappings larger than memory; Python before 3.13 has no name for it
 MAP_NORESERVE = 0x4000
 
 
 class Pack:
     """A pack, opened for reading. Mapped data stays valid even if the files are replaced.
 
-    Arrays are views of mapped memory: writing into one never changes the file, but is visible in the whole process.
+    Arrays are views of mapped memory: writing to one never changes the file, but is visible in the whole process.
     """
 
     def __init__(self, folder: Path, index: PackIndex) -> None:
@@ -46,33 +46,33 @@ class Pack:
 
     @classmethod
     def open(cls, folder: Path | str) -> Pack:
-        """Open a pack; the same one is not opened twice as long as nothing is written to it."""
+        """Open a pack; an unchanged pack is opened only once per process."""
         folder = folder if isinstance(folder, Path) else Path(folder)
         pack = _opened(folder, (*index_state(folder), *_data_state(folder)))
         pack._refuse_cut()
         return pack
 
     def entry(self, slide: str | None) -> Entry:
-        """What is known about a slide."""
+        """The index entry of a slide."""
         if slide in self.entries:
             return self.entries[slide]
         if slide is None:
             first = next(iter(self.entries))
-            todo = f"name one, e.g. {self.folder.name}::{first}, or give the pack as the features of the cohort"
-            fail(self.folder, f"the pack holds {len(self.entries)} slides", todo)
+            todo = f"choose one, e.g. {self.folder.name}::{first}, or give the pack as the features of the cohort"
+            fail(self.folder, f"the pack contains {len(self.entries)} slides", todo)
         return fail(self.folder, f"slide '{slide}' is not in the pack", did_you_mean(slide, self.entries))
 
     def verify_once(self, entry: Entry) -> None:
-        """Compare a slide with its checksum, if it has one, unless it was already compared."""
+        """Compare a slide with its checksum, if it has one, unless this was done before."""
         if entry.crc32 is None or entry.slide in self._verified:
             return
         if checksum_of(self.features(entry, ahead=True), self.coords(entry), self.lowres(entry)) != entry.crc32:
-            what = f"the values of slide '{entry.slide}' are not those that were packed: the checksum differs"
+            what = f"the values of slide '{entry.slide}' have changed since they were packed (the checksum differs)"
             fail(self.folder, what, "copy the pack again, or delete it and pack the cohort again")
         self._verified.add(entry.slide)
 
     def features(self, entry: Entry, ahead: bool = False) -> NDArray[Any]:
-        """Features N x D, not copied; `ahead`: all of them will be needed, so the disk may start."""
+        """Features N x D, not copied; `ahead`: start reading, since all of them will be needed."""
         return self._features.part(entry.offset, (entry.n, entry.width), ahead)
 
     def coords(self, entry: Entry) -> NDArray[Any] | None:
@@ -89,15 +89,15 @@ class Pack:
         return self._lowres.part(entry.lowres_offset, entry.lowres_shape, ahead)
 
     def _refuse_cut(self) -> None:
-        """Reading mapped data that no longer exists would crash the process."""
+        """Raise if a data file is truncated: reading mapped data beyond its end would crash the process."""
         for name, size in self._sizes.items():
             if size and _file_size(f"{self.folder}/{name}") < size:
-                what = f"there is no finished pack in the folder: {name} is shorter than the index says"
+                what = f"the pack in the folder is incomplete: {name} is shorter than the index says"
                 fail(self.folder, what, "copy the pack again, or pack the cohort again")
 
 
 def _data_state(folder: Path) -> Iterator[tuple[int, int, int]]:
-    """Inode, size and modification time of the data files: verification holds only while they stay the same."""
+    """Inode, size and modification time of the data files: a verification is valid only while they are unchanged."""
     for name in (*FEATURE_FILES.values(), COORDS, LOWRES_FILE):
         with suppress(OSError):
             stat = os.stat(f"{folder}/{name}")
@@ -112,7 +112,7 @@ def _file_size(path: str) -> int:
 
 
 class _Mapped:
-    """A file of raw values. Bags are writable, since torch warns of others, but never reach the file."""
+    """A file of raw values. Views are writable, to avoid warnings of torch, but writes never reach the file."""
 
     def __init__(self, path: Path, dtype: str, sizes: dict[str, int]) -> None:
         self._map = _copy_on_write(path, sizes[path.name]) if sizes[path.name] else None
@@ -134,13 +134,13 @@ def _copy_on_write(path: Path, length: int) -> mmap.mmap:
                 return mmap.mmap(file.fileno(), length, flags=flags, prot=access)
             return mmap.mmap(file.fileno(), length, access=mmap.ACCESS_COPY)
         except OSError:
-            # a system that promises no memory it does not have: read-only it asks for none
+            # on systems that do not overcommit memory, a read-only mapping reserves none
             return mmap.mmap(file.fileno(), length, access=mmap.ACCESS_READ)
 
 
 @lru_cache(maxsize=KEPT_OPEN)
 def _opened(folder: Path, state: tuple[tuple[int, int, int], ...]) -> Pack:
-    """`state` is that of its files: a pack that was written to is opened again."""
+    """Cached by `state`, the state of the files: a pack that was written to is opened again."""
     index = read_index(folder)
     if index is None or not index.entries:
         _refuse_unfinished(folder)

@@ -1,8 +1,8 @@
-"""Writing a pack: slides are appended, and listed in the journal of the index only after their data is on disk.
+"""Write a pack: slides are appended, and listed in the journal of the index only after their data is on disk.
 
-At the end the index is rewritten and the journal removed. Every slide that either lists is complete, so a killed writer
-resumes after the last one. A slide that is packed again is appended, and its old place stays unused: packed data is
-never moved, since readers have mapped it and its source may no longer exist.
+At the end the index is rewritten and the journal removed. Every slide listed in either is complete, so a killed writer
+resumes after the last one. A slide that is packed again is appended, and its old location stays unused: packed data is
+never moved, since readers may have mapped it and its source may no longer exist.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ SLIDES_A_LINE = 32
 
 
 class PackWriter:
-    """A pack that slides are added to; made by `writing`.
+    """A pack to which slides are added; created by `writing`.
 
-    cut: slides that the index lists but whose data is not there any more
+    cut: slides listed in the index whose data no longer exists
     """
 
     def __init__(self, folder: Path, index: PackIndex, cut: Sequence[str], files: ExitStack) -> None:
@@ -64,12 +64,12 @@ class PackWriter:
         self._journal_size = 0
 
     def missing(self, slides: Sequence[Slide]) -> list[Slide]:
-        """The slides that are not in the pack, or not as their sources are now."""
+        """The slides that are not in the pack, or whose sources have changed."""
         entries = self.index.entries
         return [slide for slide in slides if slide.slide not in entries or not _matches(entries[slide.slide], slide)]
 
     def add(self, slide: Slide) -> None:
-        """Read a slide and append it; one that cannot be used leaves the pack as it is."""
+        """Read a slide and append it; an unusable slide leaves the pack unchanged."""
         size, mtime_ns = source_state(slide.source.path)
         bag, info = read_bag_and_info(slide.source, slide.slide, slide.mpp, verify=True)
         features = _stored(bag, self.index.dtype, slide.source)
@@ -100,13 +100,13 @@ class PackWriter:
             self._note()
 
     def close(self) -> None:
-        """Write the index, after the added data is on disk."""
+        """Flush the added data to disk, then write the index."""
         if self._unsaved or self._journal_size:
             self._settle()
             write_index(self.folder, self.index)
 
     def _note(self) -> None:
-        """Add the slides since the last line to the journal; half a line of a full disk is written over."""
+        """Add a journal line for the slides since the last one; a partial line from a full disk is overwritten."""
         self._settle()
         file = self._opened(JOURNAL)
         _write_at(file, self._journal_size, journal_line(self.index.dtype, self._unsaved))
@@ -115,14 +115,14 @@ class PackWriter:
         self._unsaved.clear()
 
     def _settle(self) -> None:
-        """Bring the data to the disk; half a slide at the end is cut off."""
+        """Flush the data to disk; an incomplete slide at the end is truncated."""
         for name, size in self._sizes.items():
             if name in self._open:
                 self._open[name].truncate(size)
                 os.fsync(self._open[name].fileno())
 
     def _append(self, *parts: NDArray[Any] | None) -> list[int]:
-        """Where features, corners and low-magnification tiles begin in their files, counted in values."""
+        """Append features, corners and low-magnification tiles; return their offsets in their files, in values."""
         ends, places = dict(self._sizes), []
         for name, values in zip((FEATURE_FILES[self.index.dtype], COORDS, LOWRES_FILE), parts, strict=True):
             places.append(self._sizes[name] // (1 if values is None else values.itemsize))
@@ -134,7 +134,7 @@ class PackWriter:
         return places
 
     def _opened(self, name: str) -> FileIO:
-        """Without a buffer: what does not fit on a full disk must not be tried again when the file is closed."""
+        """Open a file unbuffered, so that a write that failed on a full disk is not repeated on closing."""
         if name not in self._open:
             path = self.folder / name
             path.touch()
@@ -154,9 +154,9 @@ def _write_at(file: FileIO, start: int, values: bytes | memoryview) -> None:
 
 @contextmanager
 def writing(folder: Path, dtype: PackDtype | None = None) -> Iterator[PackWriter]:
-    """Open a pack to add slides, or begin one; one writer at a time.
+    """Open a pack to add slides, or create one; one writer at a time.
 
-    dtype: of the features; default: that of the pack, float16 for a new one
+    dtype: type of the features; default: that of the pack, float16 for a new pack
     """
     _refuse_foreign(folder)
     is_new = not folder.exists()
@@ -179,12 +179,12 @@ def writing(folder: Path, dtype: PackDtype | None = None) -> Iterator[PackWriter
 
 
 def absolute(source: FeatureSource) -> str:
-    """A source as it is written in the index: the same from any working folder."""
+    """A source with an absolute path, as stored in the index."""
     return str(FeatureSource(source.path.resolve(), source.group))
 
 
 def is_stale(entry: Entry) -> bool:
-    """Whether the source of a slide was changed or removed since it was packed."""
+    """Whether the source of a slide has been changed or removed since it was packed."""
     path = FeatureSource.parse(entry.source).path
     return not path.exists() or source_state(path) != (entry.source_size, entry.source_mtime_ns)
 
@@ -196,12 +196,14 @@ def _matches(entry: Entry, slide: Slide) -> bool:
 def _begun(folder: Path, dtype: PackDtype | None, files: ExitStack) -> PackWriter:
     index = read_index(folder)
     if index is None:
-        # removed, not emptied: a process that still has the old files mapped keeps them
+        # remove instead of truncating: a process that has mapped the old files keeps them
         for name in OWN_FILES - {LOCK}:
             (folder / name).unlink(missing_ok=True)
         return PackWriter(folder, PackIndex(dtype or "float16", {}), (), files)
     if dtype not in (None, index.dtype):
-        fail(folder, f"the pack holds {index.dtype}, not {dtype}", "give another folder, or the type of this one")
+        fail(
+            folder, f"the pack contains {index.dtype}, not {dtype}", "give another folder, or use the type of this pack"
+        )
     kept = whole(folder, index)
     if kept != index or (folder / JOURNAL).exists():
         write_index(folder, kept)
@@ -212,7 +214,7 @@ def _stored(bag: Bag, dtype: PackDtype, source: FeatureSource) -> NDArray[Any]:
     values = bag.features.to(getattr(torch, dtype))
     if values.dtype != bag.features.dtype and not bool(torch.isfinite(values).all()):
         what = f"features up to {float(bag.features.abs().max()):g} are beyond the range of {dtype} ({source})"
-        todo = "use another cache than the disk, or `asmil pack --dtype float32` into a new folder"
+        todo = "use a cache other than disk, or `asmil pack --dtype float32` into a new folder"
         fail(f"slide '{bag.id}'", what, todo)
     return values.numpy()
 
@@ -221,7 +223,7 @@ def _corners(bag: Bag) -> tuple[NDArray[Any] | None, CoordsUnit | None]:
     if bag.coords is not None:
         return bag.coords.numpy().astype(np.int64, copy=False), "px"
     if COORDS_UM in bag.extras:
-        # microns are float64: their bits are in the same file, and the unit defines how to read them
+        # microns are float64: their bits are stored in the same file, and the unit defines how to read them
         return bag.extras[COORDS_UM].numpy().view(np.int64), "um"
     return None, None
 
@@ -251,11 +253,13 @@ def _refuse_foreign(folder: Path) -> None:
     if folder.is_dir():
         others = [path.name for path in folder.iterdir() if path.name not in OWN_FILES and path.suffix != ".partial"]
         if others:
-            fail(folder, f"the folder holds other files ({listed(sorted(others))})", "give a new folder for the pack")
+            fail(
+                folder, f"the folder contains other files ({listed(sorted(others))})", "give a new folder for the pack"
+            )
 
 
 def _remove_empty(folder: Path) -> None:
-    """Take away the folder that was made for a pack into which nothing came."""
+    """Remove the folder of a new pack to which nothing was written."""
     if folder.is_dir() and {path.name for path in folder.iterdir()} <= OWN_FILES:
         for path in folder.iterdir():
             path.unlink()
@@ -264,7 +268,7 @@ def _remove_empty(folder: Path) -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """The lock falls when the process ends, however it ends."""
+    """Lock the folder; the lock is released when the process ends, even if it is killed."""
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder / LOCK):
         yield

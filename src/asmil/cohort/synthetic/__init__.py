@@ -1,16 +1,16 @@
-"""Synthetic cohorts at the level of features, with the truth of every tile kept.
+"""Synthetic cohorts of features with known truth for every tile.
 
-For a first run without slides, for tests, and for experiments in which the truth must be known. They contain:
+They are meant for a first run without slides, for tests, and for experiments that need the truth. They contain:
 
 - tissue of 20 kinds in coherent patches, on slides of several irregular fragments;
 - tumor as a few foci that fill 0.5 to 20 percent of a slide, in three sub-morphologies, each close to a
   normal tissue (`difficulty` sets how close);
-- nuisance that a careless model falls for: a stain offset of every slide, traits of a patient shared by the
-  patient's slides, and a shift of every site, correlated with the label in the training part only. The
-  test part comes from a site that training never saw.
+- nuisance factors that mislead a careless model: a stain offset of every slide, traits of a patient shared by the
+  patient's slides, and a shift of every site, correlated with the label in the training set only. The
+  test set comes from a site that training never saw.
 
 The same slides can have classes, survival times with known hazards, a value, or several labels (`outcomes`).
-Nothing here is tuned to a method.
+Nothing is tuned to a particular method.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A synthetic cohort on disk: feature files, manifest, truth of the tiles, and the settings behind them."""
+"""Write a synthetic cohort to disk: feature files, manifest, truth of the tiles, and settings."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def write_synthetic(
 
     Written are `synthetic.yaml` (the settings), `features/<slide>.h5` (float16), `tile_truth.parquet`
     (slide, tile, x, y, tumor, morphology, tissue, focus) and, last, `cohort.csv` (slide, patient, label,
-    split, site; for survival time and event in place of the label, and `patient_truth.parquet` with the true risks).
-    A second call with the same settings writes missing files; other settings are refused.
+    split, site; for survival time and event instead of the label, and `patient_truth.parquet` with the true risks).
+    A second call with the same settings writes missing files; different settings are an error.
 
-    progress: called with (slides done, slides in all) after every slide.
+    progress: called with (slides done, slides in total) after every slide
     task: the outcome in the manifest; the slides are the same for every task
-    survival: how long patients live, for that task
+    survival: settings of the survival times, for that task
     """
     folder = Path(folder)
     times = survival or SurvivalConfig()
@@ -83,9 +83,9 @@ def write_synthetic(
 
 
 def _noted(config: SyntheticConfig, task: SyntheticTask, survival: SurvivalConfig) -> dict[str, Any]:
-    """The settings of the cohort; for classification in the format of earlier versions, which had no other task."""
+    """The settings of the cohort; for classification in the format of earlier versions, which had only this task."""
     noted = config.model_dump(mode="json")
-    for name in ("quota", "test_sites"):  # newer than the others: folders of before do not have them
+    for name in ("quota", "test_sites"):  # newer settings, which older folders do not have
         if getattr(config, name) == type(config).model_fields[name].default:
             del noted[name]
     if task != "classification":
@@ -101,11 +101,11 @@ def _write_parquet(path: Path, table: pd.DataFrame) -> None:
 
 
 def _claim(folder: Path, settings: dict[str, Any]) -> None:
-    """Write the settings into the folder, or refuse if it holds a cohort with other settings."""
+    """Write the settings into the folder, or raise if it contains a cohort with different settings."""
     note = folder / "synthetic.yaml"
     if not note.is_file() and (folder / "cohort.csv").exists():
         raise AsmilError(
-            f"{folder} holds a cohort.csv but no synthetic.yaml, so it is not a synthetic cohort; "
+            f"{folder} contains a cohort.csv but no synthetic.yaml, so it is not a synthetic cohort; "
             "choose an empty folder"
         )
     claim_folder(note, settings, "a synthetic cohort")

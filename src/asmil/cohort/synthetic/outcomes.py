@@ -1,14 +1,14 @@
 """Outcomes of synthetic patients and slides other than classes: survival times, values, several labels.
 
-All follow from the tiles, by known functions. Of a patient with the share s of lesion tiles on all slides together, and
-the morphology m (1, 2, ... M; 0: none) that is the worst on them:
+All outcomes are known functions of the tiles. For a patient with the share s of lesion tiles on all slides together,
+and the worst morphology m (1, 2, ... M; 0: none):
 
     burden   = log(s / witness_min) / log(witness_max / witness_min), within 0 .. 1; 0 without a lesion
     log-risk = burden_effect * burden + worst_effect * m / M
-    hazard   = log(2) / median_months * exp(log-risk)        a month, constant: times are exponential
+    hazard   = log(2) / median_months * exp(log-risk)        per month, constant: times are exponential
 
-Censoring is independent of the risk: exponential too, with the one rate that makes the expected share of censored
-patients the one asked for.
+Censoring is independent of the risk and also exponential, with the rate that gives the requested expected share of
+censored patients.
 """
 
 from __future__ import annotations
@@ -32,18 +32,20 @@ RATE_HALVINGS = 200
 
 
 class SurvivalConfig(Settings):
-    """How long the patients of a synthetic survival cohort live."""
+    """Survival times of a synthetic survival cohort."""
 
-    burden_effect: float = Field(1.0, description="log-risk of the largest share of lesion tiles, against the smallest")
-    worst_effect: float = Field(2.0, description="log-risk of the worst morphology, against none")
-    median_months: float = Field(60.0, gt=0, description="half of the patients of log-risk 0 live longer")
+    burden_effect: float = Field(
+        1.0, description="log-risk of the largest share of lesion tiles relative to the smallest"
+    )
+    worst_effect: float = Field(2.0, description="log-risk of the worst morphology relative to none")
+    median_months: float = Field(60.0, gt=0, description="median survival of patients with log-risk 0, in months")
     censored: float = Field(0.5, ge=0, lt=1, description="expected share of censored patients")
 
 
 def patient_times(
     config: SyntheticConfig, survival: SurvivalConfig, plans: list[SlidePlan], tiles: pd.DataFrame
 ) -> pd.DataFrame:
-    """One row per patient, sorted by name: the time and event to be known, and the truth behind them.
+    """One row per patient, sorted by name: the observed time and event, and the truth behind them.
 
     tiles: the truth of the tiles, with the columns slide, tumor and morphology
     """
@@ -101,7 +103,7 @@ def _burden(config: SyntheticConfig, share: Floats) -> Floats:
 
 
 def _censoring_rate(hazard: Floats, share: float) -> float:
-    """The rate c for which the mean of c / (c + hazard), the chance to be censored first, is the share."""
+    """The rate c for which the mean of c / (c + hazard), the probability of being censored first, equals the share."""
     if share == 0:
         return 0.0
     low, high = np.log(hazard.min()) - 50, np.log(hazard.max()) + 50

@@ -1,4 +1,4 @@
-"""Settings of a synthetic cohort, and who is in it: the part, label, patient and site of every slide.
+"""Settings and plan of a synthetic cohort: the split, label, patient and site of every slide.
 
 The first n slides of a longer cohort are the cohort of n slides, see `asmil.synthetic_plan`.
 """
@@ -25,18 +25,18 @@ Shift = Annotated[float, Field(ge=0)]
 class SyntheticConfig(Settings):
     """Settings of a synthetic cohort. Lengths in feature space are in units of the isotropic tile noise.
 
-    slides: all parts together; they are split 200 : 65 : 100 into train, val and test, or as `quota` says
+    slides: total number; they are split 200 : 65 : 100 into train, val and test, or as given by `quota`
     classes: 2 (normal, tumor) or 3 ordered ones (benign, atypical, malignant)
     width: number of features of a tile
     tiles_min, tiles_max: the number of tiles is log-uniform between them
     witness_min, witness_max: the share of lesion tiles on a slide that has any is log-uniform between them
     difficulty: `easy`, `medium`, `hard`, or a number: the distance of a tumor morphology from the normal
         tissue it resembles is 4 / difficulty standard deviations of that tissue (Mahalanobis)
-    sites: number of sites of the training and validation parts
-    test_sites: number of further sites, unseen, of the test part
+    sites: number of sites of the training and validation sets
+    test_sites: number of additional, unseen sites of the test set
     site_bias: probability that a training patient comes from a site chosen by the label
-    site_shift, stain_shift, patient_shift: expected length of the offsets a slide's tiles all share
-    paired: probability that two neighboring slides of a part are of one patient
+    site_shift, stain_shift, patient_shift: expected length of the offsets shared by all tiles of a slide
+    paired: probability that two neighboring slides of a split belong to one patient
     clusters: number of kinds of normal tissue
     """
 
@@ -73,7 +73,7 @@ class SyntheticConfig(Settings):
         if self.witness_min > self.witness_max:
             raise ValueError(f"witness_min {self.witness_min} is above witness_max {self.witness_max}")
         if min(self.quota) < 0 or not sum(self.quota):
-            raise ValueError(f"quota {list(self.quota)}: give three whole numbers from 0 on, not all 0")
+            raise ValueError(f"quota {list(self.quota)}: give three non-negative integers, not all 0")
         return self
 
     @property
@@ -93,7 +93,7 @@ SLIDES_IN_UNIT = 2
 
 
 class Stream(IntEnum):
-    """What a stream is for; the numbers are part of what a seed means, and stay."""
+    """The purpose of a random stream; the numbers determine what a seed produces and must not change."""
 
     TISSUE = 0
     STAIN = 1
@@ -109,7 +109,7 @@ class Stream(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SlidePlan(PlannedSlide):
-    """One slide before it has tiles. `patient_address` singles out the patient's random stream."""
+    """One planned slide, without tiles. `patient_address` identifies the patient's random stream."""
 
     patient_address: tuple[int, int, int]
     label: int
@@ -119,8 +119,8 @@ class SlidePlan(PlannedSlide):
 def plan_slides(config: SyntheticConfig) -> list[SlidePlan]:
     """The slides of the cohort, in order.
 
-    Within a part, slides come in units of two that share a label; with probability `paired` they share the
-    patient too. Every `classes` successive units hold every label once, in random order.
+    Within a split, slides come in pairs that share a label; with probability `paired` they also share the
+    patient. Every `classes` successive pairs contain every label once, in random order.
     """
     first_slide_of: dict[tuple[int, int, int], int] = {}
     plans = []
@@ -158,7 +158,7 @@ def _label(config: SyntheticConfig, part: int, unit: int) -> int:
 
 
 def _site(config: SyntheticConfig, split: str, label: int, address: tuple[int, int, int]) -> int:
-    """Site of a patient: an unseen one at test; in training, sites s = label (mod classes) are preferred."""
+    """Site of a patient: an unseen site for testing; in training, sites s = label (mod classes) are preferred."""
     rng = generator(config.seed, Stream.PATIENT, *address, 0)
     if split == "test":
         return config.sites + (int(rng.integers(config.test_sites)) if config.test_sites > 1 else 0)

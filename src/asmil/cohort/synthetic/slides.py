@@ -39,7 +39,7 @@ class SlideLayout:
 
     @property
     def tumor(self) -> npt.NDArray[np.bool_]:
-        """N: whether a tile lies in a lesion, of whatever morphology."""
+        """N: whether a tile is in a lesion of any morphology."""
         return np.asarray(self.morphology > 0)
 
 
@@ -53,7 +53,7 @@ class SyntheticSlide:
 
 
 def make_synthetic(config: SyntheticConfig) -> Iterator[SyntheticSlide]:
-    """The slides of a cohort, one after the other; slide i is the same in longer cohorts of the same seed."""
+    """The slides of a cohort, one by one; slide i is the same in longer cohorts with the same seed."""
     world = build_world(config)
     for plan in plan_slides(config):
         layout = draw_layout(config, plan)
@@ -100,8 +100,8 @@ def draw_features(world: World, plan: SlidePlan, layout: SlideLayout) -> npt.NDA
 def _morphology_of_foci(rng: np.random.Generator, label: int, n_foci: int, preference: Floats) -> Integers:
     """Morphology of focus 0 (none), 1, 2, ...; the first focus always has the grade of the label.
 
-    A slide of label g has morphologies of grade g; of three classes, most malignant slides (grade 2) hold
-    some atypical foci (grade 1) too.
+    A slide with label g has morphologies of grade g; with three classes, most malignant slides (grade 2) also
+    contain some atypical foci (grade 1).
     """
     kind = rng.choice(SUB_MORPHOLOGIES, size=n_foci, p=preference)
     grade = np.full(n_foci, label)

@@ -1,6 +1,6 @@
-"""Where things lie on a synthetic slide: the outline of the tissue, its kinds, and foci of lesion.
+"""The geometry of a synthetic slide: the outline of the tissue, its kinds, and lesion foci.
 
-Positions are (column, row) on the grid of tiles. All functions draw from the generator they are given.
+Positions are (column, row) on the grid of tiles. All functions draw from the given generator.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def draw_tissue(rng: np.random.Generator, n_tiles: int) -> Integers:
 def draw_patches(rng: np.random.Generator, positions: Integers, composition: Floats) -> Integers:
     """N kinds of tissue in coherent patches; `composition` is the share of every kind.
 
-    Patches are the cells nearest to random seed tiles. A tenth of the tiles is drawn on its own instead, as
-    vessels, lymphocytes or glands lie scattered in other tissue.
+    Patches are the cells nearest to random seed tiles. A tenth of the tiles is drawn independently instead, like
+    vessels, lymphocytes or glands scattered in other tissue.
     """
     n_tiles = len(positions)
     n_patches = max(3, n_tiles // TILES_PER_PATCH)
@@ -55,10 +55,10 @@ def draw_patches(rng: np.random.Generator, positions: Integers, composition: Flo
 
 
 def draw_foci(rng: np.random.Generator, positions: Integers, n_lesion: int) -> Integers:
-    """N numbers: 0 outside, 1, 2, ... the focus a tile belongs to; exactly `n_lesion` tiles are in foci.
+    """The focus of each of N tiles: 0 for none, 1, 2, ...; exactly `n_lesion` tiles are in foci.
 
-    Sizes are log-normal. A focus grows from a random tile over edge neighbors, near ones first, and keeps a
-    gap of one tile to the others; where no place is left for a gap, it may touch.
+    Sizes are log-normal. A focus grows from a random tile over edge neighbors, nearest first, and keeps a
+    gap of one tile to the others; if there is no room for a gap, it may touch them.
     """
     tile_at = {(int(column), int(row)): tile for tile, (column, row) in enumerate(positions)}
     focus_of = np.zeros(len(positions), dtype=np.int64)
@@ -88,8 +88,8 @@ def _split_evenly_at_random(rng: np.random.Generator, total: int, parts: int) ->
 def _draw_fragment(rng: np.random.Generator, size: int) -> Integers:
     """size x 2 positions of an elongated blob with a wavy outline, its corner at (0, 0).
 
-    A tile at polar (r, theta) of a stretched, turned plane has the level r / outline(theta), outline =
-    1 + sum_k a_k cos(k theta + phase_k); the `size` lowest levels are the fragment.
+    A tile at polar coordinates (r, theta) of a stretched, rotated plane has the level r / outline(theta), outline =
+    1 + sum_k a_k cos(k theta + phase_k); the tiles with the `size` lowest levels are the fragment.
     """
     stretch = rng.uniform(1.0, 2.2)
     half = int(np.ceil(1.5 * np.sqrt(size * stretch))) + 2

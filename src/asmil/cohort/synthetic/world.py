@@ -1,4 +1,4 @@
-"""The features of a synthetic world: tissues, tumor morphologies and the offsets that whole slides share.
+"""The features of a synthetic world: tissues, tumor morphologies and offsets shared by whole slides.
 
 A tile of appearance a on slide s of patient p and site t has the features
 
@@ -10,7 +10,7 @@ delta_m, with the Mahalanobis length of delta_m under the covariance of c equal 
 four parts: along the wide directions of c (natural variation looks a little like tumor), along the stain
 axes (tumor is darker), along a direction all morphologies share, and along one of its own.
 
-With three classes, atypical morphologies take one step and malignant ones two steps the same way.
+With three classes, atypical morphologies are one step away and malignant ones two steps in the same direction.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class World:
     stain_axes: Floats
 
     def appearance(self, tissue: Integers, morphology: Integers) -> Integers:
-        """Index into the appearances: the morphology where there is one, else the tissue."""
+        """Index into the appearances: the morphology if there is one, else the tissue."""
         return np.asarray(np.where(morphology > 0, self.config.clusters + morphology - 1, tissue))
 
     def tiles(self, rng: np.random.Generator, appearance: Integers) -> npt.NDArray[np.float32]:
-        """N x D features without the offsets that the slide adds."""
+        """N x D features without the offsets of the slide."""
         features = rng.standard_normal((len(appearance), self.config.width), dtype=np.float32)
         wide = rng.standard_normal((len(appearance), WIDE_DIRECTIONS)) * self.wide_sd
         for index in np.unique(appearance):
@@ -59,7 +59,7 @@ class World:
         return features
 
     def stain_offset(self, rng: np.random.Generator) -> Floats:
-        """D: an offset along the stain axes, of expected squared length stain_shift squared."""
+        """D: an offset along the stain axes, with expected squared length stain_shift squared."""
         scale = self.config.stain_shift / np.sqrt(STAIN_AXES)
         return np.asarray(scale * (rng.standard_normal(STAIN_AXES) @ self.stain_axes))
 
@@ -76,7 +76,7 @@ class World:
 
 
 def build_world(config: SyntheticConfig) -> World:
-    """Draw the appearances; those of one seed and width are the same in every cohort."""
+    """Draw the appearances; they depend only on the seed and the width."""
     stain_axes = orthonormal_rows(generator(config.seed, Stream.STAIN), STAIN_AXES, config.width)
     wide_sd = np.array([WIDEST_SD * SD_DECAY**k for k in range(WIDE_DIRECTIONS)])
     centers, wide = [], []
@@ -123,7 +123,7 @@ def unit(vector: Floats) -> Floats:
 def orthonormal_rows(rng: np.random.Generator, count: int, width: int) -> Floats:
     """count x width random orthonormal rows, by Gram and Schmidt.
 
-    A QR decomposition would do the same, with signs that differ between LAPACK builds.
+    A QR decomposition would do the same, but its signs differ between LAPACK builds.
     """
     rows = rng.standard_normal((count, width))
     for index in range(count):

@@ -1,4 +1,4 @@
-"""Comparing runs that were evaluated on the same patients: metrics, paired differences, tests, reports."""
+"""Compare runs that were evaluated on the same patients: metrics, paired differences, tests, reports."""
 
 from asmil.evaluation.comparison.compare import compare_runs
 from asmil.evaluation.comparison.findings import Comparison, Difference, RunScores

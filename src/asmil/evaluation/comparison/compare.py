@@ -1,4 +1,4 @@
-"""Comparing runs: each metric of each run, the paired differences between runs, and tests of them."""
+"""Compare runs: the metrics of each run, the paired differences between runs, and tests of these differences."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def compare_runs(
 
 
 def _scores(paired: PairedPredictions, asked: Request) -> tuple[dict[str, RunScores], int]:
-    """Every run with its metrics, and how many draws of patients were left out."""
+    """Every run with its metrics, and the number of skipped bootstrap resamples."""
     counts = draw_patients(paired.n_patients, asked.resamples, asked.seed)
     drawn = paired.under(counts, list(paired.runs.values()))
     scores = {}
@@ -128,9 +128,9 @@ def _scores(paired: PairedPredictions, asked: Request) -> tuple[dict[str, RunSco
 
 
 def _differences(paired: PairedPredictions, pairs: Sequence[tuple[str, str]], asked: Request) -> Iterator[Difference]:
-    """Every pair (run, reference) in every metric, with the bootstrap over seeds and patients.
+    """The difference of every pair (run, reference) in every metric, by a bootstrap over seeds and patients.
 
-    Pairs with the same numbers of seeds have the same draws, which are evaluated once.
+    Pairs with the same numbers of seeds share their resamples, which are evaluated once.
     """
     known: dict[tuple[int, int], tuple[Draws, dict[tuple[str, str], Floats]]] = {}
     for run, reference in pairs:
@@ -157,7 +157,7 @@ def _differences(paired: PairedPredictions, pairs: Sequence[tuple[str, str]], as
 
 
 def _with_tests(paired: PairedPredictions, found: Difference, seed: int) -> Difference:
-    """The difference with the test of the seed ensembles and those of single seeds, where the metric has a test."""
+    """Add the tests of the seed ensembles and of single seeds to a difference, if the metric has a test."""
     if found.metric.paired_test is None:
         return found
 
@@ -169,7 +169,7 @@ def _with_tests(paired: PairedPredictions, found: Difference, seed: int) -> Diff
     run, reference = paired.runs[found.run], paired.runs[found.reference]
     p = tuple(test(ours, theirs).p for ours, theirs in zip(run.predictions, reference.predictions, strict=False))
     per_seed = None
-    # a single pair of seeds says nothing new
+    # with a single pair of seeds this would repeat the test of the ensembles
     if len(p) > 1 and not any(map(math.isnan, p)):
         seeds = tuple(zip(run.seeds, reference.seeds, strict=False))
         per_seed = SeedTests(seeds, p, SEED_RULE, combine_p(p, SEED_RULE))
@@ -178,9 +178,9 @@ def _with_tests(paired: PairedPredictions, found: Difference, seed: int) -> Diff
 
 
 def _auc_test(rows: Rows, prediction: Floats, reference: Floats) -> EnsembleTest:
-    """DeLong's test of two n x K probabilities: of the second class for K = 2, else of every class, with Holm.
+    """DeLong's test of two n x K probabilities: for the second class if K = 2, else for every class, with Holm.
 
-    For K > 2 the p of the pair is the smallest Holm-adjusted one: it tests whether any class's AUC differs.
+    For K > 2 the p-value of the pair is the smallest Holm-adjusted one: it tests whether the AUC of any class differs.
     """
     (joined, ours), (_, theirs) = rows.by_slide(prediction), rows.by_slide(reference)
     labels = [1] if len(rows.task.names) == 2 else range(len(rows.task.names))
@@ -219,7 +219,7 @@ def _f1_test(rows: Rows, prediction: Floats, reference: Floats, seed: int) -> En
 def _over_folds(
     scores: Mapping[str, RunScores], found: Difference, sizes: tuple[float, float] | str
 ) -> FoldTest | None:
-    """The corrected resampled t of the folds' differences; sizes: of both parts, or why they are unknown."""
+    """The corrected resampled t-test over folds; sizes: of training and test set, or why they are unknown."""
     ours, theirs = (scores[name].metrics[found.metric.name].per_fold for name in (found.run, found.reference))
     if len(ours) < 2:
         return None
@@ -238,7 +238,7 @@ def _over_folds(
 
 
 def _part_sizes(paired: PairedPredictions, pair: tuple[str, str], asked: Request) -> tuple[float, float] | str:
-    """Mean sizes over folds of the training part and the evaluated part, from `splits.csv`; a sentence if unknown."""
+    """Mean sizes of the training set and the evaluated set over folds, from `splits.csv`; a sentence if unknown."""
     unit = "patient" if paired.rows.task.by_patient else asked.unit
     found = []
     for name in pair:
@@ -250,21 +250,21 @@ def _part_sizes(paired: PairedPredictions, pair: tuple[str, str], asked: Request
         counts = table.groupby(["fold", "role"]).size().unstack(fill_value=0)
         counts = counts.reindex(columns=["train", asked.role], fill_value=0)
         if (counts == 0).any(axis=None):
-            return f"{file}: a fold has no slides to train on or to evaluate; check the splits"
+            return f"{file}: a fold has no training slides or no slides to evaluate; check the splits"
         found.append((float(counts["train"].mean()), float(counts[asked.role].mean())))
-    # where the training parts differ, the smaller one: it gives the larger p
+    # if the training sets differ, use the smaller one: it gives the larger p-value
     return min(found)
 
 
 def _with_holm(differences: Sequence[Difference]) -> list[Difference]:
-    """The differences with the p-values of their ensemble tests adjusted over all that have one."""
+    """Adjust the p-values of all ensemble tests by Holm's method."""
     family = [place for place, one in enumerate(differences) if not math.isnan(one.p)]
     adjusted = dict(zip(family, holm([differences[place].p for place in family]).tolist(), strict=True))
     return [replace(one, p_holm=adjusted.get(place, math.nan)) for place, one in enumerate(differences)]
 
 
 def _alarms(paired: PairedPredictions) -> Iterator[str]:
-    """What makes the numbers or maps of a run useless, each with the name of the run."""
+    """Reasons not to use the predictions or maps of a run, each with the name of the run."""
     for name, run in paired.runs.items():
         predictions = run.predictions.mean(axis=0)
         for text in run_alarms(run.run.path, paired.rows.task, paired.rows.truth, predictions):
@@ -272,7 +272,7 @@ def _alarms(paired: PairedPredictions) -> Iterator[str]:
 
 
 def _warnings(paired: PairedPredictions, differences: Sequence[Difference]) -> Iterator[str]:
-    """Caveats for a reader of this comparison, one sentence each."""
+    """Caveats about this comparison, one sentence each."""
     rows, runs = paired.rows, list(paired.runs.values())
     absent = absent_classes(rows.task.names, rows.truth) if rows.task.part_name == "class" else []
     if absent:
@@ -282,27 +282,27 @@ def _warnings(paired: PairedPredictions, differences: Sequence[Difference]) -> I
         left_out = sorted(set(rows.folds.tolist()) - set(evaluated.tolist()))
         if left_out:
             named = ", ".join(map(str, left_out))
-            yield f"{metric.title} is undefined in fold {named}, which is left out of its mean."
+            yield f"{metric.title} is undefined in fold {named}; its mean is over the other folds."
     most = max(Counter(dict(zip(rows.slides, rows.patients, strict=True)).values()).values())
     if most > 1 and any(metric.paired_test == "delong" for metric in rows.task.compared):
         yield (
-            f"Patients have up to {most} slides: bootstrap and permutation draw and swap whole patients, but DeLong's "
-            "test treats slides as independent, so its p is too small; `--unit patient` gives one prediction per "
-            "patient."
+            f"Patients have up to {most} slides. Bootstrap and permutation test resample whole patients, but DeLong's "
+            "test treats slides as independent, so its p-value is too small; use `--unit patient` for one prediction "
+            "per patient."
         )
     single = [run.name for run in runs if len(run.seeds) == 1]
     if single:
         yield (
-            f"{', '.join(single)}: with one seed the interval of a difference ignores the noise of training; it "
+            f"{', '.join(single)}: with one seed the interval of a difference ignores the variance of training. It "
             "compares these trained models, not the methods."
         )
     yield from _other_training_parts(runs)
     for found in differences:
         what = f"{found.run} compared with {found.reference}, {found.metric.title}"
         if found.ensemble is not None and found.ensemble.reason:
-            yield f"{what}: {found.ensemble.test} left something out ({found.ensemble.reason})."
+            yield f"{what}: {found.ensemble.test} is incomplete ({found.ensemble.reason})."
         if found.folds is not None and found.folds.reason:
-            yield f"{what}: there is no t-test over folds ({found.folds.reason})."
+            yield f"{what}: no t-test over folds ({found.folds.reason})."
 
 
 def _other_training_parts(runs: Sequence[ComparedRun]) -> Iterator[str]:
@@ -313,7 +313,7 @@ def _other_training_parts(runs: Sequence[ComparedRun]) -> Iterator[str]:
             fold, slide = sorted(first ^ found)[0]
             yield (
                 f"{run.name} and {runs[0].name} were not trained on the same slides (e.g. {slide} in fold "
-                f"{fold}): the difference is also one of training data."
+                f"{fold}): part of the difference may come from the training data."
             )
 
 

@@ -1,4 +1,4 @@
-"""What a comparison found: plain values."""
+"""The results of a comparison, as plain values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from asmil.tasks.prediction_format import Metric, PredictionFormat
 
 @dataclass(frozen=True)
 class RunScores:
-    """One run of the comparison: each metric is the mean over seeds, with its 95 % interval by patient."""
+    """One run of the comparison: the mean of each metric over seeds, with its 95 % patient-level interval."""
 
     name: str
     path: str
@@ -45,7 +45,7 @@ class ClassAuc:
 
 @dataclass(frozen=True)
 class EnsembleTest:
-    """One test of the seed ensembles of two runs; without a p-value it is nan, and `reason` explains why."""
+    """One test of the seed ensembles of two runs; if p is nan, `reason` explains why."""
 
     test: str
     value: float
@@ -62,7 +62,7 @@ class EnsembleTest:
 
 @dataclass(frozen=True)
 class FoldTest:
-    """The corrected resampled t over the folds' differences; t and p are nan, with a reason, where there is none."""
+    """The corrected resampled t-test over folds; if t and p are nan, `reason` explains why."""
 
     differences: tuple[float, ...]
     n_train: float
@@ -75,7 +75,7 @@ class FoldTest:
 
 @dataclass(frozen=True)
 class SeedTests:
-    """One p per pair of seeds, and one for all by a rule that allows for their dependence."""
+    """One p-value per pair of seeds, and their combination by a rule that allows for dependence."""
 
     seeds: tuple[tuple[int, int], ...]
     p: tuple[float, ...]
@@ -88,7 +88,7 @@ class Difference:
     """Run minus reference in one metric.
 
     estimate, sd: difference of the means over seeds, with the bootstrap over seeds and patients
-    p_holm: p of the ensemble test, adjusted over all differences of the comparison; nan where there is no test
+    p_holm: p-value of the ensemble test, adjusted over all differences of the comparison; nan without a test
     """
 
     run: str
@@ -124,10 +124,10 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison(Displayed):
-    """Runs side by side on the same patients, and the differences between them.
+    """Runs compared on the same patients, and the differences between them.
 
     reference: the run that all others are compared with; None if all pairs are compared
-    family: how many p-values Holm's correction is over
+    family: number of p-values that Holm's correction covers
     problems: runs that could not be read, one sentence each; they are not among the runs
     paired: the predictions behind the numbers
     """
@@ -154,7 +154,7 @@ class Comparison(Displayed):
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row per run and metric: its value, the ends of its 95 % interval and its deviation over seeds."""
+        """One row per run and metric: value, limits of the 95 % interval, and standard deviation over seeds."""
         rows = [
             {"run": run.name, "metric": name, **one.with_sd()} for run in self.runs for name, one in run.metrics.items()
         ]
@@ -162,7 +162,7 @@ class Comparison(Displayed):
 
     @property
     def differences_table(self) -> pd.DataFrame:
-        """One row per pair of runs and metric: the difference, the ends of its 95 % interval and its p-values."""
+        """One row per pair of runs and metric: the difference, the limits of its 95 % interval, and its p-values."""
         keys = ["run", "reference", "metric"]
         rows = [
             (one.run, one.reference, one.metric.name, one.value, *one.interval, one.p, one.p_holm)

@@ -1,8 +1,8 @@
-"""What is compared: the runs, brought to the same rows, and their metrics under draws of patients.
+"""Pair the predictions of several runs, and compute their metrics under bootstrap resamples of patients.
 
-Predictions are paired by slide and fold, never by order. Runs of other tasks, slides, folds, patients or targets are
-refused. All runs see the same draws; the value of a seed under R draws of patients is computed once, and drawing seeds
-then only chooses among these values.
+Predictions are paired by slide and fold, never by order. Runs with different tasks, slides, folds, patients or targets
+raise an error. All runs use the same resamples. The value of each seed under each of R resamples of patients is
+computed once; resampling seeds then only selects among these values.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ KEYS = ["fold", "slide"]
 
 @dataclass(frozen=True)
 class Rows:
-    """What all runs are evaluated on: n rows, each a slide (or a patient) in the fold that evaluates it.
+    """The n rows on which all runs are evaluated: one slide (or patient) in the fold that evaluates it.
 
-    truth: as the task's `PredictionFormat.truth` gives it
+    truth: as returned by the task's `PredictionFormat.truth`
     """
 
     task: PredictionFormat
@@ -47,7 +47,7 @@ class Rows:
         return len(set(self.slides)) < len(self.slides)
 
     def by_fold(self) -> list[Integers]:
-        """The places of the rows of every fold, in order of the folds."""
+        """Row indices of every fold, in the order of the folds."""
         return [np.flatnonzero(self.folds == fold) for fold in np.unique(self.folds)]
 
     def by_slide(self, prediction: Floats) -> tuple[Rows, Floats]:
@@ -67,7 +67,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """A run on those rows: predictions are S x n x C for S seeds."""
+    """A run with its predictions for these rows, S x n x C for S seeds."""
 
     run: Run
     name: str
@@ -77,10 +77,10 @@ class ComparedRun:
 
 @dataclass(frozen=True)
 class PairedPredictions:
-    """All runs on the rows they share.
+    """All runs with their predictions for the same rows.
 
-    parts: for every metric the groups of rows that are evaluated together: all rows, or fold by fold where folds share
-    slides or their models must not be ranked together; folds without a value are left out
+    parts: for every metric, the groups of rows that are evaluated together: all rows, or each fold separately if folds
+    share slides or their predictions are not comparable; folds in which the metric is undefined are left out
     """
 
     rows: Rows
@@ -90,7 +90,7 @@ class PairedPredictions:
 
     @property
     def n_patients(self) -> int:
-        """How many patients there are to draw."""
+        """Number of patients."""
         return len(set(self.rows.patients))
 
     def per_seed(self, run: ComparedRun, metric: Metric) -> Floats:
@@ -106,9 +106,9 @@ class PairedPredictions:
         }
 
     def under(self, counts: Integers, runs: Sequence[ComparedRun]) -> dict[tuple[str, str], Floats]:
-        """R x S values of every run and metric when patients are drawn as `counts` (R x P) says.
+        """R x S values of every run and metric under R resamples; counts: R x P, how often each patient is drawn.
 
-        A draw in which any of them is undefined, such as one of a single class, is nan in all.
+        If any value of a resample is undefined (for example because it contains a single class), all of them are nan.
         """
         patient = number_patients(self.rows.patients.tolist())
 
@@ -146,7 +146,7 @@ def _part_values(rows: Rows, run: ComparedRun, metric: Metric, parts: Sequence[I
 
 
 def _measured(metric: Metric, truth: Truth, prediction: Floats, weights: Floats) -> Floats:
-    """R values; nan where none of the part's patients was drawn."""
+    """R values; nan for resamples without a patient of this part."""
     assert metric.function is not None
     drawn = weights.sum(axis=1) > 0
     found = np.full(len(weights), np.nan)
@@ -155,29 +155,29 @@ def _measured(metric: Metric, truth: Truth, prediction: Floats, weights: Floats)
 
 
 def _defined_parts(rows: Rows, run: ComparedRun, metric: Metric) -> list[Integers]:
-    """The parts that have a value. That depends on the truth alone, so one run answers for all."""
+    """The parts in which the metric is defined. This depends only on the truth, so any run will do."""
     joined = metric.joins_folds and not rows.folds_overlap
     parts: list[Integers] = [np.arange(len(rows.slides))] if joined else rows.by_fold()
     values = _part_values(rows, run, metric, parts)
     defined = [part for part, value in zip(parts, values, strict=True) if not np.isnan(value).any()]
     if not defined:
         raise AsmilError(
-            f"{run.name}: {metric.title} is undefined, since all outcomes are alike (as that of slide "
-            f"{rows.slides[0]}); compare runs that were evaluated on slides with different outcomes"
+            f"{run.name}: {metric.title} is undefined, since all slides have the same outcome as {rows.slides[0]}; "
+            "compare runs that were evaluated on slides with different outcomes"
         )
     return defined
 
 
 def open_runs(runs: Sequence[Path | str], reference: Path | str | None, all_pairs: bool) -> tuple[list[Run], list[str]]:
-    """The runs that can be read, and a sentence for each that cannot; the reference must be among the former."""
+    """The runs that can be read, and an error message for each of the others; the reference must be readable."""
     if len(runs) < 2:
-        raise AsmilError("a comparison needs two runs or more; `asmil evaluate` evaluates one")
+        raise AsmilError("a comparison needs at least two runs; use `asmil evaluate` for a single run")
     if reference is not None and all_pairs:
-        raise AsmilError("all pairs have no reference; give either a reference or all pairs")
+        raise AsmilError("give either a reference or all pairs, not both")
     known = [Path(run).resolve() for run in runs]
     twice = next((run for place, run in enumerate(runs) if known[place] in known[:place]), None)
     if twice is not None:
-        raise AsmilError(f"{twice} is given twice; name every run once")
+        raise AsmilError(f"{twice} is given twice; give every run once")
     needed = None if reference is None else Path(reference).resolve()
     if needed is not None and needed not in known:
         hint = did_you_mean(str(reference), map(str, runs))
@@ -197,7 +197,7 @@ def open_runs(runs: Sequence[Path | str], reference: Path | str | None, all_pair
 
 
 def pair_runs(runs: Sequence[Run], asked: Request) -> PairedPredictions:
-    """The rows that all runs share and the predictions of each; AsmilError if they share none."""
+    """The rows of all runs and the predictions of each run; AsmilError if the runs do not match."""
     names = unique_names([run.path for run in runs])
     tables = [_table(run, asked) for run in runs]
     _refuse_other_tasks(runs, names)
@@ -213,7 +213,7 @@ def pair_runs(runs: Sequence[Run], asked: Request) -> PairedPredictions:
 
 
 def pairs_of(paired: PairedPredictions, reference: Path | str | None, all_pairs: bool) -> list[tuple[str, str]]:
-    """Pairs (run, reference): every run but the reference against it, or every run against every earlier one."""
+    """Pairs (run, reference): every other run with the reference, or every run with every earlier one."""
     names = list(paired.runs)
     if all_pairs:
         return [(run, earlier) for place, earlier in enumerate(names) for run in names[place + 1 :]]
@@ -223,20 +223,20 @@ def pairs_of(paired: PairedPredictions, reference: Path | str | None, all_pairs:
 
 
 def _refuse_other_tasks(runs: Sequence[Run], names: Sequence[str]) -> None:
-    """All runs must be of the task and classes of the first."""
+    """All runs must have the task and the classes of the first run."""
     first, kind = runs[0], runs[0].kind
     for run, name in zip(runs[1:], names[1:], strict=True):
         if run.kind != kind:
-            raise AsmilError(f"{name} is a run of {run.kind}, {names[0]} one of {kind}; compare runs of one task")
+            raise AsmilError(f"{name} is a {run.kind} run, but {names[0]} is a {kind} run; compare runs of one task")
         if set(run.classes) != set(first.classes):
             raise AsmilError(
-                f"{name} has the classes {', '.join(run.classes)}, {names[0]} has {', '.join(first.classes)}; "
-                "compare runs of the same classes"
+                f"{name} has the classes {', '.join(run.classes)}, but {names[0]} has {', '.join(first.classes)}; "
+                "compare runs with the same classes"
             )
 
 
 def _refuse_other_slides(first: pd.DataFrame, other: pd.DataFrame, first_name: str, name: str) -> None:
-    """Both tables of predictions must hold the same slides in the same folds."""
+    """Both tables of predictions must contain the same slides in the same folds."""
     known, found = (
         {str(slide): set(part) for slide, part in table.groupby("slide")["fold"]} for table in (first, other)
     )
@@ -244,14 +244,14 @@ def _refuse_other_slides(first: pd.DataFrame, other: pd.DataFrame, first_name: s
         missing = sorted(set(here) - set(there))
         if missing:
             raise AsmilError(
-                f"{lacks} has no prediction of slide {missing[0]} ({len(missing)} such), which {has} has; compare runs "
-                "that were evaluated on the same slides"
+                f"{lacks} has no prediction for slide {missing[0]}, but {has} has one ({len(missing)} such slides); "
+                "compare runs that were evaluated on the same slides"
             )
     for slide, folds in known.items():
         if folds != found[slide]:
             in_first, in_other = (" and ".join(map(str, sorted(numbers))) for numbers in (folds, found[slide]))
             raise AsmilError(
-                f"{name} evaluates slide {slide} in fold {in_other}, {first_name} in fold {in_first}; compare runs "
+                f"{name} evaluates slide {slide} in fold {in_other}, but {first_name} in fold {in_first}; compare runs "
                 "with the same splits"
             )
 
@@ -259,11 +259,11 @@ def _refuse_other_slides(first: pd.DataFrame, other: pd.DataFrame, first_name: s
 def _refuse_other_truth(
     first: pd.DataFrame, other: pd.DataFrame, columns: Sequence[str], names: tuple[str, str]
 ) -> None:
-    """Both tables, which hold the same slides, must name the same patient and target for each."""
+    """Both tables must have the same patient and target for every slide."""
     known, found = (table.drop_duplicates("slide").set_index("slide") for table in (first, other))
     for column in ("patient", *columns):
         if column not in found:
-            raise AsmilError(f"{names[1]}: its predictions lack the column {column}; train it again")
+            raise AsmilError(f"{names[1]}: the predictions have no column {column}; train the run again")
         here, there = known[column], found[column].reindex(known.index)
         differs = np.flatnonzero(_differ(here, there))
         if len(differs):
@@ -307,7 +307,7 @@ def _compared_run(run: Run, name: str, table: pd.DataFrame, keys: pd.MultiIndex,
         if len(lacking):
             fold, slide = keys[lacking[0]]
             raise AsmilError(
-                f"{name}: seed {seed} has no prediction of slide {slide} in fold {fold}, which another seed has; "
+                f"{name}: seed {seed} has no prediction for slide {slide} in fold {fold}, but another seed has one; "
                 "resume the run with the same `asmil train` command"
             )
         seeds.append(int(str(seed)))

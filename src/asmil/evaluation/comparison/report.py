@@ -1,4 +1,4 @@
-"""A comparison as a document, and its files: a page for people, tables for papers and programs."""
+"""The report of a comparison: a web page, and tables for papers and programs."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ BAND_DRAWS = 200
 LONGEST_NAME = 34
 HOW = {
     "value": "mean over seeds",
-    "interval": "middle 95 % of draws of patients",
+    "interval": "95 % percentile interval of a bootstrap over patients",
     "difference": "difference of the means over seeds",
-    "difference_interval": "middle 95 % of draws of seeds (for each run) and patients (the same for both)",
+    "difference_interval": "95 % percentile interval of a bootstrap over seeds (per run) and patients (same for both)",
     "ensemble": "probabilities averaged over seeds",
 }
-"""What the numbers are, for programs and captions."""
+"""Definitions of the numbers, for result files and captions."""
 
 
 def write_comparison(found: Comparison, folder: Path | str) -> Path:
@@ -44,14 +44,14 @@ def write_comparison(found: Comparison, folder: Path | str) -> Path:
 
 
 def comparison_document(found: Comparison) -> Document:
-    """What the report says."""
-    note = "Intervals come from draws of seeds and patients; those in blue exclude 0."
+    """The content of the report."""
+    note = "Intervals come from a bootstrap over seeds and patients; blue ones exclude 0."
     blocks: list[Block] = [differences_table(found), Figure(forest_figure(found), "Differences with intervals", note)]
     sections = [Section("Runs", [_in_words(found), runs_table(found), *_curves(found)]), Section("Differences", blocks)]
     classes = _classes_table(found)
     if classes.rows:
         sections.append(Section("Classes", [classes]))
-    sections += problem_sections(found.problems, "Runs that were left out")
+    sections += problem_sections(found.problems, "Runs left out")
     against = "" if found.reference is None else f" Reference: {found.reference}."
     return Document(
         kind="Comparison",
@@ -91,10 +91,10 @@ def _answer(found: Comparison) -> str:
 
 def _warnings(found: Comparison) -> Iterator[str]:
     if found.role == "val":
-        yield "These are validation slides: if they chose the epoch, all numbers here are optimistic."
+        yield "These are validation slides: if the epoch was chosen on them, all numbers here are optimistic."
     yield from found.warnings
     if found.skipped:
-        yield f"{found.skipped} of {found.resamples} draws of patients had no value (a single class) and were left out."
+        yield f"{found.skipped} of {found.resamples} bootstrap resamples contain a single class and were skipped."
 
 
 def _has_seeds(found: Comparison) -> bool:
@@ -102,7 +102,7 @@ def _has_seeds(found: Comparison) -> bool:
 
 
 def runs_table(found: Comparison) -> Table:
-    """One row per run with its metrics; a value is bold if it is the best and a difference is shown."""
+    """One row per run; a value is bold if it is the best and the interval of a difference excludes 0."""
     rows: list[Row] = [
         [
             Cell(run.name, (f"{run.method}, preset {run.preset}",)),
@@ -120,8 +120,8 @@ def runs_table(found: Comparison) -> Table:
         ["run", *(metric.title for metric in found.metrics), "seeds"],
         rows,
         title=f"{PART_TITLES[found.role]}: {sizes_of(found)}",
-        caption=f"{mean}, 95 % interval of a bootstrap over patients, standard deviation (sd). Bold: best, and the "
-        "interval of a difference excludes 0.",
+        caption=f"{mean}, 95 % patient-level bootstrap interval, standard deviation (sd). Bold: best, and the interval "
+        "of a difference excludes 0.",
         in_terminal=True,
         emphasis=True,
     )
@@ -151,7 +151,7 @@ def _spread(estimate: Estimate) -> tuple[str, float]:
 
 
 def differences_table(found: Comparison) -> Table:
-    """One row per pair and metric, with the p-values that there are."""
+    """One row per pair and metric, with the available p-values."""
     tested = any(one.ensemble is not None for one in found.differences)
     folded = any(one.folds is not None for one in found.differences)
     columns = ["run", "reference", "metric", "difference"]
@@ -171,7 +171,7 @@ def differences_table(found: Comparison) -> Table:
                 test = (f"|t| = {abs(one.folds.t):.2f}, df = {one.folds.df}",)
             cells.append(Cell(format_p(math.nan if one.folds is None else one.folds.p), notes=test))
         rows.append(cells)
-    caption = "Run minus reference, with 95 % intervals of a bootstrap over seeds and patients."
+    caption = "Run minus reference, with 95 % bootstrap intervals over seeds and patients."
     if tested:
         caption += f" p: one test of the {HOW['ensemble']}; p (Holm): adjusted over all {found.family}."
     if folded:
@@ -199,7 +199,7 @@ def _classes_table(found: Comparison) -> Table:
 
 
 def _curves(found: Comparison) -> list[Block]:
-    """ROC and precision-recall curves of all runs in one picture each, where the task has them."""
+    """ROC and precision-recall curves, each with all runs in one figure; empty if the task has no such curves."""
     rows = found.paired.rows
     if not found.task.part_metrics:
         return []
@@ -212,14 +212,14 @@ def _curves(found: Comparison) -> list[Block]:
         Figure(run_curves(kind, found.task.memberships(rows.truth), runs, weights, labels), kind.title)
         for kind in KINDS
     ]
-    caption = f"Bands: 95 % of {len(weights)} draws of patients." + (
+    caption = f"Bands: 95 % of {len(weights)} bootstrap resamples of patients." + (
         f" Each curve is the mean over the {found.task.part_name} curves." * (len(labels) > 1)
     )
     return [SideBySide(figures), caption] if any(figure.content for figure in figures) else []
 
 
 def forest_figure(found: Comparison) -> str:
-    """Differences (run minus reference) as dots, 95 % intervals as lines; one row of panels per metric."""
+    """Differences (run minus reference) as dots, 95 % intervals as lines; one panel per metric."""
     n_pairs = len(found.differences) // len(found.metrics)
     height = 1.1 + 0.4 * n_pairs
     with new_figure(5.6, height * len(found.metrics), axes_grid_axis="x", axes_spines_left=False) as figure:
@@ -248,47 +248,48 @@ def _short(name: str) -> str:
 
 
 def _reading(found: Comparison) -> Iterator[str]:
-    """What every number is and how seeds, folds and patients enter it."""
+    """How every number is computed from seeds, folds and patients."""
     titles = " and ".join(metric.title for metric in found.metrics)
     if found.n_folds == 1:
-        folds = f" on the {found.role} part"
+        folds = f" on the {PART_TITLES[found.role]}"
     elif found.folds_joined:
-        folds = f", the {found.role} parts of the {found.n_folds} folds of a seed joined"
+        folds = f" on the {PART_TITLES[found.role]}s of the {found.n_folds} folds, joined for each seed"
     else:
-        folds = f", the mean over the {found.role} parts of {found.n_folds} folds"
+        folds = f", the mean over the {PART_TITLES[found.role]}s of {found.n_folds} folds"
     seeds = ", averaged over seeds" * _has_seeds(found)
     yield (
-        f"Values: {titles}{folds}{seeds}. The interval holds the middle 95 % of {found.resamples} draws of patients, "
-        "each with all its slides; sd is the standard deviation over seeds, or over folds if there is one seed."
+        f"Values: {titles}{folds}{seeds}. Intervals are 95 % percentile intervals of {found.resamples} bootstrap "
+        "resamples of patients, each with all its slides; sd is the standard deviation over seeds, or over folds if "
+        "there is one seed."
     )
     yield (
-        "Differences: run minus reference. Their interval asks whether the procedure is better on new patients: seeds "
-        "are drawn for each run separately and patients once for both. An interval that excludes 0 is evidence of a "
-        "difference. Intervals are not adjusted for multiple comparisons."
+        "Differences: run minus reference. Their interval shows whether one method is better than the other on new "
+        "patients: seeds are resampled for each run separately, patients jointly for both. An interval that excludes "
+        "0 is evidence of a difference. Intervals are not adjusted for multiple comparisons."
     )
     tests = [one.ensemble for one in found.differences if one.ensemble is not None]
     if tests:
         classes = any("per class" in test.test for test in tests)
-        delong = "DeLong's test" + " of every class (the smallest p after Holm is shown)" * classes
+        delong = "DeLong's test" + " of every class (the smallest Holm-adjusted p-value is shown)" * classes
         yield (
-            f"p asks whether the ensemble of the seeds is better: macro-AUC by {delong}, macro-F1 by a permutation "
-            "test in which the predicted classes of a patient are swapped together. p (Holm) is adjusted over all "
+            f"p tests whether the seed ensembles differ: macro-AUC by {delong}, macro-F1 by a permutation test that "
+            "swaps the predicted classes of whole patients. p (Holm) is adjusted over all "
             f"{found.family} p-values here."
         )
     if any(one.per_seed is not None for one in found.differences):
         yield (
-            "The p-values of single seeds are in the JSON and CSV files, combined by twice their median, which is "
-            "valid under any dependence."
+            "The p-values of single seeds are in the JSON and CSV files. They are combined as twice their median, "
+            "which is valid under any dependence."
         )
     if found.n_folds > 1:
         yield (
-            "p over folds is that of the corrected resampled t-test (Nadeau and Bengio), which allows for training "
-            "sets that overlap. It is not adjusted for multiple comparisons."
+            "p over folds comes from the corrected resampled t-test (Nadeau and Bengio), which accounts for "
+            "overlapping training sets. It is not adjusted for multiple comparisons."
         )
 
 
 def comparison_to_dict(found: Comparison) -> dict[str, Any]:
-    """Everything found, for JSON: undefined numbers are None."""
+    """All results, ready for JSON; undefined numbers are None."""
     content = {
         "task": found.task.kind,
         "role": found.role,
@@ -373,7 +374,7 @@ def _run_rows(found: Comparison) -> Iterator[dict[str, Any]]:
 
 
 def _difference_rows(found: Comparison) -> Iterator[dict[str, Any]]:
-    """One row per pair and metric, then one per class for which DeLong's test was made; undefined is empty."""
+    """One row per pair and metric, then one per class tested by DeLong's test; undefined values are empty."""
     for one in found.differences:
         yield _difference_row(found, one)
         for row in one.classes:

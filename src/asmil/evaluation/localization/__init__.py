@@ -1,4 +1,4 @@
-"""Where a model looks, measured against annotations: FROC, Dice, specificity, missed regions, AUC of tiles.
+"""Compare attention maps with annotations: FROC, Dice, specificity, missed regions, AUC of tiles.
 
 The public names are listed in `__init__.pyi` and loaded when they are first used.
 """

@@ -1,4 +1,4 @@
-"""Figures of localization: FROC curves, the measures of single slides, and heat maps with the annotated tumor."""
+"""Localization figures: FROC curves, metrics of single slides, and heat maps with the annotated tumor."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from asmil.slides.annotations import trace_outlines
 from asmil.slides.discovery import SlideFile
 
 SPREAD = 0.16
-"""Half the width over which the points of a scaling are spread, so that equal values stay visible."""
+"""Half the width of the horizontal jitter of points, so that equal values stay visible."""
 NORMAL_PICTURED = 2
 
 
@@ -33,7 +33,7 @@ def froc_figure(found: Localization) -> str | None:
             color = COLORS[number % len(COLORS)]
             fp, sensitivity = froc.average_fp[::-1], froc.sensitivity[::-1]
             last = max(*froc.fp_targets, fp[-1])
-            # between two points as the rule reads them, so that the rings lie on the line
+            # connect points by the same rule as the metric, so that the rings lie on the line
             steps = {"linear": "default", "up": "steps-pre", "down": "steps-post"}[froc.options.rule]
             axes.plot(
                 np.append(fp, last),
@@ -86,13 +86,13 @@ def _draw_points(axes: Axes, place: int, values: np.ndarray) -> None:
 
 
 def pictured_slides(found: Localization) -> list[SlideMeasures]:
-    """The first tumor slides, whose masks were kept, and the first normal ones."""
+    """The first tumor slides, whose masks were kept, and the first normal slides."""
     normal = [one for one in found.slides if one.is_normal]
     return [one for one in found.slides if one.name in found.masks] + normal[:NORMAL_PICTURED]
 
 
 def slide_figures(found: Localization, one: SlideMeasures, images: Mapping[str, SlideFile]) -> list[Picture]:
-    """The slide, its heat map, and the tiles above the cut of each scaling, with the outline of the tumor."""
+    """The slide, its heat map, and the tiles above the threshold of each scaling, with the outline of the tumor."""
     frame, mask = one.map.frame, found.masks.get(one.name)
     calls = {}
     for scaling, measures in one.scaled.items():

@@ -1,8 +1,9 @@
-"""FROC: sensitivity for lesions against false positives per slide, under three conventions that are all in use.
+"""FROC: sensitivity for lesions against false positives per slide, under three conventions in common use.
 
 The same detections get different scores under different conventions, so a result names its convention. Presets:
-`challenge2016` is the challenge's code (with the interpolation of NCRF and MONAI, since it had no score), `release`
-the script that ships with the public data, `asmil_text` what papers describe: false positives of normal slides only.
+`challenge2016` follows the code of the challenge (with the interpolation of NCRF and MONAI, since that code computes
+no score), `release` the script that ships with the public data, and `asmil_text` the text of papers: false positives
+on normal slides only.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ CHOICES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class FrocOptions:
-    """A convention.
+    """A FROC convention.
 
     index: how level-0 pixels become rows and columns of the mask
     thresholds: all distinct scores except the smallest, or all that are above 0
-    fp_slides: false positives are counted on, and averaged over, all slides or normal ones
+    fp_slides: whether false positives are counted on, and averaged over, all slides or only normal ones
     rule: sensitivity at a number of false positives that no threshold reaches exactly: `linear` interpolates, `up`
-        takes the first point with at least as many, `down` the best with at most as many (never more than was measured)
+        uses the first point with at least as many, `down` the best point with at most as many
     fp_targets: the numbers of false positives per slide at which sensitivities are averaged
     """
 
@@ -68,10 +69,10 @@ PRESETS: dict[str, FrocOptions] = {
 
 @dataclass(frozen=True)
 class FrocSlide:
-    """The detections and the lesions of a slide.
+    """Detections and lesions of a slide.
 
     detections: n x 3 rows (score, x, y), in level-0 pixels; scores above 0 and comparable between slides
-    labels: H x W of the evaluation mask (0, or the lesion's number 1 .. L); None on a normal slide
+    labels: the H x W evaluation mask (0, or the number 1 .. L of the lesion); None for a normal slide
     itc: the labels of isolated tumor cells
     downsample: level-0 pixels along the side of a mask pixel
     """
@@ -85,12 +86,12 @@ class FrocSlide:
 
 @dataclass(frozen=True)
 class SlideHits:
-    """The detections of a slide, assigned to its lesions. The FROC of any resample of slides follows from these.
+    """The detections of a slide, assigned to its lesions; enough to compute the FROC of any resample of slides.
 
     false_positives: scores, in the order of the detections
     lesion_scores: one per label: the best score of its hits, 0 for missed lesions and for isolated tumor cells
     is_target: one per label: whether it counts as a lesion
-    n_outside: how many false positives lie more than a pixel outside of the mask
+    n_outside: number of false positives more than a pixel outside the mask
     """
 
     name: str
@@ -102,16 +103,16 @@ class SlideHits:
 
     @property
     def n_lesions(self) -> int:
-        """How many lesions are targets."""
+        """Number of lesions that count as targets."""
         return int(self.is_target.sum())
 
 
 def judge_detections(slide: FrocSlide, index: Index = "round") -> SlideHits:
     """Look up every detection in the evaluation mask at row y / downsample, column x / downsample.
 
-    `floor` and `round` (half to even) define how these become whole numbers. Under `floor` the scores of lesions are
+    `floor` and `round` (half to even) define how these become integers. Under `floor` the scores of lesions are
     rounded to float32, as in the code of the challenge. One row or column past the end counts as the last one;
-    detections further outside are in no lesion.
+    detections further outside hit no lesion.
     """
     score, x, y = _checked_detections(slide)
     if slide.labels is None:
@@ -138,11 +139,11 @@ def _checked_labels(slide: FrocSlide, given: npt.ArrayLike) -> npt.NDArray[Any]:
     labels = np.asarray(given) if is_whole else numbers_of(f"slide {slide.name}: labels", given)
     if labels.ndim != 2 or labels.size == 0:
         raise AsmilError(
-            f"slide {slide.name}: labels are rows and columns of the evaluation mask, not an array of shape "
-            f"{labels.shape}; a normal slide has None"
+            f"slide {slide.name}: labels must be a two-dimensional evaluation mask, not an array of shape "
+            f"{labels.shape}; use None for a normal slide"
         )
     if labels.min() < 0 or not (is_whole or (labels == np.floor(labels)).all()):
-        raise AsmilError(f"slide {slide.name}: labels are 0 outside of lesions and 1, 2, ... in them, and some are not")
+        raise AsmilError(f"slide {slide.name}: labels must be 0 outside lesions and 1, 2, ... inside them")
     if not slide.downsample > 0:
         raise AsmilError(f"slide {slide.name}: downsample must be above 0, not {slide.downsample:g}")
     return labels
@@ -154,21 +155,21 @@ def _checked_detections(slide: FrocSlide) -> Floats:
         return np.zeros((3, 0))
     if detections.ndim != 2 or detections.shape[1] != 3:
         raise AsmilError(
-            f"slide {slide.name}: detections are n rows of (score, x, y), not an array of shape {detections.shape}"
+            f"slide {slide.name}: detections must be n rows of (score, x, y), not an array of shape {detections.shape}"
         )
     if not np.isfinite(detections).all():
-        raise AsmilError(f"slide {slide.name}: a detection has a score or place that is not a finite number; remove it")
+        raise AsmilError(f"slide {slide.name}: the score or position of a detection is not finite; remove it")
     lowest = detections[:, 0].min()
     if lowest <= 0:
         raise AsmilError(
-            f"slide {slide.name}: a detection has the score {lowest:g}, but 0 is the score of a missed lesion; map "
-            "scores to above 0 in the same way on all slides, for instance by a sigmoid"
+            f"slide {slide.name}: a detection has the score {lowest:g}, but scores must be above 0, the score of a "
+            "missed lesion; map the scores of all slides to positive values, for example with a sigmoid"
         )
     return detections.T
 
 
 def _place(position: Floats, length: int, index: Index) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
-    """Whole positions, and which of them are on the mask when one past the end counts as the end."""
+    """Integer positions, and which of them are on the mask; one past the end counts as the end."""
     whole = np.floor(position) if index == "floor" else np.rint(position)
     inside = (whole >= 0) & (whole <= length)
     return np.minimum(whole, length - 1).astype(np.intp), inside
@@ -179,7 +180,7 @@ class Froc:
     """A FROC curve and its score, the mean of the sensitivities at the targets.
 
     average_fp, sensitivity: the curve, from the lowest threshold to the highest, then (0, 0)
-    thresholds: the score from which on detections count at a point of the curve; infinity at the last
+    thresholds: the lowest score that counts as a detection at each point of the curve; infinity at the last point
     reason: why the score is nan; empty otherwise
     """
 
@@ -198,10 +199,10 @@ class Froc:
 
 
 def froc(slides: Sequence[FrocSlide], preset: str = "release", options: FrocOptions | None = None) -> Froc:
-    """The FROC of slides under a preset, or under custom options.
+    """Compute the FROC of slides under a preset or custom options.
 
-    sensitivity(t) = lesions with a score >= t over all lesions of all slides, isolated tumor cells left out;
-    average_fp(t) = false positives with a score >= t over the number of slides (all, or normal ones).
+    sensitivity(t) = lesions with a score >= t, divided by all lesions of all slides, without isolated tumor cells;
+    average_fp(t) = false positives with a score >= t, divided by the number of slides (all, or normal ones).
     """
     options = froc_options(preset) if options is None else options
     return froc_of_hits([judge_detections(slide, options.index) for slide in slides], options)
@@ -239,7 +240,7 @@ def froc_of_hits(hits: Sequence[SlideHits], options: FrocOptions) -> Froc:
 
 
 def resampled_froc(hits: Sequence[SlideHits], options: FrocOptions, counts: npt.ArrayLike) -> Floats:
-    """R scores of R x S counts: how often each of the S slides is drawn; nan where a score is undefined."""
+    """R scores under R resamples; counts: R x S, how often each slide is drawn; nan if a score is undefined."""
     pool = HitPool(hits, options)
     return np.array([pool.score(row) for row in np.atleast_2d(np.asarray(counts, dtype=np.float64))])
 
@@ -269,22 +270,22 @@ class HitPool:
         lesion_score, self._lesion_slide = _join(lesions)
         self.thresholds, place = np.unique(np.concatenate([fp_score, lesion_score]), return_inverse=True)
         self._fp_place, self._lesion_place = place[: len(fp_score)], place[len(fp_score) :]
-        # Under `floor` lesions have float32 scores, and a threshold reaches them if it does so in float32.
+        # Under `floor` lesions have float32 scores, which are compared with the threshold in float32.
         reached = self.thresholds.astype(np.float32) if options.index == "floor" else self.thresholds
         self._lesion_reach = np.searchsorted(reached, lesion_score, side="right") - 1
         is_target = np.concatenate([np.zeros(0, dtype=bool), *(slide.is_target for slide in hits)])
         self._is_target = is_target.astype(np.float64)
 
     def reason(self) -> str:
-        """Why these slides have no score; empty if they have one."""
+        """Why the score is undefined; empty if it is defined."""
         if self.n_lesions.sum() == 0:
-            return "no slide has a lesion that is larger than isolated tumor cells"
+            return "no slide has a lesion larger than isolated tumor cells"
         if self.options.fp_slides == "normal" and not self.is_normal.any():
-            return "false positives are averaged over normal slides, and there is none"
+            return "false positives are averaged over normal slides, and there are none"
         return ""
 
     def curve(self, counts: Floats) -> Curve:
-        """The curve when slide s is drawn counts[s] times; nan where a number would be divided by 0."""
+        """The curve if slide s is drawn counts[s] times; nan instead of a division by 0."""
         n = len(self.thresholds)
         of_fp, of_lesion = counts[self._fp_slide], counts[self._lesion_slide]
         false = _counts_from(self._fp_place, of_fp, n)
@@ -304,7 +305,7 @@ class HitPool:
             )
 
     def score(self, counts: Floats) -> float:
-        """The score when slide s is drawn counts[s] times; nan without lesions or without slides to average over."""
+        """The score if slide s is drawn counts[s] times; nan without lesions or without slides to average over."""
         averaged_over = self.is_normal if self.options.fp_slides == "normal" else np.ones(len(counts), dtype=bool)
         if counts @ self.n_lesions == 0 or not counts[averaged_over].any():
             return float("nan")
@@ -316,8 +317,9 @@ class HitPool:
 def sensitivity_at(fp_targets: Sequence[float], average_fp: Floats, sensitivity: Floats, rule: Rule) -> Floats:
     """The sensitivity of a curve (lowest threshold first) at every target.
 
-    At equal numbers of false positives `up` takes the lowest sensitivity and `down` the highest; `linear` the highest
-    at the number itself and the lowest when it comes from below. Beyond the last point all stay at its sensitivity.
+    At equal numbers of false positives, `up` uses the lowest sensitivity and `down` the highest; `linear` uses the
+    highest at the number itself and the lowest when interpolating from below. Beyond the last point the sensitivity is
+    constant.
     """
     rising_fp, rising_sensitivity = average_fp[::-1], sensitivity[::-1]
     if rule == "linear":
@@ -329,11 +331,11 @@ def sensitivity_at(fp_targets: Sequence[float], average_fp: Floats, sensitivity:
 
 
 def _join(parts: Sequence[Floats]) -> tuple[Floats, npt.NDArray[np.intp]]:
-    """All values, and of which part each one is."""
+    """All values, and the index of the part that each one belongs to."""
     of_part = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
     return np.concatenate([np.zeros(0), *parts]), of_part
 
 
 def _counts_from(place: npt.NDArray[np.intp], weights: Floats, n: int) -> Floats:
-    """n sums: the weight of all that are placed at k or later."""
+    """n sums: for each k, the total weight of all places from k on."""
     return np.asarray(np.bincount(place, weights, n)[::-1].cumsum()[::-1])

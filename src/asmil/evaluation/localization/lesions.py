@@ -1,7 +1,7 @@
-"""The lesions of a slide as CAMELYON16 counts them: what must be found, and what is too small to count.
+"""The lesions of a slide as CAMELYON16 counts them: targets, and isolated tumor cells that do not count.
 
-The tumor mask is widened by 37.5 um, its holes are filled, and what then touches is one lesion. The challenge speaks
-of "75 um": that is a diameter. A lesion whose major axis is below 275 um (200 um, and the margin on both sides) is a
+The tumor mask is dilated by 37.5 um and its holes are filled; each connected region is then one lesion. (The "75 um"
+of the challenge is a diameter.) A lesion with a major axis below 275 um (200 um plus the margin on both sides) is a
 group of isolated tumor cells (ITC), neither a target nor a false positive.
 """
 
@@ -31,7 +31,7 @@ EIGHT_CONNECTED = np.ones((3, 3), dtype=bool)
 class EvaluationMask:
     """The lesions of a slide.
 
-    labels: H x W, 0 outside, 1 .. L in the lesions, numbered by their first pixel row by row
+    labels: H x W, 0 outside, 1 .. L in the lesions, numbered in the row-by-row order of their first pixels
     areas_px: L pixel counts
     major_axes_px: L lengths of the major axis of the ellipse with the same second moments
     itc: the labels of isolated tumor cells
@@ -46,7 +46,7 @@ class EvaluationMask:
 
     @property
     def n_lesions(self) -> int:
-        """How many lesions are targets: all but isolated tumor cells."""
+        """Number of lesions that count as targets: all but isolated tumor cells."""
         return len(self.areas_px) - len(self.itc)
 
 
@@ -56,9 +56,9 @@ def evaluation_mask(
     margin_um: float = MARGIN_UM,
     itc_um: float = ITC_MAJOR_AXIS_UM,
 ) -> EvaluationMask:
-    """The lesions in a tumor mask, H x W.
+    """Find the lesions in a tumor mask, H x W.
 
-    A pixel belongs to a lesion if its distance to the nearest tumor pixel is below margin_um / um_per_pixel (strictly).
+    A pixel belongs to a lesion if its distance to the nearest tumor pixel is strictly below margin_um / um_per_pixel.
     Holes are filled (background is 4-connected), lesions are 8-connected, and those with a major axis below
     itc_um / um_per_pixel are isolated tumor cells.
     """
@@ -85,7 +85,7 @@ def _widen(tumor: Booleans, margin_px: float) -> Booleans:
     rows, columns = np.flatnonzero(tumor.any(axis=1)), np.flatnonzero(tumor.any(axis=0))
     if rows.size == 0:
         return widened
-    # Nothing further away can change, and distances on a whole slide cost seconds.
+    # Pixels further away cannot change, and computing distances on a whole slide takes seconds.
     reach = int(np.ceil(margin_px))
     window = (
         slice(max(rows[0] - reach, 0), rows[-1] + reach + 1),
@@ -97,7 +97,7 @@ def _widen(tumor: Booleans, margin_px: float) -> Booleans:
 
 
 def _fill_holes(mask: Booleans) -> Booleans:
-    """Everything that the background cannot reach from outside by steps along rows and columns."""
+    """The mask with its holes filled: pixels that the background cannot reach by steps along rows and columns."""
     image = np.pad(mask.astype(np.uint8), 1)
     outside = 2
     cv2.floodFill(image, None, (0, 0), outside, flags=4)
@@ -105,7 +105,7 @@ def _fill_holes(mask: Booleans) -> Booleans:
 
 
 def _areas_and_major_axes(labels: Labels) -> tuple[npt.NDArray[np.int64], Floats]:
-    """4 sqrt of the largest eigenvalue of the pixels' covariance: divisor n, pixels are points."""
+    """Areas, and 4 sqrt of the largest eigenvalue of the covariance of the pixel centers (divisor n)."""
     rows, columns = np.nonzero(labels)
     label = labels[rows, columns] - 1
     areas = np.bincount(label)

@@ -1,4 +1,4 @@
-"""Localization of a run: from its models and annotations to the measures of every slide and of all slides."""
+"""Compare the heat maps of a run with annotations: metrics of each slide and of all slides."""
 
 from __future__ import annotations
 
@@ -34,14 +34,15 @@ from asmil.training.bundle import refuse_bundle
 
 @dataclass(frozen=True)
 class LocalizeSettings:
-    """What a user can choose.
+    """Options of a localization.
 
     annotations or truth: a folder of annotations, or a table of tiles; one of them is required
-    cohort, features: used instead of the run's own manifest and features
+    cohort, features: used instead of the manifest and features of the run
     scalings: in addition to `minmax`; by default `gated`, or `times_n` if no class is normal
     normal: labels of normal slides
     classes, mask_value: which annotated classes, and which value of a mask, are tumor
-    skip_list: a file of slides to leave out
+    slides: evaluate only these; None: all
+    skip_list: a file that lists slides to leave out
     """
 
     annotations: Path | None = None
@@ -57,6 +58,7 @@ class LocalizeSettings:
     normal: tuple[str, ...] = ()
     classes: ClassNames = field(default_factory=ClassNames)
     mask_value: int | None = None
+    slides: frozenset[str] | None = None
     skip_list: Path | None = None
     resamples: int = 2000
     seed: int = 0
@@ -66,7 +68,7 @@ class LocalizeSettings:
 
 @dataclass(frozen=True)
 class ScalingSummary:
-    """All measures under one scaling, and the FROC curve behind the first of them."""
+    """All metrics under one scaling, and the FROC curve."""
 
     numbers: dict[str, Estimate]
     froc: Froc
@@ -74,7 +76,7 @@ class ScalingSummary:
 
 @dataclass(frozen=True)
 class Summary:
-    """All measures of a run; the counts are of evaluated slides."""
+    """All metrics of a run; counts refer to evaluated slides."""
 
     scaled: dict[Scaling, ScalingSummary]
     unscaled: dict[str, Estimate]
@@ -89,12 +91,12 @@ class Summary:
 
 @dataclass(frozen=True)
 class Localization:
-    """The result for one run.
+    """The localization results of one run.
 
     normal: labels that count as normal
-    masks: the tumor of some slides, for figures
-    skipped: slides that the user's list leaves out
-    alarms: why the maps should not be read as they are; manifest: of the cohort, beside which slide images may be
+    masks: the tumor masks of some slides, for figures
+    skipped: slides left out by the skip list
+    alarms: reasons not to rely on the maps; manifest: of the cohort (slide images may be next to it)
     notes: caveats; problems: slides that could not be evaluated, each with the reason
     """
 
@@ -116,7 +118,7 @@ class Localization:
 
     @property
     def name(self) -> str:
-        """Name of the run's folder."""
+        """Name of the run folder."""
         return self.path.resolve().name
 
 
@@ -134,10 +136,9 @@ def localize_run(
     maps = RoleMaps(run, settings.role, settings.heatmap, settings.device, settings.method, settings.normal)
     cohort, problems = _read_cohort(maps, settings)
     skipped = read_skip_list(settings.skip_list) if settings.skip_list else ()
+    asked = [slide for slide in cohort.slides if settings.slides is None or slide.slide in settings.slides]
     wanted = [
-        slide
-        for slide in cohort.slides
-        if slide.label is not None and slide.slide not in skipped and maps.may_evaluate(slide)
+        slide for slide in asked if slide.label is not None and slide.slide not in skipped and maps.may_evaluate(slide)
     ]
     normal = normal_labels([*maps.description.classes, *cohort.classes], settings.normal)
     protocol = LocalizationProtocol(_scalings(settings, normal), options, settings.conversion, settings.radius)
@@ -189,7 +190,7 @@ def _read_cohort(maps: RoleMaps, settings: LocalizeSettings) -> tuple[Cohort, li
         refuse_bundle(maps.path)
     path = settings.cohort or Path(maps.description.cohort["manifest"])
     if own and not path.is_file():
-        raise AsmilError(f"{path}: the manifest of the run was not found from this folder; give it with --cohort")
+        raise AsmilError(f"{path}: the manifest of the run was not found; give its path with --cohort")
     columns = None if settings.cohort else maps.description.cohort.get("columns")
     cohort, found = read_manifest(path, settings.features, columns=columns)
     errors = [str(problem) for problem in found if problem.severity == "error"]
@@ -201,14 +202,14 @@ def _read_cohort(maps: RoleMaps, settings: LocalizeSettings) -> tuple[Cohort, li
         if about:
             problems.append(about[0])
         elif name not in cohort:
-            problems.append(f"{name}: the slide is no longer in {path}, or it has no features; restore it")
+            problems.append(f"{name}: the slide is missing from {path} or has no features; restore it")
     return cohort, problems
 
 
 def _scalings(settings: LocalizeSettings, normal: frozenset[str]) -> tuple[Scaling, ...]:
     if "gated" in settings.scalings and not normal:
         raise AsmilError(
-            "--scaling gated: no class of the run is normal, so there is no tumor probability; name the normal class "
+            "--scaling gated: no class of the run is normal, so there is no tumor probability; give the normal class "
             "with --normal, or use times_n"
         )
     others: tuple[Scaling, ...] = settings.scalings or (("gated",) if normal else ("times_n",))
@@ -224,7 +225,7 @@ def _truth(settings: LocalizeSettings, cohort: Cohort) -> Truth:
 
 
 def known_scalings(names: Iterable[str]) -> tuple[Scaling, ...]:
-    """The names as scalings; unknown names are an error."""
+    """Check the names of scalings; an unknown name is an error."""
     chosen = tuple(names)
     for name in chosen:
         if name not in THRESHOLDS:
@@ -233,12 +234,12 @@ def known_scalings(names: Iterable[str]) -> tuple[Scaling, ...]:
 
 
 def read_skip_list(path: Path | str) -> tuple[str, ...]:
-    """The slides that the user leaves out: one name per line; text after a `#` or a comma is ignored."""
+    """The slides to leave out: one name per line; text after a `#` or a comma is ignored."""
     path = Path(path)
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise AsmilError(f"{path}: the list of slides to leave out cannot be read ({error}); correct it") from None
+        raise AsmilError(f"{path}: the list of slides to leave out cannot be read ({error}); fix the file") from None
     names = [line.split("#")[0].split(",")[0].strip() for line in lines]
     return tuple(dict.fromkeys(name for name in names if name))
 
@@ -251,15 +252,15 @@ def _run_notes(
     if left_out and settings.cohort is not None:
         yield f"{len(left_out)} slides of {settings.cohort} are left out: the run used them or their patients"
     if settings.role != "test":
-        yield f"these slides are from the {settings.role} part, which the models have seen: the numbers are optimistic"
+        yield f"these are {settings.role} slides, which the models have seen in training: the numbers are optimistic"
     if len(maps.seeds) > 1:
-        yield f"maps and probabilities are averaged over {len(maps.seeds)} seeds before anything is measured"
+        yield f"maps and probabilities are averaged over {len(maps.seeds)} seeds before metrics are computed"
     if maps.predictor.unit == "patient":
-        yield "the run joins the slides of a patient into one bag; here every slide is its own bag"
+        yield "the run joins the slides of a patient into one bag; here every slide is a separate bag"
     if maps.predictor.unfinished:
         yield f"{maps.predictor.unfinished} trainings of the run are unfinished; their models are not used"
     if not normal:
-        yield "no label means normal, so all slides count as tumor slides; name the normal label with --normal"
+        yield "the run has no normal label, so all slides count as tumor slides; give the normal label with --normal"
     unknown = [name for name in skipped if name not in cohort]
     if unknown:
         yield f"the skip list names {len(unknown)} slides that are not in the cohort: {', '.join(unknown[:5])}"
@@ -281,10 +282,10 @@ def _spacing_notes(slides: Sequence[SlideMeasures]) -> Iterator[str]:
 
 
 def summarize(slides: Sequence[SlideMeasures], options: FrocOptions, resamples: int, seed: int) -> Summary:
-    """Means over slides, and region recall and FROC over all slides, with intervals by resampling patients.
+    """Means over slides, and region recall and FROC over all slides, with patient-level bootstrap intervals.
 
-    All measures use the same resamples. Dice, recall and the rates without a miss are for tumor slides, specificity for
-    normal ones; AUC and AP of tiles are means over slides with both kinds of tiles, the pooled ones use all tiles.
+    All metrics use the same resamples. Dice, region recall and the no-miss rates are for tumor slides, specificity for
+    normal slides. Tile AUC and AP are means over slides with both kinds of tiles; the pooled versions use all tiles.
     """
     patients = [one.map.slide.patient for one in slides]
     counts = drawn_slides(patients, resamples, seed)

@@ -1,11 +1,11 @@
-"""From scores of tiles to detections. Papers on bags of tiles do not define this step, but FROC depends on it.
+"""Convert tile scores to detections. MIL papers do not define this step, but FROC depends on it.
 
-`nms` repeatedly takes the best tile and suppresses its neighborhood; `components` makes one point of each group of
-neighboring tiles; `tiles` makes every tile a point, so a large wrong region costs hundreds of false positives.
-FROC values of different conversions do not compare.
+`nms` repeatedly selects the best tile and suppresses its neighborhood; `components` makes one detection of each group
+of neighboring tiles; `tiles` makes every tile a detection, so a large wrong region costs hundreds of false positives.
+FROC values are comparable only under the same conversion.
 
-Neighbors are found on a grid: column round((x - smallest x) / step), rows likewise, half up. Tiles between grid places
-go to the nearest one; if several tiles share a place, the best one represents them.
+Neighbors are found on a grid: column round((x - smallest x) / step), rows likewise, half up. Tiles between grid cells
+go to the nearest one; if several tiles share a cell, the best one represents them.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def points_from_tiles(
 ) -> Floats:
     """n x 3 detections (score, x, y) at the centers of tiles whose upper left corners are `coords`, N x 2.
 
-    nms: tiles with a score above `threshold`, the highest first (of equal ones the first in x, then in y); each one
-        suppresses the places [x - radius, x + radius) by [y - radius, y + radius) of the grid. Highest score first.
+    nms: tiles with a score above `threshold`, highest first (ties: smallest x, then smallest y); each one
+        suppresses the grid cells [x - radius, x + radius) by [y - radius, y + radius). Highest score first.
     components: the best tile of every 8-connected group of tiles with a score of at least `threshold`, highest first.
     tiles: every tile with a score of at least `threshold`, in the order of the tiles.
-    A score of 0 or less is never a point. `step_px_level0` is the step of the grid where tiles overlap or lie apart;
-    it is the side of a tile otherwise.
+    A score of 0 or less is never a detection. `step_px_level0` is the step of the grid if tiles overlap or have gaps;
+    by default it is the side of a tile.
     """
     coords, scores = corners_of(coords), numbers_of("scores", scores).reshape(-1)
     one_per_tile(coords, scores, "scores")
@@ -67,7 +67,7 @@ def _places(coords: Floats, step: float) -> Places:
 
 
 def _unsuppressed(place: Places, radius: int) -> Places:
-    """Which places, gone through in order, are not in the window of one that was taken before."""
+    """Indices of the places, in order, that are not in the window of a place selected before."""
     suppressed = np.zeros(place.max(axis=0) + 1, dtype=bool)
     chosen = []
     for number, (x, y) in enumerate(place.tolist()):

@@ -1,4 +1,4 @@
-"""The report on the localization of a run: what it says, and its files on disk."""
+"""The localization report of a run: its content and its files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TITLES = {
     "pooled_auc": ("tile AUC, pooled", "tiles of all slides together"),
     "pooled_ap": ("tile AP, pooled", "tiles of all slides together"),
 }
-"""Title and short meaning of every measure."""
+"""Title and short definition of every metric."""
 SCALINGS: dict[Scaling, str] = {
     "minmax": "each slide scaled from its lowest tile (0) to its highest (1), as in papers",
     "gated": "minmax times the tumor probability of the slide, so a slide predicted as normal has no marked tile",
@@ -50,7 +50,7 @@ def write_localization(found: Localization, folder: Path | str) -> Path:
 
 
 def localization_document(found: Localization) -> Document:
-    """What the report says."""
+    """The content of the report."""
     sections = [
         *problem_sections(found.problems),
         Section("Results", [_measures(found)]),
@@ -70,7 +70,7 @@ def localization_document(found: Localization) -> Document:
 
 
 def _convention(found: Localization) -> str:
-    """How FROC was computed; without this its value says nothing."""
+    """How FROC was computed; its value means nothing without this."""
     protocol = found.protocol
     radius = f" (radius {protocol.radius} tiles)" if protocol.conversion == "nms" else ""
     preset = f"FROC preset {found.settings.preset}"
@@ -98,7 +98,7 @@ def _answer(found: Localization) -> str:
 
 
 def _warnings(found: Localization) -> list[str]:
-    """What limits the numbers most."""
+    """The most important caveats."""
     sentences = []
     if found.settings.role != "test":
         sentences.append(f"Optimistic: the models have seen these slides (role {found.settings.role}).")
@@ -122,8 +122,8 @@ def _measures(found: Localization) -> Table:
     return Table(
         ["measure", *map(scaling_title, scalings)],
         rows,
-        title="value and 95 % interval by patient",
-        caption="Value and 95 % interval by patient. Tiles above the cut are marked. Maps are compared as "
+        title="value and 95 % interval (bootstrap over patients)",
+        caption="Value and 95 % patient-level bootstrap interval. Tiles above the threshold are marked. Scalings: "
         + "; ".join(f"{scaling}: {SCALINGS[scaling]}" for scaling in scalings)
         + ".",
         in_terminal=True,
@@ -156,8 +156,8 @@ def _result_figures(found: Localization) -> list[Block]:
 def _maps(found: Localization) -> list[Block]:
     images = image_files(found.manifest)
     blocks: list[Block] = [
-        "The first tumor and the first normal slides, not chosen by their maps. Orange: tiles above the cut; "
-        "black line: annotated tumor."
+        "The first tumor and normal slides in the cohort, not selected by their maps. Orange: tiles above the "
+        "threshold; black line: annotated tumor."
     ]
     for one in pictured_slides(found):
         blocks.append(Heading(f"{one.name}: {one.map.slide.label}, tumor probability {one.tumor_probability:.2f}"))
@@ -181,20 +181,21 @@ def _slides(found: Localization) -> list[Block]:
 
 
 def _reading(found: Localization) -> list[str]:
-    """How to read the numbers; docs/localization.md says more."""
+    """How to read the numbers; see docs/localization.md for details."""
     summary = found.summary
     froc = summary.scaled["minmax"].froc
     scalings = found.protocol.scalings
     sentences = [
-        "Scalings: " + "; ".join(f"{scaling}: {SCALINGS[scaling]}" for scaling in scalings) + ". Cuts are fixed; none "
-        "was chosen on these slides.",
-        f"FROC values compare only under the same preset, conversion and scaling; here: {_convention(found)}. Lesions "
-        "are the annotated regions with a margin of 37.5 um, joined where they touch; those below 275 um are isolated "
-        "tumor cells, neither targets nor false positives. All other numbers use the annotation as drawn.",
-        "A region is missed if no positive tile overlaps it. No missed tile is stricter: every tile that overlaps "
-        "tumor must be positive. Tile AUC and AP need no cut; the pooled versions also test whether scores compare "
-        "between slides.",
-        "Min-max scaling sets the highest tile of every slide to 1, also on normal slides: specificity then measures "
+        "Scalings: " + "; ".join(f"{scaling}: {SCALINGS[scaling]}" for scaling in scalings) + ". Thresholds are fixed; "
+        "none was chosen on these slides.",
+        "FROC values are comparable only under the same preset, conversion and scaling; here: "
+        f"{_convention(found)}. Lesions are the annotated regions with a margin of 37.5 um, joined where they touch; "
+        "lesions below 275 um are isolated tumor cells, neither targets nor false positives. All other numbers use the "
+        "annotation as drawn.",
+        "A region is missed if no positive tile overlaps it. `No missed tile` is stricter: every tile that overlaps "
+        "tumor must be positive. Tile AUC and AP need no threshold; the pooled versions also test whether scores are "
+        "comparable between slides.",
+        "Min-max scaling sets the highest tile of every slide to 1, even on normal slides: specificity then measures "
         "how peaked the map is, not whether the slide looks normal.",
         f"Intervals: {summary.resamples} bootstrap resamples of patients, each with all its slides.",
     ]
@@ -211,7 +212,7 @@ def _reading(found: Localization) -> list[str]:
 
 
 def numbers_rows(found: Localization) -> list[dict[str, Any]]:
-    """One row per measure and scaling; the scaling is empty for measures that do not depend on it."""
+    """One row per metric and scaling; the scaling is empty for metrics that do not depend on it."""
     settings = found.settings
     return [
         {
@@ -277,7 +278,7 @@ def slide_row(one: SlideMeasures) -> dict[str, Any]:
 
 
 def localization_dict(found: Localization) -> dict[str, Any]:
-    """Everything found, ready for JSON: undefined numbers are None."""
+    """All results, ready for JSON; undefined numbers are None."""
     summary, settings = found.summary, found.settings
     scalings = {
         scaling: {

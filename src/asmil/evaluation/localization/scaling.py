@@ -1,6 +1,6 @@
-"""From attention to scores with a threshold, as in papers and in ways that are fair to normal slides.
+"""Scale attention to scores with a threshold: as in papers, and in ways that are fair to normal slides.
 
-Attention sums to 1 on every slide. Min-max scaling, which papers use, sets the highest tile of every slide to 1, also
+Attention sums to 1 on every slide. Min-max scaling, which papers use, sets the highest tile of every slide to 1, even
 on normal slides: specificity then measures how peaked the attention is, and every normal slide adds a false positive
 with the highest possible score. `cohort` and `gated` allow slides without positive tiles; under `times_n` the highest
 tile is at least 1, since not all tiles are below average.
@@ -20,12 +20,12 @@ from asmil.tasks.checked_arrays import Floats, floats_of
 Scaling = Literal["minmax", "rank", "times_n", "cohort", "gated"]
 
 THRESHOLDS: dict[Scaling, float] = {"minmax": 0.5, "rank": 0.5, "times_n": 1.0, "cohort": 0.5, "gated": 0.5}
-"""A tile is positive from this score on."""
+"""Tiles with at least this score are positive."""
 
 
 def scaling_title(scaling: Scaling) -> str:
     """A scaling with its threshold."""
-    return f"{scaling}, cut\u00a0{THRESHOLDS[scaling]:g}"
+    return f"{scaling}, threshold\u00a0{THRESHOLDS[scaling]:g}"
 
 
 def scale_scores(
@@ -37,10 +37,10 @@ def scale_scores(
 ) -> Floats:
     """N scores of the N tiles of a slide.
 
-    minmax: (a - min) / (max - min) of the slide; 0 where all tiles are equal
-    rank: average rank / N, so that a share of tiles is positive on every slide; 0 where all tiles are equal
-    times_n: N a / sum a, how many times its fair share a tile has; uniform attention is 1
-    cohort: (a - low) / (high - low), cut to 0 .. 1, with the `limits` (low, high) of all slides (`cohort_limits`)
+    minmax: (a - min) / (max - min) of the slide; 0 if all tiles are equal
+    rank: average rank / N, so that a fixed share of tiles is positive on every slide; 0 if all tiles are equal
+    times_n: N a / sum a, attention relative to uniform attention (1)
+    cohort: (a - low) / (high - low), clipped to 0 .. 1, with the `limits` (low, high) of all slides (`cohort_limits`)
     gated: minmax times the slide's tumor `probability`
     """
     values = floats_of("attention", attention).reshape(-1)
@@ -56,7 +56,7 @@ def scale_scores(
         return _times_fair_share(values)
     if scaling == "cohort":
         if limits is None:
-            raise AsmilError("the scaling 'cohort' needs the limits of all slides; get them by cohort_limits")
+            raise AsmilError("the scaling 'cohort' needs the limits of all slides; compute them with cohort_limits")
         return np.clip(_between(values, *limits), 0, 1)
     scaled = _between(values, float(values.min()), float(values.max()))
     if scaling == "minmax":
@@ -69,12 +69,12 @@ def scale_scores(
 def cohort_limits(maps: Iterable[npt.ArrayLike]) -> tuple[float, float]:
     """The smallest and the largest value of all slides, for the scaling `cohort`.
 
-    The values should be comparable between slides: tile logits, or N times attention; bare attention is smaller on
+    The values should be comparable between slides: tile logits, or N times attention. Attention itself is smaller on
     slides with more tiles.
     """
     ends = [(np.min(values), np.max(values)) for values in map(np.asarray, maps) if values.size]
     if not ends:
-        raise AsmilError("there is no slide with tiles, so the cohort has no limits")
+        raise AsmilError("no slide has tiles, so the cohort has no limits")
     return float(min(low for low, _ in ends)), float(max(high for _, high in ends))
 
 
@@ -92,9 +92,7 @@ def _ranks(values: Floats) -> Floats:
 
 def _times_fair_share(values: Floats) -> Floats:
     if values.min() < 0:
-        raise AsmilError(
-            "the scaling 'times_n' is for attention, and a tile has a negative value; take another scaling"
-        )
+        raise AsmilError("the scaling 'times_n' is for attention, but a tile has a negative value; use another scaling")
     if values.min() == values.max():
         return np.full_like(values, 1.0 if values[0] > 0 else 0.0)
     return np.asarray(values.size * values / values.sum())

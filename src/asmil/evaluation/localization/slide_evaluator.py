@@ -1,4 +1,4 @@
-"""How the heat map of one slide compares with its annotated tumor, under each scaling of the map."""
+"""Compare the heat map of one slide with its annotated tumor, under each scaling of the map."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class SlideMap:
-    """The map of a slide and the frame in which it is compared with annotations; otherwise as `RoleMap`."""
+    """A `RoleMap` with the frame in which it is compared with annotations."""
 
     slide: Slide
     coords: npt.NDArray[np.int64]
@@ -49,7 +49,7 @@ class SlideMap:
 
 @dataclass(frozen=True)
 class LocalizationProtocol:
-    """How maps become numbers: the scalings, the FROC convention, and how tiles become points."""
+    """How maps are evaluated: the scalings, the FROC convention, and the conversion of tiles to detections."""
 
     scalings: tuple[Scaling, ...]
     options: FrocOptions
@@ -59,7 +59,7 @@ class LocalizationProtocol:
 
 @dataclass(frozen=True)
 class ScaledMeasures:
-    """One slide under one scaling; nan where a measure is undefined for this kind of slide.
+    """Metrics of one slide under one scaling; nan if a metric is undefined for this kind of slide.
 
     scores: N, the scaled map
     dice, regions_found, without_missed_region, without_missed_tile: for tumor slides
@@ -80,7 +80,7 @@ class ScaledMeasures:
 
 @dataclass(frozen=True)
 class SlideMeasures:
-    """One slide: its tumor, how well its tiles are ranked, and the measures under every scaling.
+    """One slide: its tumor, the ranking of its tiles, and the metrics under every scaling.
 
     tumor: N, whether a tile overlaps the tumor
     best_specificity: the highest specificity that min-max scaling allows; nan on tumor slides
@@ -107,7 +107,7 @@ class SlideMeasures:
 
 @dataclass(frozen=True)
 class SlideEvaluator:
-    """Compares the maps of a run with the truth; a slide that fails does not stop the others.
+    """Compare the maps of a run with the truth; an error in one slide does not stop the others.
 
     normal: labels of normal slides
     n_masks: number of tumor slides whose masks are kept for figures
@@ -122,9 +122,9 @@ class SlideEvaluator:
     def evaluate(
         self, slides: Sequence[Slide], progress: Progress
     ) -> tuple[list[SlideMeasures], dict[str, Mask], list[str]]:
-        """The measures of the slides, the masks of the first tumor slides, and why other slides failed.
+        """The metrics of the slides, the masks of the first tumor slides, and the errors of slides that failed.
 
-        There are two passes: all maps first, since a scaling may need them all, then the truth of each.
+        There are two passes: first all maps, since a scaling may need all of them, then the truth of each slide.
         """
         measured: list[SlideMeasures] = []
         masks: dict[str, Mask] = {}
@@ -167,21 +167,21 @@ class SlideEvaluator:
         return measure_slide(one, tumor, probability, scores, self.protocol)
 
     def _tumor_mask(self, one: SlideMap) -> Mask | None:
-        """The mask of a tumor slide, None for a normal one; a truth that contradicts the label is an error."""
+        """The mask of a tumor slide, None for a normal slide; an annotation that contradicts the label is an error."""
         name, label = one.slide.slide, one.slide.label
         mask = self.truth.tumor(name, one.frame)
         if label in self.normal:
             if mask is not None and mask.any():
-                raise AsmilError(f"{name}: its label is {label}, but tumor is annotated; correct one of them")
+                raise AsmilError(f"{name}: the label is {label}, but tumor is annotated; correct one of them")
             return None
         if mask is None:
             raise AsmilError(
-                f"{name}: its label is {label}, but it has no annotation; add one, use --normal {label} if this label "
-                "means normal, or leave the slide out with --skip-list"
+                f"{name}: the label is {label}, but there is no annotation; add one, use --normal {label} if this "
+                "label means normal, or leave the slide out with --skip-list"
             )
         if not mask.any():
             raise AsmilError(
-                f"{name}: its label is {label}, but no tumor is annotated; name its classes with --tumor, "
+                f"{name}: the label is {label}, but no tumor is annotated; give the tumor classes with --tumor, "
                 "or leave the slide out with --skip-list"
             )
         return mask
@@ -193,12 +193,12 @@ def _describe(slide: Slide, error: AsmilError) -> str:
 
 
 def comparable_values(heat: Floats, is_attention: bool) -> Floats:
-    """A map in values that compare between slides: attention relative to uniform attention, others unchanged."""
+    """Map values that are comparable between slides: attention relative to uniform attention, others unchanged."""
     return scale_scores(heat, "times_n") if is_attention else heat
 
 
 def limits_of(maps: Sequence[SlideMap], is_attention: bool) -> tuple[float, float]:
-    """The ends of the scale that all slides share under the scaling `cohort`."""
+    """The limits of the common scale of all slides under the scaling `cohort`."""
     return cohort_limits(comparable_values(one.heat, is_attention) for one in maps)
 
 

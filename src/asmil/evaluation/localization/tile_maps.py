@@ -1,7 +1,7 @@
-"""Maps of positive tiles compared with annotations: Dice, specificity, missed regions, tumor share of a tile.
+"""Compare maps of positive tiles with annotations: Dice, specificity, missed regions, tumor share of a tile.
 
-A tile at (x, y) with side t covers the rows floor(y / d) .. floor((y + t) / d) - 1 of a mask with d level-0 pixels to
-a mask pixel, and columns likewise, within the mask. The truth is the annotation itself, without a margin.
+A tile at (x, y) with side t covers the rows floor(y / d) .. floor((y + t) / d) - 1 of a mask with d level-0 pixels per
+mask pixel, and columns likewise, within the mask. The truth is the annotation itself, without a margin.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def tile_mask(
 def tile_overlap(
     truth: npt.ArrayLike, coords: npt.ArrayLike, tile_px_level0: float, downsample: float = MASK_DOWNSAMPLE
 ) -> Floats:
-    """N shares: the tumor share of each tile's mask pixels; 0 for a tile outside of the mask."""
+    """The share of tumor among the mask pixels of each tile (N values); 0 for a tile outside the mask."""
     tumor_mask = mask_of("tumor mask", truth)
     top, bottom, left, right = _rectangles(corners_of(coords), tile_px_level0, tumor_mask.shape, downsample)
     sums = cv2.integral(tumor_mask.astype(np.uint8), sdepth=cv2.CV_32S)
@@ -58,15 +58,15 @@ def dice(predicted: npt.ArrayLike, truth: npt.ArrayLike) -> float:
     """
     found, there = (flags_of(name, mask) for name, mask in (("predicted", predicted), ("truth", truth)))
     if found.shape != there.shape:
-        raise AsmilError(f"Dice compares masks of one shape, not {found.shape} with {there.shape}")
+        raise AsmilError(f"Dice needs two masks of the same shape, not {found.shape} and {there.shape}")
     total = int(found.sum()) + int(there.sum())
     return 2 * int((found & there).sum()) / total if total else 1.0
 
 
 def specificity(scores: npt.ArrayLike, threshold: float = 0.5, threshold_is_positive: bool = True) -> float:
-    """The share of negative tiles on a normal slide, where every tile should be; nan without tiles.
+    """The share of negative tiles on a normal slide, ideally 1; nan without tiles.
 
-    Tiles with a score of exactly the threshold are positive; MS-CLAM has them negative (threshold_is_positive=False).
+    A score equal to the threshold counts as positive; in MS-CLAM it is negative (threshold_is_positive=False).
     """
     values = numbers_of("scores", scores)
     negative = values < threshold if threshold_is_positive else values <= threshold
@@ -74,22 +74,22 @@ def specificity(scores: npt.ArrayLike, threshold: float = 0.5, threshold_is_posi
 
 
 def highest_specificity(n_tiles: int) -> float:
-    """The highest specificity under min-max scaling, which sets a tile of every slide to 1: 1 - 1/N."""
+    """The highest possible specificity under min-max scaling, which sets one tile of every slide to 1: 1 - 1/N."""
     return 1 - 1 / n_tiles
 
 
 def regions_found(truth: npt.ArrayLike, predicted: npt.ArrayLike) -> Booleans:
-    """One value per region of the truth (8-connected, numbered row by row): whether a predicted pixel is in it."""
+    """For each region of the truth (8-connected, numbered row by row), whether it contains a predicted pixel."""
     there, found = mask_of("tumor mask", truth), mask_of("predicted mask", predicted)
     if there.shape != found.shape:
-        raise AsmilError(f"regions are looked for in masks of one shape, not {there.shape} and {found.shape}")
+        raise AsmilError(f"both masks must have the same shape, not {there.shape} and {found.shape}")
     labels, count = label_regions(there)
     hit = np.bincount(labels[found], minlength=count + 1)
     return np.asarray(hit[1:] > 0)
 
 
 def all_tumor_tiles_positive(overlap: npt.ArrayLike, positive: npt.ArrayLike) -> bool:
-    """Whether every tile that has tumor in it is positive: the strict reading of "no region is missed"."""
+    """Whether every tile with tumor is positive: the strict reading of "no region is missed"."""
     return bool(np.asarray(positive, dtype=bool)[np.asarray(overlap) > 0].all())
 
 
@@ -107,11 +107,11 @@ def _rectangles(
 ) -> tuple[Integers, Integers, Integers, Integers]:
     """First row, row after the last, first column, column after the last of every tile, within the mask."""
     if not downsample > 0:
-        raise AsmilError(f"downsample, the level-0 pixels to the side of a mask pixel, is {downsample:g}; give more")
+        raise AsmilError(f"downsample (level-0 pixels per side of a mask pixel) must be above 0, not {downsample:g}")
     if not tile_px_level0 >= downsample:
         raise AsmilError(
-            f"tiles of {tile_px_level0:g} px are smaller than a mask pixel of {downsample:g} px; draw the mask at a "
-            "smaller downsample"
+            f"tiles of {tile_px_level0:g} px are smaller than a mask pixel of {downsample:g} px; use a smaller "
+            "downsample"
         )
     ends = np.stack([corners, corners + tile_px_level0]) // downsample
     (left, top), (right, bottom) = np.clip(ends, 0, [shape[1], shape[0]]).astype(np.intp).transpose(0, 2, 1)
@@ -123,8 +123,8 @@ class Frame:
     """Sizes of a slide and its tiles, in level-0 pixels.
 
     tile_px: side of a tile
-    size_px: width and height of the slide; the extent of its tiles where the features do not state it
-    mpp: microns per level-0 pixel; None where it is not known, and CAMELYON16's is assumed
+    size_px: width and height of the slide; the extent of its tiles if the feature file does not state it
+    mpp: microns per level-0 pixel; None if unknown, and then that of CAMELYON16 is assumed
     downsample: level-0 pixels along the side of a mask pixel
     """
 
@@ -146,19 +146,17 @@ class Frame:
 
 
 def frame_of(slide: str, info: FeatureInfo, coords: npt.NDArray[np.int64], mpp: float | None) -> Frame:
-    """The frame of a slide, from what its feature file states.
+    """The frame of a slide, from the metadata of its feature file.
 
     mpp: from the manifest, for files that do not state it
-    A mask pixel is a power of two of level-0 pixels, as near as possible to CAMELYON16's 7.776 um and never larger
-    than a tile; 32 where the resolution is not known.
+    The side of a mask pixel is a power of two of level-0 pixels, as near as possible to CAMELYON16's 7.776 um and
+    never larger than a tile; 32 if the resolution is unknown.
     """
     side_um = info.tile_side_um
     mpp = info.mpp or mpp or (side_um / info.tile_px_level0 if side_um and info.tile_px_level0 else None)
     tile_px = info.tile_side_level0(mpp)
     if tile_px is None:
-        raise AsmilError(
-            f"{slide}: the size of its tiles at level 0 is unknown ({info.source}); extract the features again"
-        )
+        raise AsmilError(f"{slide}: the tile size at level 0 is unknown ({info.source}); extract the features again")
     stated = info.slide_width_px is not None and info.slide_height_px is not None
     width, height = np.ceil(coords.max(axis=0) + tile_px).astype(int).tolist()
     size_px = (info.slide_width_px or width, info.slide_height_px or height) if stated else (width, height)

@@ -1,4 +1,4 @@
-"""How well scores order tiles, without any threshold: AUC and average precision (AP)."""
+"""How well scores rank tiles, without a threshold: AUC and average precision (AP)."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from asmil.tasks.weighted import binary_auc, binary_average_precision
 
 Booleans = npt.NDArray[np.bool_]
 MOST_SCORES = 4096
-"""More distinct scores than these are gathered into as many bins of equal size, whose tiles count as ties."""
+"""If there are more distinct scores, they are grouped into this many bins of equal size, whose tiles count as ties."""
 ROWS_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """Both measures: nan where there is no tumor tile; AUC also where there is nothing else."""
+    """AUC and AP: nan without tumor tiles; AUC also without other tiles."""
 
     auc: float
     ap: float
@@ -28,7 +28,7 @@ class Ranking:
 
 @dataclass(frozen=True)
 class TileRanking:
-    """Of all tiles of all slides together, of every slide, and the means over slides where they are defined."""
+    """AUC and AP of all tiles pooled, of every slide, and their means over slides in which they are defined."""
 
     pooled: Ranking
     mean: Ranking
@@ -37,7 +37,7 @@ class TileRanking:
 
 
 class RankedTiles:
-    """The tiles of many slides, with their pooled measures under any resample of slides."""
+    """The tiles of many slides, with their pooled AUC and AP under any resample of slides."""
 
     def __init__(self, tumor: Sequence[npt.ArrayLike], scores: Sequence[npt.ArrayLike]) -> None:
         truths = [np.asarray(part, dtype=bool).reshape(-1) for part in tumor]
@@ -51,10 +51,10 @@ class RankedTiles:
         self._slide = np.repeat(np.arange(len(values)), [len(part) for part in values])
 
     def measure(self, counts: npt.ArrayLike) -> Ranking:
-        """AUC and AP when slide s is drawn counts[s] times.
+        """AUC and AP if slide s is drawn counts[s] times.
 
-        AUC: the chance that a tumor tile has a higher score than another tile, ties counted half.
-        AP: the mean precision at the tumor tiles, sum over thresholds of (recall gained) x precision.
+        AUC: the probability that a tumor tile has a higher score than another tile; ties count half.
+        AP: the mean precision at the tumor tiles, the sum over thresholds of (increase in recall) x precision.
         """
         if not len(self._scores):
             return Ranking(float("nan"), float("nan"))
@@ -64,10 +64,10 @@ class RankedTiles:
 
 
 def rank_tiles(tumor: Sequence[npt.ArrayLike], scores: Sequence[npt.ArrayLike]) -> TileRanking:
-    """AUC and AP of the tiles of S slides: `tumor` and `scores` hold one array of N_s values per slide.
+    """AUC and AP of the tiles of S slides; `tumor` and `scores` contain one array of N_s values per slide.
 
-    The pooled measures need scores that are comparable between slides; those of a slide are the same under every
-    scaling that keeps the order of its tiles.
+    The pooled values need scores that are comparable between slides; the values of single slides are the same under
+    every scaling that keeps the order of the tiles.
     """
     pooled = RankedTiles(tumor, scores).measure(np.ones(len(scores)))
     ones = np.ones(1)
@@ -83,10 +83,10 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def resampled_ranking(tumor: Sequence[Booleans], scores: Sequence[Floats], counts: Floats) -> tuple[Floats, Floats]:
-    """R areas under the ROC curve and R average precisions of R x S counts: how often each slide is drawn.
+    """R AUCs and R average precisions under R resamples; counts: R x S, how often each slide is drawn.
 
-    tumor, scores: one array of N_s values per slide. The numbers are those of `RankedTiles`, to about 1 / MOST_SCORES
-    where there are more distinct scores; nan where a resample has no tumor tile, the AUC also where it has no other.
+    tumor, scores: one array of N_s values per slide. The values agree with `RankedTiles`, to about 1 / MOST_SCORES if
+    there are more distinct scores; nan for resamples without tumor tiles, for the AUC also without other tiles.
     """
     place = _places(np.concatenate(scores))
     n_places = int(place.max()) + 1
@@ -104,7 +104,7 @@ def resampled_ranking(tumor: Sequence[Booleans], scores: Sequence[Floats], count
 
 
 def _places(scores: Floats) -> npt.NDArray[np.intp]:
-    """The place of every score among the distinct ones, or its bin where they are too many."""
+    """The index of every score among the distinct scores, or its bin if there are too many."""
     distinct, place = np.unique(scores, return_inverse=True)
     if len(distinct) <= MOST_SCORES:
         return np.asarray(place)
@@ -113,7 +113,7 @@ def _places(scores: Floats) -> npt.NDArray[np.intp]:
 
 
 def _rank(true: Floats, false: Floats) -> tuple[Floats, Floats]:
-    """Of R x B weights of tumor and other tiles, the highest scores first."""
+    """AUC and AP from the R x B weights of tumor and other tiles, highest scores first."""
     n_places = true.shape[1]
     is_tumor, score = np.repeat([True, False], n_places), np.tile(-np.arange(n_places, dtype=np.float64), 2)
     weights = np.hstack([true, false])

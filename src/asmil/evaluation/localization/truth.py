@@ -1,4 +1,4 @@
-"""Where the tumor of a slide is: from annotations, or from a table of tiles whose truth is known."""
+"""The tumor masks of slides: from annotations, or from a table of tiles with known truth."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Truth(Protocol):
 
 
 class AnnotationTruth:
-    """Tumor as pathologists drew it."""
+    """Tumor as annotated by pathologists."""
 
     def __init__(self, files: AnnotationFiles, names: ClassNames, mask_value: int | None = None) -> None:
         self._files = files
@@ -51,10 +51,10 @@ class AnnotationTruth:
         self._file_notes: list[str] = []
 
     def tumor(self, slide: str, frame: Frame) -> Mask | None:
-        """The mask of a slide's tumor, without what is cut out of it."""
+        """The tumor mask of a slide, without excluded regions."""
         if slide in self._files.clashing:
             paths = " and ".join(map(str, self._files.clashing[slide]))
-            raise AsmilError(f"{slide}: it has several annotation files of one kind, {paths}; keep one of them")
+            raise AsmilError(f"{slide}: there are several annotation files of one kind, {paths}; keep one of them")
         path = self._files.by_slide.get(slide)
         if path is None:
             return None
@@ -70,13 +70,13 @@ class AnnotationTruth:
         if not area.shape.is_empty and not mask.any():
             width, height = frame.size_px
             raise AsmilError(
-                f"{slide}: no region of {path} covers the center of a mask pixel; they lie outside of the slide "
-                f"({width} x {height} px) or are too small: check that the file is of this slide, in level-0 pixels"
+                f"{slide}: no region of {path} covers the center of a mask pixel: all are outside the slide "
+                f"({width} x {height} px) or too small; check that the file is for this slide and in level-0 pixels"
             )
         return mask
 
     def notes(self) -> Iterator[str]:
-        """Which classes were used and which not, and files that were not."""
+        """Which classes were used and which were not, and unused files."""
         for title, counts in self._classes().items():
             if counts:
                 yield f"{title}: {', '.join(f'{name} ({count})' for name, count in counts.most_common())}"
@@ -96,9 +96,9 @@ class AnnotationTruth:
     def _classes(self) -> Mapping[str, Counter[str]]:
         areas = self._areas.values()
         return {
-            "regions taken as tumor": sum((area.tumor for area in areas), Counter()),
-            "regions cut out of it": sum((area.cut_out for area in areas), Counter()),
-            "regions of other classes, not used (name them with --tumor or --exclude)": sum(
+            "regions used as tumor": sum((area.tumor for area in areas), Counter()),
+            "regions excluded from it": sum((area.cut_out for area in areas), Counter()),
+            "regions of other classes, not used (select them with --tumor or --exclude)": sum(
                 (area.unknown for area in areas), Counter()
             ),
         }
@@ -126,7 +126,7 @@ class TileTruth:
 
 
 def _fitting_shape(area: TumorArea, frame: Frame) -> tuple[int, int]:
-    """The mask of the slide; where only the extent of its tiles is known, also of what was drawn beyond them."""
+    """The shape of the slide's mask; if only the extent of its tiles is known, annotations beyond them are included."""
     if frame.size_is_stated or area.shape.is_empty:
         return frame.shape
     _, _, right, bottom = area.shape.bounds

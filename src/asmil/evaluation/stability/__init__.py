@@ -1,4 +1,4 @@
-"""Attention during training: how it moves, how concentrated it is, whether seeds agree, and alarms about it."""
+"""Attention during training: movement, concentration, agreement between seeds, and alarms."""
 
 from __future__ import annotations
 

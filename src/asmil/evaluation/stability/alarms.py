@@ -1,4 +1,4 @@
-"""Alarms about recorded attention: what was found, what it means, and which settings of `asmil train` to try."""
+"""Alarms about recorded attention: the finding, its meaning, and settings of `asmil train` to try."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from asmil.training.described import has_anchor
 from asmil.training.finished_run import setting
 
 FEWEST_TILES = 10
-"""Slides with this many tiles or fewer raise no alarm: their attention is flat or peaked by chance."""
+"""Slides with at most this many tiles raise no alarm: their attention can be flat or peaked by chance."""
 UNIFORM_SHARE = 0.9
 ONE_TILE_WEIGHT = 0.9
 MOVING_JSD = 0.005
@@ -27,7 +27,7 @@ Config = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Alarm:
-    """kind: uniform, one_tile, moving or seeds_disagree; text: what was found and its meaning; advice: what to try."""
+    """kind: uniform, one_tile, moving or seeds_disagree; text: the finding and its meaning; advice: what to try."""
 
     kind: str
     text: str
@@ -35,13 +35,13 @@ class Alarm:
 
     @property
     def short(self) -> str:
-        """One sentence, and the first two proposals, for the top of every report that concerns the run."""
+        """One sentence and the first two suggestions, for the top of every report on the run."""
         first = "; or ".join(self.advice.removesuffix(".").split("; or ")[:2])
         return f"{SHORT[self.kind]} {first}."
 
 
 SHORT = {
-    "uniform": "Attention is flat: the model averages all tiles. Do not read the heat maps.",
+    "uniform": "Attention is flat: the model averages all tiles. Do not interpret the heat maps.",
     "one_tile": "Attention is on one tile: each prediction rests on a single tile. Check what it shows.",
     "moving": "Attention was still moving when training ended: the map of another epoch would look different.",
     "seeds_disagree": "Seeds disagree about where to look: a map of one seed is not the map of the method.",
@@ -75,15 +75,15 @@ def _uniform(config: Config, times: pd.DataFrame, slides: pd.DataFrame) -> Alarm
     if others["min"].min() > UNIFORM_SHARE:
         when = "at every recording"
     elif last > UNIFORM_SHARE:
-        when = f"at the epoch that was kept, but was less so before (lowest share {lowest:.2f})"
+        when = f"at the epoch that was kept, but less so before (lowest share {lowest:.2f})"
     else:
-        when = f"at the epoch that was kept, but not at the end of the training (share {last:.2f} there)"
+        when = f"at the epoch that was kept, but not at the end of training (share {last:.2f} there)"
         proposals = ["keep the last epoch with `--set training.select=last`"]
     return Alarm(
         "uniform",
         f"the attention is nearly uniform {when}, {extent}: the effective share is above {UNIFORM_SHARE:g} (median "
-        f"{slides.loc[flat, 'effective_share'].median():.3f}). The tiles are pooled almost as a plain mean, and a "
-        "small JSD means nothing, since a flat attention cannot move; the order of the tiles may still be right.",
+        f"{slides.loc[flat, 'effective_share'].median():.3f}). The model almost averages the tiles. A small JSD means "
+        "nothing here, since flat attention cannot move; the ranking of the tiles may still be right.",
         _to_try(proposals),
     )
 
@@ -96,7 +96,7 @@ def _one_tile(config: Config, slides: pd.DataFrame) -> Alarm | None:
     proposals = [*_own_rule(config, ("sparsemax", "entmax")), _more_anchor(config), _more_entropy(config)]
     return Alarm(
         "one_tile",
-        f"one tile gets nearly all of the attention {extent}: its weight is above {ONE_TILE_WEIGHT:g} (median "
+        f"one tile gets nearly all the attention {extent}: its weight is above {ONE_TILE_WEIGHT:g} (median "
         f"{slides.loc[peaked, 'max_weight'].median():.3f}). The prediction rests on that tile alone; check whether it "
         "shows the lesion or an artifact.",
         _to_try([*proposals, _learn_slower(config)]),
@@ -114,10 +114,10 @@ def _moving(config: Config, times: pd.DataFrame, slides: pd.DataFrame) -> Alarm 
     step = "from one epoch to the next" if apart == 1 else f"between recordings {apart:.2g} epochs apart"
     calmer = "use more slides per step with `--set training.accumulate=4`"
     if setting(config, "training", "schedule") == "constant":
-        calmer = "decay the learning rate with `--set training.schedule=cosine`, which stops any model at its end"
+        calmer = "decay the learning rate with `--set training.schedule=cosine`, which settles any model at the end"
     return Alarm(
         "moving",
-        f"the attention was still moving when the training ended, {extent}: {step} the late JSD is "
+        f"the attention was still moving when training ended, {extent}: {step} the late JSD is "
         f"{seen['jsd_late'].median():.3f} nats, {100 * seen['jsd_relative'].median():.1f} % of ln N - entropy "
         "(medians). The map of another epoch would look different.",
         _to_try([_more_anchor(config), _learn_slower(config), calmer]),
@@ -135,7 +135,7 @@ def _seeds_disagree(config: Config, agreement: pd.DataFrame, *, flat: bool) -> A
     cure = "fix the uniform attention first" if flat else _more_anchor(config)
     return Alarm(
         "seeds_disagree",
-        f"the seeds disagree about where to look, on {unlike.sum()} of {len(unlike)} slides: two seeds share "
+        f"the seeds disagree about where to look on {unlike.sum()} of {len(unlike)} slides: two seeds share "
         f"{100 * overlap:.0f} % of the top 1 % of tiles (by chance 1 %), and their rank correlation is {ranks:.2f}. "
         "A map depends on the seed.",
         _to_try([cure, "use the mean over seeds, which `asmil predict --attention` writes"]),
@@ -143,7 +143,7 @@ def _seeds_disagree(config: Config, agreement: pd.DataFrame, *, flat: bool) -> A
 
 
 def _extent(slides: pd.DataFrame, flags: pd.Series[bool]) -> str | None:
-    """On how many slides and in which trainings; None unless it is most slides of at least one training."""
+    """The number of affected slides and trainings; None unless most slides of at least one training are affected."""
     by_training = flags.groupby([slides["fold"], slides["seed"]]).mean()
     named = [f"fold {fold} seed {seed}" for fold, seed in by_training.index[by_training > 0.5]]
     if not named:
@@ -161,7 +161,7 @@ def _to_try(proposals: list[str]) -> str:
 
 
 def _less_flattening(config: Config) -> list[str]:
-    """Ways to weaken the settings that make attention flat."""
+    """Suggestions that weaken the settings that make attention flat."""
     if config.get("method") == "asmil" and config.get("preset") == "paper":
         return ["use larger initial tokens and no anchor: `--preset recommended`"]
     ways = []
@@ -179,7 +179,7 @@ def _less_flattening(config: Config) -> list[str]:
 
 
 def _own_rule(config: Config, blamed: tuple[str, ...]) -> list[str]:
-    """Return to the method's own normalizer, if one of the blamed ones replaced it."""
+    """The suggestion to return to the method's own normalizer, if one of `blamed` replaced it."""
     replaced = setting(config, "attention", "normalizer") in blamed
     return ["return to the method's own normalizer with `--set attention.normalizer=own`"] if replaced else []
 
@@ -203,7 +203,7 @@ def _learn_slower(config: Config) -> str:
 
 
 def _scaled(config: Config, factor: float, *keys: str) -> str:
-    """A setting times a factor, as a command-line option, with its present value if the settings name it."""
+    """A setting multiplied by a factor, as a command-line option with the current value if it is known."""
     name, now = ".".join(keys), setting(config, *keys)
     if not isinstance(now, int | float):
         return f"another {name}"

@@ -1,4 +1,4 @@
-"""The recorded attention of a run in numbers: how it moves, how concentrated it is, and whether seeds agree."""
+"""Metrics of the recorded attention of a run: movement, concentration, and agreement between seeds."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ AGREEMENT = ("rank_correlation", "top1_overlap", "jsd")
 LATE_RECORDINGS = 10
 
 LEAST_INFORMATION = 1e-6
-"""Attention within this many nats of ln N counts as uniform: rounding to float16 alone gives up to 1e-7."""
+"""Attention with an entropy within this many nats of ln N counts as uniform; float16 rounding alone gives 1e-7."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class TrainingStability:
 
 @dataclass(frozen=True)
 class RunStability:
-    """The recorded attention of a run in numbers; docs/stability.md lists the columns of the tables.
+    """Metrics of the recorded attention of a run; docs/stability.md lists the columns of the tables.
 
     times: one row per training, slide and recording; slides: one row per training and slide
     agreement: one row per fold, slide and pair of seeds
@@ -67,7 +67,7 @@ class RunStability:
 
 
 def read_stability(run: Path | str) -> RunStability:
-    """Measure the attention that a run recorded, slide by slide; unfinished trainings are included."""
+    """Measure the attention that a run recorded, slide by slide, including unfinished trainings."""
     layout = RunLayout(run)
     config = layout.read_values()
     has_classes = prediction_format(setting(config, "task", "kind") or "classification").part_name == "class"
@@ -102,7 +102,7 @@ def read_stability(run: Path | str) -> RunStability:
 
 
 def attention_alarms(run: Path) -> list[str]:
-    """The alarms about the attention of a run, one short sentence each; none where nothing was recorded."""
+    """The alarms about the attention of a run, one short sentence each; none if nothing was recorded."""
     try:
         return [alarm.short for alarm in read_stability(run).alarms]
     except AsmilError:
@@ -110,7 +110,7 @@ def attention_alarms(run: Path) -> list[str]:
 
 
 def seed_agreement(records: Mapping[int, AttentionRecord], kept: Mapping[int, int]) -> pd.DataFrame:
-    """How similar the attentions of several seeds are: one row per slide and pair of seeds that recorded it.
+    """How similar the attention of several seeds is: one row per slide and pair of seeds that recorded it.
 
     records, kept: by seed, the record and the index of the recording to use
     """
@@ -152,9 +152,9 @@ def write_tables(stabilities: Sequence[RunStability], folder: Path | str) -> Non
 
 
 def summary_of(stability: RunStability) -> dict[str, Any]:
-    """The run in numbers, ready for JSON: undefined numbers are None.
+    """The summary of a run, ready for JSON; undefined numbers are None.
 
-    A measure is averaged over the slides and folds of each seed, then over seeds.
+    Each metric is averaged over the slides and folds of each seed, then over seeds.
     """
     slides, trainings = stability.slides, stability.trainings
     planned = int(stability.config.get("folds") or 1) * int(stability.config.get("seeds") or 1)
@@ -191,7 +191,7 @@ def _measure(slides: pd.DataFrame, name: str) -> dict[str, Any]:
 
 
 def late_recordings(n_recordings: int) -> int:
-    """How many of the last recordings count as late: 10 of at least 20, otherwise half of them."""
+    """Number of recordings at the end that count as late: 10 if there are at least 20, otherwise half of them."""
     return LATE_RECORDINGS if n_recordings >= 2 * LATE_RECORDINGS else max(1, n_recordings // 2)
 
 
@@ -259,7 +259,7 @@ def agreement_by_fold(trainings: Iterable[TrainingStability]) -> pd.DataFrame:
 
 
 def _kept_recording(folder: Path, record: AttentionRecord) -> int:
-    """The last recording up to the epoch that was kept; the last of all if none was kept."""
+    """The last recording up to the epoch that was kept; the last recording if no epoch was kept."""
     epoch = read_kept_epoch(folder)
     if epoch is None:
         return len(record.epochs) - 1

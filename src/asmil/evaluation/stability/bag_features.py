@@ -1,4 +1,4 @@
-"""Bag features during training, as a t-SNE: how early the classes separate."""
+"""A t-SNE of bag features during training, which shows how early the classes separate."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def bag_feature_figure(stability: RunStability, epochs: Sequence[float] | None =
             None,
             TITLE,
             f"Not drawn: this needs {FEWEST_SLIDES} recorded slides, and there are {most}. "
-            "`--set record.attention=all` (or a number of slides per class) records more.",
+            "Record more with `--set record.attention=all` (or a number of slides per class).",
         )
     recordings = _recordings(training, epochs)
     record = training.record
@@ -38,12 +38,12 @@ def bag_feature_figure(stability: RunStability, epochs: Sequence[float] | None =
         return Figure(None, TITLE, "Not drawn: some bag features are not finite.")
     slides = drawn_slides(record, MOST_POINTS // len(recordings))
     caption = (
-        f"Fold {training.fold}, seed {training.seed}; one point per slide, one t-SNE of all panels; its distances mean "
-        "little. The silhouette of the classes is that of the bag features themselves, from -1 to 1, above 0 if they "
-        "are separate."
+        f"Fold {training.fold}, seed {training.seed}; one point per slide; one t-SNE for all panels, whose distances "
+        "mean little. The silhouette of the classes is computed on the bag features themselves; it ranges from -1 to 1 "
+        "and is above 0 if the classes are separate."
     )
     if len(slides) < len(record.slides):
-        caption += f" {len(slides)} of {len(record.slides)} slides are drawn; the silhouette is of all."
+        caption += f" {len(slides)} of {len(record.slides)} slides are drawn; the silhouette uses all slides."
     return Figure(_draw(training, recordings, slides), TITLE, caption)
 
 
@@ -83,7 +83,7 @@ def _recordings(training: TrainingStability, epochs: Sequence[float] | None) -> 
 
 
 def drawn_slides(record: AttentionRecord, most: int) -> npt.NDArray[np.intp]:
-    """All slides, or evenly spread ones of each class."""
+    """All slides, or an evenly spaced selection from each class."""
     if len(record.slides) <= most:
         return np.arange(len(record.slides))
     by_class = np.argsort(record.targets, kind="stable")
@@ -131,7 +131,7 @@ def _draw_points(axes: Axes, record: AttentionRecord, slides: npt.NDArray[np.int
 
 
 def _frame(axes: Axes, points: Floats, span: Floats) -> None:
-    """Show the points in the middle of a panel that is `span` wide and high."""
+    """Center the points in a panel that is `span` wide and high."""
     middle = (points.min(axis=0) + points.max(axis=0)) / 2
     (left, bottom), (right, top) = middle - span / 2, middle + span / 2
     axes.set(xlim=(left, right), ylim=(bottom, top), xticks=[], yticks=[])

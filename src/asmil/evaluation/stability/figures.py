@@ -1,6 +1,6 @@
-"""Figures of recorded attention: its course during training, and histograms of scores and attention.
+"""Figures of recorded attention: curves over training, and histograms of scores and attention.
 
-Also what all stability figures share: names of runs, and the choice of slide, training and epochs.
+Also the helpers that all stability figures share: names of runs, and the choice of slide, training and epochs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LINE_STYLES: tuple[Literal["-", "--", ":"], ...] = ("-", "--", ":")
 LOGARITHMIC_FROM = 30.0
 """An axis is logarithmic if the largest value is more than this many times the smallest."""
 MAX_POINTS = 400
-"""Lines with more recordings are drawn through means of neighbors."""
+"""Lines with more recordings are smoothed by averaging neighbors."""
 LATER_EPOCHS = 4
 """How many epochs after the first are shown by default."""
 NORMALIZERS: tuple[tuple[str, str, dict[str, float]], ...] = (
@@ -59,7 +59,7 @@ def course_figures(stabilities: Sequence[RunStability]) -> dict[str, Figure]:
 
 
 def course_caption(stabilities: Sequence[RunStability]) -> str:
-    """How to read the courses, and the learning rates behind them."""
+    """How to read the curves, and the learning rates of the runs."""
     lines = "Lines are means over the recorded slides."
     if any(len(stability.trainings) > 1 for stability in stabilities):
         lines = "Thin lines are single trainings (means over slides), thick lines the mean over trainings."
@@ -71,7 +71,7 @@ def course_caption(stabilities: Sequence[RunStability]) -> str:
         for schedule, runs in schedules.items()
     ]
     return (
-        f"{lines} Rings mark the epochs that were kept. Read movement together with concentration: a flat attention "
+        f"{lines} Rings mark the epochs that were kept. Read movement together with concentration: flat attention "
         f"(share near 1) hardly moves; it is stable but useless. {' '.join(rates)}"
     )
 
@@ -141,11 +141,11 @@ def histogram_figure(stability: RunStability) -> Figure:
     slides = scored_slides(stability)
     title = "Scores and attention"
     if not slides:
-        return Figure(None, title, "No scores yet: they are kept when a training ends.")
+        return Figure(None, title, "No scores yet: they are saved when a training ends.")
     caption = (
-        "Left: the raw scores of one slide per class from the kept model, all rows (heads, tokens, branches) together. "
+        "Left: the raw scores of one slide per class from the selected checkpoint, for all heads, tokens or branches. "
         "Right: the attention × N that each normalizer computes from these scores; 1 is uniform, and weights below "
-        f"{SMALLEST_DRAWN:f} are drawn at the left end. The model was trained with one of them."
+        f"{SMALLEST_DRAWN:f} are drawn at the left end. The model was trained with one of these normalizers."
     )
     with new_figure(11.2, 2.6 * len(slides)) as figure:
         grid = figure.subplots(len(slides), 2, squeeze=False, width_ratios=(1, 1.5))
@@ -158,9 +158,9 @@ def histogram_figure(stability: RunStability) -> Figure:
 
 
 def scored_slides(stability: RunStability) -> dict[str, Floats]:
-    """A x N raw scores of the slides whose scores were kept, by their titles; masked tiles are left out.
+    """A x N raw scores of the slides whose scores were saved, by their titles; masked tiles are left out.
 
-    They are from the kept model of the first training that has any.
+    They come from the selected checkpoint of the first training that has any.
     """
     for training in stability.trainings:
         record, found = training.record, {}

@@ -23,9 +23,9 @@ from asmil.tasks.checked_arrays import Floats
 Size = tuple[float, float]
 
 CLIP_QUANTILE = 0.995
-"""The color scale of a row ends at this quantile of its attention x N."""
+"""Upper end of a row's color scale: this quantile of its attention x N."""
 SMALLEST_SCALE = 2.0
-"""The color scale reaches at least this value, so that uniform attention (1) lies in its middle."""
+"""The color scale extends at least to this value, so that uniform attention (1) is in its middle."""
 STRIP_BINS = 200
 DOTS_PER_INCH = 130
 FIGURE_WIDTHS, PANEL_HEIGHTS, ROW_TEXT = (5.0, 11.2), (0.45, 2.4), 0.95
@@ -44,20 +44,20 @@ class Row:
 
 
 def maps_figure(stabilities: Sequence[RunStability], slide: str, epochs: Sequence[float] | None = None) -> Figure:
-    """The maps of a slide at the given epochs; by default from start to end, and at the kept epoch."""
+    """The maps of a slide at the given epochs; by default from start to end, including the kept epoch."""
     rows = map_rows(stabilities, slide, epochs)
     record, place = rows[0].training.record, rows[0].slide
     caption = (
         f"Slide {slide} ({record.classes[record.targets[place]]}, {record.n_tiles[place]} tiles). "
-        f"Colors show attention × N (1: uniform), with one scale per row, which "
+        f"Colors show attention × N (1: uniform). Each row has its own scale, which "
         f"ends at the {100 * CLIP_QUANTILE:g} % quantile of the row but not below {SMALLEST_SCALE:g}. If tiles share a "
         "cell, the largest value is shown. Below each map: the JSD to the previous recording, and the effective share "
-        "of tiles. A map that does not change is only useful if it is not flat."
+        "of tiles. A map that does not change is useful only if it is not flat."
     )
     if any(row.training.record.coords(row.slide) is None for row in rows):
         caption += (
-            " Features without coordinates have no map: their tiles are sorted by their final weight, the largest on "
-            "the left."
+            " Features without coordinates have no map: their tiles are sorted by their final weight, largest on the "
+            "left."
         )
     missing = [name for name in legend_names(stabilities) if name not in {row.name for row in rows}]
     if missing:
@@ -66,14 +66,14 @@ def maps_figure(stabilities: Sequence[RunStability], slide: str, epochs: Sequenc
 
 
 def map_rows(stabilities: Sequence[RunStability], slide: str, epochs: Sequence[float] | None = None) -> list[Row]:
-    """The rows with something to show, in order of time; given epochs are the columns of all rows."""
+    """The non-empty rows, in order of time; given epochs are the columns of all rows."""
     named = zip(legend_names(stabilities), stabilities, strict=True)
     found = [(name, run, one) for name, run in named if (one := training_of(run, slide)) is not None]
     trainings = [training for _, _, training in found]
     wanted = default_epochs(trainings) if epochs is None else list(epochs)
     chosen = [_unrepeated([nearest_recording(one.record.epochs, epoch) for epoch in wanted]) for one in trainings]
     if epochs is None:
-        # the kept epoch in its place in time, so the columns of two runs need not be of the same epoch
+        # the kept epoch is inserted in order of time, so the columns of two runs may show different epochs
         shown = [
             sorted({one.kept, *(recording for recording in known if recording is not None)})
             for known, one in zip(chosen, trainings, strict=True)
@@ -83,7 +83,7 @@ def map_rows(stabilities: Sequence[RunStability], slide: str, epochs: Sequence[f
     if not columns:
         last = max(float(training.record.epochs[-1]) for training in trainings)
         asked = ", ".join(f"{epoch:g}" for epoch in wanted)
-        raise AsmilError(f"nothing was recorded at the epochs {asked}; choose some from 0 to {last:g}")
+        raise AsmilError(f"nothing was recorded at the epochs {asked}; choose epochs from 0 to {last:g}")
     return [
         Row(name, stability, training, training.record.slides.index(slide), recordings)
         for (name, stability, training), recordings in zip(found, zip(*columns, strict=True), strict=True)
@@ -118,7 +118,7 @@ def _panel_size(row: Row, width: float) -> Size:
 
 
 def _most_cells(coords: npt.NDArray[np.int64], size: Size) -> int:
-    """Cells along the longer side of a map of that size, about one per dot."""
+    """Cells along the longer side of a map of this size, about one per dot."""
     extent = np.ptp(coords, axis=0) + 1
     inches = extent.max() * (np.array(size) / extent).min()
     return max(2, int(0.9 * DOTS_PER_INCH * inches))

@@ -1,4 +1,4 @@
-"""The report on recorded attention: what it says, and its files on disk."""
+"""The report on recorded attention: its content and its files."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ MOST_ROWS = 100
 FIGURE_FOLDER = "stability_pictures"
 
 READING = (
-    "JSD is the Jensen-Shannon divergence in nats, from 0 (equal) to 0.69 (no tile in common): mean over all "
-    "recordings, late over the last 10 (the last half of fewer than 20), each compared with the previous recording; "
-    "relative is late divided by ln N - entropy, since a flat attention always has a small JSD.",
-    "Concentration is measured at the epoch that was kept: effective share is exp(entropy) / N, peak × N the largest "
-    "weight relative to uniform attention, Gini 0 for uniform attention and near 1 for a single tile, top-1 % mass the "
-    "weight of the top 1 % of tiles. Seed overlap is the share of these that two seeds have in common.",
-    "Only a few slides are recorded, chosen by their order and not at random; those of the training part were seen in "
-    "training. Stable attention need not be right: compare it with annotations (`asmil localize`).",
+    "JSD is the Jensen-Shannon divergence between consecutive recordings in nats, from 0 (equal) to 0.69 (no tile in "
+    "common). JSD mean averages all recordings, JSD late the last 10 (or the last half if there are fewer than 20). "
+    "JSD relative is JSD late divided by ln N - entropy, since flat attention always has a small JSD.",
+    "Concentration is measured at the epoch that was kept: effective share is exp(entropy) / N; peak × N is the "
+    "largest weight relative to uniform attention; Gini is 0 for uniform attention and near 1 for a single tile; "
+    "top-1 % mass is the weight of the top 1 % of tiles. Seed overlap is the share of them that two seeds share.",
+    "Only a few slides are recorded, chosen by their order and not at random; training slides were seen in training. "
+    "Stable attention need not be right: compare it with annotations (`asmil localize`).",
 )
 
 Figures = Mapping[str, Figure]
-"""Figures by the names of their files."""
+"""Figures by file name."""
 
 
 def write_stability_page(
@@ -50,10 +50,10 @@ def write_stability_page(
 ) -> Path:
     """Write `stability.html`, and its figures as separate files; return the path of the page.
 
-    slide, epochs: what the attention maps show; by default a slide of the last class, from start to end
+    slide, epochs: slide and epochs of the attention maps; by default a slide of the last class, from start to end
     """
     if not stabilities:
-        raise AsmilError("there is nothing to show: give at least one run with recorded attention")
+        raise AsmilError("nothing to show: give at least one run with recorded attention")
     courses = course_figures(stabilities)
     maps = maps_figure(stabilities, choose_slide(stabilities, slide), epochs)
     single: list[Figures] = [
@@ -77,7 +77,7 @@ def write_stability_page(
 
 
 def stability_document(stabilities: Sequence[RunStability], slide: str | None = None) -> Document:
-    """What the report says, without its figures; slide: the one whose maps were asked for."""
+    """The content of the report without its figures; slide: the requested slide of the attention maps."""
     names = unique_names([one.path for one in stabilities])
     slides = len({name for stability in stabilities for name in stability.slides["slide"]})
     trainings = sum(len(stability.trainings) for stability in stabilities)
@@ -102,7 +102,7 @@ def _answer(stabilities: Sequence[RunStability], names: Sequence[str]) -> str:
     if not raised:
         return (
             "No alarm: on most recorded slides the attention is neither flat nor on one tile, it does not move at the "
-            "end, and seeds agree where there are several."
+            "end of training, and the seeds agree (if there are several)."
         )
     kinds = {name: ", ".join(alarm.kind.replace("_", " ") for alarm in alarms) for name, alarms in raised.items()}
     count = format_count(sum(map(len, raised.values())), "alarm")
@@ -116,13 +116,13 @@ def _answer(stabilities: Sequence[RunStability], names: Sequence[str]) -> str:
 
 
 def _caveats(stabilities: Sequence[RunStability], names: Sequence[str], slide: str | None) -> list[str]:
-    """What limits the comparison of the runs, and of early and late epochs."""
+    """Caveats about comparing the runs, and early with late epochs."""
     summaries = [summary_of(stability) for stability in stabilities]
     sentences = []
     if len({tuple(summary["slides"]) for summary in summaries}) > 1:
-        sentences.append("The runs did not record the same slides; their numbers compare only roughly.")
+        sentences.append("The runs did not record the same slides, so their numbers are only roughly comparable.")
     if len({summary["every"] for summary in summaries}) > 1:
-        sentences.append("The runs did not record equally often; their JSDs do not compare.")
+        sentences.append("The runs did not record equally often, so their JSDs are not comparable.")
     for name, summary in zip(names, summaries, strict=True):
         recorded, planned, finished = (summary[f"trainings{which}"] for which in ("", "_asked_for", "_finished"))
         if finished < planned:
@@ -132,7 +132,7 @@ def _caveats(stabilities: Sequence[RunStability], names: Sequence[str], slide: s
     if any(summary["schedule"] == "cosine" for summary in summaries):
         sentences.append(
             "The cosine schedule lowers the learning rate until nothing moves, so a small late JSD proves little; "
-            "`--set training.schedule=constant` shows the method itself."
+            "use `--set training.schedule=constant` to see the method itself."
         )
     return sentences
 
@@ -153,7 +153,7 @@ def _summary(stabilities: Sequence[RunStability], names: Sequence[str]) -> Table
         rows,
         title="recorded attention, means over slides and seeds; JSD in nats",
         caption="Means over slides and seeds, and the standard deviation (sd) over seeds. Read JSD together with "
-        "concentration: a flat attention hardly moves.",
+        "concentration: flat attention hardly moves.",
         in_terminal=True,
         narrow=frozenset({MEASURE_TITLES["gini"]}),
     )
@@ -172,7 +172,7 @@ def _run_sections(stabilities: Sequence[RunStability], single: Sequence[Figures]
 
 
 def _figure_blocks(figures: Iterable[Figure], shown: set[str]) -> list[Block]:
-    """Figures with headings; a caption that was shown before is left out, one without a figure is a paragraph."""
+    """Figures with headings; a repeated caption is left out, and a caption without a figure becomes a paragraph."""
     blocks: list[Block] = []
     for figure in figures:
         if figure.content is None:
@@ -185,7 +185,7 @@ def _figure_blocks(figures: Iterable[Figure], shown: set[str]) -> list[Block]:
 
 
 def _slides(stability: RunStability) -> Folded:
-    """One row per slide, means over trainings; those that move most first."""
+    """One row per slide, means over trainings; the slides whose attention moves most come first."""
     by_slide = stability.slides.groupby(["slide", "target", "role", "n_tiles"], sort=False)
     found = by_slide[[*MEASURE_TITLES]].mean().assign(trainings=by_slide.size())
     found = found.sort_values("jsd_late", ascending=False, kind="stable").reset_index()
@@ -203,9 +203,9 @@ def _slides(stability: RunStability) -> Folded:
 
 
 def _agreement(stability: RunStability) -> Block:
-    """One row per fold and slide: how similar two seeds are, over all pairs; the least similar first."""
+    """One row per fold and slide: the similarity over all pairs of seeds; the least similar come first."""
     if stability.agreement.empty:
-        return "There is one seed per fold, so agreement between seeds is unknown; `--seeds 3` trains more."
+        return "There is one seed per fold, so agreement between seeds is unknown; train more with `--seeds 3`."
     groups = [part for _, part in stability.agreement.groupby(["fold", "slide"], sort=False)]
     groups.sort(key=lambda part: float(part["top1_overlap"].mean()))
     rows: list[Row] = []

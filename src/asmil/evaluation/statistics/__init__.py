@@ -1,4 +1,4 @@
-"""Tests and intervals for numbers that are to be published; see docs/statistics.md for which answers what.
+"""Statistical tests and confidence intervals; docs/statistics.md explains which one answers which question.
 
 The public names are listed in `__init__.pyi` and loaded when they are first used.
 """

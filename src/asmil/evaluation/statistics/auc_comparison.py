@@ -6,7 +6,7 @@ m positives with scores X_i, n negatives with Y_j, psi = 1, 1/2, 0 for X >, =, <
     S = S10 / m + S01 / n             S10, S01: sample covariances of the two models' V10 and V01
     z = (AUC_a - AUC_b) / sqrt(S_aa + S_bb - 2 S_ab)
 
-psi is never tabulated: how many negatives lie below a positive is found by bisection in the sorted scores,
+psi is never tabulated: the number of negatives below a positive is found by bisection in the sorted scores, in
 O(N log N) for N slides.
 """
 
@@ -30,7 +30,7 @@ NORMAL_QUANTILE = float(ndtri(0.975))
 class DeLong:
     """Two AUCs on the same slides, their 2 x 2 covariance, and the test of their difference a - b.
 
-    Intervals are of 95 %, by the normal distribution; those of a single AUC can leave 0 to 1.
+    Intervals are 95 % intervals of the normal distribution; those of a single AUC can extend beyond 0 and 1.
     """
 
     auc_a: float
@@ -47,7 +47,7 @@ class DeLong:
 
 @dataclass(frozen=True)
 class _Placements:
-    """Twice the number of slides of the other class that a slide beats, ties counted half: whole numbers."""
+    """Twice the number of slides of the other class that a slide beats, with ties counted half: integers."""
 
     positives: npt.NDArray[np.int64]
     negatives: npt.NDArray[np.int64]
@@ -56,7 +56,7 @@ class _Placements:
 def delong(target: npt.ArrayLike, score_a: npt.ArrayLike, score_b: npt.ArrayLike) -> DeLong:
     """Compare the AUCs of two scores for one binary outcome (1 is the positive class), on the same slides.
 
-    Scores that order the slides alike have variance 0: z = 0 and p = 1.
+    Scores that rank the slides identically have variance 0: z = 0 and p = 1.
 
     >>> found = delong([0, 0, 0, 1, 1, 1], [0.1, 0.4, 0.2, 0.8, 0.3, 0.9], [0.3, 0.7, 0.1, 0.6, 0.2, 0.8])
     >>> round(found.auc_a, 3), round(found.auc_b, 3), round(found.z, 3), round(found.p, 3)
@@ -70,8 +70,8 @@ def delong(target: npt.ArrayLike, score_a: npt.ArrayLike, score_b: npt.ArrayLike
         z = 0.0
     else:
         raise AsmilError(
-            f"the AUCs {auc_a:g} and {auc_b:g} differ, but by the same amount at every slide, so that DeLong's "
-            "variance is 0 and there is no test; use a permutation or bootstrap test, or more slides"
+            f"the AUCs {auc_a:g} and {auc_b:g} differ by the same amount on every slide, so DeLong's variance is 0 "
+            "and the test is undefined; use a permutation or bootstrap test, or more slides"
         )
     return DeLong(
         auc_a=auc_a,
@@ -92,7 +92,7 @@ def auc_covariance(
 ) -> tuple[tuple[float, float], Floats, float]:
     """The two AUCs, their 2 x 2 covariance S, and the variance of their difference.
 
-    The variance is taken from differences of whole numbers, so that it is exactly 0 where it should be.
+    The variance is computed from differences of integers, so it is exactly 0 when it should be.
     """
     positive, scores = _checked(target, score_a, score_b)
     a, b = (_place(score, positive) for score in scores)
@@ -119,8 +119,8 @@ def _checked(
     n_positives, n_negatives = int(positive.sum()), int((~positive).sum())
     if min(n_positives, n_negatives) < 2:
         raise AsmilError(
-            f"target: {n_positives} positives and {n_negatives} negatives are too few for DeLong's test, which needs 2 "
-            "of each"
+            f"target: {n_positives} positives and {n_negatives} negatives are too few for DeLong's test, which needs "
+            "at least 2 of each"
         )
     return positive, scores
 

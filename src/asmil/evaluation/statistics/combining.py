@@ -1,7 +1,7 @@
-"""One p-value from those of several seeds.
+"""Combine the p-values of several seeds into one.
 
-The seeds of a run are tested on the same slides, so their p-values depend on each other. `combine_p` has the
-rules that allow for that; the functions with `if_independent` in their name do not.
+The seeds of a run are tested on the same slides, so their p-values depend on each other. The rules of `combine_p`
+allow for this dependence; the functions with `if_independent` in their name do not.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CombinationRule = Literal["bonferroni", "twice_mean", "twice_median", "cauchy", 
 
 
 def combine_p(p: npt.ArrayLike, rule: CombinationRule) -> float:
-    """One p-value from k that may depend on each other.
+    """Combine k p-values that may depend on each other.
 
     | rule | value | valid |
     | --- | --- | --- |
@@ -30,7 +30,7 @@ def combine_p(p: npt.ArrayLike, rule: CombinationRule) -> float:
     | twice_mean | min(1, 2 mean p) | under any dependence |
     | twice_median | min(1, 2 median p) | under any dependence |
     | cauchy | 1/2 - arctan(mean tan((1/2 - p) pi)) / pi | for small values, asymptotically |
-    | harmonic_mean | k / sum 1/p, raw | for small values, asymptotically |
+    | harmonic_mean | k / sum 1/p, unadjusted | for small values, asymptotically |
 
     >>> combine_p([0.01, 0.2, 0.03], "twice_median")
     0.06
@@ -43,7 +43,7 @@ def combine_p(p: npt.ArrayLike, rule: CombinationRule) -> float:
 def fisher_if_independent(p: npt.ArrayLike) -> float:
     """Fisher's combination, the upper tail of chi-square at -2 sum ln p with 2k degrees of freedom.
 
-    Only for p-values of independent data, such as different patients; never for seeds on one test set.
+    Use it only for independent data, such as different patients; never for seeds on one test set.
     """
     given = _some(p)
     with np.errstate(divide="ignore"):
@@ -54,11 +54,11 @@ def fisher_if_independent(p: npt.ArrayLike) -> float:
 def stouffer_if_independent(p: npt.ArrayLike) -> float:
     """Stouffer's combination of one-sided p-values, the upper tail at sum z / sqrt k.
 
-    Only for p-values of independent data, such as different patients; never for seeds on one test set.
+    Use it only for independent data, such as different patients; never for seeds on one test set.
     """
     given = _some(p)
     if given.min() == 0 and given.max() == 1:
-        raise AsmilError("p: 0 and 1 together have no combination by Stouffer's rule; use another rule")
+        raise AsmilError("p: Stouffer's rule is undefined for p-values of both 0 and 1; use another rule")
     return float(ndtr(ndtri(given).sum() / math.sqrt(len(given))))
 
 
@@ -75,7 +75,7 @@ def _cauchy(p: Floats) -> float:
 
 def _harmonic_mean(p: Floats) -> float:
     smallest = float(p.min())
-    # relative to the smallest, since 1/p of the very small is beyond the largest number
+    # computed relative to the smallest p-value, since 1/p of a very small one overflows
     return 0.0 if smallest == 0 else len(p) * smallest / float((smallest / p).sum())
 
 

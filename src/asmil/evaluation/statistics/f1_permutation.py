@@ -2,11 +2,11 @@
 
 Under the null hypothesis the two models are exchangeable, unit by unit; a unit is a patient with all its
 slides, or a slide. The predictions of a unit are swapped between the models with probability 1/2, and the
-difference of macro-F1 is taken again. Only units with a discordant slide matter: with d of them there are 2^d
-patterns, all of which are tried when d is small; else patterns are drawn.
+difference in macro-F1 is recomputed. Only units with a discordant slide matter: with d of them there are 2^d
+patterns. If d is small, all patterns are tried; otherwise patterns are drawn at random.
 
 Macro-F1 needs two counts per class: slides predicted correctly, and slides predicted as the class. A swap moves a
-unit's counts from one model to the other, so a pattern is a sum of small whole numbers, and no slide is visited again.
+unit's counts from one model to the other, so each pattern is a sum of small integers, and slides are read only once.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from asmil.tasks.checked_arrays import Classes, Floats, classes_of, same_length
 
 MOST_DISCORDANT_FOR_EXACT = 20
 TIE = 1e-12
-"""Differences of F1 that are closer than this are the same."""
+"""Differences in F1 that are closer than this count as equal."""
 CELLS_AT_ONCE = 1 << 21
 
 
 @dataclass(frozen=True)
 class PermutationTest:
-    """Two macro-F1 values, their difference a - b, and how many swap patterns give one as large.
+    """Two macro-F1 values, their difference a - b, and how many swap patterns give a difference as large.
 
-    p: two-sided; p_one_sided: of a being better; count: patterns (of `patterns`) that are at least as extreme,
+    p: two-sided; p_one_sided: for a being better; count: patterns (of `patterns`) that are at least as extreme,
     two-sided. Exact: p = count / patterns. Drawn: p = (count + 1) / (patterns + 1).
     """
 
@@ -48,24 +48,24 @@ class PermutationTest:
 
 @dataclass(frozen=True)
 class _Counts:
-    """What macro-F1 is made of: K slides per class, and 2 x K counts of both models (correct, predicted)."""
+    """The counts behind macro-F1: slides per class (K), and 2 x K counts of both models (correct, predicted)."""
 
     support: Floats
     a: Floats
     b: Floats
 
     def differences(self, moved: Floats) -> Floats:
-        """F1 of a minus that of b after the counts `moved` (R x 2K) went from b to a."""
+        """Macro-F1 of a minus that of b after moving the counts `moved` (R x 2K) from b to a."""
         return self._macro_f1(self.a + moved) - self._macro_f1(self.b - moved)
 
     def values(self) -> tuple[float, float]:
-        """Macro-F1 of both models as they are."""
+        """Macro-F1 of both models without swaps."""
         return float(self._macro_f1(self.a[None])[0]), float(self._macro_f1(self.b[None])[0])
 
     def _macro_f1(self, counts: Floats) -> Floats:
         n_classes = len(self.support)
         right, called = counts[:, :n_classes], counts[:, n_classes:]
-        # a class that neither occurs nor is called has no right calls: its F1 is 0 / 1
+        # a class that neither occurs nor is predicted has no correct predictions: its F1 is 0 / 1
         return np.asarray((2 * right / np.maximum(self.support + called, 1.0)).mean(axis=1))
 
 
@@ -102,7 +102,7 @@ def permutation_f1(
     if exact and n_discordant > MOST_DISCORDANT_FOR_EXACT:
         raise AsmilError(
             f"{n_discordant} discordant {'slides' if patients is None else 'patients'} have too many patterns to try "
-            f"all (at most {MOST_DISCORDANT_FOR_EXACT}); leave out exact=True, so that patterns are drawn"
+            f"all (at most {MOST_DISCORDANT_FOR_EXACT}); leave out exact=True to draw patterns at random"
         )
     if not exact and resamples < 1:
         raise AsmilError(f"{resamples} resamples are too few; give at least 1, better 10,000")
@@ -116,7 +116,7 @@ def permutation_f1(
         patterns += len(found)
         count += int((np.abs(found) >= abs(difference) - TIE).sum())
         count_one_sided += int((found >= difference - TIE).sum())
-    # of drawn patterns the observed one is counted too, which keeps p above 0 and the test valid
+    # with drawn patterns the observed one is counted too, which keeps p above 0 and the test valid
     observed = 0 if exact else 1
     return PermutationTest(
         value_a=value_a,
@@ -145,13 +145,13 @@ def _count(
 
 
 def _of_slides(truth: Classes, predicted: Classes, n_classes: int) -> Floats:
-    """n x 2K: called right in the first K columns, called at all in the others."""
+    """n x 2K: whether a class was predicted correctly (first K columns), and whether it was predicted (others)."""
     called = np.eye(n_classes)[predicted]
     return np.concatenate([called * (truth == predicted)[:, None], called], axis=1)
 
 
 def _all_patterns(changes: Floats) -> Iterator[Floats]:
-    """The sums of all subsets of rows, some at a time: every subset of the last rows joins all of the first."""
+    """The sums of all subsets of rows, in blocks: each subset of the last rows is added to all of the first."""
     half = len(changes) // 2
     first, last = _subset_sums(changes[:half]), _subset_sums(changes[half:])
     for row in last:
@@ -166,7 +166,7 @@ def _subset_sums(changes: Floats) -> Floats:
 
 
 def _drawn_patterns(changes: Floats, discordant: npt.NDArray[np.bool_], resamples: int, seed: int) -> Iterator[Floats]:
-    """Sums of drawn subsets; every unit is drawn (1 is a swap), so that the draws do not depend on the predictions."""
+    """Sums of random subsets; a swap is drawn for every unit, so that the draws do not depend on the predictions."""
     generator = generator_of(seed)
     step = max(1, CELLS_AT_ONCE // len(changes))
     for start in range(0, resamples, step):

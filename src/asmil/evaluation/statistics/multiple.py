@@ -1,4 +1,4 @@
-"""Many comparisons at once: p-values adjusted for the size of their family."""
+"""Adjust p-values for multiple comparisons."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from asmil.tasks.checked_arrays import Floats
 
 
 def holm(p: npt.ArrayLike) -> Floats:
-    """Holm's adjusted p-values, in the order given; those at most alpha are rejected.
+    """Holm's adjusted p-values, in the given order; reject those at or below alpha.
 
-    Sorted ascending, the adjusted i-th of k is the largest of min(1, (k - j + 1) p_j) over j <= i. The chance
-    of any false rejection stays below alpha, whatever the dependence.
+    Sorted ascending, the adjusted i-th of k is the largest of min(1, (k - j + 1) p_j) over j <= i. The probability
+    of any false rejection is at most alpha under any dependence.
 
     >>> [round(float(adjusted), 3) for adjusted in holm([0.2, 0.001, 0.04])]
     [0.2, 0.003, 0.08]
@@ -27,7 +27,7 @@ def holm(p: npt.ArrayLike) -> Floats:
 
 
 def benjamini_hochberg(p: npt.ArrayLike) -> Floats:
-    """Benjamini-Hochberg values, in the order given: they bound the expected share of false rejections.
+    """Benjamini-Hochberg adjusted p-values, in the given order: they control the false discovery rate.
 
     Sorted ascending, the adjusted j-th of k is the smallest of min(1, k p_i / i) over i >= j.
     """

@@ -1,4 +1,4 @@
-"""t-tests of differences that were measured several times: over splits, or over seeds."""
+"""t-tests of repeated differences, over splits or over seeds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from asmil.errors import AsmilError
 from asmil.tasks.checked_arrays import Floats, numbers_of
 
 SAME = 1e-12
-"""Differences of metrics that are closer than this differ by rounding only."""
+"""Differences of metrics that are closer than this differ only by rounding."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,10 @@ class TTest:
 
 
 def corrected_resampled_t(differences: npt.ArrayLike, n_train: float, n_test: float) -> TTest:
-    """Nadeau and Bengio's test of k differences a - b, one a train/test split.
+    """Nadeau and Bengio's test of k differences a - b, one per train/test split.
 
     `t = mean d / sqrt((1/k + n_test/n_train) var d)` with k - 1 degrees of freedom. The second term accounts for
-    the overlap of the training sets; sizes are those of one split (their ratio is what counts).
+    the overlap of the training sets; sizes are those of one split (only their ratio matters).
     """
     sizes = numbers_of("n_train and n_test", [n_train, n_test])
     if not (np.isfinite(sizes) & (sizes > 0)).all():
@@ -38,9 +38,10 @@ def corrected_resampled_t(differences: npt.ArrayLike, n_train: float, n_test: fl
 
 
 def paired_t(differences: npt.ArrayLike) -> TTest:
-    """The plain paired t-test: it takes the differences as independent.
+    """The plain paired t-test, which assumes independent differences.
 
-    Over seeds on one test set its scope is that test set; over splits that share slides it is too sure.
+    Over seeds on one test set, its result holds only for that test set; over splits that share slides, its p-value is
+    too small.
     """
     return _t_test(differences, 0.0)
 
@@ -56,7 +57,7 @@ def _t_test(differences: npt.ArrayLike, overlap: float) -> TTest:
         t = 0.0
     else:
         raise AsmilError(
-            f"differences: all {count} are {mean:g}, and without a spread there is no t-test; report the difference "
-            "as it is, or use a test on slides"
+            f"differences: all {count} are {mean:g}, and a t-test needs a spread; report the difference as it is, or "
+            "use a test on slides"
         )
     return TTest(t, count - 1, float(2 * stdtr(count - 1, -abs(t))))

@@ -1,8 +1,8 @@
-"""Is a procedure better on new patients? A bootstrap of two levels: seeds and patients.
+"""Is a method better on new patients? A two-level bootstrap over seeds and patients.
 
-A procedure is trained S times and evaluated on one test set. Its value is the mean over seeds, which depends on
+A method is trained S times and evaluated on one test set. Its value is the mean over seeds, which depends on
 both the seeds and the patients. A resample draws both: seeds for each model separately, patients once for both
-(each with all its slides), since both were evaluated on the same ones.
+(each with all its slides), since both were evaluated on the same patients.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SeedMetric = Literal["auc", "macro_auc", "macro_f1"]
 class SeedBootstrap:
     """The difference a - b of seed means, its 95 % percentile interval and its standard deviation.
 
-    resamples: how many were drawn; skipped: those of them without a value, such as draws of a single class.
+    resamples: how many were drawn; skipped: how many of them are undefined, such as those with a single class.
     """
 
     difference: float
@@ -56,11 +56,11 @@ def bootstrap_seeds_and_patients(
     resamples: int = 2000,
     seed: int = 0,
 ) -> SeedBootstrap:
-    """The interval of the difference of two seed-mean metrics, seeds and patients both drawn.
+    """Interval of the difference of two metrics (means over seeds), by resampling seeds and patients.
 
-    target: n class indices. predictions: S x n scores of class 1 (two classes; for macro_f1 probabilities, of which
-    those above 0.5 are called 1), or S x n x K probabilities; the two models may have different numbers of seeds.
-    patients: n names; without them every slide is drawn on its own. Resamples with a single class are skipped.
+    target: n class indices. predictions: S x n scores of class 1 (two classes; for macro_f1 probabilities, and above
+    0.5 class 1 is predicted), or S x n x K probabilities; the two models may have different numbers of seeds.
+    patients: n names; without them slides are resampled independently. Resamples with a single class are skipped.
     """
     if metric not in get_args(SeedMetric):
         raise AsmilError(f"the metric {metric!r} is unknown: {did_you_mean(str(metric), get_args(SeedMetric))}")
@@ -72,7 +72,7 @@ def bootstrap_seeds_and_patients(
     truth = classes_of("target", target, a.shape[2])
     same_length(target=len(truth), predictions_a=a.shape[1], predictions_b=b.shape[1])
     if len(np.unique(truth)) < 2:
-        raise AsmilError("target: all slides are of one class, so there is nothing to compare; add slides of another")
+        raise AsmilError("target: all slides belong to one class, so the metric is undefined; add slides of another")
     if resamples < 1:
         raise AsmilError(f"{resamples} resamples are too few; give at least 1, better 2000")
 
@@ -85,7 +85,7 @@ def bootstrap_seeds_and_patients(
 
 
 def draw_seeds_and_patients(n_seeds_a: int, n_seeds_b: int, n_patients: int, resamples: int, seed: int) -> Draws:
-    """Draw R resamples: in each first the seeds of a, then those of b, then the patients, all with replacement."""
+    """Draw R resamples with replacement: for each, first the seeds of a, then those of b, then the patients."""
     generator = generator_of(seed)
     sizes = (n_seeds_a, n_seeds_b, n_patients)
     counts = tuple(np.zeros((resamples, size), dtype=np.int64) for size in sizes)
@@ -96,7 +96,7 @@ def draw_seeds_and_patients(n_seeds_a: int, n_seeds_b: int, n_patients: int, res
 
 
 def summarize_seed_bootstrap(difference: float, values_a: Floats, values_b: Floats, draws: Draws) -> SeedBootstrap:
-    """From the values of every seed under every draw of patients (R x S_a, R x S_b) to the interval.
+    """The interval, from the values of every seed under every resample of patients (R x S_a, R x S_b).
 
     Resamples in which a drawn seed has no value (nan) are skipped and counted.
     """
@@ -122,19 +122,19 @@ def _predictions(name: str, values: npt.ArrayLike, metric: SeedMetric) -> Floats
     if given.ndim == 2 and given.size:
         if metric == "macro_f1" and (given.min() < 0 or given.max() > 1):
             raise AsmilError(f"{name}: for macro_f1 give probabilities from 0 to 1, not other scores")
-        # for an AUC the negative score: unlike 1 - score it is exact, so that ties stay as they are
+        # for an AUC use the negative score: unlike 1 - score it is exact, so ties are preserved
         return np.stack([1 - given if metric == "macro_f1" else -given, given], axis=2)
     if given.ndim != 3 or given.shape[2] < 2 or not given.size:
         raise AsmilError(f"{name}: give S x n scores or S x n x K probabilities; the shape is {given.shape}")
     if metric == "auc" and given.shape[2] > 2:
-        raise AsmilError(f"{name}: auc is of two classes and these are {given.shape[2]}; use macro_auc")
+        raise AsmilError(f"{name}: auc is for two classes, but there are {given.shape[2]}; use macro_auc")
     return given
 
 
 def _under_draws(
     metric: SeedMetric, truth: Classes, predictions: Floats, drawn: npt.NDArray[np.int64], units: Classes
 ) -> Floats:
-    """R x S values under the draws of patients, nan for draws of a single class."""
+    """R x S values under the resamples of patients; nan for resamples with a single class."""
 
     def measure(counts: Floats) -> dict[str, Floats]:
         weights = counts[:, units]

@@ -1,8 +1,8 @@
-"""Evaluating a survival run: ranking, curves and risk groups, with the spread over folds and an interval by patient.
+"""Evaluate a survival run: ranking, curves and risk groups, with the spread over folds and patient-level intervals.
 
-Risks of different trainings have no common scale, so rankings never mix two trainings:
-each training is evaluated on its own patients, and the values are averaged. Curves are given at the right ends of time
-bins; S is linear between them, from 1 at time 0, and constant after the last end.
+Risks of different trainings have no common scale, so they are never ranked together: each training is evaluated on its
+own patients, and the values are averaged. Survival curves are given at the right edges of time bins; S is linear
+between them, from 1 at time 0, and constant after the last edge.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ FEWEST_ON_A_SIDE = 5
 
 @dataclass(frozen=True)
 class TestedPart:
-    """What one training predicted: n patients (numbers into the evaluated ones), their risks and curves.
+    """The predictions of one training for n patients (indices into all evaluated patients): risks and curves.
 
-    curves: n pairs of times and values, or None where the run has no curves
+    curves: n pairs of times and values, or None if the run has no curves
     """
 
     fold: int
@@ -80,30 +80,30 @@ def tested_parts(rows: pd.DataFrame) -> list[TestedPart]:
 
 
 def evaluation_window(parts: Sequence[TestedPart], event_times: Floats) -> Interval | None:
-    """Where every training has patients on both sides, or None.
+    """The times at which every training has enough patients with and without the event, or None.
 
-    From the 5 % to the 95 % quantile of the event times; not before every training has a tenth of its events (at least
-    5, at most half), and not after fewer than a tenth of its patients (at least 5, at most half) are still followed:
-    outside, single patients decide.
+    From the 5 % to the 95 % quantile of the event times. The window starts when every training has had a tenth of its
+    events (at least 5, at most half) and ends when fewer than a tenth of its patients (at least 5, at most half) are
+    still followed: outside the window, single patients decide.
     """
     with_events = [part for part in parts if (part.event > 0).any()]
     if not with_events:
         return None
     low, high = np.quantile(event_times, [OUTER_EVENTS, 1 - OUTER_EVENTS])
     low = max(low, *(_inner(np.sort(part.time[part.event > 0])) for part in with_events))
-    # a patient counts as followed longer only after t, so the window ends just before the time of the last needed
+    # a patient counts as followed longer than t only if its time is above t, so the window ends just before that time
     high = min(high, *(np.nextafter(_inner(np.sort(part.time)[::-1]), 0.0) for part in with_events))
     return Interval(float(low), float(high)) if low < high else None
 
 
 def _inner(ordered: Floats) -> float:
-    """The time that leaves a tenth of the ordered times, itself included, on its outer side."""
+    """The time with a tenth of the ordered times, itself included, on its outer side."""
     wanted = max(FEWEST_ON_A_SIDE, int(np.ceil(SMALLEST_SIDE * len(ordered))))
     return float(ordered[min(wanted, (len(ordered) + 1) // 2) - 1])
 
 
 def chosen_times(times: Sequence[float] | None, event_times: Floats) -> Floats:
-    """The times asked for, or the quartiles of the event times."""
+    """The requested times, or the quartiles of the event times."""
     if times is None:
         return np.unique(np.quantile(event_times, [0.25, 0.5, 0.75]))
     if not all(np.isfinite(t) and t > 0 for t in times):
@@ -117,7 +117,7 @@ CURVES = ("auc", "brier", "reference")
 
 @dataclass(frozen=True)
 class TimeCurve:
-    """A metric over T times: the mean over trainings, its 95 % band by patient, and every training's own curve."""
+    """A metric over T times: the mean over trainings, its 95 % patient-level band, and the curve of every training."""
 
     times: Floats
     mean: Floats
@@ -130,7 +130,7 @@ class TimeCurve:
 class SurvivalEvaluation(RunEvaluation):
     """The evaluation of a survival run.
 
-    auc_at, brier_at: time in months -> the metric there; window: the months over which means are taken
+    auc_at, brier_at: time in months -> the metric there; window: the months over which curves are averaged
     curves: `auc`, `brier` and `reference` (Brier of Kaplan-Meier) over the window; undefined ones are left out
     """
 
@@ -185,7 +185,7 @@ class SurvivalEvaluation(RunEvaluation):
 
 @dataclass(frozen=True)
 class EvaluationGrid:
-    """All P evaluated patients, the times over which means are taken, and single times of interest."""
+    """All P evaluated patients, the times over which curves are averaged, and single times of interest."""
 
     time: Floats
     event: Floats
@@ -201,11 +201,11 @@ def evaluate_survival(
     times: Sequence[float] | None = None,
     n_groups: int = 2,
 ) -> SurvivalEvaluation:
-    """Evaluate the predictions that a survival run made for one part of its cohort.
+    """Evaluate the predictions of a survival run for its test or validation set.
 
-    Each metric is computed on the patients of each training and averaged over folds and seeds; the interval is the 2.5
-    and 97.5 percentile of that average over `resamples` draws of patients. The censoring distribution and the
-    Kaplan-Meier reference are those of all evaluated patients.
+    Each metric is computed on the patients of each training and averaged over folds and seeds. The interval runs from
+    the 2.5 to the 97.5 percentile of this average over `resamples` bootstrap resamples of patients. The censoring
+    distribution and the Kaplan-Meier reference are estimated on all evaluated patients.
 
     times: months for AUC(t) and the Brier score, by default the quartiles of the event times
     n_groups: 2 risk groups cut at the median, or 3 at the tertiles
@@ -217,15 +217,15 @@ def evaluate_survival(
     labels = rows.drop_duplicates("patient").sort_values("patient")
     time, event = labels["time"].to_numpy(dtype=np.float64), labels["event"].to_numpy(dtype=np.float64)
     if not (event > 0).any():
-        raise AsmilError(f"{opened.path}: no patient of the {role} part has the event, so no metric is defined")
+        raise AsmilError(f"{opened.path}: no patient of the {role} set has the event, so no metric is defined")
     window = evaluation_window(parts, time[event > 0])
     over_window = np.empty(0) if window is None else np.linspace(window.low, window.high, GRID_SIZE)
     grid = EvaluationGrid(time, event, over_window, chosen_times(times, time[event > 0]))
     found = measure_trainings(parts, grid, np.ones((1, len(time))))
     if np.isnan([values["c_index"] for values in found.values()]).all():
         raise AsmilError(
-            f"{opened.path}: no two patients of a {role} fold can be compared, so there is no C-index; "
-            "test more patients with an event (fewer folds, or a larger test part)"
+            f"{opened.path}: no two patients of a {role} fold can be compared, so the C-index is undefined; "
+            "test more patients with an event (fewer folds, or a larger test set)"
         )
     samples = _bootstrap(parts, grid, found, resamples, seed)
     metrics = {
@@ -255,10 +255,10 @@ def evaluate_survival(
 
 
 def measure_trainings(parts: Sequence[TestedPart], grid: EvaluationGrid, weights: Floats) -> Measures:
-    """Measures of every training by fold and seed: R values, or R x T for curves; weights: R x P.
+    """Metrics of every training by fold and seed: R values, or R x T for curves; weights: R x P.
 
-    Censoring and the Kaplan-Meier reference are estimated on all patients: neither knows the model, and the patients
-    of a single fold are few.
+    Censoring and the Kaplan-Meier reference are estimated on all patients: neither depends on the model, and a single
+    fold has few patients.
     """
     censoring = censoring_curves(grid.time, grid.event, weights)
     reference = survival_curves(grid.time, grid.event, weights)
@@ -298,9 +298,9 @@ def _mean_of_curve(curve: Floats, times: Floats) -> Floats:
 def _bootstrap(
     parts: Sequence[TestedPart], grid: EvaluationGrid, found: Measures, resamples: int, seed: int
 ) -> dict[str, Floats]:
-    """Every metric of every resample, averaged over the trainings for which the original patients define it.
+    """Every metric of every resample, averaged over the trainings in which it is defined for the original patients.
 
-    All trainings see the same resamples. A resample that leaves one of them undefined is nan.
+    All trainings use the same resamples. A resample in which one of them is undefined is nan.
     """
 
     def under(counts: Floats) -> dict[str, Floats]:
@@ -308,7 +308,7 @@ def _bootstrap(
         return {name: _mean_of_defined(name, drawn, found) for name in next(iter(found.values()))}
 
     counts = draw_patients(len(grid.time), resamples, seed)
-    # curves over many times take more memory than a single number per draw
+    # curves over many times need more memory than a single number per resample
     return under_draws(under, counts, 2 * len(grid.time))
 
 
@@ -327,10 +327,10 @@ def _over_trainings(per_training: dict[tuple[int, int], float], samples: Floats,
 
 
 def group_patients(parts: Sequence[TestedPart], n_patients: int, n_groups: int = 2) -> npt.NDArray[np.intp]:
-    """P group numbers, 0 for the lowest risk; equal risks fall into the same, lower group.
+    """The risk group of each of P patients, 0 for the lowest risk; equal risks fall into the same, lower group.
 
-    Each training's risks become ranks among its own patients (0 to 1, ties share their mean), and a patient's ranks are
-    averaged over trainings. Each fold has its own cut, unless folds share patients.
+    The risks of each training become ranks among its own patients (0 to 1, ties share their mean), and a patient's
+    ranks are averaged over trainings. Each fold has its own cut, unless folds share patients.
     """
     from scipy.stats import rankdata
 
@@ -387,33 +387,32 @@ def _warnings(
     auc_at: Mapping[float, Estimate],
     resamples: int,
 ) -> Iterator[str]:
-    """What is undefined or left out in this evaluation."""
+    """What is undefined or was skipped in this evaluation."""
     titles = {metric.name: metric.title for metric in run.format.metrics}
     without = [key for key, value in metrics["c_index"].per_training.items() if math.isnan(value)]
     if without:
         named = ", ".join(f"fold {fold} seed {seed}" for fold, seed in without)
         yield (
-            f"No two patients can be compared in {named}: the C-index is undefined there, and the mean is that of the "
+            f"No two patients can be compared in {named}: the C-index is undefined there, and its mean is over the "
             f"other {len(parts) - len(without)} trainings."
         )
     if any(part.curves is None for part in parts):
-        yield "The predictions hold no survival curves (a Cox model without a baseline): there is no Brier score."
+        yield "The predictions contain no survival curves (a Cox model without a baseline), so there is no Brier score."
     if window is None:
-        yield "The folds have too few events or too short a follow-up in common for a mean AUC(t) or Brier score."
+        yield "The folds have too few events, or too short a common follow-up, for a mean AUC(t) or Brier score."
     for t, auc in auc_at.items():
         undefined = sum(map(math.isnan, auc.per_training.values()))
         if undefined:
             yield (
-                f"AUC({t:g} months) is undefined for {undefined} of {len(parts)} trainings: by then nobody had the "
-                "event, or nobody is followed longer."
+                f"AUC({t:g} months) is undefined for {undefined} of {len(parts)} trainings: by then no patient had the "
+                "event, or none was followed longer."
             )
     if len(groups.groups) < 2:
-        yield "The risks do not separate the patients into groups: there is no log-rank test."
+        yield "The risks do not separate the patients into groups, so there is no log-rank test."
     skipped = "; ".join(f"{titles[name]} {metric.skipped}" for name, metric in metrics.items() if metric.skipped)
     if skipped:
         yield (
-            f"Some of the {resamples} bootstrap samples have too few events for a metric and are left out of its "
-            f"interval: {skipped}."
+            f"Some of the {resamples} bootstrap resamples have too few events for a metric and were skipped: {skipped}."
         )
 
 

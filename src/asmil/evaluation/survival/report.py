@@ -1,4 +1,4 @@
-"""What the report of a survival run says beside its metrics, with its curves."""
+"""Sections of the report that only survival runs have: risk groups, single times, and curves."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def kaplan_meier_figure(groups: RiskGroups) -> str:
 
 
 def time_figure(evaluation: SurvivalEvaluation, name: str, title: str, label: str) -> str | None:
-    """AUC(t), or the Brier score with that of Kaplan-Meier, over the window with its band; None if undefined."""
+    """AUC(t), or the Brier score of model and Kaplan-Meier, over the window with its band; None if undefined."""
     curve, reference = evaluation.curves.get(name), evaluation.curves.get("reference")
     if curve is None:
         return None
@@ -65,7 +65,7 @@ def _draw(axes: Axes, curve: TimeCurve, color: str, label: str) -> None:
 
 
 def _write_counts(axes: Axes, groups: RiskGroups) -> None:
-    """The numbers at risk as text under the times they are of."""
+    """The numbers at risk as text below their times."""
     axes.set(ylim=(len(groups.groups) - 0.5, -0.5), xlabel="months", xticks=groups.at_risk_times)
     axes.set_yticks(range(len(groups.groups)), [group.name for group in groups.groups])
     axes.grid(visible=False)
@@ -114,7 +114,7 @@ def _risk_groups(evaluation: SurvivalEvaluation) -> Table:
     ]
     p = "undefined" if math.isnan(found.p) else f"p {'' if found.p < 0.001 else '= '}{format_p(found.p)}"
     caption = (
-        f"Cut at the {found.cut} of the predicted risks within each fold, groups of all folds joined. "
+        f"Cut at the {found.cut} of the predicted risks within each fold; the groups of all folds are joined. "
         f"Log-rank test: {p}. Bands and intervals: 95 %; ticks: censored patients."
     )
     columns = ["group", "patients", "events", "median survival, months"]
@@ -127,25 +127,25 @@ def _times(evaluation: SurvivalEvaluation) -> Table:
         for t, auc in evaluation.auc_at.items()
     ]
     low, high = evaluation.window
-    over = "" if math.isnan(low) else f" The curves and their means run from {low:.1f} to {high:.1f} months."
+    over = "" if math.isnan(low) else f" Curves and their means cover {low:.1f} to {high:.1f} months."
     value = "Mean over folds and seeds" if evaluation.n_trainings > 1 else "Value"
-    caption = f"{value}, with its 95 % interval by patient.{over}"
+    caption = f"{value} with its 95 % patient-level bootstrap interval.{over}"
     return Table(["time", "AUC(t)", "Brier score"], rows, caption=caption)
 
 
 def survival_reading(evaluations: Sequence[SurvivalEvaluation]) -> list[str]:
-    """How to read the numbers; docs/survival_evaluation.md says more."""
+    """How to read the numbers; see docs/survival_evaluation.md for details."""
     cuts = " or ".join(dict.fromkeys(evaluation.risk_groups.cut for evaluation in evaluations))
     return [
         "One sample is one patient. Risks of different trainings have no common scale, so each training is evaluated "
         "on the test patients of its own fold, and values are means over folds and seeds. Intervals are 95 % "
-        "percentile intervals of a bootstrap over patients; trainings of several folds share training patients, so "
-        "they are not intervals for a new training.",
-        "C-index: the share of comparable pairs of patients that the risk orders correctly; 0.5 is chance. The strict "
-        "form leaves out equal times and counts equal risks as wrong.",
-        "AUC(t): who has the event by t against who is followed longer than t. Brier score: the squared error of the "
-        "predicted survival at t; lower is better. Kaplan-Meier, fitted on the evaluated patients themselves, gives "
-        "every patient the same curve and is the reference. Both weight patients by the inverse probability of being "
+        "percentile intervals of a bootstrap over patients; folds share training patients, so they are not intervals "
+        "for a new training.",
+        "C-index: the share of comparable pairs of patients that the risk orders correctly; 0.5 is chance level. The "
+        "strict form leaves out equal times and counts equal risks as wrong.",
+        "AUC(t) separates patients with the event by time t from patients followed longer than t. The Brier score is "
+        "the squared error of the predicted survival at t; lower is better. Its reference is the Kaplan-Meier curve of "
+        "the evaluated patients, the same for every patient. Both weight patients by the inverse probability of being "
         "followed, which assumes that censoring does not depend on the risk.",
         f"Risk groups: cut at the {cuts} of the predicted risks within a fold, without any outcome; groups of folds "
         "are joined. A single new patient needs a cut fixed beforehand. The log-rank test ignores that folds share "

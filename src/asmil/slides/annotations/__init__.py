@@ -1,4 +1,4 @@
-"""Annotations of pathologists: read from the files of several tools, matched to slides, turned into masks of tumor."""
+"""Annotations by pathologists: read the files of several tools, match them to slides, and make tumor masks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Masks as TIFF files: plain or pyramidal, of any size that is in proportion to the slide's."""
+"""Read masks from TIFF files, plain or pyramidal, of any size proportional to that of the slide."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from asmil.slides.tiff_pages import TIFF_ERRORS, refuse_looping_pages
 Values = NDArray[np.integer]
 MOST_VALUES_SHOWN = 6
 MASK_SIDE = 2048
-"""Pixels of the longer side on which a mask is read."""
+"""Length of the longer side, in pixels, at which a mask is read."""
 
 
 def read_mask(
@@ -32,12 +32,12 @@ def read_mask(
 ) -> Booleans:
     """The tumor of a mask file, on a mask of `mask_shape` (rows x columns) whose pixels are `downsample` wide.
 
-    slide_size_px: width and height of the slide at level 0, from which the downsample of the file follows; None: it is
-        taken to be of the slide's own size
-    value: that of tumor; by default all that is not 0, in a file that has one other value only
+    slide_size_px: width and height of the slide at level 0, which determine the downsample of the file; None: the mask
+        is assumed to have the size of the slide
+    value: the value of tumor; by default the only nonzero value of the file
 
-    Each pixel takes the value of the file at its center, read from the coarsest level that is fine enough; tiles are
-    decoded one after another, so that memory does not grow with the file.
+    Each pixel gets the value of the file at its center, read from the coarsest level that is fine enough; tiles are
+    decoded one by one, so that memory does not grow with the file.
     """
     path = Path(path)
     refuse_special_file(path)
@@ -59,15 +59,15 @@ def read_mask(
 def _refuse_strange(path: Path, page: Page, planes: int) -> None:
     if page.samplesperpixel != 1 or planes != 1 or page.dtype is None or page.dtype.kind not in "bui":
         what = f"{max(page.samplesperpixel, planes)} channels of {page.dtype}"
-        raise AsmilError(f"{path}: it has {what}, a mask has one of whole numbers; save it as a gray TIFF")
+        raise AsmilError(f"{path}: the mask has {what} instead of one integer channel; save it as a gray TIFF")
 
 
 def _scale(path: Path, size: Size, slide_size_px: Size) -> tuple[float, float]:
     x, y = true_downsamples([slide_size_px, size])[1]
     if abs(x - y) > LEVEL_TOLERANCE * max(x, y) + max(x, y) / min(size):
         raise AsmilError(
-            f"{path}: a mask of {size[0]} x {size[1]} pixels does not fit a slide of {slide_size_px[0]} x "
-            f"{slide_size_px[1]}; give the mask of this slide, in the same proportions"
+            f"{path}: a mask of {size[0]} x {size[1]} pixels does not match a slide of {slide_size_px[0]} x "
+            f"{slide_size_px[1]}; give the mask of this slide, with the same proportions"
         )
     return x, y
 
@@ -111,7 +111,7 @@ def _chosen(path: Path, values: Values, value: int | None) -> Booleans:
             ", ..." * (len(found) > MOST_VALUES_SHOWN)
         )
         raise AsmilError(
-            f"{path}: the mask has the values {shown}, and which of them is tumor is not known; name it with "
+            f"{path}: the mask has the values {shown}, and it is unknown which of them is tumor; choose it with "
             "--mask-value (masks of the CAMELYON data release: 2)"
         )
     return np.asarray(values != 0)
@@ -125,8 +125,8 @@ def mask_outlines(path: Path | str, slide_size_px: Size, value: int | None = Non
 
 
 def trace_outlines(mask: Booleans, downsample: float) -> MultiPolygon:
-    """The outlines of the regions of a mask and of their holes, each a polygon of its own, in level-0 pixels."""
-    # outlines run through centers of pixels: on pixels of half the side, a region of one pixel has an outline too
+    """The outlines of the regions of a mask and of their holes, each as a separate polygon, in level-0 pixels."""
+    # outlines run through pixel centers; with pixels of half the side, a region of one pixel also has an outline
     halves = np.repeat(np.repeat(mask.astype(np.uint8), 2, axis=0), 2, axis=1)
     rings, _ = cv2.findContours(halves, cv2.RETR_LIST, cv2.CHAIN_APPROX_SIMPLE)
     return MultiPolygon([Polygon((ring[:, 0] + 0.5) * (downsample / 2)) for ring in rings])

@@ -1,4 +1,4 @@
-"""Which annotation file belongs to which slide, by their names."""
+"""Match annotation files to slides by name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from asmil.slides.file_names import SLIDE_SUFFIXES, walk_once
 
 _ADDED = re.compile(r"[ ._-]+(?:annotations?|masks?)$")
 _KIND = re.compile(r"[ ._-]+(?:evaluation|tumou?r)$")
-"""What may follow the name of a slide, `a_mask.tif`, `a.svs - annotations.geojson`, and between the two,
+"""Suffixes that may follow the name of a slide, `a_mask.tif`, `a.svs - annotations.geojson`, and what may come between,
 `a_evaluation_mask.tif`."""
 
 
@@ -23,8 +23,8 @@ class AnnotationFiles:
     """The files of a folder by slide.
 
     without_slide: files that belong to none of the slides
-    beside: files that are not used, since another file of their slide is preferred
-    clashing: slides with several files of the same kind, none of which was taken
+    beside: files that are not used, because another file of their slide is preferred
+    clashing: slides with several files of the same kind, none of which is used
     """
 
     by_slide: dict[str, Path]
@@ -36,8 +36,8 @@ class AnnotationFiles:
 def find_annotations(place: Path | str, slides: Iterable[str]) -> AnnotationFiles:
     """Match the annotation files of a folder and its subfolders (or one file) to slides by name.
 
-    A file is named like its slide, ignoring case, with or without the slide's own ending (`a.svs.geojson`),
-    and may end in `_mask` or `_annotations`. Where a slide has several, GeoJSON wins over JSON, then XML, then masks.
+    A file is named like its slide, ignoring case, with or without the slide's extension (`a.svs.geojson`), and may
+    end in `_mask` or `_annotations`. If a slide has several files, GeoJSON is preferred to JSON, XML and masks.
     """
     files = _files(Path(place))
     alike: dict[str, set[str]] = defaultdict(set)
@@ -68,7 +68,7 @@ def _files(place: Path) -> list[Path]:
     if place.is_file():
         return [place]
     if not place.is_dir():
-        raise AsmilError(f"{place}: the folder of annotations does not exist; correct the path")
+        raise AsmilError(f"{place}: the folder of annotations does not exist; fix the path")
     found = [
         folder / name
         for folder, _, names in walk_once(place)
@@ -76,12 +76,12 @@ def _files(place: Path) -> list[Path]:
         if not name.startswith(".") and Path(name).suffix.lower() in ANNOTATION_SUFFIXES
     ]
     if not found:
-        raise AsmilError(f"{place}: there is no annotation in the folder; looked for {', '.join(ANNOTATION_SUFFIXES)}")
+        raise AsmilError(f"{place}: there is no annotation file in the folder ({', '.join(ANNOTATION_SUFFIXES)})")
     return sorted(found)
 
 
 def _owner(stem: str, alike: Mapping[str, set[str]]) -> str | None:
-    """The slide that a file is named after; None if there is none, or more than one."""
+    """The slide that a file is named after; None if there is none or more than one."""
     for reading in _readings(stem.lower()):
         slides = alike.get(reading, set())
         if stem in slides:
@@ -92,7 +92,7 @@ def _owner(stem: str, alike: Mapping[str, set[str]]) -> str | None:
 
 
 def _readings(name: str) -> Iterator[str]:
-    """A name with less and less of what tools add to it.
+    """A name, and shorter versions without the suffixes that tools add.
 
     >>> list(_readings("a.svs - annotations"))
     ['a.svs - annotations', 'a.svs', 'a']

@@ -1,4 +1,4 @@
-"""Reading a file of annotations, whichever tool made it."""
+"""Read annotation files of any supported tool."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ XML_SUFFIXES = (".xml",)
 JSON_SUFFIXES = (".geojson", ".json")
 MASK_SUFFIXES = (".tif", ".tiff")
 ANNOTATION_SUFFIXES = (*JSON_SUFFIXES, *XML_SUFFIXES, *MASK_SUFFIXES)
-"""In the order in which they are preferred where a slide has several files; masks, which are coarser, come last."""
+"""In order of preference if a slide has several files; masks, which are coarser, come last."""
 NCRF_TUMOR, NCRF_HOLE = "positive", "negative"
 ANNOTATION = "annotation"
 ASAP_ROOT, APERIO_ROOT = "ASAP_Annotations", "Annotations"
@@ -35,13 +35,13 @@ NO_GROUP = ("", "none")
 def read_annotations(path: Path | str) -> Annotations:
     """The regions of an ASAP or Aperio XML file, a QuPath GeoJSON file or an NCRF JSON file, in level-0 pixels.
 
-    A valid file without regions is returned as such; a damaged one is an error. Masks are
-    pictures, not outlines: `asmil.slides.annotations.read_mask` reads them.
+    A valid file without regions gives an empty result; a damaged file is an error. For masks, use
+    `asmil.slides.annotations.read_mask`.
     """
     path = Path(path)
     refuse_special_file(path)
     if not path.is_file():
-        raise AsmilError(f"{path}: the annotation file does not exist; correct the path")
+        raise AsmilError(f"{path}: the annotation file does not exist; fix the path")
     if path.stat().st_size == 0:
         raise AsmilError(f"{path}: the annotation file is empty; copy it again, or save it again")
     suffix = path.suffix.lower()
@@ -50,8 +50,8 @@ def read_annotations(path: Path | str) -> Annotations:
     if suffix in JSON_SUFFIXES:
         return read_json(path)
     raise AsmilError(
-        f"{path}: annotations are read from {', '.join((*XML_SUFFIXES, *JSON_SUFFIXES))}, masks from "
-        f"{', '.join(MASK_SUFFIXES)}; export them as one of these"
+        f"{path}: supported annotation files are {', '.join((*XML_SUFFIXES, *JSON_SUFFIXES))}, supported masks "
+        f"{', '.join(MASK_SUFFIXES)}; export the annotations as one of these"
     )
 
 
@@ -76,9 +76,9 @@ def read_json(path: Path) -> Annotations:
     """Read a GeoJSON file (a collection, an array or one feature), or one of NCRF."""
     try:
         value = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, endless numbers, brackets without end
+    except (ValueError, RecursionError) as error:  # invalid JSON or UTF-8, huge numbers, too many nested brackets
         raise AsmilError(
-            f"{path}: the JSON is broken ({error}); copy the file again, or save it again in the tool that drew it"
+            f"{path}: the JSON is damaged ({error}); copy the file again, or save it again in the tool that made it"
         ) from None
     try:
         if isinstance(value, Mapping) and NCRF_TUMOR in value:
@@ -88,7 +88,7 @@ def read_json(path: Path) -> Annotations:
         raise
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise AsmilError(
-            f"{path}: it is neither GeoJSON features nor lists of vertices ({type(error).__name__}: {error}); "
+            f"{path}: the file contains neither GeoJSON features nor vertex lists ({type(error).__name__}: {error}); "
             "export the annotations from QuPath as GeoJSON"
         ) from None
 
@@ -113,7 +113,7 @@ def _read_features(path: Path, features: Iterable[Mapping[str, Any]]) -> Annotat
         object_type = str(properties.get("objectType") or ANNOTATION)
         geometry = feature["geometry"] or {"type": "missing geometry"}
         if object_type.lower() != ANNOTATION:
-            found.leave_out(f"that QuPath calls a {object_type}")
+            found.leave_out(f"of QuPath type {object_type}")
         elif geometry["type"] == "Polygon":
             found.add(_rings(geometry["coordinates"]), _class_name(properties))
         elif geometry["type"] == "MultiPolygon":
@@ -143,7 +143,7 @@ def _rings(rings: Iterable[Any]) -> list[Ring]:
     found = []
     for ring in rings:
         points = np.asarray(ring, dtype=np.float64)
-        # a third coordinate, if any, is a height
+        # a third coordinate, if any, is the height
         found.append(points.reshape(0, 2) if points.size == 0 else points[..., :2])
     return found
 
@@ -152,17 +152,17 @@ def read_xml(path: Path) -> Annotations:
     """Read an XML file of ASAP or Aperio, recognized by the root element."""
     try:
         root = ElementTree.parse(path).getroot()
-    except (ElementTree.ParseError, ValueError, LookupError) as error:  # broken, or in an encoding that is none
+    except (ElementTree.ParseError, ValueError, LookupError) as error:  # damaged, or an unknown encoding
         raise AsmilError(
-            f"{path}: the XML is broken ({error}); copy the file again, or save it again in the tool that drew it"
+            f"{path}: the XML is damaged ({error}); copy the file again, or save it again in the tool that made it"
         ) from None
     if root.tag == ASAP_ROOT:
         return _read_asap(path, root)
     if root.tag == APERIO_ROOT:
         return _read_aperio(path, root)
     raise AsmilError(
-        f"{path}: its first element is <{root.tag}>, neither <{ASAP_ROOT}> (ASAP) nor <{APERIO_ROOT}> (Aperio); "
-        "give a file of one of them"
+        f"{path}: the root element is <{root.tag}>, neither <{ASAP_ROOT}> (ASAP) nor <{APERIO_ROOT}> (Aperio); "
+        "give a file of one of these tools"
     )
 
 
@@ -188,7 +188,7 @@ def _read_aperio(path: Path, root: Element) -> Annotations:
 
 
 def _layer_name(layer: Element) -> str:
-    """A layer's own name; or its first attribute, which ImageScope shows as its name; or its number."""
+    """The name of a layer, or its first attribute, which ImageScope shows as its name, or its number."""
     attribute = layer.find("Attributes/Attribute")
     shown = None
     if attribute is not None:
@@ -204,7 +204,7 @@ def _ring(path: Path, points: Iterable[Element]) -> Ring:
 def _number(path: Path, point: Element, name: str) -> float:
     text = point.get(name, "")
     try:
-        value = float(text.replace(",", "."))  # some versions write decimals as the language of the machine does
+        value = float(text.replace(",", "."))  # some versions use the decimal separator of the system language
     except ValueError:
         value = np.nan
     if not np.isfinite(value):

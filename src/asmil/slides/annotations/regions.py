@@ -1,4 +1,4 @@
-"""What an annotation file holds: regions with a class, as shapes in level-0 pixels."""
+"""The content of an annotation file: regions with a class, as shapes in level-0 pixels."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ Kind = Literal["asap", "aperio", "geojson", "ncrf"]
 Ring = NDArray[np.float64]
 SMALLEST_RING = 3
 MOST_PIXELS = 1e8
-"""No slide is that wide; coordinates beyond are damaged, and shapes of them cannot be joined."""
+"""No slide is this wide: larger coordinates are damaged, and their shapes cannot be joined."""
 
 
 @dataclass(frozen=True)
 class AnnotatedRegion:
-    """One region that somebody drew.
+    """One annotated region.
 
     group: its class (ASAP: group, QuPath: classification, Aperio: layer); None if it has none
-    cut_out: whether the tool itself marks it as a hole in the others
+    cut_out: whether the tool marks it as a hole in the others
     """
 
     group: str | None
@@ -46,7 +46,7 @@ class Annotations:
 
 
 class Collector:
-    """Collects the regions of a file while it is read, and what had to be left out or repaired."""
+    """Collects the regions of a file while it is read, and counts what was left out or repaired."""
 
     def __init__(self, path: Path, kind: Kind) -> None:
         self._path = path
@@ -56,7 +56,7 @@ class Collector:
         self._repaired = 0
 
     def add(self, rings: Sequence[Ring], group: str | None, cut_out: bool = False) -> None:
-        """Take a region: its outline first, holes after it, each N x 2."""
+        """Add a region: its outline first, then its holes, each N x 2."""
         for ring in rings:
             self._refuse_strange(ring)
         if not rings or len(rings[0]) < SMALLEST_RING:
@@ -72,9 +72,9 @@ class Collector:
     def _refuse_strange(self, ring: Ring) -> None:
         if ring.ndim != 2 or ring.shape[1] != 2:
             raise AsmilError(f"{self._path}: an outline is not a list of points (x, y); export the annotations again")
-        if not (np.abs(ring) <= MOST_PIXELS).all():  # nor is nan
+        if not (np.abs(ring) <= MOST_PIXELS).all():  # false for nan, too
             raise AsmilError(
-                f"{self._path}: a coordinate is not on a slide (not finite, or beyond {MOST_PIXELS:g}); export "
+                f"{self._path}: a coordinate is invalid (not finite, or beyond {MOST_PIXELS:g}); export "
                 "the annotations again"
             )
 
@@ -83,7 +83,7 @@ class Collector:
         self._left_out[why] = self._left_out.get(why, 0) + 1
 
     def finish(self) -> Annotations:
-        """All that was gathered."""
+        """The collected regions and notes."""
         notes = [f"{_annotations(count)} {why} left out" for why, count in self._left_out.items()]
         if self._repaired:
             notes.append(f"{_annotations(self._repaired)} with a self-crossing outline repaired")

@@ -1,4 +1,4 @@
-"""The tumor of an annotation as a shape and as a mask: regions by the names of their classes, without cut-outs."""
+"""The tumor of an annotation as a shape and as a mask: regions selected by class, without excluded regions."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ TUMOR_NAMES = frozenset(
 )
 EXCLUSION_NAMES = frozenset({"_2", "exclusion", "exclude", "excluded", "hole", "negative"})
 ASAP_EXCLUSION_NAMES = EXCLUSION_NAMES | {"normal"}
-"""CAMELYON17 draws normal tissue inside metastases, and paints it over them."""
+"""In CAMELYON17, normal tissue is drawn inside metastases and excluded from them."""
 NO_CLASS = "(no class)"
 
 
 @dataclass(frozen=True)
 class ClassNames:
-    """The classes that the user calls tumor, and those to be cut out of it; where none is named, the usual names."""
+    """The tumor classes and the excluded classes given by the user; if there are none, common names are used."""
 
     tumor: Collection[str] = ()
     exclude: Collection[str] = ()
@@ -50,9 +50,9 @@ class ClassNames:
 
 @dataclass(frozen=True)
 class TumorArea:
-    """The tumor of a slide, without cut-outs, and the number of regions of each class it was made from.
+    """The tumor of a slide without excluded regions, and the number of regions of each class it was made from.
 
-    unknown: classes that are neither, so that their regions were not used
+    unknown: classes that are neither, whose regions were not used
     """
 
     shape: MultiPolygon
@@ -62,10 +62,10 @@ class TumorArea:
 
 
 def tumor_area(annotations: Annotations, names: ClassNames | None = None) -> TumorArea:
-    """Join the regions whose class is tumor, and take the excluded ones away from all of them.
+    """Join the regions whose class is tumor, and subtract the excluded regions.
 
-    Names are compared without regard to case. If the user names none: a file in which no region has a class (but
-    for those to be cut out) is all tumor, and so are all layers of an Aperio file.
+    Names are compared case-insensitively. If the user gives no names and no region has a class (except excluded ones),
+    all regions are tumor; the same applies to all layers of an Aperio file.
     """
     names = names or ClassNames()
     excluding = _lowered(names.exclude) or (ASAP_EXCLUSION_NAMES if annotations.kind == "asap" else EXCLUSION_NAMES)
@@ -80,7 +80,7 @@ def tumor_area(annotations: Annotations, names: ClassNames | None = None) -> Tum
 def _parted(
     regions: Iterable[AnnotatedRegion], chosen: Callable[[AnnotatedRegion], bool]
 ) -> tuple[list[AnnotatedRegion], list[AnnotatedRegion]]:
-    """The chosen regions and the others; regions are never compared, since comparing outlines is slow."""
+    """The chosen regions and the others, without comparing regions, since comparing outlines is slow."""
     parts: tuple[list[AnnotatedRegion], list[AnnotatedRegion]] = ([], [])
     for region in regions:
         parts[not chosen(region)].append(region)
@@ -100,10 +100,10 @@ def _count(regions: Sequence[AnnotatedRegion]) -> Counter[str]:
 
 
 def joined(shapes: Sequence[BaseGeometry]) -> list[BaseGeometry]:
-    """The union of the shapes, in parts that do not meet each other; time grows with their number, not its square."""
+    """The union of the shapes as disjoint parts, in time proportional to their number, not its square."""
     if not shapes:
         return []
-    first, second = STRtree(shapes).query(shapes)  # pairs whose bounding boxes meet
+    first, second = STRtree(shapes).query(shapes)  # pairs whose bounding boxes intersect
     meetings = coo_array((np.ones(len(first), np.bool_), (first, second)), shape=(len(shapes), len(shapes)))
     _, labels = connected_components(meetings, directed=False)
     groups: dict[int, list[BaseGeometry]] = defaultdict(list)
@@ -113,7 +113,7 @@ def joined(shapes: Sequence[BaseGeometry]) -> list[BaseGeometry]:
 
 
 def without(shapes: Sequence[BaseGeometry], cut_out: Sequence[BaseGeometry]) -> MultiPolygon:
-    """Shapes that do not meet each other, with other shapes cut out of all of them."""
+    """Disjoint shapes, with other shapes subtracted from all of them."""
     cuts: dict[int, list[BaseGeometry]] = defaultdict(list)
     if shapes and cut_out:
         which, by = STRtree(cut_out).query(shapes)
@@ -124,7 +124,7 @@ def without(shapes: Sequence[BaseGeometry], cut_out: Sequence[BaseGeometry]) -> 
 
 
 STEPS = 256
-"""Corners are rounded to this part of a mask pixel, so that containment is decided in whole numbers."""
+"""Corners are rounded to this fraction of a mask pixel, so that containment is decided with integers."""
 
 
 def rasterize(shape: MultiPolygon, mask_shape: tuple[int, int], downsample: float) -> Booleans:

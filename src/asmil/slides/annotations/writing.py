@@ -1,4 +1,4 @@
-"""Writing outlines as pathologists' tools read them: ASAP's XML and QuPath's GeoJSON, in level-0 pixels."""
+"""Write outlines for pathologists' tools: ASAP's XML and QuPath's GeoJSON, in level-0 pixels."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def write_asap(path: Path | str, regions: Sequence[Region], label: str) -> None:
 
 
 def write_geojson(path: Path | str, regions: Sequence[Region], label: str) -> None:
-    """Write a FeatureCollection as QuPath imports it: one polygon per region, its holes as inner rings."""
+    """Write a FeatureCollection that QuPath imports: one polygon per region, its holes as inner rings."""
     features = [
         {
             "type": "Feature",

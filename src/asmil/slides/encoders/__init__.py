@@ -1,1 +1,1 @@
-"""From the pixels of a tile to its features."""
+"""Encoders that turn the pixels of a tile into features."""

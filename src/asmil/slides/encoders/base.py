@@ -1,4 +1,4 @@
-"""What an encoder is: its entry in the registry, and a network that is ready to run."""
+"""Encoders: their registry entries, and networks that are ready to run."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ Channels = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Transform:
-    """Resize to resize_px, take the center of crop_px, scale to 0..1, subtract the mean, divide by std.
+    """Resize to resize_px, center-crop to crop_px, scale to 0..1, subtract the mean, divide by std.
 
-    Resizing averages over what a new pixel covers (antialias) and rounds to whole gray values, as Pillow does.
-    None leaves the size as it is.
+    Resizing is antialiased and rounds to integer gray values, like Pillow. None does not change the size.
     """
 
     resize_px: int | None
@@ -42,10 +41,10 @@ class Transform:
 
 
 def resized(tiles: Tensor, side_px: int, interpolation: Interpolation) -> Tensor:
-    """Tiles, uint8 n x h x w x c, of another side; whole gray values."""
+    """Tiles, uint8 n x h x w x c, resized to another side, with integer gray values."""
     images = tiles.permute(0, 3, 1, 2)
     if images.device.type == "cpu":
-        # In whole numbers, several times faster than in floats; GPUs have only the latter.
+        # integers are several times faster than floats, but are not available on GPUs
         images = functional.interpolate(images, (side_px, side_px), mode=interpolation, antialias=True)
     else:
         images = resized_in_floats(images, side_px, interpolation)
@@ -53,9 +52,9 @@ def resized(tiles: Tensor, side_px: int, interpolation: Interpolation) -> Tensor
 
 
 def resized_in_floats(images: Tensor, side_px: int, interpolation: Interpolation) -> Tensor:
-    """Images, n x c x h x w, of another side; rows and then columns, rounded after each, as whole numbers are.
+    """Images, n x c x h x w, resized to another side: rows, then columns, rounded after each, as with integers.
 
-    A sum that lies halfway between two gray values may be rounded to the other one.
+    A sum halfway between two gray values may be rounded differently.
     """
     images = images.float()
     for size in ((images.shape[2], side_px), (side_px, side_px)):
@@ -79,7 +78,7 @@ def normalized(tiles: Tensor, mean: Channels, std: Channels) -> Tensor:
 
 @lru_cache(maxsize=32)
 def _row_constants(mean: Channels, std: Channels, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    # A row of pixels long, since three at a time do not vectorize; kept, so that a GPU does not get them every time.
+    # as long as a row of pixels, since three values do not vectorize; cached, to avoid copying them to a GPU every time
     deviation = torch.tensor(std, dtype=torch.float64)
     scale, shift = 1 / (255 * deviation), -torch.tensor(mean, dtype=torch.float64) / deviation
     return scale.repeat(width).to(device, torch.float32), shift.repeat(width).to(device, torch.float32)
@@ -89,7 +88,7 @@ State = dict[str, Tensor]
 Precision = Literal["auto", "float32", "bf16"]
 
 CPU_PIXELS = 8 * 256 * 256
-"""Pixels that a thread encodes at once: larger batches are slower, they leave the caches."""
+"""Pixels that a thread encodes at once: larger batches are slower, since they exceed the CPU caches."""
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -97,23 +96,23 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 @dataclass(frozen=True)
 class EncoderEntry:
-    """An encoder that is known by name.
+    """A registered encoder.
 
-    width: features of a tile
-    tile_px, mpp: side of a tile in pixels and its microns per pixel, as the authors recommend
-    build: makes the network; it maps n x 3 x h x w, normalized, to n x width, and keeps nothing but its state dict
-        (it is built without memory, on the meta device, and the weights are put in afterwards)
-    input_px: the side that the network takes; None: any
-    resize_px: tiles are resized to this side, and their center of input_px is taken; None: resized to input_px
+    width: number of features of a tile
+    tile_px, mpp: side of a tile in pixels and its microns per pixel, as recommended by the authors
+    build: creates the network, which maps normalized n x 3 x h x w to n x width and stores nothing outside its state
+        dict (it is created on the meta device, without memory, and the weights are loaded afterwards)
+    input_px: input side of the network; None: any
+    resize_px: tiles are resized to this side and center-cropped to input_px; None: resized to input_px
     min_px: the smallest tile
     mean, std: of the channels, for values of 0 to 1
-    licence: of the weights
-    hub, hub_file: repository and file at Hugging Face
-    gated: whether the hub asks for a login and accepted terms
-    url: where the terms are, and the weights
-    embedded: gives the file of weights that come with the installation
-    exact_in_bf16: whether features in bf16 are near those in float32; precision "auto" takes bf16 only then
-    convert: from the published names (and tensors) to the names of our network; what it leaves out is not used
+    licence: licence of the weights
+    hub, hub_file: repository and file on Hugging Face
+    gated: whether the hub requires a login and accepted terms
+    url: address of the terms and the weights
+    embedded: returns the file of weights that come with the installation
+    exact_in_bf16: whether bf16 features are close to float32 ones; precision "auto" uses bf16 only then
+    convert: maps the published names (and tensors) to those of our network; omitted tensors are not used
     """
 
     name: str
@@ -139,17 +138,17 @@ class EncoderEntry:
 
     @property
     def transform(self) -> Transform:
-        """What happens to a tile before the network sees it."""
+        """The preprocessing of a tile."""
         return Transform(self.resize_px or self.input_px, self.input_px, self.interpolation, self.mean, self.std)
 
 
 class Encoder:
     """A network that is ready to run.
 
-    network: maps n x 3 x h x w, transformed, to n x width; put into evaluation mode and onto the device
-    weights_hash: SHA-256 of the weights, "" for what has none
-    precision: of the network; the features are float32 in both cases
-    cast: in bf16, whether the network's weights are (faster), or only what torch holds safe (autocast)
+    network: maps transformed n x 3 x h x w to n x width; set to eval mode and moved to the device
+    weights_hash: SHA-256 of the weights, "" if there are none
+    precision: of the network; the features are always float32
+    cast: in bf16, whether to convert the weights (faster) instead of using autocast
     """
 
     def __init__(
@@ -175,12 +174,12 @@ class Encoder:
     def __call__(self, tiles: Tensor) -> Tensor:
         """Features, n x width float32 on the encoder's device, of tiles, uint8 n x p x p x 3 on any device.
 
-        Nothing waits for a GPU: the result may still be on its way when this returns.
+        The call is asynchronous on a GPU: the result may not be ready when it returns.
         """
         if min(tiles.shape[1:3]) < self.min_px:
             raise AsmilError(
                 f"encoder {self.name}: tiles of {tiles.shape[2]} x {tiles.shape[1]} px are too small for its network; "
-                f"give tiles of {self.min_px} px or more"
+                f"use tiles of at least {self.min_px} px"
             )
         if not len(tiles):
             return torch.zeros(0, self.width, device=self.device)
@@ -195,7 +194,7 @@ class Encoder:
         return features.float()
 
     def tiles_at_once(self, tile_px: int) -> int | None:
-        """How many tiles of a side the network is given: on a CPU as many as its caches like; None: all."""
+        """Batch size for tiles of a given side: on a CPU as many as fit its caches; None: all."""
         if self.device.type != "cpu":
             return None
         return max(1, CPU_PIXELS // tile_px**2) * torch.get_num_threads()

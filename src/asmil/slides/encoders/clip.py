@@ -1,4 +1,4 @@
-"""Image towers of models that were trained with captions: CONCH, PLIP and PathGen-CLIP-L."""
+"""Image towers of vision-language models: CONCH, PLIP and PathGen-CLIP-L."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from asmil.slides.encoders.base import EncoderEntry, State
 from asmil.slides.encoders.registry import register
-from asmil.slides.encoders.vit import VisionTransformer, VitShape
+from asmil.slides.encoders.vit import VisionTransformer, VitShape, vit_entry
 from asmil.slides.encoders.vit_names import from_clip
 
 
@@ -26,7 +26,7 @@ class AttentionalPooler(nn.Module):
         self.ln_k = nn.LayerNorm(tokens_width)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """What the query finds in the tokens of every image."""
+        """The pooled tokens of every image."""
         tokens = self.ln_k(tokens)
         query = self.ln_q(self.query).expand(len(tokens), 1, -1).to(tokens.dtype)
         pooled: Tensor = self.attn(query, tokens, tokens, need_weights=False)[0]
@@ -98,25 +98,8 @@ def _register_clip(
     name: str, summary: str, shape: VitShape, tile_px: int, licence: str, hub: str, hub_file: str, gated: bool = False
 ) -> None:
     """A CLIP image tower, projected and not normalized."""
-    register(
-        EncoderEntry(
-            name=name,
-            summary=summary,
-            width=shape.features,
-            tile_px=tile_px,
-            mpp=0.5,
-            licence=licence,
-            url=f"https://huggingface.co/{hub}",
-            build=partial(VisionTransformer, shape),
-            input_px=shape.image_px,
-            mean=CLIP_MEAN,
-            std=CLIP_STD,
-            hub=hub,
-            hub_file=hub_file,
-            gated=gated,
-            convert=from_clip,
-        )
-    )
+    entry = vit_entry(name, summary, shape, tile_px, licence, hub)
+    register(replace(entry, mean=CLIP_MEAN, std=CLIP_STD, hub_file=hub_file, gated=gated, convert=from_clip))
 
 
 _register_clip(

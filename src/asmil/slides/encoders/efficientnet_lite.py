@@ -1,10 +1,10 @@
 """EfficientNet-Lite0 (Tan and Le, 2019; the Lite form of 2020), the default encoder: its weights come with asmil.
 
-Inverted bottlenecks as in EfficientNet-B0, with ReLU6 in place of swish and without squeeze-and-excitation.
+Inverted bottlenecks as in EfficientNet-B0, with ReLU6 instead of swish and without squeeze-and-excitation.
 Features are the 1280 channels of the head convolution after its activation, averaged over the tile.
 
 The weights were trained in TensorFlow, whose padding "SAME" puts the odd pixel of a strided convolution to the right
-and below: the windows start half a stride apart from where symmetric padding would put them.
+and bottom: the windows are shifted by half a stride compared with symmetric padding.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ STAGES = (
 
 
 def same_padding(side_px: int, kernel: int, stride: int) -> tuple[int, int]:
-    """Zeros before and after a side, as TensorFlow's "SAME" counts them.
+    """Zeros before and after a side, as in TensorFlow's "SAME" padding.
 
     >>> same_padding(256, 3, 2), same_padding(255, 3, 2), same_padding(64, 5, 1)
     ((0, 1), (1, 1), (2, 2))
@@ -47,13 +47,13 @@ def same_padding(side_px: int, kernel: int, stride: int) -> tuple[int, int]:
 
 
 def padded(x: Tensor, kernel: int, stride: int) -> Tensor:
-    """Images, n x c x h x w, with the zeros of "SAME" around them."""
+    """Images, n x c x h x w, padded with zeros as in "SAME"."""
     height, width = x.shape[2:]
     return functional.pad(x, (*same_padding(width, kernel, stride), *same_padding(height, kernel, stride)))
 
 
 def clear_border(x: Tensor, kernel: int, stride: int, shape: torch.Size) -> None:
-    """Set to zero, in place, what `padded` put around images of this shape."""
+    """Set the padding that `padded` adds to images of this shape to zero, in place."""
     for axis in (2, 3):
         before, after = same_padding(shape[axis], kernel, stride)
         x.narrow(axis, 0, before).zero_()
@@ -61,7 +61,7 @@ def clear_border(x: Tensor, kernel: int, stride: int, shape: torch.Size) -> None
 
 
 class InvertedBottleneck(nn.Module):
-    """Expand by 1 x 1, filter channel by channel, project by 1 x 1; added to its input where the shapes agree."""
+    """1 x 1 expansion, depthwise convolution, 1 x 1 projection; with a residual connection if the shapes agree."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, expansion: int) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class InvertedBottleneck(nn.Module):
         if self.expands:
             hidden = convolved(hidden, self.expand_conv, self.bn0, "relu6")
             if stride != 1:
-                # Zeros around the few channels of the input are cheaper than around the many that it expands to.
+                # padding the few channels of the input is cheaper than padding the many expanded ones
                 clear_border(hidden, kernel, stride, x.shape)
         hidden = convolved(hidden, self.depthwise_conv, self.bn1, "relu6", padding)
         hidden = convolved(hidden, self.project_conv, self.bn2)
@@ -116,7 +116,7 @@ class EfficientNetLite0(nn.Module):
 
 
 def our_names(published: Mapping[str, Tensor]) -> State:
-    """The published state dict by our names: without leading underscores, and without the classifier."""
+    """The published state dict with our names: without leading underscores and without the classifier."""
     return {
         re.sub(r"(^|\.)_", r"\1", name): tensor for name, tensor in published.items() if not name.startswith("_fc.")
     }
@@ -142,7 +142,7 @@ register(
         build=EfficientNetLite0,
         convert=our_names,
         embedded=_embedded_weights,
-        # On tiles of a slide, bf16 moves features by 7 % of their length; float32 on a GPU is a quarter slower.
+        # on tiles of a slide, bf16 changes features by 7 % of their norm; float32 on a GPU is only a quarter slower
         exact_in_bf16=False,
     )
 )

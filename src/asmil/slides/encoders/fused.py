@@ -1,4 +1,4 @@
-"""Convolution, batch normalization and activation in one pass over memory; the same function as one after another."""
+"""Fuse convolution, batch normalization and activation into one pass over memory, with the same result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.nn import functional
 
 Activation = Literal["none", "relu", "relu6"]
 
-# oneDNN applies the activation while it writes the convolution's output: its name there, and its parameters.
+# oneDNN applies the activation while writing the convolution's output: its name in oneDNN, and its parameters
 _ONEDNN_ACTIVATIONS: dict[Activation, tuple[str, list[float]]] = {
     "none": ("none", []),
     "relu": ("relu", []),
@@ -20,7 +20,7 @@ _ONEDNN_ACTIVATIONS: dict[Activation, tuple[str, list[float]]] = {
 
 
 def _onednn_convolution() -> Any | None:
-    # What torch's own compiler emits for CPUs; it has no public name, so its absence must not matter.
+    # this is what torch's compiler emits for CPUs; it is not public, so it may be missing
     if not torch.backends.mkldnn.is_available():
         return None
     return getattr(getattr(torch.ops.mkldnn, "_convolution_pointwise", None), "default", None)
@@ -32,9 +32,9 @@ _ONEDNN_CONVOLUTION = _onednn_convolution()
 def convolved(
     x: Tensor, conv: nn.Conv2d, norm: nn.Module, activation: Activation = "none", padding: int | None = None
 ) -> Tensor:
-    """activation(norm(conv(x))), in one pass where the normalization is folded and a CPU runs it.
+    """activation(norm(conv(x))), in one pass if the normalization is folded and the device is a CPU.
 
-    padding: instead of the convolution's own
+    padding: used instead of the convolution's own padding
     """
     around = conv.padding if padding is None else (padding, padding)
     if isinstance(norm, nn.Identity) and x.device.type == "cpu" and _ONEDNN_CONVOLUTION is not None:
@@ -49,7 +49,7 @@ def convolved(
 
 
 def folded(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[nn.Parameter, nn.Parameter]:
-    """Weight and bias of the convolution that gives norm(conv): both scaled by gamma / sqrt(var + eps)."""
+    """Weight and bias of the convolution equal to norm(conv): both scaled by gamma / sqrt(var + eps)."""
     if norm.running_mean is None or norm.running_var is None:
         raise ValueError("a normalization without running statistics cannot be folded")
     scale = (norm.running_var.double() + norm.eps).rsqrt() * norm.weight.double()
@@ -62,8 +62,7 @@ def folded(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> tuple[nn.Parameter, nn.Para
 def fold_batch_norms(network: nn.Module) -> nn.Module:
     """Fold, in place, every batch normalization that is registered right after a convolution of the same module.
 
-    Networks of this package keep to that order: the normalization takes the output of that convolution, and nothing
-    else does.
+    All networks of this package follow this order: only the normalization uses the output of the convolution.
     """
     for module in network.modules():
         children = list(module.named_children())

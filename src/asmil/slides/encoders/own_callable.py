@@ -1,8 +1,8 @@
-"""An encoder of the user's own: `module:callable` or `file.py:callable`.
+"""User-defined encoders: `module:callable` or `file.py:callable`.
 
-The callable is called without arguments and returns the encoder: a module of torch, or anything else that is
-called, which maps float32 n x 3 x p x p of values 0 to 1 to n x width. Normalizing and resizing are its own. Its
-attribute `tile_px` (256 if it has none) is the side of the tiles that it takes, `mpp` (0.5) their microns per pixel.
+The callable is called without arguments and returns the encoder: a torch module or another callable that maps float32
+n x 3 x p x p with values from 0 to 1 to n x width. The encoder does its own normalization and resizing. Its optional
+attributes are `tile_px` (side of its tiles, default 256) and `mpp` (their microns per pixel, default 0.5).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ AS_THEY_ARE = Transform(None, None, "bilinear", (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
 
 
 class Function(nn.Module):
-    """A function in the place of a module."""
+    """Wraps a function as a module."""
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Function(nn.Module):
 
 
 def is_own(name: str) -> bool:
-    """Whether a name is written `module:callable` or `file.py:callable`."""
+    """Whether a name has the form `module:callable` or `file.py:callable`."""
     return names_code(name)
 
 
@@ -54,7 +54,7 @@ def confirmed_encoder(name: str, given: str | None, named_by: str) -> str:
         raise AsmilError(f"--encoder {given}: {named_by} names the encoder {name}; {remedy}")
     if given is None and is_own(name):
         raise AsmilError(
-            f"{named_by} names the encoder {name}, which is code that would be executed here; look at it, and if you "
+            f"{named_by} names the encoder {name}, which is code that would be executed here; inspect it, and if you "
             f"trust it, confirm it with --encoder {name}"
         )
     return name if given is None else given
@@ -65,7 +65,7 @@ def own_entry(name: str) -> EncoderEntry:
     network = _called(name)
     return EncoderEntry(
         name=name,
-        summary="an encoder of your own",
+        summary="a user-defined encoder",
         width=_width(name, network, torch.device("cpu")),
         tile_px=_tile_px(network),
         mpp=float(getattr(network, "mpp", DEFAULT_MPP)),
@@ -87,7 +87,7 @@ def load_own(name: str, device: torch.device, precision: Literal["float32", "bf1
 
 
 def imported(name: str) -> Any:
-    """What the named callable returns when it is called without arguments; anything that can be called."""
+    """The result of calling the named callable without arguments; it must be callable itself."""
     place, _, attribute = name.rpartition(":")
     found: Any = own_module(place, f"encoder {name}")
     for part in attribute.split("."):
@@ -99,7 +99,7 @@ def imported(name: str) -> Any:
     except Exception as error:  # noqa: BLE001
         raise AsmilError(f"encoder {name}: calling it without arguments fails with {describe(error)}; fix it") from None
     if not callable(network):
-        raise AsmilError(f"encoder {name}: it returned a {type(network).__name__}; return a torch module or a function")
+        raise AsmilError(f"encoder {name}: it returns a {type(network).__name__}; return a torch module or a function")
     return network
 
 
@@ -109,20 +109,20 @@ def _called(name: str) -> nn.Module:
 
 
 def _public_callables(place: Any) -> list[str]:
-    """The names in a module or class that can be called and do not begin with an underscore."""
+    """The public callables of a module or class."""
     return [name for name, value in vars(place).items() if callable(value) and not name.startswith("_")]
 
 
 def _width(name: str, network: nn.Module, device: torch.device) -> int:
-    """Features of a tile, found by trying two blank ones."""
+    """Number of features of a tile, found by encoding two blank tiles."""
     side_px = _tile_px(network)
     try:
         with torch.inference_mode():
             features = network(torch.ones(2, 3, side_px, side_px, device=device))
     except Exception as error:  # noqa: BLE001
         raise AsmilError(
-            f"encoder {name}: two blank tiles of {side_px} px fail with {describe(error)}; fix it, "
-            "or set its attribute tile_px to the side that it takes"
+            f"encoder {name}: encoding two blank tiles of {side_px} px fails with {describe(error)}; fix it, "
+            "or set its attribute tile_px to the side of its tiles"
         ) from None
     if not isinstance(features, Tensor) or features.dim() != 2 or len(features) != 2:
         got = f"a tensor of shape {tuple(features.shape)}" if isinstance(features, Tensor) else type(features).__name__

@@ -1,7 +1,7 @@
-"""Vision transformers trained on pathology slides without labels: the entries, as their authors published them.
+"""Entries of vision transformers trained on pathology slides without labels, as published by their authors.
 
-Every tile side is what the authors recommend for slides at 20x (0.5 um/px). Where that side is the network's input,
-tiles go in as they are, and the interpolation is only for tiles of another side.
+Every tile side is the authors' recommendation for slides at 20x (0.5 um/px). If it equals the input side of the
+network, tiles are not resized; the interpolation is only for tiles of another side.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from functools import partial
 
 from asmil.slides.encoders.base import EncoderEntry
 from asmil.slides.encoders.registry import register
-from asmil.slides.encoders.vit import VisionTransformer, VitShape
+from asmil.slides.encoders.vit import VisionTransformer, VitShape, vit_entry
 from asmil.slides.encoders.vit_names import from_hugging_face_vit
 
-MPP = 0.5
 NON_COMMERCIAL = "CC-BY-NC-ND-4.0"
 
 VIT_S16 = VitShape(patch_px=16, width=384, depth=12, heads=6, hidden=1536)
@@ -28,28 +27,12 @@ VIRCHOW = replace(VIT_H14, readout="class_and_mean")
 VIRCHOW2 = replace(VIRCHOW, registers=4)
 H_OPTIMUS = replace(VIT_G14, registers=4, positions="patches")
 GIGAPATH = replace(VIT_G14, patch_px=16)
-# The published configuration has transformers' epsilon, not the one that other vision transformers have.
+# the published configuration uses the epsilon of transformers, unlike other vision transformers
 PHIKON = replace(VIT_B16, norm_eps=1e-12)
 
-# Of the training tiles, as Lunit published them; the copy at the hub names ImageNet's instead.
+# statistics of the training tiles, as published by Lunit; the copy on the hub states those of ImageNet instead
 LUNIT_MEAN, LUNIT_STD = (0.70322989, 0.53606487, 0.66096631), (0.21716536, 0.26081574, 0.20723464)
 H_OPTIMUS_MEAN, H_OPTIMUS_STD = (0.707223, 0.578729, 0.703617), (0.211883, 0.230117, 0.177517)
-
-
-def vit_entry(name: str, summary: str, shape: VitShape, tile_px: int, licence: str, hub: str) -> EncoderEntry:
-    """A vision transformer of the hub whose readout is one vector per tile."""
-    return EncoderEntry(
-        name=name,
-        summary=summary,
-        width=shape.features,
-        tile_px=tile_px,
-        mpp=MPP,
-        licence=licence,
-        url=f"https://huggingface.co/{hub}",
-        build=partial(VisionTransformer, shape),
-        input_px=shape.image_px,
-        hub=hub,
-    )
 
 
 def _entry(name: str, summary: str, shape: VitShape, tile_px: int, licence: str, hub: str) -> EncoderEntry:

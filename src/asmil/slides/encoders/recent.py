@@ -1,7 +1,7 @@
 """Encoders published since UNI: Kaiko's, Midnight-12k, GPFM, H0-mini, Hibou-L, MUSK, KEEP and CONCH v1.5.
 
-Shapes, transforms and names are those of their public code. Their weights could not be loaded where this was written;
-docs/encoders.md says which encoders that applies to.
+Shapes, transforms and names follow their public code. Some weights were not available for testing; docs/encoders.md
+lists which encoders this applies to.
 """
 
 from __future__ import annotations
@@ -19,16 +19,14 @@ from asmil.slides.encoders.clip import AttentionPooledTransformer
 from asmil.slides.encoders.pathology import (
     H_OPTIMUS_MEAN,
     H_OPTIMUS_STD,
-    MPP,
     NON_COMMERCIAL,
     VIT_B16,
     VIT_G14,
     VIT_L16,
     VIT_S16,
-    vit_entry,
 )
 from asmil.slides.encoders.registry import register
-from asmil.slides.encoders.vit import VisionTransformer, VitShape, interpolated_positions
+from asmil.slides.encoders.vit import MPP, VisionTransformer, VitShape, interpolated_positions, vit_entry
 from asmil.slides.encoders.vit_names import from_beit3, from_hugging_face_registers, from_hugging_face_vit
 
 HALF = (0.5, 0.5, 0.5)
@@ -44,7 +42,7 @@ KEEP_WIDTH = 768
 
 
 def _entry(name: str, summary: str, shape: VitShape, tile_px: int, licence: str, hub: str) -> EncoderEntry:
-    # some were trained on larger images than the tiles that they are given
+    # some were trained on images larger than the tiles
     return replace(vit_entry(name, summary, shape, tile_px, licence, hub), input_px=224)
 
 
@@ -111,7 +109,7 @@ _register_musk(
 
 
 def from_conch_v15(published: Mapping[str, Tensor]) -> State:
-    """CONCH v1.5: its pooler has products without biases, and its positions may be those of another grid."""
+    """CONCH v1.5: its pooler has no biases in some products, and its position embeddings may have another grid."""
     state = dict(published)
     pool = "attn_pool_contrast."
     keys, values = state.pop(f"{pool}to_kv.weight").chunk(2)
@@ -150,7 +148,7 @@ register(
 
 
 class ProjectedTransformer(nn.Module):
-    """visual_head(visual(x)), of length one."""
+    """visual_head(visual(x)), normalized to length one."""
 
     def __init__(self, shape: VitShape, width: int) -> None:
         super().__init__()

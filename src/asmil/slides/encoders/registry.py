@@ -1,4 +1,4 @@
-"""The encoders by name, and loading one."""
+"""The registry of encoders, and loading an encoder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ENTRIES: dict[str, EncoderEntry] = {}
 
 
 def register(entry: EncoderEntry) -> EncoderEntry:
-    """Make an encoder known under its name."""
+    """Register an encoder under its name."""
     _ENTRIES[entry.name] = entry
     return entry
 
@@ -38,7 +38,7 @@ def encoders() -> dict[str, EncoderEntry]:
 
 
 def find_encoder(name: str) -> EncoderEntry:
-    """The encoder called `name`, or the user's own (`asmil.own_code`); an unknown name is answered with the nearest."""
+    """The encoder called `name`, or a user-defined one (`asmil.own_code`); an error suggests similar names."""
     if is_own(name):
         return own_entry(name)
     known = encoders()
@@ -56,12 +56,14 @@ def load_encoder(
     """An encoder by its name, with its weights, ready to run.
 
     weights: a file of weights; by default they are searched for as described in `asmil.slides.encoders.weights`
-    precision: "auto" is bf16 on a GPU that has it, unless the entry marks it as less accurate; float32 elsewhere
+    precision: "auto" is bf16 on a GPU that supports it, unless the entry marks it as less accurate; else float32
     """
     device = torch.device(device)
     if is_own(name):
         if weights is not None:
-            raise AsmilError(f"encoder {name}: --weights does not apply to your own encoders; load {weights} inside it")
+            raise AsmilError(
+                f"encoder {name}: --weights does not apply to user-defined encoders; load {weights} in its code"
+            )
         return load_own(name, device, chosen_precision(precision, device))
     entry = find_encoder(name)
     chosen = chosen_precision(precision, device, entry.exact_in_bf16)
@@ -76,7 +78,7 @@ def assemble(
     published = read_state(weights)
     state = fitted(entry, published, network)
     if isinstance(state, str):
-        raise AsmilError(f"{weights}: does not fit encoder {entry.name}: it {state}; {_looks_like(entry, published)}")
+        raise AsmilError(f"{weights}: does not match encoder {entry.name}: it {state}; {_looks_like(entry, published)}")
     network = fold_layer_scales(fold_batch_norms(fill(network, state)))
     return Encoder(
         entry.name, network, entry.width, state_hash(state), entry.transform, device, precision, entry.min_px
@@ -86,7 +88,7 @@ def assemble(
 def chosen_precision(
     precision: Precision, device: torch.device, exact_in_bf16: bool = True
 ) -> Literal["float32", "bf16"]:
-    """What "auto" is on a device, for a network that bf16 does or does not suit; bf16 needs a device that has it."""
+    """The precision for a device; "auto" depends on whether device and network support bf16."""
     if precision == "bf16":
         require_bf16(device, "precision bf16", "float32 or auto")
     if precision != "auto":
@@ -100,13 +102,13 @@ def _example(entry: EncoderEntry) -> nn.Module:
 
 
 def _looks_like(entry: EncoderEntry, published: Mapping[str, Tensor]) -> str:
-    """A sentence about the encoder that the tensors belong to."""
+    """A sentence about which encoder the tensors belong to."""
     fitting = [
         other.name
         for other in encoders().values()
         if other.name != entry.name and not isinstance(fitted(other, published, _example(other)), str)
     ]
     if fitting:
-        return f"they are weights of {' or '.join(fitting)}, so choose that encoder or another file"
+        return f"these are weights of {' or '.join(fitting)}; choose that encoder or another file"
     first = ", ".join(list(published)[:3])
-    return f"it fits no other encoder either (its names begin {first}), so choose another file"
+    return f"it does not match any other encoder (its names begin with {first}); choose another file"

@@ -1,7 +1,7 @@
-"""ResNet-18 and ResNet-50 (He et al., 2016) by torchvision's names.
+"""ResNet-18 and ResNet-50 (He et al., 2016) with torchvision's parameter names.
 
-Entries: the whole networks with ImageNet weights, ResNet-50 cut after its third stage as CLAM uses it, and the
-ResNet-18 without learned normalization that DSMIL trains by SimCLR. Features are the last stage, averaged over the
+Entries: the complete networks with ImageNet weights, ResNet-50 truncated after its third stage as in CLAM, and the
+ResNet-18 without learned normalization that DSMIL trains with SimCLR. Features are the last stage, averaged over the
 tile.
 """
 
@@ -23,7 +23,7 @@ Convert = Callable[[Mapping[str, Tensor]], State]
 
 
 class BasicBlock(nn.Module):
-    """Two 3 x 3 convolutions beside a shortcut."""
+    """Two 3 x 3 convolutions with a shortcut."""
 
     growth = 1
 
@@ -43,7 +43,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1 x 1, 3 x 3 and 1 x 1 convolutions beside a shortcut; the stride is at the 3 x 3, as in torchvision."""
+    """1 x 1, 3 x 3 and 1 x 1 convolutions with a shortcut; the stride is in the 3 x 3, as in torchvision."""
 
     growth = 4
 
@@ -69,7 +69,7 @@ class Bottleneck(nn.Module):
 class ResNet(nn.Module):
     """From normalized tiles, n x 3 x h x w, to the mean of the last stage, n x width.
 
-    depths: blocks of each stage; fewer than four stages cut the network
+    depths: number of blocks of each stage; fewer than four stages truncate the network
     """
 
     def __init__(
@@ -108,7 +108,7 @@ def without_classifier_and_last_stage(published: Mapping[str, Tensor]) -> State:
 
 
 def from_simclr(published: Mapping[str, Tensor]) -> State:
-    """DSMIL's embedder: a sequence of stages or the inside of its classifier, without projection and classes."""
+    """DSMIL's embedder, from a sequence of stages or from its classifier, without projection and classifier."""
     stages = {"0": "conv1", "1": "bn1"} | {str(number + 3): f"layer{number}" for number in range(1, 5)}
     state = {}
     for name, tensor in published.items():

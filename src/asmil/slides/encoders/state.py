@@ -1,4 +1,4 @@
-"""State dicts of encoders: reading them from files, whether they fit, and their hash."""
+"""State dicts of encoders: reading them from files, matching them to networks, and hashing."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from asmil.slides.encoders.base import EncoderEntry, State
 WRAPPERS = ("state_dict", "model_state_dict", "model", "teacher")
 PREFIXES = ("module.", "backbone.")
 COUNTER = "num_batches_tracked"
-"""Batch normalization counts its batches; files leave the count out, and it changes nothing."""
+"""Batch normalization counts batches; some files omit the count, which does not affect the result."""
 DAMAGED = (
     *(SafetensorError, RuntimeError, EOFError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError),
     *(AssertionError, MemoryError, OSError, struct.error),
 )
-"""What torch and safetensors raise on files with missing or altered bytes: any part of a pickle may be anything."""
+"""What torch and safetensors raise on files with missing or changed bytes."""
 
 
 def read_state(path: Path) -> State:
-    """The tensors of a file, safetensors or torch, without what wraps them."""
+    """The tensors of a safetensors or torch file, without wrappers."""
     refuse_special_file(path)
     try:
         if is_safetensors(path):
@@ -43,33 +43,33 @@ def read_state(path: Path) -> State:
         raise AsmilError(f"{path} is a folder; give the file of weights in it") from None
     except pickle.UnpicklingError:
         raise AsmilError(
-            f"{path}: the file holds more than tensors, which could run code when opened, and is refused; "
-            "save its state dict alone (torch.save(model.state_dict(), ...)) or as safetensors"
+            f"{path}: the file contains more than tensors and could run code when opened, so it is not loaded; "
+            "save only its state dict (torch.save(model.state_dict(), ...)) or use safetensors"
         ) from None
     except AsmilError:
         raise
     except DAMAGED as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise AsmilError(f"{path}: the weights cannot be read ({reason}); get the file again") from None
+        raise AsmilError(f"{path}: the weights cannot be read ({reason}); download or copy the file again") from None
     for name, tensor in state.items():
-        # in float32, in which networks compute: a larger number of float64 is infinite there
+        # checked in float32, in which networks compute: larger float64 values are infinite there
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor.float()).all()):
             raise AsmilError(
-                f"{path}: the weights are damaged, {name} holds NaN or infinite values; get the file again"
+                f"{path}: the weights are damaged ({name} contains NaN or infinite values); download the file again"
             )
     return state
 
 
 def is_safetensors(path: Path) -> bool:
-    """Whether a file is of safetensors, by its first bytes (files of weights are renamed a lot)."""
+    """Whether a file is in safetensors format, by its first bytes (files of weights are often renamed)."""
     with path.open("rb") as file:
         return file.read(9)[8:] == b"{"
 
 
 def unwrapped(content: Any) -> State:
-    """The state dict inside a checkpoint: out of its wrappers, and without the prefixes that training adds.
+    """The state dict inside a checkpoint, without wrappers and without the prefixes that training adds.
 
-    If some names begin with `backbone.`, the others are training heads and are left out.
+    If some names begin with `backbone.`, all others are training heads and are dropped.
     """
     while isinstance(content, Mapping):
         inner = next((content[key] for key in WRAPPERS if isinstance(content.get(key), Mapping)), None)
@@ -77,10 +77,10 @@ def unwrapped(content: Any) -> State:
             break
         content = inner
     if not isinstance(content, Mapping):
-        raise ValueError(f"it holds a {type(content).__name__}, not a state dict")
+        raise ValueError(f"it contains a {type(content).__name__}, not a state dict")
     state = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
     if not state:
-        raise ValueError("it holds no tensors")
+        raise ValueError("it contains no tensors")
     while prefix := next((p for p in PREFIXES if any(name.startswith(p) for name in state)), None):
         state = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
     return state
@@ -93,7 +93,7 @@ def empty_network(entry: EncoderEntry) -> nn.Module:
 
 
 def fitted(entry: EncoderEntry, published: Mapping[str, Tensor], network: nn.Module) -> State | str:
-    """The published tensors by the names of our network and in float32, or a sentence about why they do not fit."""
+    """The published tensors with the names of our network and in float32, or a sentence about why they do not match."""
     try:
         given = dict(published) if entry.convert is None else entry.convert(published)
     except KeyError as error:
@@ -116,11 +116,11 @@ def fitted(entry: EncoderEntry, published: Mapping[str, Tensor], network: nn.Mod
 
 
 def fill(network: nn.Module, state: State) -> nn.Module:
-    """The network with these weights in place of its empty ones."""
+    """Load the weights into an empty network."""
     network.load_state_dict(state, assign=True)
     empty = [name for name, tensor in [*network.named_parameters(), *network.named_buffers()] if tensor.is_meta]
     if empty:
-        raise RuntimeError(f"{type(network).__name__} keeps {empty[0]} outside its state dict, where no weights reach")
+        raise RuntimeError(f"{type(network).__name__} stores {empty[0]} outside its state dict")
     return network
 
 

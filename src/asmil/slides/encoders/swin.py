@@ -22,14 +22,14 @@ from asmil.slides.encoders.registry import register
 from asmil.slides.encoders.vit_blocks import Mlp
 
 APART = -100.0
-"""Added to the attention between tokens that only the shift brought into one window."""
+"""Added to the attention scores between tokens that are in one window only because of the shift."""
 
 
 @dataclass(frozen=True)
 class SwinShape:
-    """The shape of a Swin transformer: width of the first stage (doubled by each next one), blocks and heads by stage.
+    """The shape of a Swin transformer: width of the first stage (doubled in each stage), blocks and heads per stage.
 
-    window: side of the windows in tokens; every stage has a whole number of them
+    window: side of the windows in tokens; it divides the side of every stage
     """
 
     width: int = 96
@@ -99,7 +99,7 @@ class SwinBlock(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """The tokens after attention and the MLP."""
         rows = tokens.shape[1]
-        # One window holds all tokens: there is nothing to move.
+        # one window contains all tokens, so there is nothing to shift
         shift = self.window // 2 if self.moved and rows > self.window else 0
         inputs = torch.roll(self.norm1(tokens), (-shift, -shift), (1, 2))
         apart = tokens_apart(rows, self.window, shift, tokens.device) if shift else None
@@ -185,7 +185,7 @@ def window_offsets(window: int, device: torch.device) -> Tensor:
 
 @lru_cache(maxsize=16)
 def tokens_apart(rows: int, window: int, shift: int, device: torch.device) -> Tensor:
-    """APART for pairs of a moved window that are not neighbors in the image, windows x 1 x window^2 x window^2."""
+    """APART for pairs of a shifted window that are not adjacent in the image, windows x 1 x window^2 x window^2."""
     place = torch.arange(rows, device=device)
     part = (place >= rows - window).int() + (place >= rows - shift).int()
     region = (3 * part[:, None] + part[None, :])[None, :, :, None]
@@ -194,7 +194,7 @@ def tokens_apart(rows: int, window: int, shift: int, device: torch.device) -> Te
 
 
 def from_swin(published: Mapping[str, Tensor]) -> State:
-    """The published state without what follows from the shape, and without a head."""
+    """The published state without derived buffers and without a head."""
     derived = ("relative_position_index", "attn_mask")
     return {
         name: tensor

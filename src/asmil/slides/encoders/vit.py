@@ -13,27 +13,32 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from asmil.slides.encoders.base import EncoderEntry
 from asmil.slides.encoders.vit_blocks import Activation, Attention, Block, Mlp, PatchEmbedding, SwiGlu
+
+MPP = 0.5
+"""Of the tiles of nearly all encoders."""
 
 
 @dataclass(frozen=True)
 class VitShape:
     """The shape of a vision transformer.
 
-    image_px: the side that the position embeddings are made for; images of other sides get interpolated ones
-    hidden: width of the MLP's first product; of both halves together, if swiglu
-    registers: tokens besides the class token that belong to no patch
+    image_px: image side of the position embeddings; they are interpolated for other sides
+    hidden: width of the MLP's hidden layer; of both halves together, if swiglu
+    registers: number of tokens besides the class token that belong to no patch
     positions: which tokens have a position embedding; "patches" leaves out the class token and the registers
     pre_norm: a LayerNorm before the blocks, and patches without a bias (CLIP)
     inner_norm: a LayerNorm before the last product of attention and MLP (BEiT-3)
-    readout: what the features are; "class_and_mean" and "two_scales" are twice as wide as the network
-    projection: width of a linear map at the end (CLIP); None: none
+    readout: the kind of features; "class_and_mean" and "two_scales" are twice as wide as the network
+    projection: width of a final linear projection (CLIP); None: no projection
     """
 
     patch_px: int
@@ -62,7 +67,7 @@ class VitShape:
 
 
 class VisionTransformer(nn.Module):
-    """Maps images, n x 3 x h x w, to features, n x shape.features; h and w are multiples of the patch."""
+    """Maps images, n x 3 x h x w, to features, n x shape.features; h and w must be multiples of the patch size."""
 
     def __init__(self, shape: VitShape) -> None:
         super().__init__()
@@ -140,7 +145,7 @@ def quarters_at_twice_the_side(images: Tensor) -> Tensor:
 def interpolated_positions(embedding: Tensor, first: int, rows: int, columns: int) -> Tensor:
     """Position embeddings, 1 x t x width, for a grid of patches, from those of a square grid.
 
-    The `first` embeddings belong to no patch and stay. Those of the square are interpolated (bicubic, antialiased, in
+    The `first` embeddings belong to no patch and are unchanged. The others are interpolated (bicubic, antialiased, in
     float32) unless the grid is the same.
     """
     side = math.isqrt(embedding.shape[1] - first)
@@ -149,3 +154,19 @@ def interpolated_positions(embedding: Tensor, first: int, rows: int, columns: in
     square = embedding[:, first:].float().unflatten(1, (side, side)).permute(0, 3, 1, 2)
     grid = functional.interpolate(square, (rows, columns), mode="bicubic", antialias=True, align_corners=False)
     return torch.cat([embedding[:, :first], grid.permute(0, 2, 3, 1).flatten(1, 2).to(embedding.dtype)], dim=1)
+
+
+def vit_entry(name: str, summary: str, shape: VitShape, tile_px: int, licence: str, hub: str) -> EncoderEntry:
+    """A vision transformer of the hub whose readout is one vector per tile."""
+    return EncoderEntry(
+        name=name,
+        summary=summary,
+        width=shape.features,
+        tile_px=tile_px,
+        mpp=MPP,
+        licence=licence,
+        url=f"https://huggingface.co/{hub}",
+        build=partial(VisionTransformer, shape),
+        input_px=shape.image_px,
+        hub=hub,
+    )

@@ -21,7 +21,7 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {"gelu": functional.
 
 
 class PatchEmbedding(nn.Module):
-    """Cuts images into patches and maps each to a token: n x 3 x h x w to n x rows x columns x width."""
+    """Divides images into patches and maps each to a token: n x 3 x h x w to n x rows x columns x width."""
 
     def __init__(self, patch_px: int, width: int, bias: bool) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class PatchEmbedding(nn.Module):
 class Attention(nn.Module):
     """Self-attention, n x t x width to the same; queries, keys and values come from one product.
 
-    inner_norm_eps: epsilon of a LayerNorm before the last product (BEiT-3); None: none
+    inner_norm_eps: epsilon of a LayerNorm before the output projection (BEiT-3); None: no LayerNorm
     """
 
     def __init__(self, width: int, heads: int, inner_norm_eps: float | None = None) -> None:
@@ -47,13 +47,13 @@ class Attention(nn.Module):
         self.proj = nn.Linear(width, width)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Every token, as a mixture over all."""
+        """The attention output of every token."""
         n, t, width = tokens.shape
         query, key, value = self.qkv(tokens).view(n, t, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
         return self._mixed(query, key, value)
 
     def first(self, tokens: Tensor) -> Tensor:
-        """The first token only, n x 1 x width, as a mixture over all."""
+        """The attention output of the first token only, n x 1 x width."""
         n, t, width = tokens.shape
         query = functional.linear(tokens[:, :1], self.qkv.weight[:width], self.qkv.bias[:width])
         query = query.view(n, 1, self.heads, width // self.heads).transpose(1, 2)
@@ -78,7 +78,7 @@ class Mlp(nn.Module):
         self.act = ACTIVATIONS[activation]
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Every token on its own."""
+        """Applied to every token separately."""
         changed: Tensor = self.fc2(self.norm(self.act(self.fc1(tokens))))
         return changed
 
@@ -92,8 +92,8 @@ class SwiGlu(nn.Module):
         self.fc2 = nn.Linear(hidden // 2, width)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Every token on its own."""
-        # Two products, because the halves of one are not contiguous, which makes what follows several times slower.
+        """Applied to every token separately."""
+        # two products, because the halves of one are not contiguous, which makes the next step several times slower
         half = self.fc2.in_features
         gate = functional.linear(tokens, self.fc1.weight[:half], self.fc1.bias[:half])
         value = functional.linear(tokens, self.fc1.weight[half:], self.fc1.bias[half:])
@@ -102,7 +102,7 @@ class SwiGlu(nn.Module):
 
 
 class LayerScale(nn.Module):
-    """x + gamma y: what a branch adds, scaled by channel."""
+    """x + gamma y: a residual branch, scaled per channel."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class Block(nn.Module):
         return self._mlp(self.ls1(tokens, self.attn(self.norm1(tokens))))
 
     def first(self, tokens: Tensor) -> Tensor:
-        """The first token only, n x 1 x width: for the last block, if the other tokens are not read."""
+        """The first token only, n x 1 x width: for the last block, if the other tokens are not used."""
         return self._mlp(self.ls1(tokens[:, :1], self.attn.first(self.norm1(tokens))))
 
     def _mlp(self, tokens: Tensor) -> Tensor:
@@ -151,7 +151,7 @@ def _inner_norm(width: int, eps: float | None) -> nn.Module:
 
 
 def fold_layer_scales(network: nn.Module) -> nn.Module:
-    """The same function without a `LayerScale`: each is multiplied into the product whose output it scales."""
+    """The same function without `LayerScale`: each scale is folded into the linear layer whose output it scales."""
     for block in network.modules():
         if isinstance(block, Block):
             block.ls1 = _folded(block.ls1, block.attn.proj)

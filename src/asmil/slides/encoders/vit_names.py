@@ -1,4 +1,4 @@
-"""From the parameter names of other libraries to those of `VisionTransformer`, which are timm's.
+"""Convert parameter names of other libraries to those of `VisionTransformer`, which are timm's.
 
 Parameters of parts that are not used (text towers, poolers, heads) are left out.
 """
@@ -83,7 +83,7 @@ def from_hugging_face_vit(published: Mapping[str, Tensor]) -> State:
 
 
 def from_hugging_face_registers(published: Mapping[str, Tensor]) -> State:
-    """The state of a transformers `Dinov2WithRegistersModel`: the class token has a position, which is added to it."""
+    """The state of a transformers `Dinov2WithRegistersModel`; the position of the class token is added to the token."""
     state = from_hugging_face_vit(published)
     state["cls_token"] = state["cls_token"] + state["pos_embed"][:, :1]
     state["pos_embed"] = state["pos_embed"][:, 1:].contiguous()

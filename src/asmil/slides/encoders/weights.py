@@ -1,8 +1,8 @@
-"""Where the weights of an encoder are: a file of the user's, the folder of weights, the installation, the hub.
+"""Find the weights of an encoder: a given file, the folder of weights, the installation, or the hub.
 
-In this order: the file given; `$ASMIL_WEIGHTS/<encoder>.safetensors` (or `.pth`, `.pt`, `.bin`; the folder is
-`~/.cache/asmil/weights` unless the variable is set); weights that come with the installation; the cache of
-Hugging Face; a download from there.
+The order is: the given file; `$ASMIL_WEIGHTS/<encoder>.safetensors` (or `.pth`, `.pt`, `.bin`; the folder is
+`~/.cache/asmil/weights` unless the variable is set); weights that come with the installation; the Hugging Face
+cache; a download from Hugging Face.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ENDINGS = (".safetensors", ".pth", ".pt", ".bin")
 
 
 def weights_folder() -> Path:
-    """Where files of weights are put by hand."""
+    """The folder for manually downloaded weights."""
     return Path(os.environ.get("ASMIL_WEIGHTS") or "~/.cache/asmil/weights").expanduser()
 
 
@@ -34,12 +34,12 @@ def present_weights(entry: EncoderEntry) -> Path | None:
 
 
 def find_weights(entry: EncoderEntry, given: Path | None = None) -> Path:
-    """The file of weights; downloaded from the hub where nothing else has it."""
+    """The file of weights; downloaded from the hub if it is not found locally."""
     path = given or present_weights(entry)
     if path is not None:
         return path
     if entry.hub is None:
-        raise AsmilError(f"encoder {entry.name}: its weights are not here; {how_to_get(entry)}")
+        raise AsmilError(f"encoder {entry.name}: the weights were not found; {how_to_get(entry)}")
     return _downloaded(entry, entry.hub)
 
 
@@ -48,7 +48,7 @@ def how_to_get(entry: EncoderEntry) -> str:
     ending = Path(entry.hub_file).suffix if entry.hub else ".pth"
     by_hand = f"put the file at {weights_folder() / entry.name}{ending} or give it with --weights"
     if entry.hub is None:
-        return f"get them from {entry.url}, and {by_hand}"
+        return f"download them from {entry.url}, and {by_hand}"
     terms = f"accept the terms at {entry.url}, log in with `hf auth login`, and " if entry.gated else ""
     return (
         f"{terms}run the same command with an internet connection, or download {entry.hub_file} of "
@@ -81,8 +81,8 @@ def _downloaded(entry: EncoderEntry, repository: str) -> Path:
     try:
         return Path(hf_hub_download(repository, entry.hub_file))
     except RepositoryNotFoundError:
-        # The answer of a gated repository if the user is not logged in or has not accepted its terms.
-        why = "is gated and did not let you in" if entry.gated else "is not there"
+        # the answer of a gated repository if the user is not logged in or has not accepted its terms
+        why = "is gated and denied access" if entry.gated else "does not exist"
     except LocalEntryNotFoundError:
         why = "cannot be reached"
     except EntryNotFoundError:
@@ -90,5 +90,5 @@ def _downloaded(entry: EncoderEntry, repository: str) -> Path:
     except Exception as error:  # noqa: BLE001  its HTTP library, whose errors these are, is another in other versions
         why = f"failed ({str(error).splitlines()[0] if str(error) else type(error).__name__})"
     raise AsmilError(
-        f"encoder {entry.name}: its weights are not here and huggingface.co/{repository} {why}; {how_to_get(entry)}"
+        f"encoder {entry.name}: the weights were not found and huggingface.co/{repository} {why}; {how_to_get(entry)}"
     )

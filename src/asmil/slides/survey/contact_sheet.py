@@ -13,8 +13,7 @@ import numpy as np
 
 from asmil.slides.image import Pixels
 from asmil.slides.qc import HOLE_COLOR, TILE_COLOR, TISSUE_COLOR, read_picture, write_jpeg
-from asmil.slides.survey.folder import SurveyFolder
-from asmil.slides.survey.row import NOTE_SEPARATOR, Failure, SurveyRow
+from asmil.slides.survey.folder import NOTE_SEPARATOR, Failure, SurveyFolder, SurveyRow
 
 MOST_SLIDES = 40
 CELL_PX = 260
@@ -26,11 +25,11 @@ SOFT_INK = (105, 110, 120)
 WARNING_INK = (170, 90, 0)
 FONT = cv2.FONT_HERSHEY_SIMPLEX
 LETTERS = 38
-"""As many letters of a caption fit into a cell."""
+"""Maximum number of characters of a caption in a cell."""
 
 
 def write_sheet(folder: SurveyFolder, rows: Sequence[SurveyRow]) -> None:
-    """Write the overlays of up to MOST_SLIDES slides as one picture; of more, no picture is made (or kept)."""
+    """Write the overlays of up to MOST_SLIDES slides as one picture; with more slides, remove the picture."""
     if not 0 < len(rows) <= MOST_SLIDES:
         folder.sheet.unlink(missing_ok=True)
         return
@@ -38,7 +37,7 @@ def write_sheet(folder: SurveyFolder, rows: Sequence[SurveyRow]) -> None:
 
 
 def arrange(cells: Sequence[Pixels]) -> Pixels:
-    """Cells of one size in rows, in a wide rather than a high picture."""
+    """Arrange cells of equal size in rows, in a picture that is wider than high."""
     height, width = cells[0].shape[:2]
     columns = min(len(cells), max(1, round(math.sqrt(len(cells) * 1.6))))
     lines = math.ceil(len(cells) / columns)
@@ -115,8 +114,8 @@ def _failed(failures: Sequence[Failure]) -> str:
 def _figure(row: SurveyRow) -> str:
     name, link = escape(row.slide), f"overlays/{quote(row.slide)}.jpg"
     size = f"{row.width_px} × {row.height_px} px"
-    mpp = f"{row.mpp:.4g} um/px ({row.mpp_source})" if row.mpp is not None else "resolution not known"
-    area = f"{row.tissue_mm2:.4g} mm²" if row.tissue_mm2 is not None else "area not known"
+    mpp = f"{row.mpp:.4g} um/px ({row.mpp_source})" if row.mpp is not None else "unknown resolution"
+    area = f"{row.tissue_mm2:.4g} mm²" if row.tissue_mm2 is not None else "unknown area"
     tiles = _count(row.tiles, "tile") if row.tiles is not None else "tiles not placed"
     numbers = f"{area} ({row.tissue_share:.1%}) in {_count(row.regions, 'piece')}, {tiles}"
     notes = "".join(f'<p class="note">{escape(note)}</p>' for note in row.notes.split(NOTE_SEPARATOR) if note)

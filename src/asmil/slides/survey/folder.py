@@ -1,8 +1,11 @@
-"""The settings of a survey, and its folder: where the files are that were made with them."""
+"""The settings of a survey, its folder, and the row of a slide in `tissue.csv`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import csv
+import io
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from pydantic import Field
@@ -12,6 +15,8 @@ from asmil.errors import AsmilError
 from asmil.folder_settings import claim_folder
 from asmil.names import file_in
 from asmil.slides.settings import TilingConfig, TissueConfig
+
+NOTE_SEPARATOR = "; "
 
 
 class SurveyConfig(Settings):
@@ -49,7 +54,7 @@ class SurveyFolder:
         return self.path / "contact_sheet.jpg"
 
     def mask(self, slide: str) -> Path:
-        """The tissue as black and white."""
+        """The tissue mask."""
         return file_in(self.path / "masks", slide, ".png")
 
     def contours(self, slide: str) -> Path:
@@ -57,7 +62,7 @@ class SurveyFolder:
         return file_in(self.path / "contours", slide, ".geojson")
 
     def thumbnail(self, slide: str) -> Path:
-        """The slide alone."""
+        """The slide without overlay."""
         return file_in(self.path / "thumbnails", slide, ".jpg")
 
     def overlay(self, slide: str) -> Path:
@@ -65,15 +70,87 @@ class SurveyFolder:
         return file_in(self.path / "overlays", slide, ".jpg")
 
     def has_files(self, slide: str) -> bool:
-        """Whether all files of a slide are there."""
+        """Whether all files of a slide exist."""
         files = (self.mask(slide), self.contours(slide), self.thumbnail(slide), self.overlay(slide))
         return all(path.is_file() for path in files)
 
     def claim(self, config: SurveyConfig) -> None:
-        """Write the settings into the folder, or refuse if it holds a survey with other settings."""
+        """Write the settings into the folder, or raise if it contains a survey with different settings."""
         if not self.settings.is_file() and self.table.exists():
             raise AsmilError(
-                f"{self.path} holds a tissue.csv but no tissue.yaml, so its settings are not known; "
+                f"{self.path} contains a tissue.csv but no tissue.yaml, so its settings are unknown; "
                 "choose another folder"
             )
         claim_folder(self.settings, config.model_dump(mode="json"), "a survey")
+
+
+@dataclass(frozen=True)
+class SurveyRow:
+    """The numbers of a slide; unknown values are empty.
+
+    tissue_share: tissue as a share of the slide's area
+    tissue_mm2, tiles: None if the slide has no resolution
+    """
+
+    slide: str
+    width_px: int
+    height_px: int
+    mpp: float | None
+    mpp_source: str
+    method: str
+    threshold: float
+    tissue_share: float
+    tissue_mm2: float | None
+    regions: int
+    tiles: int | None
+    notes: str
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A slide that could not be surveyed, and the reason in one sentence."""
+
+    slide: str
+    reason: str
+
+
+COLUMNS = tuple(field.name for field in fields(SurveyRow))
+
+
+def rows_to_csv(rows: Iterable[SurveyRow]) -> str:
+    """The table as text, ordered by slide."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(row) for row in sorted(rows, key=lambda row: row.slide))
+    return text.getvalue()
+
+
+def read_rows(path: Path) -> list[SurveyRow]:
+    """The rows of a table written by `rows_to_csv`; empty if it does not exist."""
+    if not path.is_file():
+        return []
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            return [_row(cells) for cells in csv.DictReader(file)]
+    except (KeyError, ValueError, TypeError) as error:
+        raise AsmilError(
+            f"{path}: this table was not written by this command ({error}); remove it to process its slides again"
+        ) from None
+
+
+def _row(cells: dict[str, str]) -> SurveyRow:
+    return SurveyRow(
+        slide=cells["slide"],
+        width_px=int(cells["width_px"]),
+        height_px=int(cells["height_px"]),
+        mpp=float(cells["mpp"]) if cells["mpp"] else None,
+        mpp_source=cells["mpp_source"],
+        method=cells["method"],
+        threshold=float(cells["threshold"]),
+        tissue_share=float(cells["tissue_share"]),
+        tissue_mm2=float(cells["tissue_mm2"]) if cells["tissue_mm2"] else None,
+        regions=int(cells["regions"]),
+        tiles=int(cells["tiles"]) if cells["tiles"] else None,
+        notes=cells["notes"],
+    )

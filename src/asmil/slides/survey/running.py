@@ -1,4 +1,4 @@
-"""Many slides surveyed at once, in processes or in threads."""
+"""Survey many slides in parallel, in processes or threads."""
 
 from __future__ import annotations
 
@@ -25,8 +25,15 @@ from asmil.slides.overview import read_overview
 from asmil.slides.qc import draw_tissue, write_jpeg, write_mask
 from asmil.slides.settings import SLIDE_TIMEOUT_S
 from asmil.slides.survey.contact_sheet import contact_page, write_sheet
-from asmil.slides.survey.folder import SurveyConfig, SurveyFolder
-from asmil.slides.survey.row import NOTE_SEPARATOR, Failure, SurveyRow, read_rows, rows_to_csv
+from asmil.slides.survey.folder import (
+    NOTE_SEPARATOR,
+    Failure,
+    SurveyConfig,
+    SurveyFolder,
+    SurveyRow,
+    read_rows,
+    rows_to_csv,
+)
 from asmil.slides.tiling import place_tiles, tile_side_level0
 from asmil.slides.tissue.finding import find_tissue
 from asmil.slides.tissue.geojson import tissue_geojson
@@ -41,7 +48,7 @@ PICTURE_SIDE_PX = 1024
 class SurveyResult:
     """The result of a survey.
 
-    rows: of all given slides, including those of earlier calls
+    rows: rows of all given slides, including those of earlier calls
     already_done: slides that an earlier call surveyed
     """
 
@@ -61,7 +68,7 @@ def survey_slides(
 
     A slide that fails does not stop the others. When interrupted, finished slides are kept.
 
-    progress: called with (slides done, slides in all) after every slide.
+    progress: called with (slides done, slides in total) after every slide
     """
     folder.claim(config)
     rows = {row.slide: row for row in read_rows(folder.table)}
@@ -146,7 +153,7 @@ def survey_slide(file: SlideFile, config: SurveyConfig, folder: SurveyFolder) ->
 def _tiles(
     image: SlideImage, tissue: Tissue, config: SurveyConfig
 ) -> tuple[NDArray[np.int64] | None, int, tuple[str, ...]]:
-    """Corners of the tiles and their side at level 0; no tiles, and why, where their side is not known."""
+    """Corners of the tiles and their side at level 0; or no tiles and the reason, if their side is unknown."""
     if image.resolution is None:
         return None, 0, ("tiles not placed without --mpp",)
     try:

@@ -65,7 +65,7 @@ def place_cells(rng: np.random.Generator, layout: Layout) -> Cells:
 
 
 def jittered_grid(rng: np.random.Generator, size_um: tuple[float, float], spacing_um: float, jitter: float) -> Points:
-    """Points of a grid whose rows are shifted by turns, each moved by up to jitter * spacing."""
+    """Points of a grid with alternately shifted rows, each moved by up to jitter * spacing."""
     columns, rows = (int(side / spacing_um) + 1 for side in size_um)
     y, x = np.mgrid[0:rows, 0:columns].astype(np.float64)
     x += 0.5 * (np.arange(rows) % 2)[:, None]
@@ -102,10 +102,10 @@ def _along(outlines: Outlines, spacing_um: float) -> tuple[Points, NDArray[np.fl
 
 
 def _packed(rng: np.random.Generator, centers: Points, wall_um: float) -> Outlines:
-    """Cells that fill the plane around their centers but for walls: Voronoi cells with rounded corners.
+    """Cells that fill the plane except for walls between them: Voronoi cells with rounded corners.
 
-    Along a direction u a cell ends at the nearest of |d|^2 / (2 d.u), d: the way to a neighbor; the minimum is
-    a soft one, which rounds the corners.
+    Along a direction u a cell ends at the minimum of |d|^2 / (2 d.u), where d is the vector to a neighbor; a soft
+    minimum rounds the corners.
     """
     _, near = cKDTree(centers).query(centers, k=PACKED_NEIGHBORS + 1)
     ways = centers[near[:, 1:]] - centers[:, None]
@@ -119,7 +119,7 @@ def _packed(rng: np.random.Generator, centers: Points, wall_um: float) -> Outlin
 
 
 def _glands(rng: np.random.Generator, layout: Layout) -> tuple[Outlines, Outlines, Nuclei]:
-    """Rings of epithelium around a lumen; tall cells with the nucleus at the base, radially set."""
+    """Rings of epithelium around a lumen: tall, radially oriented cells with the nucleus at the base."""
     spacing_um = rng.uniform(80, 130)
     centers = jittered_grid(rng, layout.size_um, spacing_um, 0.3)
     outer = _packed(rng, centers, rng.uniform(10, 45))
@@ -156,7 +156,7 @@ def _vacuoles(rng: np.random.Generator, layout: Layout) -> Outlines:
 
 
 def _tumor_lumens(rng: np.random.Generator, layout: Layout) -> Outlines:
-    """Small misshapen openings in the nests, many on some slides and none on others."""
+    """Small irregular openings in the nests, many on some slides and none on others."""
     centers = jittered_grid(rng, layout.size_um, 65, 0.4)
     chosen = rng.random(len(centers)) < rng.uniform(-0.3, 0.6)
     centers = centers[layout.at(layout.nests, centers) & chosen]

@@ -1,4 +1,4 @@
-"""A cohort of synthetic slides on disk: slides, annotations, manifest, truth, and the settings behind them."""
+"""Write a cohort of synthetic slides to disk: slides, annotations, manifest, truth, and settings."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def write_synthetic_slides(
     Written are `synthetic_slides.yaml` (the settings), `slides/<slide>.tif`, `annotations/<slide>.xml` and
     `.geojson` (slides with tumor), `truth.csv` (slide, tumor_mm2, tissue_mm2, foci) and, last, `cohort.csv`
     (slide, patient, label, split, site, image). A second call with the same settings writes missing
-    files; other settings are refused.
+    files; different settings are an error.
 
-    progress: called with (slides done, slides in all) after every slide
-    workers: processes; default: as many as there are cores; with 1 the slides are made in this process
+    progress: called with (slides done, slides in total) after every slide
+    workers: number of processes; default: the number of cores; with 1 the slides are made in this process
     """
     folder = Path(folder)
     _claim(folder, config)
@@ -71,7 +71,7 @@ def _is_whole(folder: Path, plan: SlidePlan) -> bool:
 def _make_all(
     config: SyntheticSlidesConfig, plans: list[SlidePlan], folder: Path, workers: int
 ) -> Iterator[tuple[int, SlideTruth]]:
-    """The truth of every slide, as they are done."""
+    """The truth of every slide, yielded when the slide is done."""
     processes = min(workers, len(plans))
     engine: Engine = InlineEngine()
     if processes > 1:
@@ -114,11 +114,11 @@ def _one_thread() -> Iterator[None]:
 
 
 def _claim(folder: Path, config: SyntheticSlidesConfig) -> None:
-    """Write the settings into the folder, or refuse if it holds slides with other settings."""
+    """Write the settings into the folder, or raise if it contains slides with different settings."""
     note = folder / SETTINGS_FILE
     if not note.is_file() and (folder / "cohort.csv").exists():
         raise AsmilError(
-            f"{folder} holds a cohort.csv but no {SETTINGS_FILE}, so it is not a cohort of synthetic slides; "
+            f"{folder} contains a cohort.csv but no {SETTINGS_FILE}, so it is not a cohort of synthetic slides; "
             "choose an empty folder"
         )
     claim_folder(note, config.model_dump(mode="json"), "synthetic slides")
@@ -165,7 +165,7 @@ TUMOR_LABEL = "tumor"
 
 @dataclass(frozen=True)
 class SlideFiles:
-    """Where the files of a slide lie."""
+    """The paths of the files of a slide."""
 
     image: Path
     asap: Path
@@ -197,7 +197,7 @@ def make_slide(config: SyntheticSlidesConfig, plan: SlidePlan, folder: Path) -> 
 
 
 def renderer(config: SyntheticSlidesConfig, plan: SlidePlan, layout: Layout) -> SlideRenderer:
-    """All that the pixels of a slide depend on."""
+    """The renderer of a slide, with everything that its pixels depend on."""
     return SlideRenderer(
         layout,
         place_cells(generator(config.seed, Stream.CELLS, plan.index), layout),

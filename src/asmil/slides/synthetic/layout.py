@@ -22,7 +22,7 @@ NOMINAL_UM = 4.0
 
 @dataclass(frozen=True)
 class MapGrid:
-    """Rows and columns of a map, and the side of a cell: in pixels of the slide (whole), and in microns."""
+    """Rows and columns of a map, and the side of a cell in pixels of the slide (an integer) and in microns."""
 
     shape: tuple[int, int]
     cell_px: int
@@ -30,7 +30,7 @@ class MapGrid:
 
     @classmethod
     def over(cls, size_px: tuple[int, int], mpp: float) -> MapGrid:
-        """The map of a slide: cells as near to 4 microns as whole pixels allow."""
+        """The map of a slide: cells as close to 4 microns as integer pixels allow."""
         cell_px = max(1, round(NOMINAL_UM / mpp))
         width, height = size_px
         return cls((-(-height // cell_px), -(-width // cell_px)), cell_px, cell_px * mpp)
@@ -59,7 +59,7 @@ class MapGrid:
     def enlarged(self, field: NDArray[Any], left: int, top: int, width: int, height: int) -> NDArray[Any]:
         """A window of a map, interpolated at the pixels of the slide; the map's border is repeated beyond it.
 
-        A crop is enlarged by a whole factor: much faster than a general warp, and without seams between windows.
+        A crop is upsampled by an integer factor: much faster than a general warp, and without seams between windows.
         """
         cell = self.cell_px
         rows, columns = self.shape
@@ -86,7 +86,7 @@ class MapGrid:
 def raise_blob(
     rng: np.random.Generator, field: Floats32, center: tuple[float, float], radii: tuple[float, float]
 ) -> None:
-    """Lift the field to 1 at the center, falling to 0 on an ellipse turned at random, and to -1 beyond."""
+    """Raise the field to 1 at the center, falling to 0 on a randomly rotated ellipse, and to -1 beyond it."""
     reach = 2 * max(radii)
     left, top = (max(0, int(place - reach)) for place in center)
     window = field[top : int(center[1] + reach) + 1, left : int(center[0] + reach) + 1]
@@ -107,14 +107,14 @@ def points_in(rng: np.random.Generator, mask: Mask, count: int) -> list[tuple[in
 
 
 SIDE_MULTIPLE_PX = 16
-"""Sides are multiples of it, so that the levels of the pyramid lie exactly over each other."""
+"""Sides are multiples of this, so that the levels of the pyramid align exactly."""
 SMALLEST_FOCUS_MM, LARGEST_FOCUS_MM = 0.15, 1.3
 MICRO_FOCUS_MM = 0.3
 MICRO_ONLY = 0.15
 """Share of the tumor slides on which all foci are below MICRO_FOCUS_MM."""
 SMALLEST_FOCUS_UM2 = 2500.0
 FINER = 2
-"""Outlines are followed on a map this many times finer than the layout's."""
+"""Outlines are traced on a map this many times finer than the layout."""
 SMALLEST_HOLE_UM2 = 2500.0
 
 
@@ -123,7 +123,7 @@ class Layout:
     """The map of a slide.
 
     fiber_along, fiber_across: coordinates in microns; the second is constant along a fiber of the stroma
-    nests: where in the tumor its cells lie; between them is stroma
+    nests: where the cells of the tumor are; between them is stroma
     """
 
     grid: MapGrid
@@ -144,7 +144,7 @@ class Layout:
         return self.size_px[0] * self.mpp, self.size_px[1] * self.mpp
 
     def at(self, field: NDArray[Any], points_um: NDArray[np.float64]) -> NDArray[Any]:
-        """Values of a map at points (N x 2, x and y in microns); beyond the slide those of its border."""
+        """Values of a map at points (N x 2, x and y in microns); the border values are used beyond the slide."""
         cells = (points_um / self.grid.um).astype(np.int64)
         rows, columns = field.shape
         return np.asarray(field[np.clip(cells[:, 1], 0, rows - 1), np.clip(cells[:, 0], 0, columns - 1)])
@@ -257,7 +257,7 @@ def _tumor(rng: np.random.Generator, grid: MapGrid, tissue: Mask) -> Mask:
 
 
 def _nests(rng: np.random.Generator, grid: MapGrid, tumor: Mask) -> Mask:
-    """Where the cells of a tumor lie: in nests, but all over the foci that nests would leave half empty."""
+    """Where the cells of a tumor are: in nests, or everywhere in foci that nests would leave half empty."""
     nests = tumor & (grid.noise(rng, rng.uniform(40, 90)) > rng.uniform(-1.6, -0.3))
     count, pieces = cv2.connectedComponents(tumor.astype(np.uint8))
     filled = np.bincount(pieces[nests], minlength=count) / np.bincount(pieces.ravel(), minlength=count)
@@ -267,7 +267,7 @@ def _nests(rng: np.random.Generator, grid: MapGrid, tumor: Mask) -> Mask:
 
 
 def _without_crumbs(grid: MapGrid, mask: Mask) -> Mask:
-    """The pieces that are not below the smallest size; the largest one stays in any case."""
+    """The pieces of at least the minimum size; the largest piece is always kept."""
     _, pieces, stats, _ = cv2.connectedComponentsWithStats(mask.astype(np.uint8), connectivity=8)
     areas_um2 = stats[:, cv2.CC_STAT_AREA] * grid.um**2
     areas_um2[0] = 0
@@ -299,7 +299,7 @@ class SlideTruth:
 
 
 def slide_truth(layout: Layout) -> SlideTruth:
-    """The truth that a layout holds."""
+    """The truth of a layout."""
     return SlideTruth(layout.grid.area_mm2(layout.tissue), layout.grid.area_mm2(layout.tumor), _tumor_regions(layout))
 
 
@@ -325,7 +325,7 @@ def _tumor_regions(layout: Layout) -> tuple[Region, ...]:
 
 
 def _valid_regions(region: Region) -> Iterator[Region]:
-    """The region, or its parts where its outline touches itself, which other tools refuse."""
+    """The region, or its parts if its outline touches itself, which other tools reject."""
     shape = region_shape(region)
     for part in getattr(shape, "geoms", [shape] if shape is not None else []):
         outline, *holes = (np.rint(ring.coords[:-1]).astype(np.int32) for ring in (part.exterior, *part.interiors))

@@ -1,4 +1,4 @@
-"""Smooth random fields and textures that repeat without a seam."""
+"""Smooth random fields and seamless textures."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import numpy as np
 from asmil.arrays import Bytes, Floats32
 
 INTERPOLATION_GAIN = 1.25
-"""Makes up for the variance that interpolating between independent values takes away."""
+"""Compensates for the variance lost by interpolating between independent values."""
 
 
 def smooth_field(rng: np.random.Generator, shape: tuple[int, int], scale: float) -> Floats32:
     """Rows x columns of noise of about unit variance that changes over `scale` pixels.
 
-    Random values on a coarse lattice, interpolated; the lattice is turned at random, since outlines tend to
+    Random values on a coarse lattice, interpolated; the lattice is rotated randomly, since outlines tend to
     follow it.
     """
     side = int(np.ceil(np.hypot(*shape) / scale)) + 4
@@ -31,7 +31,7 @@ def smooth_field(rng: np.random.Generator, shape: tuple[int, int], scale: float)
 
 
 def torus_texture(rng: np.random.Generator, side: int, sigma_x: float, sigma_y: float) -> Floats32:
-    """side x side of Gaussian noise, smoothed by sigma pixels along each axis; opposite borders fit.
+    """side x side of Gaussian noise, smoothed by sigma pixels along each axis; opposite borders match.
 
     Mean 0, variance 1.
     """

@@ -1,4 +1,4 @@
-"""Settings of a cohort of synthetic slides, and who is in it: the part, label, patient and site of every slide.
+"""Settings and plan of a cohort of synthetic slides: the split, label, patient and site of every slide.
 
 The first n slides of a longer cohort are the cohort of n slides, see `asmil.synthetic_plan`.
 """
@@ -18,12 +18,12 @@ from asmil.synthetic_plan import PlannedSlide, generator, parts_by_quota, patien
 class SyntheticSlidesConfig(Settings):
     """Settings of a cohort of synthetic slides."""
 
-    slides: int = Field(40, ge=1, description="slides in all, split 5 : 2 : 3 into train, val and test")
+    slides: int = Field(40, ge=1, description="number of slides, split 5 : 2 : 3 into train, val and test")
     seed: int = Field(0, ge=0, description="the same seed makes the same slides")
     mpp: float = Field(0.5, ge=0.1, le=4, description="microns per pixel")
     side_mm_min: float = Field(1.8, ge=0.5, le=30, description="shortest side of a slide")
     side_mm_max: float = Field(2.4, ge=0.5, le=30, description="longest side of a slide")
-    tumor: float = Field(0.5, ge=0, le=1, description="share of the slides that hold tumor")
+    tumor: float = Field(0.5, ge=0, le=1, description="share of the slides with tumor")
     sites: int = Field(3, ge=1, description="number of sites, each with its own stain")
     pen: float = Field(0.2, ge=0, le=1, description="share of the slides with pen marks")
 
@@ -39,7 +39,7 @@ SHARED_PATIENT = 0.3
 
 
 class Stream(IntEnum):
-    """What a stream is for; the numbers are part of what a seed means, and stay."""
+    """The purpose of a random stream; the numbers determine what a seed produces and must not change."""
 
     PLAN = 0
     SITE = 1
@@ -52,20 +52,20 @@ class Stream(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SlidePlan(PlannedSlide):
-    """One slide before it is drawn."""
+    """One planned slide."""
 
     has_tumor: bool
 
     @property
     def label(self) -> str:
-        """The label as it is written into the manifest."""
+        """The label as written to the manifest."""
         return "tumor" if self.has_tumor else "normal"
 
 
 def plan_slides(config: SyntheticSlidesConfig) -> list[SlidePlan]:
     """The slides of the cohort, in order.
 
-    Of every two slides of a part with the same label, some are of one patient.
+    Some pairs of slides with the same split and label belong to one patient.
     """
     of_label: dict[tuple[str, bool], int] = {}
     first_slide_of: dict[tuple[int, ...], int] = {}
@@ -82,7 +82,7 @@ def plan_slides(config: SyntheticSlidesConfig) -> list[SlidePlan]:
 
 
 def _is_tumor(rank: int, share: float) -> bool:
-    """Whether the slide of this rank in its part has tumor; the first n hold ceil(n share) that have."""
+    """Whether the slide of this rank in its split has tumor; of the first n slides, ceil(n share) have tumor."""
     return ceil((rank + 1) * share) > ceil(rank * share)
 
 

@@ -72,7 +72,7 @@ def _unit(vector: NDArray[np.float64]) -> NDArray[np.float64]:
 SIDE_PX = 1024
 BANK_SEED = 20_241
 INKS = ((28, 60, 160), (30, 120, 70), (35, 35, 40))
-"""Blue, green, black: the light that a full stroke lets through."""
+"""Blue, green, black: the light that a full stroke transmits."""
 DARK_EDGE = 0.12
 """Share of the slides with a dark edge."""
 
@@ -94,7 +94,7 @@ class Textures:
 
 @lru_cache(maxsize=4)
 def texture_bank(mpp: float) -> Textures:
-    """The textures at a resolution, which repeat without a seam; made once per process and resolution."""
+    """The seamless textures at a resolution; created once per process and resolution."""
     rng = np.random.default_rng(BANK_SEED)
 
     def smooth(x_um: float, y_um: float) -> Floats32:
@@ -113,7 +113,7 @@ def texture_bank(mpp: float) -> Textures:
 
 
 BLOCK_PX = SIDE_PX
-"""A block is as large as a texture, so that textures fit together where blocks meet."""
+"""A block is as large as a texture, so that textures match at the borders of blocks."""
 SUBPIXEL_BITS = 4
 CYTOPLASM_HEMATOXYLIN = 18
 RED_CELL_EOSIN = 205
@@ -121,7 +121,7 @@ RED_CELL_RADIUS_UM = 3.3
 
 
 class SlideRenderer:
-    """A slide ready to be rendered: its layout, its cells and what all blocks share."""
+    """A slide ready to be rendered: its layout, its cells and the data shared by all blocks."""
 
     def __init__(self, layout: Layout, cells: Cells, stain: Stain, light: Pixels, rng: np.random.Generator) -> None:
         self._layout, self._cells, self._stain, self._light = layout, cells, stain, light
@@ -235,12 +235,12 @@ class SlideRenderer:
 
 
 def _blurred(layer: NDArray[Any]) -> Bytes:
-    """As sharp as a microscope is."""
+    """Blur a layer to the sharpness of a microscope."""
     return np.asarray(cv2.GaussianBlur(layer, (3, 3), 0), dtype=np.uint8)
 
 
 def draw_light(config: SyntheticSlidesConfig, plan: SlidePlan, layout: Layout) -> Pixels:
-    """The light that reaches the camera where nothing is stained, on the map of the layout, RGB."""
+    """The light that reaches the camera through unstained areas, on the map of the layout, RGB."""
     rng = generator(config.seed, Stream.ARTIFACTS, plan.index)
     shape = layout.tissue.shape
     y, x = np.ogrid[-1 : 1 : shape[0] * 1j, -1 : 1 : shape[1] * 1j]
@@ -273,7 +273,7 @@ def _pen(rng: np.random.Generator, layout: Layout) -> NDArray[np.float64]:
 
 
 def _edge(rng: np.random.Generator, layout: Layout) -> NDArray[np.float64]:
-    """A factor that falls to nearly nothing in a slightly tilted band along one side."""
+    """A factor that falls to nearly 0 in a slightly tilted band along one side."""
     columns, rows = layout.grid.coordinates()
     side = rng.integers(4)
     depth, along = (rows, columns) if side % 2 else (columns, rows)

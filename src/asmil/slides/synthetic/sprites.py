@@ -1,4 +1,4 @@
-"""Small pictures of nuclei, as concentrations of hematoxylin, to be laid over each other by their maximum."""
+"""Small images of nuclei, as concentrations of hematoxylin, which are combined by their maximum."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from asmil.arrays import Bytes
 from asmil.slides.synthetic.noise import smooth_field
 
 SPRITES_OF_KIND = 240
-"""Shapes of a kind; they are ordered by the angle of their long axis, 0 to 180 degrees."""
+"""Number of shapes of a kind; they are ordered by the angle of their long axis, 0 to 180 degrees."""
 BANK_SEED = 20_240
 
 
@@ -65,7 +65,7 @@ def sprite_bank(mpp: float) -> tuple[Bytes, ...]:
 def choose_sprites(
     rng: np.random.Generator, kind: Nucleus, angles: NDArray[np.float64] | None, count: int
 ) -> NDArray[np.int64]:
-    """Numbers of sprites of a kind whose long axes lie along the angles (radians), or anyhow."""
+    """Numbers of sprites of a kind, with long axes along the given angles (radians), or at random."""
     if angles is None:
         return np.asarray(kind * SPRITES_OF_KIND + rng.integers(0, SPRITES_OF_KIND, count))
     turned = np.mod(angles + rng.normal(0, 0.15, count), np.pi) / np.pi
@@ -73,7 +73,7 @@ def choose_sprites(
 
 
 def longest_um() -> float:
-    """No sprite reaches further than half of this from its center."""
+    """No sprite extends further than half of this from its center."""
     return max(look.length_um[1] * (1 + 3 * look.roughness) for look in LOOKS.values())
 
 

@@ -1,1 +1,1 @@
-"""Where a slide has tissue."""
+"""Detect the tissue of a slide."""

@@ -1,8 +1,8 @@
-"""Tissue without tuning: one set of settings for every slide, scanner and magnification.
+"""Tissue detection without tuning: one set of settings for every slide, scanner and magnification.
 
-1. The slide at `mpp` microns per pixel, so that 20x and 40x scans give the same tissue.
-2. The distance from gray of every pixel once the glass is white (`signal`).
-3. Otsu's threshold on its logarithm, between bounds (`stain_threshold`).
+1. Read the slide at `mpp` microns per pixel, so that 20x and 40x scans give the same tissue.
+2. Compute the distance from gray of every pixel after white-balancing the glass (`signal`).
+3. Apply Otsu's threshold to its logarithm, within bounds (`stain_threshold`).
 4. Pen marks (`pen_marks`), dark frames and cover slip lines are removed from the mask.
 5. Gaps up to CLOSE_UM are closed and threads up to OPEN_UM removed; small holes are filled, small pieces dropped.
 """
@@ -47,8 +47,8 @@ MIN_MARK_UM2 = 20_000.0
 class TissueMask:
     """The tissue found on an overview.
 
-    largest_um2: of the pieces, those too small to keep included
-    pen_share: pen marks as a share of all that is stained, tissue or ink
+    largest_um2: area of the largest piece, including pieces too small to keep
+    pen_share: pen marks as a share of all stained pixels, tissue or ink
     """
 
     mask: Mask
@@ -62,13 +62,13 @@ class TissueMask:
 class Scale:
     """Microns per pixel of the overview that is searched.
 
-    Where a slide has no resolution, its pixels are taken as if they were of the size that the settings ask for.
+    If a slide has no resolution, its pixels are assumed to have the size given in the settings.
     """
 
     mpp: float
 
     def px(self, um: float) -> int:
-        """A length in whole pixels, at least one."""
+        """A length as an integer number of pixels, at least 1."""
         return max(1, round(um / self.mpp))
 
     def area_px(self, um2: float) -> float:
@@ -76,16 +76,16 @@ class Scale:
         return um2 / self.mpp**2
 
     def disk(self, diameter_um: float) -> NDArray[np.uint8]:
-        """A round window for morphology, of odd side."""
+        """A circular structuring element of odd side."""
         side = self.px(diameter_um) // 2 * 2 + 1
         return np.asarray(cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (side, side)), dtype=np.uint8)
 
 
 def auto_tissue(image: SlideImage, config: TissueConfig | None = None) -> Tissue:
-    """The tissue of a slide, found by Otsu on its stain.
+    """The tissue of a slide, found by Otsu's threshold on its stain.
 
-    A slide without resolution is searched at a longer side of UNSCALED_SIDE_PX, and its pixels there are taken as if
-    they were `config.mpp` microns wide.
+    A slide without resolution is searched at a longer side of UNSCALED_SIDE_PX pixels, which are assumed to be
+    `config.mpp` microns wide.
     """
     config = config or TissueConfig()
     resolution = image.resolution
@@ -133,9 +133,9 @@ def tissue_mask(pixels: Pixels, scale: Scale, config: TissueConfig) -> TissueMas
 
 
 def _clean(stained: Mask, left_out: Mask, scale: Scale, config: TissueConfig) -> tuple[Mask, float]:
-    """The pieces that are large enough, without small holes; and the area of the largest of all pieces, um2.
+    """The pieces that are large enough, without small holes; and the area of the largest piece, um2.
 
-    left_out: never tissue, however small the hole that it leaves
+    left_out: pixels that are never tissue, even in small holes
     """
     closed = cv2.morphologyEx((stained & ~left_out).astype(np.uint8), cv2.MORPH_CLOSE, scale.disk(CLOSE_UM))
     opened = cv2.morphologyEx(closed, cv2.MORPH_OPEN, scale.disk(OPEN_UM)) > 0
@@ -162,10 +162,10 @@ def _notes(found: TissueMask, scaled: bool) -> tuple[str, ...]:
 
 
 LOWEST = 5.0
-"""JPEG noise on averaged glass stays below this signal."""
+"""JPEG noise on averaged glass is below this signal."""
 HIGHEST_NOISE = 10.0
 HIGHEST = 18.0
-"""Stain that is seen at once lies above this signal."""
+"""Clearly visible stain is above this signal."""
 NOISE_DEVIATIONS = 5.0
 DEVIATIONS_PER_MAD = 1.4826
 
@@ -173,7 +173,7 @@ DEVIATIONS_PER_MAD = 1.4826
 def otsu(counts: NDArray[np.int64], values: NDArray[np.float64]) -> int:
     """The index of the last bin of the lower class: the split with the largest variance between classes.
 
-    counts, values: of each bin. Of equal splits the first counts. One filled bin only: that bin.
+    counts, values: of each bin. At ties the first split is used; with a single nonempty bin, that bin.
     """
     total = counts.sum()
     below = np.cumsum(counts)
@@ -190,12 +190,12 @@ def otsu(counts: NDArray[np.int64], values: NDArray[np.float64]) -> int:
 def stain_threshold(signal: Signal, glass: NDArray[np.bool_]) -> float:
     """The signal above which a pixel is tissue.
 
-    Otsu always splits a histogram in two, also that of an empty slide (where it splits the noise) and that of a slide
-    full of tissue (where it splits the tissue). So its answer is used only between what noise reaches and what pale
-    stain reaches. It is computed on the logarithm of the signal: glass is near 0 and strong stain above 100, and pale
-    stain belongs with the latter.
+    Otsu's method always splits a histogram in two, even for an empty slide (where it splits the noise) and for a slide
+    full of tissue (where it splits the tissue). The result is therefore limited to the range between noise and pale
+    stain. It is computed on the logarithm of the signal: glass is near 0 and strong stain above 100, and pale stain
+    should be grouped with strong stain.
 
-    glass: pixels that are surely not stained, whose spread is the noise of this slide
+    glass: pixels that are certainly not stained; their spread is the noise of this slide
     """
     counts = np.bincount(signal.ravel(), minlength=256)
     split = float(otsu(counts, np.log1p(np.arange(256.0))))
@@ -219,13 +219,13 @@ def _noise_bound(noise: Signal) -> float:
 FRAME_BRIGHTNESS = 110
 FRAME_CHROMA = 12
 FRAME_CHROMA_SHARE = 0.15
-"""A frame has at most this chroma, and this share of its brightness more; dense nuclei have thrice as much."""
+"""A frame has at most this chroma plus this share of its brightness; dense nuclei have three times as much."""
 LINE_WIDTH_UM = 160.0
-"""Cores of a needle are wider."""
+"""Needle cores are wider."""
 LINE_LENGTH = 0.3
-"""Of the slide's longer side."""
+"""As a share of the slide's longer side."""
 LINE_SLENDERNESS = 12.0
-"""Length by width."""
+"""Length divided by width."""
 RIM_UM = 40.0
 
 
@@ -233,7 +233,7 @@ def dark_frame(pixels: Pixels, scale: Scale) -> Mask:
     """Dark, colorless areas that reach the border of the scan, with a rim: frames, and areas that were not scanned."""
     brightness = brightest(pixels)
     dark = (brightness < FRAME_BRIGHTNESS) & (chroma(pixels) <= FRAME_CHROMA + FRAME_CHROMA_SHARE * brightness)
-    # Thin dark seams between dense tissue and glass are not a frame.
+    # thin dark seams between dense tissue and glass are not a frame
     wide = cv2.morphologyEx(dark.astype(np.uint8), cv2.MORPH_OPEN, scale.disk(RIM_UM))
     if not wide.any():
         return np.zeros_like(dark)
@@ -244,10 +244,10 @@ def dark_frame(pixels: Pixels, scale: Scale) -> Mask:
 
 
 def straight_lines(mask: Mask, scale: Scale) -> Mask:
-    """Parts of a mask that are straight, thinner than LINE_WIDTH_UM and a good part of the slide long."""
+    """Parts of a mask that are straight, thinner than LINE_WIDTH_UM and long relative to the slide."""
     binary = mask.astype(np.uint8)
     side = scale.px(LINE_WIDTH_UM)
-    # An empty border: parts cut off by the edge of the scan must not count as thick.
+    # add an empty border, so that parts at the edge of the scan do not count as thick
     padded = cv2.copyMakeBorder(binary, side, side, side, side, cv2.BORDER_CONSTANT, value=0)
     thick = cv2.morphologyEx(padded, cv2.MORPH_OPEN, np.ones((side, side), np.uint8))[side:-side, side:-side]
     contours, _ = cv2.findContours((mask & (thick == 0)).astype(np.uint8), cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)
@@ -272,13 +272,13 @@ def drop_small(mask: Mask, min_px: float) -> Mask:
 
 
 def largest_piece(mask: Mask) -> int:
-    """The pixels of the largest piece."""
+    """The number of pixels of the largest piece."""
     stats = cv2.connectedComponentsWithStats(mask.astype(np.uint8), connectivity=8)[2]
     return int(stats[1:, cv2.CC_STAT_AREA].max(initial=0))
 
 
 def fill_small(mask: Mask, min_px: float) -> Mask:
-    """The mask with holes of fewer than `min_px` pixels filled; a bay that is open to the border is not a hole."""
+    """The mask with holes of fewer than `min_px` pixels filled; a bay open to the border is not a hole."""
     _, labels, stats, _ = cv2.connectedComponentsWithStats((~mask).astype(np.uint8), connectivity=4)
     fill = stats[:, cv2.CC_STAT_AREA] < min_px
     fill[np.unique(np.concatenate([labels[0], labels[-1], labels[:, 0], labels[:, -1]]))] = False
@@ -308,13 +308,13 @@ def pen_marks(pixels: Pixels, scale: Scale) -> Mask:
 
     Ink differs from tissue by the light it absorbs. In optical densities OD = -log10(I / white), channel by channel:
 
-    - blue and green ink takes more red than green light; hematoxylin and eosin take more green than red;
-    - red ink takes blue light as much as green and hardly any red; eosin takes far less blue, and blood takes less of
-      both where it is averaged over several cells;
-    - black ink takes all three alike, and most of it.
+    - blue and green ink absorbs more red than green light; hematoxylin and eosin absorb more green than red;
+    - red ink absorbs as much blue light as green and hardly any red; eosin absorbs far less blue, and blood less
+      of both when averaged over several cells;
+    - black ink absorbs all three equally, and most of the light.
 
-    A stroke is wide: what fits no disk of STROKE_UM is a pigment, an inked margin or noise. A stroke fades at its rim:
-    the weaker mark counts where it is connected to a sure one.
+    A stroke is wide: anything narrower than a disk of STROKE_UM is a pigment, an inked margin or noise. A stroke fades
+    at its rim: weaker marks count if they are connected to a certain one.
     """
     table = -np.log10((np.arange(256, dtype=np.float32) + 1) / 256)
     channels = cv2.split(cv2.medianBlur(pixels, 3))

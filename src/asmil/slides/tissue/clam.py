@@ -1,4 +1,4 @@
-"""Tissue as CLAM finds it: a threshold on the blurred saturation, closed, traced, and filtered by area."""
+"""CLAM's tissue detection: threshold on the blurred saturation, closing, contour tracing, and filtering by area."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from asmil.slides.tissue.contours import fill_regions, keep_regions, tissue_area
 from asmil.slides.tissue.regions import Region, Tissue
 
 REFERENCE_PX = 512
-"""The side of the square that is the unit of areas, in level-0 pixels."""
+"""Side of the square that is the unit of area, in level-0 pixels."""
 Saturation = NDArray[np.uint8]
 """Height x width."""
 STRIP_PX = 2**24
-"""Pixels of level 0 that are held in color at a time."""
+"""Number of level-0 pixels that are kept in color at a time."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ PRESETS: dict[ClamPreset, ClamParameters] = {
 
 
 def resolve_clam(config: ClamConfig) -> ClamParameters:
-    """The preset's parameters, with those that the user gave instead."""
+    """The preset's parameters, overridden by those given by the user."""
     names = ("sthresh", "mthresh", "close", "a_t", "a_h", "max_n_holes")
     given = {name: value for name in names if (value := getattr(config, name)) is not None}
     return replace(PRESETS[config.preset], otsu=config.otsu, **given)
@@ -60,14 +60,14 @@ def resolve_clam(config: ClamConfig) -> ClamParameters:
 
 SEARCH_DOWNSAMPLE = 64
 MOST_PIXELS = 10**8
-"""CLAM skips a slide whose level has more."""
+"""CLAM skips a slide if the level has more pixels."""
 SUSPICIOUS_SHARE = 0.98
 DEFAULT = ClamConfig()
 
 
 @dataclass(frozen=True)
 class Segmentation:
-    """The stages of a search on one level; masks hold 0 and 1, regions are in pixels of the level."""
+    """The stages of a search on one level; masks contain 0 and 1, regions are in pixels of the level."""
 
     blurred: Saturation
     threshold: float
@@ -77,7 +77,7 @@ class Segmentation:
 
 
 def clam_tissue(image: SlideImage, config: ClamConfig = DEFAULT) -> Tissue:
-    """The tissue of a slide by CLAM's rules; it looks at no resolution, only at level-0 pixels."""
+    """The tissue of a slide by CLAM's rules, which use level-0 pixels and ignore the resolution."""
     parameters = resolve_clam(config)
     seen, downsample, notes = read_for_search(image, config.level)
     return tissue_of(segment(seen, parameters), parameters, downsample, notes)
@@ -89,8 +89,8 @@ def read_for_search(
     """The saturation to be searched, its downsample, and a note if CLAM would have skipped the slide."""
     if level is not None and level >= len(image.level_sizes):
         raise AsmilError(
-            f"slide {image.name}: tissue.clam.level is {level}, but its levels are 0 to {len(image.level_sizes) - 1}; "
-            "give one of these, or leave the setting out"
+            f"slide {image.name}: tissue.clam.level is {level}, but the levels are 0 to {len(image.level_sizes) - 1}; "
+            "use one of these, or leave the setting out"
         )
     level = search_level(image) if level is None else level
     width, height = image.level_sizes[level]
@@ -98,8 +98,8 @@ def read_for_search(
         return read_saturation(image, level), image.level_downsamples[level], ()
     overview = read_overview(image, max_side=math.ceil(max(image.size) / SEARCH_DOWNSAMPLE), outside=0)
     note = (
-        f"level {level} has {width} x {height} pixels, too many to be searched (CLAM fails here): "
-        f"a picture reduced by {overview.downsample[0]:.4g} was searched instead"
+        f"level {level} has {width} x {height} pixels, too many to search (CLAM fails here): "
+        f"an overview downsampled by {overview.downsample[0]:.4g} was searched instead"
     )
     return saturation(overview.pixels), overview.downsample, (note,)
 
@@ -121,7 +121,7 @@ def segment(seen: Saturation, parameters: ClamParameters) -> Segmentation:
     threshold, foreground = cv2.threshold(blurred, 0 if parameters.otsu else parameters.sthresh, 1, kind)
     closed = foreground
     if parameters.close > 0:
-        # CLAM's even windows move the mask by a pixel, as OpenCV does: the window must not be centered
+        # with CLAM's even windows OpenCV shifts the mask by a pixel: the window must not be centered
         window = np.ones((parameters.close, parameters.close), dtype=np.uint8)
         closed = cv2.morphologyEx(foreground, cv2.MORPH_CLOSE, window)
     blurred, foreground, closed = (np.asarray(stage, dtype=np.uint8) for stage in (blurred, foreground, closed))
@@ -134,7 +134,7 @@ def tissue_of(
     downsample: tuple[float, float],
     notes: tuple[str, ...] = (),
 ) -> Tissue:
-    """The regions that are large enough, in level-0 pixels, and what a user should look at."""
+    """The regions that are large enough, in level-0 pixels, and notes for the user."""
     unit = parameters.reference_area(downsample)
     kept = keep_regions(segmentation.regions, parameters.a_t * unit, parameters.a_h * unit, parameters.max_n_holes)
     mask = fill_regions(kept, segmentation.closed.shape)
@@ -164,7 +164,7 @@ def _all_too_small(areas: Sequence[float], parameters: ClamParameters, unit: int
         f"the largest of {len(areas)} has {largest:.3g}"
     )
     if largest <= 0:
-        return f"{found}, mere lines of one pixel, which no a_t keeps"
+        return f"{found}: they are lines one pixel wide, which no a_t keeps"
     return f"{found} and would be kept with a_t {_rounded_down(largest):g}"
 
 
@@ -186,7 +186,7 @@ def saturation(pixels: Pixels) -> Saturation:
 def read_saturation(image: SlideImage, level: int) -> Saturation:
     """The saturation of a whole level; transparent pixels count as black.
 
-    Level 0 is read in strips, since only there a strip begins exactly at a pixel.
+    Level 0 is read in strips, since only at level 0 a strip starts exactly at a pixel.
     """
     width, height = image.level_sizes[level]
     rows = max(1, STRIP_PX // width) if level == 0 else height

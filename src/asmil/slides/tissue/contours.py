@@ -1,4 +1,4 @@
-"""Outlines of a mask with their holes, which of them CLAM keeps, and the mask that they fill."""
+"""Trace the outlines of a mask with their holes, select those that CLAM keeps, and fill them as a mask."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ def trace_regions(mask: NDArray[np.uint8]) -> list[Region]:
 
 
 def polygon_area(polygon: Polygon) -> float:
-    """The area inside the line through the points."""
+    """The area inside the polygon through the points."""
     return float(cv2.contourArea(polygon))
 
 
 def tissue_areas(regions: Sequence[Region]) -> list[float]:
-    """The area of each outline less those of its holes."""
+    """The area of each outline minus the areas of its holes."""
     return [polygon_area(region.outline) - sum(map(polygon_area, region.holes)) for region in regions]
 
 
 def keep_regions(
     regions: Sequence[Region], min_area: float, min_hole_area: float, max_n_holes: int
 ) -> tuple[Region, ...]:
-    """The regions that are larger than `min_area`, and than nothing, each with its largest holes.
+    """The regions with an area above `min_area` and above 0, each with its largest holes.
 
     A hole is filled if it is not larger than `min_hole_area`, or not among the `max_n_holes` largest.
     """
@@ -67,14 +67,14 @@ def to_level0(region: Region, downsample: tuple[float, float]) -> Region:
 def fill_regions(regions: Sequence[Region], shape: tuple[int, int]) -> Mask:
     """The pixels of all regions; the boundary belongs to the outline, and that of a hole to the hole.
 
-    Each region is filled on its own, so that an island inside another's hole is not lost.
+    Each region is filled separately, so that an island inside another region's hole is not lost.
     """
     mask = np.zeros(shape, dtype=np.bool_)
     for region in regions:
         x, y, width, height = cv2.boundingRect(region.outline)
         piece = np.zeros((height, width), dtype=np.uint8)
         cv2.drawContours(piece, [region.outline], -1, 1, cv2.FILLED, offset=(-x, -y))
-        # one by one: holes that were filled together and overlap would cancel each other
+        # one by one: overlapping holes that are filled together would cancel each other
         for hole in region.holes:
             cv2.drawContours(piece, [hole], -1, 0, cv2.FILLED, offset=(-x, -y))
         mask[y : y + height, x : x + width] |= piece.astype(np.bool_)

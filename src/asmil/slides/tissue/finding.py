@@ -1,4 +1,4 @@
-"""The tissue of a slide, by the method that the settings name."""
+"""Find the tissue of a slide with the method of the settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WHOLE_SIDE_PX = 1024
 
 
 def find_tissue(image: SlideImage, config: TissueConfig) -> Tissue:
-    """The tissue of a slide; method `none` takes all of it, without reading a pixel."""
+    """The tissue of a slide; method `none` uses the whole slide, without reading pixels."""
     if config.method == "auto":
         return auto_tissue(image, config)
     if config.method == "clam":
@@ -25,7 +25,7 @@ def find_tissue(image: SlideImage, config: TissueConfig) -> Tissue:
 
 
 def whole_slide(image: SlideImage) -> Tissue:
-    """All of the slide as one piece of tissue."""
+    """The whole slide as one piece of tissue."""
     width, height = image.size
     shrink = max(1.0, max(width, height) / WHOLE_SIDE_PX)
     columns, rows = math.ceil(width / shrink), math.ceil(height / shrink)

@@ -1,4 +1,4 @@
-"""Tissue as GeoJSON, which QuPath opens: one annotation per piece, with its holes, in level-0 pixels."""
+"""Export tissue as GeoJSON for QuPath: one annotation per piece, with its holes, in level-0 pixels."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def tissue_geojson(tissue: Tissue) -> dict[str, Any]:
 
 
 def region_shape(region: Region) -> Polygon | MultiPolygon | None:
-    """The shape of a piece; None where its outline has no area.
+    """The shape of a piece; None if its outline has no area.
 
     Outlines of masks may touch themselves, which is not a valid polygon: such a piece becomes several polygons.
     """

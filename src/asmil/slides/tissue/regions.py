@@ -1,4 +1,4 @@
-"""What a search for tissue finds: outlines, a mask, and what a user should know about them."""
+"""The result of tissue detection: outlines, a mask, and notes for the user."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Tissue:
 
     mask: rows x columns, tissue without its holes
     downsample: level-0 pixels of a mask pixel, (x, y)
-    threshold: of the saturation (or of the signal), for the record
-    notes: what the user should check; empty if there is nothing
+    threshold: the threshold on the saturation (or on the signal), for documentation
+    notes: what the user should check; empty if nothing
     """
 
     regions: tuple[Region, ...]

@@ -1,12 +1,13 @@
-"""How much a pixel is stained: the signal that is thresholded to find tissue.
+"""The stain signal of a pixel, which is thresholded to find tissue.
 
-The glass is brought to white, channel by channel, and the signal is the distance from gray, 0 to 255:
+The glass is white-balanced, channel by channel, and the signal is the distance from gray, 0 to 255:
 
     max(max(R, B) - G, (max(R, G, B) - min(R, G, B)) / 2)
 
-Pink, purple, blue and brown count in full; green and yellow, which tinted glass and dirt have and hematoxylin and eosin
-have not, count half. Glass, gray seams of stitched scans, shadows and dust have none, whatever their brightness; eosin
-that is hardly visible has 10, common tissue 40 to 120. In a dark field (fluorescence) the brightest channel is taken.
+Pink, purple, blue and brown count in full; green and yellow, which occur in tinted glass and dirt but not in
+hematoxylin and eosin, count half. Glass, gray seams of stitched scans, shadows and dust have no signal, whatever their
+brightness; barely visible eosin has 10, typical tissue 40 to 120. In a dark field (fluorescence) the brightest channel
+is used.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from asmil.slides.tissue.regions import Mask
 Signal = NDArray[np.uint8]
 
 GLASS_BRIGHTNESS = 195
-"""The brightest channel of glass is at least this."""
+"""Minimum value of the brightest channel of glass."""
 GLASS_STAIN = 14
-"""The strongest tint of glass; more is stain."""
+"""Maximum tint of glass; more is stain."""
 GLASS_SHARE = 0.01
-"""Below this share of the slide, what looks like glass may as well be pale tissue."""
+"""Below this share of the slide, pixels that look like glass may be pale tissue."""
 DARK = 60
 DARK_FIELD_SHARE = 0.5
 BRIGHT_SHARE = 0.02
@@ -49,7 +50,7 @@ def chroma(pixels: Pixels) -> Signal:
 
 
 def stain_signal(pixels: Pixels) -> Signal:
-    """How far every pixel is from gray, green and yellow counting half."""
+    """The distance of every pixel from gray, with green and yellow counting half."""
     red, green, blue = cv2.split(pixels)
     magenta = cv2.subtract(cv2.max(red, blue), green)
     return np.asarray(cv2.max(magenta, chroma(pixels) // 2), dtype=np.uint8)
@@ -61,16 +62,16 @@ def looks_like_glass(pixels: Pixels) -> Mask:
 
 
 def is_dark_field(pixels: Pixels) -> bool:
-    """Whether light shines out of the dark: most pixels are dark and hardly any is as bright as glass."""
+    """Whether this is a dark field: most pixels are dark, and hardly any is as bright as glass."""
     dark = float((brightest(pixels) < DARK).mean())
     bright = float((darkest(pixels) >= GLASS_BRIGHTNESS).mean())
     return dark > DARK_FIELD_SHARE and bright < BRIGHT_SHARE
 
 
 def glass_color(pixels: Pixels) -> NDArray[np.float64]:
-    """The color of the empty slide, RGB; white where hardly any is seen.
+    """The color of the empty slide, RGB; white if there is hardly any glass.
 
-    Pure white is what readers put where nothing was scanned, so it does not count.
+    Pure white is ignored, since readers use it for areas that were not scanned.
     """
     glass = looks_like_glass(pixels) & (darkest(pixels) < 255)
     if glass.mean() < GLASS_SHARE:
@@ -79,7 +80,7 @@ def glass_color(pixels: Pixels) -> NDArray[np.float64]:
 
 
 def to_white(pixels: Pixels, glass: NDArray[np.float64]) -> Pixels:
-    """Pixels with the color of the glass turned to white; pixels brighter than glass become white too."""
+    """Pixels scaled so that the glass becomes white; pixels brighter than glass also become white."""
     ramp = np.arange(256, dtype=np.float64)
     table = np.stack([np.minimum(np.rint(ramp * 255 / channel), 255) for channel in glass], axis=1)
     return np.asarray(cv2.LUT(pixels, table.astype(np.uint8)[None]), dtype=np.uint8)

@@ -1,8 +1,8 @@
-"""The programs of the attention blocks: queries folded into vectors, pooled embeddings to logits, and back.
+"""Kernels of the attention blocks: queries folded into vectors, pooled embeddings to logits, and backward passes.
 
-All of it is small (matrices I x I) and waits for memory, not for arithmetic; so a program takes a head or a few rows.
+All matrices are small (I x I) and limited by memory, not by arithmetic, so each program handles a head or a few rows.
 PARAMETERS is P x size (`layout.py`), GRADIENTS P x gradients_size; integer arguments named like parameters are their
-places there. See `tile_kernels.py` for the names of sizes.
+offsets there. See `tile_kernels.py` for the names of sizes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def fold_kernel(
     tokens, q_weight, q_bias, k_weight, k_bias, cls, bag_q_weight, bag_q_bias, bag_k_weight, bag_k_bias, scale,
     I: tl.constexpr, T: tl.constexpr, H: tl.constexpr, d: tl.constexpr, DP: tl.constexpr, INNER: tl.constexpr,
 ):  # fmt: skip
-    """Queries q = scale (W_q p + b_q) and what scores are made of, v = W_k^T q and c = q . b_k, by token and head.
+    """Queries q = scale (W_q p + b_q), and v = W_k^T q and c = q . b_k for the scores, by token and head.
 
     VECTORS: P x 2 x A x I and CONSTANTS: P x 2 x A, online and anchor; QUERIES: P x T x I, online. Of the bag block:
     BAG_VECTORS P x H x I, BAG_CONSTANTS P x H, BAG_QUERIES P x I. Grid: A + H, 2 P.
@@ -137,10 +137,10 @@ def bag_values_kernel(
     first_draw: tl.constexpr, I: tl.constexpr, IP: tl.constexpr, T: tl.constexpr, TP: tl.constexpr, H: tl.constexpr,
     d: tl.constexpr, DP: tl.constexpr,
 ):  # fmt: skip
-    """FEATURES (S x T x I) of the tokens, and for a head of [CLS] the attention over the kept ones and what it pools.
+    """FEATURES (S x T x I) of the tokens, and for a head of [CLS] its attention over kept tokens and the pooled values.
 
-    A token is kept if its draw is at least token_drop; if none is, the one with the largest draw. ATTENTION: S x H x T,
-    BAG_POOLED: S x H x I, BAG_VALUES: S x I. Grid: H, S.
+    A token is kept if its draw is at least token_drop; if there is none, the one with the largest draw is kept.
+    ATTENTION: S x H x T, BAG_POOLED: S x H x I, BAG_VALUES: S x I. Grid: H, S.
     """
     head, slot = tl.program_id(0), tl.program_id(1)
     member = tl.load(MEMBER + slot)
@@ -257,7 +257,7 @@ def bag_backward_kernel(
 ):  # fmt: skip
     """The gradients of the bag block's q, k and v, and D_FEATURES (P x H x T x I) by head.
 
-    Those of [CLS] go to GRADIENTS at cls_parts (H x IP), one part a head. Grid: H, P.
+    Those of [CLS] go to GRADIENTS at cls_parts (H x IP), one part per head. Grid: H, P.
     """
     head, member = tl.program_id(0), tl.program_id(1)
     t, i, j = tl.arange(0, TP), tl.arange(0, IP), tl.arange(0, DP)
@@ -297,7 +297,7 @@ def token_norm_backward_kernel(
     PARAMETERS, size, OUTPUTS, D_FEATURES, D_OUTPUTS, SEED, GRADIENTS, gradients_size, norm_weight, norm_bias, dropout,
     I: tl.constexpr, IP: tl.constexpr, T: tl.constexpr, H: tl.constexpr,
 ):  # fmt: skip
-    """Through the norm and the dropout of a token: D_FEATURES (P x H x T x I) to D_OUTPUTS (P x T x I). Grid: T, P."""
+    """Backward through norm and dropout of a token: D_FEATURES (P x H x T x I) to D_OUTPUTS (P x T x I). Grid: T, P."""
     token, member = tl.program_id(0), tl.program_id(1)
     i = tl.arange(0, IP)
     is_i = i < I
@@ -351,9 +351,9 @@ def fold_backward_kernel(
     I: tl.constexpr, T: tl.constexpr, H: tl.constexpr, d: tl.constexpr, DP: tl.constexpr, INNER: tl.constexpr,
     PARTS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of W_q, b_q, W_k, b_k from those of vectors and constants, left in parts by `tile_backward_kernel`.
+    """The gradients of W_q, b_q, W_k, b_k from the partial ones of vectors and constants by `tile_backward_kernel`.
 
-    Those of the tokens go to GRADIENTS at token_parts (H x T x I), one part a head. Grid: A, P.
+    Those of the tokens go to GRADIENTS at token_parts (H x T x I), one part per head. Grid: A, P.
     """
     a, member = tl.program_id(0), tl.program_id(1)
     A: tl.constexpr = T * H

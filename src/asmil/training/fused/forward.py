@@ -1,4 +1,4 @@
-"""From bags to logits, many bags at once: the forward half of a step, and all of an evaluation."""
+"""The forward pass from bags to logits, for many bags at once: used in training steps and in evaluation."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ OUTPUT_ROWS = 16
 
 @dataclass(frozen=True)
 class Dropped:
-    """What is dropped in training; in inference nothing is.
+    """Dropout rates in training; nothing is dropped in inference.
 
-    outputs: the share of the outputs of a block
-    tokens: the share of the tokens
+    outputs: dropout rate of the outputs of a block
+    tokens: dropout rate of the tokens
     """
 
     outputs: float = 0.0
@@ -31,14 +31,14 @@ class Dropped:
 
 
 def rounded(tiles: int) -> int:
-    """The rows of a buffer for bags of up to this many tiles: a whole number of blocks."""
+    """The rows of a buffer for bags of up to this many tiles: a multiple of the block size."""
     return -(-tiles // SCORE_ROWS) * SCORE_ROWS
 
 
 class Forward:
-    """The forward pass of S slots: slot s shows bag `bag[s]` to member `member[s]`.
+    """The forward pass of S slots: slot s passes bag `bag[s]` to member `member[s]`.
 
-    anchor: whether the scores of the anchor, and the divergence from them, are computed too
+    anchor: whether to compute the scores of the anchor and the divergence, too
     """
 
     def __init__(self, weights: Weights, bags: ResidentBags, slots: int, longest: int, *, anchor: bool) -> None:
@@ -101,7 +101,7 @@ class Forward:
         )  # fmt: skip
 
     def read_out(self, dropped: Dropped) -> None:
-        """From the pooled embeddings to the outputs of the bag block, S x I."""
+        """Compute the outputs of the bag block, S x I, from the pooled embeddings."""
         weights, sizes, layout = self.weights, self.weights.sizes, self.weights.layout
         start, size = layout.start, layout.size
         inner, tokens, heads = sizes.inner, sizes.tokens, sizes.heads
@@ -130,7 +130,7 @@ class Forward:
         )  # fmt: skip
 
     def classify(self) -> None:
-        """From the outputs of the bag block to embedding and logits, without a loss."""
+        """Compute embedding and logits from the outputs of the bag block, without a loss."""
         nothing = self.logits
         self.launch_head(nothing, nothing, nothing, nothing, nothing, 0, 0.0, 0.0, backward=False)
 
@@ -147,7 +147,7 @@ class Forward:
         *,
         backward: bool,
     ) -> None:
-        """`head_kernel`, with or without its backward half."""
+        """Launch `head_kernel`, with or without its backward pass."""
         weights, sizes, start = self.weights, self.weights.sizes, self.weights.layout.start
         inner, outputs = sizes.inner, sizes.outputs
         head_kernel[(self.slots,)](
@@ -159,7 +159,7 @@ class Forward:
         )  # fmt: skip
 
     def infer(self) -> None:
-        """Embedding and logits of all slots, with nothing dropped; `Weights.fold` comes before."""
+        """Embedding and logits of all slots, without dropout; call `Weights.fold` before."""
         self.pool()
         self.read_out(Dropped())
         self.classify()

@@ -1,4 +1,4 @@
-"""Where the parameters of an ASMIL model lie in one flat buffer."""
+"""The layout of the parameters of an ASMIL model in one flat buffer."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch import Tensor
 from asmil.models.asmil import ASMIL
 
 BLOCK = 1024
-"""Parameters that one program updates; every parameter begins at a multiple of it."""
+"""Number of values that one program updates; every parameter starts at a multiple of it."""
 FUSED_STEM = "embedding.layers.0.weight"
 
 
 def next_power_of_2(n: int) -> int:
-    """The smallest power of two that is not below n."""
+    """The smallest power of two that is at least n."""
     return 1 << max(n - 1, 0).bit_length()
 
 
@@ -32,7 +32,7 @@ class Sizes:
 
     @staticmethod
     def of(model: ASMIL) -> Sizes:
-        """Those of a model."""
+        """The sizes of a model."""
         return Sizes(model.in_features, model.tokens.shape[1], model.config.tokens, model.config.heads, model.n_outputs)
 
     @property
@@ -47,7 +47,7 @@ class Sizes:
 
 
 class Layout:
-    """Names, shapes and places of the parameters; what the anchor reads comes first, the stem at its end."""
+    """Names, shapes and offsets of the parameters; those that the anchor reads come first, ending with the stem."""
 
     def __init__(self, sizes: Sizes) -> None:
         self.sizes = sizes
@@ -89,7 +89,7 @@ class Layout:
 
     @cached_property
     def anchor_size(self) -> int:
-        """The length of the part of the buffer that holds them."""
+        """The length of the part of the buffer that contains them."""
         return self.start[FUSED_STEM] + blocks_of(self.shapes[FUSED_STEM]) * BLOCK
 
     def view(self, flat: Tensor, name: str) -> Tensor:
@@ -99,5 +99,5 @@ class Layout:
 
 
 def blocks_of(shape: tuple[int, ...]) -> int:
-    """How many blocks a parameter of this shape takes."""
+    """The number of blocks of a parameter of this shape."""
     return -(-math.prod(shape) // BLOCK)

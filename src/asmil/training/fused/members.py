@@ -1,4 +1,4 @@
-"""Trainings bound to one set of buffers: their models, optimizers and anchors become views of it."""
+"""Bind trainings to one set of buffers: their models, optimizers and anchors become views of it."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from asmil.training.recording import Said
 from asmil.training.resident import ResidentBags
 
 TILES_AT_ONCE = 1_000_000
-"""Tiles of an evaluation that are embedded at a time."""
+"""Number of tiles that an evaluation embeds at a time."""
 KEYS = 6
-"""The purpose of the random key of a training, beside those of `Trainer`."""
+"""The purpose number of a training's random key, in addition to those of `Trainer`."""
 
 
 class Members:
-    """Trainings that take their steps together, each on its own bags, and whose weights lie side by side.
+    """Trainings that take their steps together, each on its own bags, with their weights side by side.
 
-    Every trainer has resumed before, and its bags are in `bags`.
+    Every trainer must be prepared (started or resumed), and its bags must be in `bags`.
     """
 
     def __init__(self, trainers: Sequence[Trainer], bags: ResidentBags, train: LabeledBags, evaluated: Sequence[int]):
@@ -59,7 +59,7 @@ class Members:
         self.forward = Forward(self.weights, bags, slots, longest, anchor=False)
 
     def _schedule(self, trainer: Trainer) -> Tensor:
-        """For `adam_kernel`: what depends on the number of a step."""
+        """For `adam_kernel`: the values that depend on the step number."""
         a_epoch = len(self.places)
         steps = a_epoch * trainer.epochs
         lr = trainer.settings.lr * np.array([lr_factor(s, steps, a_epoch, trainer.settings) for s in range(steps)])
@@ -69,10 +69,10 @@ class Members:
 
     @torch.no_grad()
     def _adopt(self, p: int, trainer: Trainer) -> None:
-        """Move the state of a training into the buffers and leave views of it behind."""
+        """Move the state of a training into the buffers, and replace it with views of them."""
         weights, layout = self.weights, self.weights.layout
         parameters = dict(trainer.model.named_parameters())
-        # a number for each parameter, as Adam has it
+        # one step count per parameter, as in Adam
         self._steps[p] = torch.full((len(parameters),), float(trainer.progress.step), device=trainer.device)
         self.step.step[p] = trainer.progress.step
         self.step.keys[p] = seed_number(trainer.seed, trainer.fold, KEYS) & 0x7FFFFFFF
@@ -87,7 +87,7 @@ class Members:
             state["step"] = self._steps[p][i]
         anchor = trainer.stabilizers.get("anchor")
         if isinstance(anchor, Anchor):
-            # one tile shows which weights it reads; copies of all others are dropped
+            # a forward pass of one tile shows which weights it reads; all other copies are dropped
             anchor.read(Bag(torch.zeros(1, trainer.model.in_features, device=trainer.device)))
             for name, parameter in anchor.copy.named_parameters():
                 _become(parameter, layout.view(weights.anchors, name)[p])
@@ -98,13 +98,13 @@ class Members:
         orders = [torch.tensor(trainer.epoch_order(self.train)) for trainer in self.trainers]
         self.step.order.copy_(self.places[torch.stack(orders)])
         self.step.run_epoch()
-        losses = self.step.epoch_losses.double().cpu()  # waits for the steps
+        losses = self.step.epoch_losses.double().cpu()  # synchronizes with the GPU
         for p, trainer in enumerate(self.trainers):
             self._note_epoch(trainer, losses[p], orders[p].tolist(), time.monotonic() - started)
             self._steps[p].fill_(trainer.progress.step)
 
     def _note_epoch(self, trainer: Trainer, losses: Tensor, order: list[int], seconds: float) -> None:
-        """Bring the trainer to where it would be after these steps."""
+        """Update the trainer's progress as if it had taken these steps."""
         progress, names = trainer.progress, ["loss", trainer.task.loss_name]
         parts = losses[:, :1]
         if "anchor" in trainer.stabilizers:
@@ -122,7 +122,7 @@ class Members:
 
 
 class MemberEvaluator:
-    """What one member says of bags on the device, many at once."""
+    """Evaluates one member on many bags on the device at once."""
 
     def __init__(self, members: Members, member: int) -> None:
         self.members = members
@@ -136,7 +136,7 @@ class MemberEvaluator:
         return logits
 
     def said(self, chosen: Sequence[tuple[BagSource, int]]) -> list[Said]:
-        """Attention, logits and embedding of single bags, each a source and a place in it."""
+        """Attention, logits and embedding of single bags, each given as a source and an index."""
         bags = self.members.bags
         numbers = [bags.numbers(source)[place] for source, place in chosen]
         said: list[Said] = []
@@ -149,7 +149,7 @@ class MemberEvaluator:
         return said
 
     def _passes(self, numbers: list[int]) -> Iterator[tuple[int, Forward]]:
-        """The forward passes of the bags, a fixed number at a time; unused slots repeat the shortest."""
+        """The forward passes of the bags, a fixed number at a time; unused slots repeat the shortest bag."""
         forward, sizes = self.members.forward, self.members.bags.sizes
         self.members.weights.fold()
         forward.member.fill_(self.member)
@@ -186,7 +186,7 @@ def _settings(trainer: Trainer) -> StepSettings:
 
 
 def _become(parameter: torch.nn.Parameter, view: Tensor) -> None:
-    """Let a parameter keep its values in the view from now on."""
+    """Make a parameter store its values in the view."""
     view.copy_(parameter)
     parameter.data = view
 

@@ -1,4 +1,4 @@
-"""The seeds of a fold, trained together: one loop for each, and the steps of all of them at once."""
+"""Train the seeds of a fold together: one loop per seed, with the steps of all seeds at once."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from asmil.training.resident import ResidentBags
 
 MOST_MEMBERS = 64
 SHARE_OF_MEMORY = 0.7
-"""Of the free memory, for the buffers of the steps; an evaluation needs some of the rest."""
+"""Share of the free memory for the buffers of the steps; evaluation needs part of the rest."""
 
 
 def fit_side_by_side(
     trainers: Sequence[Trainer], bags: ResidentBags, train: LabeledBags, val: LabeledBags | None
 ) -> None:
-    """Train all to the end, as `Trainer.fit` does each; they share data and settings, and differ in their seeds."""
+    """Train all to the end, like `Trainer.fit`; they share data and settings, and differ in their seeds."""
     for trainer in trainers:
         trainer.prepare(val, executor="fused")
     bags.add(train.bags)
@@ -45,7 +45,7 @@ def fit_side_by_side(
 
 
 def _advanced(sessions: Sequence[tuple[Trainer, Iterator[None]]]) -> list[tuple[Trainer, Iterator[None]]]:
-    """Go on with every session up to its next epoch; those that have one."""
+    """Advance every session to its next epoch; return the sessions that are not finished."""
     left, interrupted = [], False
     for trainer, session in sessions:
         try:
@@ -62,7 +62,7 @@ def _advanced(sessions: Sequence[tuple[Trainer, Iterator[None]]]) -> list[tuple[
 
 
 class _Running:
-    """The trainings that still run, bound to buffers of their own number."""
+    """The trainings still running, bound to buffers of matching size."""
 
     def __init__(
         self, trainers: Sequence[Trainer], bags: ResidentBags, train: LabeledBags, evaluated: Sequence[int]
@@ -76,19 +76,19 @@ class _Running:
             trainer.evaluator = MemberEvaluator(self.members, p)
 
     def run_epoch(self, trainers: Sequence[Trainer]) -> None:
-        """The steps of an epoch of these trainings; some may have ended since the last one."""
+        """Run one epoch of these trainings; others may have ended since the last one."""
         if len(trainers) < len(self.members.trainers):
             self._bind(trainers)
         self.members.run_epoch()
 
 
 def _recorded(trainer: Trainer, train: list[int]) -> list[int]:
-    """Of the training bags, those whose attention may be recorded."""
+    """The training bags whose attention may be recorded."""
     return train if trainer.config.record.attention != "none" and trainer.folder is not None else []
 
 
 def members_that_fit(model: MILModel, bags: ResidentBags) -> int:
-    """How many trainings on these bags fit beside them into the memory of the device; at least one is tried."""
+    """How many trainings fit into the memory of the device in addition to these bags; at least 1."""
     assert isinstance(model, ASMIL)
     if bags.features.device.type != "cuda":
         return MOST_MEMBERS

@@ -1,4 +1,4 @@
-"""One training step of P members, as a sequence of kernels, and an epoch of them as a CUDA graph that is replayed."""
+"""One training step of P members as a sequence of kernels, recorded as a CUDA graph that is replayed in each epoch."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from asmil.training.resident import ResidentBags
 
 TILE_PARTS = 128
 STEM_PARTS, STEM_ROWS, STEM_TILE = 8, 128, 128
-# None of these numbers depends on the members: sums are taken in the same order, whatever trains beside.
+# None of these numbers depends on the members: the order of sums is the same, whatever else is being trained.
 
 
 @dataclass(frozen=True)
 class StepSettings:
     """The settings that all members share.
 
-    anchor_weight: None without an anchor; anchor_momentum: 1 for an anchor that stays as it is
+    anchor_weight: None without an anchor; anchor_momentum: 1 for a fixed anchor
     class_weights: one per class
     """
 
@@ -43,7 +43,7 @@ class StepSettings:
 
 
 def bytes_a_member(sizes: Sizes, longest: int) -> int:
-    """About the memory that one member needs for bags of this many tiles, with half-precision features."""
+    """Approximate memory of one member for bags of this many tiles, with half-precision features."""
     inner, rows = sizes.inner, sizes.rows
     tiles = longest * (6 * inner + 8 * rows)
     parts = 4 * (POOL_PARTS + TILE_PARTS) * rows * inner + 4 * STEM_PARTS * inner * sizes.features
@@ -53,7 +53,7 @@ def bytes_a_member(sizes: Sizes, longest: int) -> int:
 class Step:
     """The training step of all members of `weights`, and everything it needs on the device.
 
-    Member p takes bag `order[p, step % n]` in its step `step`; `epoch_losses` has its losses at the same place.
+    Member p uses bag `order[p, step % n]` in its step `step`; its losses are at the same index of `epoch_losses`.
     All random numbers of a step are a function of the member's key and the number of the step.
 
     longest: the tiles of the longest training bag
@@ -102,11 +102,11 @@ class Step:
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def _place_gradients(self) -> None:
-        """Where the gradient of a block of parameters lies: at the place of the parameters, or in parts behind them."""
+        """The offset of each block's gradient: that of the parameters, or of partial sums stored after them."""
         sizes, layout = self.weights.sizes, self.weights.layout
         inner, heads = sizes.inner, sizes.heads
         token_stride, cls_stride, stem_stride = sizes.tokens * inner, next_power_of_2(inner), inner * sizes.features
-        # a program reads whole blocks, also past the end of a parameter
+        # a program reads whole blocks, even past the end of a parameter
         self.token_parts = layout.size
         self.cls_parts = self.token_parts + heads * token_stride + BLOCK
         self.stem_parts = -(-(self.cls_parts + heads * cls_stride + BLOCK) // BLOCK) * BLOCK
@@ -127,7 +127,7 @@ class Step:
         self.source, self.parts, self.stride = (values.to(self.weights.device) for values in (source, parts, stride))
 
     def compute_gradients(self) -> None:
-        """The losses and gradients of every member for the bag, target and key that it has now."""
+        """Losses and gradients of every member for its current bag, target and key."""
         weights, forward, bags = self.weights, self.forward, self.forward.bags
         sizes, start, size = weights.sizes, weights.layout.start, weights.layout.size
         inner, tokens, heads, rows, members = sizes.inner, sizes.tokens, sizes.heads, sizes.rows, weights.members
@@ -192,7 +192,7 @@ class Step:
         )  # fmt: skip
 
     def update(self) -> None:
-        """Adam and the moving average of the anchors, with the gradients as they are."""
+        """Adam step and EMA update of the anchors, with the current gradients."""
         weights, layout, settings = self.weights, self.weights.layout, self.settings
         adam_kernel[(layout.size // BLOCK, weights.members)](
             weights.parameters, weights.mean, weights.square, weights.anchors, weights.stems, self.gradients,
@@ -202,11 +202,11 @@ class Step:
         )  # fmt: skip
 
     def begin(self) -> None:
-        """Make the next step of every member ready; needed when `order`, `step` or `keys` have changed."""
+        """Prepare the next step of every member; needed after `order`, `step` or `keys` have changed."""
         begin_kernel[(1,)](*self._places(), self.order.shape[1], *self._members())
 
     def run(self) -> None:
-        """One step of every member, which was made ready by `begin` or by the step before."""
+        """One step of every member, prepared by `begin` or by the previous step."""
         self.compute_gradients()
         self.update()
         end_kernel[(1,)](*self._places(), self.losses, self.epoch_losses, self.order.shape[1], *self._members())
@@ -219,7 +219,7 @@ class Step:
         return self.weights.members, next_power_of_2(self.weights.members)
 
     def record(self) -> None:
-        """Compile the kernels and record the step as a CUDA graph; weights are to be loaded afterwards."""
+        """Compile the kernels and record the step as a CUDA graph; load the weights afterwards."""
         self.begin()
         self.run()
         stream = torch.cuda.Stream(self.weights.device)
@@ -232,7 +232,7 @@ class Step:
             self.run()
 
     def run_epoch(self) -> None:
-        """As many steps as an epoch has."""
+        """All steps of an epoch."""
         self.begin()
         advance = self.run if self._graph is None else self._graph.replay
         for _ in range(self.order.shape[1]):

@@ -1,11 +1,11 @@
-"""The programs that read all tiles of a bag: embedding, scores, pooling, and their backward passes.
+"""Kernels that read all tiles of a bag: embedding, scores, pooling, and their backward passes.
 
-Names of sizes, as in all kernels: P members (trainings), S slots (a member with a bag; in a step slot s is member s),
+Names of sizes in all kernels: P members (trainings), S slots (a member with a bag; in a step, slot s is member s),
 N tiles, `longest` the tiles of the longest bag, D features, I inner width, T tokens, H heads, A = T H rows, d = I / H.
-Upper-case arguments are pointers; the docstrings give their shapes. Half-precision buffers have the type of the
-features; sums are taken in float32. A program past the end of its bag returns at once. Nothing is added atomically:
-partial sums have a place each and are added in a fixed order, so that a step has the same bits every time, whatever
-trains beside it.
+Upper-case arguments are pointers; the docstrings give their shapes. Half-precision buffers have the dtype of the
+features; sums are computed in float32. A program past the end of its bag returns immediately. There are no atomic
+additions: each partial sum has its own location and they are added in a fixed order, so that the result of a step is
+identical every time, whatever else is being trained.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def tile_backward_kernel(
         dh = (dz V + p db) where h > 0                  dV = dz^T h        dc = sum dz
 
     D_POOLED: S x A x I, D_POOLED_POOLED: S x A (b . db), D_EMBEDDED: S x longest x I;
-    parts, over every PARTS-th block of rows: S x PARTS x A x I, S x PARTS x A; those without rows are left as they are.
+    parts, over every PARTS-th block of rows: S x PARTS x A x I, S x PARTS x A; parts without rows are not written.
     Grid: PARTS, S.
     """
     part, slot = tl.program_id(0), tl.program_id(1)

@@ -1,4 +1,4 @@
-"""The programs around the gradients of a step: which bag is next, and Adam with the moving average of the anchor."""
+"""Kernels around the gradients of a step: selecting the next bag, and Adam with the EMA update of the anchor."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def next_bag(step, ORDER, TARGETS, KEYS, BAG, TARGET, SEED, n_order, p, is_p):
 def begin_kernel(
     STEP, ORDER, TARGETS, KEYS, BAG, TARGET, SEED, n_order, P, PP: tl.constexpr,
 ):  # fmt: skip
-    """Make the first step of an epoch ready. Grid: 1."""
+    """Prepare the first step of an epoch. Grid: 1."""
     p = tl.arange(0, PP)
     is_p = p < P
     step = tl.load(STEP + p, mask=is_p, other=0)
@@ -31,7 +31,7 @@ def begin_kernel(
 def end_kernel(
     STEP, ORDER, TARGETS, KEYS, BAG, TARGET, SEED, LOSSES, EPOCH_LOSSES, n_order, P, PP: tl.constexpr,
 ):  # fmt: skip
-    """Note the LOSSES (P x 2) of the step in EPOCH_LOSSES (P x n_order x 2), count it, and make the next one ready.
+    """Store the LOSSES (P x 2) of the step in EPOCH_LOSSES (P x n_order x 2), count it, and prepare the next step.
 
     Grid: 1.
     """
@@ -51,9 +51,9 @@ def adam_kernel(
     SCHEDULE, STEP, stem, decay, beta1, beta2, anchor_share,
     STEM: tl.constexpr, BLOCK: tl.constexpr, ANCHOR: tl.constexpr,
 ):  # fmt: skip
-    """Adam, with the decay added to the gradient, and the anchor moved towards the new weights.
+    """Adam, with the decay added to the gradient, and the EMA update of the anchor.
 
-    The gradient of a block is the sum of PARTS pieces, STRIDE apart, from SOURCE on (one number each a block).
+    The gradient of a block is the sum of PARTS pieces, STRIDE apart, starting at SOURCE (one number of each per block).
     SCHEDULE (steps x 2): lr / (1 - beta1^n) and sqrt(1 - beta2^n) of step n. STEMS (P x 2 x I x D) gets a copy of the
     stem (STEM values) in half precision. Grid: blocks, P.
     """

@@ -1,4 +1,4 @@
-"""The weights of P trainings in flat buffers, and what their queries fold to."""
+"""The weights of P trainings in flat buffers, and their folded queries."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from asmil.training.fused.block_kernels import fold_kernel
 from asmil.training.fused.layout import FUSED_STEM, Layout, Sizes, next_power_of_2
 
 WIDEST = 128
-"""Of the inner width, so much is in one program at a time."""
+"""Maximum part of the inner width that one program handles at a time."""
 
 
 class Weights:
-    """Parameters, Adam's averages and anchors of P members, each in one buffer; see `Layout` for what lies where.
+    """Parameters, Adam's averages and anchors of P members, each in one buffer; see `Layout` for the offsets.
 
-    half: the type of the features, and of the copies that are multiplied with them
+    half: the dtype of the features, and of the copies of weights that are multiplied with them
     """
 
     def __init__(self, sizes: Sizes, members: int, device: torch.device, half: torch.dtype) -> None:
@@ -45,7 +45,7 @@ class Weights:
 
     @property
     def inner_block(self) -> int:
-        """Of the inner width, so much is in one program at a time."""
+        """The part of the inner width that one program handles at a time."""
         return min(WIDEST, next_power_of_2(self.sizes.inner))
 
     @property
@@ -55,16 +55,16 @@ class Weights:
 
     @property
     def scale(self) -> float:
-        """Of the queries."""
+        """The scale of the queries."""
         return 1 / math.sqrt(self.sizes.head_width)
 
     def refresh(self) -> None:
-        """Copy the stems in half precision, after the parameters were changed by anything but a step."""
+        """Copy the stems in half precision; needed after parameters were changed other than by a step."""
         self.stems[:, 0].copy_(self.layout.view(self.parameters, FUSED_STEM))
         self.stems[:, 1].copy_(self.layout.view(self.anchors, FUSED_STEM))
 
     def fold(self) -> None:
-        """Vectors and constants of all rows of the scores, from the parameters as they are now."""
+        """Vectors and constants of all rows of the scores, from the current parameters."""
         sizes, start = self.sizes, self.layout.start
         fold_kernel[(sizes.rows + sizes.heads, 2 * self.members)](
             self.parameters, self.layout.size, self.anchors, self.layout.anchor_size,

@@ -1,8 +1,8 @@
-"""Training steps on bags that lie on the device, padded to a few lengths; on a GPU each length is one CUDA graph.
+"""Training steps on bags on the device, padded to a few lengths; on a GPU each length has one CUDA graph.
 
-What differs from step to step is read on the device: the numbers of the bags from the order of the epoch, the
-learning rate from a table, random numbers from the training's generator, whose state the graphs advance. So a step is
-the same kernels whatever bag it is for, and a resumed training has the bits of an uninterrupted one.
+Everything that differs between steps is read on the device: the bag numbers from the order of the epoch, the learning
+rate from a table, and random numbers from the training's generator, whose state the graphs advance. All bags therefore
+use the same kernels, and a resumed training is bitwise identical to an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from asmil.training.optimization import clip_gradients, lr_factor
 from asmil.training.resident import ResidentBags
 
 WARM_UPS = 2
-"""Steps before the first recording, in which libraries set themselves up; their effect is undone."""
+"""Warm-up steps before the first recording, in which libraries initialize; their effect is undone."""
 SMALLEST_STEP = 8
 PER_OCTAVE = 8
 SMALLEST_PIECE = 4096
 PIECES = 24
-"""Into which Adam's step is cut: about as many as fit into one launch, beside the biases."""
+"""Number of pieces of Adam's step: about as many as fit into one kernel launch in addition to the biases."""
 
 
 class Shape(NamedTuple):
-    """What a recorded step is made for.
+    """The shape that a step is recorded for.
 
-    bags: how many
-    rows: of each of them, padding included
+    bags: number of bags
+    rows: rows of each bag, including padding
     padded: whether there may be padding
-    labels: the classes of the bags, where they decide which weights are reached
+    labels: the classes of the bags, if they determine which weights are used
     """
 
     bags: int
@@ -51,7 +51,7 @@ class Shape(NamedTuple):
 class Steps:
     """The steps of one stage of a training.
 
-    The trainer has resumed before, and its bags are in `pool`.
+    The trainer must be prepared (started or resumed), and its bags must be in `pool`.
     """
 
     def __init__(self, trainer: Trainer, pool: ResidentBags, train: LabeledBags) -> None:
@@ -60,7 +60,7 @@ class Steps:
         pool.set_targets(self.numbers.tolist(), train.targets)
         device, settings, count = trainer.device, trainer.settings, len(train.bags)
         self.labels = train.targets.tolist()
-        # the bags in the order of the epoch: first row of the pool, number of tiles, class
+        # the bags in the order of the epoch: first row in the pool, number of tiles, class
         self.order = torch.zeros(count, 3, dtype=torch.int64, device=device)
         self.counters = torch.tensor([0, trainer.progress.step], device=device)
         self.position, self.step = self.counters[:1], self.counters[1:]
@@ -88,7 +88,7 @@ class Steps:
             group["lr"] = self._rate[0, number]
 
     def run_epoch(self, order: list[int]) -> Tensor:
-        """The steps of an epoch over the training bags in this order; the parts of their losses, one row per bag."""
+        """Run the steps of an epoch in this order of training bags; return the loss parts, one row per bag."""
         batch = self.trainer.settings.batch
         numbers = self.numbers[order]
         sizes = [self.pool.sizes[number] for number in numbers.tolist()]
@@ -105,16 +105,16 @@ class Steps:
         return self.losses
 
     def begin_epoch(self, numbers: Tensor) -> None:
-        """Set the bags of the next steps, by their numbers in the pool."""
+        """Set the bags of the next steps, by number in the pool."""
         pool, wanted = self.pool, numbers.to(self.order.device)
         bags = torch.stack([column[wanted].long() for column in (pool.offsets, pool.lengths, pool.targets)], dim=1)
         self.order[: len(bags)] = bags
         self.position.zero_()
 
     def _shape(self, sizes: list[int], labels: list[int]) -> Shape | None:
-        """The step for these bags; None where a bag of a batch is too short to be padded."""
+        """The shape of the step for these bags; None if a bag of a batch is too short to be padded."""
         fewest = self.trainer.model.padding_from
-        assert fewest is not None, "other methods are refused before"
+        assert fewest is not None, "settings_reason excludes other methods"
         if len(sizes) > 1 and min(sizes) < fewest:
             return None
         routed = tuple(labels) if self.trainer.model.label_routes_gradients else None
@@ -122,11 +122,11 @@ class Steps:
         return Shape(len(sizes), rows, max(sizes) >= fewest, routed)
 
     def _take(self, shape: Shape) -> None:
-        """One step for bags of a shape."""
+        """Take one step for bags of a shape."""
         places = self.position if shape.bags == 1 else self.position + self._places[: shape.bags]
         first, lengths, targets = self.order.index_select(0, places).split(1, dim=1)
         row, pool = self._row[: shape.rows], self.pool.features
-        # padding is what follows in the pool: any numbers do, as long as they are finite
+        # the padding is whatever follows in the pool: any finite numbers will do
         rows = (first + row).flatten().clamp_(max=len(pool) - 1)
         features = pool.index_select(0, rows).unflatten(0, (shape.bags, shape.rows))
         mask, targets, gradients = row < lengths, targets.flatten(), self.gradients
@@ -140,7 +140,7 @@ class Steps:
         self._end(places, _stacked(parts), list(parts))
 
     def _one_by_one(self, numbers: list[int]) -> None:
-        """One step for bags that cannot be padded together."""
+        """Take one step for bags that cannot be padded together."""
         self._begin()
         noted: list[Tensor] = []
         for number in numbers:
@@ -184,7 +184,7 @@ class Steps:
         graph.register_generator_state(self.trainer.generator)
         torch.cuda.synchronize()
         with _capturable(self.trainer.optimizer), torch.cuda.stream(self._side):
-            # other threads may use the GPU meanwhile: they read features
+            # other threads may use the GPU at the same time to read features
             graph.capture_begin(pool=self._memory, capture_error_mode="thread_local")
             try:
                 self._take(shape)
@@ -194,7 +194,7 @@ class Steps:
         return graph
 
     def _warm_up(self, shape: Shape) -> None:
-        """Take some steps, and undo them."""
+        """Take some steps and undo them."""
         trainer = self.trainer
         state = trainer.generator.get_state()
         with _unchanged(self._tensors()):
@@ -208,7 +208,7 @@ class Steps:
         trainer.optimizer.zero_grad(set_to_none=True)
 
     def _tensors(self) -> list[Tensor]:
-        """All that a step changes."""
+        """All tensors that a step changes."""
         trainer = self.trainer
         stabilizing = [tensor for one in trainer.stabilizers.values() for tensor in (*one.parameters(), *one.buffers())]
         moments = [value for state in trainer.optimizer.state.values() for value in state.values()]
@@ -225,7 +225,7 @@ def _stacked(parts: Parts) -> Tensor:
 
 
 def _fill_state(optimizer: torch.optim.Optimizer) -> None:
-    """Give every parameter the state that Adam begins with; it would otherwise be made within a recording."""
+    """Initialize Adam's state of every parameter; otherwise it would be created during the recording."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             state = optimizer.state[parameter]
@@ -248,7 +248,7 @@ def _capturable(optimizer: torch.optim.Optimizer) -> Iterator[None]:
 
 @contextmanager
 def _unchanged(tensors: list[Tensor]) -> Iterator[None]:
-    """A block after which the tensors have their values of before."""
+    """Restore the values of the tensors at the end of the block."""
     values = [tensor.detach().clone() for tensor in tensors]
     yield
     with torch.no_grad():
@@ -257,9 +257,9 @@ def _unchanged(tensors: list[Tensor]) -> Iterator[None]:
 
 
 def padded_length(tiles: int, fewest: int) -> int:
-    """The padded rows of a bag of this many tiles: at most an eighth more; a bag below `fewest` tiles is not padded.
+    """The padded length of a bag of this many tiles: at most an eighth more; bags below `fewest` are not padded.
 
-    There are few such lengths, so that few steps are recorded.
+    There are only a few such lengths, so that few steps are recorded.
     """
     if tiles < fewest:
         return tiles
@@ -268,11 +268,10 @@ def padded_length(tiles: int, fewest: int) -> int:
 
 
 def adam_step(optimizer: torch.optim.Optimizer) -> None:
-    """The step of `torch.optim.Adam` or `AdamW`, made with `fused=True`, for parameters that have a gradient.
+    """The step of `torch.optim.Adam` or `AdamW` (created with `fused=True`) for parameters with a gradient.
 
-    Torch's fused step gives 65,536 values to a block of threads: a small model is a few blocks on a GPU that has room
-    for a hundred times as many. The same step over more and smaller pieces gives the same numbers in a third of the
-    time.
+    Torch's fused step assigns 65,536 values to a block of threads, so a small model is only a few blocks on a GPU that
+    could run a hundred times as many. The same step on smaller pieces gives the same numbers in a third of the time.
     """
     update = getattr(torch, "_fused_adamw_" if decouples_decay(optimizer) else "_fused_adam_", None)
     if update is None:
@@ -284,7 +283,7 @@ def adam_step(optimizer: torch.optim.Optimizer) -> None:
 
 
 def decouples_decay(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether weights decay by themselves, as in AdamW; in Adam the decay is part of the gradient."""
+    """Whether weight decay is decoupled, as in AdamW; in Adam it is added to the gradient."""
     return isinstance(optimizer, torch.optim.AdamW)
 
 

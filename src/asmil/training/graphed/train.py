@@ -1,4 +1,4 @@
-"""A training whose steps are recorded: the one loop, with features on the device."""
+"""Train with recorded steps: the common loop, with features on the device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from asmil.training.resident import ResidentBags
 
 
 def fit_graphed(trainer: Trainer, pool: ResidentBags, train: LabeledBags, val: LabeledBags | None) -> None:
-    """Train to the end, as `Trainer.fit` does."""
+    """Train to the end, like `Trainer.fit`."""
     trainer.prepare(val, executor="graphed")
     for part in (train, val):
         if part is not None:
@@ -31,7 +31,7 @@ def fit_graphed(trainer: Trainer, pool: ResidentBags, train: LabeledBags, val: L
     try:
         with exact_arithmetic(trainer.progress.threads), stop_requests() as stop:
             for _ in trainer.session(train, val, stop.is_set):
-                if steps is None or trainer.model is not model:  # a stage begins
+                if steps is None or trainer.model is not model:  # a new stage
                     steps, model = Steps(trainer, pool, train), trainer.model
                 _run_epoch(trainer, steps, train)
     finally:
@@ -52,7 +52,7 @@ def _run_epoch(trainer: Trainer, steps: Steps, train: LabeledBags) -> None:
 
 
 class ResidentEvaluator:
-    """What the model in training says of bags that lie on the device, in float32."""
+    """Evaluates the model in training on bags on the device, in float32."""
 
     def __init__(self, trainer: Trainer, pool: ResidentBags) -> None:
         self.trainer = trainer
@@ -66,7 +66,7 @@ class ResidentEvaluator:
         return torch.stack([output.logits for output in found])
 
     def said(self, chosen: Sequence[tuple[BagSource, int]]) -> list[Said]:
-        """Attention, logits and embedding of single bags, each a source and a place in it."""
+        """Attention, logits and embedding of single bags, each given as a source and an index."""
         model, pool = self.trainer.model, self.pool
         numbers = [pool.numbers(source)[place] for source, place in chosen]
         return [Said.of(model, infer(model, pool.bag(number), pool.device)) for number in numbers]

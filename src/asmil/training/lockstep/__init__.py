@@ -1,4 +1,4 @@
-"""Many small trainings at once, each as if it ran alone."""
+"""Train many small models at once, each with the same result as if it were trained alone."""
 
 from asmil.training.lockstep.replicas import Replica
 from asmil.training.lockstep.train import obstacle, train_side_by_side

@@ -1,8 +1,8 @@
 """Plain forms of operations that `torch.vmap` cannot batch.
 
-It derives the batched form of an operation from the operations it is made of, and cannot do so where a backward pass
-was written by hand (for large bags, which these trainings do not have), nor for the fused attention of the CPU. Within
-`plain_forms()` such operations are replaced by the equivalent in their documentation.
+`torch.vmap` derives the batched form of an operation from its elementary operations. It cannot do so for custom
+backward passes (written for large bags, which these trainings do not have) and for the fused attention on the CPU.
+Within `plain_forms()` such operations are replaced by the equivalent form in their documentation.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _iterate(kernel: Tensor, start: Tensor, iterations: int) -> Tensor:
 
 
 def _convolve(module: nystrom.TokenConvolution, values: Tensor) -> Tensor:
-    # As one convolution: batched, it is several times faster than the banded products, unlike for one large bag.
+    # As one convolution: when batched, it is several times faster than the banded products used for one large bag.
     grid = functional.conv2d(values.unsqueeze(0), module.weight, padding=(module.reach, 0), groups=len(values))
     return grid.squeeze(0)
 
@@ -60,12 +60,12 @@ PLAIN: list[tuple[type, str, Any]] = [
     (pseudo_inverse._Iterate, "apply", staticmethod(_iterate)),
     (nystrom.TokenConvolution, "forward", _convolve),
 ]
-"""The class of an operation, the name under which it is called, and its plain form."""
+"""The class of an operation, the name of its method, and its plain form."""
 
 
 @contextmanager
 def plain_forms() -> Iterator[None]:
-    """A block in which these operations are done, and differentiated, step by step."""
+    """Within this block, the operations are replaced by their plain forms."""
     with ExitStack() as undo:
         for owner, name, plain in PLAIN:
             if name in vars(owner):
@@ -75,6 +75,6 @@ def plain_forms() -> Iterator[None]:
             setattr(owner, name, plain)
         undo.enter_context(sdpa_kernel(SDPBackend.MATH))
         undo.enter_context(warnings.catch_warnings())
-        # torch loops over the replicas for a few small operations, with a warning.
+        # for a few small operations torch loops over the replicas and warns
         warnings.filterwarnings("ignore", message="There is a performance drop because we have not yet implemented")
         yield

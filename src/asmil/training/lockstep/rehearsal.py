@@ -1,7 +1,7 @@
-"""A first step of every replica alone, on copies, to find out what the model does.
+"""Run the first step of every replica alone, on copies, to find out how the model behaves.
 
-Which parameters the loss reaches, whether the first bag sets a model up (PSMIL's prototypes), and what the loss of that
-bag has to be when all replicas run at once.
+This shows which parameters the loss reaches, whether the first bag initializes the model (PSMIL's prototypes), and the
+loss of that bag, which all replicas at once must reproduce.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class NotSideBySide(Exception):
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """What the first steps showed.
+    """The result of the first steps.
 
     form: a module like that of every replica, after its first bag
     reached: names of the parameters that the loss reaches
-    started: name -> R x ..., buffers as the first bag of each replica leaves them; empty if it leaves them alone
-    losses: R, of the first bag of each
+    started: name -> R x ..., buffers after the first bag of each replica; empty if the bag does not change them
+    losses: R, the loss of the first bag of each replica
     """
 
     form: BagLoss
@@ -42,17 +42,17 @@ class Rehearsal:
 
 
 def refuse_settings(trainer: Trainer) -> None:
-    """Raise where the settings or the method need more than one optimizer step after another."""
+    """Raise if the settings or the method need more than plain optimizer steps."""
     settings, model = trainer.settings, trainer.model
     obstacles = {
         "the method has several stages": len(trainer.stages) > 1,
         "the method prepares its bags": type(model).prepare is not MILModel.prepare,
         "the method changes from step to step": type(model).before_step is not MILModel.before_step,
-        "training.batch or training.accumulate takes several bags per step": settings.bags_per_step > 1,
+        "training.batch or training.accumulate uses several bags per step": settings.bags_per_step > 1,
         "training.sampling draws bags": settings.sampling != "shuffle",
         "training.class_weights differ between replicas": settings.class_weights != "none",
         "data.max_tiles draws tiles": trainer.config.data.max_tiles is not None,
-        "stabilizers.temporal remembers every bag": "temporal" in trainer.stabilizers,
+        "stabilizers.temporal stores the attention of every bag": "temporal" in trainer.stabilizers,
     }
     for obstacle, is_there in obstacles.items():
         if is_there:
@@ -60,7 +60,7 @@ def refuse_settings(trainer: Trainer) -> None:
 
 
 def rehearse(trainers: Sequence[Trainer], first_bags: Sequence[Tensor], first_targets: Sequence[Tensor]) -> Rehearsal:
-    """The first step of every replica on copies of its model; generators end as they began."""
+    """The first step of every replica on a copy of its model; the generators are restored afterwards."""
     forms: list[BagLoss] = []
     losses = []
     for trainer, features, target in zip(trainers, first_bags, first_targets, strict=True):
@@ -88,7 +88,7 @@ def _reached(form: BagLoss, features: Tensor, n_classes: int) -> frozenset[str]:
         reached.append(frozenset(name for name, parameter in form.named_parameters() if parameter.grad is not None))
     form.zero_grad(set_to_none=True)
     if len(set(reached)) > 1:
-        raise NotSideBySide("the method trains other parameters for bags of other classes")
+        raise NotSideBySide("the method trains different parameters for bags of different classes")
     return reached[0]
 
 
@@ -118,7 +118,7 @@ class BagLoss(nn.Module):
         self.has_after_step = type(self.model).after_step is not MILModel.after_step
 
     def forward(self, features: Tensor, target: Tensor) -> tuple[Tensor, dict[str, Any]]:
-        """The loss, and what `after_step` needs of the output (nothing where the model has none)."""
+        """The loss, and the outputs that `after_step` needs (empty if the model has no `after_step`)."""
         bag = plain_bag(features)
         output: Output = self.model(bag)
         total = self.model.loss([output], target, self.task).total
@@ -133,7 +133,7 @@ class BagLoss(nn.Module):
 
 
 class AfterStep(nn.Module):
-    """A model's `after_step`; it changes buffers in place."""
+    """A model's `after_step`, which changes buffers in place."""
 
     def __init__(self, model: MILModel) -> None:
         super().__init__()
@@ -145,7 +145,7 @@ class AfterStep(nn.Module):
 
 
 def plain_bag(features: Tensor) -> Bag:
-    """A bag without the checks of its values, which read them."""
+    """A bag whose values are not checked, since a check would read them."""
     return Bag(features, validated=True)
 
 

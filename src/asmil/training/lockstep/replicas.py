@@ -18,8 +18,8 @@ class Replica:
     """One of several trainings on the same bags.
 
     train: indices of its training bags
-    center, scale: D each; it sees the features `(x - center) / scale` (an infinite scale makes a column 0)
-    seed: of its initial weights and its random numbers
+    center, scale: D each; the replica uses the features `(x - center) / scale` (an infinite scale makes a column 0)
+    seed: seed of its initial weights and its random numbers
     """
 
     train: npt.NDArray[np.int64]
@@ -49,16 +49,16 @@ class SharedBags:
         return len(self.features)
 
     def order(self, epoch: int) -> list[int]:
-        """All bags in the order of an epoch (from 0), which every replica follows."""
+        """All bags in the order of an epoch (from 0), the same for every replica."""
         return [int(i) for i in np.random.default_rng([self.order_seed, epoch]).permutation(len(self))]
 
 
 def share_bags(
     bags: Sequence[Tensor], targets: npt.NDArray[np.int64] | Tensor, n_classes: int, order_seed: int
 ) -> SharedBags:
-    """The bags as all replicas use them; what does not fit together is refused."""
+    """Check the bags and convert them for all replicas."""
     if len(bags) == 0 or len(bags) != len(targets):
-        raise AsmilError(f"{len(bags)} bags and {len(targets)} targets; give one target a bag, and at least one bag")
+        raise AsmilError(f"{len(bags)} bags and {len(targets)} targets; give one target per bag, and at least one bag")
     features = [torch.as_tensor(bag, dtype=torch.float32) for bag in bags]
     for number, bag in enumerate(features):
         if bag.ndim != 2 or len(bag) == 0 or bag.shape[1] != features[0].shape[-1]:
@@ -66,10 +66,10 @@ def share_bags(
                 f"bag {number} has the shape {tuple(bag.shape)}; all bags need tiles x {features[0].shape[-1]} features"
             )
         if not bool(torch.isfinite(bag).all()):
-            raise AsmilError(f"bag {number} holds NaN or infinite features; leave it out or repair it")
+            raise AsmilError(f"bag {number} contains NaN or infinite features; leave it out or fix it")
     classes = np.asarray(targets, dtype=np.int64)
     if classes.min() < 0 or classes.max() >= n_classes:
-        raise AsmilError(f"targets lie between {classes.min()} and {classes.max()}; they must be below {n_classes}")
+        raise AsmilError(f"targets are between {classes.min()} and {classes.max()}; they must be 0 to {n_classes - 1}")
     return SharedBags(features, classes, n_classes, order_seed)
 
 
@@ -84,7 +84,7 @@ def refuse_misfits(replicas: Sequence[Replica], bags: SharedBags) -> None:
                 f"replica {number}: its training bags must be indices from 0 to {len(bags) - 1}, at least one"
             )
         if len(np.unique(train)) != len(train):
-            raise AsmilError(f"replica {number}: a training bag is named twice; name each once")
+            raise AsmilError(f"replica {number}: a training bag is listed twice; list each bag once")
         for name, values in (("center", replica.center), ("scale", replica.scale)):
             if np.shape(values) != (bags.width,):
                 raise AsmilError(
@@ -98,5 +98,5 @@ def refuse_misfits(replicas: Sequence[Replica], bags: SharedBags) -> None:
 
 
 def scaled(features: Tensor, center: Tensor, scale: Tensor) -> Tensor:
-    """The features of a bag as a replica sees them."""
+    """The features of a bag, scaled for a replica."""
     return (features - center) / scale

@@ -1,8 +1,8 @@
-"""The fast way: every step is one bag, seen by all replicas at once.
+"""Train all replicas at once: every step uses one bag for all replicas.
 
-All replicas follow one order of all bags. A replica for which the bag of a step is not a training bag does nothing in
-that step: its weights, moments, moving copies, buffers and its generator stay as they are. The gradient of the sum of
-the replicas' losses holds the gradient of each, since none depends on the weights of another.
+All replicas follow the same order of all bags. If the bag of a step is not a training bag of a replica, nothing changes
+for this replica: its weights, moments, EMA copies, buffers and generator stay the same. The gradient of the sum of the
+replicas' losses contains the gradient of each, since no replica depends on the weights of another.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from asmil.training.loop import Trainer
 from asmil.training.optimization import lr_factor
 
 VALUES_AT_ONCE = 1 << 22
-"""Of scaled features, while predicting: as many bags of one length as that allows go through the models together."""
+"""Memory for scaled features during prediction; it limits how many bags of one length are predicted together."""
 
 
 class SideBySide:
-    """R trainings in lockstep; raises `NotSideBySide` if that is not possible."""
+    """R trainings in lockstep; raises `NotSideBySide` if this is not possible."""
 
     def __init__(self, trainers: Sequence[Trainer], bags: SharedBags, replicas: Sequence[Replica]) -> None:
         refuse_settings(trainers[0])
@@ -64,7 +64,7 @@ class SideBySide:
         self._check(firsts)
 
     def train(self, every_epoch: bool) -> npt.NDArray[np.float64]:
-        """Probabilities E x R x B x K, as `train_side_by_side` gives them."""
+        """Probabilities E x R x B x K, as returned by `train_side_by_side`."""
         course = []
         with plain_forms():
             for epoch in range(self.settings.epochs):
@@ -74,7 +74,7 @@ class SideBySide:
         return np.stack(course)
 
     def _finite(self, found: npt.NDArray[np.float64], epoch: int) -> npt.NDArray[np.float64]:
-        """The probabilities (R x B x K), refused where one is undefined."""
+        """The probabilities (R x B x K); an undefined one is an error."""
         broken = np.argwhere(~np.isfinite(found))
         if len(broken):
             replica, bag, _ = broken[0]
@@ -98,7 +98,7 @@ class SideBySide:
             )
 
     def _step(self, bag: int) -> Tensor:
-        """Train on one bag; which replicas found a loss that is not finite."""
+        """Train on one bag; return which replicas have a loss that is not finite."""
         active = self.active[bag]
         mask = torch.zeros(len(self.replicas), dtype=torch.bool)
         mask[active] = True
@@ -115,7 +115,7 @@ class SideBySide:
         return ~torch.isfinite(losses.detach()) & mask
 
     def _losses(self, bag: int) -> tuple[Tensor, dict[str, Any]]:
-        """The losses of the replicas (R) for a bag, and what came out besides (R x ... each)."""
+        """The losses of the replicas (R) for a bag, and their other outputs (R x ... each)."""
         self.draws.active = self.active[bag]
         features, target = self.features[bag], self.targets[bag : bag + 1]
 
@@ -129,7 +129,7 @@ class SideBySide:
         return found
 
     def _start(self, mask: Tensor) -> None:
-        """Give the replicas that make their first step what their first bag set up."""
+        """Set the initialized buffers of the replicas that take their first step."""
         if self.rehearsal.started and min(self.steps) == 0:
             first = torch.tensor([step == 0 for step in self.steps], device=self.device) & mask
             self.stack.set_buffers(self.rehearsal.started, first)
@@ -176,7 +176,7 @@ class SideBySide:
         return found
 
     def _equally_long(self) -> list[list[int]]:
-        """The bags in lists of one length each, small enough to be predicted together."""
+        """The bags in lists of equal length, small enough to be predicted together."""
         by_length: dict[int, list[int]] = {}
         for number, features in enumerate(self.features):
             by_length.setdefault(len(features), []).append(number)
@@ -187,7 +187,7 @@ class SideBySide:
         return lists
 
     def _check(self, firsts: Sequence[int]) -> None:
-        """Raise unless all replicas at once find the losses that each found for its first bag alone."""
+        """Raise unless all replicas at once reproduce the losses that each had for its first bag alone."""
         rewind = self.draws.rewound()
         try:
             with plain_forms():
@@ -196,7 +196,7 @@ class SideBySide:
                     found = self._losses(bag)[0].detach()[own]
                     rewind()
                     if not torch.allclose(found, self.rehearsal.losses[own], rtol=1e-3, atol=1e-4, equal_nan=True):
-                        raise NotSideBySide("all replicas at once gave other losses than each alone")
+                        raise NotSideBySide("all replicas at once gave different losses than each replica alone")
                 self._predict()
         except RuntimeError as error:
             raise NotSideBySide(f"torch cannot batch it: {error}") from error
@@ -205,12 +205,12 @@ class SideBySide:
 
 
 class StackedDraws:
-    """Replaces the random modules of a model that runs under `torch.vmap`; every replica draws from its own generator.
+    """Replaces the random modules of a model under `torch.vmap`, so that every replica draws from its own generator.
 
-    A replica that takes no part in a step draws nothing, so its generator does not advance.
+    A replica that does not take part in a step draws nothing, so its generator does not advance.
 
     active: which replicas take part in the step
-    place: within the vmapped function, the replica's number
+    place: the number of the replica, within the vmapped function
     """
 
     def __init__(self, generators: Sequence[torch.Generator]) -> None:
@@ -219,7 +219,7 @@ class StackedDraws:
         self.place = torch.tensor(0)
 
     def install(self, model: nn.Module) -> None:
-        """Let every random part of the model draw here."""
+        """Make every random module of the model draw from here."""
         for part in model.modules():
             if isinstance(part, RandomModule):
                 object.__setattr__(part, "uniform", self._uniform)

@@ -1,4 +1,4 @@
-"""The tensors of R models of one form, one above the other; and their optimizer, in which each keeps its own time."""
+"""The stacked tensors of R models of the same architecture, and their optimizer, with one step count per model."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from asmil.training.loop import Trainer
 
 
 class Stack:
-    """All tensors of R replicas, by the names they have in a `BagLoss`, R x ... each.
+    """All tensors of R replicas, R x ... each, by their names in a `BagLoss`.
 
-    Trained parameters of one optimizer group lie in one matrix with a row a replica: an optimizer that knows the rows
-    as its parameters makes R steps at once, and leaves a row without gradient as it is, its moments and its count of
-    steps with it.
+    The trained parameters of one optimizer group are in one matrix with one row per replica. An optimizer with the rows
+    as its parameters takes R steps at once; it does not change a row without gradient, its moments or its step count.
     """
 
     def __init__(self, trainers: Sequence[Trainer], rehearsal: Rehearsal) -> None:
@@ -55,7 +54,7 @@ class Stack:
 
     @torch.no_grad()
     def move_copies(self, when: str, active: Tensor) -> None:
-        """Move the moving copies that are due `when` towards the models, in the active replicas (R booleans)."""
+        """Update the EMA copies that are due at `when`, in the active replicas (R booleans)."""
         for prefix, copied in self._copies.items():
             if copied.update_when != when:
                 continue
@@ -72,13 +71,13 @@ class Stack:
 
     @torch.no_grad()
     def set_buffers(self, values: Mapping[str, Tensor], chosen: Tensor) -> None:
-        """Replace buffers by others, in the chosen replicas (R booleans)."""
+        """Replace buffers in the chosen replicas (R booleans)."""
         for name, value in values.items():
             self.fixed[name] = torch.where(_over(chosen, value), value, self.fixed[name])
 
 
 class RowOptimizer:
-    """One optimizer of the settings' kind, whose parameters are the rows of all matrices."""
+    """The optimizer of the settings, with the rows of all matrices as its parameters."""
 
     def __init__(
         self, rows: Sequence[Tensor], groups: Sequence[Mapping[str, Any]], kind: type[torch.optim.Optimizer]
@@ -88,13 +87,13 @@ class RowOptimizer:
         self._optimizer = kind(self._by_factor(dict.fromkeys(range(len(rows[0])), 1.0)))  # type: ignore[call-arg]
 
     def step(self, gradients: Sequence[Tensor], factors: Mapping[int, float], clip_norm: float | None) -> None:
-        """A step of the replicas in `factors`, which gives each its share of the base learning rate."""
+        """A step of the replicas in `factors`, which maps each to its factor of the base learning rate."""
         for own, gradient in zip(self._rows, gradients, strict=True):
             for replica in factors:
                 own[replica].grad = gradient[replica]
         for replica in factors:
             self._clip(replica, clip_norm)
-        # The state of a row is kept by the row, so that rows with one learning rate can be stepped as one group.
+        # the optimizer state belongs to the row, so rows with the same learning rate can form one group
         self._optimizer.param_groups = self._by_factor(factors)
         self._optimizer.step()
 
@@ -106,7 +105,7 @@ class RowOptimizer:
         ]
 
     def _clip(self, replica: int, clip_norm: float | None) -> None:
-        """Limit the gradient of one replica as `clip_gradients` does that of one model."""
+        """Clip the gradient of one replica, like `clip_gradients` for one model."""
         shared: list[Tensor] = []
         for options, own in zip(self._options, self._rows, strict=True):
             if options.get("clip_norm") is None:
@@ -118,7 +117,7 @@ class RowOptimizer:
 
 
 def _ema_copies(form: BagLoss) -> dict[str, EmaCopy]:
-    """By the beginning of the names of their tensors."""
+    """The EMA copies by the prefix of their tensor names."""
     return {
         f"stabilizers.{name}.copy.": stabilizer
         for name, stabilizer in form.stabilizers.items()

@@ -1,4 +1,4 @@
-"""From settings, bags and replicas to probabilities: side by side if possible, else one at a time."""
+"""Train replicas and return their probabilities: side by side if possible, else one at a time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def train_side_by_side(
     order_seed: int,
     every_epoch: bool,
 ) -> npt.NDArray[np.float64]:
-    """Probabilities of all replicas for all bags, E x R x B x K; E the epochs, or 1 for the last epoch only."""
+    """Probabilities of all replicas for all bags, E x R x B x K; E: number of epochs, or 1 for the last epoch only."""
     shared = share_bags(bags, targets, n_classes, order_seed)
     refuse_misfits(replicas, shared)
     trainers = build_trainers(config, shared, replicas)
@@ -54,7 +54,7 @@ def obstacle(
     n_classes: int,
     replicas: Sequence[Replica],
 ) -> str | None:
-    """Why `train_side_by_side` trains these replicas one at a time, as a phrase; None if they train side by side."""
+    """Why `train_side_by_side` trains these replicas one at a time, as a phrase; None if side by side."""
     shared = share_bags(bags, targets, n_classes, order_seed=0)
     refuse_misfits(replicas, shared)
     try:
@@ -65,10 +65,10 @@ def obstacle(
 
 
 def build_trainers(config: RunConfig, bags: SharedBags, replicas: Sequence[Replica]) -> list[Trainer]:
-    """One training a replica, with its first weights, its optimizer and its own generator."""
+    """One trainer per replica, with its initial weights, its optimizer and its own generator."""
     if config.init.weights is not None:
-        raise AsmilError(f"init.weights = {config.init.weights}: these small trainings start at random; leave it out")
-    # All bags are predicted after every epoch, so the epoch is chosen by the caller.
+        raise AsmilError(f"init.weights = {config.init.weights}: not supported for these small trainings; leave it out")
+    # all bags are predicted after every epoch, so the caller chooses the epoch
     settings = config.training.model_copy(update={"select": "last", "early_stopping": None, "precision": "fp32"})
     config = config.model_copy(update={"training": settings})
     device = choose_device(settings.device)
@@ -86,7 +86,7 @@ def build_trainers(config: RunConfig, bags: SharedBags, replicas: Sequence[Repli
 def train_one_at_a_time(
     trainers: Sequence[Trainer], bags: SharedBags, replicas: Sequence[Replica], every_epoch: bool
 ) -> npt.NDArray[np.float64]:
-    """Probabilities E x R x B x K, as `train_side_by_side` gives them."""
+    """Probabilities E x R x B x K, as returned by `train_side_by_side`."""
     courses = [_train(*pair, bags, every_epoch) for pair in zip(trainers, replicas, strict=True)]
     return np.stack(courses, axis=1)
 
@@ -119,7 +119,7 @@ def _train(trainer: Trainer, replica: Replica, bags: SharedBags, every_epoch: bo
 
 @dataclass(frozen=True, kw_only=True)
 class _InCommonOrder(LabeledBags):
-    """Training bags that come in the order which all replicas share, unless classes are balanced by drawing."""
+    """Training bags in the common order of all replicas, unless sampling is balanced."""
 
     orders: Iterator[list[int]]
 
@@ -128,7 +128,7 @@ class _InCommonOrder(LabeledBags):
 
 
 def _orders(replica: Replica, bags: SharedBags) -> Iterator[list[int]]:
-    """Epoch by epoch, the places of the replica's training bags in the common order."""
+    """For every epoch, the indices of the replica's training bags in the common order."""
     place = {int(bag): place for place, bag in enumerate(replica.train)}
     epoch = 0
     while True:
