@@ -21,16 +21,16 @@ from asmil.reporting.formats import format_count, format_interval, format_number
 FEW_PATIENTS = 10
 MOST_ROWS = 300
 TITLES = {
-    "tile_auc": ("tile AUC", "rank of tumor tiles (0.5: chance), tumor slides"),
-    "region_recall": ("region recall", "annotated regions with a marked tile"),
-    "no_miss_regions": ("no missed region", "tumor slides with every region marked"),
-    "no_miss_tiles": ("no missed tile", "tumor slides with every tumor tile marked"),
+    "froc": ("FROC", "lesions found, mean over false alarms allowed"),
     "dice": ("Dice", "overlap of marked and annotated area"),
     "specificity": ("specificity", "tiles of normal slides that are not marked"),
-    "froc": ("FROC", "lesions found, mean over false alarms allowed"),
-    "tile_ap": ("tile AP", "average precision of tumor tiles, tumor slides"),
+    "no_miss_regions": ("no missed region", "tumor slides with every region marked"),
+    "no_miss_tiles": ("no missed tile", "tumor slides with every tumor tile marked"),
+    "region_recall": ("region recall", "annotated regions with a marked tile"),
     "pooled_auc": ("tile AUC, pooled", "tiles of all slides together"),
     "pooled_ap": ("tile AP, pooled", "tiles of all slides together"),
+    "tile_auc": ("tile AUC", "tumor tiles ranked above others, tumor slides"),
+    "tile_ap": ("tile AP", "average precision of tumor tiles, tumor slides"),
 }
 """Title and short definition of every metric."""
 SCALINGS: dict[Scaling, str] = {
@@ -53,9 +53,9 @@ def localization_document(found: Localization) -> Document:
     """The content of the report."""
     sections = [
         *problem_sections(found.problems),
-        Section("Results", [_measures(found)]),
+        Section("Results", [_measures(found), _sensitivities(found)]),
         Section("Slides", [*_maps(found), *_slides(found)]),
-        Section("Curves", [*_result_figures(found), _sensitivities(found)]),
+        Section("Curves", _result_figures(found)),
     ]
     return Document(
         kind="Localization",
