@@ -1,6 +1,7 @@
 """A Ray cluster of several nodes on this machine. All in one file: starting a cluster takes seconds."""
 
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -129,8 +130,9 @@ def test_a_cluster_that_is_too_small_is_told(cluster, monkeypatch):
 
 
 @pytest.mark.heavy
-def test_workers_end_with_the_command_that_started_them(cluster, tmp_path: Path):
-    """The command connects on its own, works, and is killed."""
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_workers_end_with_the_command_that_started_them(cluster, tmp_path: Path, number: signal.Signals):
+    """The command connects on its own, works, and is killed; SIGTERM interrupts it, where Ray would abort it."""
     script = (
         "import sys\n"
         "from asmil.engine import RayEngine\n"
@@ -143,12 +145,15 @@ def test_workers_end_with_the_command_that_started_them(cluster, tmp_path: Path)
         [sys.executable, "-c", script, cluster.address, str(tmp_path)],
         cwd=REPOSITORY,
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
     ) as driver:
         assert driver.stdout is not None
         assert driver.stdout.readline() == "4\n"
         assert until(lambda: any(tmp_path.iterdir()))
-        driver.kill()
+        driver.send_signal(number)
+        _, told = driver.communicate(timeout=PATIENCE_S)
+    assert ("KeyboardInterrupt" in told, "SIGTERM" in told) == (number == signal.SIGTERM, False)
     (worker,) = tmp_path.iterdir()
     assert until(lambda: not psutil.pid_exists(int(worker.name)))
 

@@ -57,6 +57,19 @@ def test_a_bundle_names_no_slide_and_no_patient(run, bundle, cohort):
             assert str(cohort.path).encode() not in content, path
 
 
+def test_a_bundle_does_not_say_where_initial_weights_were(bundle, cohort, tmp_path):
+    weights = bundle / "fold-0" / "seed-0" / "checkpoints" / "best.safetensors"
+    settings = {"training.epochs": 1}
+    run = asmil.train(
+        cohort, out=tmp_path / "run", method="abmil", init=weights, settings=settings, progress=False
+    ).path
+    tuned = write_bundle(run, tmp_path / "tuned")
+    assert str(bundle.parent) in (run / "config.yaml").read_text()
+    assert str(bundle.parent) not in (tuned / "config.yaml").read_text()
+    tiles = features_of(cohort)
+    assert asmil.load_run(tuned).predict(tiles).values == asmil.load_run(run).predict(tiles).values
+
+
 def test_a_bundle_knows_its_metrics_and_says_what_it_lacks(run, bundle):
     expected, found = asmil.load_run(run), asmil.load_run(bundle)
     assert (found.classes, found.task, found.method) == (expected.classes, expected.task, expected.method)

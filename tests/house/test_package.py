@@ -85,7 +85,7 @@ def test_nothing_is_pickled():
 
 
 @pytest.mark.heavy
-def test_the_wheel_installs_in_a_clean_environment_and_runs_a_verb(tmp_path: Path):
+def test_the_wheel_installs_in_a_clean_environment_and_predicts_from_a_bundle(tmp_path: Path, small_cohort: Path):
     """The dependencies are lent from this environment, since nothing is downloaded in a test; asmil itself is not."""
     python(
         *("-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"),
@@ -116,6 +116,24 @@ def test_the_wheel_installs_in_a_clean_environment_and_runs_a_verb(tmp_path: Pat
     )
     assert made.returncode == 0, made.stderr
     assert (tmp_path / "cohort" / "cohort.csv").exists()
+    from asmil import load_cohort, load_run
+    from asmil.training.config import resolve
+    from asmil.training.run import train_run
+
+    config = resolve("mean_pooling", changes={"training": {"epochs": 1}})
+    bundle = load_run(train_run(load_cohort(small_cohort), tmp_path / "run", config).path).save_pretrained(
+        tmp_path / "b"
+    )
+    features = load_cohort(small_cohort).slides[0].source.path
+    predicted = subprocess.run(
+        [command, "predict", bundle, features, "--out", "new.csv"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert predicted.returncode == 0, predicted.stderr
+    assert len((tmp_path / "new.csv").read_text().splitlines()) == 2
     where = subprocess.run([clean, "-c", "import asmil; print(asmil.__file__)"], capture_output=True, text=True)
     assert str(site) in where.stdout
     assert (site / "asmil" / "py.typed").exists()

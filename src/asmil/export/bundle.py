@@ -41,7 +41,7 @@ def write_bundle(run: Path | str, out: Path | str, method: str | None = None) ->
     """Write the trained models of a run, its settings and a model card into a new folder, and return the folder.
 
     No file about single slides or patients is included: no splits, no predictions, no recorded attention, and not the
-    path of the manifest.
+    paths of the manifest and of initial weights.
 
     method: the run's method, if it is your own code
     """
@@ -69,6 +69,8 @@ def _write(folder: Path, predictor: RunPredictor, evaluation: RunEvaluation) -> 
     settings = predictor.description.to_dict()
     settings["asmil"] = run.read_values().get("asmil", __version__)
     settings["cohort"] = {"slides": settings["cohort"].get("slides")}
+    if settings["init"]["weights"] is not None:  # which were read; where they were is nobody's business
+        settings["init"]["weights"] = Path(settings["init"]["weights"]).name
     write_text(folder / run.config.name, yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
     for one in predictor.trained:
         source, target = run.training(one.fold, one.seed), Path(run.training(one.fold, one.seed).relative_to(run.path))
@@ -151,8 +153,8 @@ def _results(evaluation: RunEvaluation) -> str:
         (titles.get(name, name), format_number(estimate.value), format_interval(estimate.interval))
         for name, estimate in evaluation.metrics.items()
     ]
-    trainings = f"{evaluation.n_folds} folds x {evaluation.n_seeds} seeds"
-    how = f"On the test set: {evaluation.sizes}, {trainings}. Intervals: bootstrap over patients."
+    trainings = f"folds: {evaluation.n_folds}, seeds: {evaluation.n_seeds}"
+    how = f"On the test set: {evaluation.sizes} ({trainings}). Intervals: bootstrap over patients."
     return f"{how}\n\n{markdown_table(['metric', 'value', '95 % interval'], rows)}"
 
 

@@ -119,7 +119,7 @@ def _of_run(path: Path, places: Places) -> _Found:
     named = about.get("manifest") if isinstance(about, Mapping) else None
     manifest = places.cohort or (Path(named) if isinstance(named, str) else None)
     if manifest is None or not manifest.is_file():
-        where = "which is not named in its config.yaml" if manifest is None else f"{manifest}, which is not there"
+        where = "a manifest that it does not name" if manifest is None else f"{manifest}, which is not there"
         raise AsmilError(f"{path}: the run was trained on {where}; give the manifest with --cohort")
     found = _of_manifest(manifest, places)
     found.path = path
