@@ -175,7 +175,7 @@ def test_bad_slides_are_named_and_the_others_are_evaluated(asmil_here, slides, t
     assert "Traceback" not in done.stderr
     assert f"skip.txt: {tumor[1]}" in done.stdout
     found = json.loads((tmp_path / "out" / "localization.json").read_text())
-    for name in ("stranger.xml", "nobody", "train part"):
+    for name in ("stranger.xml", "nobody", "train slides"):
         assert any(name in note for note in found["notes"])
         assert name in done.stdout
     assert (found["tumor_slides"], found["normal_slides"]) == (len(tumor) - 2, len(normal) - 1)

@@ -61,7 +61,7 @@ def localization_document(found: Localization) -> Document:
         kind="Localization",
         title=found.name,
         answer=_answer(found),
-        about=f"{found.method}; {found.settings.role} part, {format_count(found.summary.n_patients, 'patient')}.",
+        about=f"{found.method}; {found.settings.role} slides of {format_count(found.summary.n_patients, 'patient')}.",
         alarms=found.alarms,
         warnings=_warnings(found),
         sections=sections,
