@@ -281,7 +281,7 @@ def print_tables(results: Mapping[str, list[dict[str, Any]]]) -> None:
         print(f"\n{tiles:,} tiles\n\n{method_table([row for row in results['methods'] if row['tiles'] == tiles])}")
     fewest = min(row["tiles"] for row in results["methods"])
     print(f"\nKept between steps\n\n{memory_table([row for row in results['methods'] if row['tiles'] == fewest])}")
-    print(f"\nBeside the paper ({PAPER_TILES:,} tiles)\n\n{paper_table(results['paper'])}")
+    print(f"\nCompared with the paper ({PAPER_TILES:,} tiles)\n\n{paper_table(results['paper'])}")
     print(f"\nNormalizers of the anchor\n\n{normalizer_table(results['normalizers'])}")
 
 
