@@ -14,7 +14,13 @@ def _no_weights(tmp_path, monkeypatch):
 
 
 def row(text, name):
-    return next(line for line in text.splitlines() if line.strip().startswith(f"{name} "))
+    """The words of an encoder's row, whose cells may wrap in a table with a long path."""
+    lines = text.splitlines()
+    first = next(place for place, line in enumerate(lines) if line.split()[:1] == [name])
+    others = next(
+        place for place in range(first + 1, len(lines)) if lines[place][:2].strip() or not lines[place].strip()
+    )
+    return " ".join(" ".join(lines[first:others]).split())
 
 
 def test_the_table_says_whether_weights_are_here(asmil_here, tmp_path):
@@ -23,10 +29,10 @@ def test_the_table_says_whether_weights_are_here(asmil_here, tmp_path):
     done = asmil_here("encoders")
     assert done.returncode == 0
     assert "embedded" in row(done.stdout, "efficientnet_lite0")
-    assert "present at" in row(done.stdout, "resnet50")
-    assert "a file" in row(done.stdout, "resnet18_simclr")
-    assert "a download" in row(done.stdout, "resnet18")
-    assert "terms and login" in row(done.stdout, "uni")
+    assert "present" in row(done.stdout, "resnet50")
+    assert "file" in row(done.stdout, "resnet18_simclr")
+    assert "download" in row(done.stdout, "resnet18")
+    assert "login" in row(done.stdout, "uni")
     assert "default: efficientnet_lite0" in done.stdout
 
 

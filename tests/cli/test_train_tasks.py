@@ -152,4 +152,4 @@ def test_validation_slides_are_said_to_choose_the_epoch_only_where_they_do(asmil
     options = ("--method", "abmil", "--set", "training.epochs=1", "--set", f"training.select={select}", "--quiet")
     done = asmil_here("train", manifest, "--out", tmp_path / "run", *options)
     assert done.returncode == 0, done.stderr
-    assert ("chose the epoch" in done.stdout) == claims
+    assert ("epoch" in done.stdout) == claims
