@@ -41,7 +41,7 @@ SESSION = (
     "check lab/cohort.csv",
     "plan lab/cohort.csv --out run.yaml --force",
     "init settings.yaml --force",
-    "import-manifest clam.csv --columns patient=case_id --out imported.csv",
+    "import-manifest clam.csv --columns patient=case_id --out imported.csv --force",
     "pack lab/cohort.csv --out lab.pack",
     f"train lab/cohort.csv -m abmil -o runs/abmil --set {SETTINGS} --set model.inner=16 --seeds 2",
     f"train lab/cohort.csv -m asmil -o runs/asmil --set {SETTINGS} --set model.inner=16",
