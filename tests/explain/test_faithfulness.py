@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -78,6 +79,22 @@ def test_finished_slides_are_not_computed_again(trained, tmp_path, monkeypatch):
     computed.clear()
     faithfulness_run(trained, replace(FEW, seed=1), keep=tmp_path)
     assert len(computed) == 3
+
+
+def test_a_slide_without_its_file_does_not_stop_the_others(small_cohort, tmp_path, asmil_here):
+    cohort = tmp_path / "cohort"
+    shutil.copytree(small_cohort.parent, cohort)
+    run = tmp_path / "run"
+    train_run(cohort / small_cohort.name, run, resolve("abmil", changes={"training": {"epochs": 1}}))
+    splits = pd.read_csv(run / "splits.csv")
+    slide = splits.loc[splits["role"] == "test", "slide"].iloc[0]
+    (damaged,) = cohort.rglob(f"{slide}.h5")
+    damaged.write_bytes(damaged.read_bytes()[:300])
+    done = asmil_here("faithfulness", run, "--kind", "attention", "--resamples", 20, "--workers", 0, "-q")
+    assert done.returncode == 1
+    assert slide in done.stderr
+    assert "Traceback" not in done.stderr
+    assert (run / "faithfulness" / "faithfulness.json").is_file()
 
 
 def test_workers_compute_the_same(trained):

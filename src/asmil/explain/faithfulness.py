@@ -28,6 +28,7 @@ from asmil.explain.flipped_slides import FlippedSlide, FlippedSlides
 from asmil.explain.flipping import SHARES, Ask, Flipping, at_shares, flip
 from asmil.explain.kinds import KINDS, kinds_of, logits_after_removal
 from asmil.explain.run_explainer import RunExplainer
+from asmil.files import remove_abandoned
 from asmil.reporting import Estimate
 from asmil.tasks.base import TaskKind
 from asmil.tasks.bootstrap import drawn_slides, mean_estimate
@@ -139,6 +140,8 @@ def faithfulness_run(
     units = _units(explainer, settings)
     truth = _truth_table(explainer, settings)
     kept = None if keep is None else FlippedSlides(keep.absolute())
+    if keep is not None:
+        remove_abandoned(keep)
     plan = FlippingPlan(explainer.path, settings, tuple(kinds), truth, kept)
     flipped, problems = _flip_slides(units, plan, explainer, engine, progress or (lambda done, total: None))
     if not flipped:
@@ -188,16 +191,20 @@ class FlippingPlan:
         return self.worker(RunExplainer(self.run, device, self.settings.method))
 
     def worker(self, explainer: RunExplainer) -> Callable[[Unit], FlippedSlide]:
-        """From a slide to its curves, which are stored."""
+        """From a slide to its curves: those that are stored, or new ones, which are stored then."""
         truth = None
         if self.truth is not None:
             truth = {str(slide): rows for slide, rows in read_tile_truth(self.truth).groupby("slide")}
         models = self.models_digest(explainer)
 
         def flip_slide(unit: Unit) -> FlippedSlide:
+            if self.kept is None:
+                return _flip_slide(explainer, unit, self.kinds, self.settings, truth)
+            digest = self.digest(unit, models)
+            if (stored := self.kept.read(unit.name, digest)) is not None:
+                return stored
             flipped = _flip_slide(explainer, unit, self.kinds, self.settings, truth)
-            if self.kept is not None:
-                self.kept.write(flipped, self.digest(unit, models))
+            self.kept.write(flipped, digest)
             return flipped
 
         return flip_slide
@@ -220,27 +227,18 @@ def _flip_slides(
 ) -> tuple[list[FlippedSlide], list[str]]:
     """The slides in their order, and why others could not be evaluated."""
     found: dict[str, FlippedSlide] = {}
-    if plan.kept is not None:
-        models = plan.models_digest(explainer)
-        for unit in units:
-            if (stored := plan.kept.read(unit.name, plan.digest(unit, models))) is not None:
-                found[unit.name] = stored
-    to_do = [unit for unit in units if unit.name not in found]
-    problems = {}
-    done = len(found)
-    progress(done, len(units))
-    chosen = InlineEngine() if engine is None else engine(len(to_do))
+    problems: dict[str, str] = {}
+    chosen = InlineEngine() if engine is None else engine(len(units))
     # in this process the models are loaded already
     make_worker = (lambda place: plan.worker(explainer)) if isinstance(chosen, InlineEngine) else plan
-    with closing(chosen.run(make_worker, to_do)) as outcomes:
-        for outcome in outcomes:
+    with closing(chosen.run(make_worker, units)) as outcomes:
+        for done, outcome in enumerate(outcomes, start=1):
             name = outcome.job.name
             if outcome.result is not None:
                 found[name] = outcome.result
             else:
                 error = str(outcome.error)
                 problems[name] = error if name in error else f"{name}: {error}"
-            done += 1
             made_progress()
             progress(done, len(units))
     names = [unit.name for unit in units]

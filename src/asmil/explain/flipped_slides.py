@@ -72,20 +72,28 @@ class FlippedSlides:
         write_text(file_in(self.folder, slide.name, ".json"), stored.model_dump_json() + "\n")
 
 
-class _Stored(BaseModel, extra="forbid", allow_inf_nan=False):
+class _Curves(BaseModel, extra="forbid"):
+    removed: list[float]
+    most_first: list[float]
+    least_first: list[float]
+    most_first_shown: list[float]
+    least_first_shown: list[float]
+
+
+class _Stored(BaseModel, extra="forbid"):
     computed_from: str
     name: str
     patient: str
     explained: str
     shown: float
     n_tiles: int
-    orders: dict[str, dict[str, list[float]]]
-    random: list[dict[str, list[float]]]
+    orders: dict[str, _Curves]
+    random: list[_Curves]
 
 
-def _lists(flipping: Flipping) -> dict[str, list[float]]:
-    return {name: values.tolist() for name, values in asdict(flipping).items()}
+def _lists(flipping: Flipping) -> _Curves:
+    return _Curves(**{name: values.tolist() for name, values in asdict(flipping).items()})
 
 
-def _curves(lists: Mapping[str, list[float]]) -> Flipping:
-    return Flipping(**{name: np.array(values) for name, values in lists.items()})
+def _curves(stored: _Curves) -> Flipping:
+    return Flipping(**{name: np.array(values) for name, values in stored})
