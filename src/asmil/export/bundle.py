@@ -1,4 +1,4 @@
-"""Writing a run as a bundle."""
+"""Write a run as a bundle, with its model card."""
 
 from __future__ import annotations
 
