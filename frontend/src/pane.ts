@@ -221,8 +221,7 @@ export class Pane {
     if (!map) return [];
     const part = this.maps?.kinds.find((kind) => kind.kind === map.kind)?.parts[this.state.part];
     const name = map.kind === "attention row" ? "attention" : map.kind === "tile probability" ? "probability" : kindName(map.kind);
-    const about = map.explained || part;
-    const what = about ? `${name} for ${about}` : name;
+    const what = map.explained ? `${name} for ${map.explained}` : part ? `${name} of ${part}` : name;
     const percentiles = this.scale === "percentile";
     return [percentiles ? `${what}, by rank` : what, ...this.legendEnds(map, percentiles)];
   }

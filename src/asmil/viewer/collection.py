@@ -202,7 +202,7 @@ def _outcome(row: Mapping[str, str]) -> str | None:
 
 
 def _images(places: Places, beside: Path, own: Mapping[str, SlideFile], notes: list[str]) -> dict[str, SlideFile]:
-    """The images by slide: those of the folder that was given, those that a table names, those of `slides` beside it."""
+    """The images by slide: those of the folder that was given, those that a table names, those in `slides`."""
     found: list[SlideFile] = []
     named = {name: file for name, file in own.items() if file.path.exists()}
     if places.slides is not None:
