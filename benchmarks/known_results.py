@@ -8,7 +8,7 @@ import pandas as pd
 
 from asmil.experiments.plan import TrainingJob
 
-NEEDED_COLUMNS = {"learning": "val_auc_fall"}
+NEEDED_COLUMNS = {"learning": "val_auc_fall", "froc": "froc"}
 """Columns of measures that some earlier results lack."""
 IDENTITY = ["cohort", "variant", "fold", "seed"]
 

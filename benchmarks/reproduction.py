@@ -1,12 +1,13 @@
 """The runs behind docs/reproduction.md: tables of the paper on synthetic stand-ins, the most important first.
 
     python benchmarks/reproduction.py --out runs/reproduction [--workers 15] [--device cuda] [--seconds 440] [--toy]
-        [--known src/asmil/paper/data/measured docs/results/reproduction]
+        [--known src/asmil/paper/data/measured docs/results/reproduction] [--only METHOD...] [--without METHOD...]
+    python benchmarks/reproduction.py --out runs/reproduction --cohorts-only [--workers 15]   (before several at once)
     python benchmarks/reproduction.py --gather runs/reproduction --into src/asmil/paper/data/measured --about "..."
 
 Jobs are begun in the order of `PLAN`; the same command resumes. Trainings whose results are in a folder of `--known`
 are left out. `--gather` adds the results of each table to the files that come with the package, from the folder or from
-the `all.csv` that a run leaves.
+the `all.csv` that a run keeps up to date.
 """
 
 from __future__ import annotations
@@ -16,15 +17,17 @@ import datetime
 import json
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from asmil.experiments.plan import TrainingJob
 from asmil.experiments.running import SweepFolder, TrainingMachine, run_jobs, write_cohorts
 from asmil.experiments.store import results_table
+from asmil.experiments.worker import CohortJob
 from asmil.files import write_json, write_text
 from asmil.paper.claims.listing import rule_all
 from asmil.paper.claims.measured import Measured
@@ -53,6 +56,7 @@ class Part:
     slides: int = 300
     epochs: int = 30
     seeds: int = 5
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 QUICK_METHODS = ("asmil", "abmil", "clam_sb", "dsmil", "acmil", "aem", "ibmil")
@@ -60,6 +64,10 @@ FOUNDATION_METHODS = ("asmil", "abmil", "clam_sb", "dsmil", "aem")
 PLUG_INS = tuple(f"{m}{added}" for m in ("abmil", "clam_sb", "dsmil") for added in ("", "+anchor", "+anchor+nsf"))
 STEADY = ("abmil", "abmil+anchor+nsf", "dsmil", "dsmil+anchor+nsf", "asmil", "asmil+anchor+nsf")
 SLOW = ("transmil", "transmil+anchor+nsf")
+FRUGAL = {"record.every": 3255}
+"""All slides only before, in the middle of and after 30 epochs of 217 steps: the recordings that are measured."""
+SURVIVAL = ("asmil", "abmil", "deepattnmisl", "patch_gcn")
+LARGE_METHODS = ("dtfd", "mhim", "hdmil", "camil")
 PLAN = (
     Part("components"),
     Part("beta", ("bracs",)),
@@ -90,13 +98,30 @@ PLAN = (
     Part("subtyping", ("bracs", "camelyon17"), tuple(f"{m} (resnet18_imagenet)" for m in QUICK_METHODS), seeds=3),
     Part("foundation", (), tuple(f"{m} (pathgen_clip_vit_l)" for m in FOUNDATION_METHODS), seeds=3),
     Part("mixture", ("bracs",), seeds=3),
-    Part("survival", ("tcga_blca",), ("asmil", "abmil", "deepattnmisl", "patch_gcn"), seeds=1),
     # minutes each even on a GPU
-    Part("dynamics", ("camelyon16",), SLOW, seeds=3),
-    Part("tsne", (), SLOW, seeds=3),
+    Part("dynamics", ("camelyon16", "bracs"), SLOW, seeds=3),
+    Part("plug-in", ("camelyon16", "bracs"), ("transmil+anchor",), seeds=3),
+    Part("tsne", (), SLOW, seeds=3, settings=FRUGAL),
+    Part("mixture", ("camelyon16", "camelyon17"), seeds=3),
+    Part("maps", (), ("abmil", "abmil+anchor+nsf", "asmil", "asmil+anchor+nsf"), seeds=3),
+    Part("foundation", (), tuple(f"{m} (uni_vit_l)" for m in ("asmil", "abmil", "aem")), seeds=3),
+    Part("subtyping", ("camelyon16",), tuple(f"{m} (resnet18_imagenet)" for m in QUICK_METHODS), seeds=3),
+    # survival with the epochs that are usual for it
+    Part("survival", (), SURVIVAL, slides=200, epochs=10, seeds=1),
+    Part("subtyping", (), tuple(f"{m} (vit_s_ssl)" for m in LARGE_METHODS), seeds=3),
+    Part("localization", (), ("transmil",), seeds=3),
+    Part("maps", (), ("transmil",), seeds=3),
+    Part("subtyping", ("camelyon17",), ("transmil (vit_s_ssl)",), seeds=3),
 )
 """In the order in which trainings are begun, the first seeds of all before the later ones."""
 FIRST_SEEDS = 3
+SAME_TRAININGS = {
+    ("plug-in", "transmil"): ("dynamics", "transmil"),
+    ("plug-in", "transmil+anchor+nsf"): ("dynamics", "transmil+anchor+nsf"),
+    ("subtyping", "transmil (vit_s_ssl)"): ("dynamics", "transmil"),
+}
+"""Rows of TransMIL (table and name) that are those of another table, trained with the same settings."""
+TABLE_EVERY_S = 5.0
 
 
 def runs_of(out: Path, toy: bool) -> list[PaperRun]:
@@ -108,10 +133,9 @@ def _name(part: Part) -> str:
 
 
 def _run(part: Part, out: Path, toy: bool) -> PaperRun:
-    # FROC needs readers of images, which machines for training may lack
-    measures = tuple(name for name in recipe(part.table).measures if name != "froc")
+    one = recipe(part.table)
     return PaperRun(
-        replace(recipe(part.table), measures=measures),
+        replace(one, settings={**one.settings, **({} if toy else part.settings)}),
         out,
         "quick" if toy else "full",
         datasets=part.datasets,
@@ -125,9 +149,12 @@ def _run(part: Part, out: Path, toy: bool) -> PaperRun:
 
 
 def read_known(folders: Sequence[Path], table: str, size: tuple[int, int]) -> pd.DataFrame:
-    """The rows of a table at a size (slides, epochs), of `TABLE.csv` and `TABLE_*.csv`."""
-    paths = [path for folder in folders for path in sorted(folder.glob("*.csv")) if path.stem.split("_")[0] == table]
-    rows = pd.concat([pd.read_csv(path) for path in paths], ignore_index=True) if paths else pd.DataFrame()
+    """The rows of a table at a size (slides, epochs), of `TABLE.csv` and `TABLE_*.csv`, and of an `all.csv`."""
+    paths = [path for folder in folders for path in sorted(folder.glob("*.csv"))]
+    found = [pd.read_csv(path) for path in paths if path.stem.split("_")[0] == table]
+    every = [pd.read_csv(path) for path in paths if path.name == "all.csv"]
+    found += [rows[(rows["table"] == table) & (rows["status"] == "done")] for rows in every]
+    rows = pd.concat(found, ignore_index=True) if found else pd.DataFrame()
     return rows[(rows["slides"] == size[0]) & (rows["epochs"] == size[1])] if len(rows) else rows
 
 
@@ -144,29 +171,53 @@ def planned_jobs(folders: Sequence[SweepFolder], known: Sequence[Path]) -> list[
     return sorted(jobs.values(), key=lambda job: job.seeds[0] >= FIRST_SEEDS)
 
 
-def run_all(
-    out: Path,
-    machine: TrainingMachine,
-    seconds: float | None,
-    toy: bool,
-    known: Sequence[Path] = (),
-    without: Sequence[str] = (),
-) -> None:
-    engine, on_gpu = machine.prepare()
-    began = time.time()
+@dataclass(frozen=True)
+class Chosen:
+    """What is run: without known results, and only or without some methods."""
+
+    known: Sequence[Path] = ()
+    only: Sequence[str] = ()
+    without: Sequence[str] = ()
+
+    def takes(self, job: TrainingJob) -> bool:
+        method = job.trial.method
+        return method not in self.without and (not self.only or method in self.only)
+
+
+def prepared(out: Path, on_gpu: bool, toy: bool, chosen: Chosen) -> tuple[list[TrainingJob], list[CohortJob]]:
+    """The trainings that are missing, in their order, and the cohorts that they need."""
     folders = [SweepFolder(sweep, run.out, on_gpu) for run in runs_of(out, toy) for sweep in run.sweeps()]
     for run in runs_of(out, toy):
         write_json(run.out / "paper.json", {**run.about(), "asmil": __version__})
-    jobs = [job for job in planned_jobs(folders, known) if job.trial.method not in without]
+    jobs = [job for job in planned_jobs(folders, chosen.known) if chosen.takes(job)]
     wanted = {job.manifest.parent for job in jobs}
     cohorts = {job.folder: job for folder in folders for job in folder.cohort_jobs() if job.folder in wanted}
-    write_cohorts(list(cohorts.values()), engine)
+    return jobs, list(cohorts.values())
+
+
+def run_all(out: Path, machine: TrainingMachine, seconds: float | None, toy: bool, chosen: Chosen) -> None:
+    engine, on_gpu = machine.prepare()
+    began = time.time()
+    jobs, cohorts = prepared(out, on_gpu, toy, chosen)
+    write_cohorts(cohorts, engine)
     print(f"cohorts: {time.time() - began:.0f} s", flush=True)
     deadline = None if seconds is None else began + seconds
+    written = began
     for number, end in enumerate(run_jobs(jobs, engine, deadline), start=1):
         print(f"{number} of {len(jobs)}, {time.time() - began:.0f} s: {end.job.out.name}, {end.job.name}: {end.status}"
-              f"{f': {end.error}' if end.error else ''}", flush=True)  # fmt: skip
-    gathered(out).to_csv(out / "all.csv", index=False)
+              f"{f': {end.error}' if end.error else ''}{_took(end.job)}", flush=True)  # fmt: skip
+        if time.time() - written > TABLE_EVERY_S:
+            write_text(out / "all.csv", gathered(out).to_csv(index=False))
+            written = time.time()
+    write_text(out / "all.csv", gathered(out).to_csv(index=False))
+
+
+def _took(job: TrainingJob) -> str:
+    path = job.folder / "timing.json"
+    if not path.is_file():
+        return ""
+    took = json.loads(path.read_text(encoding="utf-8"))
+    return f", {took['train_s']:.0f} s of training, {took['all_s']:.0f} s in all"
 
 
 def gathered(out: Path) -> pd.DataFrame:
@@ -286,6 +337,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float)
     parser.add_argument("--toy", action="store_true", help="smoke sizes, to try the machinery")
     parser.add_argument("--known", type=Path, nargs="*", default=[], help="folders of results that are not run again")
+    parser.add_argument("--only", nargs="*", default=[], metavar="METHOD", help="only these methods")
+    parser.add_argument("--cohorts-only", action="store_true", help="write the cohorts of missing trainings, and end")
     parser.add_argument("--without", nargs="*", default=[], metavar="METHOD", help="methods that are left out")
     parser.add_argument("--gather", type=Path, help="a folder of this script, or one with its all.csv")
     parser.add_argument("--into", type=Path)
@@ -302,7 +355,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.out is None:
         parser.error("give --out, or --gather")
     machine = TrainingMachine(workers=options.workers, device=options.device)
-    run_all(options.out, machine, options.seconds, options.toy, options.known, options.without)
+    chosen = Chosen(options.known, options.only, options.without)
+    if options.cohorts_only:
+        engine, on_gpu = machine.prepare()
+        write_cohorts(prepared(options.out, on_gpu, options.toy, chosen)[1], engine)
+        return
+    run_all(options.out, machine, options.seconds, options.toy, chosen)
 
 
 if __name__ == "__main__":

@@ -7,9 +7,9 @@ group of isolated tumor cells (ITC), neither a target nor a false positive.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-import cv2
 import numpy as np
 import numpy.typing as npt
 from scipy import ndimage
@@ -91,17 +91,26 @@ def _widen(tumor: Booleans, margin_px: float) -> Booleans:
         slice(max(rows[0] - reach, 0), rows[-1] + reach + 1),
         slice(max(columns[0] - reach, 0), columns[-1] + reach + 1),
     )
-    distance_px = cv2.distanceTransform((~tumor[window]).astype(np.uint8), cv2.DIST_L2, cv2.DIST_MASK_PRECISE)
-    widened[window] = _fill_holes(distance_px < margin_px)
+    widened[window] = _fill_holes(_nearer_than(margin_px, tumor[window]))
     return widened
+
+
+def _nearer_than(margin_px: float, tumor: Booleans) -> Booleans:
+    """Pixels whose distance to the nearest tumor pixel is below the margin: a disk around each, row by row."""
+    height = len(tumor)
+    near = np.zeros_like(tumor)
+    for offset in range(min(math.ceil(margin_px), height)):
+        half = math.ceil(math.sqrt(margin_px**2 - offset**2)) - 1
+        wide = ndimage.maximum_filter1d(tumor, 2 * half + 1, axis=1, mode="constant")
+        near[offset:] |= wide[: height - offset]
+        near[: height - offset] |= wide[offset:]
+    return near
 
 
 def _fill_holes(mask: Booleans) -> Booleans:
     """The mask with its holes filled: pixels that the background cannot reach by steps along rows and columns."""
-    image = np.pad(mask.astype(np.uint8), 1)
-    outside = 2
-    cv2.floodFill(image, None, (0, 0), outside, flags=4)
-    return np.asarray(image[1:-1, 1:-1] != outside)
+    background, _ = ndimage.label(np.pad(~mask, 1, constant_values=True))
+    return np.asarray(background[1:-1, 1:-1] != background[0, 0])
 
 
 def _areas_and_major_axes(labels: Labels) -> tuple[npt.NDArray[np.int64], Floats]:

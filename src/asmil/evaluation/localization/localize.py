@@ -21,11 +21,11 @@ from asmil.evaluation.localization.slide_evaluator import (
     SlideMeasures,
 )
 from asmil.evaluation.localization.tile_ranking import rank_tiles, resampled_ranking
-from asmil.evaluation.localization.truth import AnnotationTruth, TileTruth, Truth
+from asmil.evaluation.localization.truth import TileTruth, Truth
 from asmil.evaluation.stability.analysis import attention_alarms
 from asmil.explain.role_maps import RoleMaps
 from asmil.reporting import Estimate
-from asmil.slides.annotations import ClassNames, find_annotations
+from asmil.slides.class_names import ClassNames
 from asmil.tasks.bootstrap import drawn_slides, estimate, mean_estimate, ratio_estimate
 from asmil.tasks.checked_arrays import Floats
 from asmil.tasks.classification import normal_labels
@@ -220,6 +220,10 @@ def _truth(settings: LocalizeSettings, cohort: Cohort) -> Truth:
     if settings.truth is not None:
         return TileTruth(settings.truth)
     assert settings.annotations is not None
+    # image readers, which machines for training may lack
+    from asmil.evaluation.localization.annotation_truth import AnnotationTruth
+    from asmil.slides.annotations import find_annotations
+
     files = find_annotations(settings.annotations, [slide.slide for slide in cohort.slides])
     return AnnotationTruth(files, settings.classes, settings.mask_value)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import cv2
 import numpy as np
 import numpy.typing as npt
 
@@ -45,7 +44,7 @@ def tile_overlap(
     """The share of tumor among the mask pixels of each tile (N values); 0 for a tile outside the mask."""
     tumor_mask = mask_of("tumor mask", truth)
     top, bottom, left, right = _rectangles(corners_of(coords), tile_px_level0, tumor_mask.shape, downsample)
-    sums = cv2.integral(tumor_mask.astype(np.uint8), sdepth=cv2.CV_32S)
+    sums = np.pad(tumor_mask.cumsum(axis=0, dtype=np.int32).cumsum(axis=1, dtype=np.int32), ((1, 0), (1, 0)))
     tumor = sums[bottom, right] - sums[top, right] - sums[bottom, left] + sums[top, left]
     return np.asarray(tumor / np.maximum((bottom - top) * (right - left), 1))
 

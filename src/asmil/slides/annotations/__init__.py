@@ -6,7 +6,8 @@ from asmil.slides.annotations.mask_tiff import mask_outlines, read_mask, trace_o
 from asmil.slides.annotations.matching import AnnotationFiles, find_annotations
 from asmil.slides.annotations.reading import MASK_SUFFIXES, read_annotations, regions_on_slide
 from asmil.slides.annotations.regions import AnnotatedRegion, Annotations
-from asmil.slides.annotations.tumor import ClassNames, TumorArea, rasterize, tumor_area
+from asmil.slides.annotations.tumor import TumorArea, rasterize, tumor_area
+from asmil.slides.class_names import ClassNames
 
 __all__ = [
     "MASK_SUFFIXES",

@@ -17,6 +17,7 @@ from shapely.geometry.polygon import LinearRing
 
 from asmil.arrays import Booleans
 from asmil.slides.annotations.regions import AnnotatedRegion, Annotations, area_of
+from asmil.slides.class_names import ClassNames
 from asmil.slides.polygon_grid import PointGrid, locate_points
 
 TUMOR_NAMES = frozenset(
@@ -38,14 +39,6 @@ EXCLUSION_NAMES = frozenset({"_2", "exclusion", "exclude", "excluded", "hole", "
 ASAP_EXCLUSION_NAMES = EXCLUSION_NAMES | {"normal"}
 """In CAMELYON17, normal tissue is drawn inside metastases and excluded from them."""
 NO_CLASS = "(no class)"
-
-
-@dataclass(frozen=True)
-class ClassNames:
-    """The tumor classes and the excluded classes given by the user; if there are none, common names are used."""
-
-    tumor: Collection[str] = ()
-    exclude: Collection[str] = ()
 
 
 @dataclass(frozen=True)
