@@ -34,15 +34,14 @@ OUTPUTS = {
     "regression": "value",
 }
 READING = (
-    "Tiles are removed in the order of a map and the model is asked again. Most relevant first must lower the "
-    "prediction quickly, least relevant first slowly; the area between both curves is the mean difference over the "
-    "removed share of 0 to 95 %.",
-    "0 is what a random order gives. The area says whether a map explains the model; whether the model looks at tumor "
-    "is what tile AUC and FROC say.",
-    "Removing tiles changes the size of the bag, which the model may not be used to; all orders do so alike.",
-    "oracle: true tumor tiles first. A model that rests on something else than tumor follows its own map more than "
-    "the oracle.",
-    "Areas of probabilities are small where a prediction is near 0 or 1; the area in evidence (log-odds) is not.",
+    "Tiles are removed in the order of a map, and the prediction is repeated. With a faithful map, the prediction falls "
+    "quickly if the most relevant tiles are removed first, and slowly if the least relevant tiles are removed first. The "
+    "area between the curves is the mean difference while 0 to 95 % of the tiles are removed.",
+    "A random order has an area of about 0. The area measures whether a map explains the model; tile AUC and FROC "
+    "measure whether the map finds tumor.",
+    "Removing tiles makes bags smaller than those the model was trained on. This affects all orders equally.",
+    "True tumor tiles first: if the area of a map is larger, the model relies on more than tumor tiles.",
+    "In probabilities, the area is small where a prediction stays near 0 or 1. Log-odds do not have this limit.",
 )
 
 

@@ -1,4 +1,4 @@
-"""Patch flipping: tiles are removed in the order of a map, and the model is asked again.
+"""Patch flipping: tiles are removed in the order of a map, and the prediction is repeated.
 
 A faithful map names the tiles that the prediction rests on. Removing its highest tiles first (most relevant first, M)
 must lower the prediction quickly, removing its lowest first (least relevant first, L) slowly. The area between both
@@ -45,7 +45,7 @@ class Flipping:
 
     @property
     def evidence_area(self) -> float:
-        """The same in evidence (log-odds), which does not saturate where a probability is near 0 or 1."""
+        """The same in log-odds, which do not saturate where a probability is near 0 or 1."""
         return area_between(self.removed, self.least_first, self.most_first)
 
 
