@@ -34,9 +34,9 @@ OUTPUTS = {
     "regression": "value",
 }
 READING = (
-    "Tiles are removed in the order of a map, and the prediction is repeated. With a faithful map, the prediction falls "
-    "quickly if the most relevant tiles are removed first, and slowly if the least relevant tiles are removed first. The "
-    "area between the curves is the mean difference while 0 to 95 % of the tiles are removed.",
+    "Tiles are removed in the order of a map, and the prediction is repeated. With a faithful map, the prediction "
+    "falls quickly if the most relevant tiles are removed first, and slowly if the least relevant tiles are removed "
+    "first. The area between the curves is the mean difference while 0 to 95 % of the tiles are removed.",
     "A random order has an area of about 0. The area measures whether a map explains the model; tile AUC and FROC "
     "measure whether the map finds tumor.",
     "Removing tiles makes bags smaller than those the model was trained on. This affects all orders equally.",
