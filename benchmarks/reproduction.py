@@ -37,7 +37,7 @@ from asmil.paper.running import PaperRun
 from asmil.reporting.formats import format_p
 from asmil.reporting.text import markdown_table
 from asmil.version import __version__
-from known_results import joined, missing_jobs
+from known_results import IDENTITY, joined, missing_jobs
 
 START = {"model.init_std": 1.0}
 """What the paper does not state: with tokens that start at std 0.02 ASMIL does not learn here."""
@@ -233,9 +233,19 @@ def gathered(out: Path) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
 
+def with_shared(results: pd.DataFrame) -> pd.DataFrame:
+    """The results, with the rows that tables share with others."""
+    found = [results]
+    for (table, row), (source, name) in SAME_TRAININGS.items():
+        rows = results[(results["table"] == source) & (results["variant"] == name)]
+        metrics = [column for column in rows if str(column).startswith(("test_", "val_"))]
+        found.append(rows[[*IDENTITY, "status", "slides", "epochs", *metrics]].assign(table=table, variant=row))
+    return pd.concat([part for part in found if len(part)], ignore_index=True)
+
+
 def carry(results: pd.DataFrame, into: Path, about: str) -> None:
     """Add to `TABLE.csv` for every table, and to `about.json`."""
-    done = results[results["status"] == "done"]
+    done = with_shared(results[results["status"] == "done"])
     for table, part in done.groupby("table"):
         kept = part.drop(columns=[*(name for name in DROPPED_COLUMNS if name in part), "table"])
         # a table that was run at two sizes keeps, for each cohort, the one with more trainings

@@ -67,3 +67,31 @@ def test_gathered_results_extend_the_carried_ones(tmp_path):
     found = pd.read_csv(tmp_path / "update.csv")
     assert len(found) == len(Measured().results("update")) + 1
     assert found["test_auc"].isin([0.61]).sum() == 1
+
+
+def test_gathered_rows_of_transmil_are_those_of_all_tables_that_share_them(tmp_path):
+    rows = table(Row("bracs-vit_s_ssl", "transmil", 0, test_auc=0.71)).assign(jsd_late=0.1)
+    reproduction.carry(rows.assign(status="done", table="dynamics", slides=300, epochs=30), tmp_path, "a test")
+    for name, row in (("plug-in", "transmil"), ("subtyping", "transmil (vit_s_ssl)")):
+        (found,) = pd.read_csv(tmp_path / f"{name}.csv").to_dict("records")
+        assert (found["variant"], found["test_auc"]) == (row, 0.71)
+        assert "jsd_late" not in found
+
+
+def test_the_table_of_an_unfinished_run_counts_as_known(tmp_path):
+    rows = table(Row("a", "x", 0), Row("a", "x", 1)).assign(table="update", slides=300, epochs=30)
+    rows.assign(status=["done", "failed"]).to_csv(tmp_path / "all.csv", index=False)
+    assert list(reproduction.read_known([tmp_path], "update", (300, 30))["seed"]) == [0]
+    assert reproduction.read_known([tmp_path], "beta", (300, 30)).empty
+    assert reproduction.read_known([tmp_path], "update", (300, 50)).empty
+
+
+@pytest.mark.parametrize(("place", "source"), reproduction.SAME_TRAININGS.items())
+def test_rows_that_two_tables_share_are_trained_with_the_same_settings(place, source, tmp_path):
+    def settings(name, row):
+        part = reproduction.Part(name, ("bracs",), (row,), seeds=3)
+        (sweep,) = reproduction._run(part, tmp_path / name, toy=False).sweeps()
+        job = SweepFolder(sweep, tmp_path, on_gpu=False).fixed_jobs()[0]
+        return job.manifest, job.config().model_dump(exclude={"record"})
+
+    assert settings(*place) == settings(*source)

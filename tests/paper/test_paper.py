@@ -201,6 +201,22 @@ def test_a_document_of_no_results_is_still_one(tmp_path):
     assert document.warnings
 
 
+def test_the_answer_names_the_best_row_and_counts_effects(tmp_path):
+    rows = [
+        {"cohort": "bracs-vit_s_ssl", "variant": name, "seed": seed, "test_f1": f1 + seed / 1000, "test_auc": f1}
+        for name, f1 in (("drop", 0.9), ("anchor+drop", 0.7), ("anchor+nsf+drop", 0.8))
+        for seed in range(3)
+    ]
+    document = paper_document(PaperRun(recipe("components"), tmp_path, "small"), pd.DataFrame(rows))
+    assert "9 trainings" in document.answer
+    assert "drop on bracs (0.900)" in document.answer
+    assert "2 as printed, 2 different" in document.answer
+    overview = document.tables()[0]
+    assert [cell.text for cell in next(iter(overview.cells()))][:2] == ["anchor+nsf+drop", "bracs"]
+    quick = paper_document(PaperRun(recipe("components"), tmp_path, "quick"), pd.DataFrame(rows))
+    assert not any(table.in_terminal for table in quick.tables()[1:])
+
+
 def test_counts_of_operations_are_those_counted_by_hand():
     bag = cost_bag()
     assert multiply_adds(cost_model("abmil"), bag) == pytest.approx(164.35, abs=0.05)

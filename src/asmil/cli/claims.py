@@ -50,11 +50,17 @@ def claims(
         print_json(rows)
         return
     console = results()
+    say(console, f"{len(found)} claims: {', '.join(f'{count} {word}' for word, count in counts.items())}.")
+    if any(one.ruling.how == "run" for one in found):
+        say(console, "Verdicts by runs refer to synthetic stand-ins, not to the data of the paper.")
     rows_shown = [
-        [one.claim.id, one.claim.claim, f"{one.ruling.verdict} ({one.ruling.how})", one.ruling.why] for one in shown
+        [
+            one.claim.id,
+            one.claim.claim,
+            one.ruling.verdict + ("" if one.ruling.how == "none" else f" ({one.ruling.how})"),
+            one.ruling.why,
+            one.ruling.run,
+        ]
+        for one in shown
     ]
-    print_table(Table(["claim", "what it says", "verdict", "why"], rows_shown), console)
-    say(console, ", ".join(f"{count} {word}" for word, count in counts.items()))
-    where = sorted({one.ruling.run for one in shown if one.ruling.run})
-    if where:
-        say(console, f"runs: {', '.join(where)}")
+    print_table(Table(["claim", "what it says", "verdict", "why", "run"], rows_shown), console)

@@ -6,7 +6,7 @@ import copy
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,9 +31,9 @@ from asmil.models.base import MILModel
 from asmil.models.registry import build
 from asmil.paper.datasets import Size, dataset, stand_in
 from asmil.paper.printed import PrintedTable, printed_table
-from asmil.paper.report import SMALL, STAND_IN
+from asmil.paper.report import SMALL, SMOKE, STAND_IN
 from asmil.reporting import Document, Section, Table, jsonable, markdown_document
-from asmil.reporting.formats import format_number
+from asmil.reporting.formats import format_count, format_number
 from asmil.reporting.page import html_document
 
 Values = dict[tuple[str, str], float]
@@ -78,7 +78,7 @@ def write_counted(table: str, out: Path, size: Size, cohort: Path | None, featur
 def counted_document(found: Counted) -> Document:
     """Our numbers beside the printed ones."""
     by_row = dict(zip(found.rows, found.table.rows, strict=True))
-    rows = []
+    rows, verdicts = [], []
     for row, source in by_row.items():
         for column in found.table.columns:
             ours = found.values.get((row, column.key), math.nan)
@@ -86,19 +86,40 @@ def counted_document(found: Counted) -> Document:
             unit = f" {column.unit}" if column.unit else ""
             verdict = f"cannot be compared: {found.why}" if found.why else "agrees" if ours == mean else "differs"
             if math.isnan(ours):
-                verdict = "cannot be compared: not measured here"
-            rows.append([row, column.key, format_number(ours), format_number(mean) + unit, verdict])
+                verdict = "not measured here"
+            verdicts.append(verdict)
+            rows.append([row, column.key, _number(ours), _number(mean) + unit, verdict])
     warnings = [STAND_IN] if found.synthetic else []
-    if found.size != "full":
-        warnings.append(SMALL.format(size=found.size))
-    table = Table(["row", "column", "ours", "printed", "verdict"], rows, "ours beside the paper's", in_terminal=True)
+    if found.size != "full" and found.synthetic:
+        warnings.append(SMALL if found.size == "small" else SMOKE)
+    # a reason that holds for all rows is in the answer
+    left_out = frozenset({"verdict"}) if found.why else frozenset()
+    columns = ["row", "column", "ours", "printed", "verdict"]
     return Document(
         kind="table of the paper" + (" (synthetic stand-in)" if found.synthetic else ""),
         title=f"{found.table.id}: {found.table.title}",
-        answer=f"{found.table.id}: {len(found.values)} numbers counted or measured here.",
-        sections=[Section("Numbers", [table, *found.notes])],
+        answer=_answer(found, verdicts),
+        sections=[
+            Section(
+                "Numbers",
+                [Table(columns, rows, "ours beside the paper's", in_terminal=True, narrow=left_out), *found.notes],
+            )
+        ],
         warnings=[*warnings, *(f"In print: {doubt}." for doubt in found.table.doubts)],
     )
+
+
+def _answer(found: Counted, verdicts: Sequence[str]) -> str:
+    """How many numbers there are, and how they compare with the printed ones."""
+    counted = f"{found.table.id}: {format_count(len(found.values), 'number')} counted or measured here."
+    if found.why:
+        return f"{counted} They cannot be compared with the printed ones: {found.why}."
+    same = sum(verdict == "agrees" for verdict in verdicts)
+    return f"{counted} {same} equal the printed ones, {sum(verdict == 'differs' for verdict in verdicts)} do not."
+
+
+def _number(value: float) -> str:
+    return f"{value:.0f}" if value.is_integer() else format_number(value)
 
 
 def _affine(table: PrintedTable, out: Path, size: Size, cohort: Path | None, features: Path | None) -> Counted:

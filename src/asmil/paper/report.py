@@ -10,56 +10,92 @@ from pathlib import Path
 import pandas as pd
 
 from asmil.files import write_json, write_text
-from asmil.paper.comparing import Cell, Effect, cells, effects
+from asmil.paper.comparing import Cell, Effect, Verdict, cells, effects
 from asmil.paper.printed import printed
-from asmil.paper.recipes import Recipe
 from asmil.paper.running import PaperRun
-from asmil.reporting import Document, Section, Table, jsonable, markdown_document
-from asmil.reporting.formats import format_number, format_p, format_signed, format_signed_interval
+from asmil.reporting import Document, Folded, Section, Table, jsonable, markdown_document
+from asmil.reporting.formats import format_count, format_number, format_p, format_signed, format_signed_interval
 from asmil.reporting.page import html_document
 
 STAND_IN = (
     "SYNTHETIC STAND-IN: these cohorts have the sizes, classes and sites of the paper's data, but synthetic features. "
     "The numbers say nothing about the data sets themselves."
 )
-SMALL = "Reduced size ({size}): for the machinery, not for conclusions."
+SMOKE = "A smoke size (--quick): for trying the recipe, not for conclusions."
+SMALL = "Reduced size (--small): smaller cohorts, fewer epochs and seeds than in the paper."
+MAIN_METRICS = {"test_auc": "AUC", "test_c_index": "C-index", "dice": "Dice"}
+"""Metrics by which rows are ranked in the answer, the first that a table has."""
+METRICS_IN_TERMINAL, MOST_EFFECTS = 3, 24
 
 
 def paper_document(run: PaperRun, results: pd.DataFrame) -> Document:
     """Our numbers beside the printed ones, and the effects of rows against their references."""
-    recipe = run.recipe
-    ours, compared = cells(recipe, results, run.synthetic), effects(recipe, results, run.size == "quick")
+    recipe, smoke = run.recipe, run.size == "quick"
+    ours, compared = cells(recipe, results, run.synthetic), effects(recipe, results, smoke)
     warnings = [STAND_IN] if run.synthetic else []
-    if run.size != "full":
-        warnings.append(SMALL.format(size=run.size))
+    if run.size == "small":
+        warnings.append(SMALL)
     table = printed()[0].get(recipe.id)
     doubts = [] if table is None else [f"In print: {doubt}." for doubt in table.doubts]
-    sections = [Section("Numbers", [_numbers(ours)])]
+    sections = [Section("Numbers", [_overview(ours, recipe.metrics)])]
     if compared:
-        sections.append(Section("Effects", [_effects(compared)]))
+        clear = [one for one in compared if one.interval.excludes_zero]
+        short = len(compared) > MOST_EFFECTS
+        sections.append(Section("Effects", [_effects(compared, "effects", in_terminal=not smoke and not short)]))
+        if short and clear and not smoke:
+            title = f"clear effects: {len(clear)} of {len(compared)} (all in table.html)"
+            sections[-1] = Section("Effects", [_effects(clear, title, in_terminal=True), *sections[-1].blocks])
+    sections.append(Section("Every number", [Folded("All numbers, with the verdict on each", [_numbers(ours)])]))
     return Document(
         kind="table of the paper" + (" (synthetic stand-in)" if run.synthetic else ""),
         title=f"{recipe.id}: {recipe.title}",
-        answer=answer(recipe, compared, run.synthetic),
+        answer=answer(run, len(results), ours, compared),
         sections=sections,
-        about=f"{len(results)} trainings; size {run.size}; preset {run.preset} for ASMIL",
+        about=f"{format_count(len(results), 'training')}; size {run.size}; preset {run.preset} for ASMIL",
         warnings=[*warnings, *doubts],
         reading=[
-            "An effect is a row minus its reference, paired by seed, with a 95 % interval by Student's t over seeds.",
+            "An effect is a row minus its reference, paired by seed, with a 95 % interval by Student's t over seeds; "
+            "it is clear if the interval excludes 0.",
             "agrees: the interval excludes 0 on the side of the printed difference; differs: on the other side, or no "
             "effect where the paper prints more than 0.02; undecided: anything else.",
         ],
     )
 
 
-def answer(recipe: Recipe, compared: Sequence[Effect], synthetic: bool) -> str:
-    """The result in one sentence."""
-    counts = Counter(one.verdict for one in compared if one.verdict != "cannot be compared")
-    where = "on a synthetic stand-in" if synthetic else "on this cohort"
+def answer(run: PaperRun, trainings: int, ours: Sequence[Cell], compared: Sequence[Effect]) -> str:
+    """The result in words: which rows are best, and how many effects are as printed."""
+    where = "on synthetic stand-ins" if run.synthetic else "on this cohort"
+    finished = f"{run.recipe.id} {where}: {format_count(trainings, 'training')}."
+    if not ours:
+        return f"{finished} There is nothing to compare yet."
+    if run.size == "quick":
+        return f"{finished} The recipe runs, but a smoke size (--quick) allows no conclusions about the methods."
+    return " ".join([finished, _best_rows(ours), _counted_effects(compared)]).strip()
+
+
+def _best_rows(ours: Sequence[Cell]) -> str:
+    """The highest mean of the main metric on each data set; empty if none of the metrics is a score of slides."""
+    metric = next((name for name in MAIN_METRICS if any(one.metric == name for one in ours)), None)
+    if metric is None:
+        return ""
+    best: dict[str, Cell] = {}
+    for one in ours:
+        if one.metric == metric and (one.dataset not in best or one.ours > best[one.dataset].ours):
+            best[one.dataset] = one
+    found = ", ".join(f"{one.row} on {name} ({_number(one.ours)})" for name, one in best.items())
+    return f"Highest mean {MAIN_METRICS[metric]}: {found}."
+
+
+def _counted_effects(compared: Sequence[Effect]) -> str:
+    if not compared:
+        return ""
+    counts: Counter[Verdict] = Counter(one.verdict for one in compared if one.verdict != "cannot be compared")
     if not counts:
-        return f"{recipe.id} {where}: no effect can be compared with a printed one."
-    counted = ", ".join(f"{counts[word]} {word}" for word in ("agrees", "differs", "undecided") if counts[word])
-    return f"{recipe.id} {where}: of {sum(counts.values())} printed effects, {counted}."
+        clear = sum(one.interval.excludes_zero for one in compared)
+        return f"The paper prints no numbers to compare; {clear} of {format_count(len(compared), 'effect')} are clear."
+    words: dict[Verdict, str] = {"agrees": "as printed", "differs": "different", "undecided": "undecided"}
+    counted = ", ".join(f"{counts[verdict]} {word}" for verdict, word in words.items() if counts[verdict])
+    return f"Of {format_count(sum(counts.values()), 'printed effect')}: {counted}."
 
 
 def write_paper(run: PaperRun, results: pd.DataFrame) -> Path:
@@ -89,6 +125,36 @@ def _with_spread(mean: float, sd: float) -> str:
     return _number(mean) if math.isnan(sd) else f"{_number(mean)} ± {_number(sd)}"
 
 
+def _overview(ours: Sequence[Cell], metrics: Sequence[str]) -> Table:
+    """One line for each row and data set: our mean ± sd of every metric, and the printed mean beside it."""
+    known = [name for name in metrics if any(one.metric == name for one in ours)]
+    in_print = [name for name in known if any(one.metric == name and not math.isnan(one.printed) for one in ours)]
+    by_place: dict[tuple[str, str], dict[str, Cell]] = {}
+    for one in ours:
+        by_place.setdefault((one.row, one.dataset), {})[one.metric] = one
+    rows = []
+    for (row, dataset), found in by_place.items():
+        shown = [row, dataset]
+        for name in known:
+            cell = found.get(name)
+            shown.append("–" if cell is None else _with_spread(cell.ours, cell.sd))
+            if name in in_print:
+                shown.append("–" if cell is None or math.isnan(cell.printed) else _printed(cell))
+        rows.append(shown)
+    columns, left_out = ["row", "data set"], set()
+    for place, name in enumerate(known):
+        titles = [name.removeprefix("test_"), *([f"printed {name.removeprefix('test_')}"] if name in in_print else [])]
+        columns += titles
+        left_out |= set(titles) if place >= METRICS_IN_TERMINAL else set()
+    title = "our mean ± sd over seeds" + (", and the printed mean" if in_print else "")
+    return Table(columns, rows, title, in_terminal=True, narrow=frozenset(left_out))
+
+
+def _printed(cell: Cell) -> str:
+    verdict = "" if cell.verdict == "cannot be compared" else f" ({cell.verdict})"
+    return f"{_number(cell.printed)}{verdict}"
+
+
 def _numbers(ours: Sequence[Cell]) -> Table:
     rows = [
         [
@@ -104,22 +170,23 @@ def _numbers(ours: Sequence[Cell]) -> Table:
         for one in ours
     ]
     columns = ["row", "data set", "metric", "ours", "seeds", "printed", "difference", "verdict"]
-    return Table(columns, rows, "ours beside the paper's", in_terminal=True, narrow=frozenset({"seeds", "difference"}))
+    return Table(columns, rows, "ours beside the paper's")
 
 
-def _effects(compared: Sequence[Effect]) -> Table:
+def _effects(compared: Sequence[Effect], title: str, in_terminal: bool) -> Table:
     rows = [
         [
             f"{one.row} − {one.reference}",
             one.dataset,
             one.metric.removeprefix("test_"),
-            format_signed(one.ours) if abs(one.ours) >= 0.001 else f"{one.ours:+.1e}",
+            format_signed(one.ours) if one.ours == 0 or abs(one.ours) >= 0.001 else f"{one.ours:+.1e}",
             format_signed_interval(one.interval),
             format_p(one.p),
             format_signed(one.printed),
-            f"{one.verdict} ({one.why})",
+            one.verdict,
+            one.why,
         ]
         for one in compared
     ]
-    columns = ["effect", "data set", "metric", "ours", "95 % interval", "paired p", "printed", "verdict"]
-    return Table(columns, rows, "effects", in_terminal=True, narrow=frozenset({"paired p"}))
+    columns = ["effect", "data set", "metric", "ours", "95 % interval", "paired p", "printed", "verdict", "why"]
+    return Table(columns, rows, title, in_terminal=in_terminal, narrow=frozenset({"paired p", "why"}))

@@ -82,7 +82,9 @@ def pooled(
         raise Missing(f"{table}: no {metric} of {row} and {other}")
     by_seed = pd.concat(found, axis=1).dropna().mean(axis=1)
     interval, _ = t_interval(by_seed.to_list())
-    return Difference(f"{row} − {other}, {metric.removeprefix('test_')}", float(by_seed.mean()), interval, len(by_seed))
+    where = f" on {datasets[0]}" if len(datasets) == 1 else ""
+    name = f"{row} − {other}{where}, {metric.removeprefix('test_')}"
+    return Difference(name, float(by_seed.mean()), interval, len(by_seed))
 
 
 def mean_of(measured: Measured, table: str, row: str, metric: str) -> float:
@@ -108,7 +110,15 @@ def _judge(
     supported = all(one.sign == wanted for one in found)
     refuted = any(one.sign == -wanted for one in found)
     refuted |= not small_counts and all(one.negligible for one in found)
-    return _decide(measured, table, "; ".join(map(str, found)), supported, refuted)
+    return _decide(measured, table, f"{_counted(found, wanted)}: {'; '.join(map(str, found))}", supported, refuted)
+
+
+def _counted(found: Sequence[Difference], wanted: int) -> str:
+    """How many differences are clear, in words."""
+    claimed, opposite = (sum(one.sign == sign for one in found) for sign in (wanted, -wanted))
+    if len(found) == 1:
+        return "clear, as claimed" if claimed else "clear, in the opposite direction" if opposite else "not clear"
+    return f"of {len(found)} differences {claimed} clear as claimed, {opposite} clear in the opposite direction"
 
 
 def _both(measured: Measured, table: str, row: str, other: str) -> list[Difference]:
