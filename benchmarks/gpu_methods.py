@@ -26,12 +26,12 @@ import torch
 from asmil import Bag, build
 from asmil.tasks.classification import Classification
 from asmil.training.config import resolve
-from asmil.training.graphed.step import Steps
+from asmil.training.graphed.step import Steps, take_turns
 from asmil.training.labeled_bags import LabeledBags
 from asmil.training.loop import Trainer
 from asmil.training.resident import ResidentBags
 from asmil.training.setup import build_model
-from gpu_speed import NoiseBags, timed
+from gpu_speed import SEEDS, NoiseBags, timed
 from markdown_table import markdown_table
 from measuring import training_step
 from method_speed import plain_form, plain_training_step
@@ -111,9 +111,15 @@ def step_times(name: str, rounds: int) -> Found:
         ("bf16", False, "bf16"),
     ):
         steps = Steps(trainer(name, anchored=anchored, precision=precision), pool, train)
-        found[column] = timed(partial(steps.run_epoch, order), rounds, 1) / BAGS
+        found[column] = timed(partial(run_epoch, [steps], order), rounds, 1) / BAGS
+    together = [Steps(trainer(name), pool, train) for _ in range(SEEDS)]
+    found["five seeds, per seed"] = timed(partial(run_epoch, together, order), rounds, 1) / BAGS / SEEDS
     found["official / graphed"] = found["official"] / found["graphed"]
     return found
+
+
+def run_epoch(trainings: Sequence[Steps], order: list[int]) -> None:
+    take_turns([steps.epoch(order) for steps in trainings])
 
 
 def plain_step(one: Trainer, pool: ResidentBags) -> Callable[[int], None]:
@@ -139,7 +145,7 @@ def epoch_times(name: str) -> Found:
     for epoch in ("first epoch", "second", "third"):
         torch.cuda.synchronize()
         started = time.perf_counter()
-        steps.run_epoch(np.random.default_rng(0).permutation(395).tolist())
+        run_epoch([steps], np.random.default_rng(0).permutation(395).tolist())
         torch.cuda.synchronize()
         found[epoch] = time.perf_counter() - started
     found["graphs"] = float(len(steps._graphs))

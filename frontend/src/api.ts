@@ -35,6 +35,8 @@ export interface About {
   runs: RunAbout[];
   notes: string[];
   color_maps: Record<string, string>;
+  /** those for maps whose values have both signs */
+  signed_color_maps: string[];
 }
 
 export interface Level {
@@ -95,6 +97,8 @@ export interface TileMap {
   jsd: (number | null)[];
   kept: number | null;
   note: string;
+  /** the class that the map is about, where it is about one */
+  explained: string;
   shown: number;
   percentile: Uint8Array;
   linear: Uint8Array;

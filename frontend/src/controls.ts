@@ -17,6 +17,8 @@ export interface ControlActions {
   look: () => void;
 }
 
+const COLOR_NAMES: Record<string, string> = { PuOr_r: "purple to orange", RdBu_r: "blue to red" };
+
 export class Controls {
   readonly root: HTMLElement;
   private readonly tabs = element("div", { class: "segments", aria: { role: "tablist", label: "Pane" } });
@@ -36,6 +38,11 @@ export class Controls {
   private readonly note = element("p", { class: "note" });
   private readonly facts = element("dl", { class: "facts" });
   private readonly mapSection: HTMLElement;
+  private readonly display: HTMLElement;
+  private readonly mapSwitches: HTMLElement[];
+  /** whether the values of the map have both signs, and whether its colors show that */
+  private signed = false;
+  private diverging = false;
   private readonly none = element("p", { class: "note" }, "No run is open. Start the viewer with a run folder to see maps: asmil view RUN");
 
   constructor(private readonly state: ViewState, private readonly about: About, private readonly actions: ControlActions) {
@@ -44,11 +51,13 @@ export class Controls {
     this.kind = new Choice("Map", actions.kind);
     this.part = new Choice("Class, head or token", (value) => actions.part(Number(value)));
     this.colors = new Choice("Colors", (value) => {
-      state.colorMap = value;
+      if (this.diverging) state.signedColorMap = value;
+      else state.colorMap = value;
       actions.look();
     });
     this.scale = new Choice("Scale", (value) => {
-      state.scale = value as Scale;
+      if (this.signed) state.signedScale = value as Scale;
+      else state.scale = value as Scale;
       actions.look();
     });
     this.opacity = new Range("Opacity", 100, (value) => `${value} %`, (value) => {
@@ -83,22 +92,27 @@ export class Controls {
       this.part.root,
       this.note,
     );
+    this.mapSwitches = [
+      element("label", { class: "switch" }, this.map, "Map"),
+      element("label", { class: "switch", title: "The slide below the map in gray, so that all color is of the map" }, this.gray, "Gray slide"),
+    ];
+    this.display = element(
+      "section",
+      {},
+      element("h2", {}, "Display"),
+      element("div", { class: "switches" }, ...this.mapSwitches, this.annotationsRow),
+      this.opacity.root,
+      this.threshold.root,
+      this.scale.root,
+      this.colors.root,
+    );
     this.root = element(
       "aside",
       { class: "controls", aria: { label: "Map and display" } },
       this.tabs,
       this.mapSection,
       this.none,
-      element(
-        "section",
-        {},
-        element("h2", {}, "Display"),
-        element("div", { class: "switches" }, element("label", { class: "switch" }, this.map, "Map"), element("label", { class: "switch", title: "All color is then of the map" }, this.gray, "Gray slide"), this.annotationsRow),
-        this.opacity.root,
-        this.threshold.root,
-        this.scale.root,
-        this.colors.root,
-      ),
+      this.display,
       element("section", {}, element("h2", {}, "Slide"), this.facts),
     );
   }
@@ -119,9 +133,21 @@ export class Controls {
     this.annotationsRow.hidden = !panes.some((one) => one.row?.annotated);
     this.opacity.value = state.opacity;
     this.threshold.value = state.threshold;
-    this.scale.fill([["percentile", "percentile of tiles"], ["linear", "absolute values"]], state.scale);
-    this.colors.fill(Object.keys(this.about.color_maps).map((name) => [name, name] as const), state.colorMap);
+    this.showScale(pane);
+    const maps = this.about.runs.length > 0;
+    for (const part of [...this.mapSwitches, this.opacity.root, this.threshold.root]) part.hidden = !maps;
+    this.display.hidden = !maps && this.annotationsRow.hidden;
     this.showFacts(pane);
+  }
+
+  private showScale(pane: Pane): void {
+    this.signed = pane.signed;
+    this.diverging = pane.signed && pane.scale === "linear";
+    const maps = this.about.runs.length > 0;
+    this.scale.fill(maps ? [["percentile", "rank of the tile"], ["linear", "absolute values"]] : [], pane.scale);
+    const signed = this.about.signed_color_maps;
+    const names = Object.keys(this.about.color_maps).filter((name) => signed.includes(name) === this.diverging);
+    this.colors.fill(maps ? names.map((name) => [name, COLOR_NAMES[name] ?? name] as const) : [], pane.colorMap);
   }
 
   private showMap(pane: Pane): void {
@@ -140,7 +166,8 @@ export class Controls {
     this.kind.fill(kinds.map(({ kind }) => [kind, kindName(kind)] as const), state.kind);
     const parts = kinds.find(({ kind }) => kind === state.kind)?.parts ?? [];
     this.part.fill(parts.map((name, place) => [String(place), name] as const), String(state.part));
-    const note = pane.map?.note || (recorded ? "" : (maps?.note ?? ""));
+    const failed = maps?.error ? `the trained models cannot be shown: ${maps.error}` : "";
+    const note = recorded ? failed : pane.map?.note || (maps?.note ?? "");
     this.note.textContent = note ? `Note: ${note}.` : "";
     this.note.hidden = !note;
   }
@@ -151,10 +178,13 @@ export class Controls {
     if (row) facts.push(["Slide", row.name]);
     if (row && row.patient !== row.name) facts.push(["Patient", row.patient]);
     if (row?.label) facts.push(["Label", row.label]);
+    let name = "Prediction";
     row?.runs.forEach((said, run) => {
       if (said.prediction === undefined) return;
       const number = said.value === null || said.value === undefined ? "" : ` ${said.value.toFixed(3)}`;
-      facts.push([this.about.runs[run]!.name, `${said.prediction}${number} (${said.role ?? ""})`]);
+      const role = said.role ? ` (${said.role} slide)` : "";
+      facts.push([name, `${this.about.runs[run]!.name}: ${said.prediction}${number}${role}`]);
+      name = "";
     });
     if (slide) {
       facts.push(["Size", `${slide.size[0]} × ${slide.size[1]} px`]);

@@ -8,6 +8,7 @@ import { Controls } from "./controls";
 import { debounced, download, element, iconButton } from "./dom";
 import { Link } from "./linking";
 import { colorTable, type ColorTable } from "./map_canvas";
+import { counted } from "./numbers";
 import { Pane } from "./pane";
 import { screenshot } from "./screenshot";
 import { helpDialog, listen, type Shortcut } from "./shortcuts";
@@ -74,8 +75,8 @@ class Page {
       element(
         "header",
         { class: "bar" },
-        iconButton("list", "Slides", () => this.body.classList.toggle("list-open")),
-        element("h1", {}, element("b", {}, "asmil"), element("span", {}, about.title)),
+        iconButton("list", "Slides", () => this.body.classList.toggle("list-open"), "Slides"),
+        element("h1", {}, element("b", {}, "asmil"), element("span", {}, title(about))),
         element("div", { class: "spacer" }),
         this.compareButton,
         this.linkButton,
@@ -83,7 +84,7 @@ class Page {
         iconButton("download", "GeoJSON of the map for QuPath (g)", () => void this.geojson()),
         iconButton("moon", "Light or dark (t)", () => this.nextTheme()),
         iconButton("help", "Help (?)", () => this.help.showModal()),
-        iconButton("sliders", "Map and display", () => this.body.classList.toggle("controls-open")),
+        iconButton("sliders", "Map and display", () => this.body.classList.toggle("controls-open"), "Map"),
       ),
       this.connection.root,
       this.list.root,
@@ -117,12 +118,15 @@ class Page {
     for (const pane of this.state.panes) this.addPane(pane);
     this.activate(this.state.active);
     for (const pane of this.panes) {
-      const row = about.slides.find((one) => one.name === pane.state.slide) ?? about.slides[0]!;
+      const row = about.slides.find((one) => one.name === pane.state.slide) ?? firstSlide(about);
       if (row.name !== pane.state.slide) Object.assign(pane.state, emptyPane(), { run: pane.state.run });
       void pane.show(row);
     }
     this.list.choose(this.active.state.slide);
-    if (about.notes.length) this.tell(about.notes.slice(0, 3).join("\n"), 12_000);
+    if (about.notes.length) {
+      const more = about.notes.length - 1;
+      this.tell(more ? `${about.notes[0]}\n${counted(more, "more note")} in the terminal` : about.notes[0]!, 12_000);
+    }
     window.addEventListener("hashchange", () => location.reload());
   }
 
@@ -297,7 +301,7 @@ class Page {
     const { source, training, kind, part } = pane.state;
     this.tell("Writing GeoJSON…");
     try {
-      const content = await api.geojson(pane.row.id, pane.runId, { source, training, kind, part }, pane.moment, this.state.scale, this.state.threshold);
+      const content = await api.geojson(pane.row.id, pane.runId, { source, training, kind, part }, pane.moment, pane.scale, this.state.threshold);
       download(content, `${fileName(pane.row.name)}.geojson`);
       this.tell("GeoJSON saved. In QuPath: drag the file onto the open image.");
     } catch (error) {
@@ -385,8 +389,8 @@ class Page {
       { keys: [","], shown: ",", what: "hide fewer tiles", run: () => this.change("threshold", -13, 255) },
       { keys: ["c"], shown: "c", what: "compare side by side", run: () => this.toggleCompare() },
       { keys: ["l"], shown: "l", what: "move both panes together or not", run: () => this.toggleLink() },
-      { keys: ["1"], shown: "1", what: "left pane", run: () => this.activate(0) },
-      { keys: ["2"], shown: "2", what: "right pane", run: () => this.activate(1) },
+      { keys: ["1"], shown: "1", what: "first pane", run: () => this.activate(0) },
+      { keys: ["2"], shown: "2", what: "second pane", run: () => this.activate(1) },
       { keys: ["+", "="], shown: "+", what: "zoom in", run: () => this.zoom(ZOOM_STEP) },
       { keys: ["-"], shown: "-", what: "zoom out", run: () => this.zoom(1 / ZOOM_STEP) },
       { keys: ["0"], shown: "0", what: "whole slide", run: () => this.home() },
@@ -396,6 +400,18 @@ class Page {
       { keys: ["?"], shown: "?", what: "this help", run: () => this.help.showModal() },
     ];
   }
+}
+
+/** What is open: the names of the runs, or of the folder. */
+function title(about: About): string {
+  if (!about.runs.length) return about.title;
+  return `${about.runs.length === 1 ? "run" : "runs"} ${about.runs.map((run) => run.name).join(", ")}`;
+}
+
+/** The slide to begin with: one that the models were not trained on. */
+function firstSlide(about: About): SlideRow {
+  const seen = (row: SlideRow): boolean => row.runs.some((run) => run.role === "train");
+  return about.slides.find((row) => row.features && row.runs.length > 0 && !seen(row)) ?? about.slides[0]!;
 }
 
 const fileName = (name: string): string => name.replace(/[^\w.-]+/g, "_");

@@ -5,7 +5,8 @@ export function significant(value: number): string {
   if (!Number.isFinite(value)) return "–";
   if (value === 0) return "0";
   const size = Math.abs(value);
-  return size >= 1e5 || size < 1e-3 ? value.toExponential(2) : String(Number(value.toPrecision(3)));
+  if (size < 1e5 && size >= 1e-3) return String(Number(value.toPrecision(3)));
+  return value.toExponential(2).replace(/\.?0+e/, "e").replace("e+", "e");
 }
 
 export const percent = (share: number, digits = 0): string => `${(100 * share).toFixed(digits)} %`;
@@ -13,8 +14,11 @@ export const percent = (share: number, digits = 0): string => `${(100 * share).t
 /** A byte from 0 to 255 as a percentile. */
 export function percentile(code: number): string {
   const share = (100 * code) / 255;
-  return share > 99.5 ? "top 0.5 %" : `percentile ${share.toFixed(0)}`;
+  return share >= 99 ? "top 1 %" : `percentile ${share.toFixed(0)}`;
 }
+
+/** A number of things in words. */
+export const counted = (count: number, one: string): string => `${count} ${one}${count === 1 ? "" : "s"}`;
 
 /** Epochs are whole, or parts of one. */
 export const epoch = (value: number): string => (Number.isInteger(value) ? String(value) : value.toFixed(2));

@@ -5,7 +5,7 @@ import { element } from "./dom";
 import { MapCanvas, type ColorTable } from "./map_canvas";
 import { kindName, percentile, significant } from "./numbers";
 import { SlideView } from "./slide_view";
-import type { PaneState, ViewState } from "./view_state";
+import type { PaneState, Scale, ViewState } from "./view_state";
 
 const MAPS_KEPT = 6;
 
@@ -25,6 +25,7 @@ export class Pane {
   private readonly tip = element("div", { class: "tip", hidden: true });
   private readonly legend = element("div", { class: "legend", hidden: true });
   private readonly gradient = element("canvas", { width: 256, height: 1, class: "gradient" });
+  private readonly gradientFrame = element("div", { class: "gradient-frame" }, this.gradient);
   private readonly legendText = element("div", { class: "legend-scale" });
   private readonly legendTitle = element("div", { class: "legend-title" });
   private regions: Region[] | null = null;
@@ -41,7 +42,7 @@ export class Pane {
     private readonly colors: Record<string, ColorTable>,
     stage: HTMLElement,
   ) {
-    this.legend.append(this.legendTitle, this.gradient, this.legendText);
+    this.legend.append(this.legendTitle, this.gradientFrame, this.legendText);
     this.root = element("div", { class: "pane" }, this.title, this.message, this.legend, this.tip);
     stage.append(this.root);
     this.view = new SlideView(this.root);
@@ -67,7 +68,20 @@ export class Pane {
   get values(): Uint8Array | null {
     if (!this.map) return null;
     const start = this.moment * this.map.tiles;
-    return this.map[this.shared.scale].subarray(start, start + this.map.tiles);
+    return this.map[this.scale].subarray(start, start + this.map.tiles);
+  }
+
+  /** Whether the values have both signs: then 0 is in the middle of the scale. */
+  get signed(): boolean {
+    return this.map !== null && this.map.low < 0;
+  }
+
+  get scale(): Scale {
+    return this.signed ? this.shared.signedScale : this.shared.scale;
+  }
+
+  get colorMap(): string {
+    return this.signed && this.scale === "linear" ? this.shared.signedColorMap : this.shared.colorMap;
   }
 
   /** Show a slide, with the map of the chosen run. */
@@ -155,7 +169,7 @@ export class Pane {
 
   /** Paint the map with the colors, threshold and moment that are chosen. */
   paint(): void {
-    const colors = this.colors[this.shared.colorMap] ?? Object.values(this.colors)[0]!;
+    const colors = this.colors[this.colorMap] ?? Object.values(this.colors)[0]!;
     const { values } = this;
     if (this.canvas) {
       const plain = !this.map && !this.slide?.image;
@@ -167,7 +181,7 @@ export class Pane {
       this.view.overlay.map = null;
     }
     this.view.overlay.opacity = this.shared.opacity / 100;
-    this.view.gray = this.shared.gray;
+    this.view.gray = this.shared.gray && this.shared.map && values !== null;
     this.view.overlay.regions = this.shared.annotations ? this.regions : null;
     this.view.draw();
   }
@@ -179,6 +193,7 @@ export class Pane {
     this.message.textContent = text;
     this.message.hidden = !text;
     this.message.classList.toggle("busy", this.busy !== "");
+    this.message.classList.toggle("aside", this.busy === "" && Boolean(this.slide?.image || this.map));
     this.describeLegend();
   }
 
@@ -189,7 +204,10 @@ export class Pane {
     const parts: string[] = [];
     if (run) parts.push(run.name === run.method ? run.name : `${run.name} (${run.method})`);
     if (this.state.training) parts.push(`fold ${this.state.training.replace("-", ", seed ")}`);
-    if (map && map.epochs.length) parts.push(`epoch ${map.epochs[this.moment]}`);
+    if (map && map.epochs.length) {
+      parts.push(`epoch ${map.epochs[this.moment]}`);
+      this.describeEnds();
+    }
     this.title.replaceChildren(
       element("strong", {}, row?.name ?? ""),
       row?.label ? element("span", { class: "chip" }, row.label) : "",
@@ -203,10 +221,18 @@ export class Pane {
     if (!map) return [];
     const part = this.maps?.kinds.find((kind) => kind.kind === map.kind)?.parts[this.state.part];
     const name = map.kind === "attention row" ? "attention" : map.kind === "tile probability" ? "probability" : kindName(map.kind);
-    const what = part ? `${name}: ${part}` : name;
-    const ends =
-      this.shared.scale === "percentile" ? ["lowest tile", "highest tile"] : [significant(map.low), significant(map.high)];
-    return [`${what}${this.shared.scale === "percentile" ? " (percentile)" : ""}`, ends[0]!, ends[1]!];
+    const what = map.explained ? `${name} for ${map.explained}` : part ? `${name} of ${part}` : name;
+    const percentiles = this.scale === "percentile";
+    return [percentiles ? `${what}, by rank` : what, ...this.legendEnds(map, percentiles)];
+  }
+
+  /** The ends of the scale in numbers; of ranks those of the lowest and the highest tile. */
+  private legendEnds(map: TileMap, percentiles: boolean): [string, string, string] {
+    if (!percentiles) return [significant(map.low), this.signed ? "0" : "", significant(map.high)];
+    const at = this.moment * map.shown;
+    const about = map.exact ? "" : "≈ ";
+    const ends = [map.bottom[at]!, map.top[at]!].map((tile) => about + significant(this.tileValue(map, tile)));
+    return [`lowest ${ends[0]}`, "", `highest ${ends[1]}`];
   }
 
   get gradientCanvas(): HTMLCanvasElement {
@@ -218,8 +244,9 @@ export class Pane {
     this.legend.hidden = lines.length === 0 || !this.shared.map;
     if (this.legend.hidden) return;
     this.legendTitle.textContent = lines[0]!;
-    this.legendText.replaceChildren(element("span", {}, lines[1]!), element("span", {}, lines[2]!));
-    const colors = this.colors[this.shared.colorMap] ?? Object.values(this.colors)[0]!;
+    this.describeEnds();
+    const colors = this.colors[this.colorMap] ?? Object.values(this.colors)[0]!;
+    this.gradient.style.opacity = String(this.view.mapOpacity);
     const image = new ImageData(256, 1);
     const pixels = new Uint32Array(image.data.buffer);
     pixels.set(colors);
@@ -227,6 +254,16 @@ export class Pane {
     for (let code = 0; code < left; code += 1) pixels[code] = 0;
     this.gradient.getContext("2d")!.putImageData(image, 0, 0);
     this.legend.title = this.map?.note ?? "";
+  }
+
+  private describeEnds(): void {
+    const [, ...ends] = this.legendLines();
+    this.legendText.replaceChildren(...ends.map((end) => element("span", {}, end)));
+  }
+
+  private tileValue(map: TileMap, tile: number): number {
+    if (map.exact) return map.exact[tile]!;
+    return map.low + ((map.high - map.low) * map.linear[this.moment * map.tiles + tile]!) / 255;
   }
 
   private hover(x: number, y: number, at: { x: number; y: number } | null): void {
@@ -242,10 +279,9 @@ export class Pane {
   valueText(tile: number): string {
     const { map } = this;
     if (!map) return "";
-    const code = map.linear[this.moment * map.tiles + tile]!;
-    const value = map.exact ? map.exact[tile]! : map.low + ((map.high - map.low) * code) / 255;
+    const value = this.tileValue(map, tile);
     const about = map.exact ? "" : "≈ ";
-    const times = map.kind === "attention" ? ` (${about}${significant(value * map.tiles)} × uniform)` : "";
+    const times = map.kind === "attention" ? ` (${about}${significant(value * map.tiles)} × the mean)` : "";
     return `${kindName(map.kind)} ${about}${significant(value)}${times}`;
   }
 

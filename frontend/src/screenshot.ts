@@ -29,20 +29,26 @@ export async function screenshot(panes: readonly Pane[]): Promise<Blob> {
 }
 
 function caption(context: CanvasRenderingContext2D, pane: Pane, width: number): void {
-  const [title, low, high] = pane.legendLines();
+  const [title, low, middle, high] = pane.legendLines();
   context.fillStyle = "#111";
   context.font = "600 14px system-ui, sans-serif";
-  context.fillText(pane.state.slide, 12, 22, width * 0.6);
+  context.fillText(pane.state.slide, 12, 22, width * 0.4);
   context.font = "12px system-ui, sans-serif";
   const { map, state } = pane;
   const when = map?.epochs.length ? `, epoch ${map.epochs[pane.moment]}` : "";
-  context.fillText(`${state.run}${state.training ? `, fold ${state.training.replace("-", ", seed ")}` : ""}${when}`, 12, 42, width * 0.5);
+  context.fillText(`${state.run}${state.training ? `, fold ${state.training.replace("-", ", seed ")}` : ""}${when}`, 12, 42, width * 0.4);
   if (!title) return;
-  const bar = Math.min(200, width * 0.35);
+  const bar = Math.min(240, width * 0.52);
+  const left = width - 12 - bar;
+  context.fillText(title, left, 16, bar);
+  context.globalAlpha = pane.view.mapOpacity;
+  context.drawImage(pane.gradientCanvas, left, 24, bar, 12);
+  context.globalAlpha = 1;
+  context.font = "11px system-ui, sans-serif";
+  context.fillText(low ?? "", left, 52, bar * 0.5);
+  context.textAlign = "center";
+  context.fillText(middle ?? "", left + bar / 2, 52);
   context.textAlign = "right";
-  context.fillText(title, width - 12, 16);
-  context.drawImage(pane.gradientCanvas, width - 12 - bar, 24, bar, 12);
-  context.fillText(high ?? "", width - 12, 52);
+  context.fillText(high ?? "", width - 12, 52, bar * 0.5);
   context.textAlign = "left";
-  context.fillText(low ?? "", width - 12 - bar, 52);
 }

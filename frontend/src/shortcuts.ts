@@ -34,9 +34,9 @@ export function helpDialog(shortcuts: readonly Shortcut[], version: string): HTM
     { class: "help" },
     element("button", { type: "button", class: "button close", title: "Close (Esc)", onclick: () => dialog.close() }, icon("close")),
     element("h2", {}, "Keys"),
-    element("dl", { class: "keys" }, ...shortcuts.flatMap(({ shown, what }) => [element("dt", {}, element("kbd", {}, shown)), element("dd", {}, what)])),
+    element("dl", { class: "keys" }, ...shortcuts.map(({ shown, what }) => element("div", {}, element("dt", {}, element("kbd", {}, shown)), element("dd", {}, what)))),
     element("p", {}, "Drag to move, scroll or pinch to zoom, double-click to zoom in. Point at a tile to read its value, click it to see it at full resolution."),
-    element("p", { class: "note" }, "A map shows what was computed: one color per tile, no smoothing. Opacity is the same for every tile. With the percentile scale, colors compare tiles of this slide only."),
+    element("p", { class: "note" }, "A map shows what was computed: one color per tile, no smoothing. Opacity is the same for every tile. With colors by rank, compare only tiles of the same slide: the order is shown, not how far apart the values are."),
     element("p", { class: "note" }, `asmil ${version}. For research, not for diagnosis.`),
   );
   dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());

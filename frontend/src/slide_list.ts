@@ -2,7 +2,7 @@
 
 import { api, type About, type SlideRow } from "./api";
 import { Choice, debounced, element } from "./dom";
-import { percent, significant } from "./numbers";
+import { counted, percent, significant } from "./numbers";
 
 const ROW_PX = 76;
 const SPARE_ROWS = 6;
@@ -32,6 +32,8 @@ export class SlideList {
   private readonly scroller = element("div", { class: "slides", tabIndex: 0, aria: { role: "listbox", label: "Slides" } });
   private readonly sheet = element("div", { class: "slides-sheet" });
   private readonly count = element("div", { class: "count" });
+  private readonly nothing = element("div", { class: "nothing", hidden: true }, element("p", {}, "No slide matches the search and the filters."), element("button", { type: "button", onclick: () => this.showAll() }, "Show all slides"));
+  private readonly choices: Choice[];
   private rows: SlideRow[] = [];
   private chosen = "";
   private run = 0;
@@ -71,6 +73,7 @@ export class SlideList {
     });
     const classifies = about.runs.some((one) => one.task === "classification");
     outcome.fill(classifies ? [["", "all"], ["wrong", "wrong"], ["right", "right"]] : [], "", true);
+    this.choices = [label, role, outcome];
     this.scroller.append(this.sheet);
     this.scroller.addEventListener("scroll", () => this.draw());
     new ResizeObserver(() => this.draw()).observe(this.scroller);
@@ -79,6 +82,7 @@ export class SlideList {
       { class: "list", aria: { label: "Slides" } },
       element("div", { class: "list-head" }, this.search, element("div", { class: "filters" }, sort.root, run.root, label.root, role.root, outcome.root)),
       this.count,
+      this.nothing,
       this.scroller,
     );
     this.update();
@@ -100,6 +104,12 @@ export class SlideList {
   neighbor(name: string, step: number): SlideRow | undefined {
     const place = this.rows.findIndex((row) => row.name === name);
     return this.rows[place < 0 ? 0 : place + step];
+  }
+
+  private showAll(): void {
+    this.search.value = this.label = this.role = this.outcome = "";
+    for (const choice of this.choices) choice.select.value = "";
+    this.update();
   }
 
   private update(): void {
@@ -124,7 +134,8 @@ export class SlideList {
     };
     if (this.sort !== "order") this.rows.sort(orders[this.sort]);
     const all = this.about.slides.length;
-    this.count.textContent = this.rows.length === all ? `${all} slides` : `${this.rows.length} of ${all} slides`;
+    this.count.textContent = this.rows.length === all ? counted(all, "slide") : `${this.rows.length} of ${counted(all, "slide")}`;
+    this.nothing.hidden = this.rows.length > 0;
     this.draw();
   }
 
@@ -139,9 +150,10 @@ export class SlideList {
     const task = this.about.runs[this.run]?.task ?? "";
     const said = row.runs[this.run];
     const right = isRight(row, this.run, task);
-    const picture = row.image
-      ? element("img", { class: "thumbnail", src: api.thumbnail(row.id), alt: "", loading: "lazy" })
-      : element("span", { class: "thumbnail none" }, row.features ? "tiles" : "–");
+    const none = (text: string): HTMLElement => element("span", { class: "thumbnail none" }, text);
+    const picture: HTMLElement = row.image
+      ? element("img", { class: "thumbnail", src: api.thumbnail(row.id), alt: "", loading: "lazy", onerror: () => picture.replaceWith(none("no image")) })
+      : none(row.features ? "tiles" : "no image");
     const prediction =
       said?.prediction === undefined
         ? element("span", { class: "said none" }, said?.role === "train" ? "training slide" : "")

@@ -15,6 +15,7 @@ export interface Position {
 
 const BAR_LENGTHS_UM = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000];
 const GRAY = "grayscale(1)";
+const NAVIGATOR_PX = 120;
 const REGION_COLORS = ["#00b3ff", "#ff9d00", "#ff4fd8", "#7dff5a", "#ffe600", "#b28dff"];
 
 // OpenSeadragon adds a style sheet, which the content security policy refuses, unless it finds one of its own. Ours is in
@@ -57,9 +58,10 @@ export class SlideView {
       drawer: "canvas",
       showNavigationControl: false,
       showNavigator: true,
+      navigatorWidth: 1,
+      navigatorHeight: 1,
       navigatorPosition: "TOP_RIGHT",
-      navigatorAutoFade: true,
-      navigatorSizeRatio: 0.16,
+      navigatorAutoFade: false,
       animationTime: 0.35,
       springStiffness: 9,
       visibilityRatio: 0.4,
@@ -98,6 +100,7 @@ export class SlideView {
     });
     place.addEventListener("pointerleave", () => this.onHover(0, 0, null));
     new ResizeObserver(() => {
+      this.sizeNavigator();
       this.draw();
       // after OpenSeadragon has taken note of its new size
       setTimeout(() => this.whole && this.root.isConnected && this.viewer.isOpen() && this.home(true), 80);
@@ -112,6 +115,7 @@ export class SlideView {
       this.viewer.addOnceHandler("open", () => {
         this.whole = true;
         if (position && position.zoom > 0) this.move(position, true);
+        this.sizeNavigator();
         this.draw();
         resolve();
       });
@@ -186,6 +190,7 @@ export class SlideView {
     context.clearRect(0, 0, this.canvas.width, this.canvas.height);
     if (!this.about || !this.viewer.isOpen()) return;
     const { x, y, zoom } = this.shownPosition();
+    this.showNavigator(x, y, zoom);
     const perPixel = scale / zoom;
     // from level-0 pixels to the canvas
     context.setTransform(perPixel, 0, 0, perPixel, (width / 2) * scale - x * perPixel, (height / 2) * scale - y * perPixel);
@@ -194,6 +199,30 @@ export class SlideView {
     this.drawOutline(context, perPixel);
     context.setTransform(scale, 0, 0, scale, 0, 0);
     this.drawScaleBar(context, zoom, height);
+  }
+
+  /** The overview has the shape of the slide. */
+  private sizeNavigator(): void {
+    const size = this.about?.size;
+    if (!size) return;
+    const scale = Math.min(Math.min(NAVIGATOR_PX, this.root.clientWidth * 0.3) / size[0], NAVIGATOR_PX / size[1]);
+    const { navigator } = this.viewer as unknown as { navigator: { setWidth: (to: number) => void; setHeight: (to: number) => void } };
+    navigator.setWidth(Math.max(16, Math.round(size[0] * scale)));
+    navigator.setHeight(Math.max(16, Math.round(size[1] * scale)));
+  }
+
+  /** The overview helps only where a part of the slide is in view. */
+  private showNavigator(x: number, y: number, zoom: number): void {
+    const [width, height] = this.about!.size;
+    const [halfWidth, halfHeight] = [(this.root.clientWidth / 2) * zoom, (this.root.clientHeight / 2) * zoom];
+    const slack = 2 * zoom;
+    const whole = x - halfWidth <= slack && y - halfHeight <= slack && x + halfWidth >= width - slack && y + halfHeight >= height - slack;
+    this.viewer.navigator.element.hidden = whole || !this.about!.image;
+  }
+
+  /** How much of the slide a map covers; the same for every tile. */
+  get mapOpacity(): number {
+    return this.about?.image ? this.overlay.opacity : Math.max(this.overlay.opacity, 0.9);
   }
 
   /** Whether the slide is drawn in gray, below what is drawn in color. */
@@ -242,7 +271,7 @@ export class SlideView {
   }
 
   private drawMap(context: CanvasRenderingContext2D, perPixel: number): void {
-    const { map, opacity } = this.overlay;
+    const { map } = this.overlay;
     if (!this.about!.image) {
       const [width, height] = this.about!.size;
       context.strokeStyle = "#8888";
@@ -252,7 +281,7 @@ export class SlideView {
     if (!map) return;
     const { places, canvas } = map;
     context.imageSmoothingEnabled = false;
-    context.globalAlpha = this.about!.image ? opacity : Math.max(opacity, 0.9);
+    context.globalAlpha = this.mapOpacity;
     context.drawImage(canvas, places.x, places.y, places.columns * places.cell[0], places.rows * places.cell[1]);
     context.globalAlpha = 1;
   }

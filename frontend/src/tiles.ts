@@ -11,16 +11,16 @@ export class TileStrip {
   readonly root: HTMLElement;
   onTile: (tile: number) => void = () => undefined;
   private readonly strip = element("div", { class: "strip", aria: { role: "list" } });
-  private readonly toggle: HTMLButtonElement;
+  private readonly ends: HTMLButtonElement[];
   private lowest = false;
   private pane: Pane | null = null;
 
   constructor() {
-    this.toggle = element("button", { type: "button", class: "strip-toggle", onclick: () => {
-      this.lowest = !this.lowest;
+    this.ends = ["Highest", "Lowest"].map((name, place) => element("button", { type: "button", title: `${name} tiles`, onclick: () => {
+      this.lowest = place === 1;
       this.draw();
-    } });
-    this.root = element("section", { class: "tile-strip", hidden: true, aria: { label: "Tiles" } }, this.toggle, this.strip);
+    } }, name));
+    this.root = element("section", { class: "tile-strip", hidden: true, aria: { label: "Tiles" } }, element("div", { class: "strip-ends" }, element("span", {}, "Tiles"), ...this.ends), this.strip);
   }
 
   show(pane: Pane): void {
@@ -33,8 +33,11 @@ export class TileStrip {
     const tiles = pane ? shownTiles(pane, this.lowest) : [];
     this.root.hidden = tiles.length === 0;
     if (!pane || tiles.length === 0) return;
-    this.toggle.textContent = this.lowest ? "Lowest tiles" : "Highest tiles";
-    this.toggle.title = this.lowest ? "Show the highest tiles" : "Show the lowest tiles";
+    this.ends.forEach((button, place) => {
+      const chosen = this.lowest === (place === 1);
+      button.classList.toggle("chosen", chosen);
+      button.setAttribute("aria-pressed", String(chosen));
+    });
     this.strip.replaceChildren(...tiles.map((tile, place) => this.tile(pane, tile, place)));
   }
 
@@ -127,7 +130,7 @@ export class TileDialog {
     ];
     if (pane.map) {
       const code = pane.map.percentile[pane.moment * pane.map.tiles + tile]!;
-      facts.unshift(["Value", pane.valueText(tile)], ["Rank", percentile(code)]);
+      facts.unshift(["Value", pane.valueText(tile)], ["Percentile", percentile(code).replace("percentile ", "")]);
     }
     this.facts.replaceChildren(...facts.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]));
   }

@@ -38,7 +38,7 @@ export class Timeline {
       "div",
       { class: "timeline-body" },
       element("div", { class: "timeline-controls" }, this.button, this.slider, this.label),
-      this.chart,
+      element("div", { class: "chart-frame" }, element("div", { class: "chart-title", title: "Jensen-Shannon divergence of the attention from that of the epoch before, in nats; 0: nothing changed" }, "Change of attention since the epoch before (JSD)"), this.chart),
     );
     this.root = element("section", { class: "timeline", hidden: true, aria: { label: "Training epochs" } }, this.body, this.why);
     new ResizeObserver(() => this.plot?.setSize(this.chartSize())).observe(this.chart);
@@ -147,8 +147,8 @@ export class Timeline {
         legend: { show: false },
         cursor: { drag: { x: false, y: false }, y: false },
         axes: [
-          { ...axis, size: 22, gap: 2, incrs: WHOLE_EPOCHS },
-          { ...axis, size: 54, label: "JSD", labelSize: 14, labelGap: 0, labelFont: "11px system-ui", values: (_, ticks) => ticks.map(significant) },
+          { ...axis, size: 20, gap: 2, incrs: WHOLE_EPOCHS },
+          { ...axis, size: 48, space: 24, values: (_, ticks) => ticks.map(significant) },
         ],
         series: [{}, { stroke: style.getPropertyValue("--accent"), width: 2, points: { show: map.moments < 40, size: 5 } }],
         hooks: { setSize: [() => this.mark()] },

@@ -25,10 +25,14 @@ export interface ViewState {
   linked: boolean;
   map: boolean;
   annotations: boolean;
-  /** the slide in gray, so that all color is of the map */
+  /** the slide below a map in gray, so that all color is of the map */
   gray: boolean;
+  /** of maps whose values have one sign, such as attention */
   colorMap: string;
   scale: Scale;
+  /** of maps whose values have both signs: 0 is in the middle of the colors */
+  signedColorMap: string;
+  signedScale: Scale;
   /** percent */
   opacity: number;
   /** 0 to 255: tiles below are not drawn */
@@ -54,9 +58,11 @@ export const initialState = (): ViewState => ({
   linked: true,
   map: true,
   annotations: true,
-  gray: false,
+  gray: true,
   colorMap: "viridis",
   scale: "percentile",
+  signedColorMap: "PuOr_r",
+  signedScale: "linear",
   opacity: 55,
   threshold: 0,
 });
@@ -89,9 +95,11 @@ export function toHash(state: ViewState): string {
   if (!state.linked) parameters.set("linked", "0");
   if (!state.map) parameters.set("map", "0");
   if (!state.annotations) parameters.set("annotations", "0");
-  if (state.gray) parameters.set("gray", "1");
+  if (!state.gray) parameters.set("gray", "0");
   if (state.colorMap !== standard.colorMap) parameters.set("colors", state.colorMap);
   if (state.scale !== standard.scale) parameters.set("scale", state.scale);
+  if (state.signedColorMap !== standard.signedColorMap) parameters.set("signedcolors", state.signedColorMap);
+  if (state.signedScale !== standard.signedScale) parameters.set("signedscale", state.signedScale);
   if (state.opacity !== standard.opacity) parameters.set("opacity", String(state.opacity));
   if (state.threshold !== standard.threshold) parameters.set("threshold", String(state.threshold));
   return parameters.toString();
@@ -121,9 +129,11 @@ export function fromHash(hash: string): ViewState {
   state.linked = parameters.get("linked") !== "0";
   state.map = parameters.get("map") !== "0";
   state.annotations = parameters.get("annotations") !== "0";
-  state.gray = parameters.get("gray") === "1";
+  state.gray = parameters.get("gray") !== "0";
   state.colorMap = parameters.get("colors") ?? state.colorMap;
   state.scale = parameters.get("scale") === "linear" ? "linear" : "percentile";
+  state.signedColorMap = parameters.get("signedcolors") ?? state.signedColorMap;
+  state.signedScale = parameters.get("signedscale") === "percentile" ? "percentile" : "linear";
   state.opacity = number("opacity", 0, 100, state.opacity);
   state.threshold = number("threshold", 0, 255, state.threshold);
   return state;

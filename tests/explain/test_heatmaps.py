@@ -16,14 +16,17 @@ import pandas as pd
 import pytest
 import tifffile
 import torch
+from PIL import Image
 
 import asmil
 from asmil.cohort.features import Provenance, write_features
 from asmil.explain.asked_slides import SlidePlaces, asked_slides
+from asmil.explain.canvas import PICTURE_BOXES, boxes_of
 from asmil.explain.run_explainer import RunExplainer
 from asmil.explain.score_files import read_scores
 from asmil.slides.pyramid_tiff import write_pyramid
 from asmil.slides.qc import read_picture
+from asmil.training.attention_file import read_attention
 from patience import PATIENCE_S
 from ray_cluster import ray_cluster
 
@@ -58,6 +61,14 @@ def lab(tmp_path_factory) -> Path:
     pd.DataFrame({"slide": names, "label": labels, "split": split}).to_csv(folder / "cohort.csv", index=False)
     asmil.train(folder / "cohort.csv", folder / "run", method="abmil", seeds=2, settings=SMALL, progress=False)
     return folder
+
+
+def panels_of(path: Path) -> list[np.ndarray]:
+    """The pictures of a figure, without color bars."""
+    with Image.open(path) as picture:
+        boxes = boxes_of(picture.text[PICTURE_BOXES])
+        pixels = np.asarray(picture)
+    return [pixels[box.place] for box in boxes if box.height > 100]
 
 
 def test_the_test_slides_are_drawn_once(lab, tmp_path, asmil_here):
@@ -108,6 +119,17 @@ def test_several_maps_in_one_figure(lab, tmp_path, asmil_here):
     assert table["kinds"][0].split(";") == ["attention", "gradient x input", "leave one out"]
     assert "class b" in table["about"][0]
     assert "trained on" in pd.read_csv(tmp_path / "epochs" / "heatmaps.csv")["notes"][0]
+    assert table["about"][0].count("probability") == 2, "what each run says"
+
+
+def test_the_highest_tiles_of_recorded_epochs_are_those_of_the_last_one(lab, tmp_path, asmil_here):
+    out = tmp_path / "epochs"
+    done = asmil_here("heatmap", lab / "run", "s0", "--by", "epoch", "--qupath", "--out", out, *FEW)
+    assert done.returncode == 0, done.stderr
+    tiles = json.loads((out / "s0_tiles.geojson").read_text(encoding="utf-8"))["features"]
+    written = [one["properties"]["measurements"]["attention"] for one in tiles]
+    record = read_attention(lab / "run" / "fold-0" / "seed-0")
+    np.testing.assert_allclose(written, record.attention(record.slides.index("s0"))[-1], rtol=1e-3)
 
 
 def test_scores_of_other_models(lab, tmp_path, asmil_here):
@@ -124,6 +146,11 @@ def test_scores_of_other_models(lab, tmp_path, asmil_here):
     done = asmil_here("heatmap", slide, "--scores", tmp_path / "scores.csv", "--out", tmp_path / "b", *FEW)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "b" / "s6_tiles.png").exists()
+    table.loc[:4, "score"] = np.nan
+    table.to_csv(tmp_path / "gaps.csv", index=False)
+    done = asmil_here("heatmap", slide, "--scores", tmp_path / "gaps.csv", "--out", tmp_path / "gaps", *FEW)
+    assert done.returncode == 0, done.stderr
+    assert "5 of 30" in pd.read_csv(tmp_path / "gaps" / "heatmaps.csv")["notes"][0]
     np.save(tmp_path / "few.npy", np.zeros(29))
     done = asmil_here(
         "heatmap", slide, "--scores", tmp_path / "few.npy", "--features", features, "--out", tmp_path / "c", *FEW
@@ -144,12 +171,11 @@ def test_masks_are_drawn_as_outlines(lab, tmp_path, asmil_here):
     assert done.returncode == 0, done.stderr
     drawn = asmil_here(*command, "--mask-value", 3, "--out", tmp_path / "three")
     assert drawn.returncode == 0, drawn.stderr
-    outlined, plain = (read_picture(tmp_path / name / "s6.png").astype(int) for name in ("two", "three"))
-    # the annotated panel is the last of three, its title above it differs
-    changed = np.abs(outlined - plain).max(axis=2) > 0
-    columns = np.flatnonzero(changed[len(changed) // 4 : -100].any(axis=0))
-    assert columns.min() > outlined.shape[1] * 2 / 3
-    assert np.ptp(columns) == pytest.approx(900 / 2, abs=20), "half of the panel is marked"
+    _, plain, outlined = panels_of(tmp_path / "two" / "s6.png")
+    changed = np.abs(outlined.astype(int) - plain).max(axis=2) > 0
+    assert np.ptp(np.flatnonzero(changed.any(axis=0))) == pytest.approx(900 / 2, abs=20), "half of the panel is marked"
+    assert len(panels_of(tmp_path / "three" / "s6.png")) == 2, "there is nothing to outline"
+    assert "annotations" in pd.read_csv(tmp_path / "three" / "heatmaps.csv")["notes"][0]
     unknown = asmil_here(*command, "--out", tmp_path / "unknown")
     assert unknown.returncode == 1
     assert "s6_mask.tif" in unknown.stderr

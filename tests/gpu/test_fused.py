@@ -38,7 +38,8 @@ def labeled(seed, n=24, tiles=300):
 
 def config(epochs=4, **changes):
     training = {"epochs": epochs, "lr": 1e-3, "schedule": "constant", **changes.pop("training", {})}
-    return resolve("asmil", "recommended", {"training": training, **changes})
+    anchor = {"normalizer": "nsf", "weight": 0.1}
+    return resolve("asmil", "recommended", {"training": training, "anchor": anchor, "model": {"drop": 0.5}, **changes})
 
 
 def trainers(settings, seeds, folder):

@@ -41,7 +41,7 @@ def labeled(seed, lengths=LENGTHS):
     return LabeledBags(bags, targets.astype(np.int64))
 
 
-def trainer(method, folder, model=None, **training):
+def trainer(method, folder, model=None, seed=0, **training):
     changes = {
         "training": {"epochs": 4, "lr": 1e-3, "precision": "fp32", "select": "last", **training},
         "model": model or {},
@@ -49,7 +49,7 @@ def trainer(method, folder, model=None, **training):
     }
     config = resolve(method, changes=changes)
     task = Classification(["a", "b"], [0.8, 1.3])
-    return Trainer(build_model(config, WIDTH, 2, 0), task, config, seed=0, device="cuda", folder=folder)
+    return Trainer(build_model(config, WIDTH, 2, seed), task, config, seed=seed, device="cuda", folder=folder)
 
 
 def fit(one, train, val):
@@ -57,7 +57,7 @@ def fit(one, train, val):
     from asmil.training.resident import ResidentBags
 
     dtype = torch.bfloat16 if one.autocast else torch.float32
-    fit_graphed(one, ResidentBags(WIDTH, torch.device("cuda"), dtype), train, val)
+    fit_graphed([one], ResidentBags(WIDTH, torch.device("cuda"), dtype), train, val)
 
 
 def losses(folder):
@@ -116,6 +116,24 @@ def test_a_resumed_training_has_the_same_bits(method, tmp_path):
     state = whole.model.state_dict()
     for name, value in resumed.model.state_dict().items():
         assert torch.equal(value, state[name]), name
+
+
+@pytest.mark.parametrize("method", ["abmil", "clam_sb"])
+def test_together_and_alone_have_the_same_bits(method, tmp_path):
+    from asmil.training.graphed.train import fit_graphed
+    from asmil.training.resident import ResidentBags
+
+    def seeds(folder, numbers):
+        made = [trainer(method, tmp_path / folder / str(seed), precision="auto", seed=seed) for seed in numbers]
+        dtype = torch.bfloat16 if made[0].autocast else torch.float32
+        fit_graphed(made, ResidentBags(WIDTH, torch.device("cuda"), dtype), labeled(0), labeled(1))
+        return [one.model.state_dict() for one in made]
+
+    together = seeds("together", [0, 1, 2])
+    (alone,) = seeds("alone", [1])
+    assert all(torch.equal(value, together[1][name]) for name, value in alone.items())
+    assert losses(tmp_path / "together" / "1").tolist() == losses(tmp_path / "alone" / "1").tolist()
+    assert losses(tmp_path / "together" / "0").tolist() != losses(tmp_path / "alone" / "1").tolist()
 
 
 @pytest.mark.parametrize("method", METHODS)

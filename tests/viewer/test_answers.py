@@ -112,6 +112,9 @@ def test_kinds_that_explain_a_class(viewed, client):
         for part in (1, 2)
     )
     assert normal["low"] == -normal["high"]
+    assert (normal["explained"], tumor["explained"]) == ("normal", "tumor")
+    predicted = unpack(server.get("/api/slides/0/runs/0/map", params={"kind": "gradient"}).content)
+    assert predicted["explained"] in ("normal", "tumor")
     np.testing.assert_allclose(normal["exact"], -tumor["exact"], atol=1e-5)
 
 
@@ -142,6 +145,26 @@ def test_a_run_without_recordings_says_how_to_record(viewed, client):
     assert "record.attention" in maps["why_not_recorded"]
     refused = server.get("/api/slides/0/runs/0/map?source=recorded&training=0-0")
     assert refused.status_code == 422
+
+
+def test_a_slide_that_was_not_recorded_names_those_that_were(viewed, client):
+    from asmil.training.attention_file import read_attention
+
+    server = client(viewed / "asmil")
+    slides = server.get("/api/about").json()["slides"]
+    not_recorded = next(row["id"] for row in slides if row["runs"][0]["role"] == "test")
+    why = server.get(f"/api/slides/{not_recorded}/runs/0/maps?models=0").json()["why_not_recorded"]
+    assert read_attention(viewed / "asmil" / "fold-0" / "seed-0").slides[0] in why
+
+
+def test_the_folder_of_images_that_is_given_comes_before_the_manifest(viewed, tmp_path):
+    from asmil.viewer.collection import collect
+
+    (tmp_path / "cohort.csv").write_text(f"slide,image\ns0,{viewed}/slides/s0.tif\ns1,{viewed}/slides/s1.tif\n")
+    (tmp_path / "moved").mkdir()
+    (tmp_path / "moved" / "s0.tif").write_bytes((viewed / "slides" / "s1.tif").read_bytes())
+    slides = collect([tmp_path / "cohort.csv"], Places(slides=tmp_path / "moved")).slides
+    assert [slide.image.path.parent.name for slide in slides if slide.image] == ["moved", "slides"]
 
 
 def test_a_slide_without_features_and_features_without_a_slide(viewed, client):

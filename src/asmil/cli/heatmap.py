@@ -130,6 +130,10 @@ def heatmap(
     _summarize(result, out)
 
 
+MOST_NAMED = 5
+"""Slides that are named with a note that they share."""
+
+
 def _summarize(result: HeatmapResult, out: Path) -> None:
     from asmil.console import messages, results, say
     from asmil.errors import AsmilError
@@ -137,9 +141,13 @@ def _summarize(result: HeatmapResult, out: Path) -> None:
     drawn = len(result.rows)
     before = f" ({result.already_done} done before)" if result.already_done else ""
     say(results(), f"{drawn} slide{'s' * (drawn != 1)} drawn: {out}{before}")
+    noted: dict[str, list[str]] = {}
     for row in result.rows:
-        if row.notes:
-            say(messages(), f"note: {row.slide}: {row.notes}")
+        noted.setdefault(row.notes, []).append(row.slide)
+    for note, names in noted.items():
+        if note:
+            more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+            say(messages(), f"note: {', '.join(names[:MOST_NAMED])}{more}: {note}")
     if result.failures:
         listed = "\n".join(f"  - {line}" for line in result.failures)
         total = drawn + len(result.failures)

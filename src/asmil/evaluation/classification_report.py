@@ -30,6 +30,7 @@ def class_blocks(evaluation: Evaluation) -> list[Block]:
         _confusion(evaluation),
         Heading("Curves"),
         SideBySide([Figure(_curves(evaluation, kind), kind.title) for kind in KINDS]),
+        f"{'Thin lines are single trainings, thick lines their mean. ' * (evaluation.n_trainings > 1)}Dashed: chance.",
         Heading("Calibration"),
         SideBySide([_calibration(evaluation), Figure(reliability_figure(evaluation), "Reliability")]),
         *_operating(evaluation),
@@ -94,10 +95,13 @@ def _operating(evaluation: Evaluation) -> list[Block]:
     found = evaluation.operating
     if found is None:
         return []
+    ends = _ends(found.point.thresholds.values())
+    several = evaluation.n_trainings > 1
+    threshold = f"the threshold of its training ({ends})" if several else ends
     caption = (
-        f"A slide is predicted as {found.point.positive} if its probability is at least "
-        f"{_ends(found.point.thresholds.values())}. This threshold gives {_rule_in_words(found.point.rule)} on the "
-        f"validation set{' of each training' * (evaluation.n_trainings > 1)}; the test set was not used."
+        f"A slide is predicted as {found.point.positive} if its probability is at least {threshold}. The threshold "
+        f"gives {_rule_in_words(found.point.rule)} on the validation set{' of each training' * several}; the test set "
+        "was not used."
     )
     names = [name for name, _, _ in OPERATING_METRICS]
     row: Row = [found.point.positive, *(estimate_cell(found.metrics[name]) for name in names)]

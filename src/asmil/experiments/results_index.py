@@ -121,14 +121,15 @@ def write_index(found: ResultsIndex, title: str, next_steps: Sequence[str] = ())
 
 
 def index_document(found: ResultsIndex, title: str, next_steps: Sequence[str] = ()) -> Document:
-    """The page: results first, then pictures and links."""
-    sections = [Section("Heat maps", list(_figures(found)))] if found.pictures else []
-    sections.append(Section("Reports", [Links([_link(page) for page in found.pages])]))
+    """The page: results first, then links and pictures."""
+    sections = [Section("Reports", [Links([_link(page) for page in found.pages])])] if found.pages else []
+    if next_steps:
+        sections.append(Section("Next", list(next_steps)))
+    if found.pictures:
+        sections.append(Section("Heat maps", list(_figures(found))))
     if len(found.pictures) > MOST_PICTURES:
         more = [Link(path.stem, quote(path.as_posix())) for path in found.pictures[MOST_PICTURES:]]
         sections.append(Section("More heat maps", [Links(more)]))
-    if next_steps:
-        sections.append(Section("Next", list(next_steps)))
     answer = " ".join(found.sentences) or "No run here has been evaluated yet."
     return Document("Results", title, answer, sections, warnings=found.warnings)
 
@@ -136,7 +137,7 @@ def index_document(found: ResultsIndex, title: str, next_steps: Sequence[str] = 
 def _figures(found: ResultsIndex) -> Iterator[Figure]:
     for path in found.pictures[:MOST_PICTURES]:
         address = quote(path.as_posix())
-        yield Figure(_reduced(found.folder / path), path.stem, f"{path.stem}: `{path.as_posix()}`", address)
+        yield Figure(_reduced(found.folder / path), path.stem, f"Open `{path.as_posix()}` to see it larger.", address)
 
 
 def _reduced(picture: Path) -> bytes:

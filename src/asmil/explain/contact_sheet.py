@@ -51,7 +51,8 @@ def contact_sheet(
     top = EDGE + TITLE
     written = iter(format_alike([float(shown.values[tile]) for _, tiles in groups for tile in tiles]))
     for (name, tiles), count_lines in zip(groups, lines, strict=True):
-        write(sheet, f"{name} {shown.kind}", EDGE, top + 6, 15, bold=True)
+        heading = f"{name} {shown.kind}" + (f" ({shown.which})" if shown.which else "")
+        write(sheet, heading, EDGE, top + 6, 15, bold=True)
         top += HEADING
         colors = scale.colors(shown.values[tiles])
         pictures = reader.read(frame.coords[tiles])

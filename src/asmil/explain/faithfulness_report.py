@@ -87,9 +87,21 @@ def answer(found: Faithfulness) -> str:
             f"{titled(best)} ({said})."
         )
     return (
-        f"Of the maps of {found.method}, {titled(best)} explains the predictions best: removing its highest tiles "
-        f"first changes them most ({said}; a random order: about 0)."
+        f"Of the maps of {found.method}, {titled(best)} has the largest effect: removing its highest tiles first "
+        f"changes the predictions most ({said}; a random order: about 0).{_verdict(found, best)}"
     )
+
+
+def _verdict(found: Faithfulness, best: str) -> str:
+    """Whether the best map is shown to be better than the method's own."""
+    difference = found.kinds[best].over_attention
+    if difference is None:
+        return ""
+    own = titled(found.first_kind)
+    numbers = f"{format_signed(difference.value)} in area, {format_signed_interval(difference.interval)}"
+    if difference.interval.low > 0:
+        return f" It explains them better than {own} does ({numbers})."
+    return f" That it explains them better than {own} does is not shown ({numbers})."
 
 
 def numbers_table(found: Faithfulness) -> Table:

@@ -132,10 +132,11 @@ def map_panels(
     scales: Sequence[ColorScale],
     annotations: Sequence[MultiPolygon] | None = None,
     opacity: float = OPACITY,
+    main: int = 0,
 ) -> list[Panel]:
-    """The panels of a figure: the slide (with annotated regions, if any), then one per map.
+    """The panels of a figure: the slide, one per map, and one with annotations, if there are any.
 
-    annotations: outlines that somebody drew, in level-0 pixels; they are drawn on the slide and on every map
+    annotations: outlines that somebody drew, in level-0 pixels; main: place of the map that they are drawn on
     """
     raster = tile_raster(frame.coords, frame.tile_px)
     panels = []
@@ -143,11 +144,12 @@ def map_panels(
         panels.append(Panel("slide", view.pixels.copy()))
     for one, scale in zip(maps, scales, strict=True):
         drawn = draw_map(view, raster, one.values, scale, opacity)
-        panels.append(Panel(one.title or one.kind, drawn, scale, one.kind))
-    if annotations is not None:
-        ground = draw_map(view, raster, maps[0].values, scales[0], opacity)
-        title = f"{maps[0].kind} with annotations" if annotations else "no annotations on this slide"
-        panels.append(Panel(title, draw_contours(ground, view, annotations), scales[0], maps[0].kind))
+        panels.append(Panel(one.title or one.kind, drawn, scale, one.about or one.kind))
+    if annotations:
+        one, scale = maps[main], scales[main]
+        ground = draw_map(view, raster, one.values, scale, opacity)
+        title = f"{one.title or one.kind} with annotations"
+        panels.append(Panel(title, draw_contours(ground, view, annotations), scale, one.about or one.kind))
     for panel in panels:
         draw_scale_bar(panel.pixels, view.downsample[0], frame.mpp)
     return panels
@@ -162,26 +164,36 @@ class Arrangement:
 
 
 def arrange(
-    title: str, about: str, panels: Sequence[Panel], columns: int | None = None, opacity: float = OPACITY
+    title: str,
+    about: str,
+    panels: Sequence[Panel],
+    columns: int | None = None,
+    opacity: float = OPACITY,
+    note: str = "",
 ) -> Arrangement:
-    """Panels of one size in rows under a title, each with its own title above it and its legend below."""
+    """Panels of one size in rows under a title, each with its own title above it and its legend below.
+
+    note: what has to be known to read the maps, below the title
+    """
     height, width = panels[0].pixels.shape[:2]
     cell_width = max(width, SMALLEST_PANEL)
     columns = columns or _columns(len(panels), cell_width, height)
     lines = math.ceil(len(panels) / columns)
     cell_height = PANEL_TITLE + height + LEGEND
     total_width = 2 * EDGE + columns * cell_width + (columns - 1) * GAP
-    total_height = 2 * EDGE + TITLE + lines * cell_height + (lines - 1) * GAP
+    size = 20 if cell_width >= WIDE_PANEL else 15
+    heading = TITLE + (size + 8 if note else 0)
+    total_height = 2 * EDGE + heading + lines * cell_height + (lines - 1) * GAP
     figure = np.full((total_height, total_width, 3), PAPER[0], dtype=np.uint8)
     room = total_width - 2 * EDGE
-    size = 20 if cell_width >= WIDE_PANEL else 15
     write(figure, shortened(title, room, size + 8, bold=True), EDGE, EDGE, size + 8, bold=True)
     write(figure, shortened(about, room, size), EDGE, EDGE + size + 20, size, color=SOFT_INK)
+    write(figure, shortened(note, room, size), EDGE, EDGE + 2 * size + 28, size, color=SOFT_INK)
     pictures = []
     for number, panel in enumerate(panels):
         line, column = divmod(number, columns)
         left = EDGE + column * (cell_width + GAP)
-        top = EDGE + TITLE + line * (cell_height + GAP)
+        top = EDGE + heading + line * (cell_height + GAP)
         write(figure, shortened(panel.title, cell_width, size, bold=True), left, top + 8, size, bold=True)
         inset = left + (cell_width - width) // 2
         pictures.append(Box(inset, top + PANEL_TITLE, width, height))

@@ -149,17 +149,22 @@ def draw_slide(asked: AskedSlide, plan: HeatmapPlan, explainers: Sequence[RunExp
         origin = image.bounds_origin if image is not None else (0, 0)
         annotated = plan.annotations
         outlines = None if annotated is None else annotated.of_slide(asked.name, frame.size_px, origin)
-        files = [_write_figure(plan.out, frame, image, found, scales, outlines, settings)]
+        if outlines == []:
+            notes.append("no annotations of this slide")
+        note = f"Note: {'; '.join(notes)}." if notes else ""
+        files = [_write_figure(plan.out, frame, image, found, scales, outlines, settings, note)]
+        shown, scale = found.maps[found.main], scales[found.main]
         made_progress()
         if image is not None and settings.tiles:
-            sheet = contact_sheet(frame, image, found.maps[0], scales[0], found.about, settings.tiles)
+            about = f"{found.about}. {note}" if note else found.about
+            sheet = contact_sheet(frame, image, shown, scale, about, settings.tiles)
             files.append(file_in(plan.out, asked.name, "_tiles.png"))
             write_png(files[-1], sheet)
         if settings.tiff:
             files.append(file_in(plan.out, asked.name, "_overlay.tif"))
-            write_overlay(files[-1], frame, image, found.maps[0].values, scales[0], settings.tiff_mpp, settings.opacity)
+            write_overlay(files[-1], frame, image, shown.values, scale, settings.tiff_mpp, settings.opacity)
         if settings.qupath:
-            files += _write_qupath(plan.out, frame, found, scales[0], settings.cut, origin)
+            files += _write_qupath(plan.out, frame, found, scale, settings.cut, origin)
     names = ";".join(path.relative_to(plan.out).as_posix() for path in files)
     kinds = ";".join(dict.fromkeys(one.kind for one in found.maps))
     return HeatmapRow(asked.name, len(frame.coords), kinds, found.about, names, "; ".join(notes))
@@ -198,13 +203,14 @@ def _write_figure(
     scales: Sequence[ColorScale],
     outlines: list[MultiPolygon] | None,
     settings: HeatmapSettings,
+    note: str,
 ) -> Path:
     many = len(found.maps) > 3
     view = tissue_view(frame, image, settings.side_px if not many else max(64, settings.side_px * 2 // 3))
-    panels = map_panels(frame, view, found.maps, scales, outlines, settings.opacity)
+    panels = map_panels(frame, view, found.maps, scales, outlines, settings.opacity, found.main)
     opacity = settings.opacity if image is not None else 1.0
     path = file_in(out, frame.slide, ".png")
-    figure = arrange(frame.slide, found.about, panels, opacity=opacity)
+    figure = arrange(frame.slide, found.about, panels, opacity=opacity, note=note)
     write_png(path, figure.pixels, {PICTURE_BOXES: boxes_text(figure.pictures)})
     return path
 
@@ -212,7 +218,7 @@ def _write_figure(
 def _write_qupath(
     out: Path, frame: SlideFrame, found: SlideMaps, scale: ColorScale, cut: float, origin: tuple[int, int]
 ) -> list[Path]:
-    shown = found.maps[0]
+    shown = found.maps[found.main]
     tiles, regions = (file_in(out, frame.slide, ending) for ending in ("_tiles.geojson", "_regions.geojson"))
     write_tiles(tiles, frame, shown.values, shown.kind, scale, found.measurements, origin)
     write_regions(regions, frame, shown.values, shown.kind, scale, cut, origin)

@@ -34,6 +34,7 @@ class SlideMaps:
     """What is drawn of one slide: maps of the same tiles, in the order of the panels.
 
     about: the sentence above them; measurements: further numbers per tile, by name
+    main: place of the map that single pictures show: highest tiles, outlines, TIFF and QuPath
     """
 
     coords: npt.NDArray[np.int64] | None
@@ -42,6 +43,7 @@ class SlideMaps:
     about: str
     measurements: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    main: int = 0
 
 
 def maps_of_scores(asked: AskedSlide, scores: Path) -> SlideMaps:
@@ -56,11 +58,13 @@ def maps_of_scores(asked: AskedSlide, scores: Path) -> SlideMaps:
             coords = None if bag.coords is None else bag.coords.numpy().astype(np.int64)
     if coords is None:
         raise AsmilError(
-            f"{asked.name}: {path} has no coordinates, and no features with coordinates are known; add columns x "
-            "and y, or give the feature file with --features"
+            f"{asked.name}: {path} has no coordinates, and no features of this slide with coordinates were found; add "
+            "columns x and y, or give its feature file, which is named like the slide, with --features"
         )
     values = checked_values(asked.name, found.values, len(coords))
-    return SlideMaps(coords, info, (TileMap(values, found.name),), f"{found.name} from {path.name}")
+    missing = int(np.isnan(values).sum())
+    notes = (f"{missing} of {len(values)} tiles have no value and are not drawn",) if missing else ()
+    return SlideMaps(coords, info, (TileMap(values, found.name),), f"{found.name} from {path.name}", notes=notes)
 
 
 def maps_of_runs(asked: AskedSlide, explainers: Sequence[RunExplainer], settings: HeatmapSettings) -> SlideMaps:
@@ -72,21 +76,17 @@ def maps_of_runs(asked: AskedSlide, explainers: Sequence[RunExplainer], settings
     first = explainers[0]
     bag, number = _bag(asked, first)
     info = inspect_features(asked.slide.source)
-    trained = first.trained_for(bag.id)
-    outputs = first.outputs(bag, trained)
-    said = first.said(trained, outputs)
+    outputs = [explainer.outputs(bag, explainer.trained_for(bag.id)) for explainer in explainers]
+    said = first.said(first.trained_for(bag.id), outputs[0])
     name = settings.name or max(said, key=lambda one: said[one])
     if name not in said:
         raise AsmilError(f"{first.path}: there is no class {name!r} to explain; {did_you_mean(name, said)}")
-    drawn = list(
-        _epoch_maps(asked, bag, explainers)
-        if settings.by == "epoch"
-        else _maps(bag, explainers, settings, name, outputs)
-    )
+    by_epoch = settings.by == "epoch"
+    drawn = list(_epoch_maps(asked, bag, explainers) if by_epoch else _maps(bag, explainers, settings, name, outputs))
     notes = [note for one in drawn for note in one.notes]
     if any(explainer.saw(bag.id) for explainer in explainers):
         notes.append("the models were trained on this slide")
-    about = _about(explainers, name, said[name], len(trained))
+    about = "; ".join(_said(*one, bag.id, name) for one in zip(explainers, outputs, strict=True))
     measurements = first.tile_probabilities(bag) if settings.qupath else {}
     maps = tuple(
         TileMap(of_slide(one.values, bag, number)[0], one.kind, one.about, one.title, one.notes) for one in drawn
@@ -94,7 +94,8 @@ def maps_of_runs(asked: AskedSlide, explainers: Sequence[RunExplainer], settings
     measured = {key: of_slide(values, bag, number)[0] for key, values in measurements.items()}
     alone = of_slide(drawn[0].values, bag, number)[1]
     coords = None if alone.coords is None else alone.coords.numpy().astype(np.int64)
-    return SlideMaps(coords, info, maps, about, measured, tuple(dict.fromkeys(notes)))
+    main = len(drawn) // len(explainers) - 1 if by_epoch else 0  # the last epoch of the first run
+    return SlideMaps(coords, info, maps, about, measured, tuple(dict.fromkeys(notes)), main)
 
 
 def _bag(asked: AskedSlide, explainer: RunExplainer) -> tuple[Bag, int]:
@@ -107,21 +108,21 @@ def _bag(asked: AskedSlide, explainer: RunExplainer) -> tuple[Bag, int]:
 
 
 def _maps(
-    bag: Bag, explainers: Sequence[RunExplainer], settings: HeatmapSettings, name: str, outputs: Outputs
+    bag: Bag, explainers: Sequence[RunExplainer], settings: HeatmapSettings, name: str, outputs: Sequence[Outputs]
 ) -> Iterator[TileMap]:
-    """The maps of every run, kind and group of models; `outputs` are those of the first run."""
+    """The maps of every run, kind and group of models; `outputs`: of each run."""
     several_runs, several_kinds = len(explainers) > 1, len(settings.kinds) > 1
-    for explainer in explainers:
+    for explainer, known in zip(explainers, outputs, strict=True):
         run = f"{explainer.path.resolve().name}" if several_runs else ""
         for kind in settings.kinds or (None,):
             trained = explainer.trained_for(bag.id)
             groups = _groups(settings.by, trained)
             found = []
             for label, members in groups.items():
-                one = explainer.explain(bag, kind, name, members, outputs if explainer is explainers[0] else None)
+                one = explainer.explain(bag, kind, name, members, known)
                 found.append(one)
                 shown_kind = titled(one.kind) if several_kinds or not label else ""
-                yield _tile_map(one, _joined(run, label, shown_kind))
+                yield _tile_map(one, _joined(run, label, shown_kind), len(explainer.names) > 1)
             if len(found) > 1:
                 ranks = [percentiles(one.values, np.sort(one.values)) for one in found]
                 title = _joined(run, titled(found[0].kind) if several_kinds else "", f"{SPREAD} {settings.by}s")
@@ -140,7 +141,7 @@ def _groups(by: str | None, trained: Sequence[TrainedModel]) -> dict[str, list[T
 def _epoch_maps(asked: AskedSlide, bag: Bag, explainers: Sequence[RunExplainer]) -> Iterator[TileMap]:
     """Attention that was recorded during training, at up to eight moments, by the first training that has the slide."""
     for explainer in explainers:
-        record, place = _recorded(explainer, bag.id)
+        training, record, place = _recorded(explainer, bag.id)
         if int(record.n_tiles[place]) != len(bag):
             raise AsmilError(
                 f"{asked.name}: {record.path} has {int(record.n_tiles[place])} tiles, the features {len(bag)}; "
@@ -148,16 +149,17 @@ def _epoch_maps(asked: AskedSlide, bag: Bag, explainers: Sequence[RunExplainer])
             )
         chosen = np.unique(np.linspace(0, len(record.epochs) - 1, MOST_EPOCHS).round().astype(int))
         run = f"{explainer.path.resolve().name}, " if len(explainers) > 1 else ""
+        note = f"attention as it was recorded in the training of {run}{training}"
         for moment, values in zip(chosen, record.attention(place, chosen.tolist()), strict=True):
-            yield TileMap(values, "attention", title=f"{run}epoch {record.epochs[moment]:g}")
+            yield TileMap(values, "attention", title=f"{run}epoch {record.epochs[moment]:g}", notes=(note,))
 
 
-def _recorded(explainer: RunExplainer, slide: str) -> tuple[AttentionRecord, int]:
+def _recorded(explainer: RunExplainer, slide: str) -> tuple[str, AttentionRecord, int]:
     known: list[str] = []
-    for _, _, training in explainer.predictor.folder.trainings():
+    for fold, seed, training in explainer.predictor.folder.trainings():
         record = read_attention(training)
         if record is not None and slide in record.slides:
-            return record, record.slides.index(slide)
+            return f"fold {fold}, seed {seed}", record, record.slides.index(slide)
         known += [] if record is None else list(record.slides)
     if known:
         raise AsmilError(
@@ -174,15 +176,19 @@ def _joined(*parts: str) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _tile_map(one: SlideExplanation, title: str) -> TileMap:
-    return TileMap(one.values, titled(one.kind), title=title, notes=one.notes)
+def _tile_map(one: SlideExplanation, title: str, classifies: bool) -> TileMap:
+    kind = titled(one.kind)
+    about = f"{kind}: above 0 {'speaks for' if classifies else 'raises the'} {one.name}"
+    return TileMap(one.values, kind, about if (one.values < 0).any() else "", title, one.notes)
 
 
-def _about(explainers: Sequence[RunExplainer], name: str, shown: float, n_models: int) -> str:
-    methods = ", ".join(dict.fromkeys(explainer.method for explainer in explainers))
-    first = explainers[0]
-    if len(first.names) > 1:
-        said = f"class {name}, probability {format_number(shown, 2)}"
-    else:
-        said = f"{name} {format_number(shown)}"
-    return f"{methods}: {said} (mean of {format_count(n_models, 'model')})" if n_models > 1 else f"{methods}: {said}"
+def _said(explainer: RunExplainer, outputs: Outputs, slide: str, name: str) -> str:
+    """What the models of a run say of a slide."""
+    trained = explainer.trained_for(slide)
+    shown = explainer.said(trained, outputs).get(name)
+    if shown is None:
+        return explainer.method
+    classifies = len(explainer.names) > 1
+    said = f"class {name}, probability {format_number(shown, 2)}" if classifies else f"{name} {format_number(shown)}"
+    mean = f" (mean of {format_count(len(trained), 'model')})" if len(trained) > 1 else ""
+    return f"{explainer.method}: {said}{mean}"

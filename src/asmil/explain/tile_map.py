@@ -40,7 +40,7 @@ class TileMap:
 
     values: N; nan for a tile without a value
     kind: what the values are: "attention", "leave one out", ...
-    about: which class or output is explained, and by which model; shown above the map
+    about: how to read the values, for the legend; empty: the kind says it
     """
 
     values: npt.NDArray[np.float64]
@@ -48,6 +48,15 @@ class TileMap:
     about: str = ""
     title: str = ""
     notes: tuple[str, ...] = field(default=())
+
+    @property
+    def which(self) -> str:
+        """Which of several maps of one kind this is: its title without the kind.
+
+        >>> TileMap(np.zeros(1), "attention", title="abmil, attention").which
+        'abmil'
+        """
+        return ", ".join(part for part in self.title.split(", ") if part != self.kind)
 
 
 def slide_frame(

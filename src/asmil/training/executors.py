@@ -1,4 +1,4 @@
-"""How the trainings of a fold run: fused kernels (all seeds at once), CUDA graphs or plain PyTorch."""
+"""How the trainings of a fold run: fused kernels or CUDA graphs (all seeds at once), or plain PyTorch."""
 
 from __future__ import annotations
 
@@ -45,19 +45,11 @@ class JobRunner:
     def run(self, jobs: Sequence[FoldSeedJob], on_start: OnStart, on_epoch: OnEpoch) -> Iterator[Trained]:
         """Train the jobs of one fold; yield each with its predictions when it ends."""
         executors = self._executors(jobs) if jobs else []
-        fused = [job for job, executor in zip(jobs, executors, strict=True) if executor == "fused"]
-        if fused:
-            yield from self._side_by_side(fused, on_start, on_epoch)
-        for job, executor in zip(jobs, executors, strict=True):
-            if executor == "fused":
-                continue
-            trainer = job.trainer(on_epoch(job))
-            on_start(job, trainer.total_epochs)
-            if executor == "graphed":
-                self._fit_graphed(job, trainer)
-            else:
-                trainer.fit(job.train, job.val)
-            yield job, job.finish(trainer)
+        for chosen in PREFERENCE:
+            group = [job for job, executor in zip(jobs, executors, strict=True) if executor == chosen]
+            at_once = self._at_once(chosen, group[0]) if group else 1
+            for first in range(0, len(group), at_once):
+                yield from self._train(chosen, group[first : first + at_once], on_start, on_epoch)
 
     def _executors(self, jobs: Sequence[FoldSeedJob]) -> list[Executor]:
         """The executor of each job: the one it started with, or else one that settings and machine allow."""
@@ -100,25 +92,39 @@ class JobRunner:
             reason = "the features of the training and validation slides do not fit into GPU memory"
         return reason
 
-    def _fit_graphed(self, job: FoldSeedJob, trainer: Trainer) -> None:
-        from asmil.training.graphed.train import fit_graphed
+    def _at_once(self, executor: Executor, job: FoldSeedJob) -> int:
+        """How many trainings like this one an executor runs at the same time: as many as fit on the device."""
+        if executor == "plain":
+            return 1
+        model, pool = job.model_and_task()[0], self._resident(job)
+        if executor == "fused":
+            from asmil.training.fused.side_by_side import members_that_fit
 
-        fit_graphed(trainer, self._resident(job), job.train, job.val)
+            return members_that_fit(model, pool)
+        from asmil.training.graphed.train import trainings_that_fit
 
-    def _side_by_side(self, jobs: Sequence[FoldSeedJob], on_start: OnStart, on_epoch: OnEpoch) -> Iterator[Trained]:
-        """Train the jobs, as many at once as fit into the memory of the device."""
-        from asmil.training.fused.side_by_side import fit_side_by_side, members_that_fit
+        return trainings_that_fit(model, pool, job.config.training.batch)
 
-        train, val, pool = jobs[0].train, jobs[0].val, self._resident(jobs[0])
-        at_once = members_that_fit(jobs[0].model_and_task()[0], pool)
-        for first in range(0, len(jobs), at_once):
-            together = jobs[first : first + at_once]
-            trainers: list[Trainer] = [job.trainer(on_epoch(job)) for job in together]
-            for job, trainer in zip(together, trainers, strict=True):
-                on_start(job, trainer.total_epochs)
-            fit_side_by_side(trainers, pool, train, val)
-            for job, trainer in zip(together, trainers, strict=True):
-                yield job, job.finish(trainer)
+    def _train(
+        self, executor: Executor, jobs: Sequence[FoldSeedJob], on_start: OnStart, on_epoch: OnEpoch
+    ) -> Iterator[Trained]:
+        """Train the jobs at the same time."""
+        train, val = jobs[0].train, jobs[0].val
+        trainers: list[Trainer] = [job.trainer(on_epoch(job)) for job in jobs]
+        for job, trainer in zip(jobs, trainers, strict=True):
+            on_start(job, trainer.total_epochs)
+        if executor == "fused":
+            from asmil.training.fused.side_by_side import fit_side_by_side
+
+            fit_side_by_side(trainers, self._resident(jobs[0]), train, val)
+        elif executor == "graphed":
+            from asmil.training.graphed.train import fit_graphed
+
+            fit_graphed(trainers, self._resident(jobs[0]), train, val)
+        else:
+            trainers[0].fit(train, val)
+        for job, trainer in zip(jobs, trainers, strict=True):
+            yield job, job.finish(trainer)
 
     def _pool_with(self, job: FoldSeedJob) -> ResidentBags | None:
         """The features of the job's training and validation bags on the device; None if they do not fit."""
@@ -163,8 +169,6 @@ def executor_here(device: torch.device) -> str:
     reason = graphed_machine_reason(device)
     if reason is not None:
         return f"plain PyTorch ({reason})"
-    graphs = "CUDA graphs for the attention methods whose bags can be padded"
+    graphs = "CUDA graphs for the attention methods whose bags can be padded, all seeds of a fold at once"
     reason = fused_machine_reason(device)
-    return (
-        f"fused kernels for asmil, all seeds of a fold at once; {graphs}" if reason is None else f"{graphs} ({reason})"
-    )
+    return f"fused kernels for asmil, {graphs}" if reason is None else f"{graphs} ({reason})"

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class Interrupted(Exception):
@@ -35,3 +38,23 @@ def stop_requests() -> Iterator[threading.Event]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def advanced(sessions: Sequence[tuple[T, Iterator[None]]]) -> list[tuple[T, Iterator[None]]]:
+    """Advance every session to its next epoch; return those that are not finished.
+
+    If one is interrupted, the others are advanced nevertheless, so that all have saved their state.
+    """
+    left, interrupted = [], False
+    for trainer, session in sessions:
+        try:
+            next(session)
+        except StopIteration:
+            continue
+        except Interrupted:
+            interrupted = True
+        else:
+            left.append((trainer, session))
+    if interrupted:
+        raise Interrupted
+    return left

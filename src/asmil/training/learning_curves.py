@@ -16,6 +16,17 @@ from asmil.training.finished_run import Training
 
 TITLES = {
     "ce": "cross-entropy",
+    "bce": "binary cross-entropy",
+    "nll": "negative log-likelihood",
+    "cox": "Cox partial likelihood",
+    "squared": "squared error",
+    "huber": "Huber loss",
+    "svm": "smooth SVM",
+    "kl": "Kullback-Leibler divergence",
+    "cluster": "tile clustering",
+    "branch": "single branches",
+    "max": "highest tile",
+    "tier1": "first tier (pseudo-bags)",
     "macro_f1": "macro-F1",
     "macro_auc": "macro-AUC",
     "c_index": "C-index",
@@ -41,14 +52,20 @@ def _figure(trainings: Sequence[Training], title: str, columns: Sequence[str]) -
         later = stage_starts(trainings[0])[1:]
         axes.set_xlabel("epoch" + "".join(f" (from {start:.0f}: {plain_text(name)})" for start, name in later))
         for number, column in enumerate(columns):
-            _draw_course(axes, trainings, column, COLORS[number % len(COLORS)])
+            name = column.partition(".")[2]
+            title_of = TITLES.get(_task_loss(trainings) if name == "loss" and len(columns) == 1 else name)
+            label = plain_text(title_of or name.replace("_", " "))
+            _draw_course(axes, trainings, column, label, COLORS[number % len(COLORS)])
+            if len(columns) == 1:
+                axes.set_ylabel(label)
         if len(trainings) == 1 and trainings[0].selected_epoch is not None:
             axes.axvline(trainings[0].selected_epoch, color="#39424e", linewidth=1, linestyle="--")
         for start, _ in later:
             axes.axvline(start - 0.5, color="#8a94a0", linewidth=1, linestyle=":")
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         axes.set_title(title)
-        axes.legend(loc="best")
+        if len(columns) > 1:
+            axes.legend(loc="best")
         return svg_text(figure)
 
 
@@ -68,15 +85,19 @@ def _panels(trainings: Iterable[Training]) -> list[tuple[str, list[str]]]:
     ]
 
 
+def _task_loss(trainings: Sequence[Training]) -> str:
+    """The name of the task's own loss, the first part of the training loss; that is also the validation loss."""
+    parts = (name for name in _recorded(trainings[0].epochs) if name.startswith("train.") and name != "train.loss")
+    return next(parts, "").partition(".")[2]
+
+
 def _recorded(epochs: pd.DataFrame) -> list[str]:
     """Columns with at least one finite number."""
     return [str(name) for name in epochs if np.isfinite(_numbers(epochs[name])).any()]
 
 
-def _draw_course(axes: Axes, trainings: Sequence[Training], column: str, color: str) -> None:
+def _draw_course(axes: Axes, trainings: Sequence[Training], column: str, label: str, color: str) -> None:
     courses = [_course(training, column) for training in trainings if column in training.epochs]
-    name = column.partition(".")[2]
-    label = plain_text(TITLES.get(name, name.replace("_", " ")))
     if len(courses) > 1:
         for course in courses:
             axes.plot(course.index, course, color=color, linewidth=0.7, alpha=0.3)

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from asmil.cohort.bag import Bag
 from asmil.training.labeled_bags import BagSource
@@ -60,6 +61,13 @@ class ResidentBags:
         """One bag, whose features are a view of the pool."""
         first = self._starts[number]
         return Bag(self.features[first : first + self.sizes[number]], id=self.names[number], validated=True)
+
+    def padded(self, numbers: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """The features of some bags in float32, n x L x D, and which rows are tiles, n x L; other rows are finite."""
+        wanted = torch.as_tensor(numbers, device=self.device)
+        row = torch.arange(self.longest(numbers), device=self.device)
+        places = (self.offsets[wanted, None] + row).clamp_(max=len(self.features) - 1)
+        return self.features[places].float(), row < self.lengths[wanted, None]
 
     def numbers(self, source: BagSource) -> list[int]:
         """The numbers of the bags of an added source."""

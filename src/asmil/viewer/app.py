@@ -144,6 +144,7 @@ class Viewer:
             "runs": runs,
             "notes": [*self._collection.notes, *(note for table in tables for note in table.notes)],
             "color_maps": color_maps(),
+            "signed_color_maps": list(BOTH_SIGNS),
         }
 
     def _slide(self, request: Request) -> Response:
@@ -309,6 +310,7 @@ class Viewer:
             "jsd": found.jsd,
             "kept": found.kept,
             "note": found.note,
+            "explained": found.explained,
         }
         arrays: dict[str, Any] = {
             "percentile": percentile_bytes(found.values),

@@ -20,6 +20,7 @@ from asmil.training.layout import RunLayout
 MANIFEST_NAMES = ("cohort.csv", "cohort.parquet")
 ANNOTATIONS_FOLDER = "annotations"
 FEATURE_SUFFIXES = (".h5", ".hdf5", ".pt")
+MOST_NOTES = 5
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,10 @@ def _of_features(source: Path, places: Places) -> _Found:
 def _of_manifest(manifest: Path, places: Places) -> _Found:
     cohort, problems = read_manifest(manifest, places.features, kind=None)
     rows = {row["slide"]: row for row in read_table(manifest).rows if row.get("slide")}
-    notes = [str(problem) for problem in problems if problem.severity == "error"][:5]
+    errors = [str(problem) for problem in problems if problem.severity == "error"]
+    notes = errors[:MOST_NOTES]
+    if len(errors) > MOST_NOTES:
+        notes.append(f"{len(errors) - MOST_NOTES} more problems: `asmil check {manifest}` lists them")
     own = {
         name: SlideFile(name, manifest.parent / row["image"], positive(row.get("mpp", "")))
         for name, row in rows.items()
@@ -198,16 +202,18 @@ def _outcome(row: Mapping[str, str]) -> str | None:
 
 
 def _images(places: Places, beside: Path, own: Mapping[str, SlideFile], notes: list[str]) -> dict[str, SlideFile]:
-    """The images by slide: those that a table names, otherwise those of a folder."""
+    """The images by slide: those of the folder that was given, those that a table names, those in `slides`."""
     found: list[SlideFile] = []
+    named = {name: file for name, file in own.items() if file.path.exists()}
     if places.slides is not None:
-        found = find_slides(places.slides)
-    elif (beside / SLIDES_FOLDER).is_dir():
+        images = named | {file.name: file for file in find_slides(places.slides)}
+        return {file.name: file for file in _with_mpp(images.values(), places.mpp)}
+    if (beside / SLIDES_FOLDER).is_dir():
         try:
             found = find_slides(beside / SLIDES_FOLDER)
         except AsmilError as error:
             notes.append(str(error))
-    images = {file.name: file for file in found} | {name: file for name, file in own.items() if file.path.exists()}
+    images = {file.name: file for file in found} | named
     return {file.name: file for file in _with_mpp(images.values(), places.mpp)}
 
 

@@ -35,6 +35,7 @@ TILE_KIND = "tile probability"
 PREDICTED = "predicted"
 MOST_MAPS = 8
 MOST_ROWS = 512
+MOST_NAMED = 8
 AXIS_SIZES = {"token": "tokens", "branch": "branches", "head": "heads"}
 
 
@@ -97,12 +98,21 @@ class RunMaps:
         if self._roles(slide) == {"test"}:
             return (
                 f"{slide} is a test slide, and attention is never recorded on those: a training must not look at "
-                "them. Choose a training or validation slide."
+                f"them. {self._recorded_slides()}"
             )
         return (
-            f"The attention of {slide} was not recorded. Train again into another folder with "
-            "--set record.attention=all --set record.role=both to record every training and validation slide."
+            f"The attention of {slide} was not recorded. {self._recorded_slides()} To record every training and "
+            "validation slide, train again into another folder with --set record.attention=all --set record.role=both."
         )
+
+    def _recorded_slides(self) -> str:
+        """Which slides to choose instead."""
+        records = (read_attention(folder) for _, _, folder in self._layout.trainings())
+        names = sorted({name for record in records if record is not None for name in record.slides})
+        if not names:
+            return "No slide was recorded yet."
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        return f"Recorded: {', '.join(names[:MOST_NAMED])}{more}."
 
     def _roles(self, slide: str) -> set[str]:
         from asmil.cohort.splits import Splits
@@ -181,6 +191,7 @@ class RunMaps:
         part = _within(choice.part, max(1, len(known[kind])))
         bag = explainer.read_unit(unit)
         notes = ["the models were trained on this slide"] if explainer.saw(unit.name) else []
+        explained = ""
         if kind == ROWS_KIND:
             rows = _attention_rows(trained[0], bag, explainer)
             assert rows is not None
@@ -192,7 +203,10 @@ class RunMaps:
             name = known[kind][part] if part else None
             found = explainer.explain(bag, kind, name, trained)
             values, notes = found.values, [*notes, *found.notes]
-        return TileValues(kind, np.asarray(values, dtype=np.float64)[None, here], note="; ".join(notes))
+            explained = found.name if known[kind] else ""
+        return TileValues(
+            kind, np.asarray(values, dtype=np.float64)[None, here], note="; ".join(notes), explained=explained
+        )
 
     def _place(self, slide: str) -> tuple[Unit, slice]:
         """The bag that a slide is part of, and where its tiles are in it."""

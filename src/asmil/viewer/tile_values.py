@@ -27,6 +27,7 @@ class TileValues:
     jsd: Jensen-Shannon divergence of each moment from the one before; None for the first
     kept: the moment whose weights were kept, if it is known
     note: what has to be known to read the map
+    explained: the class, label or number that the map is about, where it is about one
     """
 
     kind: str
@@ -35,6 +36,7 @@ class TileValues:
     jsd: tuple[float | None, ...] = ()
     kept: int | None = None
     note: str = ""
+    explained: str = ""
 
 
 def percentile_bytes(values: Floats) -> Bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 from asmil import Bag
@@ -57,6 +58,7 @@ def state(trainer):
     return torch.cat([tensor.detach().flatten() for tensor in (*parameters, *averages)])
 
 
+@pytest.mark.heavy
 def test_together_alone_and_resumed_have_the_same_bits(tmp_path):
     together = fit(2, [0, 1], tmp_path / "together")
     fit(1, [1], tmp_path / "resumed")

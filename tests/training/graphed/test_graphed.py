@@ -47,12 +47,12 @@ def labeled(seed=0, lengths=LENGTHS):
     return LabeledBags(bags, targets.astype(np.int64))
 
 
-def trainer(method, folder=None, epochs=3, model=None, **training):
+def trainer(method, folder=None, epochs=3, model=None, seed=0, **training):
     settings = {"epochs": epochs, "lr": 1e-3, "class_weights": "none", "device": "cpu", **training}
     changes = {"training": settings, "model": model or {}, "anchor": {"normalizer": "nsf", "weight": 0.3}}
     config = resolve(method, changes=changes)
     task = Classification(["a", "b"], [0.7, 1.6])
-    return Trainer(build_model(config, WIDTH, 2, 0), task, config, seed=0, folder=folder)
+    return Trainer(build_model(config, WIDTH, 2, seed), task, config, seed=seed, folder=folder)
 
 
 def pool():
@@ -69,7 +69,7 @@ def compare(method, tmp_path, plain, graphed):
     first = trainer(method, tmp_path / "plain", model=STILL[method], **plain)
     second = trainer(method, tmp_path / "graphed", model=STILL[method], **graphed)
     first.fit(train, val)
-    fit_graphed(second, pool(), train, val)
+    fit_graphed([second], pool(), train, val)
     np.testing.assert_allclose(losses(tmp_path / "graphed"), losses(tmp_path / "plain"), rtol=2e-4, atol=2e-5)
     torch.testing.assert_close(second.predict(val.bags), first.predict(val.bags), rtol=1e-3, atol=1e-4)
     assert second.progress.best["epoch"] == first.progress.best["epoch"]
@@ -115,13 +115,13 @@ def test_a_resumed_training_has_the_same_bits(method, settings, tmp_path):
     model = {"inner": 16} | ({"dropout": 0.2} if method in ("abmil", "acmil") else {})
     asked = {"epochs": 3, "model": model, "checkpoint_seconds": 0, **settings}
     whole = trainer(method, tmp_path / "whole", **asked)
-    fit_graphed(whole, pool(), train, val)
+    fit_graphed([whole], pool(), train, val)
     stopped = trainer(method, tmp_path / "parts", **asked)
     stopped.on_epoch = lambda record: stop_after(5 if method == "ibmil" else 2, record)
     with pytest.raises(Stop):
-        fit_graphed(stopped, pool(), train, val)
+        fit_graphed([stopped], pool(), train, val)
     resumed = trainer(method, tmp_path / "parts", **asked)
-    fit_graphed(resumed, pool(), train, val)
+    fit_graphed([resumed], pool(), train, val)
     state = whole.model.state_dict()
     for name, value in resumed.model.state_dict().items():
         assert torch.equal(value, state[name]), name
@@ -133,8 +133,40 @@ def stop_after(epochs, record):
         raise Stop
 
 
+@pytest.mark.parametrize("method", ["abmil", "ibmil"])
+def test_together_and_alone_have_the_same_bits(method, tmp_path):
+    """One of the seeds has a head start, so that the two are never in the same epoch."""
+    train, val = labeled(0), labeled(1)
+    asked = {"model": {"dropout": 0.2} if method == "abmil" else {}, "checkpoint_seconds": 0}
+    alone = [trainer(method, tmp_path / f"alone{seed}", seed=seed, **asked) for seed in (0, 1)]
+    for one in alone:
+        fit_graphed([one], pool(), train, val)
+    ahead = trainer(method, tmp_path / "together0", **asked)
+    ahead.on_epoch = lambda record: stop_after(1, record)
+    with pytest.raises(Stop):
+        fit_graphed([ahead], pool(), train, val)
+    together = [trainer(method, tmp_path / f"together{seed}", seed=seed, **asked) for seed in (0, 1)]
+    fit_graphed(together, pool(), train, val)
+    for seed, (first, second) in enumerate(zip(alone, together, strict=True)):
+        state = first.model.state_dict()
+        for name, value in second.model.state_dict().items():
+            assert torch.equal(value, state[name]), name
+        assert np.array_equal(losses(tmp_path / f"together{seed}"), losses(tmp_path / f"alone{seed}"))
+    assert not np.array_equal(losses(tmp_path / "together0"), losses(tmp_path / "together1"))
+
+
+def test_validation_in_batches_equals_bags_one_by_one(tmp_path):
+    from asmil.training.graphed.train import ResidentEvaluator
+
+    one, bags = trainer("clam_sb", tmp_path), pool()
+    val = labeled(1)
+    bags.add(val.bags)
+    logits = ResidentEvaluator(one, bags).logits(val.bags)
+    torch.testing.assert_close(logits, one.predict(val.bags), rtol=1e-4, atol=1e-5)
+
+
 def test_plain_and_graphed_checkpoints_are_not_mixed(tmp_path):
-    fit_graphed(trainer("abmil", tmp_path), pool(), labeled(0), labeled(1))
+    fit_graphed([trainer("abmil", tmp_path)], pool(), labeled(0), labeled(1))
     with pytest.raises(AsmilError, match="graphed"):
         trainer("abmil", tmp_path, epochs=5).fit(labeled(0), labeled(1))
 

@@ -9,7 +9,14 @@ from torch import Tensor
 
 from asmil.training.fused.block_kernels import bag_values_kernel, head_kernel, output_kernel, values_kernel
 from asmil.training.fused.layout import next_power_of_2
-from asmil.training.fused.tile_kernels import embed_kernel, heatmap_kernel, pool_kernel, score_kernel, sums_kernel
+from asmil.training.fused.tile_kernels import (
+    embed_and_score_kernel,
+    embed_kernel,
+    heatmap_kernel,
+    pool_kernel,
+    score_kernel,
+    sums_kernel,
+)
 from asmil.training.fused.weights import Weights
 from asmil.training.resident import ResidentBags
 
@@ -81,6 +88,27 @@ class Forward:
         """Scores of all tiles and the pooled embeddings, S x A x I in parts."""
         weights, bags, sizes = self.weights, self.bags, self.weights.sizes
         inner, inner_block = sizes.inner, weights.inner_block
+        self._score()
+        sums_kernel[(sizes.rows // 16, self.slots)](
+            self.partials, self.sums, self.bag, bags.lengths, self.score_blocks, sizes.rows, SCORE_ROWS, 256, 16,
+            self.anchor, num_warps=8,
+        )  # fmt: skip
+        pool_kernel[(POOL_PARTS, -(-inner // inner_block), self.slots)](
+            self.embedded, self.scores, self.sums, self.pooled_parts, self.bag, bags.lengths, self.longest, inner,
+            sizes.rows, POOL_PARTS, POOL_ROWS, inner_block, num_warps=4, num_stages=3,
+        )  # fmt: skip
+
+    def _score(self) -> None:
+        """Embed all tiles and compute their scores."""
+        weights, bags, sizes = self.weights, self.bags, self.weights.sizes
+        inner, inner_block = sizes.inner, weights.inner_block
+        if inner <= inner_block:
+            embed_and_score_kernel[(self.score_blocks, self.slots)](
+                bags.features, weights.stems, weights.vectors, weights.constants, self.embedded, self.scores,
+                self.partials, self.member, self.bag, bags.offsets, bags.lengths, self.longest, self.score_blocks,
+                sizes.features, inner, sizes.rows, SCORE_ROWS, inner_block, 32, self.anchor, num_warps=8, num_stages=4,
+            )  # fmt: skip
+            return
         stems = 2 * inner if self.anchor else inner
         embed_kernel[(-(-self.longest // 128), -(-stems // 128), self.slots)](
             bags.features, weights.stems, self.embedded, self.member, self.bag, bags.offsets, bags.lengths,
@@ -90,14 +118,6 @@ class Forward:
             self.embedded, weights.vectors, weights.constants, self.scores, self.partials, self.member, self.bag,
             bags.lengths, self.longest, self.score_blocks, inner, sizes.rows, SCORE_ROWS, inner_block, self.anchor,
             num_warps=8,
-        )  # fmt: skip
-        sums_kernel[(sizes.rows // 16, self.slots)](
-            self.partials, self.sums, self.bag, bags.lengths, self.score_blocks, sizes.rows, SCORE_ROWS, 256, 16,
-            self.anchor, num_warps=8,
-        )  # fmt: skip
-        pool_kernel[(POOL_PARTS, -(-inner // inner_block), self.slots)](
-            self.embedded, self.scores, self.sums, self.pooled_parts, self.bag, bags.lengths, self.longest, inner,
-            sizes.rows, POOL_PARTS, POOL_ROWS, inner_block, num_warps=4, num_stages=3,
         )  # fmt: skip
 
     def read_out(self, dropped: Dropped) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -12,7 +12,7 @@ from asmil.models.base import MILModel
 from asmil.training.fused.layout import Sizes
 from asmil.training.fused.members import MemberEvaluator, Members
 from asmil.training.fused.step import bytes_a_member
-from asmil.training.interruption import Interrupted, stop_requests
+from asmil.training.interruption import advanced, stop_requests
 from asmil.training.labeled_bags import LabeledBags
 from asmil.training.loop import Trainer
 from asmil.training.resident import ResidentBags
@@ -37,28 +37,11 @@ def fit_side_by_side(
         running = _Running(trainers, bags, train, evaluated)
         sessions = [(trainer, trainer.session(train, val, stop.is_set)) for trainer in trainers]
         try:
-            while sessions := _advanced(sessions):
+            while sessions := advanced(sessions):
                 running.run_epoch([trainer for trainer, _ in sessions])
         finally:
             for trainer in trainers:
                 trainer.evaluator = None
-
-
-def _advanced(sessions: Sequence[tuple[Trainer, Iterator[None]]]) -> list[tuple[Trainer, Iterator[None]]]:
-    """Advance every session to its next epoch; return the sessions that are not finished."""
-    left, interrupted = [], False
-    for trainer, session in sessions:
-        try:
-            next(session)
-        except StopIteration:
-            continue
-        except Interrupted:
-            interrupted = True
-        else:
-            left.append((trainer, session))
-    if interrupted:
-        raise Interrupted
-    return left
 
 
 class _Running:

@@ -83,8 +83,61 @@ def score_kernel(
             h = tl.load(embedded + I + i, mask=is_tile, other=0.0)
             v = tl.load(vectors + A * I + i, mask=is_inner, other=0.0)
             y = tl.dot(h, v, y)
-    constants = CONSTANTS + member * 2 * A + a
-    z += tl.load(constants)[None, :]
+    write_scores(z, y, CONSTANTS + member * 2 * A, SCORES, PARTIALS, slot, block, n, longest, n_blocks, A, ROWS, ANCHOR)
+
+
+@triton.jit
+def embed_and_score_kernel(
+    FEATURES, STEMS, VECTORS, CONSTANTS, EMBEDDED, SCORES, PARTIALS, MEMBER, BAG, OFFSET, LENGTH, longest, n_blocks,
+    D: tl.constexpr, I: tl.constexpr, A: tl.constexpr, ROWS: tl.constexpr, INNER: tl.constexpr, DEPTH: tl.constexpr,
+    ANCHOR: tl.constexpr,
+):  # fmt: skip
+    """`embed_kernel` and `score_kernel` in one, for I <= INNER; the anchor's embedded tiles are not stored.
+
+    Grid: row blocks, S.
+    """
+    block, slot = tl.program_id(0), tl.program_id(1)
+    bag = tl.load(BAG + slot)
+    n = tl.load(LENGTH + bag)
+    if block * ROWS >= n:
+        return
+    member = tl.load(MEMBER + slot)
+    rows = block * ROWS + tl.arange(0, ROWS)
+    a, inner, depth = tl.arange(0, A), tl.arange(0, INNER), tl.arange(0, DEPTH)
+    is_row, is_inner = rows < n, inner < I
+    features = FEATURES + (tl.load(OFFSET + bag) + rows)[:, None].to(tl.int64) * D + depth[None, :]
+    stems = STEMS + member.to(tl.int64) * 2 * I * D + inner[None, :] * D + depth[:, None]
+    vectors = VECTORS + member * 2 * A * I + a[None, :] * I + inner[:, None]
+    half: tl.constexpr = EMBEDDED.dtype.element_ty
+    online = tl.zeros((ROWS, INNER), tl.float32)
+    anchor = tl.zeros((ROWS, INNER), tl.float32)
+    for k in range(0, D, DEPTH):
+        is_depth = depth + k < D
+        x = tl.load(features + k, mask=is_row[:, None] & is_depth[None, :], other=0.0)
+        is_weight = is_inner[None, :] & is_depth[:, None]
+        online = tl.dot(x, tl.load(stems + k, mask=is_weight, other=0.0), online)
+        if ANCHOR:
+            anchor = tl.dot(x, tl.load(stems + I * D + k, mask=is_weight, other=0.0), anchor)
+    h = tl.maximum(online, 0.0).to(half)
+    place = EMBEDDED + (slot.to(tl.int64) * longest + rows[:, None]) * (2 * I) + inner[None, :]
+    tl.store(place, h, mask=is_row[:, None] & is_inner[None, :])
+    z = tl.dot(h, tl.load(vectors, mask=is_inner[:, None], other=0.0))
+    y = tl.zeros((ROWS, A), tl.float32)
+    if ANCHOR:
+        h = tl.maximum(anchor, 0.0).to(half)
+        y = tl.dot(h, tl.load(vectors + A * I, mask=is_inner[:, None], other=0.0))
+    write_scores(z, y, CONSTANTS + member * 2 * A, SCORES, PARTIALS, slot, block, n, longest, n_blocks, A, ROWS, ANCHOR)
+
+
+@triton.jit
+def write_scores(
+    z, y, CONSTANTS, SCORES, PARTIALS, slot, block, n, longest, n_blocks,
+    A: tl.constexpr, ROWS: tl.constexpr, ANCHOR: tl.constexpr,
+):  # fmt: skip
+    """The scores of a block of rows, without CONSTANTS (2 x A), to SCORES, and their sums to PARTIALS."""
+    rows, a = block * ROWS + tl.arange(0, ROWS), tl.arange(0, A)
+    is_row = rows < n
+    z += tl.load(CONSTANTS + a)[None, :]
     scores = SCORES + slot.to(tl.int64) * 2 * longest * A + rows[:, None].to(tl.int64) * A + a[None, :]
     tl.store(scores, z, mask=is_row[:, None])
     masked = tl.where(is_row[:, None], z, -float("inf"))
@@ -93,7 +146,7 @@ def score_kernel(
     tl.store(partials, largest)
     tl.store(partials + A, tl.sum(tl.exp(masked - largest[None, :]), axis=0))
     if ANCHOR:
-        y += tl.load(constants + A)[None, :]
+        y += tl.load(CONSTANTS + A + a)[None, :]
         tl.store(scores + longest.to(tl.int64) * A, y, mask=is_row[:, None])
         log_target = log_sigmoid(y)
         target = tl.where(is_row[:, None], tl.exp(log_target), 0.0)

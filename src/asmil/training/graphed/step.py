@@ -7,8 +7,8 @@ use the same kernels, and a resumed training is bitwise identical to an uninterr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -31,6 +31,7 @@ PER_OCTAVE = 8
 SMALLEST_PIECE = 4096
 PIECES = 24
 """Number of pieces of Adam's step: about as many as fit into one kernel launch in addition to the biases."""
+_ENDED = object()
 
 
 class Shape(NamedTuple):
@@ -55,7 +56,7 @@ class Steps:
     """
 
     def __init__(self, trainer: Trainer, pool: ResidentBags, train: LabeledBags) -> None:
-        self.trainer, self.pool, self.train = trainer, pool, train
+        self.trainer, self.model, self.pool, self.train = trainer, trainer.model, pool, train
         self.numbers = torch.tensor(pool.numbers(train.bags))
         pool.set_targets(self.numbers.tolist(), train.targets)
         device, settings, count = trainer.device, trainer.settings, len(train.bags)
@@ -87,8 +88,12 @@ class Steps:
         for number, group in enumerate(groups):
             group["lr"] = self._rate[0, number]
 
-    def run_epoch(self, order: list[int]) -> Tensor:
-        """Run the steps of an epoch in this order of training bags; return the loss parts, one row per bag."""
+    def epoch(self, order: list[int]) -> Iterator[None]:
+        """Start the steps of an epoch in this order of training bags, one with each iteration.
+
+        On a GPU, the steps run in a stream of their own, so that several trainings can run at the same time; `losses`
+        holds the loss parts, one row per bag, when the device has finished.
+        """
         batch = self.trainer.settings.batch
         numbers = self.numbers[order]
         sizes = [self.pool.sizes[number] for number in numbers.tolist()]
@@ -97,12 +102,18 @@ class Steps:
             together = slice(first, min(first + batch, len(order)))
             shape = self._shape(sizes[together], [self.labels[i] for i in order[together]])
             if shape is None:
-                self._one_by_one(numbers[together].tolist())
+                with self._own_stream():
+                    self._one_by_one(numbers[together].tolist())
             elif self.trainer.device.type != "cuda":
                 self._take(shape)
             else:
-                self._graph(shape).replay()
-        return self.losses
+                graph = self._graph(shape)
+                with self._own_stream():
+                    graph.replay()
+            yield
+
+    def _own_stream(self) -> AbstractContextManager[object]:
+        return torch.cuda.stream(self._side) if self.trainer.device.type == "cuda" else nullcontext()
 
     def begin_epoch(self, numbers: Tensor) -> None:
         """Set the bags of the next steps, by number in the pool."""
@@ -110,6 +121,8 @@ class Steps:
         bags = torch.stack([column[wanted].long() for column in (pool.offsets, pool.lengths, pool.targets)], dim=1)
         self.order[: len(bags)] = bags
         self.position.zero_()
+        if self.trainer.device.type == "cuda":
+            self._side.wait_stream(torch.cuda.current_stream())
 
     def _shape(self, sizes: list[int], labels: list[int]) -> Shape | None:
         """The shape of the step for these bags; None if a bag of a batch is too short to be padded."""
@@ -213,6 +226,12 @@ class Steps:
         stabilizing = [tensor for one in trainer.stabilizers.values() for tensor in (*one.parameters(), *one.buffers())]
         moments = [value for state in trainer.optimizer.state.values() for value in state.values()]
         return [*trainer.model.parameters(), *trainer.model.buffers(), *stabilizing, *moments, self.counters]
+
+
+def take_turns(epochs: Sequence[Iterator[None]]) -> None:
+    """Take the steps of several trainings in turn, until all are finished."""
+    while epochs:
+        epochs = [steps for steps in epochs if next(steps, _ENDED) is not _ENDED]
 
 
 def _rest(bags: int, settings: TrainingConfig) -> tuple[int, ...]:

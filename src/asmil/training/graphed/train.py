@@ -1,54 +1,102 @@
-"""Train with recorded steps: the common loop, with features on the device."""
+"""Train with recorded steps: the common loop, with features on the device; the seeds of a fold at the same time."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from asmil.arithmetic import exact_arithmetic
 from asmil.models.base import MILModel
+from asmil.models.batch import run_padded
 from asmil.models.inference import infer
-from asmil.training.graphed.step import Steps
-from asmil.training.interruption import stop_requests
+from asmil.training.graphed.step import Steps, take_turns
+from asmil.training.interruption import advanced, stop_requests
 from asmil.training.labeled_bags import BagSource, LabeledBags
 from asmil.training.loop import Trainer
 from asmil.training.recording import Said
 from asmil.training.resident import ResidentBags
 
+MOST_AT_ONCE = 8
+"""Trainings at the same time; more would not be faster."""
+PASSES = 64
+"""A step keeps at most about this many arrays of tiles x its widest layer, in float32."""
+SHARE_OF_MEMORY = 0.7
+EVALUATED_ROWS = 65_536
+"""Rows of a batch in evaluation, including padding."""
 
-def fit_graphed(trainer: Trainer, pool: ResidentBags, train: LabeledBags, val: LabeledBags | None) -> None:
-    """Train to the end, like `Trainer.fit`."""
-    trainer.prepare(val, executor="graphed")
+
+def fit_graphed(trainers: Sequence[Trainer], pool: ResidentBags, train: LabeledBags, val: LabeledBags | None) -> None:
+    """Train all to the end, like `Trainer.fit`; they share data and settings, and differ in their seeds."""
+    for trainer in trainers:
+        trainer.prepare(val, executor="graphed")
     for part in (train, val):
         if part is not None:
             pool.add(part.bags)
-    steps: Steps | None = None
-    model: MILModel | None = None
-    trainer.evaluator = ResidentEvaluator(trainer, pool)
+    members = [_Member(trainer, pool, train) for trainer in trainers]
     try:
-        with exact_arithmetic(trainer.progress.threads), stop_requests() as stop:
-            for _ in trainer.session(train, val, stop.is_set):
-                if steps is None or trainer.model is not model:  # a new stage
-                    steps, model = Steps(trainer, pool, train), trainer.model
-                _run_epoch(trainer, steps, train)
+        with exact_arithmetic(trainers[0].progress.threads), stop_requests() as stop:
+            sessions = [(one, one.trainer.session(train, val, stop.is_set)) for one in members]
+            while sessions := advanced(sessions):
+                _run_epochs([member for member, _ in sessions])
     finally:
-        trainer.evaluator = None
+        for trainer in trainers:
+            trainer.evaluator = None
 
 
-def _run_epoch(trainer: Trainer, steps: Steps, train: LabeledBags) -> None:
-    progress, started = trainer.progress, time.monotonic()
-    trainer.model.train()
-    order = trainer.epoch_order(train)
-    trainer.losses = steps.run_epoch(order).double()
-    if trainer.device.type == "cuda":
+class _Member:
+    """A training with the steps of its current stage."""
+
+    def __init__(self, trainer: Trainer, pool: ResidentBags, train: LabeledBags) -> None:
+        self.trainer, self.pool, self.train = trainer, pool, train
+        self.order: list[int] = []
+        self._steps: Steps | None = None
+        trainer.evaluator = ResidentEvaluator(trainer, pool)
+
+    @property
+    def steps(self) -> Steps:
+        """The steps of the current stage."""
+        if self._steps is None or self._steps.model is not self.trainer.model:
+            self._steps = Steps(self.trainer, self.pool, self.train)
+        return self._steps
+
+    def start_epoch(self) -> Iterator[None]:
+        """Start the steps of the next epoch, one with each iteration."""
+        self.trainer.model.train()
+        self.order = self.trainer.epoch_order(self.train)
+        return self.steps.epoch(self.order)
+
+    def end_epoch(self, seconds: float) -> None:
+        """Read the losses of the epoch and count its steps."""
+        trainer, progress = self.trainer, self.trainer.progress
+        trainer.losses = self.steps.losses.double()
+        progress.position = len(self.order)
+        progress.step += -(-len(self.order) // trainer.settings.batch)
+        progress.seconds = seconds
+        trainer.refuse_divergence(self.order, self.train)
+
+
+def _run_epochs(members: Sequence[_Member]) -> None:
+    """Run one epoch of every member; their steps are started in turn and run at the same time."""
+    started = time.monotonic()
+    take_turns([member.start_epoch() for member in members])
+    if members[0].trainer.device.type == "cuda":
         torch.cuda.synchronize()
-    progress.position = len(order)
-    progress.step += -(-len(order) // trainer.settings.batch)
-    progress.seconds = time.monotonic() - started
-    trainer.refuse_divergence(order, train)
+    for member in members:
+        member.end_epoch(time.monotonic() - started)
+
+
+def trainings_that_fit(model: MILModel, pool: ResidentBags, batch: int) -> int:
+    """How many trainings fit into the memory of the device in addition to these bags; at least 1."""
+    if pool.device.type != "cuda":
+        return MOST_AT_ONCE
+    free, _ = torch.cuda.mem_get_info(pool.device)
+    reusable = torch.cuda.memory_reserved(pool.device) - torch.cuda.memory_allocated(pool.device)
+    widest = max(max(parameter.shape, default=1) for parameter in model.parameters())
+    needed = 4 * PASSES * batch * max(pool.sizes) * widest
+    return max(1, min(MOST_AT_ONCE, int(SHARE_OF_MEMORY * (free + reusable)) // needed))
 
 
 class ResidentEvaluator:
@@ -59,11 +107,40 @@ class ResidentEvaluator:
         self.pool = pool
 
     def logits(self, bags: BagSource) -> Tensor:
-        """Logits of all bags of a source, n x C."""
-        found = [
-            infer(self.trainer.model, self.pool.bag(number), self.pool.device) for number in self.pool.numbers(bags)
-        ]
-        return torch.stack([output.logits for output in found])
+        """Logits of all bags of a source, n x C; bags of similar length are computed together."""
+        numbers = self.pool.numbers(bags)
+        found: dict[int, Tensor] = {}
+        for together in self._batches(numbers):
+            found |= zip(together, self._logits(together), strict=True)
+        return torch.stack([found[number] for number in numbers])
+
+    def _batches(self, numbers: Sequence[int]) -> Iterator[list[int]]:
+        """The bags by length, in groups of a limited number of rows; bags that cannot be padded are alone."""
+        sizes, fewest = self.pool.sizes, self.trainer.model.padding_from
+        assert fewest is not None, "settings_reason excludes other methods"
+        batch: list[int] = []
+        for number in sorted(set(numbers), key=lambda number: sizes[number], reverse=True):
+            fits = bool(batch) and (len(batch) + 1) * sizes[batch[0]] <= EVALUATED_ROWS and sizes[number] >= fewest
+            if batch and not fits:
+                yield batch
+                batch = []
+            batch.append(number)
+        if batch:
+            yield batch
+
+    def _logits(self, numbers: Sequence[int]) -> list[Tensor]:
+        model, pool = self.trainer.model, self.pool
+        if len(numbers) == 1:
+            return [infer(model, pool.bag(numbers[0]), pool.device).logits]
+        model.eval()
+        with torch.inference_mode():
+            features, mask = pool.padded(numbers)
+            outputs, _ = run_padded(model, features, mask)
+            logits = torch.stack([output.logits for output in outputs]).cpu()
+        for number, finite in zip(numbers, torch.isfinite(logits).all(dim=-1).tolist(), strict=True):
+            if not finite:
+                infer(model, pool.bag(number), pool.device)  # raises, and names the bag
+        return list(logits)
 
     def said(self, chosen: Sequence[tuple[BagSource, int]]) -> list[Said]:
         """Attention, logits and embedding of single bags, each given as a source and an index."""
