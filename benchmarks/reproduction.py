@@ -2,6 +2,7 @@
 
     python benchmarks/reproduction.py --out runs/reproduction [--workers 15] [--device cuda] [--seconds 440] [--toy]
         [--known src/asmil/paper/data/measured docs/results/reproduction] [--only METHOD...] [--without METHOD...]
+        [--tables TABLE...]
     python benchmarks/reproduction.py --out runs/reproduction --cohorts-only [--workers 15]   (before several at once)
     python benchmarks/reproduction.py --gather runs/reproduction --into src/asmil/paper/data/measured --about "..."
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -31,6 +33,7 @@ from asmil.experiments.worker import CohortJob
 from asmil.files import write_json, write_text
 from asmil.paper.claims.listing import rule_all
 from asmil.paper.claims.measured import Measured
+from asmil.paper.claims.ruling import Ruling
 from asmil.paper.comparing import cells, effects
 from asmil.paper.recipes import RECIPES, Recipe, recipe
 from asmil.paper.running import PaperRun
@@ -43,6 +46,7 @@ START = {"model.init_std": 1.0}
 """What the paper does not state: with tokens that start at std 0.02 ASMIL does not learn here."""
 DROPPED_COLUMNS = ("status", "error", "run", "preset", "method")
 DIGITS = 5
+BESIDE = Path("docs") / "results" / "reproduction"
 MARK = "## Tables\n"
 
 
@@ -173,15 +177,17 @@ def planned_jobs(folders: Sequence[SweepFolder], known: Sequence[Path]) -> list[
 
 @dataclass(frozen=True)
 class Chosen:
-    """What is run: without known results, and only or without some methods."""
+    """What is run: without known results, and only or without some methods, in some tables."""
 
     known: Sequence[Path] = ()
     only: Sequence[str] = ()
     without: Sequence[str] = ()
+    tables: Sequence[str] = ()
 
     def takes(self, job: TrainingJob) -> bool:
-        method = job.trial.method
-        return method not in self.without and (not self.only or method in self.only)
+        method, table = job.trial.method, job.out.name.rsplit("-", 2)[0]
+        in_table = not self.tables or table in self.tables
+        return in_table and method not in self.without and (not self.only or method in self.only)
 
 
 def prepared(out: Path, on_gpu: bool, toy: bool, chosen: Chosen) -> tuple[list[TrainingJob], list[CohortJob]]:
@@ -243,8 +249,11 @@ def with_shared(results: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([part for part in found if len(part)], ignore_index=True)
 
 
-def carry(results: pd.DataFrame, into: Path, about: str) -> None:
-    """Add to `TABLE.csv` for every table, and to `about.json`."""
+def carry(results: pd.DataFrame, into: Path, about: str, beside: Path = BESIDE) -> None:
+    """Add to `TABLE.csv` for every table, and to `about.json`.
+
+    beside: the folder for `TABLE_stand_ins.csv`, if the carried results of a table are of another size
+    """
     done = with_shared(results[results["status"] == "done"])
     for table, part in done.groupby("table"):
         kept = part.drop(columns=[*(name for name in DROPPED_COLUMNS if name in part), "table"])
@@ -252,6 +261,8 @@ def carry(results: pd.DataFrame, into: Path, about: str) -> None:
         sizes = kept.groupby(["cohort", "slides"]).size().reset_index(name="n").sort_values("n").drop_duplicates("cohort", keep="last")  # fmt: skip # noqa: E501
         kept = kept.merge(sizes[["cohort", "slides"]], on=["cohort", "slides"])
         path = into / f"{table}.csv"
+        if path.is_file() and not set(pd.read_csv(path)["slides"]) & set(kept["slides"]):
+            path = beside / f"{table}_stand_ins.csv"
         kept = joined(pd.read_csv(path) if path.is_file() else pd.DataFrame(), kept)
         write_text(path, kept.dropna(axis=1, how="all").to_csv(index=False, float_format=f"%.{DIGITS}g"))
     trainings = {path.stem: len(pd.read_csv(path)) for path in sorted(into.glob("*.csv"))}
@@ -275,27 +286,52 @@ def tables_of(measured: Measured) -> list[str]:
     ]
 
 
+def tables_beside(folder: Path = BESIDE) -> list[str]:
+    """Tables on the stand-ins whose carried results are of other trainings."""
+    lines = []
+    for path in sorted(folder.glob("*_stand_ins.csv")):
+        one = recipe(path.stem.removesuffix("_stand_ins"))
+        lines += _table_part(replace(one, id=f"{one.id} (stand-ins)"), pd.read_csv(path))
+    return lines
+
+
 def page_of(measured: Measured) -> str:
     """The tables of docs/reproduction.md, and the verdicts on all claims."""
-    lines = [MARK, *tables_of(measured)]
+    lines = [MARK, *tables_of(measured), *tables_beside()]
     found = rule_all(measured)
     counts: Counter[str] = Counter(one.ruling.verdict for one in found)
     words = ("supported", "not supported", "undecided", "not testable here")
     told = ", ".join(f"{counts[word]} {word}" for word in words)
     lines += ["## All claims", "", f"{told}. What `asmil claims` prints:", ""]
     rows = [
-        [f"`{one.claim.id}`", one.claim.claim, one.ruling.verdict, one.ruling.how, _brief(one.ruling.why)]
+        [f"`{one.claim.id}`", one.claim.claim, one.ruling.verdict, _linked(one.ruling), _brief(one.ruling.why)]
         for one in found
     ]
     lines += [markdown_table(["claim", "what it says", "verdict", "by", "why"], rows), ""]
     return "\n".join(lines)
 
 
+def _linked(ruling: Ruling) -> str:
+    """How a claim was decided, with a link to the table of its trainings."""
+    if ruling.how != "run" or not ruling.run:
+        return "–" if ruling.how == "none" else ruling.how
+    return f"[{ruling.how}](#{_anchor(RECIPES[Path(ruling.run).stem])})"
+
+
+def _heading(one: Recipe) -> str:
+    return f"{one.id}: {one.title}"
+
+
+def _anchor(one: Recipe) -> str:
+    """The anchor that mkdocs and GitHub give a heading."""
+    return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", _heading(one)).strip().lower())
+
+
 def _table_part(one: Recipe, results: pd.DataFrame) -> list[str]:
     seeds = results.groupby(["cohort", "variant"])["seed"].nunique()
     span = f"{seeds.max()}" if seeds.min() == seeds.max() else f"{seeds.min()} to {seeds.max()}"
     about = f"{len(results)} trainings, {span} seeds."
-    lines = [f"### {one.id}: {one.title}", "", about, ""]
+    lines = [f"### {_heading(one)}", "", about, ""]
     rows = [
         [c.row, c.dataset, c.metric.removeprefix("test_"), _pm(c.ours, c.sd), _pm(c.printed, c.printed_sd)]
         for c in cells(one, results, synthetic=True)
@@ -348,6 +384,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--toy", action="store_true", help="smoke sizes, to try the machinery")
     parser.add_argument("--known", type=Path, nargs="*", default=[], help="folders of results that are not run again")
     parser.add_argument("--only", nargs="*", default=[], metavar="METHOD", help="only these methods")
+    parser.add_argument("--tables", nargs="*", default=[], metavar="TABLE", help="only these tables and figures")
     parser.add_argument("--cohorts-only", action="store_true", help="write the cohorts of missing trainings, and end")
     parser.add_argument("--without", nargs="*", default=[], metavar="METHOD", help="methods that are left out")
     parser.add_argument("--gather", type=Path, help="a folder of this script, or one with its all.csv")
@@ -365,7 +402,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.out is None:
         parser.error("give --out, or --gather")
     machine = TrainingMachine(workers=options.workers, device=options.device)
-    chosen = Chosen(options.known, options.only, options.without)
+    chosen = Chosen(options.known, options.only, options.without, options.tables)
     if options.cohorts_only:
         engine, on_gpu = machine.prepare()
         write_cohorts(prepared(options.out, on_gpu, options.toy, chosen)[1], engine)

@@ -17,7 +17,7 @@ from asmil.experiments.optuna_search import Proposals
 from asmil.experiments.plan import grid_points, random_points
 from asmil.experiments.running import sweep_folder, trains_fused
 from asmil.experiments.settings import SearchConfig, read_sweep
-from asmil.experiments.store import results_table, summary_table
+from asmil.experiments.store import results_table, summary_sentence, summary_table
 
 TOY = {"slides": 40, "width": 16, "tiles_min": 20, "tiles_max": 30}
 QUICK = {"training.epochs": 1, "training.checkpoint_seconds": 600}
@@ -162,6 +162,42 @@ def test_optuna_proposes_from_results_and_resumes(tmp_path):
     other.next_points()
     with pytest.raises(AsmilError, match="val_nonsense"):
         other.tell({0: [{"val_auc": 0.1}]})
+
+
+def test_a_search_goes_on_without_a_failed_point_and_tries_it_again_later(tmp_path):
+    pytest.importorskip("optuna")
+    search = SearchConfig(strategy="optuna", space={"training.lr": {"low": 1e-5, "high": 1e-2}}, trials=4, at_once=2)
+    proposals = Proposals(search, tmp_path)
+    first = proposals.next_points()
+    proposals.tell({1: [{"val_auc": 0.7}]})
+    proposals.fail([0])
+    second = proposals.next_points()
+    assert len(second) == 2
+    assert first[0] not in second
+    proposals.tell({0: [{"val_auc": 0.6}], 1: [{"val_auc": 0.6}]})
+    assert proposals.next_points() == []
+    assert Proposals(search, tmp_path).next_points() == [first[0]]
+
+
+def test_impossible_settings_are_refused_before_a_cohort_is_written(tmp_path):
+    variants = {"abmil": {"method": "abmil", "settings": {"training.optimizer": "nonsense"}}}
+    with pytest.raises(AsmilError, match="optimizer"):
+        run(plan(tmp_path, variants=variants), tmp_path / "out")
+    assert not (tmp_path / "out" / "cohorts").exists()
+
+
+def test_the_summary_ranks_by_validation_slides_and_counts_failures():
+    rows = [
+        {"cohort": cohort, "variant": "abmil", "set.training.lr": lr, "status": "done", "val_auc": val, "test_auc": 0.9}
+        for cohort in ("a", "b")
+        for lr, val in ((0.123456, 0.7), (0.5, 0.6))
+    ]
+    table = pd.DataFrame([*rows, {"cohort": "a", "variant": "mean", "set.training.lr": 0.5, "status": "failed"}])
+    sentence = summary_sentence(table)
+    assert "4 trainings" in sentence
+    assert "1 failed" in sentence
+    assert "lr 0.1235" in sentence
+    assert list(summary_table(table).columns)[:3] == ["variant", "lr", "cohort"]
 
 
 @pytest.mark.parametrize(

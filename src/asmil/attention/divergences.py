@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from asmil.attention.normalizers import Normalizer, log_softmax
+from asmil.attention.normalizers import Normalizer, Softmax
 
 
 def kl(log_target: Tensor, log_attention: Tensor) -> Tensor:
@@ -53,18 +53,25 @@ def _weighted(log_weights: Tensor, values: Tensor) -> Tensor:
     return (log_weights.exp() * values.masked_fill(log_weights == -torch.inf, 0.0)).sum(dim=-1)
 
 
+_ONLINE = Softmax()
+
+
 class _KLToSoftmax(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, target_scores: Tensor, normalizer: Normalizer, scores: Tensor) -> Tensor:
         difference = torch.empty_like(scores)
         per_row = []
         for rows in _row_blocks(scores):
-            log_target, log_attention = normalizer.log(target_scores[rows]), log_softmax(scores[rows])
-            target = log_target.exp()
-            without_weight = log_target == -torch.inf
-            terms = log_target.sub_(log_attention).mul_(target).masked_fill_(without_weight, 0.0)
+            (logs, target), (online_logs, attention) = (
+                normalizer.unscaled(target_scores[rows]),
+                _ONLINE.unscaled(scores[rows]),
+            )
+            sums, online_sums = target.sum(dim=-1, keepdim=True), attention.sum(dim=-1, keepdim=True)
+            terms = (logs - online_logs).add_(online_sums.log() - sums.log()).mul_(target.div_(sums))
+            if scores.is_cuda or not bool(target.amin() > 0):
+                terms.masked_fill_(target == 0, 0.0)
             per_row.append(terms.sum(dim=-1))
-            difference[rows] = log_attention.exp_().sub_(target)
+            difference[rows] = attention.div_(online_sums).sub_(target)
         ctx.save_for_backward(difference)
         return torch.cat(per_row)
 

@@ -151,6 +151,10 @@ def _bounded(scores: Tensor, alpha: float) -> Tensor:
     return below.clamp_min(-1 / (alpha - 1) - 1)
 
 
+_LOWEST_SIGMOID = -60.0
+"""Above it the sigmoid is far from the smallest float32."""
+
+
 class Normalizer(nn.Module):
     """A rule that turns scores (A x N) into attention; `log` gives its logarithm.
 
@@ -174,6 +178,12 @@ class Normalizer(nn.Module):
     def log(self, scores: Tensor) -> Tensor:
         """The logarithm of the attention."""
         return torch.log_softmax(self.log_weights(scores), dim=-1)
+
+    def unscaled(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """The logarithm of the attention, up to a constant per row, and its exponential."""
+        logs = self.log_weights(scores) if self.streams else self.log(scores)
+        logs = logs - logs.amax(dim=-1, keepdim=True)
+        return logs, logs.exp()
 
 
 class TemperedNormalizer(Normalizer):
@@ -199,6 +209,13 @@ class NSF(TemperedNormalizer):
 
     def log_weights(self, scores: Tensor) -> Tensor:
         return functional.logsigmoid(_tempered(scores, self.temperature))
+
+    def unscaled(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        tempered = _tempered(scores, self.temperature)
+        if tempered.is_cuda or not bool(tempered.amin() > _LOWEST_SIGMOID):  # reading a number waits for a GPU
+            return super().unscaled(scores)
+        weights = torch.sigmoid(tempered)
+        return weights.log(), weights
 
 
 class StandardizedNSF(Normalizer):

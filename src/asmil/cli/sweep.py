@@ -36,11 +36,11 @@ def sweep(
 
     Example: asmil sweep plan.yaml --out sweep
     """
-    from asmil.console import results
+    from asmil.console import results, say
     from asmil.experiments.agreement import write_agreement
     from asmil.experiments.running import TrainingMachine, sweep_folder
     from asmil.experiments.settings import read_sweep
-    from asmil.experiments.store import TABLE_FILE, results_table, summary_table
+    from asmil.experiments.store import TABLE_FILE, results_table, summary_sentence, summary_table
     from asmil.reporting import print_table
 
     config = read_sweep(plan)
@@ -50,7 +50,9 @@ def sweep(
     if "attention" in config.measures:
         write_agreement(out)
     console = results()
-    print_table(summary_table(results_table(out)), console)
+    table = results_table(out)
+    say(console, summary_sentence(table))
+    print_table(summary_table(table), console)
     console.print(f"results: {out / TABLE_FILE}", markup=False, soft_wrap=True)
     exit_code(ends)
 

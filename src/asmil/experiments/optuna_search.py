@@ -1,13 +1,14 @@
 """Points that Optuna proposes, a few at a time, from the results of those before; resumable without its database.
 
 `search.json` holds every proposed point and, when it is known, its value: the mean over cohorts, variants and seeds of
-the chosen validation metric. A restarted search adds these to a new study and proposes only what is missing.
+the chosen validation metric. A restarted search adds these to a new study and proposes only what is missing. A point
+with a failed training has no value: the search goes on without it, and the next command tries it again.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +36,11 @@ class Proposals:
         self._path = out / SEARCH_FILE
         self._proposals = _read(self._path)
         self._open: list[int] = []
+        self._failed: set[int] = set()
 
     def next_points(self) -> list[Point]:
         """The next group: first what was proposed and not finished, then new points; none when all are done."""
-        self._open = [i for i, one in enumerate(self._proposals) if one.value is None]
+        self._open = [i for i, one in enumerate(self._proposals) if one.value is None and i not in self._failed]
         if not self._open:
             wanted = min(self._search.at_once, self._search.trials - len(self._proposals))
             first = len(self._proposals)
@@ -60,6 +62,10 @@ class Proposals:
             self._proposals[self._open[place]].value = sum(known) / len(known)
         self._save()
 
+    def fail(self, places: Iterable[int]) -> None:
+        """The places of points in the last group that have a failed training."""
+        self._failed |= {self._open[place] for place in places}
+
     def _ask(self, wanted: int) -> list[Point]:
         if wanted <= 0:
             return []
@@ -68,7 +74,10 @@ class Proposals:
         seed = self._search.seed + len(self._proposals)
         study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed))
         for one in self._proposals:
-            study.add_trial(optuna.trial.create_trial(params=one.point, distributions=distributions, value=one.value))
+            state = optuna.trial.TrialState.FAIL if one.value is None else optuna.trial.TrialState.COMPLETE
+            study.add_trial(
+                optuna.trial.create_trial(state=state, params=one.point, distributions=distributions, value=one.value)
+            )
         return [dict(study.ask(distributions).params) for _ in range(wanted)]
 
     def _save(self) -> None:

@@ -74,7 +74,7 @@ class TrainingJob:
     def name(self) -> str:
         """A description of the job."""
         seeds = f"seed {self.seeds[0]}" if len(self.seeds) == 1 else f"seeds {self.seeds[0]} to {self.seeds[-1]}"
-        values = ", ".join(f"{name}={value}" for name, value in self.trial.point.items())
+        values = ", ".join(f"{name}={format_value(value)}" for name, value in self.trial.point.items())
         return f"{self.trial.cohort}, {self.trial.variant}{f' ({values})' if values else ''}, {seeds}"
 
     @property
@@ -89,6 +89,11 @@ class TrainingJob:
         if device is not None:
             tree = merge(tree, nested("training.device", device))
         return self.trial.config(tree)
+
+
+def format_value(value: Any) -> str:
+    """A value of a setting, with four digits if it is a drawn number."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def grid_points(search: SearchConfig) -> list[Point]:

@@ -70,18 +70,27 @@ class SweepFolder:
         seconds: begin no training after so long and stop those that run at the end of their epoch
         """
         deadline = None if seconds is None else time.time() + seconds
-        write_cohorts(self.cohort_jobs(), engine)
         search = self.config.search
+        # impossible settings are refused before a cohort is written
+        fixed = self.fixed_jobs() if search.strategy != "optuna" else []
+        write_cohorts(self.cohort_jobs(), engine)
         if search.strategy != "optuna":
-            yield from run_jobs(self.fixed_jobs(), engine, deadline)
+            yield from run_jobs(fixed, engine, deadline)
             return
         proposals = Proposals(search, self.out)
         while points := proposals.next_points():
-            jobs = self.jobs(points)
-            yield from run_jobs(jobs, engine, deadline)
-            if not all(is_done(job) for job in jobs):
+            failed = set()
+            for end in run_jobs(self.jobs(points), engine, deadline):
+                yield end
+                if end.status == "failed":
+                    failed.add(end.job.folder)
+            by_place = {place: self.jobs([point]) for place, point in enumerate(points)}
+            finished = [place for place, jobs in by_place.items() if all(map(is_done, jobs))]
+            proposals.tell({place: [row for job in by_place[place] for row in read_rows(job)] for place in finished})
+            lost = [place for place, jobs in by_place.items() if any(job.folder in failed for job in jobs)]
+            proposals.fail(lost)
+            if len(finished) + len(lost) < len(points):
                 return
-            proposals.tell({i: [row for job in self.jobs([p]) for row in read_rows(job)] for i, p in enumerate(points)})
 
     def fixed_jobs(self) -> list[TrainingJob]:
         """All jobs of a grid or a random search."""
@@ -105,9 +114,9 @@ class SweepFolder:
 def run_together(folders: Sequence[SweepFolder], engine: Engine, seconds: float | None = None) -> Iterator[JobEnd]:
     """Several sweeps without Optuna in one pool of workers, a job of each in turn."""
     deadline = None if seconds is None else time.time() + seconds
+    queues = [folder.fixed_jobs() for folder in folders]
     cohorts = {job.folder: job for folder in folders for job in folder.cohort_jobs()}
     write_cohorts(list(cohorts.values()), engine)
-    queues = [folder.fixed_jobs() for folder in folders]
     jobs = [job for group in zip_longest(*queues) for job in group if job is not None]
     yield from run_jobs(jobs, engine, deadline)
 

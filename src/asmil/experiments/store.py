@@ -7,6 +7,7 @@ and `summary_table` shortens it: mean and spread over the trainings of each coho
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,17 @@ from pydantic import BaseModel
 
 from asmil.documents import read_json
 from asmil.errors import AsmilError
-from asmil.experiments.plan import RUN_FOLDER, TrainingJob
+from asmil.experiments.plan import RUN_FOLDER, TrainingJob, format_value
 from asmil.files import replacing, write_json, write_text
 from asmil.reporting import Cell, Table, jsonable
-from asmil.reporting.formats import format_number
+from asmil.reporting.formats import format_count, format_number
 
 RESULT_FILE, FAILURE_FILE, TABLE_FILE = "measures.json", "failure.json", "results.csv"
 FIRST_COLUMNS = ("cohort", "variant", "method", "preset", "fold", "seed", "status", "error", "run")
-SHOWN = 3
-"""Columns of numbers that fit into a terminal."""
+SHOWN, MOST_NAMES = 3, 2
+"""Columns of numbers that fit into a terminal, one less beside more than two columns of names."""
+CHOOSING = ("val_auc", "val_c_index", "val_f1")
+"""Columns by which rows are ranked."""
 NUMBERS_FIRST = ("test_auc", "test_f1", "test_c_index", "test_accuracy", "tile_auc", "jsd_late", "effective_share")
 
 
@@ -122,18 +125,49 @@ def _read_failure(path: Path) -> _Failure:
 
 
 def summary_table(results: pd.DataFrame) -> Table:
-    """One row for each cohort, variant and point; mean ± standard deviation over folds and seeds."""
+    """One row for each variant, point and cohort; mean ± standard deviation over folds and seeds."""
     done = results[results["status"] == "done"] if len(results) else results
-    varied = varied_columns(results)
-    by = ["cohort", "variant", *varied]
-    numbers = number_columns(done)[:SHOWN]
+    by = summary_columns(results)
+    numbers = number_columns(done)[: SHOWN - (len(by) > MOST_NAMES)]
     rows = []
     if len(done):
         for key, part in done.groupby(by, dropna=False, sort=False):
-            names: list[Cell | str] = [str(one) for one in key]
+            names: list[Cell | str] = [format_value(one) for one in key]
             rows.append([*names, *(_cell(part[name]) for name in numbers), str(len(part))])
-    columns = [*(name.removeprefix("set.") for name in by), *(name.removeprefix("test_") for name in numbers)]
+    columns = [*short_names(by), *(name.removeprefix("test_") for name in numbers)]
     return Table([*columns, "trainings"], rows, "results", in_terminal=True)
+
+
+def summary_columns(results: pd.DataFrame) -> list[str]:
+    """What tells the rows of a summary apart: the variant, the varied settings, and the cohort if there are several."""
+    several = "cohort" in results and results["cohort"].nunique() > 1
+    return ["variant", *varied_columns(results), *(["cohort"] if several else [])]
+
+
+def short_names(columns: Sequence[str]) -> list[str]:
+    """Names of settings without their section, unless two would be the same."""
+    names = [name.removeprefix("set.") for name in columns]
+    last = [name.rsplit(".", 1)[-1] for name in names]
+    return [short if last.count(short) == 1 else name for name, short in zip(names, last, strict=True)]
+
+
+def summary_sentence(results: pd.DataFrame) -> str:
+    """How many trainings have results, and which row is best on validation slides; test slides choose nothing."""
+    if results.empty:
+        return "No training has finished yet."
+    done = results[results["status"] == "done"]
+    failed = int((results["status"] == "failed").sum())
+    told = f"{format_count(len(done), 'training')} finished{f', {failed} failed' if failed else ''}."
+    metric = next((name for name in CHOOSING if name in done and done[name].notna().any()), None)
+    by = ["variant", *varied_columns(results)]
+    if metric is None or len(means := done.groupby(by, dropna=False)[metric].mean().dropna()) < 2:
+        return told
+    best = means.idxmax()
+    values = dict(zip(short_names(by), best if isinstance(best, tuple) else (best,), strict=True))
+    named = ", ".join(
+        str(value) if name == "variant" else f"{name} {format_value(value)}" for name, value in values.items()
+    )
+    return f"{told} Highest mean {metric}: {named} ({format_number(float(means.max()))})."
 
 
 def number_columns(results: pd.DataFrame) -> list[str]:
