@@ -119,7 +119,7 @@ class Page {
     this.activate(this.state.active);
     for (const pane of this.panes) {
       const row = about.slides.find((one) => one.name === pane.state.slide) ?? firstSlide(about);
-      if (row.name !== pane.state.slide) Object.assign(pane.state, emptyPane(), { run: pane.state.run });
+      if (pane.state.slide && row.name !== pane.state.slide) Object.assign(pane.state, emptyPane(), { run: pane.state.run });
       void pane.show(row);
     }
     this.list.choose(this.active.state.slide);

@@ -6,6 +6,7 @@ import { counted, percent, significant } from "./numbers";
 
 const ROW_PX = 76;
 const SPARE_ROWS = 6;
+const NAME_END = 8;
 
 const SORTS = {
   order: "as listed",
@@ -60,8 +61,9 @@ export class SlideList {
       this.label = value;
       this.update();
     });
+    const named = about.runs.length === 0 || about.runs.some((one) => one.task === "classification" || one.task === "multilabel");
     const labels = [...new Set(about.slides.map((row) => row.label))].filter((one): one is string => one !== null);
-    label.fill(labels.length <= 40 ? [["", "all"], ...labels.sort(natural.compare).map((one) => [one, one] as const)] : [], "", true);
+    label.fill(named && labels.length <= 40 ? [["", "all"], ...labels.sort(natural.compare).map((one) => [one, one] as const)] : [], "", true);
     const role = new Choice("Part", (value) => {
       this.role = value;
       this.update();
@@ -170,7 +172,8 @@ export class SlideList {
       element(
         "span",
         { class: "slide-text" },
-        element("span", { class: "slide-name" }, row.name),
+        // the end of a long name tells slides of a patient apart
+        element("span", { class: "slide-name" }, element("span", {}, row.name.slice(0, -NAME_END)), element("span", {}, row.name.slice(-NAME_END))),
         element("span", { class: "slide-facts" }, row.label ? element("span", { class: "chip" }, row.label) : null, row.patient === row.name ? "" : row.patient),
         prediction,
       ),

@@ -134,7 +134,7 @@ def test_panes_are_stacked_on_an_upright_screen(viewed, serve, open_page):
 
 
 def test_a_map_with_both_signs_has_zero_in_the_middle_of_its_colors(viewed, serve, open_page):
-    page = open_page(f"{serve(viewed / 'asmil').address}#kind=leave_one_out&slide=s0")
+    page = open_page(f"{serve(viewed / 'asmil').address}#kind=leave_one_out")
     page.wait_for_function(MAP_SHOWN)
     low, middle, high = page.locator(".legend-scale span").all_inner_texts()
     assert middle == "0"

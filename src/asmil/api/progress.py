@@ -277,7 +277,7 @@ class LiveTable(_Display):
         for (training, record), values in zip(self._rows, shown, strict=True):
             fold, seed = training
             cells = (values.get(name, "") for name in names[:fitting])
-            table.add_row(str(fold + 1), str(seed), str(record["epoch"]), *cells)
+            table.add_row(str(fold), str(seed), str(record["epoch"]), *cells)
         return table
 
 
