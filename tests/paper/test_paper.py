@@ -210,7 +210,7 @@ def test_the_answer_names_the_best_row_and_counts_effects(tmp_path):
     document = paper_document(PaperRun(recipe("components"), tmp_path, "small"), pd.DataFrame(rows))
     assert "9 trainings" in document.answer
     assert "drop on bracs (0.900)" in document.answer
-    assert "2 as printed, 2 different" in document.answer
+    assert "2 as printed, 2 absent or reversed, 0 undecided" in document.answer
     overview = document.tables()[0]
     assert [cell.text for cell in next(iter(overview.cells()))][:2] == ["anchor+nsf+drop", "bracs"]
     quick = paper_document(PaperRun(recipe("components"), tmp_path, "quick"), pd.DataFrame(rows))

@@ -70,7 +70,7 @@ def answer(run: PaperRun, trainings: int, ours: Sequence[Cell], compared: Sequen
         return f"{finished} There is nothing to compare yet."
     if run.size == "quick":
         return f"{finished} The recipe runs, but a smoke size (--quick) allows no conclusions about the methods."
-    return " ".join([finished, _best_rows(ours), _counted_effects(compared)]).strip()
+    return " ".join(filter(None, [finished, _best_rows(ours), _counted_effects(compared)]))
 
 
 def _best_rows(ours: Sequence[Cell]) -> str:
@@ -78,24 +78,33 @@ def _best_rows(ours: Sequence[Cell]) -> str:
     metric = next((name for name in MAIN_METRICS if any(one.metric == name for one in ours)), None)
     if metric is None:
         return ""
-    best: dict[str, Cell] = {}
-    for one in ours:
-        if one.metric == metric and (one.dataset not in best or one.ours > best[one.dataset].ours):
-            best[one.dataset] = one
-    found = ", ".join(f"{one.row} on {name} ({_number(one.ours)})" for name, one in best.items())
-    return f"Highest mean {MAIN_METRICS[metric]}: {found}."
+    found = []
+    for dataset in dict.fromkeys(one.dataset for one in ours):
+        rows = [one for one in ours if one.metric == metric and one.dataset == dataset]
+        if rows:
+            highest = _number(max(one.ours for one in rows))
+            named = [one.row for one in rows if _number(one.ours) == highest]
+            others = f" and {format_count(len(named) - 1, 'other row')}" if len(named) > 1 else ""
+            found.append(f"{named[0]}{others} on {dataset} ({highest})")
+    return f"Highest mean {MAIN_METRICS[metric]}: {', '.join(found)}."
 
 
 def _counted_effects(compared: Sequence[Effect]) -> str:
     if not compared:
         return ""
     counts: Counter[Verdict] = Counter(one.verdict for one in compared if one.verdict != "cannot be compared")
-    if not counts:
-        clear = sum(one.interval.excludes_zero for one in compared)
-        return f"The paper prints no numbers to compare; {clear} of {format_count(len(compared), 'effect')} are clear."
-    words: dict[Verdict, str] = {"agrees": "as printed", "differs": "different", "undecided": "undecided"}
-    counted = ", ".join(f"{counts[verdict]} {word}" for verdict, word in words.items() if counts[verdict])
-    return f"Of {format_count(sum(counts.values()), 'printed effect')}: {counted}."
+    if counts:
+        words: dict[Verdict, str] = {
+            "agrees": "as printed",
+            "differs": "absent or reversed",
+            "undecided": "undecided",
+        }
+        counted = ", ".join(f"{counts[verdict]} {word}" for verdict, word in words.items())
+        return f"Of {format_count(sum(counts.values()), 'effect')} in print: {counted}."
+    if any(not math.isnan(one.printed) for one in compared):
+        return "The effects in print cannot be compared: fewer than two paired seeds."
+    clear = sum(one.interval.excludes_zero for one in compared)
+    return f"The paper prints no numbers for it; {clear} of {format_count(len(compared), 'effect')} are clear."
 
 
 def write_paper(run: PaperRun, results: pd.DataFrame) -> Path:
@@ -121,14 +130,20 @@ def _number(value: float, digits: int = 3) -> str:
     return f"{value:.2g}" if small else format_number(value, digits)
 
 
+def _signed(value: float) -> str:
+    small = value != 0 and abs(value) < 0.001
+    return f"{value:+.1e}".replace("-", "−", value < 0) if small else format_signed(value)
+
+
 def _with_spread(mean: float, sd: float) -> str:
     return _number(mean) if math.isnan(sd) else f"{_number(mean)} ± {_number(sd)}"
 
 
 def _overview(ours: Sequence[Cell], metrics: Sequence[str]) -> Table:
-    """One line for each row and data set: our mean ± sd of every metric, and the printed mean beside it."""
+    """One line for each row and data set: our mean of every metric, and the printed one beside it."""
     known = [name for name in metrics if any(one.metric == name for one in ours)]
     in_print = [name for name in known if any(one.metric == name and not math.isnan(one.printed) for one in ours)]
+    crowded = len(in_print) > 1  # 80 characters have no room for the spread, which the table of every number has
     by_place: dict[tuple[str, str], dict[str, Cell]] = {}
     for one in ours:
         by_place.setdefault((one.row, one.dataset), {})[one.metric] = one
@@ -137,7 +152,7 @@ def _overview(ours: Sequence[Cell], metrics: Sequence[str]) -> Table:
         shown = [row, dataset]
         for name in known:
             cell = found.get(name)
-            shown.append("–" if cell is None else _with_spread(cell.ours, cell.sd))
+            shown.append("–" if cell is None else _with_spread(cell.ours, math.nan if crowded else cell.sd))
             if name in in_print:
                 shown.append("–" if cell is None or math.isnan(cell.printed) else _printed(cell))
         rows.append(shown)
@@ -146,7 +161,7 @@ def _overview(ours: Sequence[Cell], metrics: Sequence[str]) -> Table:
         titles = [name.removeprefix("test_"), *([f"printed {name.removeprefix('test_')}"] if name in in_print else [])]
         columns += titles
         left_out |= set(titles) if place >= METRICS_IN_TERMINAL else set()
-    title = "our mean ± sd over seeds" + (", and the printed mean" if in_print else "")
+    title = f"our mean{'' if crowded else ' ± sd'} over seeds" + (", and the printed mean" if in_print else "")
     return Table(columns, rows, title, in_terminal=True, narrow=frozenset(left_out))
 
 
@@ -179,7 +194,7 @@ def _effects(compared: Sequence[Effect], title: str, in_terminal: bool) -> Table
             f"{one.row} − {one.reference}",
             one.dataset,
             one.metric.removeprefix("test_"),
-            format_signed(one.ours) if one.ours == 0 or abs(one.ours) >= 0.001 else f"{one.ours:+.1e}",
+            _signed(one.ours),
             format_signed_interval(one.interval),
             format_p(one.p),
             format_signed(one.printed),
