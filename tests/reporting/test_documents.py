@@ -74,6 +74,14 @@ def test_the_page_is_whole_escaped_and_answers_first(document: Document) -> None
         assert condition in text
 
 
+def test_a_table_without_a_caption_has_its_title_on_the_page(document: Document) -> None:
+    table = Table(["row", "AUC"], [["a", "0.5"]], title="mean over seeds")
+    captioned = replace(table, title="two slides", caption="What it is.")
+    words = " ".join(Page(html_document(replace(document, sections=[Section("A", [table, captioned])]))).words)
+    assert "ean over seeds" in words
+    assert "wo slides" not in words
+
+
 def test_names_and_options_do_not_break_inside_of_words(document: Document) -> None:
     table = settings_table({"stabilizers": {"entropy_floor": 0.85}, "track": []})
     sections = [Section("Again", ["Run `asmil train --set training.lr=0.1`: 50 % faster, e.g. today.", table])]

@@ -17,14 +17,14 @@ from asmil.slides.survey.folder import NOTE_SEPARATOR, Failure, SurveyFolder, Su
 
 MOST_SLIDES = 40
 CELL_PX = 260
-CAPTION_PX = 36
+CAPTION_PX = 52
 GAP_PX = 10
 PAPER = 250
 INK = (40, 45, 55)
 SOFT_INK = (105, 110, 120)
 WARNING_INK = (170, 90, 0)
 FONT = cv2.FONT_HERSHEY_SIMPLEX
-LETTERS = 38
+LETTERS = 42
 """Maximum number of characters of a caption in a cell."""
 
 
@@ -57,14 +57,15 @@ def _cell(overlay: Pixels, row: SurveyRow) -> Pixels:
     top, left = (CELL_PX - size[1]) // 2, (CELL_PX - size[0]) // 2
     cell[top : top + size[1], left : left + size[0]] = small
     _write(cell, _shortened(row.slide), CELL_PX + 14, INK)
-    _write(cell, _shortened(_numbers(row)), CELL_PX + 30, WARNING_INK if row.notes else SOFT_INK)
+    _write(cell, _shortened(_numbers(row)), CELL_PX + 30, SOFT_INK)
+    _write(cell, _shortened(row.notes), CELL_PX + 46, WARNING_INK)
     return cell
 
 
 def _numbers(row: SurveyRow) -> str:
     area = f"{row.tissue_mm2:.3g} mm2" if row.tissue_mm2 is not None else f"{row.tissue_share:.1%} tissue"
     tiles = f", {row.tiles} tiles" if row.tiles is not None else ""
-    return area + tiles + (f" ! {row.notes}" if row.notes else "")
+    return area + tiles
 
 
 def _shortened(text: str) -> str:
