@@ -322,7 +322,8 @@ export class SlideView {
   private drawScaleBar(context: CanvasRenderingContext2D, zoom: number, height: number): void {
     const known = this.about!.mpp;
     const perPixel = zoom * (known ?? 1);
-    const length = BAR_LENGTHS_UM.findLast((one) => one / perPixel <= 140) ?? BAR_LENGTHS_UM[0]!;
+    const room = Math.min(140, this.root.clientWidth * 0.22); // the legend is beside it
+    const length = BAR_LENGTHS_UM.findLast((one) => one / perPixel <= room) ?? BAR_LENGTHS_UM[0]!;
     const text = known === null ? `${length} px` : length >= 1000 ? `${length / 1000} mm` : `${length} µm`;
     const width = length / perPixel;
     if (width < 8) return;
