@@ -34,7 +34,7 @@ def nsf_equalizes() -> Ruling:
         scores, tau, _, highs = _gapped(draw)
         weights = nsf(scores)[0, :highs]
         worst = max(worst, float(weights.max() / weights.min()) - (1 + math.exp(-tau)))
-    return ruled(worst <= 1e-12, HOW, f"{DRAWS} drawn score vectors, largest ratio minus bound {worst:.1e}")
+    return ruled(worst <= 1e-12, HOW, f"largest ratio minus its bound in {DRAWS} drawn score vectors: {worst:.1e}")
 
 
 def nsf_suppresses() -> Ruling:
@@ -45,8 +45,11 @@ def nsf_suppresses() -> Ruling:
         scores, tau, _, highs = _gapped(draw)
         worst = max(worst, float(nsf(scores)[0, highs:].max()) - theorem.nsf_low_bound(tau, highs))
     example = nsf(torch.tensor([[4.0] * 50 + [-4.0] * 5000], dtype=torch.float64))[0, :50].sum()
-    found = f"largest weight minus bound {worst:.1e}; the bound is of one tile: 50 highs among 5,050 hold {example:.3f}"
-    return ruled(worst <= 1e-12, HOW, f"{DRAWS} drawn score vectors, {found}")
+    why = (
+        f"largest weight of a low minus its bound in {DRAWS} drawn score vectors: {worst:.1e}; the bound is for one "
+        f"low: 50 highs among 5,050 tokens together hold {example:.3f}"
+    )
+    return ruled(worst <= 1e-12, HOW, why)
 
 
 def softmax_needs_high_temperature() -> Ruling:
@@ -59,7 +62,7 @@ def softmax_needs_high_temperature() -> Ruling:
         for factor, holds in ((0.999, False), (1.001, True)):
             ratio = math.exp(gamma / (factor * limit))
             wrong += (ratio <= kappa) != holds
-    return ruled(wrong == 0, HOW, f"the threshold is exact in {DRAWS} draws; it needs two highs")
+    return ruled(wrong == 0, HOW, f"the limit of T is exact in {DRAWS - wrong} of {DRAWS} draws with two highs or more")
 
 
 def softmax_needs_low_temperature() -> Ruling:
@@ -70,8 +73,8 @@ def softmax_needs_low_temperature() -> Ruling:
     printed = theorem.highest_temperature_as_printed(tau, highs, epsilon)
     refuted = low <= epsilon and temperature > printed
     why = (
-        f"as stated the limit is {printed:.3f}, yet at T = {temperature} the low weight is {low:.4f} <= {epsilon}; the "
-        "limit of the proof is exact"
+        f"the stated limit is T = {printed:.3f}; at T = {temperature} the low weight is {low:.4f}, eps is {epsilon}; "
+        "the limit of the proof is exact"
     )
     return ruled(not refuted, HOW, why)
 
@@ -87,7 +90,9 @@ def no_single_temperature() -> Ruling:
         epsilon = theorem.nsf_low_bound(tau, highs)
         both += lowest <= theorem.highest_temperature(tau, highs, epsilon)
     return ruled(
-        both == 0, HOW, f"{len(cases)} cases with tau from 1 to 10 and two highs or more, {both} with such a T"
+        both == 0,
+        HOW,
+        f"no such T in {len(cases) - both} of {len(cases)} cases with tau from 1 to 10 and two highs or more",
     )
 
 
@@ -99,7 +104,9 @@ def middle_scores() -> Ruling:
     limit = theorem.highest_temperature(tau, highs, epsilon)
     refuted = low <= epsilon and temperature > limit
     return ruled(
-        not refuted, HOW, f"with 100 middle scores the low weight is {low:.4f} at T = {temperature} > {limit:.3f}"
+        not refuted,
+        HOW,
+        f"at T = {temperature}, above the limit {limit:.3f}, the low weight is {low:.4f}; eps is {epsilon}",
     )
 
 
@@ -113,7 +120,7 @@ def kl_gradient() -> Ruling:
         kl(log_nsf(anchor), log_softmax(online)).sum().backward()
         assert online.grad is not None
         worst = max(worst, float((online.grad - (softmax(online.detach()) - nsf(anchor))).abs().max()))
-    return ruled(worst < 1e-12, HOW, f"largest error of 200 automatic gradients {worst:.1e}")
+    return ruled(worst < 1e-12, HOW, f"largest difference of 200 automatic gradients from the formula: {worst:.1e}")
 
 
 def bag_feature_not_injective() -> Ruling:
@@ -130,7 +137,9 @@ def bag_feature_not_injective() -> Ruling:
         worst = max(worst, float(np.abs(other @ features - attention @ features).max()))
         least = min(least, float(np.abs(other - attention).sum() / 2))
     return ruled(
-        worst < 1e-9 and least > 0, HOW, f"50 bags: features differ by {worst:.1e}, attention by {least:.2f} or more"
+        worst < 1e-9 and least > 0,
+        HOW,
+        f"in 50 bags, attention differs by {least:.2f} or more and bag features by {worst:.1e} or less",
     )
 
 
@@ -139,7 +148,7 @@ def entmax_family() -> Ruling:
     scores = torch.tensor([[1.0, 0.2, -1.0]], dtype=torch.float64)
     as_printed = entmax(scores * (2 - 1) / 2, 2.0)  # the printed factor is (alpha - 1) / alpha, the library's alpha - 1
     right = sparsemax(scores)
-    why = f"the printed factor gives {_list(as_printed)} where sparsemax is {_list(right)}"
+    why = f"with the printed factor, alpha = 2 gives {_list(as_printed)} where sparsemax is {_list(right)}"
     return ruled(bool(torch.allclose(as_printed, right)), HOW, why)
 
 
@@ -163,9 +172,7 @@ def mixture_reaches_softmax() -> Ruling:
     rates = 0.5e-4 * (1 + np.cos(np.pi * np.arange(steps) / steps))
     xi = float(rates.sum())  # Adam's step is at most the learning rate while gradients keep their sign
     zeta = 1 / (1 + math.exp(-xi))
-    return ruled(
-        zeta >= 0.9894, HOW, f"the most that xi can move is {xi:.2f}: zeta {zeta:.2f}, below the printed 0.9894"
-    )
+    return ruled(zeta >= 0.9894, HOW, f"the optimizer can move xi by {xi:.2f} at most: zeta {zeta:.2f}, printed 0.9894")
 
 
 def instance_dropout() -> Ruling:
@@ -182,7 +189,7 @@ def instance_dropout() -> Ruling:
     return ruled(
         not fits,
         HOW,
-        f"with the same tiles dropped on both sides the divergence is {float(loss.detach()):.3f} and finite",
+        f"if both sides drop the same tiles, the divergence is defined ({float(loss.detach()):.3f} in the example)",
     )
 
 
