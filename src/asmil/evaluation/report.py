@@ -208,14 +208,18 @@ def _slides(evaluation: RunEvaluation) -> list[Block]:
 def _attention(evaluation: RunEvaluation) -> list[Block]:
     """Results about the attention of the run that other commands wrote into the run folder."""
     rows: list[Row] = []
+    pages: dict[str, str] = {}
     # files written by other versions may have another layout; skip what cannot be read
     with suppress(LookupError, TypeError, AttributeError, ValueError):
         for page, command, title, meaning, numbers in _measured_elsewhere(evaluation.path):
             value, low, high = (NAN if numbers.get(key) is None else float(numbers[key]) for key in ENDS)
-            rows.append([Cell(title, (meaning,)), estimate_cell(Estimate(value, Interval(low, high))), command, page])
+            rows.append([Cell(title, (meaning,)), estimate_cell(Estimate(value, Interval(low, high)))])
+            pages[page] = command
     if not rows:
         return []
-    return [Heading("Where the model looks"), Table(["measure", "value", "command", "page"], rows)]
+    where = ", ".join(f"`{page}` (by `{command}`)" for page, command in pages.items())
+    caption = f"Value with its 95 % interval. More in the run folder: {where}."
+    return [Heading("Where the model looks"), Table(["measure", "value"], rows, caption=caption)]
 
 
 def _measured_elsewhere(run: Path) -> Iterator[tuple[str, str, str, str, Mapping[str, Any]]]:
@@ -231,10 +235,15 @@ def _measured_elsewhere(run: Path) -> Iterator[tuple[str, str, str, str, Mapping
         for name, title in {"froc": "FROC", "dice": "Dice", "tile_auc": "tile AUC"}.items():
             page, meaning = "localization/localization.html", "compared with annotations"
             yield page, "asmil localize", title, meaning, scaled[name]
+    from asmil.explain.kinds import titled
+
     faithfulness = _read(run / "faithfulness" / "faithfulness.json")
     for kind, measures in (faithfulness or {"kinds": {}})["kinds"].items():
-        page, meaning = "faithfulness/faithfulness.html", "area between the patch-flipping curves; 0: chance level"
-        yield page, "asmil faithfulness", f"faithfulness, {kind}", meaning, measures["area"]
+        page, meaning = (
+            "faithfulness/faithfulness.html",
+            "how much more removing its highest tiles changes predictions than its lowest; 0: chance",
+        )
+        yield page, "asmil faithfulness", f"faithfulness of {titled(kind)}", meaning, measures["area"]
 
 
 def _read(file: Path) -> Any:
