@@ -114,6 +114,7 @@ export class SlideView {
     return new Promise((resolve) => {
       this.viewer.addOnceHandler("open", () => {
         this.whole = true;
+        this.takeSize();
         if (position && position.zoom > 0) this.move(position, true);
         this.sizeNavigator();
         this.draw();
@@ -199,6 +200,12 @@ export class SlideView {
     this.drawOutline(context, perPixel);
     context.setTransform(scale, 0, 0, scale, 0, 0);
     this.drawScaleBar(context, zoom, height);
+  }
+
+  /** Tell OpenSeadragon the size of the pane at once: it looks at the next frame, and a second pane has made it smaller. */
+  private takeSize(): void {
+    this.viewer.viewport.resize(new OpenSeadragon.Point(this.root.clientWidth, this.root.clientHeight), false);
+    if (this.whole) this.home(true);
   }
 
   /** The overview has the shape of the slide. */

@@ -91,6 +91,19 @@ def test_a_link_reproduces_the_view(viewed, serve, open_page):
         np.testing.assert_allclose(float(first[name]), float(second[name]), rtol=0.02)
 
 
+def test_a_link_with_two_panes_reproduces_both(viewed, serve, open_page):
+    place = "x=700&y=500&zoom=1.5"
+    both = place.replace("&", "&b.")
+    address = f"{serve(viewed / 'asmil').address}#slide=s0&{place}&b.slide=s1&b.{both}&linked=0"
+    page = open_page(address)
+    page.wait_for_function("() => document.querySelectorAll('.pane .legend:not([hidden])').length === 2")
+    page.wait_for_timeout(800)
+    width = page.evaluate("asmilViewer.panes.map((pane) => pane.view.position.zoom)")
+    np.testing.assert_allclose(width, [1.5, 1.5], rtol=0.02)
+    drawn = page.evaluate("asmilViewer.panes.map((pane) => pane.view.shownPosition().zoom)")
+    np.testing.assert_allclose(drawn, [1.5, 1.5], rtol=0.02)
+
+
 def test_the_slider_plays_the_epochs(viewed, serve, open_page):
     page = open_page(f"{serve(viewed / 'asmil').address}#slide={recorded_slide(viewed)}&source=recorded&moment=0")
     page.wait_for_selector(".timeline:not([hidden]) .chart canvas")
