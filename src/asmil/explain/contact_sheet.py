@@ -32,9 +32,18 @@ def bottom_tiles(values: NDArray[np.float64], count: int) -> NDArray[np.int64]:
 
 
 def contact_sheet(
-    frame: SlideFrame, image: SlideImage, shown: TileMap, scale: ColorScale, about: str, count: int = SHOWN_TILES
+    frame: SlideFrame,
+    image: SlideImage,
+    shown: TileMap,
+    scale: ColorScale,
+    about: str,
+    count: int = SHOWN_TILES,
+    note: str = "",
 ) -> Pixels:
-    """The `count` highest and lowest tiles at full resolution, framed in their color, with value and position."""
+    """The `count` highest and lowest tiles at full resolution, framed in their color, with value and position.
+
+    note: what has to be known to read the map, below the title
+    """
     groups = [
         ("highest", top_tiles(shown.values, count)),
         ("lowest", bottom_tiles(shown.values, count)),
@@ -43,12 +52,14 @@ def contact_sheet(
     cell = TILE_PX + 2 * FRAME_PX
     lines = [math.ceil(len(tiles) / columns) for _, tiles in groups]
     width = max(2 * EDGE + columns * cell + (columns - 1) * GAP, 600)
-    height = 2 * EDGE + TITLE + sum(HEADING + count * (cell + CAPTION) for count in lines)
+    heading_px = TITLE + (20 if note else 0)
+    height = 2 * EDGE + heading_px + sum(HEADING + count * (cell + CAPTION) for count in lines)
     sheet = np.full((height, width, 3), PAPER[0], dtype=np.uint8)
     write(sheet, shortened(frame.slide, width - 2 * EDGE, 22, bold=True), EDGE, EDGE, 22, bold=True)
     write(sheet, shortened(about, width - 2 * EDGE, 14), EDGE, EDGE + 32, 14, color=SOFT_INK)
+    write(sheet, shortened(note, width - 2 * EDGE, 14), EDGE, EDGE + 52, 14, color=SOFT_INK)
     reader = TileReader(image, max(1, round(frame.tile_px)), TILE_PX)
-    top = EDGE + TITLE
+    top = EDGE + heading_px
     written = iter(format_alike([float(shown.values[tile]) for _, tiles in groups for tile in tiles]))
     for (name, tiles), count_lines in zip(groups, lines, strict=True):
         heading = f"{name} {shown.kind}" + (f" ({shown.which})" if shown.which else "")

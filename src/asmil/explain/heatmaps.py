@@ -156,8 +156,7 @@ def draw_slide(asked: AskedSlide, plan: HeatmapPlan, explainers: Sequence[RunExp
         shown, scale = found.maps[found.main], scales[found.main]
         made_progress()
         if image is not None and settings.tiles:
-            about = f"{found.about}. {note}" if note else found.about
-            sheet = contact_sheet(frame, image, shown, scale, about, settings.tiles)
+            sheet = contact_sheet(frame, image, shown, scale, found.about, settings.tiles, note)
             files.append(file_in(plan.out, asked.name, "_tiles.png"))
             write_png(files[-1], sheet)
         if settings.tiff:

@@ -81,8 +81,13 @@ def maps_of_runs(asked: AskedSlide, explainers: Sequence[RunExplainer], settings
     name = settings.name or max(said, key=lambda one: said[one])
     if name not in said:
         raise AsmilError(f"{first.path}: there is no class {name!r} to explain; {did_you_mean(name, said)}")
-    by_epoch = settings.by == "epoch"
-    drawn = list(_epoch_maps(asked, bag, explainers) if by_epoch else _maps(bag, explainers, settings, name, outputs))
+    main = 0
+    if settings.by == "epoch":
+        by_run = [list(_epoch_maps(asked, bag, explainer, len(explainers) > 1)) for explainer in explainers]
+        drawn = [one for of_run in by_run for one in of_run]
+        main = len(by_run[0]) - 1  # the last epoch of the first run
+    else:
+        drawn = list(_maps(bag, explainers, settings, name, outputs))
     notes = [note for one in drawn for note in one.notes]
     if any(explainer.saw(bag.id) for explainer in explainers):
         notes.append("the models were trained on this slide")
@@ -94,7 +99,6 @@ def maps_of_runs(asked: AskedSlide, explainers: Sequence[RunExplainer], settings
     measured = {key: of_slide(values, bag, number)[0] for key, values in measurements.items()}
     alone = of_slide(drawn[0].values, bag, number)[1]
     coords = None if alone.coords is None else alone.coords.numpy().astype(np.int64)
-    main = len(drawn) // len(explainers) - 1 if by_epoch else 0  # the last epoch of the first run
     return SlideMaps(coords, info, maps, about, measured, tuple(dict.fromkeys(notes)), main)
 
 
@@ -138,20 +142,19 @@ def _groups(by: str | None, trained: Sequence[TrainedModel]) -> dict[str, list[T
     return groups
 
 
-def _epoch_maps(asked: AskedSlide, bag: Bag, explainers: Sequence[RunExplainer]) -> Iterator[TileMap]:
+def _epoch_maps(asked: AskedSlide, bag: Bag, explainer: RunExplainer, name_run: bool) -> Iterator[TileMap]:
     """Attention that was recorded during training, at up to eight moments, by the first training that has the slide."""
-    for explainer in explainers:
-        training, record, place = _recorded(explainer, bag.id)
-        if int(record.n_tiles[place]) != len(bag):
-            raise AsmilError(
-                f"{asked.name}: {record.path} has {int(record.n_tiles[place])} tiles, the features {len(bag)}; "
-                "restore the features of the training"
-            )
-        chosen = np.unique(np.linspace(0, len(record.epochs) - 1, MOST_EPOCHS).round().astype(int))
-        run = f"{explainer.path.resolve().name}, " if len(explainers) > 1 else ""
-        note = f"attention as it was recorded in the training of {run}{training}"
-        for moment, values in zip(chosen, record.attention(place, chosen.tolist()), strict=True):
-            yield TileMap(values, "attention", title=f"{run}epoch {record.epochs[moment]:g}", notes=(note,))
+    training, record, place = _recorded(explainer, bag.id)
+    if int(record.n_tiles[place]) != len(bag):
+        raise AsmilError(
+            f"{asked.name}: {record.path} has {int(record.n_tiles[place])} tiles, the features {len(bag)}; "
+            "restore the features of the training"
+        )
+    chosen = np.unique(np.linspace(0, len(record.epochs) - 1, MOST_EPOCHS).round().astype(int))
+    run = f"{explainer.path.resolve().name}, " if name_run else ""
+    note = f"attention as it was recorded in the training of {run}{training}"
+    for moment, values in zip(chosen, record.attention(place, chosen.tolist()), strict=True):
+        yield TileMap(values, "attention", title=f"{run}epoch {record.epochs[moment]:g}", notes=(note,))
 
 
 def _recorded(explainer: RunExplainer, slide: str) -> tuple[str, AttentionRecord, int]:
