@@ -82,8 +82,8 @@ class ResultsIndex:
     def warnings(self) -> list[str]:
         """One sentence per run whose attention gave an alarm."""
         return [
-            f"The attention of {run.name} gave {format_count(len(run.alarms), 'alarm')} ({', '.join(run.alarms)}): do "
-            "not read its heat maps before you have looked at the page on stability."
+            f"Alarm for {run.name}: {', '.join(run.alarms)}. Do not read its heat maps before you have looked at "
+            "the page on stability."
             for run in self.runs
             if run.alarms
         ]
@@ -203,13 +203,13 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def _alarms(run: Path) -> tuple[str, ...]:
-    """The kinds of alarm that the recorded attention of a run gives."""
+    """What is wrong with the recorded attention of a run."""
     from asmil.evaluation.stability import read_stability
     from asmil.training.attention_file import read_attention
 
     if all(read_attention(training) is None for _, _, training in RunLayout(run).trainings()):
         return ()
-    return tuple(alarm.kind.replace("_", " ") for alarm in read_stability(run).alarms)
+    return tuple(alarm.name for alarm in read_stability(run).alarms)
 
 
 def _performance(runs: Sequence[RunSummary]) -> str:

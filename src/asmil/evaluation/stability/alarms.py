@@ -34,12 +34,23 @@ class Alarm:
     advice: str
 
     @property
+    def name(self) -> str:
+        """The finding in a few words."""
+        return NAMES[self.kind]
+
+    @property
     def short(self) -> str:
         """One sentence and the first two suggestions, for the top of every report on the run."""
         first = "; or ".join(self.advice.removesuffix(".").split("; or ")[:2])
         return f"{SHORT[self.kind]} {first}."
 
 
+NAMES = {
+    "uniform": "attention is flat",
+    "one_tile": "attention is on one tile",
+    "moving": "attention was still moving when training ended",
+    "seeds_disagree": "seeds disagree",
+}
 SHORT = {
     "uniform": "Attention is flat: the model averages all tiles. Do not interpret the heat maps.",
     "one_tile": "Attention is on one tile: each prediction rests on a single tile. Check what it shows.",

@@ -104,15 +104,12 @@ def _answer(stabilities: Sequence[RunStability], names: Sequence[str]) -> str:
             "No alarm: on most recorded slides the attention is neither flat nor on one tile, it does not move at the "
             "end of training, and the seeds agree (if there are several)."
         )
-    kinds = {name: ", ".join(alarm.kind.replace("_", " ") for alarm in alarms) for name, alarms in raised.items()}
-    count = format_count(sum(map(len, raised.values())), "alarm")
+    findings = {name: ", ".join(alarm.name for alarm in alarms) for name, alarms in raised.items()}
     if len(names) == 1:
-        return f"{count}: {kinds[names[0]]}."
+        return f"Alarm: {findings[names[0]]}."
     quiet = [name for name in names if name not in raised]
-    return (
-        f"{count}: {'; '.join(f'{name}: {listed}' for name, listed in kinds.items())}."
-        + f" No alarm for {', '.join(quiet)}." * bool(quiet)
-    )
+    alarms = " ".join(f"Alarm for {name}: {found}." for name, found in findings.items())
+    return alarms + f" No alarm for {', '.join(quiet)}." * bool(quiet)
 
 
 def _caveats(stabilities: Sequence[RunStability], names: Sequence[str], slide: str | None) -> list[str]:
