@@ -21,6 +21,10 @@ from patience import PATIENCE_S
 torch.set_num_threads(1)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Triton decides when it is imported whether kernels run in its interpreter, and other packages import it, too.
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+
 # In the background of a shell Ctrl-C is ignored, and children inherit that; tests that interrupt them need it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

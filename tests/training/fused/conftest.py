@@ -1,18 +1,11 @@
-"""Triton's kernels run in its interpreter on a machine without a GPU, in float32.
-
-Triton asks for the interpreter when it is imported, so the variable is set before any test runs; nothing else reads it.
-"""
+"""Triton's kernels run in its interpreter on a machine without a GPU, in float32."""
 
 from __future__ import annotations
 
 import importlib.util
-import os
 
 import pytest
 import torch
-
-if importlib.util.find_spec("triton") is not None and not torch.cuda.is_available():
-    os.environ["TRITON_INTERPRET"] = "1"
 
 
 @pytest.fixture(autouse=True)
