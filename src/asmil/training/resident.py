@@ -12,6 +12,9 @@ from torch import Tensor
 from asmil.cohort.bag import Bag
 from asmil.training.labeled_bags import BagSource
 
+SHARE_OF_MEMORY = 0.7
+"""Share of the free memory for the buffers of the steps; evaluation needs part of the rest."""
+
 
 class ResidentBags:
     """Bags by number, each with its rows in the pool; adding more copies the pool.
@@ -76,6 +79,14 @@ class ResidentBags:
     def set_targets(self, numbers: Sequence[int], targets: npt.NDArray[np.int64]) -> None:
         """Set the class indices of some bags."""
         self.targets[torch.as_tensor(numbers)] = torch.as_tensor(targets).to(self.targets)
+
+    def trainings_that_fit(self, bytes_each: int, most: int) -> int:
+        """How many trainings fit into the memory of the device in addition to these bags; at least 1."""
+        if self.device.type != "cuda":
+            return most
+        free, _ = torch.cuda.mem_get_info(self.device)
+        reusable = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+        return max(1, min(most, int(SHARE_OF_MEMORY * (free + reusable)) // bytes_each))
 
     def longest(self, numbers: Sequence[int]) -> int:
         """The number of tiles of the longest of some bags."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
 from asmil.arithmetic import exact_arithmetic
 from asmil.models.asmil import ASMIL
 from asmil.models.base import MILModel
@@ -18,8 +16,6 @@ from asmil.training.loop import Trainer
 from asmil.training.resident import ResidentBags
 
 MOST_MEMBERS = 64
-SHARE_OF_MEMORY = 0.7
-"""Share of the free memory for the buffers of the steps; evaluation needs part of the rest."""
 
 
 def fit_side_by_side(
@@ -73,9 +69,4 @@ def _recorded(trainer: Trainer, train: list[int]) -> list[int]:
 def members_that_fit(model: MILModel, bags: ResidentBags) -> int:
     """How many trainings fit into the memory of the device in addition to these bags; at least 1."""
     assert isinstance(model, ASMIL)
-    if bags.features.device.type != "cuda":
-        return MOST_MEMBERS
-    free, _ = torch.cuda.mem_get_info(bags.features.device)
-    reusable = torch.cuda.memory_reserved(bags.features.device) - torch.cuda.memory_allocated(bags.features.device)
-    needed = bytes_a_member(Sizes.of(model), max(bags.sizes))
-    return max(1, min(MOST_MEMBERS, int(SHARE_OF_MEMORY * (free + reusable)) // needed))
+    return bags.trainings_that_fit(bytes_a_member(Sizes.of(model), max(bags.sizes)), MOST_MEMBERS)

@@ -23,7 +23,6 @@ MOST_AT_ONCE = 8
 """Trainings at the same time; more would not be faster."""
 PASSES = 64
 """A step keeps at most about this many arrays of tiles x its widest layer, in float32."""
-SHARE_OF_MEMORY = 0.7
 EVALUATED_ROWS = 65_536
 """Rows of a batch in evaluation, including padding."""
 
@@ -90,13 +89,8 @@ def _run_epochs(members: Sequence[_Member]) -> None:
 
 def trainings_that_fit(model: MILModel, pool: ResidentBags, batch: int) -> int:
     """How many trainings fit into the memory of the device in addition to these bags; at least 1."""
-    if pool.device.type != "cuda":
-        return MOST_AT_ONCE
-    free, _ = torch.cuda.mem_get_info(pool.device)
-    reusable = torch.cuda.memory_reserved(pool.device) - torch.cuda.memory_allocated(pool.device)
     widest = max(max(parameter.shape, default=1) for parameter in model.parameters())
-    needed = 4 * PASSES * batch * max(pool.sizes) * widest
-    return max(1, min(MOST_AT_ONCE, int(SHARE_OF_MEMORY * (free + reusable)) // needed))
+    return pool.trainings_that_fit(4 * PASSES * batch * max(pool.sizes) * widest, MOST_AT_ONCE)
 
 
 class ResidentEvaluator:
