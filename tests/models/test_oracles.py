@@ -13,7 +13,7 @@ from asmil.models import official
 from oracles.__main__ import Verdict, check_file, main
 from oracles.problem import is_model
 from oracles.rule import draw_state
-from shared_data import oracle_files
+from shared_data import oracle_files, read_oracle
 
 
 def of_a_model(path):
@@ -98,6 +98,37 @@ def test_whatever_is_taken_away_is_answered_in_words(path):
     assert odd == []
 
 
+@pytest.mark.parametrize("path", oracle_files("*.json", only=small_state_dict))
+def test_tensors_that_the_method_does_not_have_are_refused_by_name(path):
+    content = json.loads(path.read_text())
+    more = {"online_encoder.region_attn.qkv.weight": torch.zeros(6, 2), "stray": torch.zeros(1)}
+    with pytest.raises(AsmilError, match=r"(?s)online_encoder\.region_attn\.qkv\.weight.*stray"):
+        official.load({**draw_state(content["tensors"]), **more}, content["config"])
+
+
+def test_abmil_behind_the_encoder_of_r2t_is_not_loaded_as_abmil():
+    both, encoder = (draw_state(read_oracle(name)["tensors"]) for name in ("abmil_wsi_ungated_2class", "r2t"))
+    both |= {name: tensor for name, tensor in encoder.items() if name.startswith("online_encoder.")}
+    with pytest.raises(AsmilError, match=r"abmil .*online_encoder\."):
+        official.load(both)
+
+
+@pytest.mark.parametrize(
+    ("name", "unused"),
+    [
+        ("abmil_wsi_gated_3class", "dimreduction.bn.running_mean"),
+        ("clam_sb_2class", "instance_loss_fn.labels"),
+        ("mhim_v2_abmil", "merge.global_q_mm"),
+    ],
+)
+def test_tensors_that_are_known_to_be_unused_are_left_out(name, unused):
+    content = read_oracle(name)
+    state = draw_state(content["tensors"])
+    expected = official.load(state, content["config"]).state_dict()
+    found = official.load({**state, unused: torch.ones(3)}, content["config"]).state_dict()
+    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+
+
 @pytest.mark.parametrize("path", oracle_files("dtfd.json", "transmil_small_n9_2class.json"))
 def test_checkpoints_load_as_they_were_saved(path):
     content = json.loads(path.read_text())
@@ -113,7 +144,8 @@ def test_checkpoints_load_as_they_were_saved(path):
         {"model": state, "args": "--lr 1"},
     ]
     if all("." in name for name in state):
-        saved.append(modules)
+        moments = {"state": {0: {"exp_avg": torch.zeros(2)}}, "param_groups": [{"lr": 1}]}
+        saved += [modules, {**modules, "optimizer": moments}]
     for checkpoint in saved:
         found = official.load(checkpoint, content["config"]).state_dict()
         assert found.keys() == expected.keys()

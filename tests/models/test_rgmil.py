@@ -102,7 +102,7 @@ def test_regressor_starts_with_a_fan_in_of_two():
 
 def test_loads_the_official_names():
     model = make(2)
-    tensors = {"linear": model.regressor[0].detach(), "unused.weight": torch.zeros(3)}
+    tensors = {"linear": model.regressor[0].detach()}
     for ours, theirs in ((0, 0), (1, 2)):
         layer = model.embedding.layers[ours]
         tensors |= {

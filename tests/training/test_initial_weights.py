@@ -110,6 +110,16 @@ def test_a_head_of_another_size_is_left_out_and_named(tmp_path, weights, small_c
     assert "5 x 16" in told.stdout
 
 
+def test_tensors_that_the_method_does_not_have_are_named(tmp_path, small_cohort, asmil_here):
+    path = tmp_path / "more.safetensors"
+    save_file({**feather(classes=2), "model.mixer.0.weight": torch.zeros(INNER, INNER)}, path)
+    told = asmil_here("train", small_cohort, "--init", path, "--dry-run", "-o", tmp_path / "run")
+    assert told.returncode == 1
+    assert "more.safetensors" in told.stderr
+    assert "mixer.0.weight" in told.stderr
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_run_and_its_bundle_are_taken_over(small_cohort, tmp_path, asmil_here):
     first = tmp_path / "first"
     trained = asmil_here("train", small_cohort, "-m", "abmil", "--set", "model.inner=12", *SHORT, "-o", first)

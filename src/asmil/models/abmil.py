@@ -31,7 +31,7 @@ from asmil.models.attention_pool import AttentionPoolModel
 from asmil.models.base import Output
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.scoring import ScoreNetwork
-from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
+from asmil.models.official import UNUSED_NORM, Config, Converted, OfficialForm, Tensors, register_official, renamed
 from asmil.models.registry import register
 from asmil.models.shared_presets import VLSA_SURVIVAL
 
@@ -134,7 +134,11 @@ def _official(
 
     required = frozenset(f"{name}.weight" for name in layers.values())
     return OfficialForm(
-        "abmil", required, convert, (lambda tensors, _: f"{head}.weight" not in tensors) if headless else None
+        "abmil",
+        required,
+        convert,
+        (lambda tensors, _: f"{head}.weight" not in tensors) if headless else None,
+        unused=(UNUSED_NORM,) if embedding == ["dimreduction.fc1"] else (),
     )
 
 

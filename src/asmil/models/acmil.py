@@ -45,7 +45,7 @@ from asmil.models.blocks.folded import FoldedProjections
 from asmil.models.blocks.randomness import Dropout, RandomModule
 from asmil.models.blocks.scoring import ScoreNetwork
 from asmil.models.blocks.top_tiles import top_tiles
-from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
+from asmil.models.official import UNUSED_NORM, Config, Converted, OfficialForm, Tensors, register_official, renamed
 from asmil.models.registry import register
 from asmil.tasks.base import Task
 
@@ -257,6 +257,7 @@ register_official(
         "acmil",
         frozenset(_SHARED | {f"attention.attention_{layer}.weight" for layer in ("V.0", "U.0", "weights")}),
         _convert_ga,
+        unused=(UNUSED_NORM,),
     ),
 )
 register_official(
@@ -266,5 +267,6 @@ register_official(
         _convert_mha,
         # ASMIL's layout has all these names too, and its own queries in the last block.
         applies=lambda tensors, config: "bag_attention.q_proj.weight" not in tensors,
+        unused=(UNUSED_NORM,),
     )
 )

@@ -39,7 +39,7 @@ from asmil.models.blocks.dual_stream import LINEAR_QUERY, from_official, officia
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.folded import FoldedProjections, embed_and_attend, single_layer
 from asmil.models.dsmil import DSMIL, DSMILConfig
-from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
+from asmil.models.official import UNUSED_NORM, Config, Converted, OfficialForm, Tensors, register_official, renamed
 from asmil.models.on_base import ModelOnBase
 from asmil.models.registry import register
 from asmil.tasks.base import Task
@@ -228,9 +228,20 @@ def _convert_dsmil(tensors: Tensors, config: Config) -> Converted:
 
 
 register_official(
-    OfficialForm("aem", frozenset(f"{layer}.weight" for layer in _ABMIL.values()), _convert_abmil, _has_weight)
+    OfficialForm(
+        "aem",
+        frozenset(f"{layer}.weight" for layer in _ABMIL.values()),
+        _convert_abmil,
+        _has_weight,
+        unused=(UNUSED_NORM,),
+    )
 )
 register_official(
-    OfficialForm("aem", frozenset({"q", "dimreduction.fc1.weight", "attention.q_proj.weight"}), _convert_mha)
+    OfficialForm(
+        "aem",
+        frozenset({"q", "dimreduction.fc1.weight", "attention.q_proj.weight"}),
+        _convert_mha,
+        unused=(UNUSED_NORM,),
+    )
 )
 register_official(OfficialForm("aem", official_names(LINEAR_QUERY), _convert_dsmil, _has_weight))

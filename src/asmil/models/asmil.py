@@ -34,7 +34,7 @@ from asmil.models.base import Output, refuse_uneven
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.folded import FoldedProjections, embed_and_attend, single_layer
 from asmil.models.blocks.token_drop import TokenDrop
-from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official
+from asmil.models.official import UNUSED_NORM, Config, Converted, OfficialForm, Tensors, register_official
 from asmil.models.registry import register
 
 
@@ -178,5 +178,6 @@ register_official(
             }
         ),
         _convert_released,
+        unused=(UNUSED_NORM,),
     )
 )

@@ -304,6 +304,7 @@ register_official(
         "camil",
         frozenset({"camil_self_attention.qk_nn.weight", "camil_self_attention.v_nn.weight", "classifier.weight"}),
         _convert_paper,
+        unused=("nystrom_transformer_layer.norm2",),  # the norm of the MLP, which most models lack
     )
 )
 register_official(

@@ -173,6 +173,8 @@ def percentiles(scores: Tensor) -> Tensor:
     return ranks / len(scores) * 100
 
 
+UNUSED_LOSS = ("instance_loss_fn",)
+"""Constants of the smooth SVM loss, which CLAM itself leaves out when it loads a checkpoint."""
 _WORDS = {
     "k_sample": "k_sample",
     "bag_weight": "bag_weight",
@@ -220,7 +222,8 @@ def _register_layout(layers: dict[str, str], branches: bool) -> None:
         return in_features, n_classes, options, state
 
     required = {f"{name}.weight" for name in (*layers.values(), head, "instance_classifiers.0")}
-    register_official(OfficialForm("clam_mb" if branches else "clam_sb", frozenset(required), convert))
+    method = "clam_mb" if branches else "clam_sb"
+    register_official(OfficialForm(method, frozenset(required), convert, unused=UNUSED_LOSS))
 
 
 for _layers in clam_layouts():

@@ -295,7 +295,7 @@ def _averaged(outputs: Sequence[Output]) -> Output:
 
 
 def _convert_official(tensors: Tensors, config: Config) -> Converted:
-    """The four official modules under one parent; `dim_reduction.bn.*` of a port is never used."""
+    """The four official modules under one parent."""
     gated = {"value": "attention_V.0", "gate": "attention_U.0", "weight": "attention_weights"}
     layers = {"embedding.layers.0": "dim_reduction.fc1", "classifier": "classifier.fc"}
     layers |= {f"attention.{ours}": f"attention.{theirs}" for ours, theirs in gated.items()}
@@ -342,5 +342,6 @@ register_official(
             )
         ),
         _convert_official,
+        unused=("dim_reduction.bn",),
     )
 )

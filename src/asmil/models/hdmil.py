@@ -54,7 +54,7 @@ from asmil.models.blocks.initialization import start_xavier
 from asmil.models.blocks.instance_loss import InstanceLossConfig, cluster_logits, clustering_loss
 from asmil.models.blocks.scoring import ScoreNetwork
 from asmil.models.clam import OFFICIAL_TRAINING as CLAM_TRAINING
-from asmil.models.clam import clam_layouts
+from asmil.models.clam import UNUSED_LOSS, clam_layouts
 from asmil.models.hdmil_lipn import GumbelMask, TinyMobileNet, harden, lipn_state, lowres_tiles
 from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
 from asmil.models.registry import register
@@ -332,7 +332,7 @@ def _register_layout(layers: dict[str, str], lipn: bool) -> None:
     required |= {f"{heads}.0.{_COEFFICIENTS}" for heads in ("classifiers", "instance_classifiers")}
     if lipn:
         required.add("extractor.classifier.weight")
-    register_official(OfficialForm("hdmil", frozenset(required), convert))
+    register_official(OfficialForm("hdmil", frozenset(required), convert, unused=UNUSED_LOSS))
 
 
 _COEFFICIENTS = "act_fun.0.cheby_coeffs"

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from asmil.cohort.problems import listed
 from asmil.errors import AsmilError
 from asmil.models.base import MILModel
 from asmil.models.registry import build, methods
@@ -31,7 +32,9 @@ class OfficialForm:
 
     method: the name it is registered under here
     required: the names that identify the layout (all must be present)
-    convert: (tensors, config) -> Converted; a tensor it misses is a KeyError with its name
+    convert: (tensors, config) -> Converted; a tensor it misses is a KeyError with its name, one it does not read is
+        unknown
+    unused: tensors, or layers, that official files contain and official predictions do not depend on
     applies: whether tensors with these names are of this layout, where names alone do not decide
     build: (in_features, n_outputs, options) -> the model, if it is a part of a method and not registered itself
     """
@@ -41,8 +44,11 @@ class OfficialForm:
     convert: Callable[[Tensors, Config], Converted]
     applies: Callable[[Tensors, Config], bool] | None = None
     build: Callable[[int, int, dict[str, Any]], MILModel] | None = None
+    unused: tuple[str, ...] = ()
 
 
+UNUSED_NORM = "dimreduction.bn"
+"""A batch norm that a published class for the embedding owns and never calls."""
 _FORMS: list[OfficialForm] = []
 
 
@@ -103,6 +109,11 @@ def recognize(tensors: Mapping[str, Any], config: Mapping[str, Any] | None = Non
         raise AsmilError(f"{looks} lacks {', '.join(missing)}") from None
     except (RuntimeError, ValueError, IndexError) as error:
         raise AsmilError(f"{looks} its tensors do not fit each other: {str(error).splitlines()[0]}") from None
+    if unknown := [name for name in state if name not in state.read and not _is_unused(name, form)]:
+        raise AsmilError(
+            f"{looks} has {len(unknown)} tensors that {form.method} does not: {listed(unknown)}; it is another model, "
+            "or, if its predictions do not depend on them, leave them out of the state dict"
+        )
     return Recognized(form, in_features, n_outputs, options, ours, state)
 
 
@@ -112,7 +123,8 @@ def load(tensors: Mapping[str, Any], config: Mapping[str, Any] | None = None) ->
     config adds only what shapes do not determine (heads, activations), in the terms of the official code. Of several
     layouts that fit, the one with the most names is used, and among those one with its own condition. Checkpoints
     come as they were saved: the weights may lie under `state_dict` or `model`, in several state dicts side by side
-    (DTFD), and all names may begin with the same word (`module.`, `model.`).
+    (DTFD), and all names may begin with the same word (`module.`, `model.`). Tensors that the method does not have are
+    an error, except those that its layout lists as unused.
     """
     found = recognize(tensors, config)
     form, state, ours, looks = found.form, found.source, found.tensors, found.looks
@@ -150,6 +162,8 @@ def _flattened(tensors: Mapping[str, Any], prefix: str = "") -> dict[str, Tensor
     state: dict[str, Tensor] = {}
     for name, value in tensors.items():
         if isinstance(value, Mapping):
+            if "param_groups" in value:  # an optimizer
+                continue
             state |= _flattened(value, f"{prefix}{name}.")
         elif isinstance(value, Tensor | np.ndarray):
             state[f"{prefix}{name}"] = torch.as_tensor(value)
@@ -164,12 +178,22 @@ def _without_prefix(state: Tensors) -> dict[str, Tensor]:
     return {name.partition(".")[2]: tensor for name, tensor in state.items()}
 
 
+def _is_unused(name: str, form: OfficialForm) -> bool:
+    return any(f"{name}.".startswith(f"{unused}.") for unused in form.unused)
+
+
 class _Official(dict[str, Tensor]):
-    """Official tensors by name, which remember what `renamed` calls them here."""
+    """Official tensors by name, which remember what was read of them, and what `renamed` calls them here."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         super().__init__(tensors)
         self.names: dict[str, str] = {}
+        self.read: set[str] = set()
+
+    def __getitem__(self, name: str) -> Tensor:
+        tensor = super().__getitem__(name)
+        self.read.add(name)
+        return tensor
 
     def official_name(self, ours: str) -> str:
         """The official name of one of our tensors, if it is known (a model inside another adds a prefix)."""

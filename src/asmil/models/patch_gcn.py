@@ -171,7 +171,8 @@ def _official(attention: dict[str, str], head: str, variant: str) -> OfficialFor
         return in_features, state["head.weight"].shape[0], options, state
 
     required = frozenset(f"{name}.weight" for name in (*outer.values(), "layers.0.conv.mlp.0"))
-    return OfficialForm("patch_gcn", required, convert)
+    # the first layer is called without its norm
+    return OfficialForm("patch_gcn", required, convert, unused=("layers.0.norm",))
 
 
 register_official(

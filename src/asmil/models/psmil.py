@@ -179,6 +179,23 @@ def _forget_start(model: nn.Module, incompatible: Any) -> None:
     model._started = False
 
 
+POOLINGS = (
+    "attention",
+    "attention_based",
+    "attention_weights",
+    "att_layer_U",
+    "att_layer_V",
+    "linear_U",
+    "linear_V",
+    "fbank",
+    "ps_attention",
+    "q",
+    "dta",
+    "dtac",
+)
+"""All poolings that the released classes hold side by side; a model calls one of them."""
+
+
 def _convert(tensors: Tensors, config: Config) -> Converted:
     """The released layouts, with a stem (small bags) or without (slides). A state of before the first call cannot be
     told from its tensors: `prototypes: "bag mean (first call)"` says so."""
@@ -210,5 +227,6 @@ register_official(
         _convert,
         # the released classes hold several poolings side by side; `mha` is DEMIL's
         applies=lambda tensors, config: config.get("pooling") != "mha",
+        unused=POOLINGS,
     )
 )

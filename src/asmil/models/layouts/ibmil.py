@@ -9,7 +9,7 @@ from torch import Tensor
 
 from asmil.errors import AsmilError
 from asmil.models.blocks.dual_stream import LINEAR_QUERY, NONLINEAR_QUERY, from_official, official_names
-from asmil.models.official import Config, Converted, OfficialForm, Tensors, renamed
+from asmil.models.official import UNUSED_NORM, Config, Converted, OfficialForm, Tensors, renamed
 from asmil.models.transmil import LAYERS
 
 _GATED = {
@@ -91,8 +91,10 @@ def _weights(layers: dict[str, str]) -> frozenset[str]:
 
 _DICTIONARY = {"confounder_feat", "W_q.weight", "W_k.weight", "classifier.weight"}
 FORMS = [
-    OfficialForm("ibmil", _weights(_GATED) | _DICTIONARY, _convert_gated),
-    OfficialForm("ibmil", _weights(_GATED) | {"classifier.fc.weight"}, _convert_gated, _says_ibmil),
+    OfficialForm("ibmil", _weights(_GATED) | _DICTIONARY, _convert_gated, unused=(UNUSED_NORM,)),
+    OfficialForm(
+        "ibmil", _weights(_GATED) | {"classifier.fc.weight"}, _convert_gated, _says_ibmil, unused=(UNUSED_NORM,)
+    ),
     OfficialForm("ibmil", _weights(_PLAIN) | _DICTIONARY, _convert_plain),
     OfficialForm("ibmil", _weights(_PLAIN) | {"classifier.weight"}, _convert_plain, _is_plain_alone),
     OfficialForm("ibmil", _weights(LAYERS) | {"cls_token", "confounder_feat"}, _convert_transmil),

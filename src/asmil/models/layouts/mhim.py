@@ -47,6 +47,8 @@ ENCODERS: Mapping[str, Mapping[str, str]] = {
     },
 }
 MERGE = {"norm": "merge.norm", "to_q": "merge.attn.to_q", "to_kv": "merge.attn.to_kv", "to_out": "merge.attn.to_out.0"}
+COPIES = ("merge.global_q_mm", "merge.global_q_grad")
+"""Further names of `merge.global_q`."""
 
 MASK_WORDS = {
     "mask_ratio": "mask_random",
@@ -123,7 +125,8 @@ def _form(version: int, base: str) -> OfficialForm:
         return in_features, n_outputs, {"version": version, "base": base, "inner": inner, **options, **asked}, state
 
     required = {f"{layer}.weight" for layer in (embedding, *ENCODERS[base].values())}
-    return OfficialForm("mhim", frozenset(required), convert)
+    # the official class owns a predictor that it does not call for DSMIL
+    return OfficialForm("mhim", frozenset(required), convert, unused=(*COPIES, "predictor"))
 
 
 FORMS = [_form(version, base) for version in EMBEDDINGS for base in ENCODERS]
