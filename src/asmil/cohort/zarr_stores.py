@@ -20,9 +20,12 @@ from numpy.typing import NDArray
 from asmil.cohort.array_files import first_line
 from asmil.cohort.problems import fail, listed
 from asmil.cohort.source import FeatureSource, Provenance
+from asmil.cohort.zarr_arrays import read_array, refuse_objects
 from asmil.errors import AsmilError
 
 SUFFIX = ".zarr"
+ARRAYS = ("X", "obsm/spatial", "obs/tile_id", "uns/tile_spec/*", "uns/spatialdata_attrs/*")
+"""What is read of a store or a table."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,10 @@ def read_zarr(source: FeatureSource) -> ZarrFeatures:
     except ImportError:
         fail(source, "zarr stores need the package zarr", "install asmil[zarr]")
     try:
-        store: Any = zarr.open_group(str(source.path), mode="r")
+        refuse_objects(source, [f"{table}{array}" for table in ("", "tables/*/") for array in ARRAYS])
+        # each array's own metadata, which are checked before it is read; below version 3, zarr takes no others
+        options = {} if zarr.__version__.startswith("2.") else {"use_consolidated": False}
+        store: Any = zarr.open_group(str(source.path), mode="r", **options)
         if "X" in store and source.group is None:
             return _of_anndata(store, source)
         return _of_spatialdata(store, source)
@@ -57,9 +63,9 @@ def read_zarr(source: FeatureSource) -> ZarrFeatures:
 
 
 def _of_anndata(store: Any, source: FeatureSource) -> ZarrFeatures:
-    coords = np.asarray(store["obsm/spatial"][:]) if "obsm/spatial" in store else None
+    coords = read_array(store, "obsm/spatial", source) if "obsm/spatial" in store else None
     spec = store.get("uns/tile_spec", {})
-    known = {name: spec[name][()] for name in ("width", "base_width", "mpp") if name in spec}
+    known = {name: read_array(spec, name, source) for name in ("width", "base_width", "mpp") if name in spec}
     return ZarrFeatures(_features(store, source), coords, _provenance(known))
 
 
@@ -76,7 +82,9 @@ def _of_spatialdata(store: Any, source: FeatureSource) -> ZarrFeatures:
     if name not in names:
         fail(source, f"the store has no table {name!r}", f"it has {listed(names)}")
     table = tables[name]
-    region = _text(table["uns/spatialdata_attrs/region"][()]) if "uns/spatialdata_attrs/region" in table else "tiles"
+    region = "tiles"
+    if "uns/spatialdata_attrs/region" in table:
+        region = _text(read_array(table, "uns/spatialdata_attrs/region", source, text=True))
     features = _features(table, source)
     spec = dict(store.attrs).get("tile_spec") or {}
     known = spec.get(region) if isinstance(spec, Mapping) else None
@@ -97,7 +105,7 @@ def _corners(shapes: Path, table: Any, n_tiles: int, source: FeatureSource) -> N
     corners = shapely.bounds(shapely.from_wkb(tiles["geometry"].to_numpy()))[:, :2]
     if "tile_id" in tiles.columns and "obs/tile_id" in table:
         places = {int(number): place for place, number in enumerate(tiles["tile_id"])}
-        wanted = [places.get(int(number), -1) for number in table["obs/tile_id"][:]]
+        wanted = [places.get(int(number), -1) for number in read_array(table, "obs/tile_id", source)]
         if min(wanted, default=0) < 0:
             what = (
                 f"{sum(place < 0 for place in wanted)} feature rows do not belong to any tile of {shapes.parent.name}"
@@ -110,12 +118,9 @@ def _corners(shapes: Path, table: Any, n_tiles: int, source: FeatureSource) -> N
 
 
 def _features(node: Any, source: FeatureSource) -> NDArray[Any]:
-    values = node["X"]
-    if not hasattr(values, "dtype"):
+    if not hasattr(node["X"], "dtype"):
         fail(source, "the features (X) are a sparse matrix", "write them as a dense array: adata.X = adata.X.toarray()")
-    array = np.asarray(values[:])
-    if array.dtype.kind not in "fiub":
-        fail(source, f"the features (X) are values of type {array.dtype}, not numbers", "write an array of numbers")
+    array = read_array(node, "X", source)
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 

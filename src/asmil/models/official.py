@@ -111,7 +111,7 @@ def recognize(tensors: Mapping[str, Any], config: Mapping[str, Any] | None = Non
         raise AsmilError(f"{looks} its tensors do not fit each other: {str(error).splitlines()[0]}") from None
     if unknown := [name for name in state if name not in state.read and not _is_unused(name, form)]:
         raise AsmilError(
-            f"{looks} has {len(unknown)} tensors that {form.method} does not: {listed(unknown)}; it is another model, "
+            f"{looks} has tensors that {form.method} does not: {listed(unknown)}; it is another model, "
             "or, if its predictions do not depend on them, leave them out of the state dict"
         )
     return Recognized(form, in_features, n_outputs, options, ours, state)
