@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import shapely
 
 from asmil.errors import AsmilError
 from asmil.slides.annotations import ClassNames, read_annotations, tumor_area
@@ -157,6 +158,42 @@ def test_an_outline_that_crosses_itself_is_repaired(tmp_path):
     assert len(annotations.notes) == 1
     assert annotations.notes[0].startswith("1 annotation")
     assert tumor_area(annotations).shape.area == pytest.approx(5000)
+
+
+def tangle(points: int, seed: int = 0) -> list[tuple[float, float]]:
+    """An outline from one random point to the next."""
+    return [tuple(point) for point in np.random.default_rng(seed).integers(0, 1000, (points, 2)).tolist()]
+
+
+def test_an_outline_that_crosses_itself_dozens_of_times_is_repaired(tmp_path):
+    angle = np.linspace(0, 2 * np.pi, 2000, endpoint=False)
+    loops = 1000 * np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    loops += 60 * np.stack([np.cos(50 * angle), np.sin(50 * angle)], axis=1)
+    annotations = read_annotations(geojson(tmp_path / "s.geojson", feature(loops.tolist())))
+    assert len(annotations.notes) == 1
+    (region,) = annotations.regions
+    assert region.shape.is_valid
+    assert region.shape.area == pytest.approx(shapely.make_valid(shapely.Polygon(loops)).area)
+    corners = 2 * np.pi * np.arange(0, 14, 2) / 7
+    star = 100 * np.stack([np.cos(corners), np.sin(corners)], axis=1)  # crosses itself seven times
+    many = geojson(tmp_path / "many.geojson", [feature(star.tolist())] * 750)
+    assert len(read_annotations(many).regions) == 750
+
+
+@pytest.mark.parametrize("write", ["asap", "geojson"])
+def test_an_outline_that_crosses_itself_thousands_of_times_is_refused_by_number(write, tmp_path):
+    if write == "asap":
+        path = asap(tmp_path / "s7.xml", ("Polygon", "Tumor", SQUARE), ("Polygon", "Lesion", tangle(800)))
+    else:
+        path = geojson(tmp_path / "s7.geojson", [feature(SQUARE, "Tumor"), feature(tangle(800), "Lesion")])
+    with pytest.raises(AsmilError, match=rf"{path.name}: outline 2 \(Lesion"):
+        read_annotations(path)
+
+
+def test_many_outlines_that_each_cross_themselves_are_refused_together(tmp_path):
+    path = geojson(tmp_path / "s7.geojson", [feature(tangle(50, seed), "Tumor") for seed in range(100)])
+    with pytest.raises(AsmilError, match=r"s7\.geojson: outline \d\d "):
+        read_annotations(path)
 
 
 def test_what_asmil_writes_it_reads(tmp_path):

@@ -13,6 +13,7 @@ from shapely.geometry import MultiPolygon, Polygon
 from shapely.geometry.base import BaseGeometry
 
 from asmil.errors import AsmilError
+from asmil.slides.annotations.crossings import count_crossings
 from asmil.slides.tissue.geojson import polygons_of
 
 Kind = Literal["asap", "aperio", "geojson", "ncrf"]
@@ -20,6 +21,10 @@ Ring = NDArray[np.float64]
 SMALLEST_RING = 3
 MOST_PIXELS = 1e8
 """No slide is this wide: larger coordinates are damaged, and their shapes cannot be joined."""
+MOST_CROSSINGS = 1_000
+"""Of one outline: repairing as many takes about a second, and four times as many ten seconds. Drawn ones have a few."""
+FEW_CROSSINGS, MOST_CROSSINGS_OF_FILE = 10, 5_000
+"""Outlines with few crossings are repaired in any number; of the others, the crossings are added up."""
 
 
 @dataclass(frozen=True)
@@ -53,16 +58,21 @@ class Collector:
         self._kind: Kind = kind
         self.regions: list[AnnotatedRegion] = []
         self._left_out: dict[str, int] = {}
+        self._added = 0
         self._repaired = 0
+        self._crossings = 0
 
     def add(self, rings: Sequence[Ring], group: str | None, cut_out: bool = False) -> None:
         """Add a region: its outline first, then its holes, each N x 2."""
+        self._added += 1
         for ring in rings:
             self._refuse_strange(ring)
         if not rings or len(rings[0]) < SMALLEST_RING:
             return self.leave_out("with fewer than three points")
         drawn = Polygon(rings[0], [ring for ring in rings[1:] if len(ring) >= SMALLEST_RING])
-        self._repaired += not drawn.is_valid
+        if not drawn.is_valid:
+            self._refuse_tangled(drawn, group)
+            self._repaired += 1
         shape = area_of(drawn)
         if shape.is_empty:
             return self.leave_out("without area")
@@ -77,6 +87,22 @@ class Collector:
                 f"{self._path}: a coordinate is invalid (not finite, or beyond {MOST_PIXELS:g}); export "
                 "the annotations again"
             )
+
+    def _refuse_tangled(self, drawn: Polygon, group: str | None) -> None:
+        """Refuse an outline whose repair would take minutes."""
+        crossings = count_crossings(drawn, MOST_CROSSINGS)
+        self._crossings += crossings if crossings > FEW_CROSSINGS else 0
+        if crossings <= MOST_CROSSINGS and self._crossings <= MOST_CROSSINGS_OF_FILE:
+            return
+        times = f"more than {MOST_CROSSINGS:,} times"
+        if crossings <= MOST_CROSSINGS:
+            times = f"{crossings} times, and all outlines together more than {MOST_CROSSINGS_OF_FILE:,} times"
+        x, y = drawn.exterior.coords[0]
+        raise AsmilError(
+            f"{self._path}: outline {self._added} ({group or 'without a class'}, at x = {x:.0f}, y = {y:.0f}) crosses "
+            f"itself {times}, too often to be repaired; draw it again, or save it as valid polygons in the "
+            "tool that made it"
+        )
 
     def leave_out(self, why: str) -> None:
         """Count something that is not a region."""
