@@ -101,6 +101,33 @@ def test_the_index_of_slideflow_gives_the_corners_of_the_tiles(tmp_path):
     assert read_bag(source, "s").coords is None
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: b"",
+        lambda content: b"nothing",
+        lambda content: content[: len(content) // 2],
+        lambda content: content[:60] + bytes(40) + content[100:],
+    ],
+)
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_a_damaged_index_of_slideflow_is_named(damage, save, tmp_path):
+    torch.save(torch.from_numpy(FEATURES), tmp_path / "s.pt")
+    index = tmp_path / "s.index.npz"
+    save(index, CORNERS + 256)
+    index.write_bytes(damage(index.read_bytes()))
+    with pytest.raises(AsmilError, match=r"s\.index\.npz"):
+        read_bag(FeatureSource(tmp_path / "s.pt"), "s")
+
+
+@pytest.mark.parametrize("wrong", [np.full((5, 2), np.nan), np.full((5, 2), b"x"), np.full((5, 2), 1j)])
+def test_an_index_of_slideflow_without_finite_numbers_is_named(wrong, tmp_path):
+    torch.save(torch.from_numpy(FEATURES), tmp_path / "s.pt")
+    np.savez(tmp_path / "s.index", wrong)
+    with pytest.raises(AsmilError, match=r"s\.index\.npz"):
+        read_bag(FeatureSource(tmp_path / "s.pt"), "s")
+
+
 def test_our_features_become_bags_of_slideflow_as_the_page_says(tmp_path, monkeypatch):
     page = (REPOSITORY / "docs" / "files.md").read_text(encoding="utf-8")
     code = re.search(r"```python slideflow\n(.*?)```", page, re.DOTALL)

@@ -11,6 +11,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pandas as pd
 import pytest
@@ -235,7 +236,10 @@ def test_a_cohort_on_a_ray_cluster(lab, tmp_path, asmil_here):
         ("broken.h5", b"nothing", "broken.h5"),
         ("two.csv", b"p,q\n1,2\n", "score"),
         ("words.csv", b"x,y,score\n1,2,high\n", "score"),
+        ("word.csv", b"x,y,score\n1,2,3\n1,2,high\n", "row 2"),
         ("gap.csv", b"x,y,score\n1,,3\n", "gap.csv"),
+        ("twice.csv", b"score,Score\n1,2\n", "twice.csv"),
+        ("broken.parquet", b"PAR1", "broken.parquet"),
         ("what.txt", b"1", "what.txt"),
     ],
 )
@@ -245,6 +249,35 @@ def test_scores_that_cannot_be_read(tmp_path, name, content, match):
         path.write_bytes(content)
     with pytest.raises((asmil.AsmilError, FileNotFoundError), match=match):
         read_scores(path)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("suffix", [".npy", ".csv", ".h5", ".parquet"])
+def test_scores_that_are_not_finite_are_refused_by_row(tmp_path, suffix, value):
+    path, values = tmp_path / f"s7{suffix}", np.linspace(0, 1, 6)
+    values[4] = value
+    if suffix == ".npy":
+        np.save(path, values[:, None])
+    elif suffix == ".h5":
+        with h5py.File(path, "w") as file:
+            file["attention_scores"], file["coords"] = values[:, None], np.arange(12).reshape(6, 2)
+    elif suffix == ".csv":
+        path.write_text("x,y,score\n" + "".join(f"{row},0,{score}\n" for row, score in enumerate(values.tolist())))
+    else:
+        pd.DataFrame({"score": values}).to_parquet(path)
+        if np.isnan(value):  # pandas and Parquet make no difference between nan and an empty cell
+            assert np.isnan(read_scores(path).values).tolist() == [False] * 4 + [True, False]
+            return
+    with pytest.raises(asmil.AsmilError, match=rf"s7{suffix}.*row 5"):
+        read_scores(path)
+
+
+@pytest.mark.parametrize("coords", [np.full((6, 2), np.nan), np.full((6, 2), 1e300), np.zeros((5, 2)), np.zeros(6)])
+def test_corners_that_are_on_no_slide_are_refused(tmp_path, coords):
+    with h5py.File(tmp_path / "s7.h5", "w") as file:
+        file["attention"], file["coords"] = np.ones(6), coords
+    with pytest.raises(asmil.AsmilError, match=r"s7\.h5"):
+        read_scores(tmp_path / "s7.h5")
 
 
 def test_bad_slides_are_listed_and_the_others_drawn(lab, tmp_path, asmil_here):

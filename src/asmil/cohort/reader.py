@@ -21,7 +21,7 @@ from torch import Tensor
 
 from asmil.cohort.array_files import ArrayFile, first_line, read_array_file
 from asmil.cohort.bag import LARGEST_COORDINATE, LOWRES, LOWRES_TILES, refuse_wrong_coords
-from asmil.cohort.numpy_files import read_npz
+from asmil.cohort.numpy_files import DAMAGED_NUMPY, read_npz
 from asmil.cohort.pack.files import is_pack
 from asmil.cohort.pack.index import info_of
 from asmil.cohort.pack.reading import Pack
@@ -149,10 +149,16 @@ def _slideflow_corners(index: Path, n_tiles: int) -> tuple[NDArray[Any], int] | 
 
     The side is the step between neighbors; without neighbors, side and corners are unknown.
     """
-    arrays = read_npz(index, ("locations", "arr_0"))
+    todo = "write the bag and its index again, or remove the index to read the features without coordinates"
+    try:
+        arrays = read_npz(index, ("locations", "arr_0"))
+    except DAMAGED_NUMPY as error:
+        fail(index, f"slideflow's index of the tiles is damaged ({first_line(error)})", todo)
     centers = next((arrays[name] for name in ("locations", "arr_0") if name in arrays), None)
     if centers is None or centers.shape != (n_tiles, 2):
         return None
+    if centers.dtype.kind not in "fiu" or not np.isfinite(centers).all():
+        fail(index, "slideflow's index of the tiles contains other values than finite numbers", todo)
     side_px = common_step(centers)
     return None if side_px is None else (centers.astype(np.int64) - side_px // 2, side_px)
 

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import torch
 
+from asmil.cohort.bag import refuse_wrong_coords
 from asmil.cohort.numpy_files import DAMAGED_NUMPY, read_npy
+from asmil.documents import one_line
 from asmil.errors import AsmilError
-from asmil.hdf5 import DAMAGED_HDF5
+from asmil.files import refuse_special_file
+from asmil.hdf5 import DAMAGED_HDF5, dataset, reading_hdf5
+from asmil.text_table import read_text_table
 
 SCORE_NAMES = ("score", "scores", "value", "attention", "attention_scores", "probability", "prob")
 SUFFIXES = (".npy", ".csv", ".parquet", ".h5")
+MOST_SHOWN = 30
+"""Characters of a wrong cell in an error."""
 
 
 @dataclass(frozen=True)
 class Scores:
-    """N values, and where the file has them, N x 2 corners of the tiles in level-0 pixels."""
+    """N values (nan: none) and, where the file has them, N x 2 corners of the tiles in level-0 pixels."""
 
     values: npt.NDArray[np.float64]
     coords: npt.NDArray[np.int64] | None
@@ -41,14 +50,12 @@ def find_scores(place: Path, slide: str) -> Path:
 def read_scores(path: Path) -> Scores:
     """Read `.npy` (N values), `.csv` or `.parquet` (a column of scores, and x and y where known), or `.h5`.
 
-    HDF5 files are those of `asmil predict --attention` (`attention`, `coords`) and of CLAM (`attention_scores`).
+    HDF5 files are those of `asmil predict --attention` (`attention`, `coords`) and of CLAM (`attention_scores`). A tile
+    may have no score only in a table, where its cell is empty: its value is nan.
     """
     suffix = path.suffix.lower()
     if suffix == ".npy":
-        try:
-            return Scores(np.asarray(read_npy(path), dtype=np.float64).squeeze(), None, "score")
-        except DAMAGED_NUMPY as error:
-            raise AsmilError(f"{path}: the scores cannot be read ({error}); save them again as .npy") from None
+        return _read_npy(path)
     if suffix in (".csv", ".parquet"):
         return _read_table(path)
     if suffix in (".h5", ".hdf5"):
@@ -56,41 +63,77 @@ def read_scores(path: Path) -> Scores:
     raise AsmilError(f"{path}: scores are read from {', '.join(SUFFIXES)}; save them as one of these")
 
 
-def _read_table(path: Path) -> Scores:
+def _read_npy(path: Path) -> Scores:
     try:
-        table = pd.read_csv(path) if path.suffix.lower() == ".csv" else pd.read_parquet(path)
-    except (OSError, ValueError) as error:
-        raise AsmilError(f"{path}: the table of scores cannot be read ({error}); save it again") from None
-    columns = {str(name).strip().lower(): name for name in table.columns}
+        stored = read_npy(path)
+    except DAMAGED_NUMPY as error:
+        raise AsmilError(f"{path}: the scores cannot be read ({one_line(error)}); save them again as .npy") from None
+    return Scores(_numbers(path, stored.squeeze()), None, "score")
+
+
+def _read_table(path: Path) -> Scores:
+    table = read_text_table(path)
+    columns = {name.strip().lower(): cells for name, cells in zip(table.names, table.cells, strict=True)}
+    if len(columns) < len(table.names):
+        raise AsmilError(f"{path}: two columns have the same name; remove or rename one of them")
     named = [name for name in SCORE_NAMES if name in columns]
     others = [name for name in columns if name not in ("x", "y", "slide", "tile", "index")]
     if not named and len(others) != 1:
         raise AsmilError(f"{path}: it is not clear which column holds the scores; call it 'score'")
-    chosen = columns[named[0] if named else others[0]]
-    values = pd.to_numeric(table[chosen], errors="coerce").to_numpy(dtype=np.float64)
+    chosen = named[0] if named else others[0]
+    values = _column(path, chosen, columns[chosen])
     if np.isnan(values).all():
-        raise AsmilError(f"{path}: column '{chosen}' holds no numbers")
-    coords = None
-    if "x" in columns and "y" in columns:
-        corners = table[[columns["x"], columns["y"]]].apply(pd.to_numeric, errors="coerce").to_numpy(dtype=np.float64)
-        if not np.isfinite(corners).all():
-            raise AsmilError(f"{path}: columns x and y must be numbers, without gaps; correct the table")
-        coords = np.rint(corners).astype(np.int64)
-    return Scores(values, coords, str(chosen))
+        raise AsmilError(f"{path}: column '{chosen}' holds no numbers; give every tile a score")
+    if "x" not in columns or "y" not in columns:
+        return Scores(values, None, chosen)
+    corners = np.stack([_column(path, name, columns[name]) for name in ("x", "y")], axis=1)
+    return Scores(values, _corners(path, corners, len(values)), chosen)
+
+
+def _column(path: Path, name: str, cells: Sequence[str]) -> npt.NDArray[np.float64]:
+    """The numbers of a column; nan where a cell is empty."""
+    values: npt.NDArray[np.float64] = pd.to_numeric(pd.Series(cells), errors="coerce").to_numpy(dtype=np.float64)
+    for row in np.flatnonzero(~np.isfinite(values)).tolist():
+        if cells[row]:
+            raise AsmilError(
+                f"{path}: column '{name}' is {cells[row][:MOST_SHOWN]!r} in row {row + 1}, not a finite number; "
+                "correct it, or leave the cell empty"
+            )
+    return values
 
 
 def _read_hdf5(path: Path) -> Scores:
-    import h5py
-
+    refuse_special_file(path)
     try:
-        with h5py.File(path) as file:
+        with reading_hdf5(path) as file:
             name = next((name for name in SCORE_NAMES if name in file), None)
             if name is None:
                 raise AsmilError(f"{path}: it holds none of {', '.join(SCORE_NAMES)}; save the scores as .npy")
-            values = np.asarray(file[name][()], dtype=np.float64).squeeze()
-            coords = np.rint(file["coords"][()]).astype(np.int64) if "coords" in file else None
+            values = _numbers(path, np.squeeze(dataset(file, name)[()]))
+            coords = _numbers(path, dataset(file, "coords")[()]) if "coords" in file else None
     except AsmilError:
         raise
     except DAMAGED_HDF5 as error:
         raise AsmilError(f"{path}: the file is damaged ({type(error).__name__}); write it again") from None
-    return Scores(values, coords, name)
+    return Scores(values, None if coords is None else _corners(path, coords, len(np.atleast_1d(values))), name)
+
+
+def _numbers(path: Path, stored: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    array = np.asarray(stored)
+    if array.dtype.kind not in "fiub":
+        raise AsmilError(f"{path}: it holds values of type {array.dtype}, not numbers; save an array of numbers")
+    values = array.astype(np.float64)
+    if not (finite := np.isfinite(values)).all():
+        place = np.argwhere(~finite)[0].tolist()
+        row = place[0] + 1 if place else 1
+        raise AsmilError(
+            f"{path}: row {row} is {values[tuple(place)]}, not a finite number; correct it, or, if tiles have no "
+            "score, give a table (.csv) in which their cells are empty"
+        )
+    return values
+
+
+def _corners(path: Path, coords: npt.NDArray[np.float64], n_tiles: int) -> npt.NDArray[np.int64]:
+    refuse_wrong_coords(path, torch.from_numpy(coords), n_tiles)
+    corners: npt.NDArray[np.int64] = np.rint(coords).astype(np.int64)
+    return corners
