@@ -216,6 +216,36 @@ def edit_safetensors(path: Path, draw: np.random.Generator) -> str:
     return _rewrite(arrays, draw, lambda changed: _save_tensors(path, changed, metadata))
 
 
+def edit_official(path: Path, draw: np.random.Generator) -> str:
+    """Official weights change, or have a tensor of another model besides."""
+    if draw.random() < 0.6:
+        return edit_safetensors(path, draw)
+    with safe_open(str(path), framework="np") as file:
+        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    name = str(draw.choice(["online_encoder.qkv.weight", "feature.3.weight", "cls_token", "norm.running_mean"]))
+    _save_tensors(path, {**arrays, name: np.ones((2, 3), np.float32)}, {})
+    return f"{UNFIT}{name} besides"
+
+
+def edit_zarr(path: Path, draw: np.random.Generator) -> str:
+    """The metadata of a zarr array change as any tree does, or describe objects that are pickled."""
+    if draw.random() < 0.7:
+        return text_edits.edit_json(path, draw)
+    tree = json.loads(path.read_text(encoding="utf-8"))
+    choice = str(draw.choice(["a pickle codec", "objects", "no fill value"]))
+    if choice == "a pickle codec":
+        if path.name == ".zarray":
+            tree["filters"] = [{"id": "pickle", "protocol": 5}]
+        else:
+            tree["codecs"] = [*tree["codecs"], {"name": "numcodecs.pickle", "configuration": {}}]
+    elif choice == "objects":
+        tree["dtype" if path.name == ".zarray" else "data_type"] = "|O"
+    else:
+        tree["fill_value"] = None
+    path.write_text(json.dumps(tree), encoding="utf-8")
+    return choice if choice == "no fill value" else f"{UNFIT}{choice}"
+
+
 def _save_tensors(path: Path, arrays: dict[str, Array], metadata: dict[str, str]) -> None:
     tensors = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in arrays.items()}
     save_file(tensors, path, metadata=metadata or None)

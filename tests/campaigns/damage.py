@@ -14,6 +14,7 @@ from tests.campaigns import edits
 
 BYTES_SHARE = 0.45
 PLACE_SHARE = 0.04
+LOST_SHARE = 0.2
 MOST_BLOCK = 4096
 
 
@@ -34,6 +35,9 @@ def damage(path: Path, form: str, draw: np.random.Generator) -> Damage:
     form: of the file, which decides what edits of its structure there are
     """
     choice = draw.random()
+    if form in edits.FORMS_OF_PARTS and draw.random() < LOST_SHARE:
+        path.unlink()
+        return Damage("lost", unfit=True)
     if choice < PLACE_SHARE:
         return _replace(path, form, draw)
     if choice < PLACE_SHARE + BYTES_SHARE or form not in edits.OF_FORM:

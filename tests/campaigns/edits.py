@@ -10,7 +10,7 @@ import numpy as np
 from tests.campaigns import array_edits, text_edits
 from tests.campaigns.array_edits import UNFIT
 
-__all__ = ["FORMS_OF_FOLDERS", "OF_FORM", "UNFIT"]
+__all__ = ["FORMS_OF_FOLDERS", "FORMS_OF_PARTS", "OF_FORM", "UNFIT"]
 
 OF_FORM: dict[str, Callable[[Path, np.random.Generator], str]] = {
     "csv": text_edits.edit_csv,
@@ -23,11 +23,16 @@ OF_FORM: dict[str, Callable[[Path, np.random.Generator], str]] = {
     "mat": array_edits.edit_mat,
     "npy": array_edits.edit_npy,
     "npz": array_edits.edit_npz,
+    "official": array_edits.edit_official,
+    "outlines": text_edits.edit_outlines,
     "parquet": array_edits.edit_parquet,
     "safetensors": array_edits.edit_safetensors,
     "tiff": array_edits.edit_tiff,
     "torch": array_edits.edit_torch,
     "values": array_edits.edit_values,
+    "zarr": array_edits.edit_zarr,
 }
 
 FORMS_OF_FOLDERS = ("tiff", "picture")
+FORMS_OF_PARTS = ("chunk",)
+"""Files of which an incomplete copy may lack one, and a reader must notice."""

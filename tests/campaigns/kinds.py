@@ -31,7 +31,15 @@ class Kind:
 
 def all_kinds() -> dict[str, Kind]:
     """Every kind by its name."""
-    from tests.campaigns import classic_kinds, feature_kinds, run_kinds, slide_kinds, table_kinds
+    from tests.campaigns import (
+        classic_kinds,
+        feature_kinds,
+        run_kinds,
+        score_kinds,
+        slide_kinds,
+        table_kinds,
+        zarr_kinds,
+    )
 
-    modules = (feature_kinds, table_kinds, run_kinds, classic_kinds, slide_kinds)
+    modules = (feature_kinds, table_kinds, run_kinds, classic_kinds, slide_kinds, zarr_kinds, score_kinds)
     return {kind.name: kind for module in modules for kind in module.KINDS}

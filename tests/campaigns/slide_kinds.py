@@ -139,7 +139,7 @@ KINDS = (
         lambda folder: _read_picture(folder / "s7.jpg"),
     ),
     _outlines("asap", "s7.xml", "xml", lambda path: write_asap(path, _regions(), "tumor")),
-    _outlines("geojson", "s7.geojson", "json", lambda path: write_geojson(path, _regions(), "tumor")),
+    _outlines("geojson", "s7.geojson", "outlines", lambda path: write_geojson(path, _regions(), "tumor")),
     _outlines("aperio", "s7.xml", "xml", _aperio),
     _outlines("ncrf", "s7.json", "json", _ncrf),
     Kind(

@@ -95,6 +95,18 @@ def edit_json(path: Path, draw: np.random.Generator) -> str:
     return _write(path, json.dumps(tree), what)
 
 
+def edit_outlines(path: Path, draw: np.random.Generator) -> str:
+    """A GeoJSON file changes as any tree does, or its outlines cross themselves."""
+    if draw.random() < 0.6:
+        return edit_json(path, draw)
+    tree = json.loads(path.read_text(encoding="utf-8"))
+    points = int(np.exp(draw.uniform(np.log(4), np.log(1500))))
+    for feature in tree["features"]:
+        corners = draw.integers(0, 1000, (points, 2)).tolist()
+        feature["geometry"]["coordinates"] = [[*corners, corners[0]]]
+    return _write(path, json.dumps(tree), f"outlines of {points} random points")
+
+
 def edit_jsonl(path: Path, draw: np.random.Generator) -> str:
     """A line of trees changes, or their order."""
     lines = path.read_text(encoding="utf-8").splitlines()

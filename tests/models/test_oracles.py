@@ -55,6 +55,14 @@ def test_a_checkpoint_without_tensors_is_refused(empty):
         official.load(empty)
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1e200])
+def test_weights_that_are_not_finite_are_refused_by_name(value):
+    state = draw_state(read_oracle("abmil_ilse")["tensors"])
+    name = "classifier.0.weight"
+    with pytest.raises(AsmilError, match=re.escape(name)):
+        official.load({**state, name: torch.full_like(state[name], value, dtype=torch.float64)})
+
+
 def test_an_empty_folder_is_no_success(tmp_path):
     assert main([str(tmp_path)]) != 0
 

@@ -110,6 +110,15 @@ def test_a_head_of_another_size_is_left_out_and_named(tmp_path, weights, small_c
     assert "5 x 16" in told.stdout
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e200])
+def test_weights_that_are_not_finite_in_float32_are_refused_by_name(value, tmp_path):
+    state = feather(classes=2)
+    state["model.patch_embed.0.bias"] = torch.full((INNER,), value, dtype=torch.float64)
+    save_file(state, tmp_path / "w.safetensors")
+    with pytest.raises(AsmilError, match=r"w\.safetensors.*embedding\.layers\.0\.bias"):
+        read_initial_weights(tmp_path / "w.safetensors")
+
+
 def test_tensors_that_the_method_does_not_have_are_named(tmp_path, small_cohort, asmil_here):
     path = tmp_path / "more.safetensors"
     save_file({**feather(classes=2), "model.mixer.0.weight": torch.zeros(INNER, INNER)}, path)

@@ -22,6 +22,8 @@ from asmil.text_table import read_text_table
 
 SCORE_NAMES = ("score", "scores", "value", "attention", "attention_scores", "probability", "prob")
 SUFFIXES = (".npy", ".csv", ".parquet", ".h5")
+LARGEST = float(np.finfo(np.float32).max)
+"""Scores are finite numbers in float32, the precision of models."""
 MOST_SHOWN = 30
 """Characters of a wrong cell in an error."""
 
@@ -93,7 +95,7 @@ def _read_table(path: Path) -> Scores:
 def _column(path: Path, name: str, cells: Sequence[str]) -> npt.NDArray[np.float64]:
     """The numbers of a column; nan where a cell is empty."""
     values: npt.NDArray[np.float64] = pd.to_numeric(pd.Series(cells), errors="coerce").to_numpy(dtype=np.float64)
-    for row in np.flatnonzero(~np.isfinite(values)).tolist():
+    for row in np.flatnonzero(~(np.abs(values) <= LARGEST)).tolist():
         if cells[row]:
             raise AsmilError(
                 f"{path}: column '{name}' is {cells[row][:MOST_SHOWN]!r} in row {row + 1}, not a finite number; "
@@ -123,7 +125,7 @@ def _numbers(path: Path, stored: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     if array.dtype.kind not in "fiub":
         raise AsmilError(f"{path}: it holds values of type {array.dtype}, not numbers; save an array of numbers")
     values = array.astype(np.float64)
-    if not (finite := np.isfinite(values)).all():
+    if not (finite := np.abs(values) <= LARGEST).all():
         place = np.argwhere(~finite)[0].tolist()
         row = place[0] + 1 if place else 1
         raise AsmilError(

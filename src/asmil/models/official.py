@@ -143,6 +143,8 @@ def load(tensors: Mapping[str, Any], config: Mapping[str, Any] | None = None) ->
         name = state.official_name(misfit[0])
         raise AsmilError(f"{looks} {name} {tuple(ours[misfit[0]].shape)} does not fit the other tensors")
     model.load_state_dict(ours)
+    if broken := [state.official_name(name) for name, one in model.state_dict().items() if not one.isfinite().all()]:
+        raise AsmilError(f"{looks} contains values that are not finite: {listed(broken)}; copy the file again")
     return model.eval()
 
 

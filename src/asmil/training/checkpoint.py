@@ -268,8 +268,9 @@ def restore_model(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -
 
 
 def refuse_not_finite(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Raise if a tensor contains a value that is not finite; the error names the first tensor."""
-    broken = sorted(k for k, tensor in tensors.items() if not bool(tensor.isfinite().all()))
+    """Raise if a tensor contains a value that is not finite in float32, as models have it; names the first tensor."""
+    numbers = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
+    broken = sorted(name for name, tensor in numbers.items() if not bool(tensor.isfinite().all()))
     if broken:
         raise AsmilError(
             f"{path}: {len(broken)} of its tensors contain values that are not finite (first: {broken[0]}); "
