@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from asmil.errors import AsmilError
 
@@ -12,22 +15,30 @@ TRUTH_FILE = "tile_truth.parquet"
 TRUTH_COLUMNS = ("slide", "x", "y", "tumor")
 
 
-def read_tile_truth(path: Path) -> pd.DataFrame:
-    """The table of tiles: slide, x, y and whether a tile is tumor."""
+def read_tile_truth(path: Path, more: Sequence[str] = ()) -> pd.DataFrame:
+    """The table of tiles: slide, x, y and whether a tile is tumor; more: further columns that are needed."""
+    wanted = [*TRUTH_COLUMNS, *more]
     try:
         table = pd.read_csv(path, dtype={"slide": str}) if path.suffix.lower() == ".csv" else pd.read_parquet(path)
     except FileNotFoundError:
         raise AsmilError(f"{path}: the table of tiles does not exist; fix the path") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, UnicodeError) as error:
+    except (*(OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError), pa.ArrowException) as error:
         raise AsmilError(f"{path}: the table of tiles cannot be read ({error}); give CSV or Parquet") from None
-    missing = [name for name in TRUTH_COLUMNS if name not in table.columns]
+    missing = [name for name in wanted if name not in table.columns]
     if missing:
         raise AsmilError(
-            f"{path}: the table of tiles has no columns {', '.join(missing)}; it needs {', '.join(TRUTH_COLUMNS)}"
+            f"{path}: the table of tiles has no columns {', '.join(missing)}; it needs {', '.join(wanted)}"
         )
-    table = table[list(TRUTH_COLUMNS)]
+    table = table[wanted]
     if not table["slide"].map(lambda slide: isinstance(slide, str | int)).all():
         raise AsmilError(f"{path}: the column slide must contain a slide name in every row; fix the table")
     if table[["x", "y", "tumor"]].dtypes.map(lambda kind: kind.kind not in "buif").any() or table.isna().any(axis=None):
         raise AsmilError(f"{path}: x, y and tumor (0 or 1) must be numbers in every row; fix the table")
+    wrong = ~np.isfinite(table[["x", "y"]].to_numpy(dtype=np.float64)).all(axis=1) | ~table["tumor"].isin([0, 1])
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
+        raise AsmilError(
+            f"{path}: in row {row + 1} (slide {table['slide'].iloc[row]}), x and y must be finite and tumor 0 or 1; "
+            "fix the table"
+        )
     return table

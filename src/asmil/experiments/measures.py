@@ -80,14 +80,12 @@ class FinishedRun:
     @cached_property
     def tile_truth(self) -> pd.DataFrame:
         """slide, tile, tumor, focus of every tile."""
-        import pandas as pd
-
-        from asmil.cohort.tile_truth import TRUTH_FILE
+        from asmil.cohort.tile_truth import TRUTH_FILE, read_tile_truth
 
         path = self.manifest.parent / TRUTH_FILE
         if not path.is_file():
             raise AsmilError(f"{path} is missing: the measures tiles and froc need the truth of the tiles")
-        return pd.read_parquet(path)
+        return read_tile_truth(path, ("tile", "focus"))
 
     def epochs(self) -> Mapping[Training, list[dict[str, Any]]]:
         """The log of every training, one record per epoch."""

@@ -16,6 +16,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from asmil.cohort.array_files import DAMAGED_TORCH
 from asmil.config import merge
 from asmil.documents import one_line
 from asmil.errors import AsmilError
@@ -191,7 +192,7 @@ def _foreign(path: Path) -> Mapping[str, Any]:
             f"{path}: the file contains more than tensors and could run code when opened, so it is not loaded; "
             "save only its state dict (torch.save(model.state_dict(), ...)) or use safetensors"
         ) from None
-    except (SafetensorError, RuntimeError, EOFError, ValueError, OSError, LookupError, TypeError) as error:
+    except (SafetensorError, *DAMAGED_TORCH) as error:
         raise AsmilError(f"{path}: the weights cannot be read ({one_line(error)}); download or copy it again") from None
     if not isinstance(content, Mapping):
         raise AsmilError(f"{path}: the file contains a {type(content).__name__}, not a state dict; save the state dict")
