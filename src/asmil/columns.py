@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from asmil.errors import AsmilError, did_you_mean
-from asmil.names import FEATURE_SUFFIXES, folded, without_extension
+from asmil.names import FEATURE_SUFFIXES, folded, plain_spaces, without_extension
 from asmil.text_table import TextTable
 
 COLUMNS = ("slide", "patient", "label", "time", "event", "features", "split", "fold", "site", "mpp", "image")
@@ -116,6 +116,8 @@ def understand_columns(path: Path, table: TextTable, mapping: ColumnMapping | No
             continue
         key = next(iter(filled), keys[0])
         cells[column] = _slides(key, given[key].cells) if column == "slide" else given[key].cells
+        if column in ("features", "image"):
+            cells[column] = given[key].written
         if column == "patient" and column in chosen and read_as.get("slide", "slide") == given[key].name.strip():
             cells[column] = cells["slide"]
         if key != column:
@@ -146,10 +148,15 @@ def has_column(table: TextTable, column: str) -> bool:
 
 @dataclass(frozen=True)
 class _Given:
-    """A column as it is in the file."""
+    """A column of a file.
+
+    cells: with plain spaces
+    written: as they are in the file, which is how paths are read
+    """
 
     name: str
     cells: list[str]
+    written: list[str]
 
 
 def _by_key(path: Path, table: TextTable) -> dict[str, _Given]:
@@ -158,7 +165,7 @@ def _by_key(path: Path, table: TextTable) -> dict[str, _Given]:
     for name, cells in zip(table.names, table.cells, strict=True):
         key = _key(name)
         if key not in given:
-            given[key] = _Given(name, cells)
+            given[key] = _Given(name, [plain_spaces(cell) for cell in cells], cells)
         elif key in known:
             names = f"{given[key].name!a} and {name!a}"
             raise AsmilError(f"{path}: two columns are called alike, {names}; keep the one that is meant")
@@ -193,7 +200,7 @@ def _joined_parts(given: Mapping[str, _Given]) -> TextTable | None:
     rows = [
         (path, _without_decimals(label), part)
         for part in wide
-        for path, label in zip(given[f"{part}_slide_path"].cells, given[f"{part}_label"].cells, strict=True)
+        for path, label in zip(given[f"{part}_slide_path"].written, given[f"{part}_label"].cells, strict=True)
         if path or label
     ]
     paths, labels, parts = map(list, zip(*rows, strict=True)) if rows else ([], [], [])

@@ -7,6 +7,8 @@ from pathlib import Path
 import pandas as pd
 
 from asmil.errors import AsmilError
+from asmil.names import plain_spaces
+from asmil.text_table import without_categories
 
 TRUTH_FILE = "tile_truth.parquet"
 TRUTH_COLUMNS = ("slide", "x", "y", "tumor")
@@ -25,9 +27,9 @@ def read_tile_truth(path: Path) -> pd.DataFrame:
         raise AsmilError(
             f"{path}: the table of tiles has no columns {', '.join(missing)}; it needs {', '.join(TRUTH_COLUMNS)}"
         )
-    table = table[list(TRUTH_COLUMNS)]
+    table = without_categories(table[list(TRUTH_COLUMNS)])
     if not table["slide"].map(lambda slide: isinstance(slide, str | int)).all():
         raise AsmilError(f"{path}: the column slide must contain a slide name in every row; fix the table")
     if table[["x", "y", "tumor"]].dtypes.map(lambda kind: kind.kind not in "buif").any() or table.isna().any(axis=None):
         raise AsmilError(f"{path}: x, y and tumor (0 or 1) must be numbers in every row; fix the table")
-    return table
+    return table.assign(slide=[plain_spaces(str(slide)) for slide in table["slide"]])
