@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
@@ -54,6 +54,17 @@ class Columns:
         """The table row by row."""
         names = list(self.cells)
         return [dict(zip(names, row, strict=True)) for row in zip(*self.cells.values(), strict=True)]
+
+    def named(self, keys: Sequence[str]) -> str | None:
+        """The column with one of these names, under ours if it is read as one of them.
+
+        `demographic.vital_status` counts as `vital_status`.
+        """
+        for name in self.cells:
+            written = self.read_as.get(name, name)
+            if not {_key(written), _key(written.rpartition(".")[2])}.isdisjoint(keys):
+                return name
+        return None
 
     @property
     def understood(self) -> list[str]:
@@ -144,6 +155,11 @@ def understand_columns(path: Path, table: TextTable, mapping: ColumnMapping | No
 def has_column(table: TextTable, column: str) -> bool:
     """Whether a table has a column of this name; case, blanks and punctuation do not count."""
     return _key(column) in {_key(name) for name in table.names}
+
+
+def names_patients(column: str) -> bool:
+    """Whether a column is called as other tools call the patient."""
+    return _key(column) in ALIASES["patient"]
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,16 @@ def import_manifest(
     patients: Annotated[
         Path | None, typer.Option(help="A table of patients with their outcomes (STAMP's clini table, GDC's clinical).")
     ] = None,
+    sheet: Annotated[str | None, typer.Option(metavar="NAME", help="The sheet of an Excel file with several.")] = None,
+    patients_sheet: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The sheet of the table of patients, if it has several.")
+    ] = None,
     drop_missing: Annotated[bool, typer.Option("--drop-missing", help="Leave out slides without an outcome.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the manifest if it exists.")] = False,
 ) -> None:
     """Write a manifest from the tables of CLAM, STAMP, TCGA, MIL_BASELINE or a spreadsheet.
 
-    Prints which columns were read as what. A table of patients is joined by the column `patient`.
+    Prints which columns were read as what; all others are kept. A table of patients is joined by the column `patient`.
 
     Example: asmil import-manifest slide.csv --patients clini.xlsx --columns label=isMSIH --out cohort.csv
     """
@@ -35,16 +39,19 @@ def import_manifest(
         raise AsmilError(f"--out {out}: this is the table that is read; give another file")
     if out.exists() and not force:
         raise AsmilError(f"{out} exists; give another --out, or --force to replace it")
-    found = manifest_import.import_manifest(table, patients, parse_mapping(columns), drop_missing)
+    found = manifest_import.import_manifest(
+        table, patients, parse_mapping(columns), drop_missing, sheet, patients_sheet
+    )
     found.write(out)
     for note in found.notes:
         typer.echo(printable(note))
     if found.dropped:
         typer.echo(printable(f"left out, since the outcome is missing: {len(found.dropped)} ({listed(found.dropped)})"))
-    if found.unused:
-        typer.echo(printable(f"columns that are not used: {listed(found.unused)}"))
-    classes = sorted({row["label"] for row in found.rows if row.get("label")})
+    if found.others:
+        typer.echo(printable(f"other columns, kept as they are: {listed(found.others)}"))
+    classes = sorted({row["label"] for row in found.rows if row["label"]})
     shown = f", classes {listed(classes)}" if 1 < len(classes) <= 20 else ""
-    count = len({row.get("patient") or row["slide"] for row in found.rows})
+    count = len({row["patient"] or row["slide"] for row in found.rows})
     typer.echo(printable(f"{len(found.rows)} slides of {count} patients{shown}: {out}"))
-    typer.echo(f"next: asmil check {out} --features FOLDER")
+    survival = not classes and any(row["event"] for row in found.rows)
+    typer.echo(f"next: asmil check {out} --features FOLDER" + (" --task survival" if survival else ""))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
 from asmil.cohort.feature_search import FeatureSearch
+from asmil.cohort.follow_up import with_follow_up
 from asmil.cohort.locate import find_features, holds_a_cohort
 from asmil.cohort.problems import Problem, fail, raise_errors
 from asmil.cohort.source import FeatureSource
@@ -184,6 +185,9 @@ def read_manifest(
     """The cohort of all usable rows, and the problems of the others."""
     path = Path(path)
     table, filled = without_missing(read_table(path, columns))
+    if kind == "survival":
+        table, read_as = with_follow_up(table)
+        filled += read_as
     required = ["slide", *(OUTCOME_COLUMNS[kind] if kind is not None else ())]
     problems = column_problems(path, list(table.cells), required)
     if "slide" not in table.cells:
