@@ -62,6 +62,10 @@ class FeatureSearch:
 
     @cached_property
     def _found(self) -> Mapping[str, FeatureSource]:
+        if not self.given and not self.place.exists():
+            todo = "give their folder with --features, or extract them first"
+            self._of_place.append(Problem("error", str(self.manifest), f"there are no features in {self.place}", todo))
+            return {}
         try:
             found = find_features(self.place)
         except AsmilError as error:
