@@ -12,8 +12,8 @@ from asmil.names import folded
 
 EVENT_WORDS = {
     **EVENTS,
-    **dict.fromkeys(("dead", "deceased", "1:deceased", "1:dead", "event", "yes"), True),
-    **dict.fromkeys(("alive", "living", "0:living", "0:alive", "censored", "no"), False),
+    **dict.fromkeys(("dead", "deceased", "1:deceased", "1:dead", "event"), True),
+    **dict.fromkeys(("alive", "living", "0:living", "0:alive", "censored"), False),
 }
 """Values of an event column: asmil's, and words for survival of the GDC (`Dead`) and cBioPortal (`1:DECEASED`)."""
 STATUS, DEATH = ("vital_status",), ("days_to_death",)
@@ -49,16 +49,19 @@ def with_follow_up(table: Columns) -> tuple[Columns, list[str]]:
         cell if event is None or folded(cell) in EVENTS else str(int(event))
         for cell, event in zip(cells[status], events, strict=True)
     ]
-    for name in ("time", "event"):
-        cells[name], note = _without_unknown(name, cells[name])
+    for name, is_own in (("time", not derives_time), ("event", status == "event")):
+        cells[name], note = _without_unknown(name, cells[name], is_own)
         notes += note
     return replace(table, cells=cells), notes
 
 
-def _without_unknown(name: str, cells: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The cells with unknown values as empty ones, and a note with their number."""
-    unknown = Counter(cell for cell in cells if is_missing(cell) or folded(cell) in DOUBTFUL)
+def _without_unknown(name: str, cells: Sequence[str], is_own: bool) -> tuple[list[str], list[str]]:
+    """The cells with unknown values as empty ones, and a note with their number.
+
+    is_own: it is a column of asmil, of which words for missing values are reported one by one
+    """
+    unknown = Counter(cell for cell in cells if folded(cell) in DOUBTFUL or (is_missing(cell) and not is_own))
     found = ["" if cell in unknown else cell for cell in cells]
     words = ", ".join(map(repr, unknown))
-    empty = found.count("")
-    return found, [f"'{name}' is missing in {empty} rows" + (f" ({words})" if words else "")] if empty else []
+    count = unknown.total() if is_own else found.count("")
+    return found, [f"'{name}' is missing in {count} rows" + (f" ({words})" if words else "")] if count else []
