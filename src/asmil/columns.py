@@ -31,9 +31,11 @@ TCGA_BARCODE = "tcga-barcode"
 TCGA = re.compile(r"TCGA-\w{2}-\w{4}(?=\W|$)", re.IGNORECASE)
 """The part of a TCGA barcode that names the patient."""
 PARTS = ("train", "val", "test")
+LABELS = "labels"
+"""In a mapping, beside our columns: several columns, one per label, `labels=ER,PR,HER2`."""
 
 ColumnMapping = Mapping[str, str]
-"""Our names of columns, and the columns of a table that they are read from."""
+"""Our names of columns, and the columns of a table that they are read from; those of `labels` joined by commas."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +44,14 @@ class Columns:
 
     read_as: for columns that were found under another spelling, that spelling
     notes: how the file was read, where it is not plain CSV
+    labels: the columns that the user chose as labels, each under its own name
     """
 
     path: Path
     cells: Mapping[str, list[str]]
     read_as: Mapping[str, str]
     notes: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
 
     @property
     def rows(self) -> list[dict[str, str]]:
@@ -77,10 +81,16 @@ def parse_mapping(text: str | None) -> dict[str, str]:
 
     >>> parse_mapping("patient=Case ID, label=subtype")
     {'patient': 'Case ID', 'label': 'subtype'}
+    >>> parse_mapping("labels=ER, PR,HER2, patient=case_id")
+    {'labels': 'ER,PR,HER2', 'patient': 'case_id'}
     """
     mapping: dict[str, str] = {}
+    name = ""
     for part in (text or "").split(","):
         if not part.strip():
+            continue
+        if name == LABELS and "=" not in part:
+            mapping[LABELS] += f",{part.strip()}"
             continue
         name, equals, column = (piece.strip() for piece in part.partition("="))
         if not equals or not column:
@@ -94,8 +104,10 @@ def parse_mapping(text: str | None) -> dict[str, str]:
 def checked_mapping(mapping: ColumnMapping) -> dict[str, str]:
     """The mapping, if all names are ours."""
     for name, column in mapping.items():
-        if name not in COLUMNS:
+        if name not in (*COLUMNS, LABELS):
             raise AsmilError(f"--columns {name}={column}: asmil has no column '{name}': {did_you_mean(name, COLUMNS)}")
+        if name == LABELS and "label" in mapping:
+            raise AsmilError(f"--columns {name}={column}: 'label' is given as well; give one of them")
         if column == TCGA_BARCODE and name != "patient":
             raise AsmilError(f"--columns {name}={column}: only the patient can be read from TCGA barcodes")
     return dict(mapping)
@@ -107,8 +119,10 @@ def understand_columns(path: Path, table: TextTable, mapping: ColumnMapping | No
     mapping: columns that the user chose; they are read whatever other columns are called
     """
     given = _by_key(path, table)
-    chosen = {name: _chosen(path, name, column, given) for name, column in checked_mapping(mapping or {}).items()}
-    if not chosen and (parts := _joined_parts(given)):
+    mapping = checked_mapping(mapping or {})
+    labels = [_chosen(path, LABELS, column, given) for column in columns_of(LABELS, mapping.pop(LABELS, ""))]
+    chosen = {name: _chosen(path, name, column, given) for name, column in mapping.items()}
+    if not chosen and not labels and (parts := _joined_parts(given)):
         return replace(understand_columns(path, parts), notes=(*table.notes, "a table of train, val and test columns"))
     cells: dict[str, list[str]] = {}
     read_as: dict[str, str] = {}
@@ -147,9 +161,14 @@ def understand_columns(path: Path, table: TextTable, mapping: ColumnMapping | No
     if chosen.get("patient") == TCGA_BARCODE and "slide" in cells:
         cells["patient"] = _patients_of_barcodes(path, cells["slide"])
         read_as["patient"] = "the TCGA barcode of the slide"
-    used = {*cells, *(_key(name) for name in read_as.values()), *chosen.values()}
+    used = {*cells, *(_key(name) for name in read_as.values()), *chosen.values()} - set(labels)
     others = {one.name.strip(): one.cells for key, one in given.items() if key not in used}
-    return Columns(path, cells | others, read_as, table.notes)
+    return Columns(path, cells | others, read_as, table.notes, tuple(dict.fromkeys(given[key].name for key in labels)))
+
+
+def columns_of(name: str, column: str) -> list[str]:
+    """The columns of a table that an entry of a mapping names: several of `labels`, else one."""
+    return [one for one in column.split(",") if one] if name == LABELS else [column]
 
 
 def has_column(table: TextTable, column: str) -> bool:

@@ -32,7 +32,8 @@ def import_manifest(
     """
     from asmil.cohort import manifest_import
     from asmil.cohort.problems import listed
-    from asmil.columns import parse_mapping
+    from asmil.cohort.table import label_names
+    from asmil.columns import LABELS, parse_mapping
     from asmil.errors import AsmilError, printable
 
     if out.exists() and any(path is not None and path.exists() and out.samefile(path) for path in (table, patients)):
@@ -49,9 +50,12 @@ def import_manifest(
         typer.echo(printable(f"left out, since the outcome is missing: {len(found.dropped)} ({listed(found.dropped)})"))
     if found.others:
         typer.echo(printable(f"other columns, kept as they are: {listed(found.others)}"))
-    classes = sorted({row["label"] for row in found.rows if row["label"]})
-    shown = f", classes {listed(classes)}" if 1 < len(classes) <= 20 else ""
+    mapping = parse_mapping(columns)
+    names = [label_names(row["label"]) if LABELS in mapping else {row["label"]} - {""} for row in found.rows]
+    classes = sorted(set[str]().union(*names))
+    shown = f", {'labels' if LABELS in mapping else 'classes'} {listed(classes)}" if 1 < len(classes) <= 20 else ""
     count = len({row["patient"] or row["slide"] for row in found.rows})
     typer.echo(printable(f"{len(found.rows)} slides of {count} patients{shown}: {out}"))
     survival = not classes and any(row["event"] for row in found.rows)
-    typer.echo(f"next: asmil check {out} --features FOLDER" + (" --task survival" if survival else ""))
+    task = " --task multilabel" if LABELS in mapping else " --task survival" if survival else ""
+    typer.echo(f"next: asmil check {out} --features FOLDER{task}")

@@ -14,7 +14,7 @@ from asmil.cohort.feature_search import FeatureSearch
 from asmil.cohort.follow_up import with_follow_up
 from asmil.cohort.label_spelling import near_labels
 from asmil.cohort.locate import find_features, holds_a_cohort
-from asmil.cohort.problems import Problem, fail, raise_errors
+from asmil.cohort.problems import Problem, fail, listed, raise_errors
 from asmil.cohort.source import FeatureSource
 from asmil.cohort.table import (
     EVENTS,
@@ -31,7 +31,8 @@ from asmil.cohort.table import (
     whole_number,
     without_missing,
 )
-from asmil.columns import COLUMNS, TCGA, TCGA_BARCODE, ColumnMapping, Columns
+from asmil.cohort.wide_labels import is_single_binary, with_wide_labels
+from asmil.columns import COLUMNS, LABELS, TCGA, TCGA_BARCODE, ColumnMapping, Columns
 from asmil.errors import AsmilError, did_you_mean
 from asmil.names import folded, lookalikes, name_problem, spelled, text_problem
 from asmil.reporting.formats import format_count
@@ -213,16 +214,22 @@ def read_whole_manifest(
     """All rows of a manifest, usable or not."""
     path = Path(path)
     table, filled = without_missing(read_table(path, columns))
+    if table.labels and kind not in ("multilabel", None):
+        fail(path, f"--columns {LABELS} is for several labels of a slide", "give --task multilabel as well")
+    unreadable: list[Problem] = []
     if kind == "survival":
         table, read_as = with_follow_up(table)
         filled += read_as
+    elif kind == "multilabel":
+        table, read_as, unreadable = with_wide_labels(table)
+        filled += read_as
     required = ["slide", *(OUTCOME_COLUMNS[kind] if kind is not None else ())]
-    problems = column_problems(path, list(table.cells), required)
+    problems = [*column_problems(path, list(table.cells), required), *unreadable]
     if "slide" not in table.cells:
         raise_errors(problems)
     rows = table.rows
     problems += [*row_problems(path, rows, kind), *naming_problems(path, table.cells, kind)]
-    problems += [*missing_problems(table, kind), *spelling_problems(table, kind)]
+    problems += [*missing_problems(table, kind), *spelling_problems(table, kind), *binary_problems(table, kind)]
     if kind is not None:
         problems += patient_column_problems(table)
     search = FeatureSearch(path, Path(features) if features is not None else None)
@@ -324,6 +331,18 @@ def naming_problems(path: Path, columns: Mapping[str, list[str]], kind: TaskKind
             what = f"column '{column}' spells one name in {len(spellings)} ways: {spelled(spellings)}"
             problems.append(Problem("error", str(path), what, "use one spelling, or rename names that really differ"))
     return problems
+
+
+def binary_problems(table: Columns, kind: TaskKind | None) -> list[Problem]:
+    """A column of 0 and 1 instead of the labels of a slide, which would become the labels `0` and `1`."""
+    cells = table.cells.get("label", [])
+    if kind != "multilabel" or table.labels or not is_single_binary(cells):
+        return []
+    column = table.read_as.get("label", "label")
+    values = listed(sorted(set(cells) - {""}))
+    what = f"column '{column}' has only {values}, which are not the names of labels"
+    todo = f"give the columns of all labels, --columns {LABELS}={column},..., or use --task classification"
+    return [Problem("error", str(table.path), what, todo)]
 
 
 def spelling_problems(table: Columns, kind: TaskKind | None) -> list[Problem]:

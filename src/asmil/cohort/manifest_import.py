@@ -11,7 +11,17 @@ from pathlib import Path
 from asmil.cohort.follow_up import with_follow_up
 from asmil.cohort.problems import Problem, fail, listed, raise_errors
 from asmil.cohort.table import is_missing, number, row_problems, without_missing
-from asmil.columns import COLUMNS, TCGA_BARCODE, ColumnMapping, Columns, has_column, names_patients, understand_columns
+from asmil.cohort.wide_labels import with_wide_labels
+from asmil.columns import (
+    COLUMNS,
+    TCGA_BARCODE,
+    ColumnMapping,
+    Columns,
+    columns_of,
+    has_column,
+    names_patients,
+    understand_columns,
+)
 from asmil.errors import AsmilError, did_you_mean
 from asmil.files import replacing
 from asmil.text_table import TextTable, read_text_table
@@ -106,8 +116,10 @@ def _understood(tables: Sequence[tuple[Path, TextTable]], columns: ColumnMapping
         if found and "patient" not in own:
             own |= _same_patients(found[0], table)
         read, filled = without_missing(understand_columns(path, table, own))
+        read, counted, problems = with_wide_labels(read)
+        raise_errors(problems)
         found.append(read)
-        notes += [f"{path}: {note}" for note in (*read.understood, *filled)]
+        notes += [f"{path}: {note}" for note in (*read.understood, *filled, *counted)]
     has_labels = any(any(table.cells.get("label", [])) for table in found)
     for place, table in enumerate(found):
         # beside a label, follow-up is an outcome only if it has its own columns
@@ -156,11 +168,13 @@ def _shared_out(tables: Sequence[tuple[Path, TextTable]], columns: ColumnMapping
     """The part of the mapping that applies to each table; a column that no table has is an error."""
     shares: list[dict[str, str]] = [{} for _ in tables]
     for name, column in columns.items():
-        holders = [n for n, (_, table) in enumerate(tables) if has_column(table, column)]
+        wanted = columns_of(name, column)
+        holders = [n for n, (_, table) in enumerate(tables) if all(has_column(table, one) for one in wanted)]
         if column == TCGA_BARCODE:
             holders = [0]
         if not holders:
             known = [given.strip() for _, table in tables for given in table.names]
+            column = next((one for one in wanted if not any(has_column(table, one) for _, table in tables)), column)
             where = " and ".join(str(path) for path, _ in tables)
             raise AsmilError(
                 f"{where}: there is no column '{column}' (--columns {name}={column}); {did_you_mean(column, known)}"
