@@ -27,27 +27,28 @@ def with_wide_labels(table: Columns) -> tuple[Columns, list[str], list[Problem]]
     names = table.labels
     if not names:
         return table, [], []
-    problems, notes = [_naming_problem(table, name) for name in names if not _is_label(name)], []
+    problems = [_naming_problem(table, name) for name in names if not _is_label(name)]
     values: dict[str, list[bool | None]] = {}
+    counted = []
     for name in names:
         cells = table.cells[name]
         values[name] = _values(cells)
         problems += _cell_problems(table, name, values[name])
         counts = Counter(values[name])
         words = sorted({cell for cell, value in zip(cells, values[name], strict=True) if value is None and cell})
-        unknown = f", {counts[None]} unknown" + (f" ({', '.join(map(repr, words))})" if words else "")
-        notes.append(f"label '{name}': {counts[True]} with, {counts[False]} without{unknown * (counts[None] > 0)}")
+        unknown = f", {counts[None]} unknown" + (f": {', '.join(map(repr, words))}" if words else "")
+        counted.append(f"'{name}' ({counts[True]} with, {counts[False]} without{unknown * (counts[None] > 0)})")
         if not counts[True] or not counts[False]:
-            what = f"label '{name}' is {'positive' if counts[True] else 'negative or unknown'} in all rows"
+            what = f"label '{name}' is {'positive' if counts[True] else 'negative'} wherever it is known"
             problems.append(Problem("error", str(table.path), what, "leave it out of --columns labels"))
     labels = [_joined(names, row) for row in zip(*values.values(), strict=True)]
-    read_as = {**table.read_as, "label": ", ".join(names)}
-    return replace(table, cells={**table.cells, "label": labels}, read_as=read_as), notes, problems
+    return replace(table, cells={**table.cells, "label": labels}), [f"labels are {', '.join(counted)}"], problems
 
 
 def is_single_binary(cells: Sequence[str]) -> bool:
     """Whether a column of labels holds only 1 and 0, or other words for yes and no, instead of names of labels."""
-    return any(cells) and all(not cell or folded(cell) in WORDS or is_missing(cell) for cell in cells)
+    words = {folded(cell) for cell in cells if cell and not is_missing(cell)} - UNKNOWN
+    return bool(words) and words <= WORDS.keys()
 
 
 def _values(cells: Sequence[str]) -> list[bool | None]:
