@@ -103,9 +103,9 @@ def run_curves(
         axes = figure.add_subplot()
         for (name, predictions), color in zip(runs.items(), _colors(len(runs)), strict=True):
             parts = [(kept[k], present[kept[k], k], one[kept[k], k]) for k in drawable for one in predictions]
-            mean = np.mean([kind.on_grid(*kind.points(*part, None)) for _, *part in parts], axis=0)
+            mean = np.mean([kind.on_grid(*kind.points(has, scores, None)) for _, has, scores in parts], axis=0)
             drawn = [
-                np.mean([kind.on_grid(*kind.points(*part, row[rows])) for rows, *part in parts], axis=0)
+                np.mean([kind.on_grid(*kind.points(has, scores, row[rows])) for rows, has, scores in parts], axis=0)
                 for row in weights
                 if all(_has_curve(kind, present[(row > 0) & known[:, k], k]) for k in drawable)
             ]
