@@ -1,8 +1,11 @@
 """Tables as text, and the meaning of their columns."""
 
 import random
+import zipfile
 from contextlib import suppress
+from time import perf_counter
 
+import openpyxl
 import pandas as pd
 import pyarrow
 import pytest
@@ -107,3 +110,116 @@ def test_columns_that_agree_in_their_own_words_are_fine(tmp_path):
     # said to be independent, or joined further than the other column does
     assert read(tmp_path, "slide,patient,case_id\na,a,c\nb,b,c\n").cells["patient"] == ["a", "b"]
     assert read(tmp_path, "slide,patient,case_id\na,p,c\nb,p,d\n").cells["patient"] == ["p", "p"]
+
+
+def write_book(path, cells=(), **sheets):
+    """An Excel file with a table of three slides, more cells (`A1`, value) on its sheet, and more sheets."""
+    book = openpyxl.Workbook()
+    for row in [("slide", "label"), ("a", 0), ("b", 1), ("c", 0)]:
+        book.active.append(row)
+    for place, value in cells:
+        book.active[place] = value
+    for name, rows in sheets.items():
+        for row in rows:
+            (book[name] if name in book.sheetnames else book.create_sheet(name)).append(row)
+    book.save(path)
+    return path
+
+
+@pytest.mark.parametrize("place", ["XFD1048576", "A1048576", "XFD2", "XFD1"])
+def test_a_stray_cell_of_an_excel_sheet_costs_no_time(tmp_path, place):
+    path = write_book(tmp_path / "t.xlsx", [(place, "x")])
+    start = perf_counter()
+    found = read_text_table(path)
+    assert perf_counter() - start < 5
+    assert found.names[:2] == ("slide", "label")
+    assert found.cells[0][:3] == ["a", "b", "c"]
+    # the one in the first column is a slide without a label, the one under no header is left out with a note
+    assert len(found.cells[0]) == (4 if place == "A1048576" else 3)
+    assert bool(found.notes) == (place in ("XFD1048576", "XFD2"))
+
+
+def test_a_row_beyond_the_last_of_excel_is_refused(tmp_path):
+    path = write_book(tmp_path / "t.xlsx")
+    with zipfile.ZipFile(path) as book:
+        members = {name: book.read(name) for name in book.namelist()}
+    sheet = "xl/worksheets/sheet1.xml"
+    members[sheet] = members[sheet].replace(b'<row r="4"', b'<row r="40000000000"')
+    with zipfile.ZipFile(path, "w") as book:
+        for name, content in members.items():
+            book.writestr(name, content)
+    with pytest.raises(AsmilError, match=r"t\.xlsx.*1048576"):
+        read_text_table(path)
+
+
+def test_one_of_several_sheets_is_chosen_by_name(tmp_path):
+    path = write_book(tmp_path / "t.xlsx", people=[("patient", "age"), ("p", 60)], notes=[("only a title",)])
+    with pytest.raises(AsmilError, match=r"Sheet.*people.*--sheet"):
+        read_text_table(path)
+    assert read_text_table(path, "people").names == ("patient", "age")
+    for wrong in ("notes", "People"):
+        with pytest.raises(AsmilError, match=rf"{wrong}.*Sheet.*people"):
+            read_text_table(path, wrong)
+    (tmp_path / "t.csv").write_text("slide\na\n")
+    with pytest.raises(AsmilError, match=r"t\.csv.*people"):
+        read_text_table(tmp_path / "t.csv", "people")
+
+
+def test_damaged_excel_files_end_in_one_sentence(tmp_path):
+    path = write_book(tmp_path / "t.xlsx")
+    draw, content = random.Random(0), path.read_bytes()
+    refused = []
+    for _ in range(300):
+        damaged = bytearray(content)
+        for _ in range(draw.randint(1, 8)):
+            damaged[draw.randrange(len(damaged))] = draw.randrange(256)
+        path.write_bytes(damaged)
+        try:
+            read_text_table(path)
+        except AsmilError as error:
+            refused.append(str(error))
+    assert len(refused) > 100
+    assert all("t.xlsx" in message for message in refused)
+
+
+def test_text_of_old_windows_whose_only_letters_beyond_ascii_are_spaces(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_bytes("slide,time\na\xa0,1\n".encode("latin-1"))
+    found = understand_columns(path, read_text_table(path))
+    assert found.cells["slide"] == ["a"]
+    assert len(found.notes) == 1
+
+
+SPACES = ["\u00a0", "\u2007", "\u2009", "\u202f", "\u3000"]
+NO_WIDTH = ["\u00ad", "\u200b", "\u200e", "\u2060", "\ufeff"]
+
+
+@pytest.mark.parametrize("letter", [*SPACES, *NO_WIDTH])
+@pytest.mark.parametrize("suffix", [".csv", ".xlsx", ".parquet"])
+def test_every_kind_of_space_is_a_blank(tmp_path, letter, suffix):
+    path = tmp_path / f"t{suffix}"
+    between = letter if letter in SPACES else f" {letter}"
+    table = pd.DataFrame(
+        {
+            f"slide{letter}": ["a", f"b{letter}"],
+            f"sub{between}type": [f"small{between}cell", f"{letter}x"],
+            "features": [f"a{between}1.h5", "b.h5"],
+        }
+    )
+    if suffix == ".csv":
+        table.to_csv(path, index=False)
+    elif suffix == ".xlsx":
+        table.to_excel(path, index=False)
+    else:
+        table.to_parquet(path, index=False)
+    found = understand_columns(path, read_text_table(path), {"label": "sub type"})
+    assert found.cells["slide"] == ["a", "b"]
+    assert found.cells["label"] == ["small cell", "x"]
+    assert found.cells["features"][0] == f"a{between}1.h5"  # files are called as they are called
+
+
+def test_categories_of_parquet_are_text(tmp_path):
+    path = tmp_path / "t.parquet"
+    table = pd.DataFrame({"slide": ["a", "b", "c"], "label": ["x", None, "x"], "n": [1, 2, 1]})
+    table.astype("category").to_parquet(path)
+    assert read_text_table(path).cells == (["a", "b", "c"], ["x", "", "x"], ["1", "2", "1"])

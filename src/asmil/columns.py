@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from asmil.errors import AsmilError, did_you_mean
-from asmil.names import FEATURE_SUFFIXES, folded, without_extension
+from asmil.names import FEATURE_SUFFIXES, folded, plain_spaces, without_extension
 from asmil.text_table import TextTable
 
 COLUMNS = ("slide", "patient", "label", "time", "event", "features", "split", "fold", "site", "mpp", "image")
@@ -31,9 +31,11 @@ TCGA_BARCODE = "tcga-barcode"
 TCGA = re.compile(r"TCGA-\w{2}-\w{4}(?=\W|$)", re.IGNORECASE)
 """The part of a TCGA barcode that names the patient."""
 PARTS = ("train", "val", "test")
+LABELS = "labels"
+"""In a mapping, beside our columns: several columns, one per label, `labels=ER,PR,HER2`."""
 
 ColumnMapping = Mapping[str, str]
-"""Our names of columns, and the columns of a table that they are read from."""
+"""Our names of columns, and the columns of a table that they are read from; those of `labels` joined by commas."""
 
 
 @dataclass(frozen=True)
@@ -42,18 +44,31 @@ class Columns:
 
     read_as: for columns that were found under another spelling, that spelling
     notes: how the file was read, where it is not plain CSV
+    labels: the columns that the user chose as labels, each under its own name
     """
 
     path: Path
     cells: Mapping[str, list[str]]
     read_as: Mapping[str, str]
     notes: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
 
     @property
     def rows(self) -> list[dict[str, str]]:
         """The table row by row."""
         names = list(self.cells)
         return [dict(zip(names, row, strict=True)) for row in zip(*self.cells.values(), strict=True)]
+
+    def named(self, keys: Sequence[str]) -> str | None:
+        """The column with one of these names, under ours if it is read as one of them.
+
+        `demographic.vital_status` counts as `vital_status`.
+        """
+        for name in self.cells:
+            written = self.read_as.get(name, name)
+            if not {_key(written), _key(written.rpartition(".")[2])}.isdisjoint(keys):
+                return name
+        return None
 
     @property
     def understood(self) -> list[str]:
@@ -66,10 +81,16 @@ def parse_mapping(text: str | None) -> dict[str, str]:
 
     >>> parse_mapping("patient=Case ID, label=subtype")
     {'patient': 'Case ID', 'label': 'subtype'}
+    >>> parse_mapping("labels=ER, PR,HER2, patient=case_id")
+    {'labels': 'ER,PR,HER2', 'patient': 'case_id'}
     """
     mapping: dict[str, str] = {}
+    name = ""
     for part in (text or "").split(","):
         if not part.strip():
+            continue
+        if name == LABELS and "=" not in part:
+            mapping[LABELS] += f",{part.strip()}"
             continue
         name, equals, column = (piece.strip() for piece in part.partition("="))
         if not equals or not column:
@@ -83,8 +104,10 @@ def parse_mapping(text: str | None) -> dict[str, str]:
 def checked_mapping(mapping: ColumnMapping) -> dict[str, str]:
     """The mapping, if all names are ours."""
     for name, column in mapping.items():
-        if name not in COLUMNS:
+        if name not in (*COLUMNS, LABELS):
             raise AsmilError(f"--columns {name}={column}: asmil has no column '{name}': {did_you_mean(name, COLUMNS)}")
+        if name == LABELS and "label" in mapping:
+            raise AsmilError(f"--columns {name}={column}: 'label' is given as well; give one of them")
         if column == TCGA_BARCODE and name != "patient":
             raise AsmilError(f"--columns {name}={column}: only the patient can be read from TCGA barcodes")
     return dict(mapping)
@@ -96,8 +119,10 @@ def understand_columns(path: Path, table: TextTable, mapping: ColumnMapping | No
     mapping: columns that the user chose; they are read whatever other columns are called
     """
     given = _by_key(path, table)
-    chosen = {name: _chosen(path, name, column, given) for name, column in checked_mapping(mapping or {}).items()}
-    if not chosen and (parts := _joined_parts(given)):
+    mapping = checked_mapping(mapping or {})
+    labels = [_chosen(path, LABELS, column, given) for column in columns_of(LABELS, mapping.pop(LABELS, ""))]
+    chosen = {name: _chosen(path, name, column, given) for name, column in mapping.items()}
+    if not chosen and not labels and (parts := _joined_parts(given)):
         return replace(understand_columns(path, parts), notes=(*table.notes, "a table of train, val and test columns"))
     cells: dict[str, list[str]] = {}
     read_as: dict[str, str] = {}
@@ -116,6 +141,8 @@ def understand_columns(path: Path, table: TextTable, mapping: ColumnMapping | No
             continue
         key = next(iter(filled), keys[0])
         cells[column] = _slides(key, given[key].cells) if column == "slide" else given[key].cells
+        if column in ("features", "image"):
+            cells[column] = given[key].written
         if column == "patient" and column in chosen and read_as.get("slide", "slide") == given[key].name.strip():
             cells[column] = cells["slide"]
         if key != column:
@@ -134,9 +161,14 @@ def understand_columns(path: Path, table: TextTable, mapping: ColumnMapping | No
     if chosen.get("patient") == TCGA_BARCODE and "slide" in cells:
         cells["patient"] = _patients_of_barcodes(path, cells["slide"])
         read_as["patient"] = "the TCGA barcode of the slide"
-    used = {*cells, *(_key(name) for name in read_as.values()), *chosen.values()}
+    used = {*cells, *(_key(name) for name in read_as.values()), *chosen.values()} - set(labels)
     others = {one.name.strip(): one.cells for key, one in given.items() if key not in used}
-    return Columns(path, cells | others, read_as, table.notes)
+    return Columns(path, cells | others, read_as, table.notes, tuple(dict.fromkeys(given[key].name for key in labels)))
+
+
+def columns_of(name: str, column: str) -> list[str]:
+    """The columns of a table that an entry of a mapping names: several of `labels`, else one."""
+    return [one for one in column.split(",") if one] if name == LABELS else [column]
 
 
 def has_column(table: TextTable, column: str) -> bool:
@@ -144,12 +176,22 @@ def has_column(table: TextTable, column: str) -> bool:
     return _key(column) in {_key(name) for name in table.names}
 
 
+def names_patients(column: str) -> bool:
+    """Whether a column is called as other tools call the patient."""
+    return _key(column) in ALIASES["patient"]
+
+
 @dataclass(frozen=True)
 class _Given:
-    """A column as it is in the file."""
+    """A column of a file.
+
+    cells: with plain spaces
+    written: as they are in the file, which is how paths are read
+    """
 
     name: str
     cells: list[str]
+    written: list[str]
 
 
 def _by_key(path: Path, table: TextTable) -> dict[str, _Given]:
@@ -158,7 +200,7 @@ def _by_key(path: Path, table: TextTable) -> dict[str, _Given]:
     for name, cells in zip(table.names, table.cells, strict=True):
         key = _key(name)
         if key not in given:
-            given[key] = _Given(name, cells)
+            given[key] = _Given(name, [plain_spaces(cell) for cell in cells], cells)
         elif key in known:
             names = f"{given[key].name!a} and {name!a}"
             raise AsmilError(f"{path}: two columns are called alike, {names}; keep the one that is meant")
@@ -193,7 +235,7 @@ def _joined_parts(given: Mapping[str, _Given]) -> TextTable | None:
     rows = [
         (path, _without_decimals(label), part)
         for part in wide
-        for path, label in zip(given[f"{part}_slide_path"].cells, given[f"{part}_label"].cells, strict=True)
+        for path, label in zip(given[f"{part}_slide_path"].written, given[f"{part}_label"].cells, strict=True)
         if path or label
     ]
     paths, labels, parts = map(list, zip(*rows, strict=True)) if rows else ([], [], [])

@@ -21,6 +21,10 @@ LONGEST_PART = 200
 """Bytes of a name: file systems allow 255, and endings are added."""
 _DRIVE = re.compile(r"[A-Za-z]:")
 _INVISIBLE = "Cf"
+_SPACES = "\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
+_NO_WIDTH = "\u00ad\u200b\u200e\u200f\u2060\ufeff"
+"""Soft hyphen, zero-width space, marks of direction, word joiner, byte order mark: pasted in without being seen."""
+_PLAIN_SPACES = str.maketrans(dict.fromkeys(_SPACES, " ") | dict.fromkeys(_NO_WIDTH, ""))
 
 
 def text_problem(text: str) -> str | None:
@@ -79,6 +83,15 @@ def without_extension(name: str) -> str:
         if lower.endswith(suffix) and len(name) > len(suffix):
             return name[: -len(suffix)]
     return name
+
+
+def plain_spaces(text: str) -> str:
+    r"""A text of a table without blanks around it: every kind of space becomes a blank, those of no width go.
+
+    >>> plain_spaces("small\u00a0cell\u200b "), plain_spaces("\ufeffslide")
+    ('small cell', 'slide')
+    """
+    return (text if text.isascii() else text.translate(_PLAIN_SPACES)).strip()
 
 
 def folded(name: str) -> str:

@@ -9,13 +9,19 @@ import codecs
 import csv
 import io
 import re
+import warnings
 import zipfile
-from collections.abc import Iterable, Sequence
+import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from asmil.errors import AsmilError
+from asmil.names import plain_spaces
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 PARQUET_SUFFIXES = (".parquet", ".pq")
 EXCEL_SUFFIXES = (".xlsx", ".xlsm")
@@ -35,6 +41,9 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+EXCEL_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, AttributeError, AssertionError)
+"""What damaged Excel files raise besides the errors of all tables; RuntimeError: encrypted or unknown compression."""
+LAST_EXCEL_ROW = 1_048_576
 _SEPARATOR_LINE = re.compile(r'^"?sep=(.)"?$')
 
 
@@ -42,7 +51,8 @@ _SEPARATOR_LINE = re.compile(r'^"?sep=(.)"?$')
 class TextTable:
     """The columns of a table in order; cells have no surrounding blanks, an empty cell is the empty text.
 
-    names: as they are in the file, so that two of them may be equal
+    names: with plain spaces (`plain_spaces`); two of them may be equal
+    cells: as they are in the file; `plain_spaces` is for those that are no paths
     notes: how the file was read, if it is not plain CSV with commas in UTF-8
     """
 
@@ -56,16 +66,21 @@ def is_table(path: Path) -> bool:
     return path.suffix.lower() in (*TABLE_SUFFIXES, *UNREADABLE)
 
 
-def read_text_table(path: Path) -> TextTable:
-    """Read a CSV (commas, semicolons or tabs), Excel or Parquet file; one without rows is refused."""
+def read_text_table(path: Path, sheet: str | None = None) -> TextTable:
+    """Read a CSV (commas, semicolons or tabs), Excel or Parquet file; one without rows is refused.
+
+    sheet: the sheet of an Excel file; default: the only one that has rows
+    """
     suffix = path.suffix.lower()
+    if sheet is not None and suffix not in EXCEL_SUFFIXES:
+        _fail(path, f"the table has no sheet {sheet!r}, since it is no Excel file", "leave the sheet out")
     if suffix in UNREADABLE:
         _fail(path, f"{UNREADABLE[suffix]} is not read", "save it as .xlsx or as CSV")
     try:
         if suffix in PARQUET_SUFFIXES:
             table = _read_parquet(path)
         else:
-            table = _read_excel(path) if suffix in EXCEL_SUFFIXES else _read_csv(path)
+            table = _read_excel(path, sheet) if suffix in EXCEL_SUFFIXES else _read_csv(path)
     except AsmilError:
         raise
     except FileNotFoundError:
@@ -79,6 +94,12 @@ def read_text_table(path: Path) -> TextTable:
     if not table.cells or not table.cells[0]:
         _fail(path, "the table has no rows", "give it one row per slide")
     return table
+
+
+def without_categories(table: pd.DataFrame) -> pd.DataFrame:
+    """A table in which categorical columns hold their values; categories are grouped and sorted in other ways."""
+    categorical = [name for name, kind in table.dtypes.items() if kind == "category"]
+    return table.astype(dict.fromkeys(categorical, object)).infer_objects() if categorical else table
 
 
 def _read_csv(path: Path) -> TextTable:
@@ -116,7 +137,8 @@ def _decoded(content: bytes) -> tuple[str, list[str]]:
         return content.decode("utf-8"), []
     except UnicodeDecodeError as error:
         text = content.decode(OLD_WINDOWS)
-        odd = next(word for word in re.findall(r"[^\s,;]+", text[max(0, error.start - 40) :]) if not word.isascii())
+        words = re.findall(r"[^ \t\r\n,;]+", text[max(0, error.start - 40) :])
+        odd = next(word for word in words if not word.isascii())
         note = f"the file is not UTF-8 and was read as Windows-1252 (Latin 1), e.g. {odd!r}; save it as UTF-8 if wrong"
         return text, [note]
 
@@ -131,35 +153,57 @@ def _separator(text: str) -> tuple[str, str]:
     return text, max(SEPARATORS, key=unquoted.count)
 
 
-def _read_excel(path: Path) -> TextTable:
+def _read_excel(path: Path, wanted: str | None) -> TextTable:
     import openpyxl
 
     try:
-        book = openpyxl.load_workbook(path, read_only=True, data_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # about styles and other parts that are not read
+            book = openpyxl.load_workbook(path, read_only=True, data_only=True)
+            try:
+                sheets = {sheet.title: _filled_rows(sheet) for sheet in book.worksheets}
+            finally:
+                book.close()
     except zipfile.BadZipFile:
-        _fail(path, "the file is damaged or no Excel file (.xlsx)", "save it again as .xlsx or as CSV")
-    try:
-        sheets = {sheet.title: _filled_rows(sheet.iter_rows(values_only=True)) for sheet in book.worksheets}
-    except zipfile.BadZipFile as error:
-        raise ValueError(str(error)) from error
-    finally:
-        book.close()
+        _fail(path, "the file is damaged, encrypted or no Excel file (.xlsx)", "save it again as .xlsx or as CSV")
+    except EXCEL_ERRORS as error:
+        raise ValueError(str(error) or type(error).__name__) from error
     filled = {title: rows for title, rows in sheets.items() if len(rows) > 1}
-    if len(filled) > 1:
-        names = ", ".join(repr(title) for title in filled)
-        _fail(path, f"{len(filled)} sheets have rows ({names})", "save the one that is meant in a file of its own")
+    names = ", ".join(repr(title) for title in filled)
+    if wanted is not None and wanted not in filled:
+        _fail(path, f"there is no sheet {wanted!r} with rows", f"choose one of {names}" if filled else "add rows to it")
+    if wanted is None and len(filled) > 1:
+        todo = "choose one with `asmil import-manifest --sheet NAME`, or save it in a file of its own"
+        _fail(path, f"{len(filled)} sheets have rows ({names})", todo)
     if not filled:
         _fail(path, "the table has no rows", "give it a header line and one row per slide")
-    ((title, rows),) = filled.items()
-    width = max(map(len, rows))
-    header, *body = ([*row, *[""] * (width - len(row))] for row in rows)
+    title = wanted if wanted is not None else next(iter(filled))
+    header, *body = filled[title]
+    width = len(header)
     notes = [f"sheet {title!r} is read"] if len(sheets) > 1 else []
-    return _named(header, map(list, zip(*body, strict=True)), notes)
+    beyond = sum(any(row[width:]) for row in body)
+    if beyond:
+        notes.append(f"cells to the right of the header line are not read (in {beyond} rows)")
+    rows = [row for row in body if any(row[:width])]
+    named = [place for place, name in enumerate(header) if name]
+    cells = ([row[place] if place < len(row) else "" for row in rows] for place in named)
+    return _named((header[place] for place in named), cells, notes)
 
 
-def _filled_rows(rows: Iterable[Sequence[Any]]) -> list[list[str]]:
-    texts = ([_text(value) for value in row] for row in rows)
-    return [row for row in texts if any(row)]
+def _filled_rows(sheet: Any) -> list[list[str]]:
+    """The rows that are not empty, each to its last filled cell."""
+    # the size that a file states may be that of a single stray cell, and rows would be filled up to it
+    sheet.reset_dimensions()
+    rows = []
+    for number, values in enumerate(sheet.iter_rows(values_only=True), start=1):
+        if number > LAST_EXCEL_ROW:
+            raise ValueError(f"sheet {sheet.title!r} has a row after row {LAST_EXCEL_ROW}, the last of Excel")
+        row = [_text(value) for value in values]
+        while row and not row[-1]:
+            row.pop()
+        if row:
+            rows.append(row)
+    return rows
 
 
 def _read_parquet(path: Path) -> TextTable:
@@ -177,8 +221,9 @@ def _read_parquet(path: Path) -> TextTable:
 
 def _named(names: Iterable[str], cells: Iterable[list[str]], notes: Iterable[str] = ()) -> TextTable:
     """Without the columns that have no name, such as the numbers of the rows that pandas writes."""
-    named = [(name, column) for name, column in zip(names, cells, strict=True) if name.strip()]
-    return TextTable(tuple(name for name, _ in named), tuple(column for _, column in named), tuple(notes))
+    named = [(plain_spaces(name), column) for name, column in zip(names, cells, strict=True)]
+    kept = [(name, column) for name, column in named if name]
+    return TextTable(tuple(name for name, _ in kept), tuple(column for _, column in kept), tuple(notes))
 
 
 def _text(value: Any) -> str:

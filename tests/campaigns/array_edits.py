@@ -288,7 +288,9 @@ def edit_parquet(path: Path, draw: np.random.Generator) -> str:
     """A column of a table changes."""
     table = pd.read_parquet(path)
     column = str(draw.choice(list(table.columns)))
-    choice = str(draw.choice(["drop", "null", "nan", "text", "number", "list", "bytes", "double rows", "no rows"]))
+    choice = str(
+        draw.choice(["drop", "null", "nan", "text", "number", "list", "bytes", "category", "double rows", "no rows"])
+    )
     replacements: dict[str, Any] = {
         "null": None,
         "nan": float("nan"),
@@ -302,6 +304,8 @@ def edit_parquet(path: Path, draw: np.random.Generator) -> str:
         table[column] = [replacements[choice]] * len(table)
     elif choice == "list":
         table[column] = [[1.0, float("nan")]] * len(table)
+    elif choice == "category":
+        table[column] = table[column].astype(str).astype("category")
     else:
         table = pd.concat([table, table]) if choice == "double rows" else table[:0]
     table.to_parquet(path, index=False)

@@ -7,13 +7,15 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.campaigns import array_edits, text_edits
+from tests.campaigns import array_edits, excel_edits, text_edits
 from tests.campaigns.array_edits import UNFIT
 
 __all__ = ["FORMS_OF_FOLDERS", "FORMS_OF_PARTS", "OF_FORM", "UNFIT"]
 
 OF_FORM: dict[str, Callable[[Path, np.random.Generator], str]] = {
     "csv": text_edits.edit_csv,
+    "tsv": text_edits.edit_tsv,
+    "xlsx": excel_edits.edit_xlsx,
     "json": text_edits.edit_json,
     "jsonl": text_edits.edit_jsonl,
     "text": text_edits.edit_text,

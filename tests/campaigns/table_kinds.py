@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,6 +10,7 @@ import pandas as pd
 
 from asmil.cohort.check import check_cohort
 from asmil.cohort.manifest import load_cohort
+from asmil.cohort.manifest_import import import_manifest
 from asmil.cohort.splits import Splits, make_splits
 from asmil.cohort.synthetic import SyntheticConfig, write_synthetic
 from asmil.errors import AsmilError
@@ -16,6 +18,7 @@ from asmil.evaluation.localization.localize import read_skip_list
 from asmil.evaluation.localization.tile_maps import Frame
 from asmil.evaluation.localization.truth import TileTruth
 from asmil.slides.discovery import find_slides
+from tests.campaigns.excel_edits import write_xlsx
 from tests.campaigns.kinds import Kind
 from tests.extraction.small_slides import write_slide
 from tests.training.small_task_cohorts import write_cohort
@@ -27,10 +30,16 @@ def _cohort(folder: Path, task: Task, suffix: str) -> None:
     write_cohort(folder, task, n_patients=16)
     table = pd.read_csv(folder / "cohort.csv", dtype=str).assign(mpp="0.25", site="here")
     table["features"] = [f"features/{slide}.h5" for slide in table["slide"]]
-    if suffix == ".parquet":
-        table.to_parquet(folder / "cohort.parquet", index=False)
+    _write(folder / f"cohort{suffix}", table)
+
+
+def _write(path: Path, table: pd.DataFrame) -> None:
+    if path.suffix == ".parquet":
+        table.to_parquet(path, index=False)
+    elif path.suffix == ".xlsx":
+        write_xlsx(path, table)
     else:
-        table.to_csv(folder / "cohort.csv", index=False)
+        table.to_csv(path, index=False, sep="\t" if path.suffix == ".tsv" else ",")
 
 
 def _manifest(task: Task, suffix: str = ".csv") -> Kind:
@@ -41,12 +50,59 @@ def _manifest(task: Task, suffix: str = ".csv") -> Kind:
         cohort = load_cohort(folder / f"cohort{suffix}", None, kind=task)
         return cohort, make_splits(cohort, kind=task, seed=0).table
 
-    form = "parquet" if suffix == ".parquet" else "csv"
+    form = suffix.removeprefix(".")
     return Kind(f"manifest {task} {form}", f"cohort{suffix}", form, make, read)
 
 
-def _read_check(folder: Path) -> Any:
-    report = check_cohort(folder / "cohort.csv", kind="classification")
+def _categories(folder: Path) -> None:
+    _cohort(folder, "classification", ".csv")
+    table = pd.read_csv(folder / "cohort.csv", dtype=str)
+    table.astype("category").to_parquet(folder / "cohort.parquet", index=False)
+
+
+def _wide(folder: Path) -> None:
+    _cohort(folder, "multilabel", ".csv")
+    table = pd.read_csv(folder / "cohort.csv", dtype=str)
+    given = {name: [str(int(name in cell.split(";"))) for cell in table["label"]] for name in "ab"}
+    given["a"][3] = given["b"][5] = ""
+    table.drop(columns="label").assign(**given).to_csv(folder / "cohort.csv", index=False)
+
+
+def _read_wide(folder: Path) -> Any:
+    cohort = load_cohort(folder / "cohort.csv", None, kind="multilabel", columns={"labels": "a,b"})
+    return cohort, make_splits(cohort, kind="multilabel", seed=0).table
+
+
+def _imported(suffix: str) -> Kind:
+    """A table of slides and one of patients, with the columns of the GDC; the one of patients is damaged."""
+
+    def make(folder: Path) -> None:
+        write_cohort(folder, "survival", n_patients=16)
+        table = pd.read_csv(folder / "cohort.csv", dtype=str)
+        table[["slide", "patient"]].assign(mpp="0.25").to_csv(folder / "slides.csv", index=False)
+        table = table.drop_duplicates("patient")
+        dead = table["event"] == "1"
+        people = pd.DataFrame(
+            {
+                "patient": table["patient"],
+                "vital_status": ["Dead" if one else "Alive" for one in dead],
+                "days_to_death": table["time"].where(dead, "'--"),
+                "days_to_last_follow_up": table["time"].where(~dead, "'--"),
+                "age": "60",
+            }
+        )
+        _write(folder / f"people{suffix}", people)
+
+    def read(folder: Path) -> Any:
+        found = import_manifest(folder / "slides.csv", folder / f"people{suffix}")
+        return found, [[float(row[name]) for name in ("time", "mpp") if row[name]] for row in found.rows]
+
+    form = suffix.removeprefix(".")
+    return Kind(f"import {form}", f"people{suffix}", form, make, read)
+
+
+def _read_check(task: Task, folder: Path) -> Any:
+    report = check_cohort(folder / "cohort.csv", kind=task)
     if report.errors:
         raise AsmilError("\n".join(map(str, report.errors)))
     return report.problems, report.summary
@@ -93,22 +149,39 @@ def _skip_list(folder: Path) -> None:
 KINDS = (
     _manifest("classification"),
     _manifest("classification", ".parquet"),
+    _manifest("classification", ".xlsx"),
+    Kind(
+        "manifest with categories",
+        "cohort.parquet",
+        "parquet",
+        _categories,
+        lambda folder: load_cohort(folder / "cohort.parquet", None),
+    ),
     _manifest("survival"),
     _manifest("regression"),
     _manifest("multilabel"),
+    Kind("manifest of wide labels", "cohort.csv", "csv", _wide, _read_wide),
+    *map(_imported, (".csv", ".tsv", ".xlsx", ".parquet")),
     Kind(
         "manifest checked",
         "cohort.csv",
         "csv",
         lambda folder: _cohort(folder, "classification", ".csv"),
-        _read_check,
+        partial(_read_check, "classification"),
+    ),
+    Kind(
+        "manifest of survival checked",
+        "cohort.csv",
+        "csv",
+        lambda folder: _cohort(folder, "survival", ".csv"),
+        partial(_read_check, "survival"),
     ),
     Kind(
         "features checked",
         "features/s00.h5",
         "hdf5",
         lambda folder: _cohort(folder, "classification", ".csv"),
-        _read_check,
+        partial(_read_check, "classification"),
     ),
     Kind("splits", "splits.csv", "csv", _splits, _read_splits),
     _slide_table(".csv"),

@@ -30,6 +30,8 @@ WORDS = (
     "null",
     "../../x",
     "\x00",
+    "\u00a0",
+    "Dead",
 )
 VALUES: tuple[Any, ...] = (
     None,
@@ -60,11 +62,16 @@ def edit_text(path: Path, draw: np.random.Generator) -> str:
     return _write(path, *options[int(draw.choice(5, p=[0.45, 0.2, 0.15, 0.1, 0.1]))](text, draw))
 
 
-def edit_csv(path: Path, draw: np.random.Generator) -> str:
+def edit_tsv(path: Path, draw: np.random.Generator) -> str:
+    """A cell, a row or a column of a table with tabs changes."""
+    return edit_csv(path, draw, "\t")
+
+
+def edit_csv(path: Path, draw: np.random.Generator, separator: str = ",") -> str:
     """A cell, a row or a column of a table changes."""
     if draw.random() < 0.3:
         return edit_text(path, draw)
-    rows = [line.split(",") for line in path.read_text(encoding="utf-8").splitlines()]
+    rows = [line.split(separator) for line in path.read_text(encoding="utf-8").splitlines()]
     column = int(draw.integers(0, len(rows[0])))
     row = int(draw.integers(1, len(rows)))
     choice = str(draw.choice(["cell", "cell", "cell", "drop", "double", "blank", "rename", "short", "long", "many"]))
@@ -84,7 +91,7 @@ def edit_csv(path: Path, draw: np.random.Generator) -> str:
         rows[row] += ["x"] * int(draw.integers(1, 50))
     else:
         rows += [rows[row]] * int(draw.integers(1, 200))
-    return _write(path, "\n".join(map(",".join, rows)) + "\n", f"csv, {choice}: row {row}, column {column}")
+    return _write(path, "\n".join(map(separator.join, rows)) + "\n", f"csv, {choice}: row {row}, column {column}")
 
 
 def edit_json(path: Path, draw: np.random.Generator) -> str:

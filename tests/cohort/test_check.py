@@ -6,6 +6,8 @@ import torch
 
 from asmil.cohort.check import check_cohort
 from asmil.cohort.features import Provenance, write_features
+from asmil.cohort.label_spelling import near_labels
+from asmil.cohort.manifest import load_cohort
 from feature_writers import grid, make_slides, tiles, write_clam, write_manifest, write_stamp, write_tensor
 
 
@@ -103,3 +105,96 @@ def test_an_altered_value_is_an_error_of_its_slide(tmp_path):
         file["features"][3, 1] += 0.25
     manifest = write_manifest(tmp_path, slides)
     assert any("s02.h5" in str(problem) for problem in check_cohort(manifest).errors)
+
+
+@pytest.mark.parametrize("column", ["split", "fold"])
+@pytest.mark.parametrize("wrong", ["nothing", "features", "label column", "a rare class", "an empty label"])
+def test_leaks_are_reported_whatever_else_is_wrong(tmp_path, column, wrong):
+    slides = make_slides(tmp_path, 12)
+    slides[5].source.path.write_bytes(slides[4].source.path.read_bytes())
+    manifest = write_manifest(tmp_path, slides)
+    roles = ["train"] * 8 + ["val"] * 2 + ["test"] * 2 if column == "split" else [0, 0, 1, 1] * 3
+    table = pd.read_csv(manifest, dtype=str).assign(**{column: roles})
+    table.loc[[1, 10], "patient"] = "both"
+    if wrong == "features":
+        for slide in (slides[1], slides[10]):
+            slide.source.path.unlink()
+    elif wrong == "label column":
+        table = table.drop(columns="label")
+    elif wrong == "a rare class":
+        table.loc[11, "label"] = "rare"
+    elif wrong == "an empty label":
+        table.loc[[1, 3], "label"] = ""
+    table.to_csv(manifest, index=False)
+    report = check_cohort(manifest)
+    text = "\n".join(map(str, report.errors))
+    assert "'both'" in text
+    assert "'s01'" in text
+    assert "'s10'" in text
+    assert "'s04', 's05'" in text
+    assert (len(report.errors) > 2) == (wrong != "nothing")
+
+
+def test_a_split_that_folds_replace_does_not_leak(tmp_path):
+    slides = make_slides(tmp_path, 12)
+    roles = ["train", "test"] + ["train"] * 6 + ["val", "val", "test", "test"]
+    manifest = write_manifest(tmp_path, slides, split=roles, patient=["p", "p", *(f"p{n}" for n in range(10))])
+    assert ["'p'" in problem.what for problem in check_cohort(manifest).errors] == [True]
+    assert check_cohort(manifest, folds=2).ok
+
+
+def test_a_table_without_features_is_summarized_by_its_rows(tmp_path, asmil_here):
+    path = tmp_path / "clam.csv"
+    rows = [{"case_id": f"p{n // 2}", "slide_id": f"s{n}", "label": "ab"[n // 2 % 2]} for n in range(12)]
+    pd.DataFrame(rows).to_csv(path, index=False)
+    summary = check_cohort(path).summary
+    assert (summary.slides, summary.patients, summary.readable) == (12, 6, 0)
+    assert summary.classes == {"a": 6, "b": 6}
+    assert summary.tiles_median is None
+    done = asmil_here("check", path)
+    assert done.returncode == 1
+    assert "12 slides of 6 patients" in done.stdout
+    assert "median" not in done.stdout
+    assert " 0 " not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("rare", "frequent"),
+    [("tumour", "tumor"), ("nrmal", "normal"), ("fibre", "fiber"), ("papilary carcinoma", "papillary carcinoma")],
+)
+def test_labels_that_differ_by_a_letter_are_asked_about(tmp_path, rare, frequent):
+    slides = make_slides(tmp_path, 12)
+    manifest = write_manifest(tmp_path, slides, label=[rare] * 3 + [frequent] * 5 + ["other"] * 4)
+    report = check_cohort(manifest)
+    assert report.ok
+    (problem,) = report.problems
+    assert all(word in problem.what for word in (f"'{rare}'", f"'{frequent}'", "3 slides", "5 slides"))
+    # and training says so, too
+    assert any(f"'{rare}'" in note for note in load_cohort(manifest).notes)
+    several = pd.read_csv(manifest, dtype=str).replace({"label": {rare: f"{rare};other"}})
+    several.to_csv(manifest, index=False)
+    assert [rare in problem.what for problem in check_cohort(manifest, kind="multilabel").problems] == [True]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("grade1", "grade2", "grade3"),
+        ("T1", "T2"),
+        ("ER+", "ER-"),
+        ("luad", "lusc"),
+        ("0", "1"),
+        ("Stage I", "Stage II", "Stage III"),
+        ("gradei", "gradeii", "gradeiii"),
+        ("typeA", "typeB"),
+        ("groupa", "groupb"),
+        ("micro", "macro", "itc", "negative"),
+        ("typical", "atypical"),
+        ("ventral", "central"),
+        ("positive", "negative"),
+        ("lobular", "tubular"),
+        tuple(f"class {n}" for n in range(9)),
+    ],
+)
+def test_classes_that_differ_on_purpose_are_not_asked_about(names):
+    assert near_labels(dict.fromkeys(names, 5)) == []

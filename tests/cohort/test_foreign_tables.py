@@ -129,7 +129,8 @@ def test_stamp(tmp_path, plain):
         import_manifest(slides, clini)
     found = import_manifest(slides, clini, {"label": "isMSIH"})
     found.write(tmp_path / "cohort.csv")
-    assert set(found.unused) == {"AGE", "GENDER"}
+    assert found.others == ("AGE", "GENDER")
+    assert list(pd.read_csv(tmp_path / "cohort.csv")["AGE"]) == [60] * 12
     assert read_back(tmp_path / "cohort.csv", plain).notes == ()
     # the same column name in both tables, a patient that is missing, a patient with two outcomes
     table = pd.read_excel(clini)
@@ -183,13 +184,132 @@ def test_gdc_sample_sheet_and_clinical_table(tmp_path):
     ).to_csv(clinical, index=False, sep="\t")
     choice = {"label": "ajcc_pathologic_stage"}
     with pytest.raises(AsmilError, match="both"):
-        import_manifest(sheet, clinical, choice)
-    choice["patient"] = "case_submitter_id"
+        import_manifest(sheet, clinical, {**choice, "patient": "case_id"})
     with pytest.raises(AsmilError, match=r"4 slides.*--drop-missing"):
         import_manifest(sheet, clinical, choice)
     found = import_manifest(sheet, clinical, choice, drop_missing=True)
     assert {row["label"] for row in found.rows} == {"Stage I", "Stage II"}
     assert len(found.dropped) == 4
+
+
+def gdc_tables(tmp_path, prefix=""):
+    """A sample sheet of twelve slides of six patients, and their clinical table: two rows each, 0, 2 and 4 dead."""
+    names = gdc_slides(tmp_path)
+    sheet, clinical = tmp_path / "sheet.tsv", tmp_path / "clinical.tsv"
+    pd.DataFrame({"File Name": [f"{name}.svs" for name in names], "Case ID": [name[:12] for name in names]}).to_csv(
+        sheet, index=False, sep="\t"
+    )
+    dead = [n % 2 == 0 for n in range(6)]
+    table = pd.DataFrame(
+        {
+            "case_id": [f"{n:08d}-aaaa-4000-8000-000000000000" for n in range(6)],
+            "case_submitter_id": sorted({name[:12] for name in names}),
+            f"{prefix}vital_status": ["Dead" if one else "Alive" for one in dead],
+            f"{prefix}days_to_death": [str(100 + n) if one else "'--" for n, one in enumerate(dead)],
+            f"{prefix}days_to_last_follow_up": ["'--" if one else str(200 + n) for n, one in enumerate(dead)],
+            "age_at_index": range(50, 56),
+            "gender": ["female", "male"] * 3,
+        }
+    )
+    both = pd.concat([table.assign(treatment="Radiation"), table.assign(treatment="Chemotherapy")])
+    both.to_csv(clinical, index=False, sep="\t")
+    return sheet, clinical, both
+
+
+@pytest.mark.parametrize("prefix", ["", "demographic."])
+def test_follow_up_of_the_gdc(tmp_path, asmil_here, prefix):
+    sheet, clinical, _ = gdc_tables(tmp_path, prefix)
+    out = tmp_path / "cohort.csv"
+    done = asmil_here("import-manifest", sheet, "--patients", clinical, "--out", out)
+    assert done.returncode == 0, done.stderr
+    assert " days" in done.stdout
+    assert "--task survival" in done.stdout
+    cohort = load_cohort(out, kind="survival")
+    by_patient = {slide.patient[-3:]: (slide.time, slide.event) for slide in cohort}
+    assert by_patient == {f"{n:03d}": (200.0 + n, False) if n % 2 else (100.0 + n, True) for n in range(6)}
+    kept = pd.read_csv(out, dtype=str)
+    assert list(kept["age_at_index"][:3]) == ["50", "50", "51"]
+    assert "gender" in kept
+    assert "treatment" not in kept  # which differs between the rows of a patient
+    assert "treatment" in done.stdout
+    assert asmil_here("check", out, "--task", "survival").returncode == 0
+
+
+def test_unknown_follow_up_is_missing_and_counted(tmp_path):
+    sheet, clinical, table = gdc_tables(tmp_path)
+    unknown = table["case_id"].str.startswith("00000001")
+    table.loc[unknown, "vital_status"] = "Not Reported"
+    table.loc[table["case_id"].str.startswith("00000002"), "days_to_death"] = "'--"
+    table.to_csv(clinical, index=False, sep="\t")
+    with pytest.raises(AsmilError, match=r"4 slides.*time.*--drop-missing"):
+        import_manifest(sheet, clinical)
+    found = import_manifest(sheet, clinical, drop_missing=True)
+    assert len(found.dropped) == 4
+    assert any("event" in note and "2 rows" in note and "Not Reported" in note for note in found.notes)
+    # the deaths have their own column, whichever of the two is named
+    for time in ("days_to_death", "days_to_last_follow_up"):
+        again = import_manifest(sheet, clinical, {"time": time, "event": "vital_status"}, drop_missing=True)
+        assert [(row["time"], row["event"]) for row in again.rows] == [
+            (row["time"], row["event"]) for row in found.rows
+        ]
+    # with a label, follow-up is not an outcome
+    assert len(import_manifest(sheet, clinical, {"label": "gender"}).rows) == 12
+
+
+@pytest.mark.parametrize(
+    ("words", "events"),
+    [
+        (("Dead", "Alive"), "10"),
+        (("1:DECEASED", "0:LIVING"), "10"),
+        (("censored", "event"), "01"),
+        (("0", "1.0"), "01"),
+    ],
+)
+def test_words_for_events(tmp_path, plain, words, events):
+    path = tmp_path / "cohort.csv"
+    plain.assign(time=range(12), event=list(words) * 6).to_csv(path, index=False)
+    found = import_manifest(path)
+    expected = [one == "1" for one in events] * 6
+    found.write(tmp_path / "new.csv")
+    for written in (path, tmp_path / "new.csv"):
+        assert [slide.event for slide in load_cohort(written, kind="survival")] == expected
+    plain.drop(columns="label").assign(time=range(12), event=["Dead", "Perhaps"] * 6).to_csv(path, index=False)
+    for read in (import_manifest, lambda path: load_cohort(path, kind="survival")):
+        with pytest.raises(AsmilError, match=r"6 slides.*Perhaps"):
+            read(path)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv"])
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("time", "inf"), ("time", "1e400"), ("time", "nan"), ("time", "-1"), ("mpp", "inf"), ("label", "-inf")],
+)
+def test_an_imported_manifest_has_finite_numbers(tmp_path, plain, suffix, column, value):
+    path = tmp_path / f"table{suffix}"
+    table = plain.assign(label=range(12), time=range(12), event=[0, 1] * 6, mpp=0.25).astype(str)
+    table.loc[3, column] = value
+    table.to_csv(path, index=False, sep="," if suffix == ".csv" else "\t")
+    with pytest.raises(AsmilError, match=rf"s03.*{column}"):
+        import_manifest(path)
+    plain.assign(label=["Sup", "Inf"] * 6).to_csv(path, index=False)
+    assert {row["label"] for row in import_manifest(path).rows} == {"Inf", "Sup"}
+
+
+def test_two_sheets_of_one_workbook(tmp_path, plain, asmil_here):
+    book = tmp_path / "book.xlsx"
+    with pd.ExcelWriter(book) as writer:
+        plain[["slide", "patient"]].to_excel(writer, sheet_name="slides", index=False)
+        plain[["patient", "label"]].assign(sex="f").to_excel(writer, sheet_name="people", index=False)
+    out = tmp_path / "cohort.csv"
+    command = ("import-manifest", book, "--patients", book, "--out", out)
+    refused = asmil_here(*command)
+    assert refused.returncode == 1
+    assert all(word in refused.stderr for word in ("slides", "people", "--sheet"))
+    assert not out.exists()
+    done = asmil_here(*command, "--sheet", "slides", "--patients-sheet", "people")
+    assert done.returncode == 0, done.stderr
+    read_back(out, plain)
+    assert set(pd.read_csv(out)["sex"]) == {"f"}
 
 
 def test_gdc_manifest_and_barcodes(tmp_path):

@@ -219,10 +219,10 @@ def test_groups_and_files_with_such_names_are_refused(tmp_path):
     [
         ("patient", "p1", "P1"),
         ("patient", "M\u00fcller", "Mu\u0308ller"),
-        ("patient", "p1", "p1\u200b"),
+        ("patient", "p1", "p1\u200d"),
         ("label", "tumor", "Tumor"),
         ("slide", "a", "A"),
-        ("site", "x y", "x\u00a0y"),
+        ("site", "x y", "x  y"),
     ],
 )
 def test_two_spellings_of_one_name_are_refused(tmp_path, column, first, second):
@@ -300,3 +300,12 @@ def test_a_folder_in_the_place_of_a_feature_file_is_told_to_be_one(tmp_path):
     path = write_csv(tmp_path, "slide,label,features\na,0,a.h5\n")
     with pytest.raises(AsmilError, match=r"folder.*a\.h5"):
         load_cohort(path)
+
+
+def test_files_named_with_other_spaces_are_found(tmp_path):
+    touch_features(tmp_path / "features", ["a\u00a01", "b 1"])
+    path = write_csv(tmp_path, "slide,label\u00a0\na\u00a01,x\u00a0y\nb\u00a01,x y\n")
+    cohort = load_cohort(path)
+    assert [slide.slide for slide in cohort] == ["a 1", "b 1"]
+    assert cohort.classes == ("x y",)
+    assert cohort["a 1"].source.path.name == "a\u00a01.h5"

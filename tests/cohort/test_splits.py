@@ -260,3 +260,9 @@ def test_a_table_that_cannot_be_trained_on_is_refused_by_name(tmp_path, old, new
         Splits.load(path)
     assert str(path) in str(caught.value)
     assert named in str(caught.value)
+
+
+def test_every_kind_of_space_of_a_table_is_a_blank(tmp_path):
+    path = tmp_path / "splits.csv"
+    path.write_text("slide,patient,fold\u00a0,role\na\u00a0b,p,0,train\u200b\nc,q,0,test\n", encoding="utf-8")
+    assert Splits.load(path).slides(0, "train") == ["a b"]

@@ -212,3 +212,12 @@ def test_what_is_wrong_is_told(tmp_path: Path, damage: object, sentence: str) ->
 def test_an_unknown_role_is_refused(tmp_path: Path) -> None:
     with pytest.raises(AsmilError, match="'test'"):
         evaluate_run(tmp_path, role="tests")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("unit", ["slide", "patient"])
+def test_predictions_with_categorical_columns_are_evaluated_as_others(tmp_path: Path, unit: str) -> None:
+    table = write_run(tmp_path, folds=2)
+    expected = evaluate_run(tmp_path, resamples=15, unit=unit).metrics
+    table.astype("category").to_parquet(tmp_path / "predictions.parquet")
+    found = evaluate_run(tmp_path, resamples=15, unit=unit).metrics
+    assert {name: one.value for name, one in found.items()} == {name: one.value for name, one in expected.items()}

@@ -24,6 +24,7 @@ from sklearn.metrics import (
 
 from asmil.errors import AsmilError
 from asmil.evaluation import evaluate_run
+from asmil.evaluation.comparison import compare_runs, write_comparison
 from asmil.evaluation.report import evaluation_document, write_report
 from asmil.reporting import print_document
 from asmil.tasks.multilabel import measure_labels
@@ -169,6 +170,26 @@ def test_a_label_that_nobody_has(tmp_path: Path) -> None:
     assert np.isnan(found.classes[1].metrics["auc"].value)
     assert found.metrics["macro_auc"].value == pytest.approx(found.classes[0].metrics["auc"].value)
     json.dumps(found.to_dict(), allow_nan=False)
+
+
+def test_unknown_labels_are_left_out_of_metrics_reports_and_comparisons(tmp_path: Path) -> None:
+    table = _multilabel_run(tmp_path / "m")
+    _multilabel_run(tmp_path / "n")
+    columns = {f"target_{name}": table[f"target_{name}"].astype(float) for name in LABELS}
+    for place, column in enumerate(columns.values()):
+        column[table["slide"].str[1:].astype(int) % 4 == place] = np.nan
+    for name in ("m", "n"):
+        table.assign(**columns).to_parquet(tmp_path / name / "predictions.parquet")
+    found = evaluate_run(tmp_path / "m", resamples=20)
+    for part, name in zip(found.classes, LABELS, strict=True):
+        known = table.assign(**columns).dropna(subset=f"target_{name}")
+        each = [roc_auc_score(rows[f"target_{name}"], rows[f"prob_{name}"]) for _, rows in known.groupby("seed")]
+        assert part.metrics["auc"].value == pytest.approx(np.mean(each))
+        assert part.support == int(known.drop_duplicates("slide")[f"target_{name}"].sum())
+    write_report([found], tmp_path / "out")
+    compared = compare_runs([tmp_path / "m", tmp_path / "n"], resamples=20)
+    assert len(compared.differences) == 2
+    write_comparison(compared, tmp_path / "compared")
 
 
 def test_reports(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from sklearn import metrics as sk
 
 from asmil.errors import AsmilError
 from asmil.files import write_json
-from asmil.tasks.multilabel import MultiLabel, label_auc, label_f1
+from asmil.tasks.multilabel import MultiLabel, label_auc, label_f1, label_words, measure_labels
 from asmil.training.task_setup import read_task
 
 
@@ -67,3 +67,44 @@ def test_a_task_is_made_again_from_its_file(tmp_path):
     write_json(tmp_path / "task.json", {"kind": "ranking"})
     with pytest.raises(AsmilError, match="ranking"):
         read_task(tmp_path / "task.json")
+
+
+@settings(max_examples=20)
+@given(st.integers(1, 25), st.integers(1, 4), st.integers(0, 99))
+def test_unknown_labels_count_nowhere(n, k, seed):
+    draw = np.random.default_rng(seed)
+    targets = np.concatenate([np.zeros((1, k)), np.ones((1, k)), draw.integers(0, 2, (n, k))]).astype(np.float32)
+    targets[2:][draw.random((n, k)) < 0.4] = np.nan
+    logits = torch.from_numpy(draw.normal(size=(n + 2, k))).requires_grad_()
+    task = MultiLabel([f"label {i}" for i in range(k)])
+    loss = task.loss(logits, torch.from_numpy(targets))
+    loss.backward()
+    known = ~np.isnan(targets)
+    assert (logits.grad.numpy() != 0).tolist() == known.tolist()
+    probabilities = task.probabilities(logits.detach()).numpy()
+    assert loss.item() == pytest.approx(sk.log_loss(targets[known], probabilities[known], labels=[0, 1]))
+    each = [sk.roc_auc_score(targets[known[:, i], i], probabilities[known[:, i], i]) for i in range(k)]
+    f1 = [
+        sk.f1_score(targets[rows, i], probabilities[rows, i] >= 0.5, zero_division=0) for i, rows in enumerate(known.T)
+    ]
+    measures = task.measure(targets, logits.detach())
+    assert measures["macro_auc"] == pytest.approx(np.mean(each))
+    assert measures["macro_f1"] == pytest.approx(np.mean(f1))
+    # predictions of unknown labels change nothing, neither here nor in resamples, and complete targets are as before
+    weights = draw.integers(0, 3, (5, n + 2)).astype(np.float64)
+    found = measure_labels(targets, probabilities, weights)
+    other = measure_labels(targets, np.where(known, probabilities, 1 - probabilities), weights)
+    assert all(np.array_equal(found[name], other[name], equal_nan=True) for name in found)
+    complete = np.nan_to_num(targets)
+    assert task.loss(logits, torch.from_numpy(complete)).item() == pytest.approx(
+        task.loss(logits, torch.from_numpy(complete.astype(np.int64))).item()
+    )
+
+
+def test_a_label_that_is_unknown_everywhere_is_undefined():
+    targets = np.array([[1, np.nan], [0, np.nan]])
+    probabilities = np.array([[0.9, 0.9], [0.1, 0.2]])
+    assert np.isnan(label_auc(targets, probabilities)).tolist() == [False, True]
+    assert np.isnan(label_f1(targets, probabilities)).tolist() == [False, True]
+    assert "1 of 1" not in label_words(targets, probabilities)
+    assert label_words(targets, probabilities) == label_words(targets[:, :1], probabilities[:, :1])

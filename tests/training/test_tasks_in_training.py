@@ -91,6 +91,26 @@ def test_truths_are_those_of_the_manifest(cohorts, tmp_path):
         assert (table[f"target_{label}"] == [int(label in manifest[name].split(";")) for name in table["slide"]]).all()
 
 
+@pytest.mark.parametrize("method", ["abmil", "dsmil", "acmil"])
+def test_unknown_labels_of_a_wide_table_are_kept_as_unknown(cohorts, tmp_path, method):
+    table = pd.read_csv(cohorts["multilabel"])
+    given = {
+        label: ["" if n % 5 == place else str(int(label in cell.split(";"))) for n, cell in enumerate(table["label"])]
+        for place, label in enumerate("ab")
+    }
+    manifest = cohorts["multilabel"].with_name("wide.csv")
+    table.drop(columns="label").assign(**given).to_csv(manifest, index=False)
+    settings = config("multilabel", method)
+    run = train_run(manifest, tmp_path / "run", settings, columns={"labels": "a,b"})
+    found = pd.read_parquet(run.predictions).set_index("slide")
+    for label in "ab":
+        known = pd.Series(given[label], index=table["slide"])[found.index].replace("", "nan").astype(float)
+        assert known.isna().any()
+        np.testing.assert_array_equal(found[f"target_{label}"], known)
+        assert found[f"prob_{label}"].notna().all()
+    assert all(torch.isfinite(tensor).all() for tensor in weights(run).values())
+
+
 # Blind to the test set
 
 

@@ -79,8 +79,10 @@ def _print(manifest: Path, report: CheckReport, every: bool) -> None:
         ]
         # classes and the name of the encoder come from files
         say(console, printable(f"{s.slides} slides of {s.patients} patients" + (f" ({classes})" if classes else "")))
-        say(console, f"tiles per slide: {s.tiles_min} to {s.tiles_max}, median {s.tiles_median:g}")
-        say(console, printable(", ".join(part for part in made if part)))
+        if s.tiles_median is not None:
+            part = "" if s.readable == s.slides else f" (of {s.readable} slides)"
+            say(console, f"tiles per slide: {s.tiles_min} to {s.tiles_max}, median {s.tiles_median:g}{part}")
+            say(console, printable(", ".join(part for part in made if part)))
     shown = [ProblemGroup((problem,)) for problem in report.problems] if every else grouped(report.problems)
     for group in shown:
         say(console, f"{group.severity}: {group}", style="red" if group.severity == "error" else "yellow")
@@ -89,7 +91,8 @@ def _print(manifest: Path, report: CheckReport, every: bool) -> None:
     if report.ok:
         say(console, "ready to train", style="green")
     else:
-        say(console, f"{format_count(len(report.errors), 'error')} to fix before training", style="red")
+        errors = sum(group.severity == "error" for group in shown)
+        say(console, f"{format_count(errors, 'error')} to fix before training", style="red")
 
 
 def _as_dict(report: CheckReport) -> dict[str, Any]:

@@ -18,7 +18,8 @@ Columns = Annotated[
     str | None,
     typer.Option(
         metavar="NAME=COLUMN,...",
-        help="Columns to read, e.g. patient=case_id,label=subtype; patient=tcga-barcode reads TCGA slide names.",
+        help="Columns to read, e.g. patient=case_id,label=subtype; patient=tcga-barcode reads TCGA slide names; "
+        "labels=ER,PR,HER2 reads one column of 0 and 1 per label.",
     ),
 ]
 ItemTimeout = Annotated[

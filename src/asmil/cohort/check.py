@@ -10,8 +10,8 @@ from statistics import median
 
 from asmil.cohort.consistency import mixture_problems
 from asmil.cohort.inspection import inspect_slides
-from asmil.cohort.leakage import duplicate_problems, patient_problems
-from asmil.cohort.manifest import Cohort, Slide, read_manifest
+from asmil.cohort.leakage import duplicate_problems
+from asmil.cohort.manifest import Cohort, Slide, read_whole_manifest
 from asmil.cohort.outcomes import contradictions
 from asmil.cohort.problems import Problem, listed, problems_of
 from asmil.cohort.source import FeatureInfo, stored_bytes
@@ -27,8 +27,9 @@ __all__ = ["CheckReport", "CohortSummary", "Problem", "check_cohort"]
 
 @dataclass(frozen=True)
 class CohortSummary:
-    """Summary of the slides whose files could be read; a value is None if files differ or do not state it.
+    """Summary of the slides of a manifest; a value is None if files differ or do not state it.
 
+    readable: the slides whose feature files could be read, which all numbers below describe
     classes: number of slides of each class, or of each group of outcomes (events, censored)
     mpp: microns per pixel of the tiles given to the encoder
     """
@@ -36,9 +37,10 @@ class CohortSummary:
     slides: int
     patients: int
     classes: dict[str, int]
-    tiles_min: int
-    tiles_median: float
-    tiles_max: int
+    readable: int
+    tiles_min: int | None
+    tiles_median: float | None
+    tiles_max: int | None
     width: int | None
     encoder: str | None
     mpp: float | None
@@ -87,9 +89,10 @@ def check_cohort(
     columns: which columns of the manifest to read, see `load_cohort`
     """
     try:
-        cohort, problems = read_manifest(manifest_path, features, kind, columns)
+        reading = read_whole_manifest(manifest_path, features, kind, columns)
     except AsmilError as error:
         return CheckReport(problems_of(error, manifest_path), None)
+    cohort, problems = reading.cohort, list(reading.problems)
     infos: dict[str, FeatureInfo] = {}
     for done, (slide, found) in enumerate(inspect_slides(cohort.slides, deep, item_timeout_s), start=1):
         if isinstance(found, AsmilError):
@@ -101,10 +104,33 @@ def check_cohort(
     readable = [slide for slide in cohort.slides if slide.slide in infos]
     problems += mixture_problems(list(infos.values()))
     problems += duplicate_problems(readable)
-    problems += _split_problems(cohort, folds, kind)
+    problems += [*_role_problems(reading.everyone, folds), *_split_problems(reading.everyone, folds, kind)]
     problems += _coords_problems(readable, infos)
     ordered = sorted(problems, key=lambda problem: problem.severity)
-    return CheckReport(tuple(ordered), _summary(cohort, list(infos.values()), kind), cohort.notes)
+    return CheckReport(tuple(ordered), _summary(reading.everyone, list(infos.values()), kind), cohort.notes)
+
+
+def _role_problems(cohort: Cohort, folds: int | None) -> list[Problem]:
+    """Patients with several roles or folds in the manifest; with several folds, a column `split` is not used."""
+    column = "split" if any(slide.split for slide in cohort.slides) else "fold"
+    if column == "split" and (folds or 1) > 1:
+        return []
+    by_patient: dict[str, dict[str, list[str]]] = {}
+    for slide in cohort.slides:
+        role = getattr(slide, column)
+        if role is not None:
+            name = role if column == "split" else f"fold {role}"
+            by_patient.setdefault(slide.patient, {}).setdefault(name, []).append(slide.slide)
+    todo = f"give all slides of a patient the same {'role' if column == 'split' else 'fold'}"
+    return [
+        Problem("error", str(cohort.path), f"patient '{patient}' is in {_several(roles)}", todo)
+        for patient, roles in by_patient.items()
+        if len(roles) > 1
+    ]
+
+
+def _several(roles: dict[str, list[str]]) -> str:
+    return " and in ".join(f"{name} ({listed(slides)})" for name, slides in sorted(roles.items()))
 
 
 def _split_problems(cohort: Cohort, folds: int | None, kind: TaskKind) -> list[Problem]:
@@ -127,10 +153,10 @@ def _split_problems(cohort: Cohort, folds: int | None, kind: TaskKind) -> list[P
     # by default only survival joins the slides of a patient
     problems = contradictions(placed, units_of(placed.slides, "patient"), kind) if kind == "survival" else []
     try:
-        splits = make_splits(placed, folds or 1, kind=kind)
+        make_splits(placed, folds or 1, kind=kind)
     except AsmilError as error:
-        return [*problems, *problems_of(error, cohort.path)]
-    return [*problems, *patient_problems(placed, splits)]
+        problems += problems_of(error, cohort.path)
+    return problems
 
 
 def _coords_problems(slides: Sequence[Slide], infos: dict[str, FeatureInfo]) -> list[Problem]:
@@ -147,7 +173,7 @@ def _coords_problems(slides: Sequence[Slide], infos: dict[str, FeatureInfo]) -> 
 
 
 def _summary(cohort: Cohort, infos: Sequence[FeatureInfo], kind: TaskKind) -> CohortSummary:
-    tiles = [info.n_tiles for info in infos] or [0]
+    tiles = [info.n_tiles for info in infos]
     widths = {info.width for info in infos}
     encoders = {info.encoder for info in infos}
     resolutions = {round(info.tile_mpp, 4) for info in infos if info.tile_mpp is not None}
@@ -156,9 +182,10 @@ def _summary(cohort: Cohort, infos: Sequence[FeatureInfo], kind: TaskKind) -> Co
         slides=len(cohort),
         patients=len({slide.patient for slide in cohort.slides}),
         classes=_group_sizes(cohort, kind),
-        tiles_min=min(tiles),
-        tiles_median=median(tiles),
-        tiles_max=max(tiles),
+        readable=len(infos),
+        tiles_min=min(tiles, default=None),
+        tiles_median=median(tiles) if tiles else None,
+        tiles_max=max(tiles, default=None),
         width=widths.pop() if len(widths) == 1 else None,
         encoder=encoders.pop() if len(encoders) == 1 else None,
         mpp=resolutions.pop() if len(resolutions) == 1 else None,

@@ -12,7 +12,7 @@ from asmil.cohort.problems import SHOWN, Problem, listed
 from asmil.cohort.source import GROUP_MARK, FeatureSource
 from asmil.cohort.zarr_stores import is_zarr_store
 from asmil.errors import AsmilError, did_you_mean
-from asmil.names import without_extension
+from asmil.names import plain_spaces, without_extension
 
 GIVE_FOLDER = "correct the path, or give the folder of the files with --features"
 
@@ -62,6 +62,10 @@ class FeatureSearch:
 
     @cached_property
     def _found(self) -> Mapping[str, FeatureSource]:
+        if not self.given and not self.place.exists():
+            todo = "give their folder with --features, or extract them first"
+            self._of_place.append(Problem("error", str(self.manifest), f"there are no features in {self.place}", todo))
+            return {}
         try:
             found = find_features(self.place)
         except AsmilError as error:
@@ -71,7 +75,8 @@ class FeatureSearch:
             todo = "extract features or add a column 'features'"
             what = f"there is no feature file (.h5 or .pt) in {self.place}"
             self._of_place.append(Problem("error", str(self.manifest), what, todo))
-        return found
+        # slides of a manifest have plain spaces, files may be named otherwise
+        return {plain_spaces(name): source for name, source in found.items()} | found
 
     @cached_property
     def _nested(self) -> Mapping[str, list[FeatureSource]]:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
 from asmil.cohort.feature_search import FeatureSearch
+from asmil.cohort.follow_up import with_follow_up
+from asmil.cohort.label_spelling import near_labels
 from asmil.cohort.locate import find_features, holds_a_cohort
-from asmil.cohort.problems import Problem, fail, raise_errors
+from asmil.cohort.problems import Problem, fail, listed, raise_errors
 from asmil.cohort.source import FeatureSource
 from asmil.cohort.table import (
     EVENTS,
@@ -29,9 +31,11 @@ from asmil.cohort.table import (
     whole_number,
     without_missing,
 )
-from asmil.columns import COLUMNS, TCGA, TCGA_BARCODE, ColumnMapping, Columns
+from asmil.cohort.wide_labels import is_single_binary, with_wide_labels
+from asmil.columns import COLUMNS, LABELS, TCGA, TCGA_BARCODE, ColumnMapping, Columns
 from asmil.errors import AsmilError, did_you_mean
 from asmil.names import folded, lookalikes, name_problem, spelled, text_problem
+from asmil.reporting.formats import format_count
 from asmil.tasks.base import TaskKind
 
 if TYPE_CHECKING:
@@ -50,6 +54,8 @@ FEW_VALUES, SLIDES_PER_PATIENT = 20, 10
 INDEPENDENT = "--columns patient=slide if every slide belongs to a different patient"
 NAMED = {"slide": name_problem, "patient": name_problem, "label": text_problem, "site": text_problem}
 """Columns whose cells are printed or used as file names, with their checks."""
+NOWHERE = FeatureSource(Path())
+"""The source of a slide whose features were not found."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +159,7 @@ def load_cohort(
     """
     cohort, problems = read_manifest(path, features, kind, columns)
     raise_errors(problems)
-    return cohort
+    return replace(cohort, notes=(*cohort.notes, *(f"{one.what}; {one.todo}" for one in problems)))
 
 
 def cohort_from_features(place: Path | str) -> Cohort:
@@ -175,6 +181,19 @@ def cohort_from_features(place: Path | str) -> Cohort:
     return Cohort(source.path, tuple(Slide(name, name, None, found[name]) for name in names))
 
 
+@dataclass(frozen=True)
+class ManifestReading:
+    """The content of a manifest, and its problems.
+
+    cohort: the slides whose features were found
+    everyone: all slides of the table; the source of those without features is `NOWHERE`
+    """
+
+    cohort: Cohort
+    everyone: Cohort
+    problems: list[Problem]
+
+
 def read_manifest(
     path: Path | str,
     features: Path | str | None = None,
@@ -182,27 +201,47 @@ def read_manifest(
     columns: ColumnMapping | None = None,
 ) -> tuple[Cohort, list[Problem]]:
     """The cohort of all usable rows, and the problems of the others."""
+    found = read_whole_manifest(path, features, kind, columns)
+    return found.cohort, found.problems
+
+
+def read_whole_manifest(
+    path: Path | str,
+    features: Path | str | None = None,
+    kind: TaskKind | None = "classification",
+    columns: ColumnMapping | None = None,
+) -> ManifestReading:
+    """All rows of a manifest, usable or not."""
     path = Path(path)
     table, filled = without_missing(read_table(path, columns))
+    if table.labels and kind not in ("multilabel", None):
+        fail(path, f"--columns {LABELS} is for several labels of a slide", "give --task multilabel as well")
+    unreadable: list[Problem] = []
+    if kind == "survival":
+        table, read_as = with_follow_up(table)
+        filled += read_as
+    elif kind == "multilabel":
+        table, read_as, unreadable = with_wide_labels(table)
+        filled += read_as
     required = ["slide", *(OUTCOME_COLUMNS[kind] if kind is not None else ())]
-    problems = column_problems(path, list(table.cells), required)
+    problems = [*column_problems(path, list(table.cells), required), *unreadable]
     if "slide" not in table.cells:
         raise_errors(problems)
     rows = table.rows
     problems += [*row_problems(path, rows, kind), *naming_problems(path, table.cells, kind)]
-    problems += missing_problems(table, kind)
+    problems += [*missing_problems(table, kind), *spelling_problems(table, kind), *binary_problems(table, kind)]
     if kind is not None:
         problems += patient_column_problems(table)
     search = FeatureSearch(path, Path(features) if features is not None else None)
-    slides = {}
+    slides: dict[str, Slide] = {}
     for row in rows:
         name = row["slide"]
-        source = search.find(row) if name else None
-        if name and source and name not in slides:
-            slides[name] = _slide(row, source)
+        if name and (name not in slides or slides[name].source == NOWHERE):
+            slides[name] = _slide(row, search.find(row) or NOWHERE)
     notes = (*table.understood, *filled)
-    cohort = Cohort(path, tuple(slides.values()), task=kind, columns=dict(columns or {}), notes=notes)
-    return cohort, problems + search.problems()
+    everyone = Cohort(path, tuple(slides.values()), task=kind, columns=dict(columns or {}), notes=notes)
+    located = tuple(slide for slide in everyone.slides if slide.source != NOWHERE)
+    return ManifestReading(replace(everyone, slides=located, classes=()), everyone, problems + search.problems())
 
 
 def _in_order(labels: set[str | None]) -> tuple[str, ...]:
@@ -292,6 +331,38 @@ def naming_problems(path: Path, columns: Mapping[str, list[str]], kind: TaskKind
             what = f"column '{column}' spells one name in {len(spellings)} ways: {spelled(spellings)}"
             problems.append(Problem("error", str(path), what, "use one spelling, or rename names that really differ"))
     return problems
+
+
+def binary_problems(table: Columns, kind: TaskKind | None) -> list[Problem]:
+    """A column of 0 and 1 instead of the labels of a slide, which would become the labels `0` and `1`."""
+    cells = table.cells.get("label", [])
+    if kind != "multilabel" or table.labels or not is_single_binary(cells):
+        return []
+    column = table.read_as.get("label", "label")
+    values = listed(sorted(set(cells) - {""}))
+    what = f"column '{column}' has only {values}, which are not the names of labels"
+    todo = f"give the columns of all labels, --columns {LABELS}={column},..., or use --task classification"
+    return [Problem("error", str(table.path), what, todo)]
+
+
+def spelling_problems(table: Columns, kind: TaskKind | None) -> list[Problem]:
+    """Classes or labels that differ by one letter: a question to the user, since both may be meant."""
+    if kind not in ("classification", "multilabel"):
+        return []
+    cells = table.cells.get("label", [])
+    names = [name for cell in cells for name in (label_names(cell) if kind == "multilabel" else {cell} - {""})]
+    counts = Counter(names)
+    noun = "labels" if kind == "multilabel" else "classes"
+    return [
+        Problem(
+            "warning",
+            str(table.path),
+            f"the {noun} '{rare}' ({format_count(counts[rare], 'slide')}) and '{frequent}' "
+            f"({format_count(counts[frequent], 'slide')}) differ by one letter",
+            "correct the spelling if they are one; otherwise ignore this",
+        )
+        for rare, frequent in near_labels(counts)
+    ]
 
 
 def _class_key(name: str) -> str:

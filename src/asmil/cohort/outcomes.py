@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from asmil.cohort.manifest import Cohort, Slide
 from asmil.cohort.problems import Problem, fail, raise_errors
-from asmil.cohort.table import LABEL_SEPARATOR, OUTCOME_COLUMNS, label_names, number
+from asmil.cohort.table import LABEL_SEPARATOR, OUTCOME_COLUMNS, label_names, number, unknown_labels
 from asmil.cohort.units import Unit
 from asmil.tasks.base import TaskKind
 
@@ -24,7 +24,8 @@ class Outcomes:
     """The outcomes of n units.
 
     names: the classes or labels that targets refer to; empty for values and times
-    targets: n class indices, n values, n x K labels of 0 and 1, or n x 2 times and events
+    targets: n class indices, n values, n x K labels of 0 and 1 (floats with nan if some are unknown), or n x 2 times
+        and events
     strata: n, the group of each unit, by which splits are stratified
     stratum_names: the names of these groups
     needed: the groups that training and evaluation require
@@ -76,7 +77,7 @@ def _stated(slide: Slide, kind: TaskKind) -> Hashable:
     if kind == "survival":
         return slide.time, slide.event
     if kind == "multilabel":
-        return frozenset(label_names(slide.label or ""))
+        return frozenset(label_names(slide.label or "")), frozenset(unknown_labels(slide.label or ""))
     return number(slide.label or "") if kind == "regression" else slide.label
 
 
@@ -116,13 +117,16 @@ def _labels(cohort: Cohort, slides: Sequence[Slide]) -> Outcomes:
     names = tuple(sorted(set[str]().union(*labels)))
     if not names:
         fail(cohort.path, "no slide has a label", f"enter labels in column 'label', separated by {LABEL_SEPARATOR!r}")
-    targets = np.array([[name in one for name in names] for one in labels], dtype=np.int64)
+    targets: NDArray[Any] = np.array([[name in one for name in names] for one in labels], dtype=np.int64)
+    unknown = np.array([[name in unknown_labels(slide.label or "") for name in names] for slide in slides])
+    if unknown.any():
+        targets = np.where(unknown, np.nan, targets).astype(np.float32)
     return Outcomes("multilabel", names, targets, *_label_strata(targets, names), ())
 
 
 def _label_strata(targets: NDArray[Any], names: Sequence[str]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """The group of each slide: the rarest of its frequent labels."""
-    counts = targets.sum(axis=0)
+    counts = (targets == 1).sum(axis=0)
     frequent = [k for k in range(len(names)) if counts[k] >= FEWEST_IN_STRATUM]
     rarest_first = sorted(frequent, key=lambda k: counts[k])
     strata = np.full(len(targets), len(rarest_first), dtype=np.int64)

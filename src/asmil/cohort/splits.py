@@ -18,6 +18,7 @@ from asmil.cohort.problems import fail, listed
 from asmil.cohort.table import whole_number
 from asmil.cohort.units import Unit
 from asmil.files import replacing
+from asmil.names import plain_spaces
 from asmil.tasks.base import TaskKind
 from asmil.text_table import read_text_table
 
@@ -53,7 +54,9 @@ class Splits:
         table = read_text_table(Path(path))
         if any(name not in table.names for name in COLUMNS):
             fail(path, f"the table must have the columns {', '.join(COLUMNS)}", "make the splits again")
-        cells = dict(zip(table.names, table.cells, strict=True))
+        cells = {
+            name: [plain_spaces(cell) for cell in column] for name, column in zip(table.names, table.cells, strict=True)
+        }
         unknown = sorted(set(cells["role"]) - set(ROLES))
         if unknown:
             fail(path, f"there are unknown roles ({listed(unknown)})", "make the splits again")

@@ -25,8 +25,8 @@ OUTCOME_COLUMNS: dict[TaskKind, tuple[str, ...]] = {
 """The outcome columns of the manifest for each task."""
 EVENTS = {"1": True, "0": False, "1.0": True, "0.0": False, "true": True, "false": False}
 """Values of the event column; pandas writes integers with decimals if some are missing."""
-LABEL_SEPARATOR, NO_LABEL = ";", "none"
-"""In a multi-label manifest: `a;c` for two labels, `none` for none."""
+LABEL_SEPARATOR, NO_LABEL, UNKNOWN_LABEL = ";", "none", "=?"
+"""In a multi-label manifest: `a;c` for two labels, `none` for none, `a;b=?` if b is unknown."""
 SPLIT_NAMES = ("train", "val", "test")
 MISSING = frozenset(
     {
@@ -155,7 +155,17 @@ def _point(cell: str, todo: str) -> str:
 def label_names(cell: str) -> set[str]:
     """The labels in a cell of a multi-label manifest."""
     names = {name.strip() for name in cell.split(LABEL_SEPARATOR)}
-    return names - {"", NO_LABEL}
+    return {name for name in names if name not in ("", NO_LABEL) and not name.endswith(UNKNOWN_LABEL)}
+
+
+def unknown_labels(cell: str) -> set[str]:
+    """The labels of which a cell of a multi-label manifest states that they are unknown.
+
+    >>> sorted(label_names("a;b=?;c")), unknown_labels("a;b=?;c")
+    (['a', 'c'], {'b'})
+    """
+    names = (name.strip() for name in cell.split(LABEL_SEPARATOR))
+    return {name.removesuffix(UNKNOWN_LABEL).strip() for name in names if name.endswith(UNKNOWN_LABEL)}
 
 
 def whole_number(text: str) -> int | None:

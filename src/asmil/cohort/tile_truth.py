@@ -10,6 +10,8 @@ import pandas as pd
 import pyarrow as pa
 
 from asmil.errors import AsmilError
+from asmil.names import plain_spaces
+from asmil.text_table import without_categories
 
 TRUTH_FILE = "tile_truth.parquet"
 TRUTH_COLUMNS = ("slide", "x", "y", "tumor")
@@ -29,7 +31,7 @@ def read_tile_truth(path: Path, more: Sequence[str] = ()) -> pd.DataFrame:
         raise AsmilError(
             f"{path}: the table of tiles has no columns {', '.join(missing)}; it needs {', '.join(wanted)}"
         )
-    table = table[wanted]
+    table = without_categories(table[wanted])
     if not table["slide"].map(lambda slide: isinstance(slide, str | int)).all():
         raise AsmilError(f"{path}: the column slide must contain a slide name in every row; fix the table")
     if table[["x", "y", "tumor"]].dtypes.map(lambda kind: kind.kind not in "buif").any() or table.isna().any(axis=None):
@@ -41,4 +43,4 @@ def read_tile_truth(path: Path, more: Sequence[str] = ()) -> pd.DataFrame:
             f"{path}: in row {row + 1} (slide {table['slide'].iloc[row]}), x and y must be finite and tumor 0 or 1; "
             "fix the table"
         )
-    return table
+    return table.assign(slide=[plain_spaces(str(slide)) for slide in table["slide"]])

@@ -87,25 +87,27 @@ def class_curves(kind: CurveKind, classes: Mapping[str, tuple[float, Sequence[Re
 
 
 def run_curves(
-    kind: CurveKind, present: Mask, runs: Mapping[str, Floats], weights: Floats, labels: Sequence[int]
+    kind: CurveKind, present: Mask, known: Mask, runs: Mapping[str, Floats], weights: Floats, labels: Sequence[int]
 ) -> str | None:
     """One curve per run with a 95 % bootstrap band over patients; several classes or labels are averaged.
 
-    present: n x K, which slides have which class; runs: S x n x K predictions
+    present: n x K, which slides have which class; known: n x K, of which slides this is known
+    runs: S x n x K predictions
     weights: R x n, how often slides are resampled; labels: indices of the classes to draw
     """
-    drawable = [k for k in labels if _has_curve(kind, present[:, k])]
+    drawable = [k for k in labels if _has_curve(kind, present[known[:, k], k])]
+    kept = {k: np.flatnonzero(known[:, k]) for k in drawable}
     if not drawable:
         return None
     with new_figure(4.6, 4.2) as figure:
         axes = figure.add_subplot()
         for (name, predictions), color in zip(runs.items(), _colors(len(runs)), strict=True):
-            pairs = [(present[:, k], one[:, k]) for k in drawable for one in predictions]
-            mean = np.mean([kind.on_grid(*kind.points(*pair, None)) for pair in pairs], axis=0)
+            parts = [(kept[k], present[kept[k], k], one[kept[k], k]) for k in drawable for one in predictions]
+            mean = np.mean([kind.on_grid(*kind.points(has, scores, None)) for _, has, scores in parts], axis=0)
             drawn = [
-                np.mean([kind.on_grid(*kind.points(*pair, row)) for pair in pairs], axis=0)
+                np.mean([kind.on_grid(*kind.points(has, scores, row[rows])) for rows, has, scores in parts], axis=0)
                 for row in weights
-                if all(_has_curve(kind, present[row > 0, k]) for k in drawable)
+                if all(_has_curve(kind, present[(row > 0) & known[:, k], k]) for k in drawable)
             ]
             if drawn:
                 low, high = np.percentile(drawn, BAND, axis=0)

@@ -39,9 +39,14 @@ class MultiLabel:
         return len(self.labels)
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Binary cross-entropy, mean over bags and labels."""
+        """Binary cross-entropy, mean over bags and labels; unknown labels (nan) do not count."""
         logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
-        return functional.binary_cross_entropy_with_logits(logits, targets.to(logits.dtype))
+        if not targets.is_floating_point():
+            return functional.binary_cross_entropy_with_logits(logits, targets.to(logits.dtype))
+        known = ~targets.isnan()
+        wanted = targets.nan_to_num().to(logits.dtype)
+        total = functional.binary_cross_entropy_with_logits(logits, wanted, known.to(logits.dtype), reduction="sum")
+        return total / known.sum().clamp(min=1)
 
     def class_index(self, targets: Tensor) -> None:
         """A slide may have several labels or none, so there is no class."""
@@ -55,7 +60,7 @@ class MultiLabel:
         probabilities = np.asarray(self.probabilities(logits).numpy())
         return {
             "loss": float(self.loss(logits.double(), torch.as_tensor(targets))),
-            "macro_f1": float(np.mean(label_f1(targets, probabilities))),
+            "macro_f1": float(mean_defined(label_f1(targets, probabilities))),
             "macro_auc": float(mean_defined(label_auc(targets, probabilities))),
         }
 
@@ -92,21 +97,23 @@ class MultiLabel:
 
 def label_f1(targets: npt.NDArray[Any], probabilities: Floats) -> Floats:
     """K values of F1 at a probability of 0.5; 0 for a label that neither occurs nor is predicted."""
-    return _plain(targets, lambda present, weights: weighted.label_f1(present, probabilities >= THRESHOLD, weights))
+    return _each_f1(targets, probabilities, np.ones((1, len(targets))))[0]
 
 
 def label_auc(targets: npt.NDArray[Any], probabilities: Floats) -> Floats:
     """K AUCs; nan for a label that all slides have, or none."""
-    return _plain(targets, lambda present, weights: weighted.label_auc(present, probabilities, weights))
+    return _each_label(weighted.label_auc, targets, probabilities, np.ones((1, len(targets))))[0]
 
 
 def label_format(labels: tuple[str, ...]) -> PredictionFormat:
-    """Predictions of K labels: 0 or 1 in `target_<label>`, a probability in `prob_<label>`."""
+    """Predictions of K labels: 0, 1 or nan (unknown) in `target_<label>`, a probability in `prob_<label>`."""
     columns = tuple(f"target_{name}" for name in labels)
 
     def problems(table: Table) -> Iterator[tuple[Mask, str]]:
         for column in columns:
-            yield np.asarray(~table[column].isin([0, 1])), f"has a {column} that is neither 0 nor 1; train again"
+            unknown = table[column].isna()
+            bad = ~table[column].isin([0, 1]) & (~unknown | unknown.all())
+            yield np.asarray(bad), f"has a {column} that is neither 0 nor 1; train again"
 
     return PredictionFormat(
         kind="multilabel",
@@ -128,9 +135,14 @@ def label_format(labels: tuple[str, ...]) -> PredictionFormat:
         are_probabilities=True,
         fewest_names=1,
         in_words=lambda targets, probabilities, values: label_words(targets, probabilities),
-        misfit=lambda targets, probabilities: np.abs(targets - probabilities).mean(axis=1),
+        misfit=lambda targets, probabilities: np.nanmean(np.abs(targets - probabilities), axis=1),
         row_in_words=lambda target, probabilities: (
-            ", ".join(name for name, has in zip(labels, target, strict=True) if has > 0) or "none",
+            ", ".join(
+                f"{name} unknown" if np.isnan(has) else name
+                for name, has in zip(labels, target, strict=True)
+                if not has <= 0
+            )
+            or "none",
             ", ".join(f"{name} {p:.2f}" for name, p in zip(labels, probabilities, strict=True)),
         ),
     )
@@ -138,20 +150,19 @@ def label_format(labels: tuple[str, ...]) -> PredictionFormat:
 
 def label_words(targets: Truth, probabilities: Floats) -> str:
     """How many labels were missed, and how many absent labels were predicted."""
-    present, called = targets > 0, probabilities >= THRESHOLD
+    present, called = targets > 0, (probabilities >= THRESHOLD) & known_labels(targets)
     missed, wrong = int((present & ~called).sum()), int((called & ~present).sum())
     return f"missed {missed} of {int(present.sum())} labels and predicted {wrong} that are absent"
 
 
 def measure_labels(targets: Truth, probabilities: Floats, weights: Floats) -> dict[str, Floats]:
     """R x K values of `auc`, `f1` and `ap`, and R means over the labels; targets, probabilities: n x K."""
-    present = targets > 0
-    auc = weighted.label_auc(present, probabilities, weights)
-    ap = weighted.label_average_precision(present, probabilities, weights)
-    f1 = weighted.label_f1(present, probabilities >= THRESHOLD, weights)
+    auc = _each_label(weighted.label_auc, targets, probabilities, weights)
+    ap = _each_label(weighted.label_average_precision, targets, probabilities, weights)
+    f1 = _each_f1(targets, probabilities, weights)
     return {
         "macro_auc": mean_defined(auc),
-        "macro_f1": f1.mean(axis=1),
+        "macro_f1": mean_defined(f1),
         "mean_ap": mean_defined(ap),
         "auc": auc,
         "f1": f1,
@@ -161,14 +172,32 @@ def measure_labels(targets: Truth, probabilities: Floats, weights: Floats) -> di
 
 def weighted_macro_f1(targets: Truth, probabilities: Floats, weights: Floats) -> Floats:
     """R means over labels of the F1 at 0.5."""
-    return np.asarray(weighted.label_f1(targets > 0, probabilities >= THRESHOLD, weights).mean(axis=1))
+    return mean_defined(_each_f1(targets, probabilities, weights))
 
 
 def weighted_macro_auc(targets: Truth, probabilities: Floats, weights: Floats) -> Floats:
     """R means of the AUC over the labels for which it is defined."""
-    return mean_defined(weighted.label_auc(targets > 0, probabilities, weights))
+    return mean_defined(_each_label(weighted.label_auc, targets, probabilities, weights))
 
 
-def _plain(targets: npt.NDArray[Any], measure: Callable[[Mask, Floats], Floats]) -> Floats:
-    present = np.asarray(targets) > 0
-    return np.asarray(measure(present, np.ones((1, len(present))))[0])
+def known_labels(targets: npt.NDArray[Any]) -> Mask:
+    """n x K: which labels of which slides are known, that is not nan."""
+    return ~np.isnan(np.asarray(targets, dtype=np.float64))
+
+
+def _each_label(
+    measure: Callable[[Mask, Any, Floats], Floats], targets: npt.NDArray[Any], predicted: Any, weights: Floats
+) -> Floats:
+    """R x K values of a metric, each over the slides whose label is known; nan if there are none."""
+    known, present = known_labels(targets), np.asarray(targets) > 0
+    if known.all():
+        return measure(present, predicted, weights)
+    found = np.full((len(weights), known.shape[1]), np.nan)
+    for k, rows in enumerate(known.T):
+        if rows.any():
+            found[:, k] = measure(present[rows, k : k + 1], predicted[rows, k : k + 1], weights[:, rows])[:, 0]
+    return found
+
+
+def _each_f1(targets: npt.NDArray[Any], probabilities: Floats, weights: Floats) -> Floats:
+    return _each_label(weighted.label_f1, targets, probabilities >= THRESHOLD, weights)

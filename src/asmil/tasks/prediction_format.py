@@ -103,6 +103,11 @@ class PredictionFormat:
         """n x K: which slides have which class or label; K is 0 for values and times."""
         return np.asarray(truth > 0 if self.part_name == "label" else truth[:, None] == np.arange(len(self.names)))
 
+    def known(self, truth: Truth) -> Mask:
+        """n x K: of which slides each class or label is known; labels may be unknown."""
+        shape = (len(truth), len(self.names))
+        return ~np.isnan(truth) if self.part_name == "label" else np.ones(shape, dtype=np.bool_)
+
     def collapsed(self, truth: Truth, predictions: Floats) -> str:
         """A sentence if all predictions are the same although the targets differ; empty otherwise."""
         if len(truth) < 2 or not np.ptp(truth, axis=0).any():

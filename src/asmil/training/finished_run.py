@@ -19,6 +19,7 @@ from asmil.errors import AsmilError
 from asmil.files import replacing
 from asmil.tasks.base import TaskKind
 from asmil.tasks.prediction_format import PredictionFormat, prediction_format
+from asmil.text_table import without_categories
 from asmil.training.bundle import refuse_bundle
 from asmil.training.epoch_log import read_epochs
 from asmil.training.layout import RunLayout
@@ -159,7 +160,7 @@ def write_predictions(path: Path, table: pd.DataFrame) -> None:
 def read_predictions(path: Path) -> pd.DataFrame:
     """The table; `fold` and `seed` are integers, `slide`, `patient` and `role` are text, if present."""
     try:
-        table = pd.read_parquet(path)
+        table = without_categories(pd.read_parquet(path))
     except (OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError, pa.ArrowException) as error:
         raise AsmilError(f"{path} cannot be read ({one_line(error)}); restore it or train again") from None
     wrong = [name for name in ("fold", "seed") if name in table and not is_integer_dtype(table[name])]

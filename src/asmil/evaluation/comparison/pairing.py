@@ -276,7 +276,7 @@ def _refuse_other_truth(
 def _differ(known: pd.Series[Any], found: pd.Series[Any]) -> npt.NDArray[np.bool_]:
     if pd.api.types.is_numeric_dtype(known) and pd.api.types.is_numeric_dtype(found):
         here, there = (part.to_numpy(dtype=np.float64) for part in (known, found))
-        return np.asarray(~np.isclose(here, there, rtol=1e-9, atol=0))
+        return np.asarray(~np.isclose(here, there, rtol=1e-9, atol=0, equal_nan=True))
     return np.asarray(known.astype(str).to_numpy() != found.astype(str).to_numpy())
 
 

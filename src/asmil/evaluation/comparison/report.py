@@ -208,8 +208,9 @@ def _curves(found: Comparison) -> list[Block]:
     weights = draws[:, patients].astype(np.float64)
     labels = [1] if found.task.has_threshold else range(len(found.task.names))
     runs = {name: run.predictions for name, run in found.paired.runs.items()}
+    present = found.task.memberships(rows.truth)
     figures = [
-        Figure(run_curves(kind, found.task.memberships(rows.truth), runs, weights, labels), kind.title)
+        Figure(run_curves(kind, present, found.task.known(rows.truth), runs, weights, labels), kind.title)
         for kind in KINDS
     ]
     caption = f"Bands: 95 % of {len(weights)} bootstrap resamples of patients." + (

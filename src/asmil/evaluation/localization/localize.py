@@ -24,6 +24,7 @@ from asmil.evaluation.localization.tile_ranking import rank_tiles, resampled_ran
 from asmil.evaluation.localization.truth import TileTruth, Truth
 from asmil.evaluation.stability.analysis import attention_alarms
 from asmil.explain.role_maps import RoleMaps
+from asmil.names import plain_spaces
 from asmil.reporting import Estimate
 from asmil.slides.class_names import ClassNames
 from asmil.tasks.bootstrap import drawn_slides, estimate, mean_estimate, ratio_estimate
@@ -244,7 +245,7 @@ def read_skip_list(path: Path | str) -> tuple[str, ...]:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise AsmilError(f"{path}: the list of slides to leave out cannot be read ({error}); fix the file") from None
-    names = [line.split("#")[0].split(",")[0].strip() for line in lines]
+    names = [plain_spaces(line.split("#")[0].split(",")[0]) for line in lines]
     return tuple(dict.fromkeys(name for name in names if name))
 
 
