@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from asmil.errors import AsmilError, did_you_mean
 from asmil.names import FEATURE_SUFFIXES, folded, without_extension
 from asmil.text_table import TextTable
+from asmil.time_units import TIME_COLUMNS, TimeUnit, unit_in_name
 
 COLUMNS = ("slide", "patient", "label", "time", "event", "features", "split", "fold", "site", "mpp", "image")
 FILE_ALIASES = ("filename", "file_name", "file", "slide_file", "slide_filename", "wsi_filename", "image_name")
@@ -59,6 +60,11 @@ class Columns:
     def understood(self) -> list[str]:
         """What a reader should know about how the table was understood, one sentence each."""
         return [*self.notes, *(f"column '{given}' is read as '{name}'" for name, given in self.read_as.items())]
+
+    @property
+    def time_unit(self) -> TimeUnit | None:
+        """The unit of the times, if the name of their column states it."""
+        return unit_in_name(self.read_as.get("time", ""))
 
 
 def parse_mapping(text: str | None) -> dict[str, str]:
@@ -112,6 +118,9 @@ def understand_columns(path: Path, table: TextTable, mapping: ColumnMapping | No
             keys = ["image"]
         elif column in ("features", "image") and not keys:
             keys = _paths(given, column)
+        elif column == "time" and not keys:
+            named = [key for key in TIME_COLUMNS if key in given]
+            keys = filled = named if len(named) == 1 else []
         if not keys:
             continue
         key = next(iter(filled), keys[0])

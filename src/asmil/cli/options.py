@@ -21,6 +21,12 @@ Columns = Annotated[
         help="Columns to read, e.g. patient=case_id,label=subtype; patient=tcga-barcode reads TCGA slide names.",
     ),
 ]
+TimeUnitName = Annotated[
+    Literal["days", "weeks", "months", "years"] | None,
+    typer.Option(
+        help="For survival: the unit of the times. Default: as the name of their column says, e.g. time_days."
+    ),
+]
 ItemTimeout = Annotated[
     float | None,
     typer.Option(

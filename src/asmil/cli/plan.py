@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from asmil.cli.options import Columns, Features, ItemTimeout, TaskName
+from asmil.cli.options import Columns, Features, ItemTimeout, TaskName, TimeUnitName
 
 
 def plan(
@@ -19,6 +19,7 @@ def plan(
     features: Features = None,
     columns: Columns = None,
     task: TaskName = "classification",
+    time_unit: TimeUnitName = None,
     item_timeout: ItemTimeout = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
 ) -> None:
@@ -48,7 +49,7 @@ def plan(
             raise found
         infos.append(found)
     refuse_mixed(infos)
-    planned = plan_training(read, infos, task)
+    planned = plan_training(read, infos, task, time_unit)
     folder = out.absolute().parent
     method = planned.config.method
     text = plan_text(

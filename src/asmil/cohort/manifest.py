@@ -33,6 +33,7 @@ from asmil.columns import COLUMNS, TCGA, TCGA_BARCODE, ColumnMapping, Columns
 from asmil.errors import AsmilError, did_you_mean
 from asmil.names import folded, lookalikes, name_problem, spelled, text_problem
 from asmil.tasks.base import TaskKind
+from asmil.time_units import TimeUnit
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -80,6 +81,8 @@ class Cohort:
         may be given the classes of the whole.
     task: the task whose outcomes the manifest contains; None if no outcomes were requested
     columns: columns of the manifest chosen by the user, by asmil's names
+    features: where the user says that the features are
+    time_unit: of the survival times, if the name of their column states it
     notes: how the manifest was interpreted, if it differs from asmil's own format
     """
 
@@ -89,6 +92,8 @@ class Cohort:
     task: TaskKind | None = None
     columns: ColumnMapping = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    features: Path | None = None
+    time_unit: TimeUnit | None = None
 
     def __post_init__(self) -> None:
         if not self.classes:
@@ -193,7 +198,8 @@ def read_manifest(
     problems += missing_problems(table, kind)
     if kind is not None:
         problems += patient_column_problems(table)
-    search = FeatureSearch(path, Path(features) if features is not None else None)
+    place = Path(features) if features is not None else None
+    search = FeatureSearch(path, place)
     slides = {}
     for row in rows:
         name = row["slide"]
@@ -201,7 +207,15 @@ def read_manifest(
         if name and source and name not in slides:
             slides[name] = _slide(row, source)
     notes = (*table.understood, *filled)
-    cohort = Cohort(path, tuple(slides.values()), task=kind, columns=dict(columns or {}), notes=notes)
+    cohort = Cohort(
+        path,
+        tuple(slides.values()),
+        task=kind,
+        columns=dict(columns or {}),
+        notes=notes,
+        features=place,
+        time_unit=table.time_unit,
+    )
     return cohort, problems + search.problems()
 
 

@@ -27,6 +27,7 @@ from asmil.training.described import cap_sentence, selection_sentence, train_com
 from asmil.training.finished_run import Training, read_training
 from asmil.training.layout import RunLayout
 from asmil.training.learning_curves import learning_figures, stage_starts
+from asmil.training.run_cohort import RunCohort
 
 SLIDE_READING = (
     "Values are means over seeds. For each seed the metric is computed on the joined slides of all folds.",
@@ -194,12 +195,11 @@ def _slides(evaluation: RunEvaluation) -> list[Block]:
     caption = "Predictions are averaged over trainings; the largest errors come first."
     table = Table(["slide", "truth", "prediction", "rank"], rows, caption=caption)
     pictured = [names[place] for place in (*order[:PICTURED_SLIDES], *order[::-1][:PICTURED_SLIDES])]
-    manifest = evaluation.run.setting("cohort", "manifest")
     try:
         from asmil.explain.report_panels import run_panels
     except ModuleNotFoundError:  # machines that only train may lack the packages that read slides
         return [Heading("Worst and best slides"), table]
-    pictures = run_panels(evaluation.path, None if manifest is None else Path(str(manifest)), dict.fromkeys(pictured))
+    pictures = run_panels(evaluation.path, RunCohort.of(evaluation.run.config), dict.fromkeys(pictured))
     with_image = [SideBySide(panels) for panels in pictures.values() if len(panels) > 1]
     only_map = [panel for panels in pictures.values() if len(panels) == 1 for panel in panels]
     return [Heading("Worst and best slides"), table, *with_image, *([SideBySide(only_map)] if only_map else [])]
