@@ -86,6 +86,18 @@ def parse_mapping(text: str | None) -> dict[str, str]:
     return checked_mapping(mapping)
 
 
+def format_mapping(mapping: ColumnMapping) -> str:
+    """The mapping as `--columns` reads it; an error for columns whose names it cannot express.
+
+    >>> format_mapping({"patient": "Case ID", "label": "subtype"})
+    'patient=Case ID,label=subtype'
+    """
+    text = ",".join(f"{name}={column}" for name, column in mapping.items())
+    if parse_mapping(text) != dict(mapping):
+        raise AsmilError(f"--columns {text}: a column has a comma in its name; rename it to give it as an option")
+    return text
+
+
 def checked_mapping(mapping: ColumnMapping) -> dict[str, str]:
     """The mapping, if all names are ours."""
     for name, column in mapping.items():

@@ -30,6 +30,7 @@ def plan(
     Example: asmil plan cohort.csv --out run.yaml
     """
     import os
+    import shlex
 
     from asmil.cohort.consistency import refuse_mixed
     from asmil.cohort.inspection import inspect_slides
@@ -69,4 +70,4 @@ def plan(
     for warning in (*planned.warnings, *filter(None, [memory_warning(planned.estimate)])):
         say(console, printable(f"warning: {warning}"), style="yellow")
     say(console, cost_line(planned))
-    say(console, f"next: asmil train {out}")
+    say(console, f"next: asmil train {shlex.quote(str(out))}")

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from asmil.cohort.manifest import read_manifest
 from asmil.cohort.splits import Splits
 from asmil.errors import AsmilError
 from asmil.evaluation.evaluate import FEW_PATIENTS, PART_TITLES, RunEvaluation, evaluator_of
@@ -268,15 +267,21 @@ def _origin(evaluation: RunEvaluation) -> list[Block]:
 
 def _left_out(evaluation: RunEvaluation) -> list[Block]:
     """Slides of the manifest that the run does not use, with the reason if it is known."""
-    manifest = evaluation.run.setting("cohort", "manifest")
-    try:
-        table = Splits.load(RunLayout(evaluation.path).splits).table
-        cohort, problems = read_manifest(Path(str(manifest)), kind=evaluation.run.kind)
-    except AsmilError:
+    trained_on = RunCohort.of(evaluation.run.config)
+    if not trained_on.is_there:
         return []
-    used = set(table["slide"].astype(str))
-    lines = [str(problem) for problem in problems if problem.severity == "error"]
-    lines += [f"{slide.slide}: not in the splits" for slide in cohort.slides if slide.slide not in used]
+    try:
+        used = set(Splits.load(RunLayout(evaluation.path).splits).table["slide"].astype(str))
+        cohort, problems = trained_on.read(evaluation.run.kind)
+    except AsmilError as error:
+        return [f"It is unknown whether slides were left out: {error}"]
+    errors = [problem for problem in problems if problem.severity == "error"]
+    of_table = next((problem for problem in errors if problem.slide is None), None)
+    if of_table is not None:
+        return [f"It is unknown whether slides were left out: {of_table}"]
+    reasons = {slide.slide: f"{slide.slide}: not in the splits" for slide in cohort.slides}
+    reasons |= {str(problem.slide): str(problem) for problem in errors}
+    lines = [reason for slide, reason in reasons.items() if slide not in used]
     if not lines:
         return [f"No slide of the manifest was left out ({len(used)} slides)."]
     shown = [*lines[:MOST_LEFT_OUT], *[f"{len(lines) - MOST_LEFT_OUT} more."] * (len(lines) > MOST_LEFT_OUT)]

@@ -5,6 +5,7 @@ The rules are simple and written down with each choice; change the choices in th
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -279,7 +280,7 @@ def plan_text(
     columns: which columns of the manifest to read, as for `--columns`
     """
     lines = [
-        f"# Written by `asmil plan`. Edit it as needed, then run: asmil train {name}",
+        f"# Written by `asmil plan`. Edit it as needed, then run: asmil train {shlex.quote(name)}",
         *(f"# {fact}" for fact in plan.facts),
         f"# {cost_line(plan)}",
         *(f"# WARNING: {warning}" for warning in plan.warnings),

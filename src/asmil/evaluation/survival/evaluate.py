@@ -405,8 +405,8 @@ def _warnings(
         undefined = sum(map(math.isnan, auc.per_training.values()))
         if undefined:
             yield (
-                f"AUC({t:g} {run.time_unit}) is undefined for {undefined} of {len(parts)} trainings: by then no patient "
-                "had the event, or none was followed longer."
+                f"AUC({t:g} {run.time_unit}) is undefined for {undefined} of {len(parts)} trainings: by then no "
+                "patient had the event, or none was followed longer."
             )
     if len(groups.groups) < 2:
         yield "The risks do not separate the patients into groups, so there is no log-rank test."
