@@ -22,7 +22,8 @@ SHORT = ["--set", "training.epochs=2", "--device", "cpu"]
 SMALL = ["--method", "abmil", "--set", "model.inner=8", "--set", "model.attention=8"]
 OWN = """
 import torch
-from asmil import MILModel, ModelConfig, Output
+from asmil import MILModel
+from asmil.models.base import ModelConfig, Output
 
 
 class Config(ModelConfig):

@@ -135,15 +135,10 @@ def describe(config: RunConfig, cohort: Cohort, classes: tuple[str, ...], infos:
     )
     if all(info.may_be_slide_vector for info in infos):
         features["slide_vectors"] = True
-    survives = config.task.kind == "survival"
-    rows = [
-        (s.slide, s.patient, s.label, s.site, s.split, s.fold, *((s.time, s.event) if survives else ()))
-        for s in cohort.slides
-    ]
     about: dict[str, Any] = {
         "manifest": str(cohort.path),
         "slides": len(cohort),
-        "rows_sha256": _sha256(rows),
+        "rows_sha256": rows_sha256(config, cohort),
         "features_sha256": _sha256([fingerprint(slide.source) for slide in cohort.slides]),
     }
     if cohort.columns:
@@ -151,6 +146,16 @@ def describe(config: RunConfig, cohort: Cohort, classes: tuple[str, ...], infos:
     if cohort.features is not None:
         about["features"] = str(cohort.features)
     return RunDescription(config, classes, features, about)
+
+
+def rows_sha256(config: RunConfig, cohort: Cohort) -> str:
+    """A checksum of what a run reads of the rows of its manifest."""
+    survives = config.task.kind == "survival"
+    rows = [
+        (s.slide, s.patient, s.label, s.site, s.split, s.fold, *((s.time, s.event) if survives else ()))
+        for s in cohort.slides
+    ]
+    return _sha256(rows)
 
 
 def _sha256(values: list[Any]) -> str:
