@@ -39,7 +39,7 @@ class Mean(MILModel):
         self.head = torch.nn.Linear(config.hidden, n_outputs)
 
     def forward(self, bag):
-        embedded = self.layer(bag.features).mean(dim=0)
+        embedded = self.layer(bag.features.float()).mean(dim=0)
         return Output(self.head(embedded), None, embedded)
 """
 CASES = {
