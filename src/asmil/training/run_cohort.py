@@ -10,7 +10,7 @@ from typing import Any
 
 from asmil.cohort.manifest import Cohort, read_manifest
 from asmil.cohort.problems import Problem
-from asmil.columns import COLUMNS, ColumnMapping, understand_columns
+from asmil.columns import ColumnMapping, understand_columns
 from asmil.errors import AsmilError
 from asmil.tasks.base import TaskKind
 from asmil.text_table import is_table, read_text_table
@@ -36,10 +36,11 @@ class RunCohort:
     def of(cls, config: Mapping[str, Any]) -> RunCohort:
         """The cohort of the run with these values in its `config.yaml`; a bundle names none."""
         manifest, features = (setting(config, "cohort", name) for name in ("manifest", "features"))
+        columns = setting(config, "cohort", "columns")
         return cls(
             None if manifest is None else Path(str(manifest)),
             None if features is None else Path(str(features)),
-            setting(config, "cohort", "columns"),
+            {str(name): str(column) for name, column in columns.items()} if isinstance(columns, Mapping) else None,
             setting(config, "task", "time_unit"),
         )
 
@@ -52,7 +53,7 @@ class RunCohort:
         if not self.columns or not table.is_file() or not is_table(table):
             return {}
         cells, kept = read_text_table(table), dict[str, str]()
-        for name in sorted(self.columns, key=COLUMNS.index):
+        for name in sorted(self.columns, key=lambda name: name != "slide"):  # barcodes are read from the slides
             with suppress(AsmilError):
                 understand_columns(table, cells, {**kept, name: self.columns[name]})
                 kept[name] = self.columns[name]
