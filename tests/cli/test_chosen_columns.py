@@ -91,6 +91,20 @@ def test_the_manifest_of_a_run_that_lost_a_column_is_not_called_a_slide(home, tm
     assert "Left out: 1 slide" not in page
 
 
+@pytest.mark.usefixtures("undrawn_figures")
+def test_a_manifest_that_was_changed_after_the_training_is_named_beside_the_command(home, asmil_here):
+    pages = []
+    manifest = home / "cohort.csv"
+    before = manifest.read_text()
+    for text in (before, before.replace("normal", "x").replace("tumor", "normal").replace("x", "tumor"), before):
+        manifest.write_text(text)
+        assert asmil_here("evaluate", home / "run").returncode == 0
+        page = (home / "run" / "report.html").read_text(encoding="utf-8")
+        pages.append(page.split("How this run was made")[-1].split("<details")[0])
+    assert pages[0] == pages[2] != pages[1]
+    assert pages[1].count("cohort.csv") == pages[0].count("cohort.csv") + 1
+
+
 @pytest.fixture
 def patients(tmp_path: Path) -> Path:
     return write_cohort(tmp_path, "survival", n_patients=12)

@@ -27,6 +27,7 @@ from asmil.training.finished_run import Training, read_training
 from asmil.training.layout import RunLayout
 from asmil.training.learning_curves import learning_figures, stage_starts
 from asmil.training.run_cohort import RunCohort
+from asmil.training.run_folder import rows_sha256
 
 SLIDE_READING = (
     "Values are means over seeds. For each seed the metric is computed on the joined slides of all folds.",
@@ -279,6 +280,12 @@ def _left_out(evaluation: RunEvaluation) -> list[Block]:
     of_table = next((problem for problem in errors if problem.slide is None), None)
     if of_table is not None:
         return [f"It is unknown whether slides were left out: {of_table}"]
+    stored = evaluation.run.setting("cohort", "rows_sha256")
+    if not errors and stored is not None and rows_sha256(evaluation.run.kind, cohort) != stored:
+        return [
+            f"The rows of {trained_on.manifest} are not those that the run was trained on, so the command trains "
+            "another run, and it is unknown whether slides were left out."
+        ]
     reasons = {slide.slide: f"{slide.slide}: not in the splits" for slide in cohort.slides}
     reasons |= {str(problem.slide): str(problem) for problem in errors}
     lines = [reason for slide, reason in reasons.items() if slide not in used]

@@ -39,7 +39,7 @@ def site_overlap(run: Path, description: RunDescription) -> SiteOverlap | None:
         splits = Splits.load(RunLayout(run).splits)
     except AsmilError:
         return None
-    if rows_sha256(description.config, cohort) != description.cohort.get("rows_sha256"):
+    if rows_sha256(description.config.task.kind, cohort) != description.cohort.get("rows_sha256"):
         return None
     site_of = {slide.slide: slide.site for slide in cohort.slides}
     if not any(site_of.values()):

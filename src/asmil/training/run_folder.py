@@ -22,6 +22,7 @@ from asmil.files import leftovers, write_text
 from asmil.locks import locked_folder
 from asmil.models.own_method import confirm
 from asmil.own_code import same_attribute
+from asmil.tasks.base import TaskKind
 from asmil.training.config import RunConfig, parse_run_config, with_settings
 from asmil.training.layout import CHOICE_FILE, LOCK_FILE, RunLayout
 from asmil.training.notes import read_choice
@@ -138,7 +139,7 @@ def describe(config: RunConfig, cohort: Cohort, classes: tuple[str, ...], infos:
     about: dict[str, Any] = {
         "manifest": str(cohort.path),
         "slides": len(cohort),
-        "rows_sha256": rows_sha256(config, cohort),
+        "rows_sha256": rows_sha256(config.task.kind, cohort),
         "features_sha256": _sha256([fingerprint(slide.source) for slide in cohort.slides]),
     }
     if cohort.columns:
@@ -148,9 +149,9 @@ def describe(config: RunConfig, cohort: Cohort, classes: tuple[str, ...], infos:
     return RunDescription(config, classes, features, about)
 
 
-def rows_sha256(config: RunConfig, cohort: Cohort) -> str:
+def rows_sha256(kind: TaskKind, cohort: Cohort) -> str:
     """A checksum of what a run reads of the rows of its manifest."""
-    survives = config.task.kind == "survival"
+    survives = kind == "survival"
     rows = [
         (s.slide, s.patient, s.label, s.site, s.split, s.fold, *((s.time, s.event) if survives else ()))
         for s in cohort.slides
