@@ -136,6 +136,15 @@ def test_a_report_does_not_execute_the_code_that_a_run_names(tmp_path):
     assert not (tmp_path / "executed").exists()
 
 
+@pytest.mark.parametrize(
+    "about",
+    [{}, {"manifest": "cohort.csv", "columns": {"label": "grade, final"}}],
+    ids=["no manifest", "a column that --columns cannot name"],
+)
+def test_no_command_is_printed_that_would_fail(about):
+    assert train_command(resolve("abmil").model_dump(mode="json") | {"cohort": about}, "again") is None
+
+
 CHANGES: dict[str, Any] = {
     "folds": 4,
     "seeds": 3,
