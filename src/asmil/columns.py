@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from asmil.errors import AsmilError, did_you_mean
 from asmil.names import FEATURE_SUFFIXES, folded, plain_spaces, without_extension
 from asmil.text_table import TextTable
+from asmil.time_units import TIME_COLUMNS, TimeUnit, unit_in_name
 
 COLUMNS = ("slide", "patient", "label", "time", "event", "features", "split", "fold", "site", "mpp", "image")
 FILE_ALIASES = ("filename", "file_name", "file", "slide_file", "slide_filename", "wsi_filename", "image_name")
@@ -75,6 +76,11 @@ class Columns:
         """What a reader should know about how the table was understood, one sentence each."""
         return [*self.notes, *(f"column '{given}' is read as '{name}'" for name, given in self.read_as.items())]
 
+    @property
+    def time_unit(self) -> TimeUnit | None:
+        """The unit of the times, if the name of their column states it."""
+        return unit_in_name(self.read_as.get("time", ""))
+
 
 def parse_mapping(text: str | None) -> dict[str, str]:
     """The mapping that `--columns patient=case_id,label=subtype` describes.
@@ -99,6 +105,18 @@ def parse_mapping(text: str | None) -> dict[str, str]:
             raise AsmilError(f"--columns {text}: '{name}' is given twice; give it one column")
         mapping[name] = column
     return checked_mapping(mapping)
+
+
+def format_mapping(mapping: ColumnMapping) -> str:
+    """The mapping as `--columns` reads it; an error for columns whose names it cannot express.
+
+    >>> format_mapping({"patient": "Case ID", "label": "subtype"})
+    'patient=Case ID,label=subtype'
+    """
+    text = ",".join(f"{name}={column}" for name, column in mapping.items())
+    if parse_mapping(text) != dict(mapping):
+        raise AsmilError(f"--columns {text}: a column has a comma in its name; rename it to give it as an option")
+    return text
 
 
 def checked_mapping(mapping: ColumnMapping) -> dict[str, str]:
@@ -137,6 +155,9 @@ def understand_columns(path: Path, table: TextTable, mapping: ColumnMapping | No
             keys = ["image"]
         elif column in ("features", "image") and not keys:
             keys = _paths(given, column)
+        elif column == "time" and not keys:
+            named = [key for key in TIME_COLUMNS if key in given]
+            keys = filled = named if len(named) == 1 else []
         if not keys:
             continue
         key = next(iter(filled), keys[0])

@@ -121,11 +121,11 @@ def test_every_task_tells_of_the_same_slides(tmp_path: Path) -> None:
             assert (tmp_path / task / name).read_bytes() == (tmp_path / "classification" / name).read_bytes()
         shared = ["slide", "patient", "split", "site"]
         pd.testing.assert_frame_equal(cohorts[task][shared], cohorts["classification"][shared])
-    assert list(cohorts["survival"]) == ["slide", "patient", "time", "event", "split", "site"]
-    assert (cohorts["survival"].groupby("patient")[["time", "event"]].nunique() == 1).all(axis=None)
+    assert list(cohorts["survival"]) == ["slide", "patient", "time_months", "event", "split", "site"]
+    assert (cohorts["survival"].groupby("patient")[["time_months", "event"]].nunique() == 1).all(axis=None)
     truth = pd.read_parquet(tmp_path / "survival" / "patient_truth.parquet").set_index("patient")
     told = cohorts["survival"].join(truth, on="patient", rsuffix="_true")
-    np.testing.assert_array_equal(told[["time", "event"]], told[["time_true", "event_true"]])
+    np.testing.assert_array_equal(told[["time_months", "event"]], told[["time", "event_true"]])
     is_tumor = cohorts["classification"]["label"] == "tumor"
     assert ((cohorts["regression"]["label"] > 0) == is_tumor).all()
     assert ((cohorts["multilabel"]["label"] != "none") == is_tumor).all()

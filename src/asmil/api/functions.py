@@ -21,6 +21,7 @@ from asmil.evaluation.comparison import Comparison, compare_runs
 from asmil.evaluation.evaluate import Role, RunEvaluation
 from asmil.models.base import MILModel
 from asmil.tasks.base import TaskKind
+from asmil.time_units import TimeUnit
 from asmil.training.initial_weights import resolve_with_init
 from asmil.training.interruption import Interrupted
 from asmil.training.prediction import SlidePrediction
@@ -59,6 +60,7 @@ def train(
     task: TaskKind | None = None,
     features: Path | str | None = None,
     columns: Mapping[str, str] | None = None,
+    time_unit: TimeUnit | None = None,
     folds: int = 1,
     seeds: int = 1,
     seed: int = 0,
@@ -74,6 +76,7 @@ def train(
         default: asmil, or the method of the weights
     task: classification (default), survival, regression or multilabel; a loaded cohort knows its task
     features, columns: where the features are and which columns to read, if `cohort` is a path; see `load_cohort`
+    time_unit: of survival times, e.g. "days"; default: as the name of their column says (`time_days`)
     folds: of cross-validation; 1 is a single split
     seeds: how often each fold is trained, with the seeds `seed`, `seed + 1`, ...
     init: pretrained weights to start from: a checkpoint, run or bundle of asmil, or official weights
@@ -85,6 +88,8 @@ def train(
             raise AsmilError(f"{cohort.path}: this cohort is loaded already; give `{name}` to load_cohort instead")
     kind = task or (cohort.task if isinstance(cohort, Cohort) else None) or "classification"
     asked: dict[str, Any] = {"folds": folds, "seeds": seeds, "training": {"seed": seed}, "task": {"kind": kind}}
+    if time_unit is not None:
+        asked["task"]["time_unit"] = time_unit
     if init is not None:
         asked["init"] = {"weights": str(init)}
     for name, value in (settings or {}).items():

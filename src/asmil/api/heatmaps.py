@@ -15,6 +15,7 @@ from asmil.explain.settings import HeatmapSettings
 from asmil.slides.annotations import find_annotations
 from asmil.training.bundle import is_bundle
 from asmil.training.layout import RunLayout
+from asmil.training.run_cohort import RunCohort
 
 
 @dataclass(frozen=True)
@@ -49,9 +50,8 @@ class HeatmapRequest:
             raise AsmilError(
                 f"no run folder is named{named}; give the --out folder of `asmil train`, or values with --scores"
             )
-        known = RunLayout(self.runs[0]).read_values().get("cohort", {}) if self.runs else {}
-        manifest = Path(known["manifest"]) if known.get("manifest") else None
-        places = SlidePlaces(manifest, self.features, self.images, known.get("columns"))
+        trained_on = RunCohort.of(RunLayout(self.runs[0]).read_values() if self.runs else {})
+        places = SlidePlaces.of_run(trained_on, self.features, self.images)
         found = asked_slides(self.slides, places, self._of_role(), needs_features=self.scores is None)
         if self.scores is not None and self.scores.is_file() and len(found) > 1:
             raise AsmilError(

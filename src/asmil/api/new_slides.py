@@ -21,6 +21,7 @@ from asmil.columns import ColumnMapping
 from asmil.errors import AsmilError, AsmilWarning
 from asmil.text_table import is_table
 from asmil.training.prediction import RunPredictor
+from asmil.training.run_cohort import RunCohort
 
 FEATURE_FILES = (".h5", ".hdf5", ".pt", ".npy", ".npz", ".h5ad")
 MOST_NAMED = 5
@@ -124,26 +125,29 @@ def _slides_of(
     if isinstance(source, Cohort):
         return list(source.slides), []
     path = Path(source)
-    if features is not None or not are_images(path):
-        return list(feature_slides(path, None if features is None else Path(features)).slides), []
+    columns = RunCohort.of(predictor.description.to_dict()).columns_in(path)
+    if features is not None or not are_images(path, columns):
+        return list(feature_slides(path, None if features is None else Path(features), columns).slides), []
     folder = images.keep_features or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="asmil-")))
-    return _extract(predictor, path, folder, images)
+    return _extract(predictor, path, folder, images, columns)
 
 
-def _extract(predictor: RunPredictor, path: Path, folder: Path, images: ImageOptions) -> tuple[list[Slide], list[str]]:
+def _extract(
+    predictor: RunPredictor, path: Path, folder: Path, images: ImageOptions, columns: ColumnMapping
+) -> tuple[list[Slide], list[str]]:
     # training and prediction from features need none of the slide libraries
     from asmil.extraction.extract import extract, with_mpp
     from asmil.extraction.machine import ExtractionMachine
     from asmil.slides.discovery import find_slides
     from asmil.training.new_slides import extraction_plan
 
-    files = with_mpp(find_slides(path), images.mpp)
+    files = with_mpp(find_slides(path, columns), images.mpp)
     # in this process: workers would import the user's notebook or script again
     engine, readers = ExtractionMachine(device=str(predictor.device), workers=0).prepare(len(files))
     plan = extraction_plan(predictor.description, predictor.folder.path, images.weights, readers, images.encoder)
     results = list(extract(files, folder, plan, engine))
     names = [done.slide for done in results if done.error is None]
-    return extracted_slides(names, folder, patients_of(path)), [done.error for done in results if done.error]
+    return extracted_slides(names, folder, patients_of(path, columns)), [done.error for done in results if done.error]
 
 
 def naming(unit: Unit, reason: str) -> str:

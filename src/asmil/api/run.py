@@ -14,7 +14,8 @@ from torch import Tensor
 
 from asmil.api.new_slides import ImageOptions, predict_slides
 from asmil.cohort.bag import Bag
-from asmil.cohort.manifest import Cohort, cohort_from_features, load_cohort
+from asmil.cohort.manifest import Cohort, cohort_from_features
+from asmil.cohort.problems import raise_errors
 from asmil.cohort.units import Unit, UnitKind, units_of
 from asmil.errors import AsmilError, did_you_mean
 from asmil.evaluation.evaluate import Role, RunEvaluation, evaluate_run
@@ -30,6 +31,7 @@ from asmil.training.bundle import is_bundle, read_bundle
 from asmil.training.finished_run import Run, read_run, setting
 from asmil.training.layout import RunLayout
 from asmil.training.prediction import RunPredictor, SlidePrediction
+from asmil.training.run_cohort import RunCohort
 
 if TYPE_CHECKING:
     from asmil.explain.heatmaps import HeatmapResult
@@ -322,8 +324,8 @@ class TrainedRun:
                 )
             (found,) = cohort_from_features(slide).slides
             return Unit.of_slide(found)
-        manifest = self.settings["cohort"]
-        cohort = load_cohort(manifest["manifest"], features, kind=None, columns=manifest.get("columns"))
+        cohort, problems = RunCohort.of(self.settings).read(features=None if features is None else Path(features))
+        raise_errors(problems)
         units = {one.name: one for one in units_of(cohort.slides, unit)}
         if str(slide) not in units:
             raise AsmilError(f"{cohort.path}: '{slide}' is no longer in the manifest; give its feature file instead")

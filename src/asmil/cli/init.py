@@ -27,6 +27,8 @@ def init(
 
     Example: asmil init run.yaml --method asmil --cohort cohort.csv
     """
+    import shlex
+
     from asmil.errors import AsmilError
     from asmil.files import write_text
     from asmil.training.settings_file import commented_settings
@@ -34,4 +36,4 @@ def init(
     if file.exists() and not force:
         raise AsmilError(f"{file} exists; give another name, or --force to replace it")
     write_text(file, commented_settings(str(file), cohort, out or f"runs/{method}", method, preset))
-    typer.echo(f"wrote {file}; edit it, then run: asmil train {file}")
+    typer.echo(f"wrote {file}; edit it, then run: asmil train {shlex.quote(str(file))}")

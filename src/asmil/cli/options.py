@@ -22,6 +22,12 @@ Columns = Annotated[
         "labels=ER,PR,HER2 reads one column of 0 and 1 per label.",
     ),
 ]
+TimeUnitName = Annotated[
+    Literal["days", "weeks", "months", "years"] | None,
+    typer.Option(
+        help="For survival: the unit of the times. Default: as the name of their column says, e.g. time_days."
+    ),
+]
 ItemTimeout = Annotated[
     float | None,
     typer.Option(

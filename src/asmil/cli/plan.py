@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from asmil.cli.options import Columns, Features, ItemTimeout, TaskName
+from asmil.cli.options import Columns, Features, ItemTimeout, TaskName, TimeUnitName
 
 
 def plan(
@@ -19,6 +19,7 @@ def plan(
     features: Features = None,
     columns: Columns = None,
     task: TaskName = "classification",
+    time_unit: TimeUnitName = None,
     item_timeout: ItemTimeout = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it exists.")] = False,
 ) -> None:
@@ -29,6 +30,7 @@ def plan(
     Example: asmil plan cohort.csv --out run.yaml
     """
     import os
+    import shlex
 
     from asmil.cohort.consistency import refuse_mixed
     from asmil.cohort.inspection import inspect_slides
@@ -48,7 +50,7 @@ def plan(
             raise found
         infos.append(found)
     refuse_mixed(infos)
-    planned = plan_training(read, infos, task)
+    planned = plan_training(read, infos, task, time_unit)
     folder = out.absolute().parent
     method = planned.config.method
     text = plan_text(
@@ -68,4 +70,4 @@ def plan(
     for warning in (*planned.warnings, *filter(None, [memory_warning(planned.estimate)])):
         say(console, printable(f"warning: {warning}"), style="yellow")
     say(console, cost_line(planned))
-    say(console, f"next: asmil train {out}")
+    say(console, f"next: asmil train {shlex.quote(str(out))}")

@@ -10,6 +10,7 @@ import typer
 from asmil.cli.options import Columns
 
 if TYPE_CHECKING:
+    from asmil.columns import ColumnMapping
     from asmil.extraction.machine import ExtractionMachine
     from asmil.training.prediction import RunPredictor
 
@@ -67,19 +68,20 @@ def predict(
     from asmil.memory import keep_freed_memory
     from asmil.names import file_in
     from asmil.training.prediction import RunPredictor, write_attention
+    from asmil.training.run_cohort import RunCohort
 
     console = messages(quiet)
     keep_freed_memory()
     predictor = RunPredictor(run, device, method)
     rows: list[dict[str, Any]] = []
     bad: list[str] = []
-    mapping = parse_mapping(columns)
+    mapping = {**RunCohort.of(predictor.description.to_dict()).columns_in(slides), **parse_mapping(columns)}
     if features is None and are_images(slides, mapping):
         from asmil.extraction.machine import ExtractionMachine
 
         place = out.with_name(f"{out.stem}_features")
         machine = ExtractionMachine(device=device, workers=workers, item_timeout=item_timeout)
-        names, bad = _extract(predictor, run, slides, place, mpp, weights, encoder, machine, quiet)
+        names, bad = _extract(predictor, run, slides, mapping, place, mpp, weights, encoder, machine, quiet)
         cohort = extracted_slides(names, place, patients_of(slides, mapping))
     else:
         found = feature_slides(slides, features, mapping)
@@ -160,6 +162,7 @@ def _extract(
     predictor: RunPredictor,
     run: Path,
     slides: Path,
+    columns: ColumnMapping,
     out: Path,
     mpp: float | None,
     weights: Path | None,
@@ -173,7 +176,7 @@ def _extract(
     from asmil.slides.discovery import find_slides
     from asmil.training.new_slides import extraction_plan
 
-    files = with_mpp(find_slides(slides), mpp)
+    files = with_mpp(find_slides(slides, columns), mpp)
     progress = SlideProgress(len(files), quiet)
     engine, readers = machine.prepare(len(files), progress.report)
     plan = extraction_plan(predictor.description, run, weights, readers, encoder)

@@ -115,7 +115,8 @@ def _outcome_cells(rows: pd.DataFrame, task: str, names: list[str]) -> list[str]
     if task == "survival":
         patients = rows.drop_duplicates("patient")
         events = int(patients["event"].sum())
-        return [str(events), str(len(patients) - events), f"{patients['time'].median():.1f}"]
+        times = patients["time_months" if "time_months" in patients else "time"]  # as earlier versions called it
+        return [str(events), str(len(patients) - events), f"{times.median():.1f}"]
     if task == "regression":
         return [f"{rows['label'].mean():.4f}"]
     listed = [cell.split(";") for cell in rows["label"]]

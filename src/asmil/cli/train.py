@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from asmil.cli.options import Columns, ItemTimeout
+from asmil.cli.options import Columns, ItemTimeout, TimeUnitName
 
 if TYPE_CHECKING:
     from asmil.columns import ColumnMapping
@@ -109,6 +109,7 @@ def train(
         bool, typer.Option("--plain", help="Do not use fused GPU kernels; train one seed after the other.")
     ] = False,
     columns: Columns = None,
+    time_unit: TimeUnitName = None,
     engine: Annotated[
         str | None,
         typer.Option(metavar="ENGINE", help="Train folds and seeds at the same time: local (processes) or ray."),
@@ -157,7 +158,7 @@ def train(
             cohort, config = None, cohort
         settings: dict[str, Any] = {"folds": folds, "seeds": seeds, "stabilizers": _weights(stabilizers or [])}
         settings["training"] = {"seed": seed, "device": device, "executor": "plain" if plain else None, "track": track}
-        settings["task"] = {"kind": task}
+        settings["task"] = {"kind": task, "time_unit": time_unit}
         settings["data"] = {"leave_out": "site" if leave_one_site_out else None}
         settings["anchor"] = {"normalizer": anchor}
         settings["init"] = {"weights": None if init is None else str(init)}
@@ -284,7 +285,7 @@ def _print_plan(
         say(console, f"  fold {fold}: {', '.join(f'{count} {role}' for role, count in counts.items())} slides")
     for line in initialization_lines(plan):
         say(console, line)
-    settings = request.config.model_dump(mode="json")
+    settings = plan.description.config.model_dump(mode="json")
     say(console, f"settings:\n{yaml.safe_dump(settings, sort_keys=False, allow_unicode=True).rstrip()}")
     say(
         console,

@@ -37,6 +37,7 @@ from asmil.errors import AsmilError, did_you_mean
 from asmil.names import folded, lookalikes, name_problem, spelled, text_problem
 from asmil.reporting.formats import format_count
 from asmil.tasks.base import TaskKind
+from asmil.time_units import TimeUnit
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,6 +87,8 @@ class Cohort:
         may be given the classes of the whole.
     task: the task whose outcomes the manifest contains; None if no outcomes were requested
     columns: columns of the manifest chosen by the user, by asmil's names
+    features: where the user says that the features are
+    time_unit: of the survival times, if the name of their column states it
     notes: how the manifest was interpreted, if it differs from asmil's own format
     """
 
@@ -95,6 +98,8 @@ class Cohort:
     task: TaskKind | None = None
     columns: ColumnMapping = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    features: Path | None = None
+    time_unit: TimeUnit | None = None
 
     def __post_init__(self) -> None:
         if not self.classes:
@@ -232,14 +237,23 @@ def read_whole_manifest(
     problems += [*missing_problems(table, kind), *spelling_problems(table, kind), *binary_problems(table, kind)]
     if kind is not None:
         problems += patient_column_problems(table)
-    search = FeatureSearch(path, Path(features) if features is not None else None)
+    place = Path(features) if features is not None else None
+    search = FeatureSearch(path, place)
     slides: dict[str, Slide] = {}
     for row in rows:
         name = row["slide"]
         if name and (name not in slides or slides[name].source == NOWHERE):
             slides[name] = _slide(row, search.find(row) or NOWHERE)
     notes = (*table.understood, *filled)
-    everyone = Cohort(path, tuple(slides.values()), task=kind, columns=dict(columns or {}), notes=notes)
+    everyone = Cohort(
+        path,
+        tuple(slides.values()),
+        task=kind,
+        columns=dict(columns or {}),
+        notes=notes,
+        features=place,
+        time_unit=table.time_unit,
+    )
     located = tuple(slide for slide in everyone.slides if slide.source != NOWHERE)
     return ManifestReading(replace(everyone, slides=located, classes=()), everyone, problems + search.problems())
 

@@ -140,7 +140,7 @@ def _outcome_problems(row: dict[str, str], kind: TaskKind | None) -> list[tuple[
         found.append(
             (
                 f"the time '{row['time']}' is not a non-negative number",
-                _point(row["time"], "give the follow-up time, e.g. in months"),
+                _point(row["time"], "give the follow-up time as a number"),
             )
         )
     if row.get("event", "0").lower() not in EVENTS:

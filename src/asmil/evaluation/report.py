@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from asmil.cohort.manifest import read_manifest
 from asmil.cohort.splits import Splits
 from asmil.errors import AsmilError
 from asmil.evaluation.evaluate import FEW_PATIENTS, PART_TITLES, RunEvaluation, evaluator_of
@@ -27,6 +26,8 @@ from asmil.training.described import cap_sentence, selection_sentence, train_com
 from asmil.training.finished_run import Training, read_training
 from asmil.training.layout import RunLayout
 from asmil.training.learning_curves import learning_figures, stage_starts
+from asmil.training.run_cohort import RunCohort
+from asmil.training.run_folder import rows_sha256
 
 SLIDE_READING = (
     "Values are means over seeds. For each seed the metric is computed on the joined slides of all folds.",
@@ -194,12 +195,11 @@ def _slides(evaluation: RunEvaluation) -> list[Block]:
     caption = "Predictions are averaged over trainings; the largest errors come first."
     table = Table(["slide", "truth", "prediction", "rank"], rows, caption=caption)
     pictured = [names[place] for place in (*order[:PICTURED_SLIDES], *order[::-1][:PICTURED_SLIDES])]
-    manifest = evaluation.run.setting("cohort", "manifest")
     try:
         from asmil.explain.report_panels import run_panels
     except ModuleNotFoundError:  # machines that only train may lack the packages that read slides
         return [Heading("Worst and best slides"), table]
-    pictures = run_panels(evaluation.path, None if manifest is None else Path(str(manifest)), dict.fromkeys(pictured))
+    pictures = run_panels(evaluation.path, RunCohort.of(evaluation.run.config), dict.fromkeys(pictured))
     with_image = [SideBySide(panels) for panels in pictures.values() if len(panels) > 1]
     only_map = [panel for panels in pictures.values() if len(panels) == 1 for panel in panels]
     return [Heading("Worst and best slides"), table, *with_image, *([SideBySide(only_map)] if only_map else [])]
@@ -268,15 +268,27 @@ def _origin(evaluation: RunEvaluation) -> list[Block]:
 
 def _left_out(evaluation: RunEvaluation) -> list[Block]:
     """Slides of the manifest that the run does not use, with the reason if it is known."""
-    manifest = evaluation.run.setting("cohort", "manifest")
-    try:
-        table = Splits.load(RunLayout(evaluation.path).splits).table
-        cohort, problems = read_manifest(Path(str(manifest)), kind=evaluation.run.kind)
-    except AsmilError:
+    trained_on = RunCohort.of(evaluation.run.config)
+    if not trained_on.is_there:
         return []
-    used = set(table["slide"].astype(str))
-    lines = [str(problem) for problem in problems if problem.severity == "error"]
-    lines += [f"{slide.slide}: not in the splits" for slide in cohort.slides if slide.slide not in used]
+    try:
+        used = set(Splits.load(RunLayout(evaluation.path).splits).table["slide"].astype(str))
+        cohort, problems = trained_on.read(evaluation.run.kind)
+    except AsmilError as error:
+        return [f"It is unknown whether slides were left out: {error}"]
+    errors = [problem for problem in problems if problem.severity == "error"]
+    of_table = next((problem for problem in errors if problem.slide is None), None)
+    if of_table is not None:
+        return [f"It is unknown whether slides were left out: {of_table}"]
+    stored = evaluation.run.setting("cohort", "rows_sha256")
+    if not errors and stored is not None and rows_sha256(evaluation.run.kind, cohort) != stored:
+        return [
+            f"The rows of {trained_on.manifest} are not those that the run was trained on, so the command trains "
+            "another run, and it is unknown whether slides were left out."
+        ]
+    reasons = {slide.slide: f"{slide.slide}: not in the splits" for slide in cohort.slides}
+    reasons |= {str(problem.slide): str(problem) for problem in errors}
+    lines = [reason for slide, reason in reasons.items() if slide not in used]
     if not lines:
         return [f"No slide of the manifest was left out ({len(used)} slides)."]
     shown = [*lines[:MOST_LEFT_OUT], *[f"{len(lines) - MOST_LEFT_OUT} more."] * (len(lines) > MOST_LEFT_OUT)]

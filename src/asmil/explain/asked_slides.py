@@ -16,6 +16,7 @@ from asmil.names import FEATURE_SUFFIXES
 from asmil.slides.discovery import SLIDES_FOLDER, SlideFile, find_slides
 from asmil.slides.file_names import is_picture, is_slide, slide_name
 from asmil.text_table import is_table
+from asmil.training.run_cohort import RunCohort
 
 
 @dataclass(frozen=True)
@@ -40,12 +41,19 @@ class SlidePlaces:
 
     manifest: of the run's cohort, if there is one; features, images: folders, files or tables that the user names
     columns: the column mapping that the run was trained with
+    trained_features: where the features of the run's cohort were, if not beside its manifest
     """
 
     manifest: Path | None = None
     features: Path | None = None
     images: Path | None = None
     columns: ColumnMapping | None = None
+    trained_features: Path | None = None
+
+    @classmethod
+    def of_run(cls, cohort: RunCohort, features: Path | None = None, images: Path | None = None) -> SlidePlaces:
+        """The places of the cohort of a run; features, images: those that the user names."""
+        return cls(cohort.manifest, features, images, cohort.columns, cohort.features_there)
 
     def cohort(self) -> dict[str, Slide]:
         """The slides of the cohort by name; none where its manifest is gone."""
@@ -55,7 +63,7 @@ class SlidePlaces:
 
     def _read(self, manifest: Path) -> Sequence[Slide]:
         """The slides whose features are found; the others matter only if they are asked for."""
-        return read_manifest(manifest, self.features, None, self.columns)[0].slides
+        return read_manifest(manifest, self.features or self.trained_features, None, self.columns)[0].slides
 
     def image_files(self) -> dict[str, SlideFile]:
         """The images that are known by name: those the user names, or those of the manifest."""
@@ -64,9 +72,9 @@ class SlidePlaces:
         if self.manifest is None or not self.manifest.is_file():
             return {}
         beside = (self.manifest.parent / SLIDES_FOLDER).is_dir()
-        if not beside and "image" not in read_table(self.manifest).cells:
+        if not beside and "image" not in read_table(self.manifest, self.columns).cells:
             return {}
-        return {file.name: file for file in find_slides(self.manifest)}
+        return {file.name: file for file in find_slides(self.manifest, self.columns)}
 
 
 def asked_slides(

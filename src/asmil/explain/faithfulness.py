@@ -17,7 +17,7 @@ import torch
 
 from asmil.cohort.bag import Bag
 from asmil.cohort.fingerprint import fingerprint
-from asmil.cohort.manifest import load_cohort
+from asmil.cohort.problems import raise_errors
 from asmil.cohort.splits import Roles
 from asmil.cohort.tile_truth import TRUTH_FILE, read_tile_truth
 from asmil.cohort.units import Unit, units_of
@@ -36,6 +36,7 @@ from asmil.tasks.classification import normal_labels
 from asmil.tasks.prediction_format import prediction_format
 from asmil.training.bundle import refuse_bundle, sha256
 from asmil.training.prediction import TrainedModel
+from asmil.training.run_cohort import RunCohort
 
 Floats = npt.NDArray[np.float64]
 RANDOM, ORACLE = "random", "oracle"
@@ -269,11 +270,13 @@ def _units(explainer: RunExplainer, settings: FaithfulnessSettings) -> list[Unit
     refuse_bundle(explainer.path)
     table, column = explainer.splits, explainer.predictor.unit
     wanted = set(table.loc[table["role"] == settings.role, column].astype(str))
-    known = explainer.predictor.description.cohort
-    manifest = Path(known["manifest"])
-    if not manifest.is_file():
-        raise AsmilError(f"{manifest}: the manifest of the run was not found; start the command where it was trained")
-    cohort = load_cohort(manifest, settings.features, kind=None, columns=known.get("columns"))
+    trained_on = RunCohort.of(explainer.predictor.description.to_dict())
+    if not trained_on.is_there:
+        raise AsmilError(
+            f"{trained_on.manifest}: the manifest of the run was not found; start the command where it was trained"
+        )
+    cohort, problems = trained_on.read(features=settings.features)
+    raise_errors(problems)
     units = [unit for unit in units_of(cohort.slides, explainer.predictor.unit) if unit.name in wanted]
     if not units:
         raise AsmilError(f"{explainer.path}: no slide has the role {settings.role}; choose another with --role")

@@ -22,6 +22,7 @@ from asmil.reporting.formats import format_number
 from asmil.slides.discovery import SlideFile
 from asmil.slides.opening import open_slide
 from asmil.training.layout import RunLayout
+from asmil.training.run_cohort import RunCohort
 
 Mask = npt.NDArray[np.bool_]
 SIDE_PX = 420
@@ -29,10 +30,10 @@ MOST_TRAININGS = 10
 """Runs with more models are not loaded for a report; `asmil heatmap` draws their maps."""
 
 
-def image_files(manifest: Path | None) -> dict[str, SlideFile]:
+def image_files(cohort: RunCohort) -> dict[str, SlideFile]:
     """The slide images of a cohort by name; none where they are not reachable."""
     try:
-        return SlidePlaces(manifest).image_files()
+        return SlidePlaces.of_run(cohort).image_files()
     except AsmilError:
         return {}
 
@@ -69,13 +70,13 @@ def slide_panels(
     return figures
 
 
-def run_panels(run: Path, manifest: Path | None, names: Iterable[str]) -> dict[str, list[Figure]]:
+def run_panels(run: Path, trained_on: RunCohort, names: Iterable[str]) -> dict[str, list[Figure]]:
     """Slides of a run with the map of models that were not trained on them; those without features are left out."""
-    if len(list(RunLayout(run).trainings())) > MOST_TRAININGS or manifest is None:
+    if len(list(RunLayout(run).trainings())) > MOST_TRAININGS:
         return {}
     found: dict[str, list[Figure]] = {}
     with suppress(AsmilError):
-        cohort, images = SlidePlaces(manifest).cohort(), image_files(manifest)
+        cohort, images = SlidePlaces.of_run(trained_on).cohort(), image_files(trained_on)
         known = [cohort[name] for name in names if name in cohort]
         if not known:
             return {}

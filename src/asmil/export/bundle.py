@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -10,11 +11,15 @@ from typing import Any
 
 import yaml
 
+from asmil.cohort.splits import ROLES, Splits
 from asmil.errors import AsmilError
 from asmil.evaluation.evaluate import RunEvaluation, evaluate_run
+from asmil.export.site_overlap import SiteOverlap, site_overlap
 from asmil.files import write_json, write_text
+from asmil.models.own_method import is_own
 from asmil.reporting import escape_markdown, jsonable, markdown_table
-from asmil.reporting.formats import format_interval, format_number
+from asmil.reporting.formats import format_count, format_interval, format_number
+from asmil.time_units import unit_in_words
 from asmil.training.bundle import BUNDLE_FILE, FORMAT, Bundle, BundleMetric, is_bundle, sha256
 from asmil.training.finished_run import read_run
 from asmil.training.layout import CHOICE_FILE, TASK_FILE
@@ -115,24 +120,45 @@ def model_card(predictor: RunPredictor, evaluation: RunEvaluation) -> str:
         "## Data\n\n" + markdown_table(["property", "value"], _data(predictor)),
         "## Metrics\n\n" + _results(evaluation),
         "## Limits\n\n" + "\n".join(f"- {limit}" for limit in _limits(predictor, evaluation)),
-        "## Use\n\n```bash\nasmil predict THIS_FOLDER slides/ --out predictions.csv\n```\n\n"
-        '```python\nimport asmil\n\nrun = asmil.load_run("THIS_FOLDER")\nprint(run.predict("slides/"))\n```',
+        "## Use\n\n" + _use(predictor),
         f"Written by asmil {__version__}. Add the license under which you share the weights.",
     ]
     return "\n\n".join(parts) + "\n"
 
 
+def _use(predictor: RunPredictor) -> str:
+    """Commands that predict: slides if it is known how to extract them, else features."""
+    given = "slides/" if predictor.description.features.get("extraction") else "features/"
+    method = predictor.description.config.method
+    option, argument = (f" --method {shlex.quote(method)}", f", method={method!r}") if is_own(method) else ("", "")
+    return (
+        f"```bash\nasmil predict THIS_FOLDER {given} --out predictions.csv{option}\n```\n\n"
+        f'```python\nimport asmil\n\nrun = asmil.load_run("THIS_FOLDER"{argument})\nprint(run.predict("{given}"))\n```'
+    )
+
+
 def _summary(predictor: RunPredictor) -> str:
+    folds, seeds = (len({getattr(one, name) for one in predictor.trained}) for name in ("fold", "seed"))
+    parts = f"{format_count(folds, 'fold')}, {format_count(seeds, 'seed')} per fold"
     n = len(predictor.trained)
-    models = "One trained model" if n == 1 else f"The mean prediction of {n} trained models (folds and seeds)"
-    classes = predictor.description.classes
-    among = f" Classes: {escape_markdown(', '.join(classes))}." if classes else ""
-    return f"{models} of the method `{predictor.description.config.method}`.{among}"
+    models = "One trained model" if n == 1 else f"The mean prediction of {n} trained models ({parts})"
+    task, classes = predictor.description.config.task, predictor.description.classes
+    names = "Labels" if task.kind == "multilabel" else "Classes"
+    among = f" {names}: {escape_markdown(', '.join(classes))}." if classes else ""
+    unit = f" Times are in {unit_in_words(task.time_unit)}." if task.kind == "survival" else ""
+    return f"{models} of the method `{predictor.description.config.method}`.{among}{unit}"
 
 
 def _data(predictor: RunPredictor) -> Iterator[tuple[str, str]]:
     features: Mapping[str, Any] = predictor.description.features
     yield "slides in the cohort", _or_unknown(predictor.description.cohort.get("slides"))
+    splits = Splits.load(predictor.folder.splits)
+    yield "patients in the cohort", str(splits.table["patient"].nunique())
+    in_turn = f", over {splits.n_folds} folds" if splits.n_folds > 1 else ""
+    for role in ROLES:
+        part = splits.table[splits.table["role"] == role]
+        patients = format_count(part["patient"].nunique(), "patient")
+        yield f"{role} slides", f"{part['slide'].nunique()} of {patients}{in_turn}"
     yield "encoder", _or_unknown(features.get("encoder"))
     yield "SHA-256 of the encoder's weights", _or_unknown(features.get("weights_hash"))
     yield "numbers per tile", str(predictor.description.in_features)
@@ -160,15 +186,36 @@ def _results(evaluation: RunEvaluation) -> str:
 
 def _limits(predictor: RunPredictor, evaluation: RunEvaluation) -> Iterator[str]:
     if evaluation.n_patients < SMALL_TEST_PART:
-        yield f"The test set is small ({evaluation.sizes}); the intervals show how little is known."
-    if predictor.description.config.data.leave_out != "site":
-        yield "Test slides come from the same sources as training slides. Slides of other sites may do worse."
+        yield f"The test set is small: {evaluation.sizes}."
+    yield _of_sites(site_overlap(predictor.folder.path, predictor.description))
     if evaluation.n_trainings > 1:
         yield "The metrics are those of single trainings. The mean of all models was not tested on its own."
-    yield "Features must come from the encoder and the tile size above."
-    yield "For research. Not approved for diagnosis."
+    yield _of_features(predictor.description.features)
     for warning in evaluation.warnings:
         yield escape_markdown(warning)
+
+
+def _of_sites(found: SiteOverlap | None) -> str:
+    """Whether the metrics are those of new sites."""
+    if found is None or not found.seen + found.unseen:
+        return "The sites of the test slides are not known, so it is not known how the model does at a new site."
+    tested = format_count(found.seen + found.unseen + found.unknown, "test slide")
+    sites = f"({format_count(found.test_sites, 'site')}; training: {format_count(found.train_sites, 'site')})"
+    unknown = f" The site of {found.unknown} is not known." if found.unknown else ""
+    if not found.unseen:
+        seen = f"{found.seen} of {tested} come from sites of the training slides {sites}"
+        return f"{seen}, so it is not known how the model does at a new site.{unknown}"
+    return f"{found.unseen} of {tested} come from sites without training slides {sites}.{unknown}"
+
+
+def _of_features(features: Mapping[str, Any]) -> str:
+    """Which features the models need, as far as it is known."""
+    known = [f"{features['width']} numbers per tile"]
+    known += [f"the encoder {escape_markdown(str(features['encoder']))}"] if features.get("encoder") else []
+    known += [f"tiles of {features['tile_um']:g} microns"] if features.get("tile_um") else []
+    missing = [name for name, key in (("encoder", "encoder"), ("tile size", "tile_um")) if not features.get(key)]
+    unknown = f" Its {' and '.join(missing)} {'are' if len(missing) > 1 else 'is'} not known." if missing else ""
+    return f"The models were trained on features with {', '.join(known)}.{unknown}"
 
 
 def _or_unknown(value: Any) -> str:

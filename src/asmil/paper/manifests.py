@@ -155,7 +155,7 @@ def _tcga(labels: Sequence[Path]) -> pd.DataFrame:
         {
             "slide": _column(path, table, "slideid").map(_stem),
             "patient": _column(path, table, "caseid"),
-            "time": pd.to_numeric(_column(path, table, "survivalmonths"), errors="coerce"),
+            "time_months": pd.to_numeric(_column(path, table, "survivalmonths"), errors="coerce"),
             "event": pd.to_numeric(_column(path, table, "event"), errors="coerce"),
         }
     )

@@ -127,10 +127,10 @@ def format_count(number: int, what: str) -> str:
     return f"{number} {what}{'s' * (number != 1)}"
 
 
-def format_months(*ends: float) -> str:
-    """A number of months, or two as a range; infinity reads `not reached`.
+def format_times(*ends: float) -> str:
+    """A survival time, or two as a range; infinity reads `not reached`.
 
-    >>> format_months(12.34, float("inf"))
+    >>> format_times(12.34, float("inf"))
     '12.3 to not reached'
     """
     return " to ".join(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from asmil.columns import understand_columns
+from asmil.columns import ColumnMapping, understand_columns
 from asmil.errors import AsmilError, did_you_mean
 from asmil.names import name_problem
 from asmil.slides.file_names import (
@@ -36,18 +36,20 @@ class SlideFile:
     mpp: float | None = None
 
 
-def find_slides(place: Path | str) -> list[SlideFile]:
+def find_slides(place: Path | str, columns: ColumnMapping | None = None) -> list[SlideFile]:
     """The slides of a folder and its subfolders, of a table (CSV, Excel or Parquet), or a single slide.
 
     A folder of DICOM files is one slide. A table has a column `slide` and, optionally, `image` (a path, relative to the
     table) and `mpp`; slides without an image are searched for in the folder `slides` next to the table.
+
+    columns: which columns of a table to read, by asmil's names
     """
     place = Path(place)
     refuse_absent(place)
     if place.is_dir():
         found = _in_order(_slides_in(place))
     elif is_table(place):
-        found = _slides_of_table(place)
+        found = _slides_of_table(place, columns)
     else:
         found = [SlideFile(slide_name(place), place)]
     for slide in found:
@@ -92,8 +94,8 @@ def _in_order(slides: list[SlideFile]) -> list[SlideFile]:
     return [by_name[name] for name in sorted(by_name)]
 
 
-def _slides_of_table(table: Path) -> list[SlideFile]:
-    rows = read_slide_table(table)
+def _slides_of_table(table: Path, columns: ColumnMapping | None) -> list[SlideFile]:
+    rows = read_slide_table(table, columns)
     folder = table.parent / SLIDES_FOLDER
     unplaced = [row for row in rows if row.image is None]
     beside: dict[str, Path] = {}
@@ -120,16 +122,16 @@ class SlideRow:
     mpp: float | None
 
 
-def read_slide_table(path: Path) -> list[SlideRow]:
+def read_slide_table(path: Path, columns: ColumnMapping | None = None) -> list[SlideRow]:
     """The rows of a CSV, Excel or Parquet table with a column `slide`; `image` and `mpp` are optional."""
-    columns = understand_columns(path, read_text_table(path)).cells
-    if "slide" not in columns:
-        raise AsmilError(f"{path}: column 'slide' is missing; {did_you_mean('slide', columns)}")
-    names = columns["slide"]
+    cells = understand_columns(path, read_text_table(path), columns).cells
+    if "slide" not in cells:
+        raise AsmilError(f"{path}: column 'slide' is missing; {did_you_mean('slide', cells)}")
+    names = cells["slide"]
     blank = [""] * len(names)
     rows: dict[str, SlideRow] = {}
     for line, (name, image, mpp) in enumerate(
-        zip(names, columns.get("image", blank), columns.get("mpp", blank), strict=True), start=2
+        zip(names, cells.get("image", blank), cells.get("mpp", blank), strict=True), start=2
     ):
         if not name:
             raise AsmilError(f"{path}: column 'slide' is empty in line {line}; give every slide a name")

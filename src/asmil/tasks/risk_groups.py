@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from asmil.reporting import Interval
 from asmil.tasks.checked_arrays import Floats
+from asmil.time_units import UNKNOWN_UNIT
 
 GROUP_NAMES = {2: ("low risk", "high risk"), 3: ("low risk", "middle risk", "high risk")}
 CUT_NAMES = {2: "median", 3: "tertiles"}
@@ -46,12 +47,14 @@ class RiskGroups:
     at_risk: npt.NDArray[np.int64]
 
 
-def compare_groups(time: Floats, event: Floats, group: npt.NDArray[np.intp], n_groups: int = 2) -> RiskGroups:
-    """Kaplan-Meier curves of the groups and the log-rank test: time, event, group: P values."""
+def compare_groups(
+    time: Floats, event: Floats, group: npt.NDArray[np.intp], n_groups: int = 2, unit: str = UNKNOWN_UNIT
+) -> RiskGroups:
+    """Kaplan-Meier curves of the groups and the log-rank test: time, event, group: P values; unit: of the times."""
     from lifelines.statistics import multivariate_logrank_test
 
     present = [number for number in range(n_groups) if (group == number).any()]
-    ticks = _round_ticks(float(time.max()))
+    ticks = _round_ticks(float(time.max()), unit)
     statistic = p = math.nan
     if len(present) > 1 and (event > 0).any():
         test = multivariate_logrank_test(time, group, event)
@@ -90,12 +93,11 @@ def _risk_group(name: str, time: Floats, event: Floats) -> RiskGroup:
     )
 
 
-def _round_ticks(longest: float) -> Floats:
+def _round_ticks(longest: float, unit: str) -> Floats:
     """About six round times from 0 to the longest follow-up."""
     rough = longest / 6
     scale = 10 ** math.floor(math.log10(rough)) if rough > 0 else 1.0
     step = next(factor * scale for factor in (1, 2, 2.5, 5, 10) if factor * scale >= rough)
-    # times are in months, so multiples of 12 make the best ticks
-    if longest > 24:
+    if unit == "months" and longest > 24:  # whole years make the best ticks
         step = 12.0 * max(1, math.ceil(rough / 12))
     return np.arange(0.0, longest + step / 1000, step)

@@ -16,6 +16,7 @@ from asmil.models.own_method import method_name
 from asmil.models.registry import Method, find_method
 from asmil.models.shared_presets import VLSA_SURVIVAL
 from asmil.tasks.base import TaskKind
+from asmil.time_units import TimeUnit
 
 COMMON_PRESETS = ("paper", "recommended")
 """Presets that every method has. `paper` is the common setting of the ASMIL paper; `recommended` differs from `paper`
@@ -302,12 +303,23 @@ class TaskConfig(Settings):
     risk: Literal["survival_sum", "mean_time"] = Field(
         "survival_sum", description="survival: how curves are ranked; cox uses its log-risk"
     )
+    time_unit: TimeUnit | None = Field(
+        None,
+        description="survival: unit of the times (`--time-unit`); null: as the name of their column says, e.g. "
+        "`time_days`",
+    )
 
     @model_validator(mode="after")
     def _loss_is_of_the_kind(self) -> TaskConfig:
         known = {"survival": ("incidence", "hazard", "cox"), "regression": ("squared", "huber")}.get(self.kind, ())
         if self.loss != "own" and self.loss not in known:
             raise ValueError(f"loss = {self.loss} is not a {self.kind} loss; choose from {', '.join(('own', *known))}")
+        return self
+
+    @model_validator(mode="after")
+    def _only_survival_has_times(self) -> TaskConfig:
+        if self.time_unit is not None and self.kind != "survival":
+            raise ValueError(f"time_unit = {self.time_unit}: a {self.kind} task has no times; leave it out")
         return self
 
     @property

@@ -2,46 +2,93 @@
 
 from __future__ import annotations
 
-import json
+import math
 import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from asmil.config import flat
+import yaml
+
+from asmil.columns import format_mapping
+from asmil.config import flat, merge, parse_settings
 from asmil.errors import AsmilError
-from asmil.training.config import RunConfig, resolve
+from asmil.models.base import ModelConfig
+from asmil.models.own_method import is_own
+from asmil.training.config import TASK_DEFAULTS, RunConfig, resolve
 from asmil.training.finished_run import setting
+from asmil.training.run_cohort import RunCohort
 
 OPTIONS = {
-    "task.kind": ("--task", "classification"),
-    "folds": ("--folds", 1),
-    "seeds": ("--seeds", 1),
-    "training.seed": ("--seed", 0),
-    "nested.folds": ("--inner-folds", 0),
+    "task.kind": "--task",
+    "task.time_unit": "--time-unit",
+    "folds": "--folds",
+    "seeds": "--seeds",
+    "training.seed": "--seed",
+    "nested.folds": "--inner-folds",
 }
-"""Settings that have a command-line option, and its default."""
+"""Settings that have a command-line option."""
+GRID = "nested.grid."
+NOT_SET = ("method", "preset", "init.weights", *OPTIONS)
+"""Settings that `--set` does not give."""
 
 
 def train_command(config: Mapping[str, Any], out: str) -> str | None:
-    """`asmil train ...` with every setting that differs from the method's preset; None if unknown.
+    """`asmil train ...` with every setting that differs from the method's preset; None if it cannot be given.
+
+    Paths that exist are written in full, so that the command works in every folder.
 
     config: the values of a run's `config.yaml`
     """
+    cohort, method, preset = RunCohort.of(config), str(config.get("method")), str(config.get("preset"))
+    if cohort.manifest is None or method.startswith("__main__:"):
+        return None
     try:
-        method, preset, manifest = config["method"], config["preset"], config["cohort"]["manifest"]
-        usual = resolve(method, preset, {"task": {"kind": config["task"]["kind"]}})
+        default = flat(_usual(method, preset, config["task"]["kind"]).model_dump(mode="json"))
+        columns = format_mapping(cohort.columns or {})
     except (AsmilError, KeyError, TypeError):
         return None
-    words = ["asmil", "train", str(manifest), "--method", method, "--preset", preset]
-    default = flat(usual.model_dump(mode="json"))
-    known = {name: value for name, value in config.items() if name in RunConfig.model_fields}
-    for name, value in flat(known).items():
-        if name in OPTIONS:
-            option, plain = OPTIONS[name]
-            words += [] if value == plain else [option, str(value)]
-        elif name not in ("method", "preset", "task.classes") and default.get(name, value) != value:
-            words += ["--set", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
+    default["task.kind"] = RunConfig.model_fields["task"].default.kind
+    words = ["asmil", "train", _in_full(cohort.manifest), "--method", _own_in_full(method), "--preset", preset]
+    words += [] if cohort.features is None else ["--features", _in_full(cohort.features)]
+    words += ["--columns", columns] if columns else []
+    for name, value in flat({name: config[name] for name in RunConfig.model_fields if name in config}).items():
+        of_own_code = name.startswith("model.") and is_own(method)
+        if name in OPTIONS and value != default[name]:
+            words += [OPTIONS[name], str(value)]
+        elif name.startswith(GRID):
+            words += ["--grid", f"{name.removeprefix(GRID)}={_as_yaml(value)}"]
+        elif name == "init.weights" and value is not None:
+            words += ["--init", _in_full(Path(str(value)))]
+        elif of_own_code or (name in default and name not in NOT_SET and value != default[name]):
+            words += ["--set", f"{name}={_as_yaml(value)}"]
     return shlex.join([*words, "--out", out])
+
+
+def _usual(method: str, preset: str, kind: str) -> RunConfig:
+    """The settings of a method before any change; if it is code, which is not executed here, without its own."""
+    if not is_own(method):
+        return resolve(method, preset, {"task": {"kind": kind}})
+    common = {"method": method, "preset": preset, "task": {"kind": kind}, "model": ModelConfig()}
+    return parse_settings(RunConfig, merge(TASK_DEFAULTS.get(kind, {}), common))
+
+
+def _in_full(path: Path) -> str:
+    return str(path.absolute() if path.exists() else path)
+
+
+def _own_in_full(method: str) -> str:
+    place, _, attribute = method.rpartition(":")
+    return f"{_in_full(Path(place))}:{attribute}" if place.endswith(".py") else method
+
+
+def _as_yaml(value: Any) -> str:
+    """A value as `--set` reads it.
+
+    >>> _as_yaml(1e-05), _as_yaml([0.9, 0.99]), _as_yaml("none"), _as_yaml(None)
+    ('1.0e-05', '[0.9, 0.99]', 'none', 'null')
+    """
+    return yaml.safe_dump([value], default_flow_style=True, width=math.inf, allow_unicode=True).strip()[1:-1]
 
 
 def run_label(config: Mapping[str, Any]) -> str:

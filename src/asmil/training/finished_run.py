@@ -20,6 +20,7 @@ from asmil.files import replacing
 from asmil.tasks.base import TaskKind
 from asmil.tasks.prediction_format import PredictionFormat, prediction_format
 from asmil.text_table import without_categories
+from asmil.time_units import unit_in_words
 from asmil.training.bundle import refuse_bundle
 from asmil.training.epoch_log import read_epochs
 from asmil.training.layout import RunLayout
@@ -49,6 +50,11 @@ class Run:
     def format(self) -> PredictionFormat:
         """The columns of the predictions, and the metrics of the task."""
         return prediction_format(self.kind, self.classes)
+
+    @property
+    def time_unit(self) -> str:
+        """The unit of survival times, in words."""
+        return unit_in_words(self.setting("task", "time_unit"))
 
     def setting(self, *keys: str) -> Any:
         """A value of the settings by its path, or None."""

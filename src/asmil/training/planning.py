@@ -5,6 +5,7 @@ The rules are simple and written down with each choice; change the choices in th
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -25,6 +26,7 @@ from asmil.memory import available_bytes
 from asmil.models.base import MILModel
 from asmil.reporting.formats import format_duration
 from asmil.tasks.base import TaskKind
+from asmil.time_units import TimeUnit
 from asmil.training.config import RunConfig, resolve
 from asmil.training.settings_file import setting_line
 from asmil.training.setup import build_model
@@ -76,12 +78,17 @@ class TrainingPlan:
     estimate: Estimate
 
 
-def plan_training(cohort: Cohort, infos: Sequence[FeatureInfo], kind: TaskKind) -> TrainingPlan:
-    """Plan the training of a cohort; infos: the properties of its feature files."""
+def plan_training(
+    cohort: Cohort, infos: Sequence[FeatureInfo], kind: TaskKind, time_unit: TimeUnit | None = None
+) -> TrainingPlan:
+    """Plan the training of a cohort; infos: the properties of its feature files.
+
+    time_unit: of survival times; None: as the name of their column states
+    """
     groups = _patients_by_group(cohort, kind)
     patients = len({slide.patient for slide in cohort.slides})
     vectors = all(info.may_be_slide_vector for info in infos)
-    choices = tuple(_choices(cohort, infos, kind, groups, patients, vectors))
+    choices = (*_choices(cohort, infos, kind, groups, patients, vectors), *_time_choice(cohort, kind, time_unit))
     tree: dict[str, Any] = {}
     for choice in choices:
         if choice.key not in ("method", "preset"):
@@ -124,6 +131,15 @@ def _choices(
     if longest > LONG_BAG and not vectors:
         reason = f"the longest slide has {longest:,} tiles; tiles are drawn anew every epoch; prediction uses all tiles"
         yield Choice("data.max_tiles", SAMPLED_TILES, reason)
+
+
+def _time_choice(cohort: Cohort, kind: TaskKind, given: TimeUnit | None) -> Iterator[Choice]:
+    if given is not None:
+        yield Choice("task.time_unit", given, "what --time-unit says")
+    elif kind == "survival" and cohort.time_unit is not None:
+        yield Choice("task.time_unit", cohort.time_unit, "the name of the column of times")
+    elif kind == "survival":
+        yield Choice("task.time_unit", None, "unknown, so reports say 'time units'; set days, weeks, months or years")
 
 
 def _split_choices(cohort: Cohort, groups: dict[str, set[str]], patients: int) -> Iterator[Choice]:
@@ -264,7 +280,7 @@ def plan_text(
     columns: which columns of the manifest to read, as for `--columns`
     """
     lines = [
-        f"# Written by `asmil plan`. Edit it as needed, then run: asmil train {name}",
+        f"# Written by `asmil plan`. Edit it as needed, then run: asmil train {shlex.quote(name)}",
         *(f"# {fact}" for fact in plan.facts),
         f"# {cost_line(plan)}",
         *(f"# WARNING: {warning}" for warning in plan.warnings),

@@ -26,6 +26,7 @@ from asmil.models.inference import infer
 from asmil.tasks.base import Task
 from asmil.tasks.classification import Classification
 from asmil.tasks.ensemble import average
+from asmil.time_units import unit_in_words
 from asmil.training import checkpoint
 from asmil.training.bundle import BUNDLE_FILE, is_bundle, read_bundle
 from asmil.training.layout import TASK_FILE, is_finished
@@ -206,6 +207,8 @@ class RunPredictor:
         values = {
             name: json.dumps(value) if isinstance(value, list) else value for name, value in prediction.values.items()
         }
+        if "survival_times" in values:
+            values["time_unit"] = unit_in_words(self.description.config.task.time_unit)
         classes = {}
         if self.description.config.task.kind == "classification":
             classes["most_probable_class"] = self.description.classes[int(np.argmax(prediction.probabilities))]

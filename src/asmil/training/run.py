@@ -21,7 +21,7 @@ from asmil.columns import ColumnMapping
 from asmil.errors import AsmilError
 from asmil.models.registry import find_method
 from asmil.tasks.base import TaskKind
-from asmil.training.config import RunConfig
+from asmil.training.config import RunConfig, with_settings
 from asmil.training.finished_run import read_predictions, write_predictions
 from asmil.training.initial_weights import (
     INIT_FILE,
@@ -87,6 +87,7 @@ def plan_run(
         refuse_unshareable_run(config, processes.count)
     cohort = source if isinstance(source, Cohort) else load_cohort(source, features, kind, columns)
     _refuse_other_task(cohort, kind)
+    config = _with_time_unit(config, cohort)
     infos = _inspect(cohort, observer or RunObserver(), item_timeout_s)
     refuse_mixed(infos)
     vectors = all(info.may_be_slide_vector for info in infos)
@@ -145,7 +146,7 @@ def train_run(
     folder, observer = RunFolder(out), observer or RunObserver()
     with folder.locked():
         plan = plan_run(source, out, config, features, observer, item_timeout_s, columns, processes)
-        _train(plan, folder, config, observer, engine, processes or OneProcess())
+        _train(plan, folder, plan.description.config, observer, engine, processes or OneProcess())
     return folder
 
 
@@ -203,6 +204,19 @@ def _refuse_other_task(cohort: Cohort, kind: TaskKind) -> None:
             f"{cohort.path}: the cohort was loaded for {cohort.task or 'no task'}, but the task of the run is {kind}; "
             f"load it for the task {kind}"
         )
+
+
+def _with_time_unit(config: RunConfig, cohort: Cohort) -> RunConfig:
+    """The settings with the unit of the survival times that the name of their column states."""
+    stated, given = cohort.time_unit, config.task.time_unit
+    if config.task.kind != "survival" or stated in (None, given):
+        return config
+    if given is not None:
+        raise AsmilError(
+            f"{cohort.path}: the name of the column of times states {stated}, but --time-unit (task.time_unit) is "
+            f"{given}; leave the option out, or rename the column"
+        )
+    return with_settings(config, {"task.time_unit": stated})
 
 
 def _refuse_attention(config: RunConfig, info: FeatureInfo) -> None:

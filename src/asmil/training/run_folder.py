@@ -22,6 +22,7 @@ from asmil.files import leftovers, write_text
 from asmil.locks import locked_folder
 from asmil.models.own_method import confirm
 from asmil.own_code import same_attribute
+from asmil.tasks.base import TaskKind
 from asmil.training.config import RunConfig, parse_run_config, with_settings
 from asmil.training.layout import CHOICE_FILE, LOCK_FILE, RunLayout
 from asmil.training.notes import read_choice
@@ -32,10 +33,13 @@ _FREE_TO_CHANGE = {
     "training.checkpoint_seconds",
     "training.track",
     "cohort.manifest",
+    "cohort.features",
     "init.weights",
     "asmil",
 }
 """Settings that may change when a run resumes: they do not affect its results."""
+
+TIME_UNIT = "task.time_unit"
 
 _ADDED = ("attention", "stabilizers", "record", "nested", "init")
 """Sections that runs of earlier versions do not have; their defaults reproduce those versions."""
@@ -132,20 +136,27 @@ def describe(config: RunConfig, cohort: Cohort, classes: tuple[str, ...], infos:
     )
     if all(info.may_be_slide_vector for info in infos):
         features["slide_vectors"] = True
-    survives = config.task.kind == "survival"
-    rows = [
-        (s.slide, s.patient, s.label, s.site, s.split, s.fold, *((s.time, s.event) if survives else ()))
-        for s in cohort.slides
-    ]
     about: dict[str, Any] = {
         "manifest": str(cohort.path),
         "slides": len(cohort),
-        "rows_sha256": _sha256(rows),
+        "rows_sha256": rows_sha256(config.task.kind, cohort),
         "features_sha256": _sha256([fingerprint(slide.source) for slide in cohort.slides]),
     }
     if cohort.columns:
         about["columns"] = dict(cohort.columns)
+    if cohort.features is not None:
+        about["features"] = str(cohort.features)
     return RunDescription(config, classes, features, about)
+
+
+def rows_sha256(kind: TaskKind, cohort: Cohort) -> str:
+    """A checksum of what a run reads of the rows of its manifest."""
+    survives = kind == "survival"
+    rows = [
+        (s.slide, s.patient, s.label, s.site, s.split, s.fold, *((s.time, s.event) if survives else ()))
+        for s in cohort.slides
+    ]
+    return _sha256(rows)
 
 
 def _sha256(values: list[Any]) -> str:
@@ -205,15 +216,25 @@ class RunFolder(RunLayout):
         """Write the description or, if there is already a run, check that it is the same."""
         self.refuse_other_run(description)
         if not self.config.exists():
-            write_text(self.config, yaml.safe_dump(description.to_dict(), sort_keys=False, allow_unicode=True))
+            self._write(description.to_dict())
+            return
+        unit, values = description.config.task.time_unit, self.read_values()
+        if unit is not None and values["task"].get("time_unit") is None:  # runs of earlier versions have no unit
+            self._write({**values, "task": {**values["task"], "time_unit": unit}})
+
+    def _write(self, values: Mapping[str, Any]) -> None:
+        write_text(self.config, yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True))
 
     def refuse_other_run(self, description: RunDescription) -> None:
         """Raise if the folder contains a run with a different description."""
         if not self.config.exists():
             return
         before, now = flat(self.read().to_dict()), flat(description.to_dict())
+        free = set(_FREE_TO_CHANGE)
+        if None in (before[TIME_UNIT], now[TIME_UNIT]):
+            free.add(TIME_UNIT)  # an unknown unit contradicts none
         differing = sorted(
-            key for key in before.keys() | now.keys() if key not in _FREE_TO_CHANGE and before.get(key) != now.get(key)
+            key for key in before.keys() | now.keys() if key not in free and before.get(key) != now.get(key)
         )
         if differing:
             shown = ", ".join(f"{key}: {before.get(key)!r} there, {now.get(key)!r} now" for key in differing[:4])

@@ -11,9 +11,11 @@ import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from asmil.columns import format_mapping
 from asmil.documents import read_yaml
 from asmil.errors import AsmilError, did_you_mean
 from asmil.training.config import RunConfig, resolve
+from asmil.training.run_cohort import RunCohort
 
 _PLACES = ("cohort", "features", "out")
 _CHOICES = ("method", "preset", "columns")
@@ -67,14 +69,15 @@ def read_settings_file(path: Path) -> SettingsFile:
 
 
 def _of_run(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings in a run's `config.yaml`, without the location of its features."""
+    """The settings in a run's `config.yaml`, and its cohort."""
     found = {key: value for key, value in values.items() if key in RunConfig.model_fields}
     if isinstance(found.get("task"), Mapping):
         found["task"] = {key: value for key, value in found["task"].items() if key != "classes"}
-    manifest, columns = values["cohort"].get("manifest"), values["cohort"].get("columns")
-    if isinstance(columns, Mapping):
-        found["columns"] = ",".join(f"{name}={column}" for name, column in columns.items())
-    return found | ({"cohort": str(Path(manifest).absolute())} if manifest else {})
+    trained_on = RunCohort.of(values)
+    if trained_on.columns:
+        found["columns"] = format_mapping(trained_on.columns)
+    places = {"cohort": trained_on.manifest, "features": trained_on.features_there}
+    return found | {name: str(place.absolute()) for name, place in places.items() if place is not None}
 
 
 def commented_settings(name: str, cohort: str, out: str, method: str, preset: str) -> str:

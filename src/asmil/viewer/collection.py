@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from asmil.cohort.locate import find_features
-from asmil.cohort.manifest import Slide, cohort_from_features, read_manifest
+from asmil.cohort.manifest import Slide, cohort_from_features
 from asmil.cohort.source import FeatureSource
 from asmil.cohort.table import positive, read_table
 from asmil.errors import AsmilError
@@ -15,7 +15,9 @@ from asmil.slides.annotations import find_annotations
 from asmil.slides.discovery import SLIDES_FOLDER, SlideFile, find_slides
 from asmil.slides.opening import refuse_absent
 from asmil.text_table import TABLE_SUFFIXES
+from asmil.time_units import unit_in_words
 from asmil.training.layout import RunLayout
+from asmil.training.run_cohort import RunCohort
 
 MANIFEST_NAMES = ("cohort.csv", "cohort.parquet")
 ANNOTATIONS_FOLDER = "annotations"
@@ -115,14 +117,14 @@ class _Found:
 
 
 def _of_run(path: Path, places: Places) -> _Found:
-    values = RunLayout(path).read_values()
-    about = values.get("cohort")
-    named = about.get("manifest") if isinstance(about, Mapping) else None
-    manifest = places.cohort or (Path(named) if isinstance(named, str) else None)
-    if manifest is None or not manifest.is_file():
+    trained_on = RunCohort.of(RunLayout(path).read_values())
+    if places.cohort is not None:
+        trained_on = trained_on.at(places.cohort)
+    if not trained_on.is_there:
+        manifest = trained_on.manifest
         where = "a manifest that it does not name" if manifest is None else f"{manifest}, which is not there"
         raise AsmilError(f"{path}: the run was trained on {where}; give the manifest with --cohort")
-    found = _of_manifest(manifest, places)
+    found = _of_manifest(trained_on, places)
     found.path = path
     return found
 
@@ -131,11 +133,11 @@ def _of_cohort(source: Path, places: Places) -> _Found:
     if source.is_dir():
         for name in MANIFEST_NAMES:
             if (source / name).is_file():
-                return _of_manifest(source / name, places)
+                return _of_manifest(RunCohort(source / name), places)
         if find_features(source):
             return _of_features(source, places)
     elif source.suffix.lower() in TABLE_SUFFIXES:
-        return _of_manifest(source, places)
+        return _of_manifest(RunCohort(source), places)
     elif source.suffix.lower() in FEATURE_SUFFIXES:
         return _of_features(source, places)
     features = find_features(places.features) if places.features else {}
@@ -165,9 +167,13 @@ def _of_features(source: Path, places: Places) -> _Found:
     return _Found(slides, {}, notes)
 
 
-def _of_manifest(manifest: Path, places: Places) -> _Found:
-    cohort, problems = read_manifest(manifest, places.features, kind=None)
-    rows = {row["slide"]: row for row in read_table(manifest).rows if row.get("slide")}
+def _of_manifest(given: RunCohort, places: Places) -> _Found:
+    manifest = given.manifest
+    assert manifest is not None
+    cohort, problems = given.read(features=places.features)
+    table = read_table(manifest, given.columns)
+    rows = {row["slide"]: row for row in table.rows if row.get("slide")}
+    unit = unit_in_words(given.time_unit or table.time_unit)
     errors = [str(problem) for problem in problems if problem.severity == "error"]
     notes = errors[:MOST_NOTES]
     if len(errors) > MOST_NOTES:
@@ -183,7 +189,7 @@ def _of_manifest(manifest: Path, places: Places) -> _Found:
         ViewedSlide(
             name,
             row.get("patient") or name,
-            _outcome(row),
+            _outcome(row, unit),
             images.get(name),
             features[name].source if name in features else None,
             mpp=places.mpp or positive(row.get("mpp", "")),
@@ -193,11 +199,12 @@ def _of_manifest(manifest: Path, places: Places) -> _Found:
     return _Found(slides, features, notes)
 
 
-def _outcome(row: Mapping[str, str]) -> str | None:
+def _outcome(row: Mapping[str, str], unit: str) -> str | None:
     if row.get("label"):
         return row["label"]
     if row.get("time"):
-        return f"{row['time']} ({'event' if row.get('event', '').lower() in ('1', '1.0', 'true') else 'censored'})"
+        ended = "event" if row.get("event", "").lower() in ("1", "1.0", "true") else "censored"
+        return f"{row['time']} {unit} ({ended})"
     return None
 
 

@@ -137,7 +137,7 @@ def test_times_and_groups_can_be_chosen(tmp_path: Path) -> None:
     beyond = evaluate_survival(tmp_path, resamples=20, times=[12, 5000])
     assert np.isnan(beyond.auc_at[5000].value)
     assert "6 of 6 trainings" in " ".join(beyond.warnings)
-    with pytest.raises(AsmilError, match="months above 0"):
+    with pytest.raises(AsmilError, match="above 0"):
         evaluate_survival(tmp_path, times=[0])
 
 

@@ -51,7 +51,7 @@ def test_the_test_is_log_rank_and_the_table_counts() -> None:
     patients = exponential_patients(200, seed=8)
     time, event = patients["time"].to_numpy(), patients["event"].to_numpy(dtype=float)
     group = (patients["log_risk"] > 0).to_numpy(dtype=int)
-    found = compare_groups(time, event, group)
+    found = compare_groups(time, event, group, unit="months")
     wanted = logrank_test(time[group == 0], time[group == 1], event[group == 0], event[group == 1])
     assert found.p == pytest.approx(wanted.p_value)
     assert found.statistic == pytest.approx(wanted.test_statistic)
@@ -71,9 +71,10 @@ def test_a_median_that_is_not_reached() -> None:
     assert found.groups[0].median == np.inf
 
 
+@pytest.mark.parametrize("unit", ["months", "days"])
 @pytest.mark.parametrize("longest", [0.4, 3.0, 11.0, 24.0, 25.0, 90.0, 400.0])
-def test_a_table_has_a_handful_of_columns(longest: float) -> None:
-    times = compare_groups(np.array([longest / 2, longest]), np.ones(2), np.array([0, 1])).at_risk_times
+def test_a_table_has_a_handful_of_columns(longest: float, unit: str) -> None:
+    times = compare_groups(np.array([longest / 2, longest]), np.ones(2), np.array([0, 1]), unit=unit).at_risk_times
     assert times[0] == 0
     assert times[-1] <= longest * 1.001
     assert 3 <= len(times) <= 8

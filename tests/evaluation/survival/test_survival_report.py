@@ -23,7 +23,7 @@ def test_a_run_reports_into_its_own_folder(tmp_path: Path) -> None:
     numbers = json.loads((tmp_path / "evaluation.json").read_text())
     assert numbers["task"] == "survival"
     assert numbers["trainings"] == 6
-    assert len(numbers["curves"]["auc"]["months"]) == 40
+    assert len(numbers["curves"]["auc"]["time"]) == 40
     parsed = Page(page.read_text())
     assert parsed.tags.count("img") == 4
     assert all(address.startswith("data:image/svg+xml;base64,") for address in parsed.addresses)

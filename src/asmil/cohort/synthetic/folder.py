@@ -40,7 +40,8 @@ def write_synthetic(
 
     Written are `synthetic.yaml` (the settings), `features/<slide>.h5` (float16), `tile_truth.parquet`
     (slide, tile, x, y, tumor, morphology, tissue, focus) and, last, `cohort.csv` (slide, patient, label,
-    split, site; for survival time and event instead of the label, and `patient_truth.parquet` with the true risks).
+    split, site; for survival time_months and event instead of the label, and `patient_truth.parquet` with the true
+    risks).
     A second call with the same settings writes missing files; different settings are an error.
 
     progress: called with (slides done, slides in total) after every slide
@@ -71,7 +72,7 @@ def write_synthetic(
         outcomes = patient_times(config, times, plans, tiles)
         _write_parquet(patients, outcomes)
         by_patient = outcomes.set_index("patient").loc[[plan.patient for plan in plans]]
-        outcome = {name: by_patient[name].to_list() for name in ("time", "event")}
+        outcome = {"time_months": by_patient["time"].to_list(), "event": by_patient["event"].to_list()}
     elif task == "regression":
         outcome = {"label": lesion_shares(plans, tiles)}
     elif task == "multilabel":

@@ -22,6 +22,7 @@ from asmil.evaluation.rows import rows_of, unique_names
 from asmil.tasks.bootstrap import number_patients, under_draws
 from asmil.tasks.checked_arrays import Floats
 from asmil.tasks.prediction_format import Metric, PredictionFormat, Truth
+from asmil.time_units import UNKNOWN_UNIT
 from asmil.training.finished_run import Run, read_run
 
 Integers = npt.NDArray[np.integer]
@@ -232,6 +233,14 @@ def _refuse_other_tasks(runs: Sequence[Run], names: Sequence[str]) -> None:
             raise AsmilError(
                 f"{name} has the classes {', '.join(run.classes)}, but {names[0]} has {', '.join(first.classes)}; "
                 "compare runs with the same classes"
+            )
+    unit_of = {name: run.time_unit for run, name in zip(runs, names, strict=True) if run.time_unit != UNKNOWN_UNIT}
+    for name, unit in unit_of.items():
+        other, known = next(iter(unit_of.items()))
+        if unit != known:
+            raise AsmilError(
+                f"the times of {name} are in {unit}, but those of {other} in {known}; train both with the same "
+                "--time-unit, on the same times"
             )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
-from asmil.cohort.manifest import Cohort, read_manifest
+from asmil.cohort.manifest import Cohort
 from asmil.cohort.splits import Roles
 from asmil.errors import AsmilError, did_you_mean
 from asmil.evaluation.localization.froc_curve import Froc, FrocOptions, froc_of_hits, froc_options, resampled_froc
@@ -31,6 +31,7 @@ from asmil.tasks.bootstrap import drawn_slides, estimate, mean_estimate, ratio_e
 from asmil.tasks.checked_arrays import Floats
 from asmil.tasks.classification import normal_labels
 from asmil.training.bundle import refuse_bundle
+from asmil.training.run_cohort import RunCohort
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class Localization:
     normal: labels that count as normal
     masks: the tumor masks of some slides, for figures
     skipped: slides left out by the skip list
-    alarms: reasons not to rely on the maps; manifest: of the cohort (slide images may be next to it)
+    alarms: reasons not to rely on the maps; trained_on: the cohort (slide images may be next to its manifest)
     notes: caveats; problems: slides that could not be evaluated, each with the reason
     """
 
@@ -115,7 +116,7 @@ class Localization:
     notes: tuple[str, ...]
     problems: tuple[str, ...]
     alarms: tuple[str, ...] = ()
-    manifest: Path | None = None
+    trained_on: RunCohort = field(default_factory=lambda: RunCohort(None))
 
     @property
     def name(self) -> str:
@@ -168,7 +169,7 @@ def localize_run(
         notes=tuple(notes),
         problems=tuple(problems),
         alarms=tuple(attention_alarms(maps.path)),
-        manifest=settings.cohort or Path(maps.description.cohort["manifest"]),
+        trained_on=_cohort_of(maps, settings),
     )
 
 
@@ -189,11 +190,11 @@ def _read_cohort(maps: RoleMaps, settings: LocalizeSettings) -> tuple[Cohort, li
     own = settings.cohort is None
     if own:
         refuse_bundle(maps.path)
-    path = settings.cohort or Path(maps.description.cohort["manifest"])
-    if own and not path.is_file():
+    evaluated = _cohort_of(maps, settings)
+    path = evaluated.manifest
+    if own and not evaluated.is_there:
         raise AsmilError(f"{path}: the manifest of the run was not found; give its path with --cohort")
-    columns = None if settings.cohort else maps.description.cohort.get("columns")
-    cohort, found = read_manifest(path, settings.features, columns=columns)
+    cohort, found = evaluated.read("classification", settings.features)
     errors = [str(problem) for problem in found if problem.severity == "error"]
     if not own:
         return cohort, errors
@@ -205,6 +206,13 @@ def _read_cohort(maps: RoleMaps, settings: LocalizeSettings) -> tuple[Cohort, li
         elif name not in cohort:
             problems.append(f"{name}: the slide is missing from {path} or has no features; restore it")
     return cohort, problems
+
+
+def _cohort_of(maps: RoleMaps, settings: LocalizeSettings) -> RunCohort:
+    """The cohort of the run, or the one that the user names."""
+    if settings.cohort is not None:
+        return RunCohort(settings.cohort)
+    return RunCohort.of(maps.description.to_dict())
 
 
 def _scalings(settings: LocalizeSettings, normal: frozenset[str]) -> tuple[Scaling, ...]:

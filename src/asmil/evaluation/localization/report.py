@@ -154,7 +154,7 @@ def _result_figures(found: Localization) -> list[Block]:
 
 
 def _maps(found: Localization) -> list[Block]:
-    images = image_files(found.manifest)
+    images = image_files(found.trained_on)
     blocks: list[Block] = [
         "The first tumor and normal slides in the cohort, not selected by their maps. Orange: tiles above the "
         "threshold; black line: annotated tumor."

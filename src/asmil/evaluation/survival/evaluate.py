@@ -107,7 +107,7 @@ def chosen_times(times: Sequence[float] | None, event_times: Floats) -> Floats:
     if times is None:
         return np.unique(np.quantile(event_times, [0.25, 0.5, 0.75]))
     if not all(np.isfinite(t) and t > 0 for t in times):
-        raise AsmilError(f"the times {', '.join(map(str, times))} cannot be evaluated; give months above 0")
+        raise AsmilError(f"the times {', '.join(map(str, times))} cannot be evaluated; give times above 0")
     return np.unique(np.asarray(times, dtype=np.float64))
 
 
@@ -130,7 +130,7 @@ class TimeCurve:
 class SurvivalEvaluation(RunEvaluation):
     """The evaluation of a survival run.
 
-    auc_at, brier_at: time in months -> the metric there; window: the months over which curves are averaged
+    auc_at, brier_at: time -> the metric there; window: the times over which curves are averaged
     curves: `auc`, `brier` and `reference` (Brier of Kaplan-Meier) over the window; undefined ones are left out
     """
 
@@ -158,11 +158,12 @@ class SurvivalEvaluation(RunEvaluation):
             **super().to_dict(),
             "events": self.n_events,
             "metrics": {name: _to_dict(metric) for name, metric in self.metrics.items()},
-            "auc_at": [{"months": t, **_to_dict(metric)} for t, metric in self.auc_at.items()],
-            "brier_at": [{"months": t, **_to_dict(metric)} for t, metric in self.brier_at.items()],
-            "window_months": [jsonable(end) for end in self.window],
+            "time_unit": self.run.time_unit,
+            "auc_at": [{"time": t, **_to_dict(metric)} for t, metric in self.auc_at.items()],
+            "brier_at": [{"time": t, **_to_dict(metric)} for t, metric in self.brier_at.items()],
+            "window": [jsonable(end) for end in self.window],
             "curves": {
-                name: jsonable({"months": curve.times, "value": curve.mean, "low": curve.low, "high": curve.high})
+                name: jsonable({"time": curve.times, "value": curve.mean, "low": curve.low, "high": curve.high})
                 for name, curve in self.curves.items()
             },
             "risk_groups": {
@@ -173,7 +174,7 @@ class SurvivalEvaluation(RunEvaluation):
                         "name": group.name,
                         "patients": group.patients,
                         "events": group.events,
-                        "median_months": jsonable(group.median),
+                        "median": jsonable(group.median),
                         "median_low": jsonable(group.median_interval.low),
                         "median_high": jsonable(group.median_interval.high),
                     }
@@ -207,7 +208,7 @@ def evaluate_survival(
     the 2.5 to the 97.5 percentile of this average over `resamples` bootstrap resamples of patients. The censoring
     distribution and the Kaplan-Meier reference are estimated on all evaluated patients.
 
-    times: months for AUC(t) and the Brier score, by default the quartiles of the event times
+    times: for AUC(t) and the Brier score, in the unit of the run, by default the quartiles of the event times
     n_groups: 2 risk groups cut at the median, or 3 at the tertiles
     """
     Request(role, resamples, seed)
@@ -236,7 +237,7 @@ def evaluate_survival(
     }
     curves = {name: _curve(name, grid.window, found, samples[name]) for name in CURVES}
     auc_at = _at_times("auc_at", grid.times, found, samples)
-    groups = compare_groups(time, event, group_patients(parts, len(time), n_groups), n_groups)
+    groups = compare_groups(time, event, group_patients(parts, len(time), n_groups), n_groups, opened.time_unit)
     return SurvivalEvaluation(
         run=opened,
         role=role,
@@ -404,8 +405,8 @@ def _warnings(
         undefined = sum(map(math.isnan, auc.per_training.values()))
         if undefined:
             yield (
-                f"AUC({t:g} months) is undefined for {undefined} of {len(parts)} trainings: by then no patient had the "
-                "event, or none was followed longer."
+                f"AUC({t:g} {run.time_unit}) is undefined for {undefined} of {len(parts)} trainings: by then no "
+                "patient had the event, or none was followed longer."
             )
     if len(groups.groups) < 2:
         yield "The risks do not separate the patients into groups, so there is no log-rank test."

@@ -11,13 +11,14 @@ from matplotlib.axes import Axes
 from asmil.evaluation.survival.evaluate import SurvivalEvaluation, TimeCurve
 from asmil.reporting import Block, Cell, Figure, Heading, Row, SideBySide, Table, estimate_cell
 from asmil.reporting.drawing import COLORS, GUIDE, TEXT, new_figure, svg_text
-from asmil.reporting.formats import format_months, format_p
+from asmil.reporting.formats import format_p, format_times
 from asmil.tasks.risk_groups import RiskGroups
+from asmil.time_units import UNKNOWN_UNIT
 
 GROUP_COLORS = {"low risk": COLORS[0], "middle risk": COLORS[4], "high risk": COLORS[1]}
 
 
-def kaplan_meier_figure(groups: RiskGroups) -> str:
+def kaplan_meier_figure(groups: RiskGroups, unit: str = UNKNOWN_UNIT) -> str:
     """Kaplan-Meier curves of the risk groups with 95 % bands, censored patients as ticks, numbers at risk below."""
     with new_figure(5.8, 3.9 + 0.2 * len(groups.groups)) as figure:
         axes, counts = figure.subplots(2, 1, sharex=True, height_ratios=[10, 0.9 * len(groups.groups)])
@@ -32,7 +33,7 @@ def kaplan_meier_figure(groups: RiskGroups) -> str:
         axes.set(ylim=(0, 1.02), xlim=(-0.02 * longest, 1.02 * longest), ylabel="survival")
         axes.set_title("Kaplan-Meier curves by risk group")
         axes.legend(loc="best")
-        _write_counts(counts, groups)
+        _write_counts(counts, groups, unit)
         return svg_text(figure)
 
 
@@ -49,7 +50,7 @@ def time_figure(evaluation: SurvivalEvaluation, name: str, title: str, label: st
             line, *_ = axes.plot(reference.times, reference.mean, color=TEXT, linewidth=1.4, label="Kaplan-Meier")
             line.set_linestyle("--")
         _draw(axes, curve, COLORS[0], "model" + ", mean over trainings" * (len(curve.per_training) > 1))
-        axes.set(title=title, xlabel="months", ylabel=label)
+        axes.set(title=title, xlabel=evaluation.run.time_unit, ylabel=label)
         if name == "brier":
             axes.set_ylim(bottom=0)
         axes.legend(loc="best")
@@ -64,9 +65,9 @@ def _draw(axes: Axes, curve: TimeCurve, color: str, label: str) -> None:
     axes.plot(curve.times, curve.mean, color=color, linewidth=1.8, label=label)
 
 
-def _write_counts(axes: Axes, groups: RiskGroups) -> None:
+def _write_counts(axes: Axes, groups: RiskGroups, unit: str) -> None:
     """The numbers at risk as text below their times."""
-    axes.set(ylim=(len(groups.groups) - 0.5, -0.5), xlabel="months", xticks=groups.at_risk_times)
+    axes.set(ylim=(len(groups.groups) - 0.5, -0.5), xlabel=unit, xticks=groups.at_risk_times)
     axes.set_yticks(range(len(groups.groups)), [group.name for group in groups.groups])
     axes.grid(visible=False)
     axes.tick_params(length=0)
@@ -84,7 +85,9 @@ def survival_blocks(evaluation: SurvivalEvaluation) -> list[Block]:
     return [
         Heading("Risk groups"),
         _risk_groups(evaluation),
-        Figure(kaplan_meier_figure(evaluation.risk_groups), "Kaplan-Meier curves by risk group"),
+        Figure(
+            kaplan_meier_figure(evaluation.risk_groups, evaluation.run.time_unit), "Kaplan-Meier curves by risk group"
+        ),
         Heading("At single times"),
         _times(evaluation),
         SideBySide(
@@ -108,7 +111,7 @@ def _risk_groups(evaluation: SurvivalEvaluation) -> Table:
             group.name,
             str(group.patients),
             str(group.events),
-            Cell(format_months(group.median), interval=format_months(*group.median_interval)),
+            Cell(format_times(group.median), interval=format_times(*group.median_interval)),
         ]
         for group in found.groups
     ]
@@ -117,17 +120,19 @@ def _risk_groups(evaluation: SurvivalEvaluation) -> Table:
         f"Cut at the {found.cut} of the predicted risks within each fold; the groups of all folds are joined. "
         f"Log-rank test: {p}. Bands and intervals: 95 %; ticks: censored patients."
     )
-    columns = ["group", "patients", "events", "median survival, months"]
+    columns = ["group", "patients", "events", f"median survival, {evaluation.run.time_unit}"]
     return Table(columns, rows, title=f"risk groups, log-rank test: {p}", caption=caption, in_terminal=True)
 
 
 def _times(evaluation: SurvivalEvaluation) -> Table:
     rows: list[Row] = [
-        [f"{t:.1f} months", estimate_cell(auc), estimate_cell(evaluation.brier_at[t])]
+        [f"{t:.1f} {evaluation.run.time_unit}", estimate_cell(auc), estimate_cell(evaluation.brier_at[t])]
         for t, auc in evaluation.auc_at.items()
     ]
     low, high = evaluation.window
-    over = "" if math.isnan(low) else f" Curves and their means cover {low:.1f} to {high:.1f} months."
+    over = (
+        "" if math.isnan(low) else f" Curves and their means cover {low:.1f} to {high:.1f} {evaluation.run.time_unit}."
+    )
     value = "Mean over folds and seeds" if evaluation.n_trainings > 1 else "Value"
     caption = f"{value} with its 95 % patient-level bootstrap interval.{over}"
     return Table(["time", "AUC(t)", "Brier score"], rows, caption=caption)
