@@ -54,9 +54,10 @@ def test_tiles_are_the_pixels_of_the_slide(viewed, client):
 
 def test_a_tile_is_kept_by_the_browser(viewed, client):
     server = client(viewed / "cohort.csv")
-    first = server.get("/api/slides/0/tiles/0/0_0.jpg")
+    address = f"/api/slides/0/tiles/0/0_0.jpg?v={server.get('/api/about').json()['slides'][0]['image']}"
+    first = server.get(address)
     assert "max-age" in first.headers["cache-control"]
-    again = server.get("/api/slides/0/tiles/0/0_0.jpg", headers={"If-None-Match": first.headers["etag"]})
+    again = server.get(address, headers={"If-None-Match": first.headers["etag"]})
     assert again.status_code == 304
     assert again.content == b""
 
