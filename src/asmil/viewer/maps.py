@@ -228,13 +228,12 @@ class RunMaps:
             values = rows[part]
             notes.append(f"one model: fold {trained[0].fold}, seed {trained[0].seed}")
         elif kind == TILE_KIND:
-            explained = known[kind][part]
-            if explained == PREDICTED and part == 0:
-                explained = explainer.predicted(bag, trained)
-            values = explainer.tile_probabilities(bag, trained)[f"probability {explained}"]
+            name = known[kind][part]
+            if name == PREDICTED and part == 0:
+                name = explained = explainer.predicted(bag, trained)
+            values = explainer.tile_probabilities(bag, trained)[f"probability {name}"]
         else:
-            name = known[kind][part] if part else None
-            found = explainer.explain(bag, kind, name, trained)
+            found = explainer.explain(bag, kind, known[kind][part] if part else None, trained)
             values, notes = found.values, [*notes, *found.notes]
             explained = found.name if known[kind] else ""
         return TileValues(
