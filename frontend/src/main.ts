@@ -313,9 +313,7 @@ class Page {
 
   /** One pane remains. */
   private removePane(place: number): void {
-    const gone = this.panes.splice(place, 1)[0]!;
-    gone.view.destroy();
-    gone.root.remove();
+    this.panes.splice(place, 1)[0]!.destroy();
     this.state.panes = [this.panes[0]!.state];
     this.leader = this.panes[0]!;
     this.state.active = 0;

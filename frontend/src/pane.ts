@@ -130,6 +130,13 @@ export class Pane {
     }
   }
 
+  destroy(): void {
+    this.turn += 1;
+    this.mapTurn += 1;
+    this.view.destroy();
+    this.root.remove();
+  }
+
   /** Show what a link names; only what differs is loaded. */
   async go(row: SlideRow, wanted: PaneState): Promise<void> {
     const before = { ...this.state };

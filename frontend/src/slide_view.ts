@@ -42,6 +42,7 @@ export class SlideView {
   onClick: (x: number, y: number) => void = () => undefined;
   onTileFailed: () => void = () => undefined;
   private readonly canvas: HTMLCanvasElement;
+  private readonly resized: ResizeObserver;
   private about: SlideAbout | null = null;
   private paths: { region: Region; path: Path2D; color: string }[] = [];
   private pathsOf: Region[] | null = null;
@@ -100,12 +101,13 @@ export class SlideView {
       this.onHover(point.x, point.y, at);
     });
     place.addEventListener("pointerleave", () => this.onHover(0, 0, null));
-    new ResizeObserver(() => {
+    this.resized = new ResizeObserver(() => {
       this.sizeNavigator();
       this.draw();
       // after OpenSeadragon has taken note of its new size
       setTimeout(() => this.whole && this.root.isConnected && this.viewer.isOpen() && this.home(true), 80);
-    }).observe(this.root);
+    });
+    this.resized.observe(this.root);
   }
 
   /** Show a slide, where it was or whole. */
@@ -133,6 +135,9 @@ export class SlideView {
   }
 
   destroy(): void {
+    this.resized.disconnect();
+    this.about = null;
+    this.viewer.removeAllHandlers("open"); // a slide that is still on its way
     this.viewer.destroy();
     this.root.remove();
   }
