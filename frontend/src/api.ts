@@ -12,7 +12,11 @@ export interface SlideRow {
   name: string;
   patient: string;
   label: string | null;
-  image: boolean;
+  site: string | null;
+  /** changes with anything that is shown of the slide */
+  version: string;
+  /** changes with the image file; null without one */
+  image: string | null;
   features: boolean;
   annotated: boolean;
   runs: RunOfSlide[];
@@ -20,6 +24,8 @@ export interface SlideRow {
 
 export interface RunAbout {
   id: number;
+  /** changes when the run is trained again */
+  version: string;
   name: string;
   method: string;
   task: string;
@@ -54,7 +60,6 @@ export interface SlideAbout {
   mpp: number | null;
   image: { levels: Level[]; reader: string; vendor: string | null } | null;
   image_error: string | null;
-  version?: string;
 }
 
 export interface Region {
@@ -121,10 +126,16 @@ export class Refusal extends Error {}
 export class Unreachable extends Error {}
 
 export let onUnreachable: () => void = () => undefined;
+let onOutdated: () => void = () => undefined;
 
 /** Sets what happens when the server does not answer. */
 export function whenUnreachable(run: () => void): void {
   onUnreachable = run;
+}
+
+/** Sets what happens when the server has something else than the page knows: another cohort, or a run trained again. */
+export function whenOutdated(run: () => void): void {
+  onOutdated = run;
 }
 
 async function ask(path: string): Promise<Response> {
@@ -136,6 +147,7 @@ async function ask(path: string): Promise<Response> {
     throw new Unreachable("The server does not answer.");
   }
   if (answer.ok) return answer;
+  if (answer.status === 409) onOutdated();
   let reason = `The server answered ${answer.status} ${answer.statusText}.`;
   try {
     const told = (await answer.json()) as { error?: string };
@@ -175,27 +187,29 @@ async function packed<Answer>(path: string): Promise<Answer> {
   return unpack<Answer>(await (await ask(path)).arrayBuffer());
 }
 
-const mapParameters = (query: MapQuery): URLSearchParams =>
-  new URLSearchParams({ source: query.source, training: query.training, kind: query.kind, part: String(query.part) });
+/** Addresses carry what the page knows of a slide and a run, so that the server refuses what is no longer so. */
+const address = (row: SlideRow, path: string, run: RunAbout | null = null, more: Record<string, string> = {}): string =>
+  `api/slides/${row.id}${path}?${new URLSearchParams({ v: row.version, ...(run ? { r: run.version } : {}), ...more })}`;
+
+const picture = (row: SlideRow, path: string, more: Record<string, string> = {}): string =>
+  `api/slides/${row.id}/${path}?${new URLSearchParams({ v: row.image ?? "", ...more })}`;
+
+const mapParameters = ({ source, training, kind, part }: MapQuery): Record<string, string> => ({ source, training, kind, part: String(part) });
 
 export const api = {
-  alive: () => json<{ instance: string }>("api/alive"),
+  alive: () => json<{ instance: string; runs: string[] }>("api/alive"),
   about: () => json<About>("api/about"),
-  slide: (id: number) => json<SlideAbout>(`api/slides/${id}`),
-  annotations: async (id: number) => (await json<{ regions: Region[] }>(`api/slides/${id}/annotations`)).regions,
-  places: (id: number, run: number | null) => packed<Places>(`api/slides/${id}/places${run === null ? "" : `?run=${run}`}`),
-  maps: (id: number, run: number, models: boolean) => json<MapList>(`api/slides/${id}/runs/${run}/maps${models ? "" : "?models=0"}`),
-  map: (id: number, run: number, query: MapQuery) => packed<TileMap>(`api/slides/${id}/runs/${run}/map?${mapParameters(query)}`),
-  geojson: async (id: number, run: number, query: MapQuery, moment: number, scale: string, threshold: number): Promise<Blob> => {
-    const parameters = mapParameters(query);
-    parameters.set("moment", String(moment));
-    parameters.set("scale", scale);
-    parameters.set("threshold", String(threshold));
-    return (await ask(`api/slides/${id}/runs/${run}/map.geojson?${parameters}`)).blob();
+  slide: (row: SlideRow) => json<SlideAbout>(address(row, "")),
+  annotations: async (row: SlideRow) => (await json<{ regions: Region[] }>(address(row, "/annotations"))).regions,
+  places: (row: SlideRow, run: RunAbout | null) => packed<Places>(address(row, "/places", run, run ? { run: String(run.id) } : {})),
+  maps: (row: SlideRow, run: RunAbout, models: boolean) => json<MapList>(address(row, `/runs/${run.id}/maps`, run, models ? {} : { models: "0" })),
+  map: (row: SlideRow, run: RunAbout, query: MapQuery) => packed<TileMap>(address(row, `/runs/${run.id}/map`, run, mapParameters(query))),
+  geojson: async (row: SlideRow, run: RunAbout, query: MapQuery, moment: number, scale: string, threshold: number): Promise<Blob> => {
+    const more = { ...mapParameters(query), moment: String(moment), scale, threshold: String(threshold) };
+    return (await ask(address(row, `/runs/${run.id}/map.geojson`, run, more))).blob();
   },
-  thumbnail: (id: number) => `api/slides/${id}/thumbnail.jpg`,
-  tile: (id: number, level: number, column: number, row: number, version: string) =>
-    `api/slides/${id}/tiles/${level}/${column}_${row}.jpg?v=${version}`,
-  region: (id: number, x: number, y: number, side: number, px: number) =>
-    `api/slides/${id}/region.jpg?x=${x}&y=${y}&side=${Math.round(side)}&px=${px}`,
+  thumbnail: (row: SlideRow) => picture(row, "thumbnail.jpg"),
+  tile: (row: SlideRow, level: number, column: number, at: number) => picture(row, `tiles/${level}/${column}_${at}.jpg`),
+  region: (row: SlideRow, x: number, y: number, side: number, px: number) =>
+    picture(row, "region.jpg", { x: String(x), y: String(y), side: String(Math.round(side)), px: String(px) }),
 };

@@ -1,24 +1,21 @@
-// Whether the server still answers; the page says when it does not, and goes on when it is back.
+// Whether the server still answers and has what the page shows; the page says when it does not, and goes on when it is back.
 
-import { api, whenUnreachable } from "./api";
+import { api, whenOutdated, whenUnreachable, type About } from "./api";
 import { element } from "./dom";
 
 const EVERY_MS = 4000;
 const RETRY_MS = 1500;
+const RELOAD_MS = 5000;
+const RELOADED = "asmil-reloaded";
 
 export class Connection {
-  readonly root: HTMLElement;
+  readonly root = element("div", { class: "banner", hidden: true, aria: { role: "alert" } });
   private lost = false;
   private timer = 0;
 
-  constructor(private instance: string, private readonly onBack: () => void) {
-    this.root = element(
-      "div",
-      { class: "banner", hidden: true, aria: { role: "alert" } },
-      element("strong", {}, "The server does not answer. "),
-      "What is loaded stays on screen. Start it again with the same asmil view command; this page reconnects by itself.",
-    );
+  constructor(private readonly about: About, private readonly onBack: () => void, private readonly reload: () => void) {
     whenUnreachable(() => this.lose());
+    whenOutdated(() => this.reloadOnce());
     this.wait(EVERY_MS);
     document.addEventListener("visibilitychange", () => {
       if (!document.hidden) this.wait(0);
@@ -41,9 +38,9 @@ export class Connection {
       return;
     }
     try {
-      const { instance } = await api.alive();
-      if (instance !== this.instance) {
-        location.reload(); // another server: the link in the address shows the same view
+      const { instance, runs } = await api.alive();
+      if (instance !== this.about.instance) {
+        this.reload(); // another server: the link in the address shows the same view
         return;
       }
       if (this.lost) {
@@ -51,15 +48,39 @@ export class Connection {
         this.root.hidden = true;
         this.onBack();
       }
+      this.compare(runs);
       this.wait(EVERY_MS);
     } catch {
       this.lose();
     }
   }
 
+  /** What is on screen stays until the user asks for the new state, or for something that is no longer there. */
+  private compare(versions: string[]): void {
+    const changed = this.about.runs.filter((run, place) => run.version !== versions[place]).map((run) => run.name);
+    if (!changed.length || !this.root.hidden) return;
+    this.root.replaceChildren(
+      element("strong", {}, `${changed.join(", ")} has changed since this page was loaded. `),
+      "Predictions and maps on this page are those from before. ",
+      element("button", { type: "button", onclick: () => this.reload() }, "Load again"),
+    );
+    this.root.hidden = false;
+  }
+
   private lose(): void {
     this.lost = true;
+    this.root.replaceChildren(
+      element("strong", {}, "The server does not answer. "),
+      "What is loaded stays on screen. Start it again with the same asmil view command; this page reconnects by itself.",
+    );
     this.root.hidden = false;
     this.wait(RETRY_MS);
+  }
+
+  /** Files that change all the time must not keep the page from being read. */
+  private reloadOnce(): void {
+    if (Date.now() - Number(sessionStorage.getItem(RELOADED) ?? 0) < RELOAD_MS) return;
+    sessionStorage.setItem(RELOADED, String(Date.now()));
+    this.reload();
   }
 }

@@ -177,6 +177,7 @@ export class Controls {
     const facts: [string, string][] = [];
     if (row) facts.push(["Slide", row.name]);
     if (row && row.patient !== row.name) facts.push(["Patient", row.patient]);
+    if (row?.site) facts.push(["Site", row.site]);
     if (row?.label) facts.push(["Label", row.label]);
     let name = "Prediction";
     row?.runs.forEach((said, run) => {

@@ -41,7 +41,7 @@ class Page {
   private link: Link | null = null;
   /** the pane that the user moves; the other one follows it */
   private leader: Pane | null = null;
-  private readonly saveHash = debounced(() => history.replaceState(null, "", `#${toHash(this.state)}`), 250);
+  private readonly saveHash = debounced(() => this.writeHash(), 250);
 
   constructor(private readonly about: About) {
     this.state = fromHash(location.hash);
@@ -64,7 +64,7 @@ class Page {
     this.timeline.onMoment = (moment) => this.showMoment(moment);
     this.timeline.onStopped = () => this.settle();
     this.strip.onTile = (tile) => this.openTile(this.active, tile, true);
-    this.connection = new Connection(about.instance, () => this.reconnect());
+    this.connection = new Connection(about, () => this.reconnect(), () => this.reload());
     const shortcuts = this.shortcuts();
     this.help = helpDialog(shortcuts, about.version);
     this.compareButton = iconButton("compare", "Compare side by side (c)", () => this.toggleCompare(), "Compare");
@@ -117,17 +117,73 @@ class Page {
     listen(shortcuts);
     for (const pane of this.state.panes) this.addPane(pane);
     this.activate(this.state.active);
-    for (const pane of this.panes) {
-      const row = about.slides.find((one) => one.name === pane.state.slide) ?? firstSlide(about);
-      if (pane.state.slide && row.name !== pane.state.slide) Object.assign(pane.state, emptyPane(), { run: pane.state.run });
-      void pane.show(row);
-    }
+    for (const pane of this.panes) void pane.show(this.rowOf(pane.state));
     this.list.choose(this.active.state.slide);
     if (about.notes.length) {
       const more = about.notes.length - 1;
       this.tell(more ? `${about.notes[0]}\n${counted(more, "more note")} in the terminal` : about.notes[0]!, 12_000);
     }
-    window.addEventListener("hashchange", () => location.reload());
+    window.addEventListener("popstate", () => this.restore(fromHash(location.hash)));
+    // a picture that cannot be loaded may be that of a slide that has changed
+    document.addEventListener("error", (event) => this.pictureFailed(event.target), true);
+  }
+
+  /** The slide that a link names, or the first one; then the rest of the link means nothing. */
+  private rowOf(state: PaneState): SlideRow {
+    const row = this.about.slides.find((one) => one.name === state.slide) ?? firstSlide(this.about);
+    if (state.slide && row.name !== state.slide) Object.assign(state, emptyPane(), { run: state.run });
+    return row;
+  }
+
+  private writeHash(): void {
+    history.replaceState(null, "", `#${toHash(this.state)}`);
+  }
+
+  private reload(): void {
+    this.writeHash();
+    location.reload();
+  }
+
+  /** Do something that Back undoes: the view as it is now stays in the history. */
+  private step(change: () => void): void {
+    this.writeHash();
+    change();
+    history.pushState(null, "", `#${toHash(this.state)}`);
+  }
+
+  /** Show what the address says after Back or Forward. */
+  private restore(wanted: ViewState): void {
+    this.timeline.stop();
+    this.dialog.root.close();
+    const { panes, ...look } = wanted;
+    Object.assign(this.state, look);
+    if (!(this.state.colorMap in this.colors)) this.state.colorMap = Object.keys(this.colors)[0]!;
+    while (this.panes.length > panes.length) this.removePane(this.panes.length - 1);
+    panes.forEach((state, place) => {
+      const row = this.rowOf(state);
+      const known = this.panes[place];
+      if (known) {
+        void known.go(row, { ...state, slide: row.name });
+      } else {
+        this.state.panes.push(state);
+        void this.addPane(state).show(row);
+      }
+    });
+    this.linkButton.classList.toggle("on", this.state.linked);
+    this.activate(this.state.active);
+    this.list.choose(this.active.state.slide);
+    this.look();
+  }
+
+  private pictureFailed(target: EventTarget | null): void {
+    const slide = target instanceof HTMLImageElement ? /\/api\/slides\/(\d+)\//.exec(target.src)?.[1] : undefined;
+    if (slide !== undefined) this.slideFailed(this.about.slides[Number(slide)]!);
+  }
+
+  /** Ask for the slide itself: the server tells if it is another one now. */
+  private slideFailed(row: SlideRow): void {
+    this.connection.check();
+    api.slide(row).catch(() => undefined);
   }
 
   private get active(): Pane {
@@ -143,7 +199,7 @@ class Page {
       this.saveHash();
     };
     pane.onTile = (tile) => this.openTile(pane, tile);
-    pane.view.onTileFailed = () => this.connection.check();
+    pane.view.onTileFailed = () => pane.row && this.slideFailed(pane.row);
     pane.view.onMove = (position) => {
       Object.assign(pane.state, position);
       if (pane === this.leader && this.state.linked) this.link?.follow(pane.view);
@@ -187,11 +243,13 @@ class Page {
   }
 
   private showSlide(row: SlideRow): void {
+    if (row.name === this.active.state.slide && this.active.slide) return;
     this.timeline.stop();
-    Object.assign(this.active.state, { moment: -1, x: 0, y: 0, zoom: 0 });
-    void this.active.show(row);
+    this.step(() => {
+      Object.assign(this.active.state, { moment: -1, x: 0, y: 0, zoom: 0 });
+      void this.active.show(row);
+    });
     this.list.choose(row.name, false);
-    this.saveHash();
   }
 
   private choose(changes: Partial<PaneState>, anew = false): void {
@@ -250,17 +308,24 @@ class Page {
 
   private toggleCompare(): void {
     this.timeline.stop();
+    this.step(() => this.changeCompare());
+  }
+
+  /** One pane remains. */
+  private removePane(place: number): void {
+    this.panes.splice(place, 1)[0]!.destroy();
+    this.state.panes = [this.panes[0]!.state];
+    this.leader = this.panes[0]!;
+    this.state.active = 0;
+    this.link = null;
+    this.stage.dataset["panes"] = "1";
+    this.compareButton.classList.remove("on");
+    this.linkButton.hidden = true;
+  }
+
+  private changeCompare(): void {
     if (this.panes.length === 2) {
-      const gone = this.panes.splice(1 - this.state.active, 1)[0]!;
-      gone.view.destroy();
-      gone.root.remove();
-      this.state.panes = [this.panes[0]!.state];
-      this.leader = this.panes[0]!;
-      this.state.active = 0;
-      this.link = null;
-      this.stage.dataset["panes"] = "1";
-      this.compareButton.classList.remove("on");
-      this.linkButton.hidden = true;
+      this.removePane(1 - this.state.active);
       this.activate(0);
     } else {
       const first = this.active;
@@ -272,7 +337,6 @@ class Page {
       if (first.row) void pane.show(first.row);
       this.activate(1);
     }
-    this.saveHash();
   }
 
   private toggleLink(): void {
@@ -294,14 +358,14 @@ class Page {
 
   private async geojson(): Promise<void> {
     const pane = this.active;
-    if (!pane.map || !pane.row || pane.runId === null) {
+    if (!pane.map || !pane.row || pane.run === null) {
       this.tell("There is no map to save: choose a run that has one.");
       return;
     }
     const { source, training, kind, part } = pane.state;
     this.tell("Writing GeoJSON…");
     try {
-      const content = await api.geojson(pane.row.id, pane.runId, { source, training, kind, part }, pane.moment, pane.scale, this.state.threshold);
+      const content = await api.geojson(pane.row, pane.run, { source, training, kind, part }, pane.moment, pane.scale, this.state.threshold);
       download(content, `${fileName(pane.row.name)}.geojson`);
       this.tell("GeoJSON saved. In QuPath: drag the file onto the open image.");
     } catch (error) {

@@ -1,6 +1,6 @@
 // A pane: a slide, the run whose map is shown on it, and what is known of its tiles.
 
-import { api, Refusal, type About, type MapList, type Region, type SlideAbout, type SlideRow, type TileMap } from "./api";
+import { api, Refusal, type About, type MapList, type Region, type RunAbout, type SlideAbout, type SlideRow, type TileMap } from "./api";
 import { element } from "./dom";
 import { MapCanvas, type ColorTable } from "./map_canvas";
 import { kindName, percentile, significant } from "./numbers";
@@ -53,8 +53,13 @@ export class Pane {
     };
   }
 
-  get runId(): number | null {
-    return this.about.runs.find((run) => run.name === this.state.run)?.id ?? null;
+  get run(): RunAbout | null {
+    return this.about.runs.find((run) => run.name === this.state.run) ?? null;
+  }
+
+  /** Whether something is on its way; nothing of what was shown before it is on screen then. */
+  get loading(): boolean {
+    return this.busy !== "";
   }
 
   /** The moment shown, counted from 0. */
@@ -87,6 +92,8 @@ export class Pane {
   /** Show a slide, with the map of the chosen run. */
   async show(row: SlideRow): Promise<void> {
     const turn = (this.turn += 1);
+    this.mapTurn += 1; // a map of the slide before is no longer wanted
+    const { x, y, zoom } = this.state;
     this.row = row;
     this.state.slide = row.name;
     this.slide = null;
@@ -97,26 +104,48 @@ export class Pane {
     this.kept.clear();
     this.view.close();
     this.tell("Opening the slide…");
+    this.onChange();
     try {
-      const about = await api.slide(row.id);
+      const about = await api.slide(row);
       if (turn !== this.turn) return;
       this.slide = about;
       this.problem = about.image_error ?? "";
-      await this.view.open(row.id, about, this.state.zoom > 0 ? this.state : null);
+      await this.view.open(row, about, zoom > 0 ? { x, y, zoom } : null);
       if (turn !== this.turn) return;
-      this.tell("");
       if (row.annotated) {
-        void api.annotations(row.id).then((regions) => {
+        void api.annotations(row).then((regions) => {
           if (turn === this.turn) {
             this.regions = regions;
             this.paint();
           }
-        }, (error: unknown) => this.fail(error));
+        }, (error: unknown) => {
+          if (turn !== this.turn) return;
+          this.problem = reason(error);
+          this.describe();
+        });
       }
       await this.loadMap(true);
     } catch (error) {
       if (turn === this.turn) this.fail(error);
     }
+  }
+
+  destroy(): void {
+    this.turn += 1;
+    this.mapTurn += 1;
+    this.view.destroy();
+    this.root.remove();
+  }
+
+  /** Show what a link names; only what differs is loaded. */
+  async go(row: SlideRow, wanted: PaneState): Promise<void> {
+    const before = { ...this.state };
+    Object.assign(this.state, wanted);
+    if (before.slide !== wanted.slide || !this.slide) return this.show(row);
+    if (wanted.zoom > 0) this.view.move(wanted);
+    else this.view.home();
+    const differs = (["run", "source", "training", "kind", "part"] as const).filter((name) => before[name] !== wanted[name]);
+    if (differs.length) await this.loadMap(differs.includes("run"));
   }
 
   /** Read the chosen map; `anew` also where the tiles are and which maps there are. */
@@ -131,31 +160,39 @@ export class Pane {
         this.map = null;
         this.canvas = null;
         this.chooseRun(row);
+        this.paint();
+        this.tell("Reading the tiles…");
         this.onChange();
-        if (!row.features && this.runId === null) {
+        if (!row.features && this.run === null) {
           this.problem ||= this.about.runs.length ? `${row.name} has no features, so there is no map of it.` : "";
           this.changed();
           return;
         }
-        this.tell("Reading the tiles…");
-        const places = await api.places(row.id, this.runId);
+        const places = await api.places(row, this.run);
         if (!current()) return;
         this.canvas = new MapCanvas(places);
+      } else if (!this.kept.has(this.mapKey())) {
+        // the map on screen is not the one that the menus name now
+        this.map = null;
+        this.tell("Reading the map…");
+        this.paint();
+        this.onChange();
       }
-      if (this.runId === null) {
+      const { run } = this;
+      if (run === null) {
         this.changed();
         return;
       }
       const needsModels = this.state.source === "final";
       if (!this.maps || (needsModels && !this.maps.complete)) {
         this.tell(needsModels ? "Loading the models…" : "Reading the map…");
-        const maps = await api.maps(row.id, this.runId, needsModels);
+        const maps = await api.maps(row, run, needsModels);
         if (!current()) return;
         this.maps = maps;
       }
       this.tell("Reading the map…");
       this.chooseMap(this.maps);
-      const found = await this.readMap(row.id, this.runId, this.maps);
+      const found = await this.readMap(row, run, this.maps);
       if (!current()) return;
       this.map = found;
       if (found) this.problem = this.slide.image_error ?? "";
@@ -181,7 +218,7 @@ export class Pane {
       this.view.overlay.map = null;
     }
     this.view.overlay.opacity = this.shared.opacity / 100;
-    this.view.gray = this.shared.gray && this.shared.map && values !== null;
+    this.view.gray = this.shared.gray && this.shared.map && (values !== null || (this.loading && this.run !== null));
     this.view.overlay.regions = this.shared.annotations ? this.regions : null;
     this.view.draw();
   }
@@ -199,8 +236,7 @@ export class Pane {
 
   /** The title alone, which changes with every epoch that is played. */
   describeTitle(): void {
-    const { row, map } = this;
-    const run = this.about.runs.find((one) => one.id === this.runId);
+    const { row, map, run } = this;
     const parts: string[] = [];
     if (run) parts.push(run.name === run.method ? run.name : `${run.name} (${run.method})`);
     if (this.state.training) parts.push(`fold ${this.state.training.replace("-", ", seed ")}`);
@@ -306,13 +342,18 @@ export class Pane {
     if (state.part >= Math.max(1, kind?.parts.length ?? 0)) state.part = 0;
   }
 
-  private async readMap(slide: number, run: number, maps: MapList): Promise<TileMap | null> {
+  private mapKey(): string {
+    const { run, source, training, kind, part } = this.state;
+    return [run, source, training, kind, part].join("|");
+  }
+
+  private async readMap(row: SlideRow, run: RunAbout, maps: MapList): Promise<TileMap | null> {
     const { source, training, kind, part } = this.state;
     if (source === "recorded" ? !maps.recorded.length : maps.error || !kind) return null;
-    const key = [source, training, kind, part].join("|");
+    const key = this.mapKey();
     const known = this.kept.get(key);
     if (known) return known;
-    const found = await api.map(slide, run, { source, training, kind, part });
+    const found = await api.map(row, run, { source, training, kind, part });
     if (found.tiles !== this.canvas?.places.tiles) throw new Refusal("The map and the tiles of this slide do not fit together.");
     this.kept.set(key, found);
     if (this.kept.size > MAPS_KEPT) this.kept.delete(this.kept.keys().next().value!);
@@ -325,7 +366,7 @@ export class Pane {
   }
 
   private fail(error: unknown): void {
-    this.problem = error instanceof Error ? error.message : String(error);
+    this.problem = reason(error);
     this.changed();
   }
 
@@ -336,3 +377,5 @@ export class Pane {
     this.onChange();
   }
 }
+
+const reason = (error: unknown): string => (error instanceof Error ? error.message : String(error));

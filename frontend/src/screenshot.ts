@@ -10,7 +10,8 @@ export async function screenshot(panes: readonly Pane[]): Promise<Blob> {
   const pictures = panes.map((pane) => pane.view.snapshot());
   const canvas = document.createElement("canvas");
   canvas.width = pictures.reduce((sum, picture) => sum + picture.width, (pictures.length - 1) * GAP_PX * scale);
-  canvas.height = Math.max(...pictures.map((picture) => picture.height)) + CAPTION_PX * scale;
+  const height = Math.max(...pictures.map((picture) => picture.height));
+  canvas.height = height + CAPTION_PX * scale;
   const context = canvas.getContext("2d")!;
   context.fillStyle = "#fff";
   context.fillRect(0, 0, canvas.width, canvas.height);
@@ -19,7 +20,7 @@ export async function screenshot(panes: readonly Pane[]): Promise<Blob> {
     const picture = pictures[place]!;
     context.drawImage(picture, left, 0);
     context.save();
-    context.translate(left, picture.height);
+    context.translate(left, height);
     context.scale(scale, scale);
     caption(context, pane, picture.width / scale);
     context.restore();

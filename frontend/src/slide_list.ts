@@ -1,12 +1,15 @@
-// The list of slides: search, filter and sort; only the rows in sight are in the page.
+// The list of slides: search, filter, sort and group; only the rows in sight are in the page.
 
 import { api, type About, type SlideRow } from "./api";
 import { Choice, debounced, element } from "./dom";
 import { counted, percent, significant } from "./numbers";
 
 const ROW_PX = 76;
-const SPARE_ROWS = 6;
+const HEADING_PX = 34;
+const SPARE_PX = 6 * ROW_PX;
 const NAME_END = 8;
+/** of the filter: slides whose site the manifest does not state */
+const NO_SITE = " ";
 
 const SORTS = {
   order: "as listed",
@@ -17,6 +20,9 @@ const SORTS = {
   wrong: "errors first",
 } as const;
 type Sort = keyof typeof SORTS;
+
+/** What is in the list: slides, and headings of groups of them. */
+type Entry = { top: number; row: SlideRow } | { top: number; heading: string; slides: number };
 
 const natural = new Intl.Collator(undefined, { numeric: true });
 
@@ -36,12 +42,15 @@ export class SlideList {
   private readonly nothing = element("div", { class: "nothing", hidden: true }, element("p", {}, "No slide matches the search and the filters."), element("button", { type: "button", onclick: () => this.showAll() }, "Show all slides"));
   private readonly choices: Choice[];
   private rows: SlideRow[] = [];
+  private entries: Entry[] = [];
   private chosen = "";
   private run = 0;
   private sort: Sort = "order";
   private label = "";
   private role = "";
   private outcome = "";
+  private site = "";
+  private grouped = false;
 
   constructor(private readonly about: About) {
     this.search = element("input", { type: "search", placeholder: "Search slides and patients", aria: { label: "Search" } });
@@ -75,14 +84,26 @@ export class SlideList {
     });
     const classifies = about.runs.some((one) => one.task === "classification");
     outcome.fill(classifies ? [["", "all"], ["wrong", "wrong"], ["right", "right"]] : [], "", true);
-    this.choices = [label, role, outcome];
+    const site = new Choice("Site", (value) => {
+      this.site = value;
+      this.update();
+    });
+    const sites = [...new Set(about.slides.map((row) => row.site ?? ""))].sort(natural.compare);
+    site.fill(sites.length > 1 ? [["", "all"], ...sites.map((one) => [one || NO_SITE, one || "not stated"] as const)] : [], "", true);
+    const group = new Choice("Group", (value) => {
+      this.grouped = value === "patient";
+      this.update();
+    });
+    const several = new Set(about.slides.map((row) => row.patient)).size < about.slides.length;
+    group.fill(several ? [["", "none"], ["patient", "by patient"]] : [], "", true);
+    this.choices = [label, role, outcome, site];
     this.scroller.append(this.sheet);
     this.scroller.addEventListener("scroll", () => this.draw());
     new ResizeObserver(() => this.draw()).observe(this.scroller);
     this.root = element(
       "aside",
       { class: "list", aria: { label: "Slides" } },
-      element("div", { class: "list-head" }, this.search, element("div", { class: "filters" }, sort.root, run.root, label.root, role.root, outcome.root)),
+      element("div", { class: "list-head" }, this.search, element("div", { class: "filters" }, sort.root, run.root, label.root, role.root, outcome.root, site.root, group.root)),
       this.count,
       this.nothing,
       this.scroller,
@@ -93,9 +114,8 @@ export class SlideList {
   /** Mark a slide as the one that is shown. */
   choose(name: string, reveal = true): void {
     this.chosen = name;
-    const place = this.rows.findIndex((row) => row.name === name);
-    if (reveal && place >= 0) {
-      const top = place * ROW_PX;
+    const top = this.entries.find((entry) => "row" in entry && entry.row.name === name)?.top;
+    if (reveal && top !== undefined) {
       const { scrollTop, clientHeight } = this.scroller;
       if (top < scrollTop || top + ROW_PX > scrollTop + clientHeight) this.scroller.scrollTop = Math.max(0, top - clientHeight / 3);
     }
@@ -109,7 +129,7 @@ export class SlideList {
   }
 
   private showAll(): void {
-    this.search.value = this.label = this.role = this.outcome = "";
+    this.search.value = this.label = this.role = this.outcome = this.site = "";
     for (const choice of this.choices) choice.select.value = "";
     this.update();
   }
@@ -122,6 +142,7 @@ export class SlideList {
       (row) =>
         (!wanted || row.name.toLowerCase().includes(wanted) || row.patient.toLowerCase().includes(wanted)) &&
         (!this.label || row.label === this.label) &&
+        (!this.site || (row.site ?? NO_SITE) === this.site) &&
         (!this.role || row.runs[this.run]?.role === this.role) &&
         (!this.outcome || isRight(row, this.run, task) === (this.outcome === "right")),
     );
@@ -135,6 +156,8 @@ export class SlideList {
       wrong: (a, b) => Number(isRight(a, this.run, task) ?? 2) - Number(isRight(b, this.run, task) ?? 2) || value(b) - value(a),
     };
     if (this.sort !== "order") this.rows.sort(orders[this.sort]);
+    if (this.grouped) this.rows = [...byPatient(this.rows).values()].flat();
+    this.entries = this.placed();
     const all = this.about.slides.length;
     this.count.textContent = this.rows.length === all ? counted(all, "slide") : `${this.rows.length} of ${counted(all, "slide")}`;
     this.nothing.hidden = this.rows.length > 0;
@@ -142,19 +165,38 @@ export class SlideList {
   }
 
   private draw(): void {
-    const first = Math.max(0, Math.floor(this.scroller.scrollTop / ROW_PX) - SPARE_ROWS);
-    const last = Math.min(this.rows.length, Math.ceil((this.scroller.scrollTop + this.scroller.clientHeight) / ROW_PX) + SPARE_ROWS);
-    this.sheet.style.height = `${this.rows.length * ROW_PX}px`;
-    this.sheet.replaceChildren(...this.rows.slice(first, last).map((row, place) => this.entry(row, first + place)));
+    const { scrollTop, clientHeight } = this.scroller;
+    const inSight = this.entries.filter(({ top }) => top > scrollTop - SPARE_PX && top < scrollTop + clientHeight + SPARE_PX);
+    const last = this.entries.at(-1);
+    this.sheet.style.height = `${last ? last.top + ROW_PX : 0}px`;
+    this.sheet.replaceChildren(...inSight.map((entry) => ("row" in entry ? this.entry(entry.row, entry.top) : heading(entry.heading, entry.slides, entry.top))));
   }
 
-  private entry(row: SlideRow, place: number): HTMLElement {
+  /** The rows with their places, below the headings of their groups. */
+  private placed(): Entry[] {
+    const entries: Entry[] = [];
+    let top = 0;
+    const groups = this.grouped ? byPatient(this.rows) : new Map([["", this.rows]]);
+    for (const [patient, rows] of groups) {
+      if (this.grouped) {
+        entries.push({ top, heading: patient, slides: rows.length });
+        top += HEADING_PX;
+      }
+      for (const row of rows) {
+        entries.push({ top, row });
+        top += ROW_PX;
+      }
+    }
+    return entries;
+  }
+
+  private entry(row: SlideRow, top: number): HTMLElement {
     const task = this.about.runs[this.run]?.task ?? "";
     const said = row.runs[this.run];
     const right = isRight(row, this.run, task);
     const none = (text: string): HTMLElement => element("span", { class: "thumbnail none" }, text);
     const picture: HTMLElement = row.image
-      ? element("img", { class: "thumbnail", src: api.thumbnail(row.id), alt: "", loading: "lazy", onerror: () => picture.replaceWith(none("no image")) })
+      ? element("img", { class: "thumbnail", src: api.thumbnail(row), alt: "", loading: "lazy", onerror: () => picture.replaceWith(none("no image")) })
       : none(row.features ? "tiles" : "no image");
     const prediction =
       said?.prediction === undefined
@@ -179,7 +221,24 @@ export class SlideList {
       ),
     );
     entry.classList.toggle("chosen", row.name === this.chosen);
-    entry.style.top = `${place * ROW_PX}px`;
+    entry.style.top = `${top}px`;
     return entry;
   }
+}
+
+/** The rows of each patient; patients in the order of their first row. */
+function byPatient(rows: readonly SlideRow[]): Map<string, SlideRow[]> {
+  const groups = new Map<string, SlideRow[]>();
+  for (const row of rows) {
+    const known = groups.get(row.patient);
+    if (known) known.push(row);
+    else groups.set(row.patient, [row]);
+  }
+  return groups;
+}
+
+function heading(patient: string, slides: number, top: number): HTMLElement {
+  const made = element("div", { class: "group", title: patient, aria: { role: "presentation" } }, element("b", {}, patient), element("span", {}, counted(slides, "slide")));
+  made.style.top = `${top}px`;
+  return made;
 }

@@ -1,7 +1,7 @@
 // A slide for OpenSeadragon: the levels and tiles of the file as they are stored.
 
 import OpenSeadragon from "openseadragon";
-import { api, type Level, type SlideAbout } from "./api";
+import { api, type Level, type SlideAbout, type SlideRow } from "./api";
 
 /** Tiles of the served levels; a slide without an image has none, but the size of its tiles' canvas. */
 export class SlideSource extends OpenSeadragon.TileSource {
@@ -9,7 +9,7 @@ export class SlideSource extends OpenSeadragon.TileSource {
   private readonly slideWidth: number;
   private readonly tileAddress: (level: number, column: number, row: number) => string;
 
-  constructor(id: number, about: SlideAbout) {
+  constructor(slide: SlideRow, about: SlideAbout) {
     const [width, height] = about.size;
     const levels = about.image?.levels ?? [];
     super({
@@ -22,7 +22,7 @@ export class SlideSource extends OpenSeadragon.TileSource {
     } as OpenSeadragon.TileSourceOptions);
     this.slideLevels = [...levels].reverse();
     this.slideWidth = width;
-    this.tileAddress = (level, column, row) => api.tile(id, levels.length - 1 - level, column, row, about.version ?? "");
+    this.tileAddress = (level, column, row) => api.tile(slide, levels.length - 1 - level, column, row);
   }
 
   override getLevelScale(level: number): number {

@@ -1,7 +1,7 @@
 // One slide in deep zoom with its map, annotations and scale bar drawn above it.
 
 import OpenSeadragon from "openseadragon";
-import type { Region, SlideAbout } from "./api";
+import type { Region, SlideAbout, SlideRow } from "./api";
 import { element } from "./dom";
 import type { MapCanvas } from "./map_canvas";
 import { SlideSource } from "./slide_source";
@@ -16,6 +16,7 @@ export interface Position {
 const BAR_LENGTHS_UM = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000];
 const GRAY = "grayscale(1)";
 const NAVIGATOR_PX = 120;
+const SMALLEST_PICTURE_PX = 200;
 const REGION_COLORS = ["#00b3ff", "#ff9d00", "#ff4fd8", "#7dff5a", "#ffe600", "#b28dff"];
 
 // OpenSeadragon adds a style sheet, which the content security policy refuses, unless it finds one of its own. Ours is in
@@ -41,6 +42,7 @@ export class SlideView {
   onClick: (x: number, y: number) => void = () => undefined;
   onTileFailed: () => void = () => undefined;
   private readonly canvas: HTMLCanvasElement;
+  private readonly resized: ResizeObserver;
   private about: SlideAbout | null = null;
   private paths: { region: Region; path: Path2D; color: string }[] = [];
   private pathsOf: Region[] | null = null;
@@ -99,16 +101,17 @@ export class SlideView {
       this.onHover(point.x, point.y, at);
     });
     place.addEventListener("pointerleave", () => this.onHover(0, 0, null));
-    new ResizeObserver(() => {
+    this.resized = new ResizeObserver(() => {
       this.sizeNavigator();
       this.draw();
       // after OpenSeadragon has taken note of its new size
       setTimeout(() => this.whole && this.root.isConnected && this.viewer.isOpen() && this.home(true), 80);
-    }).observe(this.root);
+    });
+    this.resized.observe(this.root);
   }
 
   /** Show a slide, where it was or whole. */
-  open(id: number, about: SlideAbout, position: Position | null): Promise<void> {
+  open(row: SlideRow, about: SlideAbout, position: Position | null): Promise<void> {
     this.about = about;
     this.pathsOf = null;
     return new Promise((resolve) => {
@@ -120,7 +123,7 @@ export class SlideView {
         this.draw();
         resolve();
       });
-      this.viewer.open({ tileSource: new SlideSource(id, about) as unknown as OpenSeadragon.TileSource });
+      this.viewer.open({ tileSource: new SlideSource(row, about) as unknown as OpenSeadragon.TileSource });
     });
   }
 
@@ -132,6 +135,9 @@ export class SlideView {
   }
 
   destroy(): void {
+    this.resized.disconnect();
+    this.about = null;
+    this.viewer.removeAllHandlers("open"); // a slide that is still on its way
     this.viewer.destroy();
     this.root.remove();
   }
@@ -192,14 +198,21 @@ export class SlideView {
     if (!this.about || !this.viewer.isOpen()) return;
     const { x, y, zoom } = this.shownPosition();
     this.showNavigator(x, y, zoom);
+    this.drawAbove(context, scale);
+    context.setTransform(scale, 0, 0, scale, 0, 0);
+    this.drawScaleBar(context, zoom, height);
+  }
+
+  /** The map, the annotations and the outlined tile. left, top: what is cut off, in screen pixels */
+  private drawAbove(context: CanvasRenderingContext2D, scale: number, left = 0, top = 0): void {
+    const { x, y, zoom } = this.shownPosition();
     const perPixel = scale / zoom;
+    const [halfWidth, halfHeight] = [this.root.clientWidth / 2 - left, this.root.clientHeight / 2 - top];
     // from level-0 pixels to the canvas
-    context.setTransform(perPixel, 0, 0, perPixel, (width / 2) * scale - x * perPixel, (height / 2) * scale - y * perPixel);
+    context.setTransform(perPixel, 0, 0, perPixel, halfWidth * scale - x * perPixel, halfHeight * scale - y * perPixel);
     this.drawMap(context, perPixel);
     this.drawRegions(context, perPixel);
     this.drawOutline(context, perPixel);
-    context.setTransform(scale, 0, 0, scale, 0, 0);
-    this.drawScaleBar(context, zoom, height);
   }
 
   /** Tell OpenSeadragon the size of the pane at once: it looks at the next frame, and a second pane has made it smaller. */
@@ -245,20 +258,42 @@ export class SlideView {
     return (this.viewer.drawer as unknown as { canvas: HTMLCanvasElement }).canvas;
   }
 
-  /** The slide and what is drawn above it as one canvas. */
+  /** The slide and what is drawn above it as one canvas: the part of the pane that the slide covers, on white. */
   snapshot(): HTMLCanvasElement {
+    const scale = window.devicePixelRatio || 1;
+    const { left, top, width, height } = this.covered();
     const picture = document.createElement("canvas");
-    picture.width = this.canvas.width;
-    picture.height = this.canvas.height;
+    picture.width = Math.round(width * scale);
+    picture.height = Math.round(height * scale);
     const context = picture.getContext("2d")!;
-    context.fillStyle = getComputedStyle(this.root).backgroundColor;
+    context.fillStyle = "#fff";
     context.fillRect(0, 0, picture.width, picture.height);
-    const drawn = this.slideCanvas;
-    context.filter = this.gray ? GRAY : "none";
-    if (this.about?.image) context.drawImage(drawn, 0, 0, picture.width, picture.height);
-    context.filter = "none";
-    context.drawImage(this.canvas, 0, 0);
+    if (!this.about || !this.viewer.isOpen()) return picture;
+    if (this.about.image) {
+      const drawn = this.slideCanvas;
+      const perPixel = drawn.width / this.root.clientWidth;
+      context.filter = this.gray ? GRAY : "none";
+      context.drawImage(drawn, left * perPixel, top * perPixel, width * perPixel, height * perPixel, 0, 0, picture.width, picture.height);
+      context.filter = "none";
+    }
+    this.drawAbove(context, scale, left, top);
+    context.setTransform(scale, 0, 0, scale, 0, 0);
+    this.drawScaleBar(context, this.shownPosition().zoom, height);
     return picture;
+  }
+
+  /** The part of the pane that the slide covers, in screen pixels; all of it where that is too little for a picture. */
+  private covered(): { left: number; top: number; width: number; height: number } {
+    const [paneWidth, paneHeight] = [this.root.clientWidth, this.root.clientHeight];
+    const pane = { left: 0, top: 0, width: paneWidth, height: paneHeight };
+    if (!this.about || !this.viewer.isOpen()) return pane;
+    const { x, y, zoom } = this.shownPosition();
+    const [slideWidth, slideHeight] = this.about.size;
+    const left = Math.max(0, Math.floor(paneWidth / 2 - x / zoom));
+    const top = Math.max(0, Math.floor(paneHeight / 2 - y / zoom));
+    const width = Math.min(paneWidth, Math.ceil(paneWidth / 2 + (slideWidth - x) / zoom)) - left;
+    const height = Math.min(paneHeight, Math.ceil(paneHeight / 2 + (slideHeight - y) / zoom)) - top;
+    return width < SMALLEST_PICTURE_PX || height < SMALLEST_PICTURE_PX ? pane : { left, top, width, height };
   }
 
   private shownPosition(): Position {

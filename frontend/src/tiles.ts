@@ -31,6 +31,9 @@ export class TileStrip {
   private draw(): void {
     const { pane } = this;
     const tiles = pane ? shownTiles(pane, this.lowest) : [];
+    // its place is kept while another map is on its way, so that the slide does not move
+    this.root.classList.toggle("loading", pane?.loading ?? false);
+    if (pane?.loading) return;
     this.root.hidden = tiles.length === 0;
     if (!pane || tiles.length === 0) return;
     this.ends.forEach((button, place) => {
@@ -69,7 +72,7 @@ function outline(pane: Pane, tile: number): void {
 
 function tileAddress(pane: Pane, tile: number, px: number): string {
   const { coords, tile_px: side } = pane.canvas!.places;
-  return api.region(pane.row!.id, coords[tile * 2]!, coords[tile * 2 + 1]!, side, px);
+  return api.region(pane.row!, coords[tile * 2]!, coords[tile * 2 + 1]!, side, px);
 }
 
 /** One tile at full resolution, with what the map says of it. */

@@ -58,7 +58,7 @@ export class Timeline {
     const has = map !== null && map.epochs.length > 0;
     this.body.hidden = !has;
     this.why.hidden = has;
-    this.why.textContent = has ? "" : (pane.maps?.why_not_recorded ?? "");
+    this.why.textContent = has ? "" : pane.loading ? "Reading the map…" : (pane.maps?.why_not_recorded ?? "");
     if (!has) {
       this.stop();
       return;

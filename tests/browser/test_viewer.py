@@ -1,16 +1,38 @@
 """The viewer in a real browser: what a person does with it, on a good day and on a bad one."""
 
 import json
+import shutil
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 
-from viewed_cohort import TILE, drawn_slide, grid, write_slide_features
+from viewed_cohort import TILE, drawn_slide, grid, train_run, write_slide_features
 
 pytestmark = pytest.mark.browser
 
-MAP_SHOWN = "() => !document.querySelector('.legend').hidden"
+MAP_SHOWN = "() => document.querySelector('.legend')?.hidden === false"
+MAP_PIXELS = """() => {
+  const { map } = asmilViewer.panes[0].view.overlay;
+  return map && [...map.canvas.getContext('2d').getImageData(0, 0, map.canvas.width, map.canvas.height).data];
+}"""
+PREDICTIONS = "() => asmilViewer.about.slides.map((row) => row.runs[0].probabilities)"
+COLOR_OF = """async (what) => {
+  const regionOf = async () => {
+    const picture = new Image();
+    const { image } = asmilViewer.about.slides[0];
+    picture.src = `api/slides/0/region.jpg?v=${image}&x=0&y=0&side=256&px=64`;
+    await picture.decode();
+    return picture;
+  };
+  const source = await (what === "region" ? regionOf() : document.querySelector(what));
+  const canvas = document.createElement('canvas');
+  canvas.width = canvas.height = 9;
+  const context = canvas.getContext('2d');
+  context.drawImage(source, 0, 0, 9, 9);
+  return [...context.getImageData(4, 4, 1, 1).data].slice(0, 3);
+}"""
 OVERLAY_SUM = """() => {
   const canvas = document.querySelector('canvas.overlay');
   const pixels = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
@@ -235,6 +257,155 @@ def test_screenshot_and_geojson_are_saved(viewed, serve, open_page, tmp_path):
         page.keyboard.press("g")
     saved.value.save_as(tmp_path / "a.geojson")
     assert json.loads((tmp_path / "a.geojson").read_text())["features"]
+
+
+def test_an_export_has_no_dark_bars(viewed, serve, open_page, tmp_path):
+    page = open_page(serve(viewed / "asmil").address, 700, 1000, color_scheme="dark")
+    page.wait_for_function(MAP_SHOWN)
+    page.wait_for_timeout(1000)
+    with page.expect_download() as saved:
+        page.keyboard.press("s")
+    saved.value.save_as(tmp_path / "a.png")
+    pixels = cv2.imread(str(tmp_path / "a.png"))
+    assert pixels.mean(axis=(1, 2)).min() > 60
+    pane = page.locator(".pane").bounding_box()
+    assert pixels.shape[1] == pane["width"]
+    np.testing.assert_allclose(pixels.shape[0] - 64, pane["width"] * 1024 / 1408, atol=3)  # the slide, and the caption
+
+
+def test_back_and_forward_walk_through_the_slides(viewed, serve, open_page):
+    page = open_page(serve(viewed / "asmil", viewed / "abmil").address)
+    page.wait_for_function(MAP_SHOWN)
+    first = page.inner_text(".pane-title strong")
+    page.evaluate("window.stillHere = true")
+    shown = "name => document.querySelector('.pane-title strong').textContent === name"
+    for name in ("s3", "s5"):
+        choose(page, name)
+        page.wait_for_function(MAP_SHOWN)
+    page.fill("input[type=search]", "")
+    page.keyboard.press("Escape")
+    page.keyboard.press("+")
+    page.wait_for_timeout(1000)
+    zoom = linked_place(page)["zoom"]
+    page.go_back()
+    page.wait_for_function(shown, arg="s3")
+    page.wait_for_function(MAP_SHOWN)
+    assert linked_place(page)["slide"] == "s3"
+    assert page.locator(".slide.chosen").get_attribute("title") == "s3"
+    page.go_back()
+    page.wait_for_function(shown, arg=first)
+    page.go_forward()
+    page.go_forward()
+    page.wait_for_function(shown, arg="s5")
+    page.wait_for_function(MAP_SHOWN)
+    page.wait_for_timeout(600)
+    np.testing.assert_allclose(float(linked_place(page)["zoom"]), float(zoom), rtol=0.02)
+    page.keyboard.press("c")
+    page.wait_for_function("() => document.querySelectorAll('.pane').length === 2")
+    page.go_back()
+    page.wait_for_function("() => document.querySelectorAll('.pane').length === 1")
+    page.go_forward()
+    page.wait_for_function("() => document.querySelectorAll('.pane .legend:not([hidden])').length === 2")
+    assert page.evaluate("window.stillHere")  # the page was never left
+
+
+def test_the_map_before_is_not_shown_under_the_new_choice(viewed, serve, open_page):
+    page = open_page(serve(viewed / "asmil", viewed / "abmil").address)
+    page.wait_for_function(MAP_SHOWN)
+    maps = {"asmil, attention": page.evaluate(MAP_PIXELS)}
+    assert maps["asmil, attention"] is not None
+    held = []
+    page.route("**/map?**", lambda route: held.append(route))
+    for what, label, value in (("asmil, gradient", "Map", "gradient"), ("abmil, attention", "Run", "abmil")):
+        page.locator(f".controls label:has(> span:text-is('{label}')) select").select_option(value)
+        while not held:
+            page.wait_for_timeout(50)
+        assert page.evaluate(MAP_PIXELS) is None
+        assert page.locator(".legend").is_hidden()
+        assert page.locator(".strip").is_hidden()
+        assert page.locator(".pane-message.busy").is_visible()
+        held.pop().continue_()
+        page.wait_for_function(MAP_SHOWN)
+        maps[what] = page.evaluate(MAP_PIXELS)
+    assert len({json.dumps(pixels) for pixels in maps.values()}) == 3
+    page.unroute("**/map?**")
+    page.locator(".controls label:has(> span:text-is('Run')) select").select_option("asmil")
+    page.wait_for_function(MAP_SHOWN)
+    assert page.evaluate(MAP_PIXELS) == maps["asmil, attention"]
+
+
+def test_slides_are_filtered_by_site_and_grouped_by_patient(viewed, serve, open_page, tmp_path):
+    rows = [f"s{number},p{number % 3},{'Lyon' if number % 2 else 'Oslo'}" for number in range(8)]
+    (tmp_path / "cohort.csv").write_text("\n".join(["slide,patient,site", *rows, "s8,p4,"]) + "\n")
+    page = open_page(serve(tmp_path / "cohort.csv", "--slides", viewed / "slides").address)
+    choice = ".list label:has(> span:text-is('{}')) select"
+    names = "() => [...document.querySelectorAll('.slide')].map((one) => one.title)"
+    page.select_option(choice.format("Site"), "Lyon")
+    page.wait_for_function("() => document.querySelectorAll('.slide').length === 4")
+    assert page.evaluate(names) == ["s1", "s3", "s5", "s7"]
+    page.select_option(choice.format("Group"), "patient")
+    page.wait_for_selector(".group")
+    assert page.evaluate(names) == ["s1", "s7", "s3", "s5"]
+    assert page.evaluate("() => [...document.querySelectorAll('.group b')].map((one) => one.textContent)") == [
+        *("p1", "p0", "p2"),
+    ]
+    page.select_option(choice.format("Site"), label="not stated")
+    page.wait_for_function("() => document.querySelectorAll('.slide').length === 1")
+    assert page.evaluate(names) == ["s8"]
+
+
+def test_another_cohort_on_the_same_port_shows_its_own_pictures(tmp_path, serve, open_page):
+    from asmil.slides.pyramid_tiff import write_pyramid
+
+    for cohort, color in (("a", (250, 0, 0)), ("b", (0, 0, 250))):
+        pixels = np.full((1024, 1408, 3), color, dtype=np.uint8)
+        write_pyramid(tmp_path / cohort / "slides" / "s.tif", pixels, 0.5, downsamples=(4,))
+        write_slide_features(tmp_path / cohort / "features" / "s.h5", grid(11, 8), 0, 0, (1408, 1024))
+        (tmp_path / cohort / "cohort.csv").write_text(f"slide,patient,label\ns,patient {cohort},x\n")
+    server = serve(tmp_path / "a" / "cohort.csv")
+    page = open_page(server.address, allow_errors=True)
+    other_tab = page.context.new_page()
+    other_tab.goto(server.address)
+
+    def red_and_blue(tab, patient):
+        tab.wait_for_function("text => document.querySelector('.facts')?.textContent.includes(text)", arg=patient)
+        tab.wait_for_function("() => document.querySelector('.thumbnail').naturalWidth > 0")
+        tab.wait_for_timeout(500)
+        thumbnail = tab.evaluate(COLOR_OF, ".thumbnail")
+        slide = tab.evaluate(COLOR_OF, ".deep-zoom canvas")
+        region = tab.evaluate(COLOR_OF, "region")
+        return [np.argmax(color) for color in (thumbnail, slide, region)]
+
+    for tab in (page, other_tab):
+        assert red_and_blue(tab, "patient a") == [0, 0, 0]
+    server.kill()
+    server.arguments = [str(tmp_path / "b" / "cohort.csv")]
+    server.start()
+    page.goto(server.address)
+    for tab in (page, other_tab):  # one that is opened again, and one that was left open
+        assert red_and_blue(tab, "patient b") == [2, 2, 2]
+
+
+def test_a_run_that_was_trained_again_is_announced_and_loaded(viewed, serve, open_page, tmp_path):
+    run = train_run(viewed / "cohort.csv", tmp_path / "run", "abmil", epochs=1, record="none")
+    page = open_page(serve(run).address, allow_errors=True)
+    page.wait_for_function(MAP_SHOWN)
+    before = page.evaluate(MAP_PIXELS)
+    predictions = page.evaluate(PREDICTIONS)
+    slide = page.inner_text(".pane-title strong")
+    shutil.rmtree(run)
+    train_run(viewed / "cohort.csv", run, "abmil", epochs=5, record="none")
+    page.wait_for_selector(".banner:not([hidden]) button")
+    other = "s3" if slide != "s3" else "s5"
+    page.click(f".slide[title='{other}']")  # the old run has no map of it
+    page.wait_for_selector(".banner[hidden]", state="attached")
+    page.wait_for_function("name => document.querySelector('.pane-title strong')?.textContent === name", arg=other)
+    page.wait_for_function(MAP_SHOWN)
+    assert page.evaluate(PREDICTIONS) != predictions
+    page.go_back()
+    page.wait_for_function("name => document.querySelector('.pane-title strong').textContent === name", arg=slide)
+    page.wait_for_function(MAP_SHOWN)
+    assert page.evaluate(MAP_PIXELS) != before
 
 
 def test_a_tablet(viewed, serve, open_page):

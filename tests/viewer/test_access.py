@@ -20,6 +20,53 @@ def test_other_names_are_refused(viewed, client):
         assert server.get("/api/about", headers={"Host": host}).status_code == 200
 
 
+BY_A_PAGE_ELSEWHERE = [
+    {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"},
+    {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"},
+    {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"},
+    {"Origin": "https://evil.example"},
+    {"Origin": "http://127.0.0.1:9999"},
+    {"Origin": "null"},
+]
+
+
+@pytest.mark.parametrize("headers", BY_A_PAGE_ELSEWHERE)
+def test_pages_of_other_sites_are_refused(viewed, client, headers):
+    server = client(viewed / "cohort.csv")
+    for path in ("/api/about", "/api/slides/0/region.jpg?x=0&y=0&side=9&px=9", "/api/slides/0/thumbnail.jpg"):
+        assert server.get(path, headers=headers).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "cors", "Sec-Fetch-Dest": "empty"},
+        {"Sec-Fetch-Site": "none", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"},
+        {"Origin": "http://127.0.0.1:8750"},
+        {"Origin": "http://localhost:9000", "Host": "localhost:9000"},  # through an SSH tunnel
+    ],
+)
+def test_the_page_itself_and_the_user_are_answered(viewed, client, headers):
+    assert client(viewed / "cohort.csv").get("/api/about", headers=headers).status_code == 200
+
+
+def test_a_link_to_the_page_can_be_followed_but_not_framed(viewed, client, monkeypatch, tmp_path):
+    (tmp_path / "index.html").write_text("page")
+    monkeypatch.setattr("asmil.viewer.app.STATIC", tmp_path)
+    server = client(viewed / "cohort.csv")
+    headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+    assert server.get("/", headers=headers).status_code == 200
+    assert server.get("/", headers={**headers, "Sec-Fetch-Dest": "iframe"}).status_code == 403
+
+
+def test_a_network_address_is_answered_with_a_session(viewed, client):
+    links = OneTimeLinks()
+    server = client(viewed / "cohort.csv", host="0.0.0.0", links=links)
+    server.get("/", params={"token": links.token}, follow_redirects=False)
+    assert server.get("/api/about", headers={"Host": "192.168.1.7:8750"}).status_code == 200
+    assert server.get("/api/about", headers={"Host": "evil.example:8750"}).status_code == 421
+
+
 def test_nothing_is_written_and_nothing_comes_from_elsewhere(viewed, client):
     server = client(viewed / "cohort.csv")
     assert server.post("/api/about").status_code == 405

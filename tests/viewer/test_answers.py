@@ -10,7 +10,7 @@ from asmil.cohort.features import Provenance, write_features
 from asmil.slides.opening import open_slide
 from asmil.viewer.collection import Places
 from packed import unpack
-from viewed_cohort import HEIGHT, TILE, WIDTH, drawn_slide, grid, write_slide_features
+from viewed_cohort import HEIGHT, TILE, WIDTH, drawn_slide, grid, train_run, write_slide_features
 
 
 def decoded(content: bytes) -> np.ndarray:
@@ -23,6 +23,7 @@ def slide_id(client, name: str) -> int:
 
 def test_the_list_has_labels_patients_and_predictions(viewed, client):
     about = client(viewed / "asmil", viewed / "abmil").get("/api/about").json()
+    assert all(row["site"] is None for row in about["slides"])
     assert [run["name"] for run in about["runs"]] == ["asmil", "abmil"]
     rows = {row["name"]: row for row in about["slides"]}
     assert rows["s3"]["patient"] == "p3"
@@ -32,6 +33,12 @@ def test_the_list_has_labels_patients_and_predictions(viewed, client):
     said = [run for row in rows.values() for run in row["runs"] if "prediction" in run]
     assert said
     assert all(run["prediction"] in ("normal", "tumor") and 0.5 <= run["value"] <= 1 for run in said)
+
+
+def test_the_list_has_sites(viewed, client, tmp_path):
+    (tmp_path / "cohort.csv").write_text("slide,patient,site\ns0,p0,Lyon\ns1,p1,\n")
+    server = client(tmp_path / "cohort.csv", places=Places(slides=viewed / "slides"))
+    assert [row["site"] for row in server.get("/api/about").json()["slides"]] == ["Lyon", None]
 
 
 def test_tiles_are_the_pixels_of_the_slide(viewed, client):
@@ -54,9 +61,10 @@ def test_tiles_are_the_pixels_of_the_slide(viewed, client):
 
 def test_a_tile_is_kept_by_the_browser(viewed, client):
     server = client(viewed / "cohort.csv")
-    first = server.get("/api/slides/0/tiles/0/0_0.jpg")
+    address = f"/api/slides/0/tiles/0/0_0.jpg?v={server.get('/api/about').json()['slides'][0]['image']}"
+    first = server.get(address)
     assert "max-age" in first.headers["cache-control"]
-    again = server.get("/api/slides/0/tiles/0/0_0.jpg", headers={"If-None-Match": first.headers["etag"]})
+    again = server.get(address, headers={"If-None-Match": first.headers["etag"]})
     assert again.status_code == 304
     assert again.content == b""
 
@@ -116,6 +124,38 @@ def test_kinds_that_explain_a_class(viewed, client):
     predicted = unpack(server.get("/api/slides/0/runs/0/map", params={"kind": "gradient"}).content)
     assert predicted["explained"] in ("normal", "tumor")
     np.testing.assert_allclose(normal["exact"], -tumor["exact"], atol=1e-5)
+
+
+def test_the_probability_of_tiles_begins_with_the_positive_class(viewed, client):
+    server = client(viewed / "asmil")
+    kinds = {entry["kind"]: entry["parts"] for entry in server.get("/api/slides/1/runs/0/maps").json()["kinds"]}
+    assert kinds["tile probability"] == ["tumor", "normal"]
+    query = {"kind": "tile probability"}
+    tumor, normal = (
+        unpack(server.get("/api/slides/1/runs/0/map", params={**query, "part": part}).content)["exact"]
+        for part in (0, 1)
+    )
+    np.testing.assert_allclose(tumor + normal, 1, atol=1e-5)
+    one, other = (
+        unpack(server.get("/api/slides/1/runs/0/map", params={**query, "training": training}).content)["exact"]
+        for training in ("0-0", "0-1")
+    )
+    np.testing.assert_allclose((one + other) / 2, tumor, atol=1e-5)
+    assert np.abs(one - other).max() > 1e-6  # the map of the training that was chosen
+
+
+def test_the_probability_of_tiles_of_several_classes_begins_with_the_predicted_one(viewed, client, tmp_path):
+    labels = ["a", "b", "c"]
+    table = [f"s{number},{labels[number % 3]},{viewed}/features/s{number}.h5" for number in range(9)]
+    (tmp_path / "cohort.csv").write_text("\n".join(["slide,label,features", *table]) + "\n")
+    server = client(train_run(tmp_path / "cohort.csv", tmp_path / "run", "abmil", epochs=1, record="none"))
+    kinds = {entry["kind"]: entry["parts"] for entry in server.get("/api/slides/0/runs/0/maps").json()["kinds"]}
+    assert kinds["tile probability"] == ["predicted", *labels]
+    query = {"kind": "tile probability"}
+    first = unpack(server.get("/api/slides/0/runs/0/map", params=query).content)
+    part = 1 + labels.index(first["explained"])
+    same = unpack(server.get("/api/slides/0/runs/0/map", params={**query, "part": part}).content)
+    np.testing.assert_array_equal(first["exact"], same["exact"])
 
 
 def test_recorded_attention_of_every_epoch(viewed, client):

@@ -153,12 +153,15 @@ class RunExplainer:
         said = self.said(trained, self.outputs(bag, trained))
         return max(said, key=lambda name: said[name])
 
-    def tile_probabilities(self, bag: Bag) -> dict[str, Floats]:
-        """What the models say of single tiles, by class, the mean over models; empty if they do not classify tiles."""
+    def tile_probabilities(self, bag: Bag, trained: Sequence[TrainedModel] | None = None) -> dict[str, Floats]:
+        """What the models say of single tiles, by class, the mean over models; empty if they do not classify tiles.
+
+        trained: some of the models; default: those that were not trained on the slide
+        """
         if len(self.names) == 1:
             return {}
         found = []
-        for one in self.trained_for(bag.id):
+        for one in self.trained_for(bag.id) if trained is None else trained:
             output = infer(one.model, one.model.prepare(bag), self.predictor.device)
             logits = tile_logits(one.model, bag, output, self.predictor.device)
             if logits is None or one.model.weighted_instance_logits:

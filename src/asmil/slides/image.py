@@ -124,6 +124,16 @@ class SlideImage(ABC):
         del level, column, row
         return None
 
+    @property
+    def held_bytes(self) -> int:
+        """Memory that the open slide holds for good; 0 for those that are read piece by piece."""
+        return 0
+
+    def decoded_at_once(self, level: int) -> int:
+        """Pixels that are decoded even for the smallest region of a level: those of a stored tile or strip."""
+        width, height = self.stored_tile_size(level) or (0, 0)
+        return width * height
+
     @abstractmethod
     def close(self) -> None:
         """Close the file."""

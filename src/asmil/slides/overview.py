@@ -1,19 +1,22 @@
-"""The whole slide as one small picture, area-averaged."""
+"""A slide, or a part of it, as one small picture, area-averaged."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from asmil.slides.image import Pixels, SlideImage, choose_level, true_downsamples
+from asmil.slides.image import Pixels, Size, SlideImage, choose_level, true_downsamples
 from asmil.slides.opening import require_resolution
 from asmil.slides.pixel_regions import resize
 
 BLOCK_PX = 2048
 """Maximum side, in pixels, of a region that is read at once, so that a single-level slide is never fully in memory."""
 SEARCHED = 64
+MOST_REDUCED = BLOCK_PX // 8
+"""Pixels of a level, along a side, that become one pixel at once: a block holds several of those."""
 
 
 @dataclass(frozen=True)
@@ -36,15 +39,44 @@ def read_overview(
     wanted_x, wanted_y = _wanted_downsample(image, mpp, max_side)
     columns, rows = max(1, round(width / wanted_x)), max(1, round(height / wanted_y))
     level = choose_level(true_downsamples(image.level_sizes), min(wanted_x, wanted_y))
-    level_width, level_height = image.level_sizes[level]
-    downsample_x, downsample_y = image.level_downsamples[level]
-    pixels = np.empty((rows, columns, 3), dtype=np.uint8)
-    for top, bottom, level_top, level_bottom in _cuts(rows, level_height):
-        for left, right, level_left, level_right in _cuts(columns, level_width):
-            x, y = round(level_left * downsample_x), round(level_top * downsample_y)
-            block = image.read(x, y, level, level_right - level_left, level_bottom - level_top, outside)
-            pixels[top:bottom, left:right] = resize(block, right - left, bottom - top)
+    downsample = image.level_downsamples[level]
+    pixels = read_reduced(image, (0, 0), level, downsample, image.level_sizes[level], (columns, rows), outside)
     return Overview(pixels, (width / columns, height / rows))
+
+
+def read_reduced(
+    image: SlideImage,
+    corner: tuple[int, int],
+    level: int,
+    downsample: tuple[float, float],
+    size: Size,
+    reduced: Size,
+    outside: int = 255,
+) -> Pixels:
+    """A region of a level, scaled down to `reduced`. It is read in blocks, and nothing outside of the slide is read.
+
+    corner: (x, y) at level 0; downsample: level-0 pixels per pixel of the level; size: of the region at the level
+    """
+    (width, height), (columns, rows) = size, reduced
+    finer = math.ceil(max(width / columns, height / rows) / MOST_REDUCED)
+    if finer > 1:
+        finer_size = min(width, columns * finer), min(height, rows * finer)
+        return resize(read_reduced(image, corner, level, downsample, size, finer_size, outside), columns, rows)
+    pixels = np.full((rows, columns, 3), outside, dtype=np.uint8)
+    for top, bottom, level_top, level_bottom in _cuts(rows, height):
+        for left, right, level_left, level_right in _cuts(columns, width):
+            x, y = corner[0] + round(level_left * downsample[0]), corner[1] + round(level_top * downsample[1])
+            across, down = level_right - level_left, level_bottom - level_top
+            if (
+                x + across * downsample[0] <= 0
+                or y + down * downsample[1] <= 0
+                or x >= image.size[0]
+                or y >= image.size[1]
+            ):
+                continue
+            block = image.read(x, y, level, across, down, outside)
+            pixels[top:bottom, left:right] = resize(block, right - left, bottom - top)
+    return pixels
 
 
 def _wanted_downsample(image: SlideImage, mpp: float | None, max_side: int | None) -> tuple[float, float]:

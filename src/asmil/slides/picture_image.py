@@ -10,10 +10,12 @@ import numpy as np
 
 from asmil.errors import AsmilError
 from asmil.slides.file_names import slide_name
-from asmil.slides.image import Pixels, Resolution, SlideImage
+from asmil.slides.image import Pixels, Resolution, Size, SlideImage
 from asmil.slides.pixel_regions import paste
 
-PNG_START = b"\x89PNG\r\n\x1a\n"
+PNG_START, JPEG_START, BMP_START = b"\x89PNG\r\n\x1a\n", b"\xff\xd8", b"BM"
+JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+"""Markers of the segment that states the size of a JPEG."""
 PNG_PART_BYTES = 12
 """Length, type and checksum of a PNG chunk, in bytes."""
 
@@ -37,9 +39,33 @@ class PictureImage(SlideImage):
         paste(canvas, self._pixels, -x, -y)
         return canvas
 
+    @property
+    def held_bytes(self) -> int:
+        """The pixels."""
+        return int(self._pixels.nbytes)
+
     def close(self) -> None:
         """Release the pixels."""
         self._pixels = np.empty((0, 0, 3), dtype=np.uint8)
+
+
+def picture_size(path: Path) -> Size | None:
+    """(width, height) as the header states them, without decoding the picture; None for a header that is damaged."""
+    with path.open("rb") as file:
+        start = file.read(26)
+        if start.startswith(PNG_START) and len(start) >= 24:
+            return int.from_bytes(start[16:20], "big"), int.from_bytes(start[20:24], "big")
+        if start.startswith(BMP_START) and len(start) == 26:
+            width, height = (int.from_bytes(start[at : at + 4], "little", signed=True) for at in (18, 22))
+            return abs(width), abs(height)  # a negative height: the rows run from top to bottom
+        if start.startswith(JPEG_START):
+            file.seek(len(JPEG_START))
+            while len(part := file.read(9)) == 9 and part[0] == 0xFF:
+                if part[1] in JPEG_FRAMES:
+                    return int.from_bytes(part[7:9], "big"), int.from_bytes(part[5:7], "big")
+                filled = part[1] == 0xFF  # a fill byte stands before the marker
+                file.seek(1 - 9 if filled else 2 + int.from_bytes(part[2:4], "big") - 9, 1)
+    return None
 
 
 def _is_torn_png(content: Pixels) -> bool:

@@ -74,6 +74,14 @@ class TiffImage(SlideImage):
         page = self._pages[level]
         return (int(page.tilewidth), int(page.tilelength)) if page.is_tiled else None
 
+    def decoded_at_once(self, level: int) -> int:
+        """Pixels of a stored tile or strip; 0 where single pixels can be read."""
+        page = self._pages[level]
+        if is_stored_as_array(page):
+            return 0
+        grid = segment_grid(page)
+        return grid.width * grid.height
+
     def stored_jpeg(self, level: int, column: int, row: int) -> bytes | None:
         """A stored tile as a JPEG file; None if the level is stored differently or the file omits the tile."""
         page = self._pages[level]

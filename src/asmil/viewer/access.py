@@ -1,9 +1,10 @@
 """Who may ask the server, and what a browser may do with its answers.
 
-The server listens on this machine only, by default. Three things protect it: a page of another site cannot
-reach it under another name (the Host header is checked, against DNS rebinding), cannot read its answers (no
-cross-origin access), and cannot make the page load anything from elsewhere (content security policy). When it listens
-on a network, a browser needs the token of the printed link; the link works once, then a cookie takes its place.
+The server listens on this machine only, by default. Four things protect it: a page of another site cannot
+reach it under another name (the Host header is checked, against DNS rebinding), cannot make it work (requests that a
+browser marks as another site's are refused), cannot read its answers (no cross-origin access), and cannot make the
+page load anything from elsewhere (content security policy). When it listens on a network, a browser needs the token of
+the printed link; the link works once, then a cookie takes its place.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
 }
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+OWN_SITES = frozenset({"same-origin", "none"})
+"""Values of Sec-Fetch-Site: a request of the page itself, and one that the user typed. A page on another port of this
+machine is "same-site", and has no business here."""
 
 
 def is_loopback(host: str) -> bool:
@@ -99,6 +103,8 @@ class AccessControl:
         headers = Headers(scope=scope)
         if not self._is_own_name(headers.get("host", "")):
             return PlainTextResponse("This server does not answer to this name.", 421)
+        if not _is_own_request(headers, scope["path"]):
+            return PlainTextResponse("This server does not answer to pages of other sites.", 403)
         if scope["method"] not in ("GET", "HEAD"):
             return PlainTextResponse("This server only answers GET.", 405)
         if self._links is None:
@@ -122,10 +128,22 @@ class AccessControl:
         if name in (socket.gethostname().lower(), socket.getfqdn().lower()):
             return True
         try:
-            ipaddress.ip_address(name)  # a name of another site is no address
+            ipaddress.ip_address(name)  # DNS rebinding needs a name; addresses may be those of a router or container
         except ValueError:
             return False
         return True
+
+
+def _is_own_request(headers: Headers, path: str) -> bool:
+    """Whether a request comes from the page or the user. Programs other than browsers send none of these headers."""
+    origin = headers.get("origin")
+    if origin is not None and origin.partition("://")[2].lower() != headers.get("host", "").lower():
+        return False
+    if headers.get("sec-fetch-site", "none") in OWN_SITES:
+        return True
+    # a link to the page on another site may be followed, but not shown in a frame
+    opens_page = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+    return path == "/" and opens_page
 
 
 def _without_port(host: str) -> str:

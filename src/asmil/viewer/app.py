@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import base64
-import hashlib
-import os
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
-from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -29,15 +26,15 @@ from asmil.explain.qupath import write_tiles
 from asmil.explain.tile_map import SlideFrame, read_frame
 from asmil.explain.tile_raster import tile_raster
 from asmil.slides.image import SlideImage
-from asmil.slides.overview import read_overview
 from asmil.version import __version__
 from asmil.viewer.access import AccessControl, OneTimeLinks
 from asmil.viewer.collection import Collection, ViewedSlide
+from asmil.viewer.content_token import Outdated, features_state, file_state, token
 from asmil.viewer.maps import RunMaps, choice_from
 from asmil.viewer.open_slides import ByteCache, OpenSlides
 from asmil.viewer.packing import outlines_of, pack
 from asmil.viewer.pyramid import TilePyramid, encode
-from asmil.viewer.run_table import read_run_table
+from asmil.viewer.run_table import RunTable, read_run_table, unread_run
 from asmil.viewer.tile_values import HIGHEST, extremes, linear_bytes, percentile_bytes, value_range
 
 STATIC = Path(__file__).parent / "static"
@@ -47,7 +44,7 @@ MOST_CELLS = 2_000_000
 """Of the small picture that a map is in the browser."""
 THUMBNAIL_PX = 128
 LARGEST_REGION, LARGEST_PICTURE = 1 << 16, 2048
-KEEP_A_YEAR = "private, max-age=31536000, immutable"
+KEEP_A_YEAR, KEEP_NOTHING = "private, max-age=31536000, immutable", "no-store"
 LARGEST_PIXEL = 1 << 31
 
 
@@ -62,7 +59,12 @@ def require_page(static: Path = STATIC) -> None:
 
 
 class Viewer:
-    """Answers the requests of the page for a collection of slides."""
+    """Answers the requests of the page for a collection of slides.
+
+    Addresses carry the token of what they name, `v` of the slide or its image and `r` of the run. If it is not that of
+    the files as they are now, the page is out of date and the answer is 409: another cohort may be served on the same
+    port, and a slide, its features or a run may have been replaced. Only pictures with a token are kept by a browser.
+    """
 
     def __init__(self, collection: Collection, device: str = "auto") -> None:
         self._collection = collection
@@ -70,6 +72,7 @@ class Viewer:
         self._slides = OpenSlides()
         self._encoded = ByteCache()
         self._maps = [RunMaps(run, device) for run in collection.runs]
+        self._tables: dict[int, tuple[str, RunTable]] = {}
 
     def close(self) -> None:
         """Close all slides."""
@@ -80,8 +83,8 @@ class Viewer:
         return [
             Route("/", self._page),
             Route("/{name:str}", self._page),
-            Route("/api/alive", lambda request: JSONResponse({"instance": self._instance})),
-            Route("/api/about", self._sent_about),
+            Route("/api/alive", self._alive),
+            Route("/api/about", self._about),
             Route("/api/slides/{slide:int}", self._slide),
             Route("/api/slides/{slide:int}/annotations", self._annotations),
             Route("/api/slides/{slide:int}/thumbnail.jpg", self._thumbnail),
@@ -99,20 +102,22 @@ class Viewer:
             raise HTTPException(404)
         return FileResponse(STATIC / name, media_type=PAGE_FILES[name], headers={"Cache-Control": "no-cache"})
 
-    def _sent_about(self, request: Request) -> Response:
-        return JSONResponse(self._about)
+    def _alive(self, request: Request) -> Response:
+        return _json({"instance": self._instance, "runs": [maps.token for maps in self._maps]})
 
-    @cached_property
-    def _about(self) -> dict[str, Any]:
+    def _about(self, request: Request) -> Response:
         """The list of slides, with what every run says of them."""
-        tables = [read_run_table(run) for run in self._collection.runs]
+        versions = [maps.token for maps in self._maps]
+        tables = [self._table(number, version) for number, version in enumerate(versions)]
         slides = [
             {
                 "id": number,
                 "name": slide.name,
                 "patient": slide.patient,
                 "label": slide.label,
-                "image": slide.image is not None,
+                "site": slide.site,
+                "version": self._slide_token(slide),
+                "image": self._image_token(slide),
                 "features": slide.features is not None,
                 "annotated": slide.annotation is not None,
                 "runs": [
@@ -128,6 +133,7 @@ class Viewer:
         runs = [
             {
                 "id": number,
+                "version": versions[number],
                 "name": table.name,
                 "method": table.method,
                 "task": table.task,
@@ -136,16 +142,30 @@ class Viewer:
             }
             for number, (table, run) in enumerate(zip(tables, self._collection.runs, strict=True))
         ]
-        return {
-            "instance": self._instance,
-            "version": __version__,
-            "title": self._collection.title,
-            "slides": slides,
-            "runs": runs,
-            "notes": [*self._collection.notes, *(note for table in tables for note in table.notes)],
-            "color_maps": color_maps(),
-            "signed_color_maps": list(BOTH_SIGNS),
-        }
+        return _json(
+            {
+                "instance": self._instance,
+                "version": __version__,
+                "title": self._collection.title,
+                "slides": slides,
+                "runs": runs,
+                "notes": [*self._collection.notes, *(note for table in tables for note in table.notes)],
+                "color_maps": color_maps(),
+                "signed_color_maps": list(BOTH_SIGNS),
+            }
+        )
+
+    def _table(self, number: int, version: str) -> RunTable:
+        """What a run says of its slides, read again when the run has changed."""
+        known = self._tables.get(number)
+        if known is None or known[0] != version:
+            run = self._collection.runs[number]
+            try:
+                known = (version, read_run_table(run))
+            except AsmilError as error:  # its folder was deleted while the page is open
+                known = (version, unread_run(run, str(error)))
+            self._tables[number] = known
+        return known[1]
 
     def _slide(self, request: Request) -> Response:
         slide = self._known(request)
@@ -153,7 +173,7 @@ class Viewer:
         if slide.image is not None:
             try:
                 with self._slides.use(slide.image) as pyramid:
-                    about |= _image_about(pyramid) | {"version": self._version(slide)}
+                    about |= _image_about(pyramid) | {"image_error": pyramid.unreachable or None}
             except AsmilError as error:
                 about["image_error"] = str(error)
         if about["size"] is None and slide.features is not None:
@@ -164,12 +184,12 @@ class Viewer:
         if about["size"] is None:
             why = about["image_error"] or f"{slide.name}: there is neither an image nor features of this slide"
             raise AsmilError(f"{why}; name the folder of images with --slides" if not about["image_error"] else why)
-        return JSONResponse(about)
+        return _json(about)
 
     def _annotations(self, request: Request) -> Response:
         slide = self._known(request)
         if slide.annotation is None:
-            return JSONResponse({"regions": []})
+            return _json({"regions": []})
         with ExitStack() as stack:
             image = self._image(slide, stack)
             if image is not None:
@@ -178,7 +198,7 @@ class Viewer:
                 size, origin = read_frame(slide.name, slide.features, slide.mpp).size_px, (0, 0)
             else:
                 raise AsmilError(f"{slide.name}: there is neither an image nor features of this slide")
-        return JSONResponse({"regions": outlines_of(slide.annotation, size, origin, self._collection.mask_value)})
+        return _json({"regions": outlines_of(slide.annotation, size, origin, self._collection.mask_value)})
 
     def _tile(self, request: Request) -> Response:
         level, column, row = (request.path_params[name] for name in ("level", "column", "row"))
@@ -204,42 +224,49 @@ class Viewer:
         return self._picture(
             request,
             ("thumbnail",),
-            lambda pyramid, key: self._encoded.get(
-                key, lambda: encode(read_overview(pyramid.image, max_side=THUMBNAIL_PX).pixels)
-            ),
+            lambda pyramid, key: self._encoded.get(key, lambda: encode(pyramid.overview(THUMBNAIL_PX))),
         )
 
     def _picture(
         self, request: Request, what: tuple[object, ...], make: Callable[[TilePyramid, tuple[object, ...]], bytes]
     ) -> Response:
-        """A JPEG that the browser may keep as long as the slide's file is the same."""
-        slide = self._known(request)
-        if slide.image is None:
-            raise HTTPException(404)
-        version = self._version(slide)
+        """A JPEG that the browser may keep if its address names the image as it is."""
+        slide = self._listed(request)
+        version = self._image_token(slide)
+        asked = request.query_params.get("v")
+        if version is None:
+            raise HTTPException(404) if asked is None else _outdated(slide.name)
+        _check(slide.name, asked, version)
         tag = f'"{version}-{"-".join(map(str, what))}"'
-        headers = {"ETag": tag, "Cache-Control": KEEP_A_YEAR}
+        headers = {"ETag": tag, "Cache-Control": KEEP_NOTHING if asked is None else KEEP_A_YEAR}
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers=headers)
+        assert slide.image is not None
         with self._slides.use(slide.image) as pyramid:
-            content = make(pyramid, (slide.name, version, *what))
+            content = make(pyramid, (version, *what))
+        _check(slide.name, asked, self._image_token(slide))  # replaced while it was read
         return Response(content, media_type="image/jpeg", headers=headers)
 
-    def _version(self, slide: ViewedSlide) -> str:
-        """Changes when the file of a slide does."""
-        assert slide.image is not None
-        try:
-            stat = os.stat(slide.image.path)
-        except OSError as error:
-            raise AsmilError(f"{slide.name}: its image is gone ({error.strerror}); copy it back") from None
-        text = f"{slide.image.path}:{stat.st_size}:{stat.st_mtime_ns}"
-        return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:12]
+    def _image_token(self, slide: ViewedSlide) -> str | None:
+        """Changes when the image file does; None without one."""
+        return (
+            None if slide.image is None else token("image", slide.name, slide.image.mpp, file_state(slide.image.path))
+        )
+
+    def _slide_token(self, slide: ViewedSlide) -> str:
+        """Changes when anything that is shown of a slide does: its row, image, features or annotations."""
+        known = [run.slides.get(slide.name) for run in self._collection.runs]
+        sources = [slide.features, *(None if one is None else one.source for one in known)]
+        outlines = None if slide.annotation is None else file_state(slide.annotation)
+        row = (slide.name, slide.patient, slide.label, slide.site, slide.mpp)
+        return token("slide", row, self._image_token(slide), [features_state(one) for one in sources], outlines)
 
     def _places(self, request: Request) -> Response:
         slide = self._known(request)
         source = slide.features
         if "run" in request.query_params:
             number = _whole_number(request, "run", len(self._maps) - 1)
+            self._check_run(request, number)
             known = self._collection.runs[number].slides.get(slide.name)
             source = known.source if known is not None else None
         if source is None:
@@ -286,17 +313,18 @@ class Viewer:
             "complete": request.query_params.get("models") != "0",
         }
         if not answer["complete"]:
-            return JSONResponse(answer)  # recorded attention needs no model
+            return _json(answer)  # recorded attention needs no model
         try:
             trainings, note = maps.trainings(slide.name)
             answer |= {"kinds": maps.kinds(slide.name), "trainings": trainings, "note": note}
         except AsmilError as error:
             answer["error"] = str(error)
-        return JSONResponse(answer)
+        return _json(answer)
 
     def _map(self, request: Request) -> Response:
         slide, maps = self._known(request), self._run(request)
         found = maps.read(slide.name, choice_from(request.query_params))
+        self._check_run(request, request.path_params["run"])  # trained again while the map was computed
         low, high = value_range(found.values)
         top, bottom = extremes(found.values)
         about = {
@@ -339,19 +367,30 @@ class Viewer:
             path = Path(stack.enter_context(TemporaryDirectory(prefix="asmil-"))) / "tiles.geojson"
             write_tiles(path, frame, shown, found.kind, scale, origin=(0, 0) if image is None else image.bounds_origin)
             content = path.read_bytes()
-        return Response(content, media_type="application/geo+json", headers={"Cache-Control": "no-store"})
+        return Response(content, media_type="application/geo+json", headers={"Cache-Control": KEEP_NOTHING})
 
     def _known(self, request: Request) -> ViewedSlide:
+        """The slide that a request names, as the page knows it."""
+        slide = self._listed(request)
+        if (asked := request.query_params.get("v")) is not None:
+            _check(slide.name, asked, self._slide_token(slide))
+        return slide
+
+    def _listed(self, request: Request) -> ViewedSlide:
         number: int = request.path_params["slide"]
         if not 0 <= number < len(self._collection.slides):
-            raise HTTPException(404)
+            raise HTTPException(404) if "v" not in request.query_params else _outdated("this slide")
         return self._collection.slides[number]
 
     def _run(self, request: Request) -> RunMaps:
         number: int = request.path_params["run"]
         if not 0 <= number < len(self._maps):
-            raise HTTPException(404)
+            raise HTTPException(404) if "r" not in request.query_params else _outdated("this run")
+        self._check_run(request, number)
         return self._maps[number]
+
+    def _check_run(self, request: Request, number: int) -> None:
+        _check(self._collection.runs[number].name, request.query_params.get("r"), self._maps[number].token)
 
 
 def build_app(
@@ -372,7 +411,7 @@ def build_app(
     return Starlette(
         routes=viewer.routes(),
         middleware=[Middleware(AccessControl, host=host, links=links)],
-        exception_handlers={AsmilError: _told},
+        exception_handlers={Outdated: _told_outdated, AsmilError: _told},
         lifespan=closing,
     )
 
@@ -404,11 +443,29 @@ def _image_about(pyramid: TilePyramid) -> dict[str, Any]:
 
 
 def _packed(content: bytes) -> Response:
-    return Response(content, media_type="application/octet-stream", headers={"Cache-Control": "no-store"})
+    return Response(content, media_type="application/octet-stream", headers={"Cache-Control": KEEP_NOTHING})
+
+
+def _json(content: Any, status: int = 200) -> Response:
+    return JSONResponse(content, status, headers={"Cache-Control": KEEP_NOTHING})
 
 
 async def _told(request: Request, error: Exception) -> Response:
-    return JSONResponse({"error": str(error)}, 422)
+    return _json({"error": str(error)}, 422)
+
+
+async def _told_outdated(request: Request, error: Exception) -> Response:
+    return _json({"error": str(error)}, 409)
+
+
+def _outdated(name: str) -> Outdated:
+    return Outdated(f"{name} has changed since the page was loaded; load the page again")
+
+
+def _check(name: str, asked: str | None, current: str | None) -> None:
+    """Stop if the page knows something else than there is now."""
+    if asked is not None and asked != current:
+        raise _outdated(name)
 
 
 def _whole_number(request: Request, name: str, most: int, signed: bool = False) -> int:

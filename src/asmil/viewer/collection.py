@@ -55,6 +55,7 @@ class ViewedSlide:
     features: FeatureSource | None = None
     annotation: Path | None = None
     mpp: float | None = None
+    site: str | None = None
 
 
 @dataclass(frozen=True)
@@ -193,6 +194,7 @@ def _of_manifest(given: RunCohort, places: Places) -> _Found:
             images.get(name),
             features[name].source if name in features else None,
             mpp=places.mpp or positive(row.get("mpp", "")),
+            site=row.get("site") or None,
         )
         for name, row in rows.items()
     ]
@@ -236,6 +238,7 @@ def _joined(known: ViewedSlide, other: ViewedSlide) -> ViewedSlide:
         image=known.image or other.image,
         features=known.features or other.features,
         mpp=known.mpp or other.mpp,
+        site=known.site or other.site,
     )
 
 

@@ -22,6 +22,7 @@ from asmil.training.finished_run import setting
 from asmil.training.layout import RunLayout
 from asmil.training.notes import read_kept_epoch
 from asmil.viewer.collection import ViewedRun
+from asmil.viewer.content_token import features_state, run_token
 from asmil.viewer.tile_values import TileValues
 
 if TYPE_CHECKING:
@@ -61,7 +62,10 @@ def joins_slides(config: Mapping[str, Any]) -> bool:
 
 
 class RunMaps:
-    """All maps of one run. Models are loaded when a map first needs them. Safe from several threads."""
+    """All maps of one run. Models are loaded when a map first needs them, and again when the run was trained again.
+
+    Safe from several threads.
+    """
 
     def __init__(self, run: ViewedRun, device: str = "auto") -> None:
         self._run = run
@@ -71,7 +75,27 @@ class RunMaps:
         self._lock = RLock()
         self._explainer: RunExplainer | None = None
         self._kinds: dict[str, list[str]] | None = None
-        self._computed: OrderedDict[tuple[str, MapChoice], TileValues] = OrderedDict()
+        self._computed: OrderedDict[tuple[object, ...], TileValues] = OrderedDict()
+        self._manifest = setting(self._config, "cohort", "manifest")
+        self._token = run_token(self._layout)
+
+    @property
+    def token(self) -> str:
+        """Changes when the run is trained again; what was read of it before is forgotten then."""
+        now = run_token(self._layout)
+        if now != self._token:
+            self._forget(now)
+        return now
+
+    def _forget(self, token: str) -> None:
+        with self._lock:
+            self._explainer = self._kinds = None
+            self._computed.clear()
+            try:
+                self._config = self._layout.read_values()
+            except AsmilError:
+                return  # being written, or gone: the next request looks again
+            self._token = token
 
     @property
     def by_patient(self) -> bool:
@@ -143,7 +167,8 @@ class RunMaps:
         if choice.recorded:
             return self._recorded(slide, choice)
         with self._lock:  # models compute one after another
-            key = (slide, choice)
+            unit, _ = self._place(slide)
+            key = (slide, choice, *(repr(features_state(one.source)) for one in unit.slides))
             if key not in self._computed:
                 self._computed[key] = self._compute(slide, choice)
             self._computed.move_to_end(key)
@@ -172,8 +197,13 @@ class RunMaps:
         if rows is not None and 1 < len(rows) <= MOST_ROWS:
             kinds[ROWS_KIND] = row_names(one.model, len(rows), tuple(classes))
         if explainer.tile_probabilities(bag):
-            kinds[TILE_KIND] = classes
+            kinds[TILE_KIND] = self._tile_classes(classes)
         return kinds
+
+    def _tile_classes(self, classes: list[str]) -> list[str]:
+        """The classes of tiles, the one to begin with first: of two the positive one, which is the second."""
+        of_two = len(classes) == 2 and setting(self._config, "task", "kind") in (None, "classification")
+        return classes[::-1] if of_two else [PREDICTED, *classes]
 
     def _compute(self, slide: str, choice: MapChoice) -> TileValues:
         unit, here = self._place(slide)
@@ -198,10 +228,12 @@ class RunMaps:
             values = rows[part]
             notes.append(f"one model: fold {trained[0].fold}, seed {trained[0].seed}")
         elif kind == TILE_KIND:
-            values = list(explainer.tile_probabilities(bag).values())[part]
+            name = known[kind][part]
+            if name == PREDICTED and part == 0:
+                name = explained = explainer.predicted(bag, trained)
+            values = explainer.tile_probabilities(bag, trained)[f"probability {name}"]
         else:
-            name = known[kind][part] if part else None
-            found = explainer.explain(bag, kind, name, trained)
+            found = explainer.explain(bag, kind, known[kind][part] if part else None, trained)
             values, notes = found.values, [*notes, *found.notes]
             explained = found.name if known[kind] else ""
         return TileValues(
@@ -210,6 +242,8 @@ class RunMaps:
 
     def _place(self, slide: str) -> tuple[Unit, slice]:
         """The bag that a slide is part of, and where its tiles are in it."""
+        if setting(self._config, "cohort", "manifest") != self._manifest:
+            raise AsmilError(f"{self._run.name}: the run was trained again on another cohort; start asmil view again")
         known = self._run.slides.get(slide)
         if known is None:
             raise AsmilError(

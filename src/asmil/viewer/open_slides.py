@@ -7,12 +7,49 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Lock
 
+from asmil.errors import AsmilError
+from asmil.memory import available_bytes
 from asmil.slides.discovery import SlideFile
-from asmil.slides.opening import open_slide
+from asmil.slides.file_names import is_picture
+from asmil.slides.opening import open_slide, refuse_absent
+from asmil.slides.picture_image import picture_size
+from asmil.viewer.content_token import file_state
 from asmil.viewer.pyramid import TilePyramid
 
 MOST_OPEN = 16
+MOST_HELD_BYTES = 1 << 30
+"""By open slides that are pictures; the one that was opened last is kept even if it is larger."""
+MODEST_BYTES, MEMORY_SHARE = 512 << 20, 4
+"""A picture, or a piece of a file that is decoded at once, may take this much, or one such part of the free memory."""
 CACHE_BYTES = 128 << 20
+_opening_picture = Lock()
+"""Pictures are decoded one after another: each needs its memory at once."""
+
+
+def open_pyramid(file: SlideFile) -> TilePyramid:
+    """Open a slide; one that would take most of the memory is refused."""
+    if is_picture(file.path):
+        with _opening_picture:
+            refuse_absent(file.path)
+            width, height = picture_size(file.path) or (0, 0)
+            _refuse_large(file, width * height, "the picture")
+            return TilePyramid(open_slide(file.path, file.mpp))
+    image = open_slide(file.path, file.mpp)
+    try:
+        largest = max(image.decoded_at_once(level) for level in range(len(image.level_sizes)))
+        _refuse_large(file, largest, "a stored piece of the file")
+    except AsmilError:
+        image.close()
+        raise
+    return TilePyramid(image)
+
+
+def _refuse_large(file: SlideFile, pixels: int, what: str) -> None:
+    if 3 * pixels > max(MODEST_BYTES, available_bytes() // MEMORY_SHARE):
+        raise AsmilError(
+            f"{file.path}: {what} has {pixels / 1e6:.0f} megapixels, too many for the memory that is free; save the "
+            "slide as a TIFF with tiles and several levels"
+        )
 
 
 class _Opened:
@@ -26,32 +63,33 @@ class _Opened:
 
 
 class OpenSlides:
-    """Opens slides when they are first needed and closes those that were not used for longest."""
+    """Opens slides when they are first needed and closes those that were not used for longest.
+
+    A file that was replaced is opened again.
+    """
 
     def __init__(self, most_open: int = MOST_OPEN, opener: Callable[[SlideFile], TilePyramid] | None = None) -> None:
         self._most_open = most_open
-        self._open = opener or (lambda file: TilePyramid(open_slide(file.path, file.mpp)))
-        self._opened: OrderedDict[str, _Opened] = OrderedDict()
+        self._open = opener or open_pyramid
+        self._opened: OrderedDict[object, _Opened] = OrderedDict()
         self._lock = Lock()
 
     @contextmanager
     def use(self, file: SlideFile) -> Iterator[TilePyramid]:
         """The open slide, which is not closed within the block."""
-        key = str(file.path)
+        key = file_state(file.path)
         with self._lock:
             opened = self._opened.setdefault(key, _Opened())
             self._opened.move_to_end(key)
             opened.users += 1
-            dropped = [self._opened.popitem(last=False)[1] for _ in range(len(self._opened) - self._most_open)]
-            for one in dropped:
-                one.dropped = True
-            unused = [one for one in dropped if one.users == 0]
-        for one in unused:
-            _close(one)
+        self._drop()
         try:
             with opened.lock:
+                fresh = opened.pyramid is None
                 if opened.pyramid is None:
                     opened.pyramid = self._open(file)
+            if fresh:
+                self._drop()
             yield opened.pyramid
         finally:
             with self._lock:
@@ -61,6 +99,20 @@ class OpenSlides:
                     del self._opened[key]  # it could not be opened; the next request tries again
             if last:
                 _close(opened)
+
+    def _drop(self) -> None:
+        """Let go of the slides that are too many, or hold too much."""
+        with self._lock:
+            dropped = []
+            while len(self._opened) > self._most_open or (len(self._opened) > 1 and self._held() > MOST_HELD_BYTES):
+                dropped.append(self._opened.popitem(last=False)[1])
+                dropped[-1].dropped = True
+            unused = [one for one in dropped if one.users == 0]
+        for one in unused:
+            _close(one)
+
+    def _held(self) -> int:
+        return sum(one.pyramid.image.held_bytes for one in self._opened.values() if one.pyramid is not None)
 
     def close(self) -> None:
         """Close every slide that nobody reads."""

@@ -2,16 +2,24 @@
 
 The levels of the file come with the file's own tiles, and stored JPEG tiles are passed on without decoding them. A
 file whose coarsest level is still large gets coarser ones, each the average of the one before.
+
+No request reads more than a number of pixels, and none holds more than a few blocks of them in memory.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import cached_property
+from threading import BoundedSemaphore, RLock
 
 import imagecodecs
 import numpy as np
 
+from asmil.errors import AsmilError
 from asmil.slides.image import Pixels, SlideImage, true_downsamples
+from asmil.slides.openslide_image import CACHE_BYTES as SEGMENTS_BYTES
+from asmil.slides.overview import read_reduced
 from asmil.slides.pixel_regions import resize
 from asmil.slides.tiff_image import SegmentCache
 
@@ -21,6 +29,16 @@ SMALLEST_TILE, LARGEST_TILE = 128, 1024
 COARSEST_PX = 512
 QUALITY = 85
 CACHE_BYTES = 48 << 20
+MOST_REGION_PX = 1 << 26
+"""Pixels of the file that are read for a region: 8192 x 8192."""
+MOST_SLIDE_PX = 1 << 31
+"""Pixels that are decoded to compute coarser levels than the file has: about half a minute of work."""
+MOST_TILE_PX = 1 << 24
+"""Pixels of the file that are read for a tile of a slide that has more than that."""
+KEPT_LEVEL_PX = 1 << 22
+"""Computed levels up to this size are kept as long as the slide is open: making them takes longest."""
+_reading_region = BoundedSemaphore(4)
+"""Each holds a block of pixels, decoded and scaled."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +74,36 @@ class TilePyramid:
         self.image = image
         self.levels = served_levels(image)
         self._cache = SegmentCache(CACHE_BYTES)
+        self._kept: dict[tuple[int, int, int], Pixels] = {}
+        self._averaging = RLock()
+
+    @cached_property
+    def unreachable(self) -> str:
+        """Why the slide cannot be shown as a whole; empty if it can."""
+        coarsest = self._coarsest
+        if coarsest is self.levels[-1] or self._read_for_whole() <= MOST_SLIDE_PX:
+            return ""
+        return (
+            f"{self.image.name}: too much would be read for a view of the whole slide, since the coarsest level of the "
+            f"file has {coarsest.width} x {coarsest.height} pixels; zoom in, or save the slide with several levels, in "
+            "tiles"
+        )
+
+    @property
+    def _coarsest(self) -> ServedLevel:
+        """The coarsest level of the file."""
+        return next(level for level in reversed(self.levels) if level.file_level is not None)
+
+    def _read_for_whole(self) -> int:
+        """Pixels that are decoded for the computed levels."""
+        level = self._coarsest
+        assert level.file_level is not None
+        strip = self.image.decoded_at_once(level.file_level)
+        band = max(level.width * level.tile_height, strip)
+        # strips reach across the slide; those of one row of tiles are decoded once only if all of them are kept
+        in_strips = strip > 0 and self.image.stored_tile_size(level.file_level) is None
+        is_read_again = in_strips and 3 * band > SEGMENTS_BYTES
+        return level.width * level.height * (level.across if is_read_again else 1)
 
     def has(self, level: int, column: int, row: int) -> bool:
         """Whether there is such a tile."""
@@ -85,23 +133,44 @@ class TilePyramid:
             width, height = min(served.tile_width, served.width - x), min(served.tile_height, served.height - y)
             by_x, by_y = served.downsample
             return self.image.read(round(x * by_x), round(y * by_y), served.file_level, width, height)
-        cached = self._cache.get((level, column, row))
-        if cached is None:
-            cached = self._averaged(level, column, row)
-            self._cache.put((level, column, row), cached)
-        return cached
+        key = (level, column, row)
+        with self._averaging:  # the tile above waits for this one instead of reading the same pixels
+            known = self._kept.get(key)
+            known = self._cache.get(key) if known is None else known
+            if known is None:
+                self._refuse_large(served)
+                known = self._averaged(level, column, row)
+                if served.width * served.height <= KEPT_LEVEL_PX:
+                    self._kept[key] = known
+                else:
+                    self._cache.put(key, known)
+            return known
+
+    def overview(self, max_side: int) -> Pixels:
+        """The whole slide, scaled to fit a square of `max_side`."""
+        level = len(self.levels) - 1
+        last = self.levels[level]
+        whole = self._joined(level, range(last.across), range(last.down))
+        scale = min(1.0, max_side / max(whole.shape[:2]))
+        return resize(whole, max(1, round(whole.shape[1] * scale)), max(1, round(whole.shape[0] * scale)))
+
+    def _refuse_large(self, level: ServedLevel) -> None:
+        """Stop before a tile of a computed level reads too much of the file."""
+        times = round(level.downsample[0] / self._coarsest.downsample[0])
+        if self.unreachable and level.tile_width * level.tile_height * times**2 > MOST_TILE_PX:
+            raise AsmilError(self.unreachable)
+
+    def _joined(self, level: int, columns: range, rows: range) -> Pixels:
+        """Tiles side by side."""
+        return np.concatenate(
+            [np.concatenate([self.pixels(level, i, j) for i in columns], axis=1) for j in rows], axis=0
+        )
 
     def _averaged(self, level: int, column: int, row: int) -> Pixels:
         """The average of the four tiles below."""
         finer = self.levels[level - 1]
-        rows = [
-            np.concatenate(
-                [self.pixels(level - 1, i, j) for i in (2 * column, 2 * column + 1) if i < finer.across], axis=1
-            )
-            for j in (2 * row, 2 * row + 1)
-            if j < finer.down
-        ]
-        whole = np.concatenate(rows, axis=0)
+        columns = range(2 * column, min(2 * column + 2, finer.across))
+        whole = self._joined(level - 1, columns, range(2 * row, min(2 * row + 2, finer.down)))
         return resize(whole, -(-whole.shape[1] // 2), -(-whole.shape[0] // 2))
 
     def region(self, x: int, y: int, side: int, wanted_px: int) -> bytes:
@@ -110,10 +179,19 @@ class TilePyramid:
         fitting = [n for n, by in enumerate(downsamples) if side / max(by) >= min(wanted_px, side)]
         level = max(fitting, default=0)
         by_x, by_y = downsamples[level]
-        pixels = self.image.read(x, y, level, max(1, round(side / by_x)), max(1, round(side / by_y)))
-        if pixels.shape[1] > wanted_px:
-            pixels = resize(pixels, wanted_px, wanted_px)
-        return encode(pixels)
+        size = max(1, round(side / by_x)), max(1, round(side / by_y))
+        inside = [
+            max(0, min(at + side, length) - max(at, 0)) for at, length in zip((x, y), self.image.size, strict=True)
+        ]
+        read = math.ceil(inside[0] / by_x) * math.ceil(inside[1] / by_y)
+        if read > MOST_REGION_PX:
+            raise AsmilError(
+                f"{self.image.name}: {read / 1e6:.0f} megapixels would be read for this region, since the file has no "
+                f"coarser level; at most {MOST_REGION_PX / 1e6:.0f} are: ask for a smaller side"
+            )
+        reduced = (wanted_px, wanted_px) if size[0] > wanted_px else size
+        with _reading_region:
+            return encode(read_reduced(self.image, (x, y), level, (by_x, by_y), size, reduced))
 
     def close(self) -> None:
         """Let go of the file."""

@@ -66,6 +66,11 @@ def read_run_table(run: ViewedRun) -> RunTable:
     )
 
 
+def unread_run(run: ViewedRun, why: str) -> RunTable:
+    """A run of which nothing can be read."""
+    return RunTable(run.name, "unknown", "classification", "slide", (), {}, {}, (why,))
+
+
 def _predictions(run: Run) -> dict[str, dict[str, Any]]:
     """The mean over folds and seeds of the test predictions of each slide, or of the validation ones."""
     columns = list(run.format.prediction_columns)

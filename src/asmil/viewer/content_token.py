@@ -1,0 +1,77 @@
+"""Tokens for addresses: a browser may keep what it got, since another file, or one that was changed, has another token.
+
+A token is made from the path, the size and the times of a file, without reading it. The time of the last change of its
+status counts, too: a file that is replaced by one of equal size and with the old date is still another one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from asmil.cohort.source import FeatureSource, source_state
+from asmil.errors import AsmilError
+from asmil.slides.discovery import MIRAX_SUFFIX
+from asmil.training.layout import PREDICTIONS_FILE, TASK_FILE, RunLayout, is_finished
+from asmil.version import __version__
+
+OF_RUN = ("config.yaml", "splits.csv", PREDICTIONS_FILE)
+OF_TRAINING = (PREDICTIONS_FILE, TASK_FILE, "checkpoints/best.safetensors", "attention.h5")
+TOKEN_LENGTH = 16
+
+State = tuple[tuple[str, int, int, int], ...]
+
+
+class Outdated(AsmilError):
+    """A page asks for something that has changed since it was loaded."""
+
+
+def token(*parts: object) -> str:
+    """A short text that differs for different parts."""
+    text = "\0".join(map(repr, (__version__, *parts)))
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:TOKEN_LENGTH]
+
+
+def file_state(path: Path) -> State:
+    """Path, size and times of a file, or of all files of a folder; those of a file that is missing are 0.
+
+    The pixels of a .mrxs file are in the folder of its name.
+    """
+    return tuple(_stated(str(file)) for file in _files(path))
+
+
+def features_state(source: FeatureSource | None) -> object:
+    """What changes when features are written again."""
+    if source is None:
+        return None
+    try:
+        return str(source), source_state(source.path), file_state(source.path) if source.path.is_file() else ()
+    except (AsmilError, OSError):
+        return str(source), None
+
+
+def run_token(layout: RunLayout) -> str:
+    """Changes when a run is trained again, or when one of its trainings ends; not with every epoch."""
+    files = [layout.path / name for name in OF_RUN]
+    for _, _, folder in layout.trainings():
+        if is_finished(folder):
+            files += [folder / name for name in OF_TRAINING]
+    return token("run", [_stated(str(file)) for file in files])
+
+
+def _files(path: Path) -> Iterable[Path]:
+    if path.is_dir():
+        return sorted(file for file in path.rglob("*") if file.is_file())
+    if path.suffix.lower() == MIRAX_SUFFIX:
+        return [path, *_files(path.with_suffix(""))]
+    return [path]
+
+
+def _stated(path: str) -> tuple[str, int, int, int]:
+    try:
+        stat = os.stat(path)
+    except OSError:
+        return path, 0, 0, 0
+    return path, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
