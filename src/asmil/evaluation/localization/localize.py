@@ -22,7 +22,8 @@ from asmil.evaluation.localization.slide_evaluator import (
 )
 from asmil.evaluation.localization.tile_ranking import rank_tiles, resampled_ranking
 from asmil.evaluation.localization.truth import TileTruth, Truth
-from asmil.evaluation.stability.analysis import attention_alarms
+from asmil.evaluation.run_alarms import alarms_of_run
+from asmil.evaluation.stability.alarms import Alarm
 from asmil.explain.role_maps import RoleMaps
 from asmil.reporting import Estimate
 from asmil.slides.class_names import ClassNames
@@ -113,7 +114,7 @@ class Localization:
     skipped: tuple[str, ...]
     notes: tuple[str, ...]
     problems: tuple[str, ...]
-    alarms: tuple[str, ...] = ()
+    alarms: tuple[Alarm, ...] = ()
     manifest: Path | None = None
 
     @property
@@ -166,7 +167,7 @@ def localize_run(
         skipped=tuple(name for name in skipped if name in cohort),
         notes=tuple(notes),
         problems=tuple(problems),
-        alarms=tuple(attention_alarms(maps.path)),
+        alarms=alarms_of_run(maps.path),
         manifest=settings.cohort or Path(maps.description.cohort["manifest"]),
     )
 
