@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +45,7 @@ def recorded_alarms(run: Path) -> tuple[Alarm, ...]:
         return ()
 
 
-def alarm_findings(runs: list[Path]) -> tuple[str, ...]:
+def alarm_findings(runs: Sequence[Path]) -> tuple[str, ...]:
     """The findings of several runs, one sentence each, with the name of the run if there are several."""
     named = [(run.resolve().name, alarm) for run in dict.fromkeys(runs) for alarm in alarms_of_run(run)]
     several = len(dict.fromkeys(runs)) > 1

@@ -17,6 +17,7 @@ from asmil.cohort.features import inspect_features
 from asmil.cohort.manifest import Slide
 from asmil.cohort.units import Unit, units_of
 from asmil.errors import AsmilError, did_you_mean
+from asmil.explain.color_scale import average_weight
 from asmil.training.attention_file import AttentionRecord, read_attention
 from asmil.training.finished_run import setting
 from asmil.training.layout import RunLayout
@@ -71,12 +72,23 @@ class RunMaps:
         self._lock = RLock()
         self._explainer: RunExplainer | None = None
         self._kinds: dict[str, list[str]] | None = None
+        self._alarms: tuple[str, ...] | None = None
         self._computed: OrderedDict[tuple[str, MapChoice], TileValues] = OrderedDict()
 
     @property
     def by_patient(self) -> bool:
         """Whether the models read all slides of a patient as one bag."""
         return joins_slides(self._config)
+
+    @property
+    def alarms(self) -> tuple[str, ...]:
+        """What is wrong with the run, one sentence each; found out once."""
+        from asmil.evaluation.run_alarms import alarm_findings
+
+        with self._lock:
+            if self._alarms is None:
+                self._alarms = alarm_findings([self._run.path])
+            return self._alarms
 
     def recorded(self, slide: str) -> list[dict[str, Any]]:
         """The trainings that recorded a slide: fold, seed, and how many moments."""
@@ -204,8 +216,14 @@ class RunMaps:
             found = explainer.explain(bag, kind, name, trained)
             values, notes = found.values, [*notes, *found.notes]
             explained = found.name if known[kind] else ""
+        whole = np.asarray(values, dtype=np.float64)
+        average = average_weight(kind, whole)
         return TileValues(
-            kind, np.asarray(values, dtype=np.float64)[None, here], note="; ".join(notes), explained=explained
+            kind,
+            whole[None, here],
+            note="; ".join(notes),
+            explained=explained,
+            averages=None if average is None else (average,),
         )
 
     def _place(self, slide: str) -> tuple[Unit, slice]:
@@ -257,6 +275,7 @@ class RunMaps:
             tuple(record.epochs.tolist()),
             (None, *divergence.tolist()),
             _kept_moment(folder, record),
+            averages=tuple(attention.mean(axis=1, dtype=np.float64).tolist()),
         )
 
     def _folder(self, training: tuple[int, int]) -> Path:
