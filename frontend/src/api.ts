@@ -1,5 +1,7 @@
 // What the server answers, and how it is asked.
 
+import type { Scale } from "./scales";
+
 export interface RunOfSlide {
   role: string | null;
   prediction?: string;
@@ -74,6 +76,8 @@ export interface MapList {
   kinds: { kind: string; parts: string[] }[];
   trainings: [number, number][];
   note: string;
+  /** what is wrong with the run */
+  alarms: string[];
   error: string | null;
   /** whether the models were asked, which takes a while the first time */
   complete: boolean;
@@ -104,7 +108,16 @@ export interface TileMap {
   note: string;
   /** the class that the map is about, where it is about one */
   explained: string;
+  /** those that the map can be drawn with, the one that fits it first */
+  scales: Scale[];
+  /** of weights, such as attention: the average tile of each moment */
+  averages: number[] | null;
+  /** the ends of the relative scale, as multiples of the average tile */
+  relative_ends: [number, number];
+  /** what has to be said of the attention of each moment */
+  findings: string[];
   shown: number;
+  relative?: Uint8Array;
   percentile: Uint8Array;
   linear: Uint8Array;
   top: Int32Array;

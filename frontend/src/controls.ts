@@ -4,7 +4,8 @@ import type { About } from "./api";
 import { Choice, element, Range } from "./dom";
 import { kindName } from "./numbers";
 import type { Pane } from "./pane";
-import type { Scale, Source, ViewState } from "./view_state";
+import { SCALE_NAMES, type Scale, thresholdText } from "./scales";
+import type { Source, ViewState } from "./view_state";
 
 export interface ControlActions {
   activate: (pane: number) => void;
@@ -43,6 +44,7 @@ export class Controls {
   /** whether the values of the map have both signs, and whether its colors show that */
   private signed = false;
   private diverging = false;
+  private pane: Pane | null = null;
   private readonly none = element("p", { class: "note" }, "No run is open. Start the viewer with a run folder to see maps: asmil view RUN");
 
   constructor(private readonly state: ViewState, private readonly about: About, private readonly actions: ControlActions) {
@@ -64,7 +66,7 @@ export class Controls {
       state.opacity = value;
       actions.look();
     });
-    this.threshold = new Range("Hide tiles below", 255, (value) => (value === 0 ? "off" : `${((100 * value) / 255).toFixed(0)} %`), (value) => {
+    this.threshold = new Range("Hide tiles below", 255, (value) => thresholdText(value, this.pane?.scale ?? state.scale, this.pane?.map ?? null), (value) => {
       state.threshold = value;
       actions.look();
     });
@@ -120,6 +122,7 @@ export class Controls {
   /** Show what a pane shows. */
   show(panes: readonly Pane[], pane: Pane): void {
     const { state } = this;
+    this.pane = pane;
     this.tabs.hidden = panes.length < 2;
     this.tabs.replaceChildren(
       ...panes.map((one, place) => segment(`${"AB"[place]}: ${one.state.slide || "–"}`, one === pane, () => this.actions.activate(place))),
@@ -144,7 +147,8 @@ export class Controls {
     this.signed = pane.signed;
     this.diverging = pane.signed && pane.scale === "linear";
     const maps = this.about.runs.length > 0;
-    this.scale.fill(maps ? [["percentile", "rank of the tile"], ["linear", "absolute values"]] : [], pane.scale);
+    const scales = pane.map?.scales ?? [pane.scale];
+    this.scale.fill(maps ? scales.map((name) => [name, SCALE_NAMES[name]] as const) : [], pane.scale);
     const signed = this.about.signed_color_maps;
     const names = Object.keys(this.about.color_maps).filter((name) => signed.includes(name) === this.diverging);
     this.colors.fill(maps ? names.map((name) => [name, COLOR_NAMES[name] ?? name] as const) : [], pane.colorMap);

@@ -4,8 +4,9 @@ import { api, Refusal, type About, type MapList, type Region, type RunAbout, typ
 import { element } from "./dom";
 import { MapCanvas, type ColorTable } from "./map_canvas";
 import { kindName, percentile, significant } from "./numbers";
+import { type Scale, valueOf } from "./scales";
 import { SlideView } from "./slide_view";
-import type { PaneState, Scale, ViewState } from "./view_state";
+import type { PaneState, ViewState } from "./view_state";
 
 const MAPS_KEPT = 6;
 
@@ -28,6 +29,7 @@ export class Pane {
   private readonly gradientFrame = element("div", { class: "gradient-frame" }, this.gradient);
   private readonly legendText = element("div", { class: "legend-scale" });
   private readonly legendTitle = element("div", { class: "legend-title" });
+  private readonly legendRange = element("div", { class: "legend-range" });
   private regions: Region[] | null = null;
   private busy = "";
   private problem = "";
@@ -42,7 +44,7 @@ export class Pane {
     private readonly colors: Record<string, ColorTable>,
     stage: HTMLElement,
   ) {
-    this.legend.append(this.legendTitle, this.gradientFrame, this.legendText);
+    this.legend.append(this.legendTitle, this.gradientFrame, this.legendText, this.legendRange);
     this.root = element("div", { class: "pane" }, this.title, this.message, this.legend, this.tip);
     stage.append(this.root);
     this.view = new SlideView(this.root);
@@ -73,7 +75,7 @@ export class Pane {
   get values(): Uint8Array | null {
     if (!this.map) return null;
     const start = this.moment * this.map.tiles;
-    return this.map[this.scale].subarray(start, start + this.map.tiles);
+    return this.map[this.scale]!.subarray(start, start + this.map.tiles);
   }
 
   /** Whether the values have both signs: then 0 is in the middle of the scale. */
@@ -81,8 +83,15 @@ export class Pane {
     return this.map !== null && this.map.low < 0;
   }
 
+  /** The chosen scale, or the one that fits the map if it does not have that. */
   get scale(): Scale {
-    return this.signed ? this.shared.signedScale : this.shared.scale;
+    const chosen = this.signed ? this.shared.signedScale : this.shared.scale;
+    return this.map === null || this.map.scales.includes(chosen) ? chosen : this.map.scales[0]!;
+  }
+
+  /** What is wrong with the run, and what has to be said of the attention that is shown. */
+  get caveats(): { alarms: string[]; finding: string } {
+    return { alarms: this.maps?.alarms ?? [], finding: this.map?.findings[this.moment] ?? "" };
   }
 
   get colorMap(): string {
@@ -248,7 +257,10 @@ export class Pane {
       element("strong", {}, row?.name ?? ""),
       row?.label ? element("span", { class: "chip" }, row.label) : "",
       element("span", {}, parts.join(" · ")),
+      ...this.caveats.alarms.map((alarm) => element("div", { class: "alarm" }, `Alarm: ${alarm}`)),
+      this.caveats.finding ? element("div", { class: "finding" }, `Note: ${this.caveats.finding}.`) : "",
     );
+    this.root.classList.toggle("alarmed", this.caveats.alarms.length > 0 || this.caveats.finding !== "");
   }
 
   /** The lines of the legend, also for a screenshot. */
@@ -258,17 +270,25 @@ export class Pane {
     const part = this.maps?.kinds.find((kind) => kind.kind === map.kind)?.parts[this.state.part];
     const name = map.kind === "attention row" ? "attention" : map.kind === "tile probability" ? "probability" : kindName(map.kind);
     const what = map.explained ? `${name} for ${map.explained}` : part ? `${name} of ${part}` : name;
-    const percentiles = this.scale === "percentile";
-    return [percentiles ? `${what}, by rank` : what, ...this.legendEnds(map, percentiles)];
+    const how = { relative: ", 1 = average tile", percentile: ", by rank", linear: "" }[this.scale];
+    return [what + how, ...this.legendEnds(map)];
   }
 
-  /** The ends of the scale in numbers; of ranks those of the lowest and the highest tile. */
-  private legendEnds(map: TileMap, percentiles: boolean): [string, string, string] {
-    if (!percentiles) return [significant(map.low), this.signed ? "0" : "", significant(map.high)];
+  /** The lowest and the highest tile of what is shown, in the unit of the scale. */
+  legendExtent(): string {
+    const { map } = this;
+    if (!map) return "";
     const at = this.moment * map.shown;
-    const about = map.exact ? "" : "≈ ";
-    const ends = [map.bottom[at]!, map.top[at]!].map((tile) => about + significant(this.tileValue(map, tile)));
-    return [`lowest ${ends[0]}`, "", `highest ${ends[1]}`];
+    const average = this.scale === "relative" ? (map.averages?.[this.moment] ?? 1) : 1;
+    const ends = [map.bottom[at]!, map.top[at]!].map((tile) => significant(valueOf(map, this.moment, tile) / average));
+    return `here ${map.exact ? "" : "about "}${ends[0]} to ${ends[1]}`;
+  }
+
+  /** Both ends and the middle of the scale in numbers. */
+  private legendEnds(map: TileMap): [string, string, string] {
+    if (this.scale === "percentile") return ["lowest", "", "highest"];
+    if (this.scale === "relative") return [`≤ ${map.relative_ends[0]}`, "1", `≥ ${map.relative_ends[1]}`];
+    return [significant(map.low), this.signed ? "0" : "", significant(map.high)];
   }
 
   get gradientCanvas(): HTMLCanvasElement {
@@ -295,11 +315,7 @@ export class Pane {
   private describeEnds(): void {
     const [, ...ends] = this.legendLines();
     this.legendText.replaceChildren(...ends.map((end) => element("span", {}, end)));
-  }
-
-  private tileValue(map: TileMap, tile: number): number {
-    if (map.exact) return map.exact[tile]!;
-    return map.low + ((map.high - map.low) * map.linear[this.moment * map.tiles + tile]!) / 255;
+    this.legendRange.textContent = this.legendExtent();
   }
 
   private hover(x: number, y: number, at: { x: number; y: number } | null): void {
@@ -315,9 +331,10 @@ export class Pane {
   valueText(tile: number): string {
     const { map } = this;
     if (!map) return "";
-    const value = this.tileValue(map, tile);
+    const value = valueOf(map, this.moment, tile);
     const about = map.exact ? "" : "≈ ";
-    const times = map.kind === "attention" ? ` (${about}${significant(value * map.tiles)} × the mean)` : "";
+    const average = map.averages?.[this.moment];
+    const times = average ? ` (${about}${significant(value / average)} × the average tile)` : "";
     return `${kindName(map.kind)} ${about}${significant(value)}${times}`;
   }
 

@@ -36,7 +36,7 @@ export function helpDialog(shortcuts: readonly Shortcut[], version: string): HTM
     element("h2", {}, "Keys"),
     element("dl", { class: "keys" }, ...shortcuts.map(({ shown, what }) => element("div", {}, element("dt", {}, element("kbd", {}, shown)), element("dd", {}, what)))),
     element("p", {}, "Drag to move, scroll or pinch to zoom, double-click to zoom in. Point at a tile to read its value, click it to see it at full resolution."),
-    element("p", { class: "note" }, "A map shows what was computed: one color per tile, no smoothing. Opacity is the same for every tile. With colors by rank, compare only tiles of the same slide: the order is shown, not how far apart the values are."),
+    element("p", { class: "note" }, "A map shows what was computed: one color per tile, no smoothing. Opacity is the same for every tile. Attention is shown relative to the average tile on one scale for all slides and runs, so colors can be compared. With colors by rank, compare only tiles of the same slide: the order is shown, not how far apart the values are."),
     element("p", { class: "note" }, `asmil ${version}. For research, not for diagnosis.`),
   );
   dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());

@@ -1,7 +1,8 @@
 // What is shown, and how a link says it.
 
+import { isScale, type Scale } from "./scales";
+
 export type Source = "final" | "recorded";
-export type Scale = "percentile" | "linear";
 
 /** One pane: a slide with a map. Names, not numbers, so that a link outlives a restart. */
 export interface PaneState {
@@ -60,7 +61,7 @@ export const initialState = (): ViewState => ({
   annotations: true,
   gray: true,
   colorMap: "viridis",
-  scale: "percentile",
+  scale: "relative",
   signedColorMap: "PuOr_r",
   signedScale: "linear",
   opacity: 55,
@@ -131,7 +132,8 @@ export function fromHash(hash: string): ViewState {
   state.annotations = parameters.get("annotations") !== "0";
   state.gray = parameters.get("gray") !== "0";
   state.colorMap = parameters.get("colors") ?? state.colorMap;
-  state.scale = parameters.get("scale") === "linear" ? "linear" : "percentile";
+  const scale = parameters.get("scale");
+  if (isScale(scale)) state.scale = scale;
   state.signedColorMap = parameters.get("signedcolors") ?? state.signedColorMap;
   state.signedScale = parameters.get("signedscale") === "percentile" ? "percentile" : "linear";
   state.opacity = number("opacity", 0, 100, state.opacity);

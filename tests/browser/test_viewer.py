@@ -8,6 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
+from asmil.explain.color_scale import relative_positions
 from viewed_cohort import TILE, drawn_slide, grid, train_run, write_slide_features
 
 pytestmark = pytest.mark.browser
@@ -127,7 +128,9 @@ def test_a_link_with_two_panes_reproduces_both(viewed, serve, open_page):
 
 
 def test_the_slider_plays_the_epochs(viewed, serve, open_page):
-    page = open_page(f"{serve(viewed / 'asmil').address}#slide={recorded_slide(viewed)}&source=recorded&moment=0")
+    page = open_page(
+        f"{serve(viewed / 'asmil').address}#slide={recorded_slide(viewed)}&source=recorded&moment=0&scale=percentile"
+    )
     page.wait_for_selector(".timeline:not([hidden]) .chart canvas")
     assert "epoch 0 of 3" in page.inner_text(".epoch")
     before = page.evaluate(OVERLAY_SUM)
@@ -177,6 +180,46 @@ def test_a_map_with_both_signs_has_zero_in_the_middle_of_its_colors(viewed, serv
     assert "predicted" not in page.inner_text(".legend-title")  # but the class that was predicted
     assert page.locator(".controls option[value=PuOr_r]").count() == 1
     assert page.locator(".controls option[value=viridis]").count() == 0
+
+
+def test_attention_is_drawn_relative_to_the_average_tile(viewed, serve, open_page):
+    from asmil.training.attention_file import read_attention
+
+    page = open_page(f"{serve(viewed / 'asmil').address}#slide={recorded_slide(viewed)}&source=recorded&moment=3")
+    page.wait_for_function(MAP_SHOWN)
+    assert page.locator(".legend-scale span").all_inner_texts()[1] == "1"
+    assert page.evaluate("asmilViewer.panes[0].scale") == "relative"
+    record = read_attention(viewed / "asmil" / "fold-0" / "seed-0")
+    relative = record.attention(0)[3] * record.n_tiles[0]
+    shown = page.evaluate("asmilViewer.panes[0].canvas.places.tiles")
+    texts = page.evaluate(f"[...Array({shown}).keys()].map((tile) => asmilViewer.panes[0].valueText(tile))")
+    read = [float(text.split("(≈ ")[1].split()[0]) for text in texts]
+    np.testing.assert_allclose(read, relative, rtol=0.015)  # a byte per tile: 1 % on this scale
+    codes = page.evaluate("[...asmilViewer.panes[0].values]")
+    np.testing.assert_allclose(codes, 255 * relative_positions(relative), atol=0.51)
+    page.select_option(".controls label:has-text('Scale') select", "percentile")
+    page.wait_for_function("() => location.hash.includes('scale=percentile')")
+    assert max(page.evaluate("[...asmilViewer.panes[0].values]")) > 250
+
+
+def test_alarms_of_a_run_are_on_its_pane_and_on_the_saved_picture(viewed, serve, open_page, tmp_path):
+    from asmil.evaluation.run_alarms import alarms_of_run
+    from asmil.slides.qc import read_picture
+
+    server = serve(viewed / "asmil", viewed / "abmil")
+    page = open_page(f"{server.address}#slide=s0&run=asmil&b.slide=s0&b.run=abmil")
+    page.wait_for_function("() => document.querySelectorAll('.pane .legend:not([hidden])').length === 2")
+    alarms = [alarms_of_run(viewed / name) for name in ("asmil", "abmil")]
+    assert alarms[0]
+    for place, expected in enumerate(alarms):
+        shown = page.locator(".pane").nth(place).locator(".alarm").all_inner_texts()
+        assert len(shown) == len(expected)
+        assert all(alarm.finding in text for alarm, text in zip(expected, shown, strict=True))
+    with page.expect_download() as saved:
+        page.keyboard.press("s")
+    saved.value.save_as(tmp_path / "a.png")
+    picture = read_picture(tmp_path / "a.png")
+    assert ((picture == (176, 32, 32)).all(axis=2)[-200:]).sum() > 50
 
 
 def test_the_overview_appears_where_a_part_of_the_slide_is_in_view(viewed, serve, open_page):

@@ -21,8 +21,9 @@ from PIL import Image
 
 import asmil
 from asmil.cohort.features import Provenance, write_features
+from asmil.evaluation.run_alarms import alarms_of_run
 from asmil.explain.asked_slides import SlidePlaces, asked_slides
-from asmil.explain.canvas import PICTURE_BOXES, boxes_of
+from asmil.explain.canvas import ALARM_INK, PICTURE_BOXES, boxes_of
 from asmil.explain.run_explainer import RunExplainer
 from asmil.explain.score_files import read_scores
 from asmil.slides.pyramid_tiff import write_pyramid
@@ -88,7 +89,10 @@ def test_the_test_slides_are_drawn_once(lab, tmp_path, asmil_here):
     assert read_picture(out / "s6.png").shape[1] > read_picture(out / "s7.png").shape[1]
     tiles = json.loads((out / "s6_tiles.geojson").read_text(encoding="utf-8"))["features"]
     measured = tiles[0]["properties"]["measurements"]
-    assert set(measured) == {"attention", "percentile", "probability a", "probability b"}
+    assert set(measured) == {
+        "attention", "attention relative to average", "percentile", "probability a", "probability b"
+    }  # fmt: skip
+    assert measured["attention relative to average"] == pytest.approx(30 * measured["attention"], rel=1e-4)
     assert measured["probability a"] + measured["probability b"] == pytest.approx(1, abs=1e-4)
     values = asmil.load_run(lab / "run", "cpu").attention("s6").heatmap
     written = [one["properties"]["measurements"]["attention"] for one in tiles]
@@ -102,6 +106,55 @@ def test_the_test_slides_are_drawn_once(lab, tmp_path, asmil_here):
     other = asmil_here("heatmap", lab / "run", "--out", out, "--scale", "absolute", *FEW)
     assert other.returncode == 1
     assert "scale" in other.stderr
+
+
+def alarm_pixels(path: Path) -> int:
+    return int((read_picture(path) == ALARM_INK).all(axis=2).sum())
+
+
+def test_alarms_of_the_run_are_on_every_picture_and_in_every_file(lab, tmp_path, asmil_here):
+    out = tmp_path / "maps"
+    done = asmil_here("heatmap", lab / "run", "s6", "s7", "--out", out, "--qupath", "--tiff", *FEW)
+    assert done.returncode == 0, done.stderr
+    alarms = alarms_of_run(lab / "run")
+    assert "uniform" in [alarm.kind for alarm in alarms]
+    for alarm in alarms:
+        assert alarm.finding in done.stderr
+        assert all(alarm.finding in said for said in pd.read_csv(out / "heatmaps.csv")["alarms"])
+        assert alarm.finding in tifffile.TiffFile(out / "s6_overlay.tif").pages[0].description
+    for name in ("s6.png", "s6_tiles.png", "s7.png"):
+        assert alarm_pixels(out / name) > 100
+    for name in ("s6_tiles.geojson", "s6_regions.geojson"):
+        content = json.loads((out / name).read_text(encoding="utf-8"))
+        assert content["asmil"]["alarms"] == [alarm.finding for alarm in alarms]
+        assert content["asmil"]["notes"]
+    region = content["features"][0]["properties"]
+    assert alarms[0].finding in region["metadata"]["alarms"]
+    assert alarms[0].finding in region["name"]
+
+
+def test_the_default_scale_shows_flat_attention_as_flat(lab, tmp_path, asmil_here):
+    for scale in ((), ("--scale", "percentile")):
+        done = asmil_here("heatmap", lab / "run", "s7", *scale, "--out", tmp_path / "".join(scale[1:] or "m"), *FEW)
+        assert done.returncode == 0, done.stderr
+    spread = [
+        np.ptp(panels_of(tmp_path / name / "s7.png")[0][:500].astype(int), axis=(0, 1)).max()
+        for name in ("m", "percentile")
+    ]
+    assert "flat" in pd.read_csv(tmp_path / "m" / "heatmaps.csv")["notes"][0]
+    assert spread[0] < spread[1] / 3
+
+
+def test_a_bundle_keeps_the_alarms_of_its_run(lab, tmp_path, asmil_here):
+    done = asmil_here("export", lab / "run", "--out", tmp_path / "bundle")
+    assert done.returncode == 0, done.stderr
+    alarms = alarms_of_run(lab / "run")
+    assert [alarm.finding for alarm in alarms_of_run(tmp_path / "bundle")] == [alarm.finding for alarm in alarms]
+    assert alarms[0].finding in (tmp_path / "bundle" / "README.md").read_text(encoding="utf-8")
+    features = lab / "features" / "s6.h5"
+    drawn = asmil_here("heatmap", tmp_path / "bundle", features, "--out", tmp_path / "maps", *FEW)
+    assert drawn.returncode == 0, drawn.stderr
+    assert alarm_pixels(tmp_path / "maps" / "s6.png") > 100
 
 
 def test_several_maps_in_one_figure(lab, tmp_path, asmil_here):

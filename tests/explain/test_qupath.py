@@ -37,7 +37,7 @@ def peaks() -> np.ndarray:
 def test_tiles_have_the_fields_that_qupath_reads(frame, tmp_path):
     values = peaks()
     values[10] = np.nan
-    scale = color_scale(values)
+    scale = color_scale(values, "percentile")
     probabilities = {'probability "a: 5 %"': np.linspace(0, 1, 80)}
     written = write_tiles(tmp_path / "t.geojson", frame, values, "attention", scale, probabilities, origin=(300, 400))
     content = json.loads((tmp_path / "t.geojson").read_text(encoding="utf-8"))

@@ -7,6 +7,9 @@ import cv2
 import numpy as np
 
 from asmil.cohort.features import Provenance, write_features
+from asmil.evaluation.run_alarms import alarms_of_run
+from asmil.explain.attention_finding import attention_finding
+from asmil.explain.color_scale import average_weight, natural_scale
 from asmil.slides.opening import open_slide
 from asmil.viewer.collection import Places
 from packed import unpack
@@ -93,6 +96,34 @@ def test_a_map_of_the_trained_models(viewed, client):
     assert found["bottom"][0] == expected.argmin()
     assert found["percentile"][expected.argmax()] == 255
     np.testing.assert_allclose(found["linear"] / 255 * found["high"], expected, atol=found["high"] / 250)
+
+
+def test_attention_is_sent_relative_to_the_average_tile_on_the_scale_of_the_pictures(viewed, client):
+    server = client(viewed / "asmil")
+    found = unpack(server.get("/api/slides/0/runs/0/map?source=final").content)
+    assert found["scales"][0] == "relative"
+    values = found["exact"].astype(np.float64)
+    scale = natural_scale("attention", values, average_weight("attention", values))
+    assert scale.kind == "relative"
+    assert np.abs(found["relative"] - 255 * scale.positions(values)).max() <= 0.51
+    assert found["relative_ends"] == [scale.low, scale.high]
+    others = unpack(server.get("/api/slides/0/runs/0/map", params={"kind": "gradient"}).content)
+    assert others["scales"][0] == "linear"
+    assert "relative" not in others
+    probability = unpack(server.get("/api/slides/0/runs/0/map", params={"kind": "tile probability"}).content)
+    assert (probability["low"], probability["high"]) == (0, 1)
+
+
+def test_alarms_of_a_run_and_the_finding_of_a_slide_come_with_every_map(viewed, client):
+    server = client(viewed / "asmil")
+    alarms = [alarm.finding for alarm in alarms_of_run(viewed / "asmil")]
+    assert alarms
+    for models in ("", "?models=0"):
+        assert server.get(f"/api/slides/0/runs/0/maps{models}").json()["alarms"] == alarms
+    found = unpack(server.get("/api/slides/0/runs/0/map?source=final").content)
+    assert found["findings"] == [attention_finding(found["exact"].astype(np.float64), found["averages"][0])]
+    saved = json.loads(server.get("/api/slides/0/runs/0/map.geojson?moment=0&threshold=0").content)
+    assert saved["asmil"]["alarms"] == alarms
 
 
 def test_a_head_and_token_of_one_model(viewed, client):
@@ -286,7 +317,7 @@ def test_a_mask_becomes_outlines(viewed, tmp_path):
 
 def test_geojson_of_what_is_shown(viewed, client):
     server = client(viewed / "asmil")
-    answer = server.get("/api/slides/0/runs/0/map.geojson?source=final&moment=0&threshold=230")
+    answer = server.get("/api/slides/0/runs/0/map.geojson?source=final&moment=0&scale=percentile&threshold=230")
     features = json.load(io.BytesIO(answer.content))["features"]
     places = unpack(server.get("/api/slides/0/places?run=0").content)
     assert 0 < len(features) < places["tiles"] / 5

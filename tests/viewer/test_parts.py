@@ -184,5 +184,7 @@ def test_values_become_bytes():
     assert linear_bytes(values, 0.0, 2.0).tolist() == [[0, 64, 128], [255, 255, 255]]
     signed = np.array([[-1.0, 3.0]])
     assert value_range(signed) == (-3.0, 3.0)
+    assert value_range(values, "leave_one_out") == (-2.0, 2.0)
+    assert value_range(values / 4, "probability") == (0.0, 1.0)
     assert percentile_bytes(np.ones((1, 1))).tolist() == [[128]]
     assert linear_bytes(np.zeros((1, 2)), 0.0, 0.0).tolist() == [[0, 0]]

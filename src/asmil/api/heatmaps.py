@@ -73,6 +73,8 @@ class HeatmapRequest:
 
 def draw(request: HeatmapRequest, engine: Callable[[int], Engine], progress: Progress | None = None) -> HeatmapResult:
     """Draw what is asked for; `engine` gives the engine for a number of slides."""
+    from asmil.evaluation.run_alarms import alarm_findings
+
     slides = request.find_slides()
     outlines = None
     if request.annotations is not None:
@@ -86,5 +88,6 @@ def draw(request: HeatmapRequest, engine: Callable[[int], Engine], progress: Pro
         outlines,
         request.device,
         request.method,
+        alarm_findings(request.runs),
     )
     return draw_heatmaps(slides, plan, engine(len(slides)), progress)

@@ -14,6 +14,8 @@ import numpy.typing as npt
 from asmil.tasks.checked_arrays import Floats
 
 TOP_SHARE = 0.01
+FLAT_SHARE = 0.9
+"""Attention is flat if its effective tiles are a larger share of all."""
 CELLS_AT_ONCE = 1 << 18
 
 

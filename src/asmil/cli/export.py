@@ -27,9 +27,12 @@ def export(
 
     Example: asmil export runs/asmil --out asmil-tumor
     """
+    from asmil.evaluation.run_alarms import alarm_findings
     from asmil.export.bundle import write_bundle
     from asmil.export.graph import export_onnx, export_torch
 
     writers = {"bundle": write_bundle, "onnx": export_onnx, "torch": export_torch}
     written = writers[format](run, out, method)
     typer.echo(f"{format} of {run}: {written}")
+    for alarm in alarm_findings([run]):
+        typer.echo(f"alarm: {alarm}", err=True)

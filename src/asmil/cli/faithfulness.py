@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -55,6 +56,7 @@ def faithfulness(
     from asmil.console import print_json, progress_bar, results, say
     from asmil.errors import AsmilError
     from asmil.evaluation.localization.localize import LocalizeSettings, tile_auc_and_froc
+    from asmil.evaluation.run_alarms import alarms_of_run
     from asmil.explain.faithfulness import FaithfulnessSettings, faithfulness_run
     from asmil.explain.faithfulness_report import faithfulness_dict, faithfulness_document, write_faithfulness
     from asmil.reporting import Estimate, print_document
@@ -98,6 +100,7 @@ def faithfulness(
             lambda n_slides: slide_engine(engine, address, workers, device, item_timeout, n_slides),
             keep=folder / "slides",
         )
+    found = replace(found, alarms=tuple(alarm.short for alarm in alarms_of_run(run)))
     page = write_faithfulness(found, folder)
     if as_json:
         print_json(faithfulness_dict(found))

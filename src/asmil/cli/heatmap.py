@@ -40,8 +40,11 @@ def heatmap(
         typer.Option(help="One map per run, seed, fold or recorded epoch, in one figure."),
     ] = None,
     scale: Annotated[
-        Literal["percentile", "absolute"] | None,
-        typer.Option(help="Default: percentile; absolute for maps with a sign."),
+        Literal["relative", "percentile", "absolute"] | None,
+        typer.Option(
+            help="relative: 1 is the average tile, one fixed scale for all maps (default for attention); percentile: "
+            "rank within the slide; absolute (default for other kinds)."
+        ),
     ] = None,
     limits: Annotated[tuple[float, float] | None, typer.Option(help="Ends of an absolute scale: two numbers.")] = None,
     color_map: Annotated[
@@ -141,6 +144,8 @@ def _summarize(result: HeatmapResult, out: Path) -> None:
     drawn = len(result.rows)
     before = f" ({result.already_done} done before)" if result.already_done else ""
     say(results(), f"{drawn} slide{'s' * (drawn != 1)} drawn: {out}{before}")
+    for alarm in result.alarms:
+        say(messages(), f"alarm: {alarm}", style="red")
     noted: dict[str, list[str]] = {}
     for row in result.rows:
         noted.setdefault(row.notes, []).append(row.slide)

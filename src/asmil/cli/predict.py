@@ -64,6 +64,7 @@ def predict(
     from asmil.columns import parse_mapping
     from asmil.console import messages, print_json
     from asmil.errors import AsmilError
+    from asmil.evaluation.run_alarms import alarm_findings
     from asmil.files import remove_abandoned, replacing
     from asmil.memory import keep_freed_memory
     from asmil.names import file_in
@@ -97,6 +98,7 @@ def predict(
     readable, unreadable = readable_units(units, item_timeout)
     bad += unreadable
     maps = out.with_name(f"{out.stem}_attention")
+    alarms = alarm_findings([run])
     if attention:
         remove_abandoned(maps)
     try:
@@ -106,7 +108,8 @@ def predict(
                 bad.append(naming(unit, str(result)))
                 continue
             if attention:
-                write_attention(file_in(maps, unit.name, ".h5"), result, [slide.slide for slide in unit.slides])
+                joined = [slide.slide for slide in unit.slides]
+                write_attention(file_in(maps, unit.name, ".h5"), result, joined, alarms)
             rows.append(predictor.row(result))
     finally:
         # What was predicted before an interruption is written, too.
@@ -123,6 +126,8 @@ def predict(
             + (f", attention in {maps}" if attention else "")
         )
         _print_rows(rows)
+    for alarm in alarms:
+        typer.echo(f"alarm: {alarm}", err=True)
     if predictor.unfinished:
         typer.echo(f"note: {predictor.unfinished} trainings of the run have not ended and were left out", err=True)
     if bad:

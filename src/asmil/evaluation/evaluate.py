@@ -13,12 +13,13 @@ import pandas as pd
 
 from asmil.cohort.units import UnitKind
 from asmil.errors import AsmilError, did_you_mean
+from asmil.evaluation.stability.alarms import Alarm
 from asmil.reporting import Block, Estimate
 from asmil.reporting.formats import format_count
 from asmil.reporting.notebook import Displayed
 from asmil.tasks.base import TaskKind
 from asmil.tasks.checked_arrays import Floats
-from asmil.tasks.prediction_format import PredictionFormat, Truth
+from asmil.tasks.prediction_format import Truth
 from asmil.training.finished_run import Run, read_run
 
 Role = Literal["test", "val"]
@@ -139,10 +140,17 @@ class RunEvaluation(Displayed):
         return f"{averaged}{self.name} {self.run.format.in_words(truth, predictions, values)}.{few}"
 
     @cached_property
-    def alarms(self) -> list[str]:
-        """Reasons not to use the predictions or maps of the run, one sentence each."""
+    def raised(self) -> tuple[Alarm, ...]:
+        """Reasons not to use the predictions or maps of the run."""
+        from asmil.evaluation.run_alarms import alarms_given
+
         _, truth, predictions = self.by_slide
-        return run_alarms(self.path, self.run.format, truth, predictions)
+        return alarms_given(self.path, self.run.format, truth, predictions)
+
+    @property
+    def alarms(self) -> list[str]:
+        """The alarms of the run, each with what to try."""
+        return [alarm.short for alarm in self.raised]
 
     def keep_choices(self) -> None:
         """Save what later predictions need, such as thresholds, in the run folder; by default nothing."""
@@ -167,6 +175,7 @@ class RunEvaluation(Displayed):
             "bootstrap": {"unit": "patient", "resamples": self.resamples, "seed": self.bootstrap_seed, "level": 0.95},
             "selection": self.run.setting("training", "select"),
             "max_tiles": self.run.setting("data", "max_tiles"),
+            "alarms": self.alarms,
             "warnings": list(self.warnings),
         }
 
@@ -235,18 +244,6 @@ def evaluate_run(
         return found
     ignored = f"--threshold {threshold_rule} was ignored: it applies to runs with two classes."
     return replace(found, warnings=(*found.warnings, ignored))
-
-
-def run_alarms(run: Path, task: PredictionFormat, truth: Truth, predictions: Floats) -> list[str]:
-    """The alarms of a run: identical predictions for all slides, and alarms about its recorded attention."""
-    from asmil.evaluation.stability.analysis import attention_alarms
-
-    collapsed = task.collapsed(truth, predictions)
-    advice = (
-        "The model has not learned to separate them. Try: train longer, raise the learning rate, or weight rare "
-        "classes with `--set training.class_weights=balanced`."
-    )
-    return [f"{collapsed} {advice}"] * bool(collapsed) + attention_alarms(run)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from asmil.reporting import Document, Figure, Link, Links, Section
 from asmil.reporting.formats import format_count
 from asmil.reporting.page import html_document
 from asmil.training.finished_run import setting
-from asmil.training.layout import RunLayout
 
 INDEX_FILE = "index.html"
 PAGES = {
@@ -43,7 +42,7 @@ class RunSummary:
     slides, patients: of the test set; survival is evaluated by patient and has no number of slides
     metric, value, low, high: its headline metric on test slides with the ends of its 95 % interval
     tile_auc: how well its heat maps rank annotated tiles
-    alarms: what is wrong with its attention
+    alarms: what is wrong with its predictions or its attention
     """
 
     name: str
@@ -80,7 +79,7 @@ class ResultsIndex:
 
     @property
     def warnings(self) -> list[str]:
-        """One sentence per run whose attention gave an alarm."""
+        """One sentence per run that gave an alarm."""
         return [
             f"Alarm for {run.name}: {', '.join(run.alarms)}. Do not read its heat maps before you have looked at "
             "the page on stability."
@@ -203,13 +202,10 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def _alarms(run: Path) -> tuple[str, ...]:
-    """What is wrong with the recorded attention of a run."""
-    from asmil.evaluation.stability import read_stability
-    from asmil.training.attention_file import read_attention
+    """What is wrong with the predictions and the recorded attention of a run."""
+    from asmil.evaluation.run_alarms import alarms_of_run
 
-    if all(read_attention(training) is None for _, _, training in RunLayout(run).trainings()):
-        return ()
-    return tuple(alarm.name for alarm in read_stability(run).alarms)
+    return tuple(alarm.name for alarm in alarms_of_run(run))
 
 
 def _performance(runs: Sequence[RunSummary]) -> str:

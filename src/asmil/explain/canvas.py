@@ -13,6 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 from asmil.slides.image import Pixels
 
 INK, SOFT_INK, PAPER = (30, 36, 44), (96, 105, 116), (255, 255, 255)
+ALARM_INK = (176, 32, 32)
 BAR_SHARE = 0.25
 """A scale bar is about so long, as a share of the picture's width."""
 NICE = (1, 2, 5)
@@ -106,6 +107,18 @@ def shortened(text: str, width: int, size: int = 14, bold: bool = False) -> str:
     while kept > 2 and text_width(_without_middle(text, kept), size, bold) > width:
         kept -= 1
     return _without_middle(text, kept)
+
+
+def wrapped(text: str, width: int, size: int = 14, bold: bool = False) -> list[str]:
+    """The text in lines of at most `width` pixels; a longer word has its middle left out."""
+    lines: list[str] = []
+    for word in text.split():
+        longer = f"{lines[-1]} {word}" if lines else word
+        if lines and text_width(longer, size, bold) <= width:
+            lines[-1] = longer
+        else:
+            lines.append(shortened(word, width, size, bold))
+    return lines
 
 
 def _without_middle(text: str, kept: int) -> str:

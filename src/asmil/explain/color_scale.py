@@ -1,5 +1,9 @@
 """From the values of tiles to colors, and the numbers of the legend.
 
+Weights that are shared out among the tiles of a slide, such as attention, are drawn relative to the average tile, on
+one fixed logarithmic scale for all slides, runs and methods: a flat map has one color, that of the average. Maps on
+which 0 means something have it in the middle, and probabilities are drawn from 0 to 1 (`natural_scale`).
+
 Colors go through a perceptually ordered map that color-blind readers can follow: magma, viridis, cividis or inferno for
 values of one sign, and purple to orange around 0 for values of both. How strongly a map covers the slide never
 depends on a value.
@@ -17,7 +21,7 @@ import numpy.typing as npt
 from asmil.errors import AsmilError, did_you_mean
 from asmil.reporting.formats import format_alike, format_significant
 
-ScaleKind = Literal["percentile", "absolute"]
+ScaleKind = Literal["relative", "percentile", "absolute"]
 Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.uint8]
 
@@ -25,6 +29,19 @@ ONE_SIGN = ("viridis", "magma", "inferno", "cividis")
 BOTH_SIGNS = ("PuOr_r", "RdBu_r")
 COLOR_MAPS = (*ONE_SIGN, *BOTH_SIGNS)
 TICKS = (0.0, 0.25, 0.5, 0.75, 1.0)
+RELATIVE_TICKS = (0.1, 0.3, 1.0, 3.0, 10.0)
+"""A relative scale runs from the first to the last of these multiples of the average tile."""
+WEIGHT_KINDS = ("attention", "attention row", "attention_scores")
+"""Maps of weights, whatever their sum; others are weights if they sum to 1."""
+SIGNED_KINDS = ("attention_logit", "leave_one_out", "gradient", "integrated_gradients")
+FIXED_RANGES = {
+    "probability": (0.0, 1.0),
+    "tile probability": (0.0, 1.0),
+    "clusters": (0.0, 1.0),
+    "percentile": (0.0, 100.0),
+}
+"""Maps whose values have a range of their own."""
+SUM_TOLERANCE = 1e-3
 OUTLIERS = 0.5
 """Percent of the values at each end that an absolute scale does not stretch to; the legend marks its ends then."""
 
@@ -33,11 +50,14 @@ OUTLIERS = 0.5
 class ColorScale:
     """How values become colors.
 
-    kind: `percentile`, the share of tiles with at most this value; or `absolute`, linear from `low` to `high`
-    low, high: the ends of an absolute scale
-    quantiles: of a percentile scale: the sorted values
+    kind: `relative`, the logarithm of the value as a multiple of `average`; `percentile`, the share of tiles with at
+        most this value; or `absolute`, linear from `low` to `high`
+    low, high: the ends of an absolute scale; of a relative one as multiples of the average
+    quantiles: the sorted values
     signed: whether 0 has the middle color
     clips_low, clips_high: whether values lie beyond the ends and have the color of the end
+    average: the value of the average tile, for weights
+    stretched: whether the ends were taken from the values, so that colors of other maps cannot be compared
     """
 
     kind: ScaleKind
@@ -48,15 +68,24 @@ class ColorScale:
     signed: bool = False
     clips_low: bool = False
     clips_high: bool = False
+    average: float | None = None
+    stretched: bool = False
 
     def positions(self, values: npt.ArrayLike) -> Floats:
         """Where values lie on the scale, 0 to 1; nan stays nan."""
         found = np.asarray(values, dtype=np.float64)
         if self.kind == "percentile":
             return np.where(np.isnan(found), np.nan, percentiles(found, self.quantiles))
+        if self.kind == "relative":
+            return relative_positions(self.relative(found))
         if self.high <= self.low:
             return np.where(np.isnan(found), np.nan, 0.5)
         return np.clip((found - self.low) / (self.high - self.low), 0.0, 1.0)
+
+    def relative(self, values: npt.ArrayLike) -> Floats:
+        """Weights as multiples of the average tile's."""
+        assert self.average is not None, "only weights have an average"
+        return np.asarray(values, dtype=np.float64) / self.average
 
     def colors(self, values: npt.ArrayLike) -> Codes:
         """N x 3, RGB; nan is black and is never drawn."""
@@ -68,12 +97,27 @@ class ColorScale:
         if self.kind == "percentile":
             texts = format_alike(np.quantile(self.quantiles, TICKS).tolist())
             return [(place, f"{100 * place:.0f} %  {text}") for place, text in zip(TICKS, texts, strict=True)]
+        if self.kind == "relative":
+            places = relative_positions(np.array(RELATIVE_TICKS)).tolist()
+            return list(zip(places, self._marked([f"{tick:g}" for tick in RELATIVE_TICKS]), strict=True))
         if self.high <= self.low:
             return [(0.5, format_significant(self.low))]
         texts = format_alike([self.low + place * (self.high - self.low) for place in TICKS])
-        texts[0] = ("≤ " if self.clips_low else "") + texts[0]
-        texts[-1] = ("≥ " if self.clips_high else "") + texts[-1]
-        return list(zip(TICKS, texts, strict=True))
+        return list(zip(TICKS, self._marked(texts), strict=True))
+
+    def caption(self, unit: str) -> str:
+        """What the numbers of the legend are; unit: what the values are."""
+        if self.kind == "percentile":
+            return f"{unit}: percentile and value"
+        if self.kind == "relative":
+            low, high = format_alike(self.relative(self.quantiles[[0, -1]]).tolist())
+            return f"{unit}, 1 = average tile; here {low} to {high}"
+        return f"{unit}; colors span the values shown" if self.stretched else unit
+
+    def _marked(self, texts: list[str]) -> list[str]:
+        """Labels of which the first and the last say that values lie beyond them."""
+        first = ("≤ " if self.clips_low else "") + texts[0]
+        return [first, *texts[1:-1], ("≥ " if self.clips_high else "") + texts[-1]]
 
 
 def color_scale(
@@ -82,10 +126,12 @@ def color_scale(
     color_map: str | None = None,
     limits: tuple[float, float] | None = None,
     signed: bool | None = None,
+    average: float | None = None,
 ) -> ColorScale:
-    """A scale for the values of one map, or a common one for those of several, joined.
+    """A scale for the values of one map, or an absolute one for those of several, joined.
 
-    kind: default: `percentile`, or `absolute` for values of both signs, whose 0 means something
+    kind: default: `relative` where there is an average, otherwise `absolute`
+    average: what counts as 1 on a relative scale; default: the mean of the values
     limits: ends of an absolute scale; default: the range of the values without 0.5 % at each end, and for values
         of both signs as far below 0 as above
     signed: whether 0 is the middle; default: whether there are values of both signs
@@ -97,19 +143,74 @@ def color_scale(
     if not np.isfinite(known).all():
         raise AsmilError(f"{int((~np.isfinite(known)).sum())} of {known.size} tile values are infinite; leave them out")
     signed = bool(known.min() < 0 < known.max()) if signed is None else signed
-    if limits is not None and kind == "percentile":
-        raise AsmilError("a percentile scale has no limits; ask for the scale 'absolute', or leave the limits out")
-    kind = kind or ("absolute" if signed or limits is not None else "percentile")
+    if limits is not None and kind in ("percentile", "relative"):
+        raise AsmilError(f"a {kind} scale has no limits to set; ask for the scale 'absolute', or leave the limits out")
+    kind = kind or ("absolute" if average is None or limits is not None else "relative")
     chosen = color_map or (BOTH_SIGNS[0] if signed and kind == "absolute" else ONE_SIGN[0])
     if chosen not in COLOR_MAPS:
         raise AsmilError(f"color map {chosen!r} is unknown; {did_you_mean(chosen, COLOR_MAPS)}")
     if kind == "percentile":
-        return ColorScale(kind, chosen, float(known.min()), float(known.max()), np.sort(known))
+        return ColorScale(kind, chosen, float(known.min()), float(known.max()), np.sort(known), average=average)
+    if kind == "relative":
+        return _relative_scale(known, chosen, float(known.mean()) if average is None else average)
     low, high = limits if limits is not None else _ends(known, signed)
     if not (np.isfinite([low, high]).all() and low <= high):
         raise AsmilError(f"the limits {low:g} and {high:g} are no range; give the lower one first")
     beyond = (bool(known.min() < low), bool(known.max() > high))
-    return ColorScale(kind, chosen, float(low), float(high), np.sort(known), signed, *beyond)
+    stretched = limits is None and high > low
+    return ColorScale(kind, chosen, float(low), float(high), np.sort(known), signed, *beyond, average, stretched)
+
+
+def _relative_scale(known: Floats, color_map: str, average: float) -> ColorScale:
+    if known.min() < 0:
+        raise AsmilError("values below 0 have no scale relative to the average tile; ask for the scale 'absolute'")
+    average = average if average > 0 else 1.0  # no tile has any weight
+    low, high = RELATIVE_TICKS[0], RELATIVE_TICKS[-1]
+    beyond = (bool(known.min() < low * average), bool(known.max() > high * average))
+    return ColorScale("relative", color_map, low, high, np.sort(known), False, *beyond, average)
+
+
+def natural_scale(
+    kind: str,
+    values: npt.ArrayLike,
+    average: float | None = None,
+    color_map: str | None = None,
+    signed: bool = False,
+) -> ColorScale:
+    """The scale that fits a kind of map, for the values of one or of several.
+
+    average: see `average_weight`; None for values that are no weights
+    signed: whether 0 means something, as for all SIGNED_KINDS
+    """
+    found = np.asarray(values, dtype=np.float64)
+    low, high = FIXED_RANGES.get(kind, (np.inf, -np.inf))
+    if np.nanmin(found, initial=np.inf) >= low and np.nanmax(found, initial=-np.inf) <= high:
+        return color_scale(found, "absolute", color_map, (low, high), signed=False)
+    if signed or kind in SIGNED_KINDS:
+        return color_scale(found, "absolute", color_map, signed=True)
+    return color_scale(found, color_map=color_map, average=average)
+
+
+def average_weight(kind: str, values: npt.ArrayLike) -> float | None:
+    """The mean of weights that are shared out among the tiles of a bag; None for values that are no weights."""
+    found = np.asarray(values, dtype=np.float64)
+    found = found[~np.isnan(found)]
+    total = float(found.sum())
+    if kind in (*FIXED_RANGES, *SIGNED_KINDS) or total <= 0 or found.min() < 0:
+        return None
+    is_shared = kind in WEIGHT_KINDS or abs(total - 1) <= SUM_TOLERANCE
+    return float(found.mean()) if is_shared else None
+
+
+def relative_positions(relative: npt.ArrayLike) -> Floats:
+    """Where multiples of the average lie on the relative scale, 0 to 1; nan stays nan.
+
+    >>> relative_positions([0.0, 0.1, 1.0, 10.0, 99.0]).tolist()
+    [0.0, 0.0, 0.5, 1.0, 1.0]
+    """
+    low, high = np.log10(RELATIVE_TICKS[0]), np.log10(RELATIVE_TICKS[-1])
+    inside = np.clip(np.asarray(relative, dtype=np.float64), RELATIVE_TICKS[0], RELATIVE_TICKS[-1])
+    return np.clip((np.log10(inside) - low) / (high - low), 0.0, 1.0)
 
 
 def percentiles(values: npt.ArrayLike, among: Floats) -> Floats:

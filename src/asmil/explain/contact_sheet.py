@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asmil.explain.canvas import PAPER, SOFT_INK, shortened, write
+from asmil.explain.caveats import NO_CAVEATS, Caveats
 from asmil.explain.color_scale import ColorScale
 from asmil.explain.tile_map import SlideFrame, TileMap
 from asmil.reporting.formats import format_alike
@@ -38,11 +39,11 @@ def contact_sheet(
     scale: ColorScale,
     about: str,
     count: int = SHOWN_TILES,
-    note: str = "",
+    caveats: Caveats = NO_CAVEATS,
 ) -> Pixels:
     """The `count` highest and lowest tiles at full resolution, framed in their color, with value and position.
 
-    note: what has to be known to read the map, below the title
+    caveats: what has to be known to read the map, below the title
     """
     groups = [
         ("highest", top_tiles(shown.values, count)),
@@ -52,15 +53,16 @@ def contact_sheet(
     cell = TILE_PX + 2 * FRAME_PX
     lines = [math.ceil(len(tiles) / columns) for _, tiles in groups]
     width = max(2 * EDGE + columns * cell + (columns - 1) * GAP, 600)
-    heading_px = TITLE + (20 if note else 0)
+    heading_px = TITLE + caveats.height(width - 2 * EDGE, 14)
     height = 2 * EDGE + heading_px + sum(HEADING + count * (cell + CAPTION) for count in lines)
     sheet = np.full((height, width, 3), PAPER[0], dtype=np.uint8)
     write(sheet, shortened(frame.slide, width - 2 * EDGE, 22, bold=True), EDGE, EDGE, 22, bold=True)
     write(sheet, shortened(about, width - 2 * EDGE, 14), EDGE, EDGE + 32, 14, color=SOFT_INK)
-    write(sheet, shortened(note, width - 2 * EDGE, 14), EDGE, EDGE + 52, 14, color=SOFT_INK)
+    caveats.draw(sheet, EDGE, EDGE + 52, width - 2 * EDGE, 14)
     reader = TileReader(image, max(1, round(frame.tile_px)), TILE_PX)
     top = EDGE + heading_px
-    written = iter(format_alike([float(shown.values[tile]) for _, tiles in groups for tile in tiles]))
+    values, unit = (scale.relative(shown.values), " × average") if scale.kind == "relative" else (shown.values, "")
+    written = iter(format_alike([float(values[tile]) for _, tiles in groups for tile in tiles]))
     for (name, tiles), count_lines in zip(groups, lines, strict=True):
         heading = f"{name} {shown.kind}" + (f" ({shown.which})" if shown.which else "")
         write(sheet, heading, EDGE, top + 6, 15, bold=True)
@@ -73,7 +75,7 @@ def contact_sheet(
             sheet[at : at + cell, left : left + cell] = color
             sheet[at + FRAME_PX : at + cell - FRAME_PX, left + FRAME_PX : left + cell - FRAME_PX] = picture
             x, y = frame.coords[tile].tolist()
-            write(sheet, f"{place + 1}.  {next(written)}", left, at + cell + 3, 13, bold=True)
+            write(sheet, f"{place + 1}.  {next(written)}{unit}", left, at + cell + 3, 13, bold=True)
             write(sheet, f"x {x}, y {y}", left, at + cell + 19, 12, color=SOFT_INK)
         top += count_lines * (cell + CAPTION)
     return sheet

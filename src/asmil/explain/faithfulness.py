@@ -89,6 +89,7 @@ class Faithfulness:
 
     first_kind: the method's own map, with which the others are compared
     curves: of every order the mean over slides at `SHARES`, most and least relevant first
+    alarms: of the run, which who calls this knows
     """
 
     path: Path
@@ -104,6 +105,7 @@ class Faithfulness:
     missing: Mapping[str, str]
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
+    alarms: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

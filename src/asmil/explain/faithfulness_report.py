@@ -69,6 +69,7 @@ def faithfulness_document(found: Faithfulness) -> Document:
         title=found.name,
         answer=answer(found),
         about=f"{found.method}, explained: {OUTPUTS[found.task]}; {_sizes(found)}.",
+        alarms=found.alarms,
         warnings=_warnings(found),
         sections=sections,
         reading=READING,
@@ -172,6 +173,7 @@ def faithfulness_dict(found: Faithfulness) -> dict[str, Any]:
                     kind: {"most_relevant_first": most, "least_relevant_first": least}
                     for kind, (most, least) in found.curves.items()
                 },
+                "alarms": list(found.alarms),
                 "notes": list(found.notes),
                 "problems": list(found.problems),
             }

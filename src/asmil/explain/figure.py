@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from shapely.geometry import MultiPolygon
 
 from asmil.explain.canvas import INK, PAPER, SOFT_INK, Box, draw_scale_bar, on_any_ground, shortened, text_width, write
+from asmil.explain.caveats import NO_CAVEATS, Caveats
 from asmil.explain.color_scale import ColorScale, lookup_table
 from asmil.explain.tile_map import SlideFrame, TileMap
 from asmil.explain.tile_raster import NO_TILE, TileRaster, tile_raster
@@ -169,11 +170,11 @@ def arrange(
     panels: Sequence[Panel],
     columns: int | None = None,
     opacity: float = OPACITY,
-    note: str = "",
+    caveats: Caveats = NO_CAVEATS,
 ) -> Arrangement:
     """Panels of one size in rows under a title, each with its own title above it and its legend below.
 
-    note: what has to be known to read the maps, below the title
+    caveats: what has to be known to read the maps, below the title
     """
     height, width = panels[0].pixels.shape[:2]
     cell_width = max(width, SMALLEST_PANEL)
@@ -182,13 +183,13 @@ def arrange(
     cell_height = PANEL_TITLE + height + LEGEND
     total_width = 2 * EDGE + columns * cell_width + (columns - 1) * GAP
     size = 20 if cell_width >= WIDE_PANEL else 15
-    heading = TITLE + (size + 8 if note else 0)
+    room = total_width - 2 * EDGE
+    heading = TITLE + caveats.height(room, size)
     total_height = 2 * EDGE + heading + lines * cell_height + (lines - 1) * GAP
     figure = np.full((total_height, total_width, 3), PAPER[0], dtype=np.uint8)
-    room = total_width - 2 * EDGE
     write(figure, shortened(title, room, size + 8, bold=True), EDGE, EDGE, size + 8, bold=True)
     write(figure, shortened(about, room, size), EDGE, EDGE + size + 20, size, color=SOFT_INK)
-    write(figure, shortened(note, room, size), EDGE, EDGE + 2 * size + 28, size, color=SOFT_INK)
+    caveats.draw(figure, EDGE, EDGE + 2 * size + 28, room, size)
     pictures = []
     for number, panel in enumerate(panels):
         line, column = divmod(number, columns)
@@ -236,9 +237,8 @@ def _draw_legend(figure: Pixels, left: int, top: int, width: int, scale: ColorSc
         figure[top + 16 : top + 21, x] = INK
         for line, part in enumerate(text.split("  ")):
             write(figure, part, x, top + 23 + (size + 3) * line, size, anchor="ma")
-    caption = f"{unit}: percentile and value" if scale.kind == "percentile" else unit
     below = top + 27 + (size + 3) * (2 if scale.kind == "percentile" else 1)
-    write(figure, shortened(caption, width - 40, size), bar_left, below, size, color=SOFT_INK)
+    write(figure, shortened(scale.caption(unit), width - 40, size), bar_left, below, size, color=SOFT_INK)
     return Box(bar_left, top, bar_width, 16)
 
 

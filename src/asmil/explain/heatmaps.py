@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from shapely.geometry import MultiPolygon
 
 from asmil.cohort.reader import common_step
@@ -17,7 +18,8 @@ from asmil.engine.jobs import Engine, Place, made_progress
 from asmil.errors import AsmilError
 from asmil.explain.asked_slides import AskedSlide
 from asmil.explain.canvas import PICTURE_BOXES, boxes_text
-from asmil.explain.color_scale import ColorScale, color_scale
+from asmil.explain.caveats import Caveats
+from asmil.explain.color_scale import ColorScale, color_scale, natural_scale
 from asmil.explain.contact_sheet import contact_sheet
 from asmil.explain.figure import arrange, map_panels, tissue_view
 from asmil.explain.overlay_tiff import write_overlay
@@ -71,15 +73,17 @@ class HeatmapRow:
     about: str
     files: str
     notes: str = ""
+    alarms: str = ""
 
 
 @dataclass(frozen=True)
 class HeatmapResult:
-    """What a command did: the rows of all slides asked for, and why others have none."""
+    """What a command did: the rows of all slides asked for, why others have none, and the alarms of the runs."""
 
     rows: tuple[HeatmapRow, ...]
     failures: tuple[str, ...]
     already_done: int
+    alarms: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,7 @@ class HeatmapPlan:
 
     runs: run folders; none where `scores` are drawn
     annotations: outlines to draw; None: no panel for them
+    alarms: of the runs, one sentence each; written on every picture and into every file
     """
 
     out: Path
@@ -97,6 +102,7 @@ class HeatmapPlan:
     annotations: SlideOutlines | None = None
     device: str = "auto"
     method: str | None = None
+    alarms: tuple[str, ...] = ()
 
     def __call__(self, place: Place) -> Callable[[AskedSlide], HeatmapRow]:
         device = place.device if self.device == "auto" else self.device
@@ -133,7 +139,7 @@ def draw_heatmaps(
     finally:
         _write_rows(plan.out / TABLE, rows)
     asked = [rows[one.name] for one in slides if one.name in rows]
-    return HeatmapResult(tuple(asked), tuple(sorted(failures)), before)
+    return HeatmapResult(tuple(asked), tuple(sorted(failures)), before, plan.alarms)
 
 
 def draw_slide(asked: AskedSlide, plan: HeatmapPlan, explainers: Sequence[RunExplainer]) -> HeatmapRow:
@@ -151,22 +157,23 @@ def draw_slide(asked: AskedSlide, plan: HeatmapPlan, explainers: Sequence[RunExp
         outlines = None if annotated is None else annotated.of_slide(asked.name, frame.size_px, origin)
         if outlines == []:
             notes.append("no annotations of this slide")
-        note = f"Note: {'; '.join(notes)}." if notes else ""
-        files = [_write_figure(plan.out, frame, image, found, scales, outlines, settings, note)]
+        caveats = Caveats(plan.alarms, tuple(notes))
+        files = [_write_figure(plan.out, frame, image, found, scales, outlines, settings, caveats)]
         shown, scale = found.maps[found.main], scales[found.main]
         made_progress()
         if image is not None and settings.tiles:
-            sheet = contact_sheet(frame, image, shown, scale, found.about, settings.tiles, note)
+            sheet = contact_sheet(frame, image, shown, scale, found.about, settings.tiles, caveats)
             files.append(file_in(plan.out, asked.name, "_tiles.png"))
             write_png(files[-1], sheet)
         if settings.tiff:
             files.append(file_in(plan.out, asked.name, "_overlay.tif"))
-            write_overlay(files[-1], frame, image, shown.values, scale, settings.tiff_mpp, settings.opacity)
+            write_overlay(files[-1], frame, image, shown.values, scale, settings.tiff_mpp, settings.opacity, caveats)
         if settings.qupath:
-            files += _write_qupath(plan.out, frame, found, scale, settings.cut, origin)
+            files += _write_qupath(plan.out, frame, found, scale, settings.cut, origin, caveats)
     names = ";".join(path.relative_to(plan.out).as_posix() for path in files)
     kinds = ";".join(dict.fromkeys(one.kind for one in found.maps))
-    return HeatmapRow(asked.name, len(frame.coords), kinds, found.about, names, "; ".join(notes))
+    said = ("; ".join(notes), " ".join(plan.alarms))
+    return HeatmapRow(asked.name, len(frame.coords), kinds, found.about, names, *said)
 
 
 def frame_of(asked: AskedSlide, found: SlideMaps, image: SlideImage | None, tile_px: float | None) -> SlideFrame:
@@ -180,18 +187,26 @@ def frame_of(asked: AskedSlide, found: SlideMaps, image: SlideImage | None, tile
 
 
 def scales_of(maps: Sequence[TileMap], settings: HeatmapSettings) -> list[ColorScale]:
-    """One scale per map. Absolute scales are common to all maps of one kind, so that their colors can be compared."""
+    """One scale per map, by default the one that fits its kind.
+
+    Absolute scales are common to all maps of one kind, and relative ones to all maps, so that colors can be compared.
+    """
     scales = []
     for one in maps:
         if SPREAD in one.title:
             scales.append(color_scale(one.values, "absolute", "magma", (0.0, 0.5)))
             continue
         alike = [other.values for other in maps if other.kind == one.kind and SPREAD not in other.title]
-        common = color_scale(np.concatenate(alike), settings.scale, settings.color_map, settings.limits)
-        if common.kind == "percentile":
-            common = color_scale(one.values, "percentile", settings.color_map)
-        scales.append(common)
+        scale = _scale(one, np.concatenate(alike), settings)
+        scales.append(scale if scale.kind == "absolute" else _scale(one, one.values, settings))
     return scales
+
+
+def _scale(one: TileMap, values: NDArray[np.float64], settings: HeatmapSettings) -> ColorScale:
+    if settings.scale is None and settings.limits is None:
+        return natural_scale(one.kind, values, one.average, settings.color_map, one.signed)
+    signed = True if one.signed else None
+    return color_scale(values, settings.scale, settings.color_map, settings.limits, signed, one.average)
 
 
 def _write_figure(
@@ -202,25 +217,31 @@ def _write_figure(
     scales: Sequence[ColorScale],
     outlines: list[MultiPolygon] | None,
     settings: HeatmapSettings,
-    note: str,
+    caveats: Caveats,
 ) -> Path:
     many = len(found.maps) > 3
     view = tissue_view(frame, image, settings.side_px if not many else max(64, settings.side_px * 2 // 3))
     panels = map_panels(frame, view, found.maps, scales, outlines, settings.opacity, found.main)
     opacity = settings.opacity if image is not None else 1.0
     path = file_in(out, frame.slide, ".png")
-    figure = arrange(frame.slide, found.about, panels, opacity=opacity, note=note)
+    figure = arrange(frame.slide, found.about, panels, opacity=opacity, caveats=caveats)
     write_png(path, figure.pixels, {PICTURE_BOXES: boxes_text(figure.pictures)})
     return path
 
 
 def _write_qupath(
-    out: Path, frame: SlideFrame, found: SlideMaps, scale: ColorScale, cut: float, origin: tuple[int, int]
+    out: Path,
+    frame: SlideFrame,
+    found: SlideMaps,
+    scale: ColorScale,
+    cut: float,
+    origin: tuple[int, int],
+    caveats: Caveats,
 ) -> list[Path]:
     shown = found.maps[found.main]
     tiles, regions = (file_in(out, frame.slide, ending) for ending in ("_tiles.geojson", "_regions.geojson"))
-    write_tiles(tiles, frame, shown.values, shown.kind, scale, found.measurements, origin)
-    write_regions(regions, frame, shown.values, shown.kind, scale, cut, origin)
+    write_tiles(tiles, frame, shown.values, shown.kind, scale, found.measurements, origin, caveats)
+    write_regions(regions, frame, shown.values, shown.kind, scale, cut, origin, caveats)
     return [tiles, regions]
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from asmil.engine.jobs import made_progress
 from asmil.errors import AsmilError
+from asmil.explain.caveats import NO_CAVEATS, Caveats
 from asmil.explain.color_scale import ColorScale
 from asmil.explain.figure import GLASS, OPACITY
 from asmil.explain.tile_map import SlideFrame
@@ -31,17 +32,19 @@ def write_overlay(
     scale: ColorScale,
     mpp: float | None = None,
     opacity: float = OPACITY,
+    caveats: Caveats = NO_CAVEATS,
 ) -> None:
     """Write the whole slide with the colors of its tiles over it, strip by strip, so that any slide fits in memory.
 
     mpp: microns per pixel of the finest level; default: that of the slide, its full resolution
+    caveats: written into the file's description, which slide viewers show among its properties
     """
     if frame.mpp is None and mpp is not None:
         raise AsmilError(f"{frame.slide}: its resolution is not known, so --tiff-mpp cannot be reached; leave it out")
     downsample = 1.0 if mpp is None or frame.mpp is None else max(1.0, mpp / frame.mpp)
     size = (max(1, round(frame.size_px[0] / downsample)), max(1, round(frame.size_px[1] / downsample)))
     strips = _strips(frame, image, values, scale, size, opacity)
-    write_pyramid(path, strips, (frame.mpp or 1.0) * downsample, size)
+    write_pyramid(path, strips, (frame.mpp or 1.0) * downsample, size, description=" ".join(caveats.texts))
 
 
 def _strips(

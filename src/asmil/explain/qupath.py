@@ -20,13 +20,15 @@ from shapely.geometry import Polygon
 from shapely.geometry.base import BaseGeometry
 
 from asmil.errors import AsmilError
+from asmil.explain.caveats import NO_CAVEATS, Caveats
 from asmil.explain.color_scale import ColorScale, lookup_table, percentiles
 from asmil.explain.tile_map import SlideFrame
 from asmil.files import replacing
 
 Floats = NDArray[np.float64]
-BINS = 10
-"""Classes of tiles, by tenths of the scale: QuPath colors objects by their class."""
+BINS, RELATIVE_BINS = 10, 11
+"""Classes of tiles, by parts of the scale: QuPath colors objects by their class. Odd on a relative scale, so that all
+tiles near the average are in one class."""
 CUT = 0.9
 LINES_AT_ONCE = 4096
 
@@ -39,22 +41,29 @@ def write_tiles(
     scale: ColorScale,
     measurements: Mapping[str, Floats] | None = None,
     origin: tuple[int, int] = (0, 0),
+    caveats: Caveats = NO_CAVEATS,
 ) -> int:
     """Write one object of type `tile` per tile that has a value; returns how many there are.
 
     measurements: further numbers per tile, by name (probabilities of classes)
     origin: the upper left corner of the slide's bounds, which QuPath counts from
+    caveats: written into the file; class names say whether there is an alarm
     """
     known = np.flatnonzero(~np.isnan(values))
     if len(known) == 0:
         raise AsmilError(f"{frame.slide}: no tile has a value, so there is nothing to export")
-    columns = {kind: values[known], "percentile": 100 * percentiles(values[known], np.sort(values[known]))}
+    columns = {kind: values[known]}
+    if scale.average is not None:
+        columns[_relative_name(kind)] = scale.relative(values[known])
+    columns["percentile"] = 100 * percentiles(values[known], np.sort(values[known]))
     columns |= {name: np.asarray(column, dtype=np.float64)[known] for name, column in (measurements or {}).items()}
     refuse_unusable(frame.slide, columns)
-    bins = np.minimum((scale.positions(values[known]) * BINS).astype(int), BINS - 1)
-    classes = [_classification(f"{kind} {name}", color) for name, color in _bin_names(scale)]
+    named = list(_bin_names(scale))
+    bins = np.minimum((scale.positions(values[known]) * len(named)).astype(int), len(named) - 1)
+    marked = " (alarm)" if caveats.alarms else ""
+    classes = [_classification(f"{kind} {name}{marked}", color) for name, color in named]
     with replacing(path) as partial, partial.open("w", encoding="utf-8") as file:
-        file.write('{"type":"FeatureCollection","features":[\n')
+        file.write(f'{{"type":"FeatureCollection","asmil":{json.dumps(caveats.as_dict())},"features":[\n')
         separator = ""
         for lines in _tile_lines(frame, known, columns, bins, classes, origin):
             file.write(separator + ",\n".join(lines))
@@ -71,34 +80,40 @@ def write_regions(
     scale: ColorScale,
     cut: float = CUT,
     origin: tuple[int, int] = (0, 0),
+    caveats: Caveats = NO_CAVEATS,
 ) -> int:
     """Write the regions of connected tiles whose value is above that of a share `cut` of the tiles, as annotations.
 
-    Returns how many there are. Their measurements: tiles, highest and mean value.
+    Returns how many there are. Their measurements: tiles, highest and mean value, of weights also as a multiple of
+    the average tile.
+
+    caveats: written into the file and into the name and metadata of every region
     """
     regions = high_regions(frame, values, cut)
-    classification = json.loads(_classification(f"high {kind}", scale.colors([scale.high])[0]))
+    classification = json.loads(_classification(f"high {kind}", lookup_table(scale.color_map)[-1]))
     features: list[dict[str, Any]] = []
     for shape, tiles in regions:
         inside = values[tiles]
+        measured = {f"{kind} max": inside.max(), f"{kind} mean": inside.mean()}
+        if scale.average is not None:
+            measured[f"{_relative_name(kind)} max"] = scale.relative(inside.max())
         features.append(
             {
                 "type": "Feature",
                 "geometry": {"type": "Polygon", "coordinates": _rings(shape, origin)},
                 "properties": {
                     "objectType": "annotation",
-                    "name": f"{kind} above {100 * cut:g} % of the tiles",
+                    "name": " ".join([f"{kind} above {100 * cut:g} % of the tiles.", *caveats.texts]),
                     "classification": classification,
-                    "measurements": {
-                        "tiles": len(inside),
-                        f"{kind} max": _short(float(inside.max())),
-                        f"{kind} mean": _short(float(inside.mean())),
-                    },
+                    "measurements": {"tiles": len(inside)}
+                    | {name: _short(float(value)) for name, value in measured.items()},
+                    "metadata": {name: " ".join(texts) for name, texts in caveats.as_dict().items() if texts},
                 },
             }
         )
     with replacing(path) as partial:
-        partial.write_text(json.dumps({"type": "FeatureCollection", "features": features}) + "\n", encoding="utf-8")
+        content = {"type": "FeatureCollection", "asmil": caveats.as_dict(), "features": features}
+        partial.write_text(json.dumps(content) + "\n", encoding="utf-8")
     return len(features)
 
 
@@ -166,10 +181,26 @@ def refuse_unusable(slide: str, columns: Mapping[str, Floats]) -> None:
 
 def _bin_names(scale: ColorScale) -> Iterator[tuple[str, NDArray[np.uint8]]]:
     table = lookup_table(scale.color_map)
-    for place in range(BINS):
-        low, high = (100 * end // BINS for end in (place, place + 1))
-        name = f"{low}-{high} %" + (" of the scale" if scale.kind == "absolute" else "")
-        yield name, table[round((place + 0.5) / BINS * 255)]
+    count = RELATIVE_BINS if scale.kind == "relative" else BINS
+    for place in range(count):
+        if scale.kind == "relative":
+            name = f"{_ends_of_bin(scale, place, count)} x average"
+        else:
+            low, high = (100 * end // count for end in (place, place + 1))
+            name = f"{low}-{high} %" + (" of the scale" if scale.kind == "absolute" else "")
+        yield name, table[round((place + 0.5) / count * 255)]
+
+
+def _ends_of_bin(scale: ColorScale, place: int, count: int) -> str:
+    """The ends of one of `count` bins of a relative scale, as multiples of the average."""
+    low, high = (scale.low * (scale.high / scale.low) ** (end / count) for end in (place, place + 1))
+    if place == 0:
+        return f"to {high:.2g}"
+    return f"from {low:.2g}" if place == count - 1 else f"{low:.2g}-{high:.2g}"
+
+
+def _relative_name(kind: str) -> str:
+    return f"{kind} relative to average"
 
 
 def _classification(name: str, color: NDArray[np.uint8]) -> str:

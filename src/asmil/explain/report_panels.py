@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -13,7 +13,9 @@ from shapely import MultiPolygon
 
 from asmil.errors import AsmilError
 from asmil.explain.asked_slides import SlidePlaces
-from asmil.explain.color_scale import color_scale
+from asmil.explain.attention_finding import attention_finding
+from asmil.explain.caveats import Caveats
+from asmil.explain.color_scale import average_weight, color_scale, natural_scale
 from asmil.explain.figure import OPACITY, Panel, draw_contours, map_panels, panel_with_legend, tissue_view
 from asmil.explain.run_explainer import RunExplainer
 from asmil.explain.tile_map import SlideFrame, TileMap, slide_frame
@@ -44,15 +46,20 @@ def slide_panels(
     heat: TileMap,
     calls: Mapping[str, Mask] | None = None,
     outline: MultiPolygon | None = None,
+    alarms: Sequence[str] = (),
 ) -> list[Figure]:
     """The slide (where there is an image), its map with a scale in numbers, and by title the tiles that are called.
 
     outline: of the annotated tumor, in level-0 pixels
+    alarms: of the run, one sentence each; the caption of the map repeats them
     """
+    average = average_weight(heat.kind, heat.values)
+    finding = "" if average is None else attention_finding(heat.values, average)
+    caveats = Caveats(tuple(alarms), (finding,) if finding else ())
     called = [TileMap(np.where(one, 1.0, np.nan), "called", title=title) for title, one in (calls or {}).items()]
     shown = [one for one in called if not np.isnan(one.values).all()]
     marked = color_scale([1.0], limits=(0.0, 1.35), color_map="inferno")
-    scales = [color_scale(heat.values), *[marked] * len(shown)]
+    scales = [natural_scale(heat.kind, heat.values, average), *[marked] * len(shown)]
     with ExitStack() as stack:
         opened = None
         if image is not None:
@@ -66,12 +73,20 @@ def slide_panels(
         pixels = panel.pixels if outline is None else draw_contours(panel.pixels, view, [outline])
         scale = panel.scale if panel.unit == heat.kind else None
         title = f"{frame.slide}: {panel.title}"
-        figures.append(Figure(_png(panel_with_legend(Panel(title, pixels, scale, panel.unit), opacity)), title, title))
+        caption = title if scale is None else " ".join([f"{title}.", *caveats.texts])
+        figures.append(
+            Figure(_png(panel_with_legend(Panel(title, pixels, scale, panel.unit), opacity)), title, caption)
+        )
     return figures
 
 
-def run_panels(run: Path, trained_on: RunCohort, names: Iterable[str]) -> dict[str, list[Figure]]:
-    """Slides of a run with the map of models that were not trained on them; those without features are left out."""
+def run_panels(
+    run: Path, trained_on: RunCohort, names: Iterable[str], alarms: Sequence[str] = ()
+) -> dict[str, list[Figure]]:
+    """Slides of a run with the map of models that were not trained on them; those without features are left out.
+
+    alarms: of the run, one sentence each
+    """
     if len(list(RunLayout(run).trainings())) > MOST_TRAININGS:
         return {}
     found: dict[str, list[Figure]] = {}
@@ -90,7 +105,7 @@ def run_panels(run: Path, trained_on: RunCohort, names: Iterable[str]) -> dict[s
                 said = f" for {heat.name}, probability" if named else f"; predicted {heat.name}"
                 title = f"{heat.kind}{said} {shown}"
                 drawn = TileMap(heat.values, heat.kind, title=title)
-                found[slide.slide] = slide_panels(frame, images.get(slide.slide), drawn)
+                found[slide.slide] = slide_panels(frame, images.get(slide.slide), drawn, alarms=alarms)
     return found
 
 

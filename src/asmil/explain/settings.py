@@ -17,7 +17,9 @@ class HeatmapSettings(Settings):
     kinds: tuple[str, ...] = Field((), description="kinds of maps, see `asmil.explain.kinds`; none: the method's own")
     name: str | None = Field(None, description="the class or label to explain; default: the predicted one")
     by: By | None = Field(None, description="one map per run, seed, fold or recorded epoch")
-    scale: Literal["percentile", "absolute"] | None = None
+    scale: Literal["relative", "percentile", "absolute"] | None = Field(
+        None, description="default: relative to the average tile for attention, absolute for other kinds"
+    )
     limits: tuple[float, float] | None = Field(None, description="ends of an absolute scale")
     color_map: str | None = None
     opacity: float = Field(0.65, gt=0, le=1, description="of all tiles alike")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +15,8 @@ from asmil.cohort.source import FeatureInfo
 from asmil.cohort.units import Unit
 from asmil.errors import AsmilError, did_you_mean
 from asmil.explain.asked_slides import AskedSlide
-from asmil.explain.color_scale import percentiles
+from asmil.explain.attention_finding import attention_finding
+from asmil.explain.color_scale import SIGNED_KINDS, average_weight, percentiles
 from asmil.explain.kinds import titled
 from asmil.explain.run_explainer import Outputs, RunExplainer, SlideExplanation, of_slide
 from asmil.explain.score_files import find_scores, read_scores
@@ -63,8 +64,10 @@ def maps_of_scores(asked: AskedSlide, scores: Path) -> SlideMaps:
         )
     values = checked_values(asked.name, found.values, len(coords))
     missing = int(np.isnan(values).sum())
-    notes = (f"{missing} of {len(values)} tiles have no value and are not drawn",) if missing else ()
-    return SlideMaps(coords, info, (TileMap(values, found.name),), f"{found.name} from {path.name}", notes=notes)
+    notes = [f"{missing} of {len(values)} tiles have no value and are not drawn"] * bool(missing)
+    shown = TileMap(values, found.name, average=average_weight(found.name, values))
+    notes += _findings([shown])
+    return SlideMaps(coords, info, (shown,), f"{found.name} from {path.name}", notes=tuple(notes))
 
 
 def maps_of_runs(asked: AskedSlide, explainers: Sequence[RunExplainer], settings: HeatmapSettings) -> SlideMaps:
@@ -88,14 +91,14 @@ def maps_of_runs(asked: AskedSlide, explainers: Sequence[RunExplainer], settings
         main = len(by_run[0]) - 1  # the last epoch of the first run
     else:
         drawn = list(_maps(bag, explainers, settings, name, outputs))
+    maps = tuple(replace(one, values=of_slide(one.values, bag, number)[0]) for one in drawn)
     notes = [note for one in drawn for note in one.notes]
+    # attention is flat when training starts; of recorded epochs the last one counts
+    notes += _findings(maps if settings.by != "epoch" else [maps[main]])
     if any(explainer.saw(bag.id) for explainer in explainers):
         notes.append("the models were trained on this slide")
     about = "; ".join(_said(*one, bag.id, name) for one in zip(explainers, outputs, strict=True))
     measurements = first.tile_probabilities(bag) if settings.qupath else {}
-    maps = tuple(
-        TileMap(of_slide(one.values, bag, number)[0], one.kind, one.about, one.title, one.notes) for one in drawn
-    )
     measured = {key: of_slide(values, bag, number)[0] for key, values in measurements.items()}
     alone = of_slide(drawn[0].values, bag, number)[1]
     coords = None if alone.coords is None else alone.coords.numpy().astype(np.int64)
@@ -154,7 +157,8 @@ def _epoch_maps(asked: AskedSlide, bag: Bag, explainer: RunExplainer, name_run: 
     run = f"{explainer.path.resolve().name}, " if name_run else ""
     note = f"attention as it was recorded in the training of {run}{training}"
     for moment, values in zip(chosen, record.attention(place, chosen.tolist()), strict=True):
-        yield TileMap(values, "attention", title=f"{run}epoch {record.epochs[moment]:g}", notes=(note,))
+        title = f"{run}epoch {record.epochs[moment]:g}"
+        yield TileMap(values, "attention", title=title, notes=(note,), average=average_weight("attention", values))
 
 
 def _recorded(explainer: RunExplainer, slide: str) -> tuple[str, AttentionRecord, int]:
@@ -182,7 +186,15 @@ def _joined(*parts: str) -> str:
 def _tile_map(one: SlideExplanation, title: str, classifies: bool) -> TileMap:
     kind = titled(one.kind)
     about = f"{kind}: above 0 {'speaks for' if classifies else 'raises the'} {one.name}"
-    return TileMap(one.values, kind, about if (one.values < 0).any() else "", title, one.notes)
+    signed = one.kind in SIGNED_KINDS
+    average = average_weight(one.kind, one.values)
+    return TileMap(one.values, kind, about if signed else "", title, one.notes, average, signed)
+
+
+def _findings(maps: Sequence[TileMap]) -> list[str]:
+    """What has to be said of the attention of each map, with its title where there are several."""
+    weights = [(one, attention_finding(one.values, one.average)) for one in maps if one.average is not None]
+    return [f"{one.which}: {text}" if len(maps) > 1 and one.which else text for one, text in weights if text]
 
 
 def _said(explainer: RunExplainer, outputs: Outputs, slide: str, name: str) -> str:

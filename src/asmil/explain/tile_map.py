@@ -41,6 +41,8 @@ class TileMap:
     values: N; nan for a tile without a value
     kind: what the values are: "attention", "leave one out", ...
     about: how to read the values, for the legend; empty: the kind says it
+    average: of weights, such as attention: the mean over all tiles that they are shared out among; None: no weights
+    signed: whether 0 means something
     """
 
     values: npt.NDArray[np.float64]
@@ -48,6 +50,8 @@ class TileMap:
     about: str = ""
     title: str = ""
     notes: tuple[str, ...] = field(default=())
+    average: float | None = None
+    signed: bool = False
 
     @property
     def which(self) -> str:

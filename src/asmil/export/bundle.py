@@ -20,7 +20,7 @@ from asmil.models.own_method import is_own
 from asmil.reporting import escape_markdown, jsonable, markdown_table
 from asmil.reporting.formats import format_count, format_interval, format_number
 from asmil.time_units import unit_in_words
-from asmil.training.bundle import BUNDLE_FILE, FORMAT, Bundle, BundleMetric, is_bundle, sha256
+from asmil.training.bundle import BUNDLE_FILE, FORMAT, Bundle, BundleAlarm, BundleMetric, is_bundle, sha256
 from asmil.training.finished_run import read_run
 from asmil.training.layout import CHOICE_FILE, TASK_FILE
 from asmil.training.operating_point import FILE as OPERATING_POINT_FILE
@@ -91,6 +91,7 @@ def _write(folder: Path, predictor: RunPredictor, evaluation: RunEvaluation) -> 
         files={path.relative_to(folder).as_posix(): sha256(path) for path in files},
         metrics=_metrics(evaluation),
         sizes=evaluation.sizes,
+        alarms=tuple(BundleAlarm(kind=one.kind, text=one.text, advice=one.advice) for one in evaluation.raised),
     )
     write_json(folder / BUNDLE_FILE, bundle.model_dump(mode="json"))
 
@@ -117,6 +118,7 @@ def model_card(predictor: RunPredictor, evaluation: RunEvaluation) -> str:
     parts = [
         _FRONT_MATTER + f"# {title}",
         _summary(predictor),
+        *_alarms(evaluation),
         "## Data\n\n" + markdown_table(["property", "value"], _data(predictor)),
         "## Metrics\n\n" + _results(evaluation),
         "## Limits\n\n" + "\n".join(f"- {limit}" for limit in _limits(predictor, evaluation)),
@@ -147,6 +149,12 @@ def _summary(predictor: RunPredictor) -> str:
     among = f" {names}: {escape_markdown(', '.join(classes))}." if classes else ""
     unit = f" Times are in {unit_in_words(task.time_unit)}." if task.kind == "survival" else ""
     return f"{models} of the method `{predictor.description.config.method}`.{among}{unit}"
+
+
+def _alarms(evaluation: RunEvaluation) -> list[str]:
+    """The section on alarms, above everything that could be believed without it; none if there is no alarm."""
+    lines = [f"- {escape_markdown(one.finding)}" for one in evaluation.raised]
+    return ["## Alarms\n\n" + "\n".join(lines)] if lines else []
 
 
 def _data(predictor: RunPredictor) -> Iterator[tuple[str, str]]:

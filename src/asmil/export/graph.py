@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from asmil.cohort.bag import Bag
 from asmil.documents import one_line
 from asmil.errors import AsmilError, AsmilWarning
+from asmil.evaluation.run_alarms import alarm_findings
 from asmil.files import replacing
 from asmil.training.prediction import RunPredictor
 
@@ -126,6 +127,8 @@ def metadata(predictor: RunPredictor) -> dict[str, Any]:
         "encoder": description.features.get("encoder") or "",
         "features": {key: value for key, value in description.features.items() if key != "extraction"},
     }
+    if alarms := alarm_findings([predictor.folder.path]):
+        found["alarms"] = list(alarms)
     if point is not None:
         found["operating_point"] = {"positive": point.positive, "threshold": point.threshold, "rule": point.rule}
     return found

@@ -29,6 +29,7 @@ def write_pyramid(
     size: tuple[int, int] | None = None,
     downsamples: Sequence[int] = (4, 16),
     quality: int = 85,
+    description: str = "",
 ) -> None:
     """Write a slide as a pyramid of JPEG tiles, atomically.
 
@@ -36,6 +37,7 @@ def write_pyramid(
     size: (width, height) of the slide, needed with strips
     downsamples: of the coarser levels, ascending, each a multiple of the previous one; pixels are averaged
     quality: JPEG quality, 1 to 100
+    description: text for the finest level's ImageDescription; characters beyond ASCII are replaced
 
     With strips, only one strip and the encoded tiles of the coarser levels are kept in memory.
     """
@@ -59,6 +61,7 @@ def write_pyramid(
                 resolution=(MICRONS_PER_CM / (mpp * level.downsample),) * 2,
                 resolutionunit="CENTIMETER",
                 software="asmil",
+                description=description.encode("ascii", "replace") if description and not number else None,
                 metadata=None,
             )
 

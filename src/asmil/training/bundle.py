@@ -30,11 +30,20 @@ class BundleMetric(BaseModel):
     high: FiniteFloat | None
 
 
+class BundleAlarm(BaseModel):
+    """An alarm of the run: its kind, the finding with its meaning, and what to try."""
+
+    kind: str
+    text: str
+    advice: str
+
+
 class Bundle(BaseModel):
     """The content of `bundle.json`.
 
     files: SHA-256 of every other file, by its path in the bundle
     metrics: metrics of the test set, by name; sizes: the size of the test set, as text
+    alarms: of the run when it was exported; the recorded attention that raised them is not in the bundle
     """
 
     format: Annotated[int, Field(ge=1)]
@@ -42,6 +51,7 @@ class Bundle(BaseModel):
     files: Mapping[str, str]
     metrics: Mapping[str, BundleMetric]
     sizes: str
+    alarms: tuple[BundleAlarm, ...] = ()
 
 
 def is_bundle(path: Path) -> bool:
@@ -58,9 +68,14 @@ def refuse_bundle(path: Path) -> None:
         )
 
 
+def read_bundle_file(path: Path) -> Bundle:
+    """Read `bundle.json` alone."""
+    return read_json(path / BUNDLE_FILE, Bundle, _REMEDY)
+
+
 def read_bundle(path: Path) -> Bundle:
     """Read `bundle.json` and compare all files with it; AsmilError names a file that is missing or changed."""
-    bundle = read_json(path / BUNDLE_FILE, Bundle, _REMEDY)
+    bundle = read_bundle_file(path)
     if bundle.format > FORMAT:
         raise AsmilError(f"{path / BUNDLE_FILE}: it was written by asmil {bundle.asmil}; update asmil to use it")
     for name, digest in bundle.files.items():

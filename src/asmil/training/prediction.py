@@ -228,13 +228,16 @@ class RunPredictor:
         }
 
 
-def write_attention(path: Path, prediction: SlidePrediction, slides: Sequence[str] = ()) -> None:
+def write_attention(
+    path: Path, prediction: SlidePrediction, slides: Sequence[str] = (), alarms: Sequence[str] = ()
+) -> None:
     """Write an HDF5 file with `attention` (N, sums to 1) and, if known, `coords` (N x 2, level-0 pixels).
 
     If only microns are known, they are in `coords_um` instead of `coords`.
     A method without attention stores its own map under its own name instead (pooling: `probability`).
 
     slides: the names of the slides that were joined, to which `slide_index` (N) points
+    alarms: of the run, one sentence each; stored as an attribute, if there are any
     """
     with new_hdf5(path) as file:
         file[prediction.heatmap_kind] = prediction.heatmap
@@ -246,6 +249,8 @@ def write_attention(path: Path, prediction: SlidePrediction, slides: Sequence[st
             file["slide_index"] = prediction.slide_index
             file.attrs["slides"] = list(slides)
         file.attrs["slide"] = prediction.slide
+        if alarms:
+            file.attrs["alarms"] = list(alarms)
 
 
 def _weights(training: Path) -> Path:

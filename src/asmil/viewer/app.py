@@ -21,7 +21,8 @@ from starlette.routing import Route
 from asmil.cohort.features import inspect_features
 from asmil.cohort.source import FeatureSource
 from asmil.errors import AsmilError
-from asmil.explain.color_scale import BOTH_SIGNS, ONE_SIGN, color_scale, lookup_table
+from asmil.explain.caveats import Caveats
+from asmil.explain.color_scale import BOTH_SIGNS, ONE_SIGN, RELATIVE_TICKS, lookup_table
 from asmil.explain.qupath import write_tiles
 from asmil.explain.tile_map import SlideFrame, read_frame
 from asmil.explain.tile_raster import tile_raster
@@ -35,7 +36,7 @@ from asmil.viewer.open_slides import ByteCache, OpenSlides
 from asmil.viewer.packing import outlines_of, pack
 from asmil.viewer.pyramid import TilePyramid, encode
 from asmil.viewer.run_table import RunTable, read_run_table, unread_run
-from asmil.viewer.tile_values import HIGHEST, extremes, linear_bytes, percentile_bytes, value_range
+from asmil.viewer.tile_values import HIGHEST, extremes, value_range
 
 STATIC = Path(__file__).parent / "static"
 PAGE_FILES = {"index.html": "text/html", "viewer.js": "text/javascript", "viewer.css": "text/css"}
@@ -309,6 +310,7 @@ class Viewer:
             "kinds": [],
             "trainings": [],
             "note": "",
+            "alarms": maps.alarms,
             "error": None,
             "complete": request.query_params.get("models") != "0",
         }
@@ -325,7 +327,7 @@ class Viewer:
         slide, maps = self._known(request), self._run(request)
         found = maps.read(slide.name, choice_from(request.query_params))
         self._check_run(request, request.path_params["run"])  # trained again while the map was computed
-        low, high = value_range(found.values)
+        low, high = value_range(found.values, found.kind)
         top, bottom = extremes(found.values)
         about = {
             "shown": top.shape[1],
@@ -339,13 +341,13 @@ class Viewer:
             "kept": found.kept,
             "note": found.note,
             "explained": found.explained,
+            "scales": found.scales,
+            "averages": found.averages,
+            "relative_ends": [RELATIVE_TICKS[0], RELATIVE_TICKS[-1]],
+            "findings": found.findings,
         }
-        arrays: dict[str, Any] = {
-            "percentile": percentile_bytes(found.values),
-            "linear": linear_bytes(found.values, low, high),
-            "top": top,
-            "bottom": bottom,
-        }
+        arrays: dict[str, Any] = {name: found.codes(name) for name in found.scales}
+        arrays |= {"top": top, "bottom": bottom}
         if len(found.values) == 1:
             arrays["exact"] = found.values[0].astype(np.float32)
         return _packed(pack(about, arrays))
@@ -356,16 +358,18 @@ class Viewer:
         found = maps.read(slide.name, choice_from(request.query_params))
         moment = _whole_number(request, "moment", len(found.values) - 1)
         threshold = _whole_number(request, "threshold", HIGHEST)
-        by_rank = request.query_params.get("scale") != "linear"
-        codes = percentile_bytes(found.values) if by_rank else linear_bytes(found.values, *value_range(found.values))
-        scale = color_scale(found.values[moment], "percentile" if by_rank else "absolute")
-        shown = np.where(codes[moment] >= threshold, found.values[moment], np.nan)
+        name = request.query_params.get("scale", "")
+        name = name if name in found.scales else found.scales[0]
+        shown = np.where(found.codes(name)[moment] >= threshold, found.values[moment], np.nan)
+        notes = [note for note in (found.note, *found.findings[moment : moment + 1]) if note]
         source = self._collection.runs[request.path_params["run"]].slides[slide.name].source
         with ExitStack() as stack:
             image = self._image(slide, stack)
             frame = read_frame(slide.name, source, slide.mpp, image)
             path = Path(stack.enter_context(TemporaryDirectory(prefix="asmil-"))) / "tiles.geojson"
-            write_tiles(path, frame, shown, found.kind, scale, origin=(0, 0) if image is None else image.bounds_origin)
+            origin = (0, 0) if image is None else image.bounds_origin
+            scale, caveats = found.color_scale(name, moment), Caveats(maps.alarms, tuple(notes))
+            write_tiles(path, frame, shown, found.kind, scale, origin=origin, caveats=caveats)
             content = path.read_bytes()
         return Response(content, media_type="application/geo+json", headers={"Cache-Control": KEEP_NOTHING})
 

@@ -17,6 +17,7 @@ from asmil.cohort.features import inspect_features
 from asmil.cohort.manifest import Slide
 from asmil.cohort.units import Unit, units_of
 from asmil.errors import AsmilError, did_you_mean
+from asmil.explain.color_scale import average_weight
 from asmil.training.attention_file import AttentionRecord, read_attention
 from asmil.training.finished_run import setting
 from asmil.training.layout import RunLayout
@@ -75,6 +76,7 @@ class RunMaps:
         self._lock = RLock()
         self._explainer: RunExplainer | None = None
         self._kinds: dict[str, list[str]] | None = None
+        self._alarms: tuple[str, ...] | None = None
         self._computed: OrderedDict[tuple[object, ...], TileValues] = OrderedDict()
         self._manifest = setting(self._config, "cohort", "manifest")
         self._token = run_token(self._layout)
@@ -89,7 +91,7 @@ class RunMaps:
 
     def _forget(self, token: str) -> None:
         with self._lock:
-            self._explainer = self._kinds = None
+            self._explainer = self._kinds = self._alarms = None
             self._computed.clear()
             try:
                 self._config = self._layout.read_values()
@@ -101,6 +103,16 @@ class RunMaps:
     def by_patient(self) -> bool:
         """Whether the models read all slides of a patient as one bag."""
         return joins_slides(self._config)
+
+    @property
+    def alarms(self) -> tuple[str, ...]:
+        """What is wrong with the run, one sentence each; found out once."""
+        from asmil.evaluation.run_alarms import alarm_findings
+
+        with self._lock:
+            if self._alarms is None:
+                self._alarms = alarm_findings([self._run.path])
+            return self._alarms
 
     def recorded(self, slide: str) -> list[dict[str, Any]]:
         """The trainings that recorded a slide: fold, seed, and how many moments."""
@@ -236,8 +248,14 @@ class RunMaps:
             found = explainer.explain(bag, kind, known[kind][part] if part else None, trained)
             values, notes = found.values, [*notes, *found.notes]
             explained = found.name if known[kind] else ""
+        whole = np.asarray(values, dtype=np.float64)
+        average = average_weight(kind, whole)
         return TileValues(
-            kind, np.asarray(values, dtype=np.float64)[None, here], note="; ".join(notes), explained=explained
+            kind,
+            whole[None, here],
+            note="; ".join(notes),
+            explained=explained,
+            averages=None if average is None else (average,),
         )
 
     def _place(self, slide: str) -> tuple[Unit, slice]:
@@ -291,6 +309,7 @@ class RunMaps:
             tuple(record.epochs.tolist()),
             (None, *divergence.tolist()),
             _kept_moment(folder, record),
+            averages=tuple(attention.mean(axis=1, dtype=np.float64).tolist()),
         )
 
     def _folder(self, training: tuple[int, int]) -> Path:

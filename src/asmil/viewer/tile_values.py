@@ -1,4 +1,4 @@
-"""Values of tiles, prepared for the browser: two arrays of one byte per tile and moment."""
+"""Values of tiles, prepared for the browser: one byte per tile and moment for each scale that a map can have."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from asmil.explain.color_scale import percentiles
+from asmil.explain.attention_finding import attention_finding
+from asmil.explain.color_scale import (
+    FIXED_RANGES,
+    SIGNED_KINDS,
+    ColorScale,
+    color_scale,
+    percentiles,
+    relative_positions,
+)
 from asmil.explain.contact_sheet import bottom_tiles, top_tiles
 
 Bytes = npt.NDArray[np.uint8]
@@ -27,6 +35,7 @@ class TileValues:
     jsd: Jensen-Shannon divergence of each moment from the one before; None for the first
     kept: the moment whose weights were kept, if it is known
     note: what has to be known to read the map
+    averages: of weights, such as attention: of each moment the mean over all tiles that they are shared out among
     explained: the class, label or number that the map is about, where it is about one
     """
 
@@ -37,6 +46,38 @@ class TileValues:
     kept: int | None = None
     note: str = ""
     explained: str = ""
+    averages: tuple[float, ...] | None = None
+
+    @property
+    def scales(self) -> list[str]:
+        """The scales that the map can be drawn with, the one that fits it first."""
+        return ["linear", "percentile"] if self.averages is None else ["relative", "percentile", "linear"]
+
+    def color_scale(self, name: str, moment: int) -> ColorScale:
+        """The scale of one moment."""
+        values, average = self.values[moment], None if self.averages is None else self.averages[moment]
+        if name == "percentile":
+            return color_scale(values, "percentile", average=average)
+        if name == "relative" and average is not None:
+            return color_scale(values, "relative", average=average)
+        low, high = value_range(self.values, self.kind)
+        return color_scale(values, "absolute", None, (low, high), low < 0, average)
+
+    def codes(self, name: str) -> Bytes:
+        """M x N places on a scale, from 0 to 255."""
+        if name == "percentile":
+            return percentile_bytes(self.values)
+        if name == "relative":
+            averages = np.asarray(self.averages, dtype=np.float64)[:, None]
+            return np.rint(HIGHEST * relative_positions(self.values / averages)).astype(np.uint8)
+        return linear_bytes(self.values, *value_range(self.values, self.kind))
+
+    @property
+    def findings(self) -> list[str]:
+        """What has to be said of the attention of each moment; empty for other maps."""
+        if self.averages is None:
+            return []
+        return [attention_finding(row, average) for row, average in zip(self.values, self.averages, strict=True)]
 
 
 def percentile_bytes(values: Floats) -> Bytes:
@@ -48,10 +89,17 @@ def percentile_bytes(values: Floats) -> Bytes:
     return np.stack([np.rint(HIGHEST * percentiles(row, np.sort(row))).astype(np.uint8) for row in values])
 
 
-def value_range(values: Floats) -> tuple[float, float]:
-    """Lowest and highest value of the scale: from 0, or symmetric about 0 where values have both signs."""
+def value_range(values: Floats, kind: str = "") -> tuple[float, float]:
+    """Lowest and highest value of the linear scale.
+
+    Maps that have a range of their own, such as probabilities, have that; others begin at 0, or are symmetric about 0
+    where values have both signs, or mean something by them.
+    """
     low, high = float(values.min()), float(values.max())
-    if low < 0 < high:
+    ends = FIXED_RANGES.get(kind)
+    if ends is not None and ends[0] <= low and high <= ends[1]:
+        return ends
+    if low < 0 < high or kind in SIGNED_KINDS:
         largest = max(-low, high)
         return -largest, largest
     return (0.0, high) if low >= 0 else (low, 0.0)

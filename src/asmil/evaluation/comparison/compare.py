@@ -31,7 +31,8 @@ from asmil.evaluation.comparison.pairing import (
     pair_runs,
     pairs_of,
 )
-from asmil.evaluation.evaluate import Request, Role, run_alarms
+from asmil.evaluation.evaluate import Request, Role
+from asmil.evaluation.run_alarms import alarms_given
 from asmil.evaluation.statistics import (
     CombinationRule,
     Draws,
@@ -267,8 +268,8 @@ def _alarms(paired: PairedPredictions) -> Iterator[str]:
     """Reasons not to use the predictions or maps of a run, each with the name of the run."""
     for name, run in paired.runs.items():
         predictions = run.predictions.mean(axis=0)
-        for text in run_alarms(run.run.path, paired.rows.task, paired.rows.truth, predictions):
-            yield f"{name}: {text}"
+        for alarm in alarms_given(run.run.path, paired.rows.task, paired.rows.truth, predictions):
+            yield f"{name}: {alarm.short}"
 
 
 def _warnings(paired: PairedPredictions, differences: Sequence[Difference]) -> Iterator[str]:

@@ -22,7 +22,8 @@ from asmil.evaluation.localization.slide_evaluator import (
 )
 from asmil.evaluation.localization.tile_ranking import rank_tiles, resampled_ranking
 from asmil.evaluation.localization.truth import TileTruth, Truth
-from asmil.evaluation.stability.analysis import attention_alarms
+from asmil.evaluation.run_alarms import alarms_of_run
+from asmil.evaluation.stability.alarms import Alarm
 from asmil.explain.role_maps import RoleMaps
 from asmil.names import plain_spaces
 from asmil.reporting import Estimate
@@ -115,7 +116,7 @@ class Localization:
     skipped: tuple[str, ...]
     notes: tuple[str, ...]
     problems: tuple[str, ...]
-    alarms: tuple[str, ...] = ()
+    alarms: tuple[Alarm, ...] = ()
     trained_on: RunCohort = field(default_factory=lambda: RunCohort(None))
 
     @property
@@ -168,7 +169,7 @@ def localize_run(
         skipped=tuple(name for name in skipped if name in cohort),
         notes=tuple(notes),
         problems=tuple(problems),
-        alarms=tuple(attention_alarms(maps.path)),
+        alarms=alarms_of_run(maps.path),
         trained_on=_cohort_of(maps, settings),
     )
 

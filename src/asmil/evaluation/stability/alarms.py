@@ -8,12 +8,13 @@ from typing import Any
 
 import pandas as pd
 
+from asmil.attention.measures import FLAT_SHARE
 from asmil.training.described import has_anchor
 from asmil.training.finished_run import setting
 
 FEWEST_TILES = 10
 """Slides with at most this many tiles raise no alarm: their attention can be flat or peaked by chance."""
-UNIFORM_SHARE = 0.9
+UNIFORM_SHARE = FLAT_SHARE
 ONE_TILE_WEIGHT = 0.9
 MOVING_JSD = 0.005
 MOVING_RELATIVE = 0.005
@@ -27,7 +28,7 @@ Config = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Alarm:
-    """kind: uniform, one_tile, moving or seeds_disagree; text: the finding and its meaning; advice: what to try."""
+    """kind: a key of NAMES; text: the finding and its meaning; advice: what to try."""
 
     kind: str
     text: str
@@ -36,13 +37,18 @@ class Alarm:
     @property
     def name(self) -> str:
         """The finding in a few words."""
-        return NAMES[self.kind]
+        return NAMES.get(self.kind, self.kind)
+
+    @property
+    def finding(self) -> str:
+        """The finding and its meaning, short enough for a picture."""
+        return SHORT.get(self.kind, self.text)
 
     @property
     def short(self) -> str:
         """One sentence and the first two suggestions, for the top of every report on the run."""
         first = "; or ".join(self.advice.removesuffix(".").split("; or ")[:2])
-        return f"{SHORT[self.kind]} {first}."
+        return f"{self.finding} {first}."
 
 
 NAMES = {
@@ -50,6 +56,7 @@ NAMES = {
     "one_tile": "attention is on one tile",
     "moving": "attention was still moving when training ended",
     "seeds_disagree": "seeds disagree",
+    "same_prediction": "all predictions are the same",
 }
 SHORT = {
     "uniform": "Attention is flat: the model averages all tiles. Do not interpret the heat maps.",

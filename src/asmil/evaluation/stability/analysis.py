@@ -101,14 +101,6 @@ def read_stability(run: Path | str) -> RunStability:
     )
 
 
-def attention_alarms(run: Path) -> list[str]:
-    """The alarms about the attention of a run, one short sentence each; none if nothing was recorded."""
-    try:
-        return [alarm.short for alarm in read_stability(run).alarms]
-    except AsmilError:
-        return []
-
-
 def seed_agreement(records: Mapping[int, AttentionRecord], kept: Mapping[int, int]) -> pd.DataFrame:
     """How similar the attention of several seeds is: one row per slide and pair of seeds that recorded it.
 

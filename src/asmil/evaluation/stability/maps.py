@@ -9,12 +9,13 @@ import matplotlib
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
-from matplotlib.colors import Normalize
+from matplotlib.colors import LogNorm
 from matplotlib.figure import SubFigure
 
 from asmil.errors import AsmilError
 from asmil.evaluation.stability.analysis import RunStability, TrainingStability
 from asmil.evaluation.stability.figures import default_epochs, legend_names, nearest_recording, training_of
+from asmil.explain.color_scale import RELATIVE_TICKS
 from asmil.reporting import Figure
 from asmil.reporting.drawing import ANY_GROUND, COLORS, new_figure, plain_text, png_bytes, raster, tile_cells
 from asmil.reporting.formats import format_share, format_small
@@ -22,10 +23,7 @@ from asmil.tasks.checked_arrays import Floats
 
 Size = tuple[float, float]
 
-CLIP_QUANTILE = 0.995
-"""Upper end of a row's color scale: this quantile of its attention x N."""
-SMALLEST_SCALE = 2.0
-"""The color scale extends at least to this value, so that uniform attention (1) is in its middle."""
+LOW, HIGH = RELATIVE_TICKS[0], RELATIVE_TICKS[-1]
 STRIP_BINS = 200
 DOTS_PER_INCH = 130
 FIGURE_WIDTHS, PANEL_HEIGHTS, ROW_TEXT = (5.0, 11.2), (0.45, 2.4), 0.95
@@ -49,10 +47,10 @@ def maps_figure(stabilities: Sequence[RunStability], slide: str, epochs: Sequenc
     record, place = rows[0].training.record, rows[0].slide
     caption = (
         f"Slide {slide} ({record.classes[record.targets[place]]}, {record.n_tiles[place]} tiles). "
-        f"Colors show attention × N (1: uniform). Each row has its own scale, which "
-        f"ends at the {100 * CLIP_QUANTILE:g} % quantile of the row but not below {SMALLEST_SCALE:g}. If tiles share a "
-        "cell, the largest value is shown. Below each map: the JSD to the previous recording, and the effective share "
-        "of tiles. A map that does not change is useful only if it is not flat."
+        f"Colors show attention × N (1: the average tile) on one scale for all runs and epochs, from {LOW:g} to "
+        f"{HIGH:g}; values beyond have the color of the end. If tiles share a cell, the largest value is shown. Below "
+        "each map: the JSD to the previous recording, and the effective share of tiles. A map that does not change is "
+        "useful only if it is not flat."
     )
     if any(row.training.record.coords(row.slide) is None for row in rows):
         caption += (
@@ -128,11 +126,12 @@ def _draw_row(part: SubFigure, row: Row, size: Size) -> None:
     record = row.training.record
     shown = [recording for recording in row.recordings if recording is not None]
     weights = record.attention(row.slide, [*shown, len(record.epochs) - 1]) * int(record.n_tiles[row.slide])
-    top = max(SMALLEST_SCALE, float(np.quantile(weights[:-1], CLIP_QUANTILE)))
     order = np.argsort(-weights[-1], kind="stable")
     panels = [part.add_subplot(1, len(row.recordings), place + 1) for place in range(len(row.recordings))]
+    alarms = ", ".join(alarm.name for alarm in row.stability.alarms)
+    title = f"{row.name} (fold {row.training.fold}, seed {row.training.seed})"
     part.suptitle(
-        plain_text(f"{row.name} (fold {row.training.fold}, seed {row.training.seed})"),
+        plain_text(f"{title}; alarm: {alarms}" if alarms else title),
         x=0.005,
         ha="left",
         fontsize=10,
@@ -146,34 +145,39 @@ def _draw_row(part: SubFigure, row: Row, size: Size) -> None:
     for axes, recording, values in zip(drawn, shown, weights, strict=False):
         axes.set_axis_on()
         if cells is None:
-            _draw_strip(axes, values[order], top)
+            _draw_strip(axes, values[order])
         else:
-            _draw_map(axes, raster(values, cells, shape), top)
+            _draw_map(axes, raster(values, cells, shape))
         _label(axes, row, recording)
     if cells is None:
         drawn[0].set_ylabel("attention × N")
     else:
         scale = drawn[0].images[0]
-        part.colorbar(scale, ax=panels, label="attention × N", extend="max", fraction=0.02, pad=0.01, aspect=12)
+        bar = part.colorbar(scale, ax=panels, label="attention × N", extend="both", fraction=0.02, pad=0.01, aspect=12)
+        bar.set_ticks(list(RELATIVE_TICKS), labels=[f"{tick:g}" for tick in RELATIVE_TICKS])
+        bar.minorticks_off()
 
 
-def _draw_map(axes: Axes, image: Floats, top: float) -> None:
+def _draw_map(axes: Axes, image: Floats) -> None:
     axes.imshow(
-        image,
+        np.clip(image, LOW, HIGH),  # a logarithmic scale has no color for 0
         cmap=matplotlib.colormaps["viridis"].with_extremes(bad="#eef1f4"),
-        norm=Normalize(0, top),
+        norm=LogNorm(LOW, HIGH),
         interpolation="nearest",
     )
     axes.set(xticks=[], yticks=[], anchor="W")
     axes.spines[:].set_visible(False)
 
 
-def _draw_strip(axes: Axes, weights: Floats, top: float) -> None:
+def _draw_strip(axes: Axes, weights: Floats) -> None:
     bins = np.array_split(weights, min(STRIP_BINS, len(weights)))
-    heights = np.minimum([part.max() for part in bins], top)
-    axes.bar(np.linspace(0, 1, len(bins), endpoint=False), heights, width=1 / len(bins), align="edge", color=COLORS[0])
+    heights = np.clip([part.max() for part in bins], LOW, HIGH) - LOW
+    places = np.linspace(0, 1, len(bins), endpoint=False)
+    axes.bar(places, heights, width=1 / len(bins), bottom=LOW, align="edge", color=COLORS[0])
     axes.axhline(1, color="#8a94a0", linewidth=0.8, linestyle=":")
-    axes.set(xlim=(0, 1), ylim=(0, 1.02 * top), xticks=[])
+    axes.set(xlim=(0, 1), yscale="log", ylim=(LOW, 1.02 * HIGH), xticks=[])
+    axes.set_yticks(list(RELATIVE_TICKS), labels=[f"{tick:g}" for tick in RELATIVE_TICKS])
+    axes.minorticks_off()
 
 
 def _label(axes: Axes, row: Row, recording: int) -> None:

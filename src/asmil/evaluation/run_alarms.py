@@ -1,0 +1,71 @@
+"""The alarms of a run: reasons not to use its predictions or maps, for all that shows something of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from asmil.errors import AsmilError
+from asmil.evaluation.rows import part_of
+from asmil.evaluation.stability.alarms import Alarm
+from asmil.evaluation.stability.analysis import read_stability
+from asmil.tasks.checked_arrays import Floats
+from asmil.tasks.prediction_format import PredictionFormat, Truth
+from asmil.training.bundle import is_bundle, read_bundle_file
+from asmil.training.finished_run import read_run
+
+SAME_PREDICTION_ADVICE = (
+    "Try: train longer; or raise the learning rate; or weight rare classes with "
+    "`--set training.class_weights=balanced`."
+)
+
+
+def alarms_of_run(run: Path) -> tuple[Alarm, ...]:
+    """The alarms of a run folder, or those that a bundle was exported with.
+
+    A run that is not finished raises none about its predictions, one that recorded no attention none about attention.
+    """
+    if is_bundle(run):
+        return tuple(Alarm(one.kind, one.text, one.advice) for one in read_bundle_file(run).alarms)
+    return (*_of_predictions(run), *recorded_alarms(run))
+
+
+def alarms_given(run: Path, task: PredictionFormat, truth: Truth, predictions: Floats) -> tuple[Alarm, ...]:
+    """The alarms of a run whose predictions are known, one row per slide."""
+    return (*_same_prediction(task, truth, predictions), *recorded_alarms(run))
+
+
+def recorded_alarms(run: Path) -> tuple[Alarm, ...]:
+    """The alarms about the attention that a run recorded; none if it recorded nothing."""
+    try:
+        return read_stability(run).alarms
+    except AsmilError:
+        return ()
+
+
+def alarm_findings(runs: Sequence[Path]) -> tuple[str, ...]:
+    """The findings of several runs, one sentence each, with the name of the run if there are several."""
+    named = [(run.resolve().name, alarm) for run in dict.fromkeys(runs) for alarm in alarms_of_run(run)]
+    several = len(dict.fromkeys(runs)) > 1
+    return tuple(f"{name}: {alarm.finding}" if several else alarm.finding for name, alarm in named)
+
+
+def _of_predictions(run: Path) -> tuple[Alarm, ...]:
+    try:
+        found = read_run(run)
+    except AsmilError:
+        return ()
+    rows = next((rows for role in ("test", "val") if len(rows := part_of(found, role))), None)
+    if rows is None:
+        return ()
+    first = rows.drop_duplicates("slide").sort_values("slide")
+    means = rows.groupby("slide", sort=True)[list(found.format.prediction_columns)].mean()
+    return _same_prediction(found.format, found.format.truth(first), means.to_numpy(dtype=np.float64))
+
+
+def _same_prediction(task: PredictionFormat, truth: Truth, predictions: Floats) -> tuple[Alarm, ...]:
+    collapsed = task.collapsed(truth, predictions)
+    text = f"{collapsed} The model has not learned to separate them."
+    return (Alarm("same_prediction", text, SAME_PREDICTION_ADVICE),) if collapsed else ()

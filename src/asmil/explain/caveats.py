@@ -1,0 +1,48 @@
+"""What has to be known to read a map, for every picture and file that shows one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from asmil.explain.canvas import ALARM_INK, SOFT_INK, wrapped, write
+from asmil.slides.image import Pixels
+
+
+@dataclass(frozen=True)
+class Caveats:
+    """alarms: of the runs, one sentence each; notes: of this slide, a few words each."""
+
+    alarms: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def texts(self) -> list[str]:
+        """One paragraph per alarm, and one for all notes."""
+        return [*(f"Alarm: {alarm}" for alarm in self.alarms), *self._noted]
+
+    @property
+    def _noted(self) -> list[str]:
+        return [f"Note: {'; '.join(self.notes)}."] if self.notes else []
+
+    def height(self, width: int, size: int) -> int:
+        """Pixels that the paragraphs take below each other."""
+        return sum(len(wrapped(text, width, size)) for text in self.texts) * _line_height(size)
+
+    def draw(self, picture: Pixels, left: int, top: int, width: int, size: int) -> None:
+        """Write the paragraphs into a picture."""
+        for number, text in enumerate(self.texts):
+            color = ALARM_INK if number < len(self.alarms) else SOFT_INK
+            for line in wrapped(text, width, size):
+                write(picture, line, left, top, size, color=color)
+                top += _line_height(size)
+
+    def as_dict(self) -> dict[str, list[str]]:
+        """For files that programs read."""
+        return {"alarms": list(self.alarms), "notes": list(self.notes)}
+
+
+NO_CAVEATS = Caveats()
+
+
+def _line_height(size: int) -> int:
+    return size + 8
