@@ -100,7 +100,7 @@ def check_cohort(
             progress(done, len(cohort))
     readable = [slide for slide in cohort.slides if slide.slide in infos]
     problems += mixture_problems(list(infos.values()))
-    problems += duplicate_problems(readable)
+    problems += duplicate_problems(readable, tiles=deep)
     problems += _split_problems(cohort, folds, kind)
     problems += _coords_problems(readable, infos)
     ordered = sorted(problems, key=lambda problem: problem.severity)

@@ -87,7 +87,9 @@ def plan_run(
         refuse_unshareable_run(config, processes.count)
     cohort = source if isinstance(source, Cohort) else load_cohort(source, features, kind, columns)
     _refuse_other_task(cohort, kind)
-    infos = _inspect(cohort, observer or RunObserver(), item_timeout_s)
+    # a run that began compared all tiles, and its features are the same
+    begins = not folder.splits.exists()
+    infos = _inspect(cohort, observer or RunObserver(), item_timeout_s, tiles=begins)
     refuse_mixed(infos)
     vectors = all(info.may_be_slide_vector for info in infos)
     if vectors:
@@ -98,8 +100,8 @@ def plan_run(
     device = processes.device(config.training.device)
     uses_bf16(config.training.precision, device)
     folder.refuse_other_run(description)
-    splits = Splits.load(folder.splits) if folder.splits.exists() else _make_splits(cohort, config)
-    refuse_leakage(cohort, splits)
+    splits = _make_splits(cohort, config) if begins else Splits.load(folder.splits)
+    refuse_leakage(cohort, splits, tiles=begins)
     model = trial_model(config, units, outcomes, splits, description.in_features)
     if processes.count > 1:
         refuse_unshareable_method(model, config.method, processes.count)
@@ -214,13 +216,17 @@ def _refuse_attention(config: RunConfig, info: FeatureInfo) -> None:
         )
 
 
-def _inspect(cohort: Cohort, observer: RunObserver, item_timeout_s: float | None) -> list[FeatureInfo]:
+def _inspect(
+    cohort: Cohort, observer: RunObserver, item_timeout_s: float | None, tiles: bool
+) -> list[FeatureInfo]:
     infos = []
-    for done, (_, found) in enumerate(inspect_slides(cohort.slides, item_timeout_s=item_timeout_s), start=1):
+    stage = "comparing slides" if tiles else "reading headers"
+    inspected = inspect_slides(cohort.slides, item_timeout_s=item_timeout_s, tiles=tiles)
+    for done, (_, found) in enumerate(inspected, start=1):
         if isinstance(found, AsmilError):
             raise found
         infos.append(found)
-        observer.preparing("reading headers", done, len(cohort))
+        observer.preparing(stage, done, len(cohort))
     return infos
 
 
