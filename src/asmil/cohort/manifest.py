@@ -199,7 +199,7 @@ def read_manifest(
         name = row["slide"]
         source = search.find(row) if name else None
         if name and source and name not in slides:
-            slides[name] = _slide(row, source)
+            slides[name] = slide_of_row(row, source)
     notes = (*table.understood, *filled)
     cohort = Cohort(path, tuple(slides.values()), task=kind, columns=dict(columns or {}), notes=notes)
     return cohort, problems + search.problems()
@@ -212,7 +212,8 @@ def _in_order(labels: set[str | None]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _slide(row: Mapping[str, str], source: FeatureSource) -> Slide:
+def slide_of_row(row: Mapping[str, str], source: FeatureSource) -> Slide:
+    """The slide that a row of a manifest describes; cells that cannot be used count as empty."""
     split = row.get("split")
     return Slide(
         slide=row["slide"],

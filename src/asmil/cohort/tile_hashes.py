@@ -7,11 +7,10 @@ depend on their order (bottom-k MinHash): two slides share about as large a part
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 import torch
@@ -113,18 +112,33 @@ def are_one_slide(a: TileSketch, b: TileSketch, ignored: Hashes | None = None) -
 
 def copies(sketches: Sequence[TileSketch], patients: Sequence[Hashable]) -> Iterator[tuple[int, int]]:
     """Every pair of slides that are one slide, by their places; patients: the patient of each slide."""
-    holders: dict[Any, list[int]] = defaultdict(list)
-    for place, sketch in enumerate(sketches):
-        for value in sketch.hashes.tolist():
-            holders[value].append(place)
-    shared = {value: places for value, places in holders.items() if len(places) > 1}
-    background = [
-        value for value, places in shared.items() if len({patients[place] for place in places}) >= BACKGROUND
-    ]
-    ignored = np.array(background, dtype=np.uint64)
-    for value in background:
-        del shared[value]
-    pairs = {pair for places in shared.values() for pair in combinations(places, 2)}
+    holders = _holders(sketches)
+    background = _background(holders, patients)
+    ignored = np.array(sorted(background), dtype=np.uint64)
+    pairs = {pair for value, places in holders.items() if value not in background for pair in combinations(places, 2)}
     for i, j in sorted(pairs):
         if are_one_slide(sketches[i], sketches[j], ignored):
             yield i, j
+
+
+def without_background(sketches: Sequence[TileSketch], patients: Sequence[Hashable]) -> list[TileSketch]:
+    """The sketches without the tiles that many patients share."""
+    ignored = np.array(sorted(_background(_holders(sketches), patients)), dtype=np.uint64)
+    return [TileSketch(one.hashes[~np.isin(one.hashes, ignored, assume_unique=True)], one.complete) for one in sketches]
+
+
+def _holders(sketches: Sequence[TileSketch]) -> dict[int, list[int]]:
+    """The places of the sketches that hold a hash, for every hash."""
+    found: dict[int, list[int]] = defaultdict(list)
+    for place, sketch in enumerate(sketches):
+        for value in sketch.hashes.tolist():
+            found[value].append(place)
+    return found
+
+
+def _background(holders: Mapping[int, Sequence[int]], patients: Sequence[Hashable]) -> set[int]:
+    return {
+        value
+        for value, places in holders.items()
+        if len(places) >= BACKGROUND and len({patients[place] for place in places}) >= BACKGROUND
+    }

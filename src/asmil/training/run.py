@@ -43,6 +43,8 @@ from asmil.training.shared_steps import (
     refuse_unshareable_splits,
 )
 from asmil.training.trackers import require_trackers
+from asmil.training.training_slides import FILE as TRAINING_SLIDES_FILE
+from asmil.training.training_slides import describe_training_slides
 
 
 @dataclass(frozen=True)
@@ -163,6 +165,8 @@ def _train(
     folder.begin(plan.description)
     if not folder.splits.exists():
         splits.save(folder.splits)
+    if not (folder.path / TRAINING_SLIDES_FILE).exists():
+        describe_training_slides(cohort.slides, splits).save(folder.path)
     if plan.initial is not None:
         store_initial(folder.path, *plan.initial)
     observer.began(plan.description, splits)
@@ -216,9 +220,7 @@ def _refuse_attention(config: RunConfig, info: FeatureInfo) -> None:
         )
 
 
-def _inspect(
-    cohort: Cohort, observer: RunObserver, item_timeout_s: float | None, tiles: bool
-) -> list[FeatureInfo]:
+def _inspect(cohort: Cohort, observer: RunObserver, item_timeout_s: float | None, tiles: bool) -> list[FeatureInfo]:
     infos = []
     stage = "comparing slides" if tiles else "reading headers"
     inspected = inspect_slides(cohort.slides, item_timeout_s=item_timeout_s, tiles=tiles)
