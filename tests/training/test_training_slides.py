@@ -178,12 +178,12 @@ def test_what_is_stored_comes_back(tmp_path):
     stored = TrainingSlides({name: sketch_of(values) for name, values in hashes.items()})
     stored.save(tmp_path)
     found = read_training_slides(tmp_path)
-    assert [found.recognize(draw.permutation(values)) for values in hashes.values()] == ["a", "b", "c"]
-    assert found.recognize(hashes["a"], among=["b"]) is None
-    assert found.recognize(draw.integers(0, 2**63, 400).astype(np.uint64)) is None
+    assert [found.recognize(sketch_of(draw.permutation(values))) for values in hashes.values()] == ["a", "b", "c"]
+    assert found.recognize(sketch_of(hashes["a"]), among=["b"]) is None
+    assert found.recognize(sketch_of(draw.integers(0, 2**63, 400).astype(np.uint64))) is None
     bundled = stored.for_bundle()
-    assert [bundled.recognize(values) for values in hashes.values()] == ["", "", ""]
-    assert bundled.recognize(np.append(hashes["c"], np.arange(50, dtype=np.uint64))) is None
+    assert [bundled.recognize(sketch_of(values)) for values in hashes.values()] == ["", "", ""]
+    assert bundled.recognize(sketch_of(np.append(hashes["c"], np.arange(50, dtype=np.uint64)))) is None
 
 
 def test_features_without_structure_are_never_called_other():
@@ -214,4 +214,4 @@ def test_real_tissues_of_one_encoder_agree_and_permuted_dimensions_do_not(cohort
 def test_the_bag_that_is_predicted_has_the_hashes_of_its_file(trained):
     source = FeatureSource(trained / "features" / "s00.pt")
     stored = read_training_slides(trained / "run")
-    assert stored.recognize(tile_hashes(read_bag(source, "s00").features)) == "s00"
+    assert stored.recognize(sketch_of(tile_hashes(read_bag(source, "s00").features))) == "s00"

@@ -13,6 +13,7 @@ from asmil.cohort.inspection import inspect_slides
 from asmil.cohort.leakage import duplicate_problems, patient_problems
 from asmil.cohort.manifest import Cohort, Slide, read_manifest
 from asmil.cohort.outcomes import contradictions
+from asmil.cohort.patient_names import patient_name_problems
 from asmil.cohort.problems import Problem, listed, problems_of
 from asmil.cohort.source import FeatureInfo, stored_bytes
 from asmil.cohort.splits import make_splits
@@ -129,8 +130,8 @@ def _split_problems(cohort: Cohort, folds: int | None, kind: TaskKind) -> list[P
     try:
         splits = make_splits(placed, folds or 1, kind=kind)
     except AsmilError as error:
-        return [*problems, *problems_of(error, cohort.path)]
-    return [*problems, *patient_problems(placed, splits)]
+        return [*problems, *problems_of(error, cohort.path), *patient_name_problems(placed, None)]
+    return [*problems, *patient_problems(placed, splits), *patient_name_problems(placed, splits)]
 
 
 def _coords_problems(slides: Sequence[Slide], infos: dict[str, FeatureInfo]) -> list[Problem]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from asmil.cohort.fingerprint import content_hash, fingerprint
 from asmil.cohort.manifest import Cohort, Slide
+from asmil.cohort.patient_names import patient_name_problems
 from asmil.cohort.problems import Problem, listed, raise_errors
 from asmil.cohort.splits import Splits
 from asmil.cohort.tile_hashes import copies, tile_sketch
@@ -20,7 +21,8 @@ def refuse_leakage(cohort: Cohort, splits: Splits, tiles: bool = True) -> None:
 
     tiles: also compare slides tile by tile, see `duplicate_problems`
     """
-    raise_errors([*patient_problems(cohort, splits), *duplicate_problems(cohort.slides, tiles)])
+    problems = [*patient_problems(cohort, splits), *patient_name_problems(cohort, splits)]
+    raise_errors([*problems, *duplicate_problems(cohort.slides, tiles)])
 
 
 def patient_problems(cohort: Cohort, splits: Splits) -> list[Problem]:

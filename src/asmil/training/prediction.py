@@ -19,7 +19,7 @@ from asmil.cohort.loader import BagLoader
 from asmil.cohort.manifest import Slide
 from asmil.cohort.source import FeatureInfo, read_extraction
 from asmil.cohort.splits import Splits
-from asmil.cohort.tile_hashes import tile_hashes
+from asmil.cohort.tile_hashes import sketch_of, tile_hashes
 from asmil.cohort.units import Unit, UnitKind
 from asmil.engine.machine import choose_device
 from asmil.errors import AsmilError
@@ -178,7 +178,7 @@ class RunPredictor:
     def _used_in_training(self, unit: Unit, bag: Bag) -> bool | None:
         """Whether the models have seen a slide: its tiles decide, or its name in runs that kept no hashes of tiles."""
         if self.training_slides is not None:
-            return self.training_slides.recognize(tile_hashes(bag.features)) is not None
+            return self.training_slides.recognize(sketch_of(tile_hashes(bag.features))) is not None
         if self.folder.splits.exists():
             return bool(self._seen & {slide.slide for slide in unit.slides})
         return None

@@ -15,6 +15,7 @@ from asmil.cohort.inspection import inspect_slides
 from asmil.cohort.leakage import refuse_leakage
 from asmil.cohort.manifest import Cohort, load_cohort
 from asmil.cohort.outcomes import outcomes_of
+from asmil.cohort.patient_names import patient_name_problems
 from asmil.cohort.splits import ROLES, Splits, make_splits
 from asmil.cohort.units import Unit, units_of
 from asmil.columns import ColumnMapping
@@ -23,6 +24,7 @@ from asmil.models.registry import find_method
 from asmil.tasks.base import TaskKind
 from asmil.training.config import RunConfig
 from asmil.training.finished_run import read_predictions, write_predictions
+from asmil.training.initial_checks import class_note, refuse_unsuitable_start
 from asmil.training.initial_weights import (
     INIT_FILE,
     Initialization,
@@ -116,6 +118,7 @@ def plan_run(
                 f"{weights.path}: the file has changed since the settings were read; run the command again"
             )
         initial = (weights, try_initialization(model, weights))
+        refuse_unsuitable_start(*initial, cohort, splits, description, model.n_outputs)
     if config.nested.folds:
         for fold in range(splits.n_folds):
             inner_parts(cohort, config, splits, fold)
@@ -174,7 +177,8 @@ def _train(
         observer.note(line)
     if plan.vectors:
         observer.note("one vector per slide: every bag is one tile without coordinates, and there are no heat maps")
-    for note in [*(f"{cohort.path}: {note}" for note in cohort.notes), *_notes(config, cohort, plan.units)]:
+    doubts = [str(problem) for problem in patient_name_problems(cohort, splits)]
+    for note in [*(f"{cohort.path}: {note}" for note in cohort.notes), *doubts, *_notes(config, cohort, plan.units)]:
         observer.note(note)
 
     part = RunPart(cohort, config, folder.path.resolve(), plan.description.in_features)
@@ -200,7 +204,7 @@ def initialization_lines(plan: RunPlan) -> list[str]:
     if plan.initial is None:
         return []
     weights, done = plan.initial
-    return done.lines(weights.path)
+    return [*done.lines(weights.path), *class_note(weights, plan.description)]
 
 
 def _refuse_other_task(cohort: Cohort, kind: TaskKind) -> None:

@@ -25,7 +25,6 @@ from asmil.cohort.tile_hashes import (
     Hashes,
     TileSketch,
     are_one_slide,
-    sketch_of,
     tile_sketch,
     without_background,
 )
@@ -53,17 +52,15 @@ class TrainingSlides:
     hashes: Hashes | None = None
     structure: FeatureStructure | None = None
 
-    def recognize(self, tiles: Hashes, among: Iterable[str] | None = None) -> str | None:
-        """The name of the training slide with these tile hashes ("" in a bundle); None if there is no such slide.
+    def recognize(self, sketch: TileSketch, among: Iterable[str] | None = None) -> str | None:
+        """The name of the training slide with these tiles ("" in a bundle); None if there is no such slide.
 
         among: names of the training slides that count; None: all
         """
         if self.hashes is not None:
-            distinct = np.unique(tiles)
-            shared = int(np.isin(distinct, self.hashes, assume_unique=True).sum())
-            return "" if len(distinct) and shared >= min(FEWEST_SHARED, len(distinct)) else None
+            shared = int(np.isin(sketch.hashes, self.hashes, assume_unique=True).sum())
+            return "" if shared and shared >= min(FEWEST_SHARED, len(sketch.hashes)) else None
         counted = None if among is None else set(among)
-        sketch = sketch_of(tiles)
         candidates = {name for value in sketch.hashes.tolist() for name in self._holders.get(value, ())}
         for name in sorted(candidates if counted is None else candidates & counted):
             if are_one_slide(sketch, self.sketches[name]):
@@ -111,10 +108,9 @@ def describe_training_slides(slides: Sequence[Slide], splits: Splits) -> Trainin
     return TrainingSlides(dict(zip((slide.slide for slide in seen), sketches, strict=True)), None, structure)
 
 
-def slides_seen(splits: Splits, fold: int | None = None) -> set[str]:
-    """The training and validation slides of a fold, or of all folds."""
-    table = splits.table if fold is None else splits.table[splits.table["fold"] == fold]
-    return set(table.loc[table["role"].isin(ROLES_SEEN), "slide"].astype(str))
+def slides_seen(splits: Splits) -> set[str]:
+    """The training and validation slides of all folds."""
+    return set(splits.table.loc[splits.table["role"].isin(ROLES_SEEN), "slide"].astype(str))
 
 
 def read_training_slides(folder: Path) -> TrainingSlides | None:
