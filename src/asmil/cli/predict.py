@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from asmil.cli.options import Columns
+from asmil.cli.run_warnings import warn_of_changed_labels
 
 if TYPE_CHECKING:
     from asmil.api.labeled_predictions import LabeledPredictions
@@ -121,6 +122,7 @@ def predict(
                 pd.DataFrame(rows).to_csv(partial, index=False)
     n_models = len(predictor.models)
     averaged = f", each the mean of {n_models} models (folds and seeds of the run)" if n_models > 1 else ""
+    warn_of_changed_labels([run])
     warned = prediction_warnings([result for _, result in predicted])
     evaluated, unevaluated = _evaluate(predictor, predicted)
     if as_json:

@@ -44,6 +44,8 @@ from asmil.training.shared_steps import (
     refuse_unshareable_run,
     refuse_unshareable_splits,
 )
+from asmil.training.stored_labels import FILE as LABELS_FILE
+from asmil.training.stored_labels import store_labels
 from asmil.training.trackers import require_trackers
 from asmil.training.training_slides import FILE as TRAINING_SLIDES_FILE
 from asmil.training.training_slides import describe_training_slides
@@ -170,6 +172,8 @@ def _train(
         splits.save(folder.splits)
     if not (folder.path / TRAINING_SLIDES_FILE).exists():
         describe_training_slides(cohort.slides, splits).save(folder.path)
+    if not (folder.path / LABELS_FILE).exists():
+        store_labels(folder.path, cohort, config.task.kind)
     if plan.initial is not None:
         store_initial(folder.path, *plan.initial)
     observer.began(plan.description, splits)
