@@ -120,7 +120,7 @@ def test_preparations_are_reported(small_cohort, tmp_path):
             seen.append((what, done, total))
 
     train_run(small_cohort, tmp_path / "run", config(data={"cache": "disk"}), observer=Listen())
-    assert [one for one in seen if one[0] == "reading headers"][-1] == ("reading headers", 24, 24)
+    assert [one for one in seen if one[0] == "comparing slides"][-1] == ("comparing slides", 24, 24)
     assert [one for one in seen if one[0] == "packing features"][-1] == ("packing features", 24, 24)
 
 

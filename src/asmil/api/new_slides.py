@@ -11,16 +11,17 @@ from pathlib import Path
 
 import pandas as pd
 
+from asmil.api.labeled_predictions import prediction_warnings, row_with_truth
 from asmil.cohort.inspection import inspect_slides
 from asmil.cohort.locate import find_features
-from asmil.cohort.manifest import Cohort, Slide, cohort_from_features, load_cohort
+from asmil.cohort.manifest import Cohort, Slide, cohort_from_features, load_cohort, slide_of_row
 from asmil.cohort.source import FeatureSource
 from asmil.cohort.table import read_table
 from asmil.cohort.units import Unit, units_of
 from asmil.columns import ColumnMapping
 from asmil.errors import AsmilError, AsmilWarning
 from asmil.text_table import is_table
-from asmil.training.prediction import RunPredictor
+from asmil.training.prediction import RunPredictor, SlidePrediction
 from asmil.training.run_cohort import RunCohort
 
 FEATURE_FILES = (".h5", ".hdf5", ".pt", ".npy", ".npz", ".h5ad")
@@ -56,11 +57,11 @@ def are_images(path: Path, columns: ColumnMapping | None = None) -> bool:
     return "image" in cells and "features" not in cells and not (place.parent / "features").is_dir()
 
 
-def patients_of(slides: Path, columns: ColumnMapping | None = None) -> dict[str, str]:
-    """The patient of each slide of a table, if it names one."""
+def rows_of_table(slides: Path, columns: ColumnMapping | None = None) -> dict[str, dict[str, str]]:
+    """The row of each slide of a table; none if a folder or file of slides is given."""
     if not is_table(slides) or not slides.is_file():
         return {}
-    return {row["slide"]: row["patient"] for row in read_table(slides, columns).rows if row.get("patient")}
+    return {row["slide"]: row for row in read_table(slides, columns).rows}
 
 
 def feature_slides(path: Path, features: Path | None = None, columns: ColumnMapping | None = None) -> Cohort:
@@ -71,9 +72,9 @@ def feature_slides(path: Path, features: Path | None = None, columns: ColumnMapp
     return load_cohort(path, features, kind=None, columns=columns)
 
 
-def extracted_slides(names: Sequence[str], folder: Path, patients: Mapping[str, str]) -> list[Slide]:
-    """Slides whose features `asmil extract` wrote into a folder."""
-    return [Slide(name, patients.get(name, name), None, FeatureSource(folder / f"{name}.h5")) for name in names]
+def extracted_slides(names: Sequence[str], folder: Path, rows: Mapping[str, Mapping[str, str]]) -> list[Slide]:
+    """Slides whose features `asmil extract` wrote into a folder, with their patients and outcomes from a table."""
+    return [slide_of_row({"slide": name, **rows.get(name, {})}, FeatureSource(folder / f"{name}.h5")) for name in names]
 
 
 def readable_units(units: Sequence[Unit], item_timeout_s: float | None = 0.0) -> tuple[list[Unit], list[str]]:
@@ -100,17 +101,20 @@ def predict_slides(
         units = units_of(slides, predictor.unit)
         readable, unreadable = readable_units(units)
         bad += unreadable
-        rows = []
+        predicted: list[tuple[Unit, SlidePrediction]] = []
         for unit, result in predictor.predict_all(readable):
             if isinstance(result, AsmilError):
                 bad.append(naming(unit, str(result)))
             else:
-                rows.append(predictor.row(result))
+                predicted.append((unit, result))
+    rows = [row_with_truth(predictor, unit, result) for unit, result in predicted]
     if bad:
         shown = "; ".join(bad[:MOST_NAMED]) + (f"; and {len(bad) - MOST_NAMED} more" if len(bad) > MOST_NAMED else "")
         if not rows:
             raise AsmilError(f"nothing could be predicted: {shown}")
         warnings.warn(f"{len(bad)} {predictor.unit}s could not be predicted: {shown}", AsmilWarning, stacklevel=4)
+    for sentence in prediction_warnings([result for _, result in predicted]):
+        warnings.warn(sentence, AsmilWarning, stacklevel=4)
     return pd.DataFrame(rows)
 
 
@@ -147,7 +151,7 @@ def _extract(
     plan = extraction_plan(predictor.description, predictor.folder.path, images.weights, readers, images.encoder)
     results = list(extract(files, folder, plan, engine))
     names = [done.slide for done in results if done.error is None]
-    return extracted_slides(names, folder, patients_of(path, columns)), [done.error for done in results if done.error]
+    return extracted_slides(names, folder, rows_of_table(path, columns)), [done.error for done in results if done.error]
 
 
 def naming(unit: Unit, reason: str) -> str:

@@ -18,7 +18,7 @@ from asmil.cohort.manifest import Cohort, cohort_from_features
 from asmil.cohort.problems import raise_errors
 from asmil.cohort.units import Unit, UnitKind, units_of
 from asmil.errors import AsmilError, did_you_mean
-from asmil.evaluation.evaluate import Role, RunEvaluation, evaluate_run
+from asmil.evaluation.evaluate import Role, RunEvaluation, evaluate_run, noting_changed_labels
 from asmil.explain.run_explainer import RunExplainer, SlideExplanation
 from asmil.export.bundle import write_bundle
 from asmil.export.hub import download, upload
@@ -138,7 +138,7 @@ class TrainedRun:
         threshold: two classes: the rule that chooses the threshold on validation slides: youden (default), f1,
             sensitivity:0.95, specificity:0.95; `warnings` of the result reports a rule that does not apply
         """
-        return evaluate_run(self._read, role, resamples, seed, unit, threshold)
+        return noting_changed_labels(evaluate_run(self._read, role, resamples, seed, unit, threshold))
 
     def attention(
         self, slide: BagLike | Path | str, *, kind: str | None = None, features: Path | str | None = None

@@ -109,13 +109,17 @@ def _as_dict(report: CheckReport) -> dict[str, Any]:
 def _check_run(run: Path, as_json: bool) -> None:
     """Read every file of a run and verify its checksums."""
     from asmil.console import print_json
-    from asmil.errors import AsmilError
+    from asmil.errors import AsmilError, printable
+    from asmil.training.stored_labels import label_changes
     from asmil.training.verification import verify_run
 
     found = list(verify_run(run))
     problems = [str(error) for _, error in found if error is not None]
+    changes = None if problems else label_changes(run)
+    changed = [changes.sentence("its models and metrics use those of the training")] if changes else []
     if as_json:
         listed = [{"severity": "error", "message": problem} for problem in problems]
+        listed += [{"severity": "warning", "message": sentence} for sentence in changed]
         print_json({"ok": not problems, "files": len(found), "problems": listed})
         if problems:
             raise typer.Exit(1)
@@ -124,3 +128,5 @@ def _check_run(run: Path, as_json: bool) -> None:
         raise AsmilError(f"{len(problems)} of {len(found)} files of {run} are damaged:\n{lines}")
     else:
         typer.secho(f"{len(found)} files of {run} are complete and undamaged", fg=typer.colors.GREEN)
+        for sentence in changed:
+            typer.secho(printable(f"warning: {sentence}"), fg=typer.colors.YELLOW)

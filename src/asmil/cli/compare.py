@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from asmil.cli.run_warnings import warn_of_changed_labels
+
 
 def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN...", help="Folders that `asmil train` wrote.")],
@@ -39,6 +41,7 @@ def compare(
     from asmil.reporting import print_document
 
     found = compare_runs(runs, role, resamples, seed, reference=reference, all_pairs=all_pairs, unit=unit)
+    warn_of_changed_labels([run for run in runs if (run / "config.yaml").is_file()])
     page = None if out is None else write_comparison(found, out)
     if as_json:
         print_json(comparison_to_dict(found))

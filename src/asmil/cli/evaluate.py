@@ -37,17 +37,18 @@ def evaluate(
     Example: asmil evaluate runs/asmil runs/abmil --out report
     """
     from asmil.console import print_json, results, say
-    from asmil.evaluation.evaluate import evaluate_run
+    from asmil.evaluation.evaluate import evaluate_run, noting_changed_labels
     from asmil.evaluation.report import evaluation_document, write_report
     from asmil.reporting import print_document
 
-    evaluations = [evaluate_run(run, role, resamples, seed, unit, threshold) for run in runs]
+    found = [evaluate_run(run, role, resamples, seed, unit, threshold) for run in runs]
+    evaluations = [noting_changed_labels(one) for one in found]
     document = evaluation_document(evaluations)
     writes = out is not None or len(evaluations) == 1
     page = write_report(evaluations, out, document) if writes else None
     if as_json:
-        found = [evaluation.to_dict() for evaluation in evaluations]
-        print_json(found[0] if len(found) == 1 else found)
+        values = [evaluation.to_dict() for evaluation in evaluations]
+        print_json(values[0] if len(values) == 1 else values)
         return
     console = results()
     print_document(document, console)

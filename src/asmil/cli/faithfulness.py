@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from asmil.cli.options import SlideTimeout
+from asmil.cli.run_warnings import warn_of_changed_labels
 from asmil.cli.slide_engine import slide_engine
 
 
@@ -90,6 +91,7 @@ def faithfulness(
         )
         return tile_auc_and_froc(run, asked)
 
+    warn_of_changed_labels([run])
     folder = out or run / "faithfulness"
     with progress_bar("slides", quiet) as show:
         found = faithfulness_run(

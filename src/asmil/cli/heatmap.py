@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from asmil.cli.options import SlideTimeout
+from asmil.cli.run_warnings import warn_of_changed_labels
 from asmil.cli.slide_engine import slide_engine
 
 if TYPE_CHECKING:
@@ -130,6 +131,7 @@ def heatmap(
             lambda n_slides: slide_engine(engine, address, workers, device, item_timeout, n_slides),
             show,
         )
+    warn_of_changed_labels(runs)
     _summarize(result, out)
 
 

@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from asmil.cli.options import Columns
+from asmil.cli.run_warnings import warn_of_changed_labels
 
 if TYPE_CHECKING:
+    from asmil.api.labeled_predictions import LabeledPredictions
+    from asmil.cohort.units import Unit
     from asmil.columns import ColumnMapping
     from asmil.extraction.machine import ExtractionMachine
-    from asmil.training.prediction import RunPredictor
+    from asmil.training.prediction import RunPredictor, SlidePrediction
 
 SHOWN_ROWS = 10
 
@@ -50,20 +53,24 @@ def predict(
 ) -> None:
     """Predict new slides with the models of a run, averaged over its folds and seeds.
 
-    Labels are not needed. Slides are first extracted in the same way as the training slides; their features are kept in
+    Labels are not needed; if the table has them, the predictions are also evaluated, without slides that were used in
+    training. Slides are first extracted in the same way as the training slides; their features are kept in
     OUT_features/. A run that joined the slides of each patient (survival) does the same here, by the column `patient`
     of the table.
 
     Example: asmil predict runs/asmil new_slides --out predictions.csv --attention
     """
+    from dataclasses import replace
+
     import pandas as pd
     from rich.progress import track
 
-    from asmil.api.new_slides import are_images, extracted_slides, feature_slides, naming, patients_of, readable_units
+    from asmil.api.labeled_predictions import prediction_warnings, row_with_truth
+    from asmil.api.new_slides import are_images, extracted_slides, feature_slides, naming, readable_units, rows_of_table
     from asmil.cohort.units import units_of
     from asmil.columns import parse_mapping
     from asmil.console import messages, print_json
-    from asmil.errors import AsmilError
+    from asmil.errors import AsmilError, printable
     from asmil.evaluation.run_alarms import alarm_findings
     from asmil.files import remove_abandoned, replacing
     from asmil.memory import keep_freed_memory
@@ -75,6 +82,7 @@ def predict(
     keep_freed_memory()
     predictor = RunPredictor(run, device, method)
     rows: list[dict[str, Any]] = []
+    predicted: list[tuple[Unit, SlidePrediction]] = []
     bad: list[str] = []
     mapping = {**RunCohort.of(predictor.description.to_dict()).columns_in(slides), **parse_mapping(columns)}
     if features is None and are_images(slides, mapping):
@@ -83,7 +91,7 @@ def predict(
         place = out.with_name(f"{out.stem}_features")
         machine = ExtractionMachine(device=device, workers=workers, item_timeout=item_timeout)
         names, bad = _extract(predictor, run, slides, mapping, place, mpp, weights, encoder, machine, quiet)
-        cohort = extracted_slides(names, place, patients_of(slides, mapping))
+        cohort = extracted_slides(names, place, rows_of_table(slides, mapping))
     else:
         found = feature_slides(slides, features, mapping)
         for note in found.notes:
@@ -110,7 +118,8 @@ def predict(
             if attention:
                 joined = [slide.slide for slide in unit.slides]
                 write_attention(file_in(maps, unit.name, ".h5"), result, joined, alarms)
-            rows.append(predictor.row(result))
+            predicted.append((unit, replace(result, heatmap=None, coords=None, slide_index=None, coords_um=None)))
+            rows.append(row_with_truth(predictor, unit, result))
     finally:
         # What was predicted before an interruption is written, too.
         if rows:
@@ -118,16 +127,32 @@ def predict(
                 pd.DataFrame(rows).to_csv(partial, index=False)
     n_models = len(predictor.models)
     averaged = f", each the mean of {n_models} models (folds and seeds of the run)" if n_models > 1 else ""
+    warn_of_changed_labels([run])
+    warned = prediction_warnings([result for _, result in predicted])
+    evaluated, unevaluated = _evaluate(predictor, predicted)
     if as_json:
-        print_json({"out": str(out) if rows else None, "models": n_models, "predictions": rows, "failed": bad})
+        print_json(
+            {
+                "out": str(out) if rows else None,
+                "models": n_models,
+                "predictions": rows,
+                "evaluation": None if evaluated is None else evaluated.to_dict(),
+                "warnings": [*warned, *unevaluated],
+                "failed": bad,
+            }
+        )
     elif rows:
         typer.echo(
             f"{len(rows)} {predictor.unit}{'s' * (len(rows) != 1)} predicted{averaged}: {out}"
             + (f", attention in {maps}" if attention else "")
         )
         _print_rows(rows)
+        if evaluated is not None:
+            _print_metrics(evaluated)
     for alarm in alarms:
         typer.echo(f"alarm: {alarm}", err=True)
+    for sentence in [*warned, *unevaluated]:
+        typer.secho(printable(f"warning: {sentence}"), fg=typer.colors.YELLOW, err=True)
     if predictor.unfinished:
         typer.echo(f"note: {predictor.unfinished} trainings of the run have not ended and were left out", err=True)
     if bad:
@@ -153,6 +178,44 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
     print_table(Table([name.replace("_", " ") for name in names], shown), console)
     if len(rows) > SHOWN_ROWS:
         say(console, f"and {len(rows) - SHOWN_ROWS} more rows in the file")
+
+
+def _evaluate(
+    predictor: RunPredictor, predicted: list[tuple[Unit, SlidePrediction]]
+) -> tuple[LabeledPredictions | None, list[str]]:
+    """The metrics of predictions whose outcomes are in the table, and why some or all could not be evaluated."""
+    from asmil.api.labeled_predictions import evaluate_predictions, unknown_labels
+    from asmil.cohort.problems import listed
+    from asmil.errors import AsmilError
+
+    unknown = unknown_labels(predictor, [unit for unit, _ in predicted])
+    known = listed(predictor.description.classes)
+    notes = [f"the labels {listed(unknown)} of the table are not among those of the run ({known})"] * bool(unknown)
+    try:
+        return evaluate_predictions(predictor, predicted), notes
+    except AsmilError as error:
+        return None, [*notes, f"the predictions could not be evaluated: {error}"]
+
+
+def _print_metrics(found: LabeledPredictions) -> None:
+    from asmil.console import results, say
+    from asmil.reporting import Table, print_table
+    from asmil.reporting.formats import format_interval, format_number
+
+    evaluation = found.evaluation
+    counts = []
+    if found.n_seen:
+        only = "all were used in training, so these metrics are too good"
+        counts.append(only if found.only_seen else f"{found.n_seen} used in training are left out")
+    if found.n_unlabeled:
+        counts.append(f"{found.n_unlabeled} without a known outcome")
+    say(results(), f"evaluated: {evaluation.sizes}" + (f" ({'; '.join(counts)})" if counts else ""))
+    titles = {metric.name: metric.title for metric in evaluation.run.format.metrics}
+    rows = [
+        [titles.get(name, name), format_number(one.value), format_interval(one.interval)]
+        for name, one in evaluation.metrics.items()
+    ]
+    print_table(Table(["metric", "value", "95 % interval"], rows), results())
 
 
 def _is_list(value: Any) -> bool:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from asmil.cli.run_warnings import warn_of_changed_labels
+
 
 def stability(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders that `asmil train` wrote.")],
@@ -32,6 +34,7 @@ def stability(
     from asmil.evaluation.stability.report import stability_document, write_stability_page
     from asmil.reporting import print_document
 
+    warn_of_changed_labels(runs)
     chosen_epochs = _parse_epochs(epochs)
     found = [read_stability(run) for run in runs]
     choose_slide(found, slide)  # an unknown name is an error before anything is written

@@ -13,6 +13,7 @@ from asmil.cohort.inspection import inspect_slides
 from asmil.cohort.leakage import duplicate_problems
 from asmil.cohort.manifest import Cohort, Slide, read_whole_manifest
 from asmil.cohort.outcomes import contradictions
+from asmil.cohort.patient_names import patient_name_problems
 from asmil.cohort.problems import Problem, listed, problems_of
 from asmil.cohort.source import FeatureInfo, stored_bytes
 from asmil.cohort.splits import make_splits
@@ -103,7 +104,7 @@ def check_cohort(
             progress(done, len(cohort))
     readable = [slide for slide in cohort.slides if slide.slide in infos]
     problems += mixture_problems(list(infos.values()))
-    problems += duplicate_problems(readable)
+    problems += duplicate_problems(readable, tiles=deep)
     problems += [*_role_problems(reading.everyone, folds), *_split_problems(reading.everyone, folds, kind)]
     problems += _coords_problems(readable, infos)
     ordered = sorted(problems, key=lambda problem: problem.severity)
@@ -153,10 +154,10 @@ def _split_problems(cohort: Cohort, folds: int | None, kind: TaskKind) -> list[P
     # by default only survival joins the slides of a patient
     problems = contradictions(placed, units_of(placed.slides, "patient"), kind) if kind == "survival" else []
     try:
-        make_splits(placed, folds or 1, kind=kind)
+        splits = make_splits(placed, folds or 1, kind=kind)
     except AsmilError as error:
-        problems += problems_of(error, cohort.path)
-    return problems
+        return [*problems, *problems_of(error, cohort.path), *patient_name_problems(placed, None)]
+    return [*problems, *patient_name_problems(placed, splits)]
 
 
 def _coords_problems(slides: Sequence[Slide], infos: dict[str, FeatureInfo]) -> list[Problem]:

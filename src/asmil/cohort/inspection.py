@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from asmil.cohort.features import info_of, read_bag
@@ -13,6 +13,7 @@ from asmil.cohort.pack.files import is_pack
 from asmil.cohort.problems import CohortError
 from asmil.cohort.reader import open_features
 from asmil.cohort.source import FeatureInfo, FeatureSource
+from asmil.cohort.tile_hashes import TileSketch, all_hashes, remember_sketch, sketch_of, tile_hashes
 from asmil.engine.guarded import guard_limit, guarded
 from asmil.errors import AsmilError
 
@@ -24,10 +25,11 @@ ITEM_TIMEOUT_S = 600.0
 class _Inspected:
     info: FeatureInfo
     fingerprint: str
+    sketch: TileSketch | None = None
 
 
 def inspect_slides(
-    slides: Sequence[Slide], deep: bool = False, item_timeout_s: float | None = 0.0
+    slides: Sequence[Slide], deep: bool = False, item_timeout_s: float | None = 0.0, tiles: bool = False
 ) -> Iterator[tuple[Slide, FeatureInfo | AsmilError]]:
     """Every slide with the header of its feature file, or with an error if the file cannot be used.
 
@@ -35,16 +37,18 @@ def inspect_slides(
     item_timeout_s: a file that takes longer is skipped with an error; 0: no limit, and no second process; None:
         `ITEM_TIMEOUT_S` if there are many files. A script that sets a limit needs the usual
         `if __name__ == "__main__":`.
+    tiles: also read all tiles once, to compare slides by them
 
-    Fingerprints, which the cohort checks need next, are computed at the same time.
+    Fingerprints, which the cohort checks need next, are computed at the same time, and sketches of the tiles if all
+    tiles are read.
     """
     # rows that share a file are reported elsewhere; the file is read only once
     firsts = {(slide.source, slide.mpp): slide for slide in reversed(slides)}
     different = [slide for slide in slides if firsts[slide.source, slide.mpp] is slide]
     # the headers of a pack are in its index, a small file that this process reads anyway
-    single_files = [slide for slide in different if deep or not is_pack(slide.source.path)]
+    single_files = [slide for slide in different if deep or tiles or not is_pack(slide.source.path)]
     limit = guard_limit(item_timeout_s, len(single_files), ITEM_TIMEOUT_S)
-    answers = guarded(partial(_inspect, deep), different, limit if single_files else None)
+    answers = guarded(partial(_inspect, deep, tiles), different, limit if single_files else None)
     known: dict[tuple[FeatureSource, float | None], _Inspected | AsmilError] = {}
     for slide in slides:
         key = slide.source, slide.mpp
@@ -55,15 +59,19 @@ def inspect_slides(
             yield slide, _naming(slide, found)
         else:
             remember_fingerprint(slide.source, found.fingerprint)
+            if found.sketch is not None:
+                remember_sketch(slide.source, found.sketch)
             yield slide, found.info
 
 
-def _inspect(deep: bool, slide: Slide) -> _Inspected:
+def _inspect(deep: bool, tiles: bool, slide: Slide) -> _Inspected:
     with open_features(slide.source, mmap=True) as file:
-        found = _Inspected(info_of(file), fingerprint_of(file))
-    if deep or found.info.n_tiles == 0:
-        read_bag(slide.source, slide.slide, slide.mpp, verify=True)
-    return found
+        sketch = sketch_of(all_hashes(file)) if tiles and not deep else None
+        found = _Inspected(info_of(file), fingerprint_of(file), sketch)
+    if not deep and found.info.n_tiles:
+        return found
+    bag = read_bag(slide.source, slide.slide, slide.mpp, verify=True)
+    return replace(found, sketch=sketch_of(tile_hashes(bag.features)))
 
 
 def _naming(slide: Slide, error: AsmilError) -> AsmilError:

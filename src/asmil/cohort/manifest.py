@@ -243,7 +243,7 @@ def read_whole_manifest(
     for row in rows:
         name = row["slide"]
         if name and (name not in slides or slides[name].source == NOWHERE):
-            slides[name] = _slide(row, search.find(row) or NOWHERE)
+            slides[name] = slide_of_row(row, search.find(row) or NOWHERE)
     notes = (*table.understood, *filled)
     everyone = Cohort(
         path,
@@ -265,7 +265,8 @@ def _in_order(labels: set[str | None]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _slide(row: Mapping[str, str], source: FeatureSource) -> Slide:
+def slide_of_row(row: Mapping[str, str], source: FeatureSource) -> Slide:
+    """The slide that a row of a manifest describes; cells that cannot be used count as empty."""
     split = row.get("split")
     return Slide(
         slide=row["slide"],

@@ -65,14 +65,14 @@ def contradictions(cohort: Cohort, units: Sequence[Unit], kind: TaskKind) -> lis
     problems = []
     columns = OUTCOME_COLUMNS[kind]
     for unit in units:
-        if len({_stated(slide, kind) for slide in unit.slides}) > 1:
+        if len({stated_outcome(slide, kind) for slide in unit.slides}) > 1:
             what = f"the slides of patient '{unit.patient}' differ in {' or '.join(columns)}"
             todo = "give all slides of a patient the same value, or predict slides (data.unit=slide)"
             problems.append(Problem("error", str(cohort.path), what, todo))
     return problems
 
 
-def _stated(slide: Slide, kind: TaskKind) -> Hashable:
+def stated_outcome(slide: Slide, kind: TaskKind) -> Hashable:
     """The outcome in a row; `a;b` and `b;a` are the same labels, 1 and 1.0 the same value."""
     if kind == "survival":
         return slide.time, slide.event

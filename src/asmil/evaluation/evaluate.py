@@ -21,6 +21,7 @@ from asmil.tasks.base import TaskKind
 from asmil.tasks.checked_arrays import Floats
 from asmil.tasks.prediction_format import Truth
 from asmil.training.finished_run import Run, read_run
+from asmil.training.stored_labels import label_changes
 
 Role = Literal["test", "val"]
 PART_TITLES: Mapping[Role, str] = {"test": "test set", "val": "validation set"}
@@ -244,6 +245,14 @@ def evaluate_run(
         return found
     ignored = f"--threshold {threshold_rule} was ignored: it applies to runs with two classes."
     return replace(found, warnings=(*found.warnings, ignored))
+
+
+def noting_changed_labels(evaluation: RunEvaluation) -> RunEvaluation:
+    """The evaluation, with a warning if labels in the manifest changed after the training; the stored ones are used."""
+    changes = label_changes(evaluation.path)
+    if changes is None:
+        return evaluation
+    return replace(evaluation, warnings=(changes.sentence("these metrics use the old ones"), *evaluation.warnings))
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,8 @@ def write_bundle(run: Path | str, out: Path | str, method: str | None = None) ->
     """Write the trained models of a run, its settings and a model card into a new folder, and return the folder.
 
     No file about single slides or patients is included: no splits, no predictions, no recorded attention, and not the
-    paths of the manifest and of initial weights.
+    paths of the manifest and of initial weights. Hashes of some training tiles are included, in one list for all
+    slides, so that predictions of training slides are recognized; see `TrainingSlides`.
 
     method: the run's method, if it is your own code
     """
@@ -83,6 +84,8 @@ def _write(folder: Path, predictor: RunPredictor, evaluation: RunEvaluation) -> 
             _copy(source / name, folder / target / name)
         _copy(run.fold(one.fold) / CHOICE_FILE, folder / target.parent / CHOICE_FILE)
     _copy(run.path / OPERATING_POINT_FILE, folder / OPERATING_POINT_FILE)
+    if predictor.training_slides is not None:
+        predictor.training_slides.for_bundle().save(folder)
     write_text(folder / CARD_FILE, model_card(predictor, evaluation))
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     bundle = Bundle(

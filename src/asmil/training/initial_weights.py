@@ -44,6 +44,7 @@ class InitialWeights:
     method: the method that trained them; None if unknown
     in_features: width of the features that they were trained on
     model: the known settings of the model
+    run, fold: the run or bundle of asmil that they are from, and the fold in it; None if there is none
     """
 
     path: Path
@@ -52,6 +53,8 @@ class InitialWeights:
     in_features: int | None
     tensors: Mapping[str, Tensor]
     model: Mapping[str, Any] = field(default_factory=dict)
+    run: Path | None = None
+    fold: int | None = None
 
 
 @dataclass(frozen=True)
@@ -169,14 +172,15 @@ def _own(path: Path) -> tuple[dict[str, Tensor], str | None] | None:
 
 def _of_asmil(path: Path, tensors: dict[str, Tensor], method: str | None) -> InitialWeights:
     """The weights of a checkpoint, with the model settings from its run folder, if any."""
-    width, model = None, {}
+    width, model, run, number = None, {}, None, None
     folder = RunFolder(path.parents[3]) if len(path.parents) > 3 else None
     if folder is not None and path.parents[0].name == "checkpoints" and folder.config.is_file():
         description = folder.read(method)
         fold = path.parents[2].name.removeprefix("fold-")
-        config = folder.config_of(description, int(fold)) if fold.isdecimal() else description.config
+        run, number = folder.path, int(fold) if fold.isdecimal() else None
+        config = description.config if number is None else folder.config_of(description, number)
         width, model = description.in_features, config.model.model_dump(mode="json")
-    return InitialWeights(path, sha256(path), method, width, tensors, model)
+    return InitialWeights(path, sha256(path), method, width, tensors, model, run, number)
 
 
 def _foreign(path: Path) -> Mapping[str, Any]:

@@ -13,10 +13,13 @@ import numpy.typing as npt
 import torch
 
 from asmil.cohort.bag import COORDS_UM, Bag
+from asmil.cohort.feature_structure import compare_features
 from asmil.cohort.features import inspect_features
 from asmil.cohort.loader import BagLoader
 from asmil.cohort.manifest import Slide
 from asmil.cohort.source import FeatureInfo, read_extraction
+from asmil.cohort.splits import Splits
+from asmil.cohort.tile_hashes import sketch_of, tile_hashes
 from asmil.cohort.units import Unit, UnitKind
 from asmil.engine.machine import choose_device
 from asmil.errors import AsmilError
@@ -35,6 +38,7 @@ from asmil.training.operating_point import OperatingPoint, read_operating_point
 from asmil.training.run_folder import RunFolder
 from asmil.training.setup import build_model
 from asmil.training.task_setup import read_task, task_names
+from asmil.training.training_slides import read_training_slides, slides_seen
 
 FORMER_COLUMNS = {"predicted": "most_probable_class", "called": "class_at_threshold"}
 """Column names up to version 0.4, which tables of predictions keep until 0.7."""
@@ -53,6 +57,8 @@ class SlidePrediction:
     slide_index: N, the slide of each tile, if several slides were joined
     coords_um: N x 2, tile coordinates in microns, if pixels are unknown (STAMP without a resolution)
     notes: how the slide may differ from the training slides; empty if there is nothing to report
+    used_in_training: whether the slide was a training or validation slide of the run; None if that is unknown
+    other_features: why the features are probably of another encoder; empty if they may be those of the training
     """
 
     slide: str
@@ -64,6 +70,8 @@ class SlidePrediction:
     slide_index: npt.NDArray[np.int64] | None = None
     notes: str = ""
     coords_um: npt.NDArray[np.float64] | None = None
+    used_in_training: bool | None = None
+    other_features: str = ""
 
     @property
     def probabilities(self) -> npt.NDArray[np.float64]:
@@ -106,6 +114,9 @@ class RunPredictor:
             raise AsmilError(f"{self.folder.path}: no training of this run is finished; finish it with `asmil train`")
         self.unfinished = len(trainings) - len(self.trained)
         self.operating_point = self._operating_point()
+        self.training_slides = read_training_slides(self.folder.path)
+        known = self.folder.splits.exists()
+        self._seen = slides_seen(Splits.load(self.folder.splits)) if known else set[str]()
 
     @property
     def models(self) -> list[MILModel]:
@@ -154,8 +165,28 @@ class RunPredictor:
     def predict(self, unit: Slide | Unit, attention: bool = False) -> SlidePrediction:
         """Read the features of a slide or patient and predict; see `read_bag`."""
         unit = unit if isinstance(unit, Unit) else Unit.of_slide(unit)
-        notes = slide_notes([inspect_features(slide.source) for slide in unit.slides])
-        return replace(self.predict_bag(self.read_bag(unit), attention), notes=notes)
+        bag = self.read_bag(unit)
+        notes = [slide_notes([inspect_features(slide.source) for slide in unit.slides])]
+        used = self._used_in_training(unit, bag)
+        if used:
+            notes.append("used in training")
+        elif self._seen & {slide.slide for slide in unit.slides}:
+            notes.append("a training slide has this name, but other tiles")
+        other = self._other_features(bag)
+        found = replace(self.predict_bag(bag, attention), notes="; ".join(filter(None, [*notes, other])))
+        return replace(found, used_in_training=used, other_features=other)
+
+    def _used_in_training(self, unit: Unit, bag: Bag) -> bool | None:
+        """Whether the models have seen a slide: its tiles decide, or its name in runs that kept no hashes of tiles."""
+        if self.training_slides is not None:
+            return self.training_slides.recognize(sketch_of(tile_hashes(bag.features))) is not None
+        if self.folder.splits.exists():
+            return bool(self._seen & {slide.slide for slide in unit.slides})
+        return None
+
+    def _other_features(self, bag: Bag) -> str:
+        structure = None if self.training_slides is None else self.training_slides.structure
+        return "" if structure is None else compare_features(structure, bag.features.float().numpy()).difference
 
     def read_bag(self, unit: Slide | Unit) -> Bag:
         """The bag of a slide or patient; an error if its features were extracted differently from the run's."""
@@ -223,6 +254,7 @@ class RunPredictor:
             **values,
             "n_tiles": prediction.n_tiles,
             "n_models": len(self.trained),
+            "used_in_training": prediction.used_in_training,
             "notes": prediction.notes,
             **{former: classes[name] for former, name in FORMER_COLUMNS.items() if name in classes},
         }

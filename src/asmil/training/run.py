@@ -15,6 +15,7 @@ from asmil.cohort.inspection import inspect_slides
 from asmil.cohort.leakage import refuse_leakage
 from asmil.cohort.manifest import Cohort, load_cohort
 from asmil.cohort.outcomes import outcomes_of
+from asmil.cohort.patient_names import patient_name_problems
 from asmil.cohort.splits import ROLES, Splits, make_splits
 from asmil.cohort.units import Unit, units_of
 from asmil.columns import ColumnMapping
@@ -23,6 +24,7 @@ from asmil.models.registry import find_method
 from asmil.tasks.base import TaskKind
 from asmil.training.config import RunConfig, with_settings
 from asmil.training.finished_run import read_predictions, write_predictions
+from asmil.training.initial_checks import class_note, refuse_unsuitable_start
 from asmil.training.initial_weights import (
     INIT_FILE,
     Initialization,
@@ -42,7 +44,11 @@ from asmil.training.shared_steps import (
     refuse_unshareable_run,
     refuse_unshareable_splits,
 )
+from asmil.training.stored_labels import FILE as LABELS_FILE
+from asmil.training.stored_labels import store_labels
 from asmil.training.trackers import require_trackers
+from asmil.training.training_slides import FILE as TRAINING_SLIDES_FILE
+from asmil.training.training_slides import describe_training_slides
 
 
 @dataclass(frozen=True)
@@ -88,7 +94,9 @@ def plan_run(
     cohort = source if isinstance(source, Cohort) else load_cohort(source, features, kind, columns)
     _refuse_other_task(cohort, kind)
     config = _with_time_unit(config, cohort)
-    infos = _inspect(cohort, observer or RunObserver(), item_timeout_s)
+    # a run that began compared all tiles, and its features are the same
+    begins = not folder.splits.exists()
+    infos = _inspect(cohort, observer or RunObserver(), item_timeout_s, tiles=begins)
     refuse_mixed(infos)
     vectors = all(info.may_be_slide_vector for info in infos)
     if vectors:
@@ -99,8 +107,8 @@ def plan_run(
     device = processes.device(config.training.device)
     uses_bf16(config.training.precision, device)
     folder.refuse_other_run(description)
-    splits = Splits.load(folder.splits) if folder.splits.exists() else _make_splits(cohort, config)
-    refuse_leakage(cohort, splits)
+    splits = _make_splits(cohort, config) if begins else Splits.load(folder.splits)
+    refuse_leakage(cohort, splits, tiles=begins)
     model = trial_model(config, units, outcomes, splits, description.in_features)
     if processes.count > 1:
         refuse_unshareable_method(model, config.method, processes.count)
@@ -113,6 +121,7 @@ def plan_run(
                 f"{weights.path}: the file has changed since the settings were read; run the command again"
             )
         initial = (weights, try_initialization(model, weights))
+        refuse_unsuitable_start(*initial, cohort, splits, description, model.n_outputs)
     if config.nested.folds:
         for fold in range(splits.n_folds):
             inner_parts(cohort, config, splits, fold)
@@ -162,6 +171,10 @@ def _train(
     folder.begin(plan.description)
     if not folder.splits.exists():
         splits.save(folder.splits)
+    if not (folder.path / TRAINING_SLIDES_FILE).exists():
+        describe_training_slides(cohort.slides, splits).save(folder.path)
+    if not (folder.path / LABELS_FILE).exists():
+        store_labels(folder.path, cohort, config.task.kind)
     if plan.initial is not None:
         store_initial(folder.path, *plan.initial)
     observer.began(plan.description, splits)
@@ -169,7 +182,8 @@ def _train(
         observer.note(line)
     if plan.vectors:
         observer.note("one vector per slide: every bag is one tile without coordinates, and there are no heat maps")
-    for note in [*(f"{cohort.path}: {note}" for note in cohort.notes), *_notes(config, cohort, plan.units)]:
+    doubts = [str(problem) for problem in patient_name_problems(cohort, splits)]
+    for note in [*(f"{cohort.path}: {note}" for note in cohort.notes), *doubts, *_notes(config, cohort, plan.units)]:
         observer.note(note)
 
     part = RunPart(cohort, config, folder.path.resolve(), plan.description.in_features)
@@ -195,7 +209,7 @@ def initialization_lines(plan: RunPlan) -> list[str]:
     if plan.initial is None:
         return []
     weights, done = plan.initial
-    return done.lines(weights.path)
+    return [*done.lines(weights.path), *class_note(weights, plan.description)]
 
 
 def _refuse_other_task(cohort: Cohort, kind: TaskKind) -> None:
@@ -228,13 +242,15 @@ def _refuse_attention(config: RunConfig, info: FeatureInfo) -> None:
         )
 
 
-def _inspect(cohort: Cohort, observer: RunObserver, item_timeout_s: float | None) -> list[FeatureInfo]:
+def _inspect(cohort: Cohort, observer: RunObserver, item_timeout_s: float | None, tiles: bool) -> list[FeatureInfo]:
     infos = []
-    for done, (_, found) in enumerate(inspect_slides(cohort.slides, item_timeout_s=item_timeout_s), start=1):
+    stage = "comparing slides" if tiles else "reading headers"
+    inspected = inspect_slides(cohort.slides, item_timeout_s=item_timeout_s, tiles=tiles)
+    for done, (_, found) in enumerate(inspected, start=1):
         if isinstance(found, AsmilError):
             raise found
         infos.append(found)
-        observer.preparing("reading headers", done, len(cohort))
+        observer.preparing(stage, done, len(cohort))
     return infos
 
 

@@ -16,7 +16,11 @@ from asmil.training.notes import read_choice, read_kept_epoch
 from asmil.training.operating_point import FILE as OPERATING_POINT_FILE
 from asmil.training.operating_point import read_operating_point
 from asmil.training.run_folder import RunFolder
+from asmil.training.stored_labels import FILE as LABELS_FILE
+from asmil.training.stored_labels import read_labels
 from asmil.training.task_setup import read_task
+from asmil.training.training_slides import FILE as TRAINING_SLIDES_FILE
+from asmil.training.training_slides import read_training_slides
 
 
 def verify_run(run: Path | str) -> Iterator[tuple[Path, AsmilError | None]]:
@@ -36,6 +40,8 @@ def _readers(layout: RunLayout) -> Iterator[tuple[Path, Callable[[Path], object]
     yield layout.config, lambda path: RunFolder(path.parent).read()
     yield layout.splits, Splits.load
     yield layout.predictions, read_predictions
+    yield layout.path / LABELS_FILE, read_labels
+    yield layout.path / TRAINING_SLIDES_FILE, lambda path: read_training_slides(path.parent)
     yield layout.path / OPERATING_POINT_FILE, lambda path: read_operating_point(path.parent)
     trainings = list(layout.trainings())
     for fold in sorted({fold for fold, _, _ in trainings}):

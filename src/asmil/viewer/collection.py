@@ -18,6 +18,7 @@ from asmil.text_table import TABLE_SUFFIXES
 from asmil.time_units import unit_in_words
 from asmil.training.layout import RunLayout
 from asmil.training.run_cohort import RunCohort
+from asmil.training.stored_labels import label_changes
 
 MANIFEST_NAMES = ("cohort.csv", "cohort.parquet")
 ANNOTATIONS_FOLDER = "annotations"
@@ -127,6 +128,8 @@ def _of_run(path: Path, places: Places) -> _Found:
         raise AsmilError(f"{path}: the run was trained on {where}; give the manifest with --cohort")
     found = _of_manifest(trained_on, places)
     found.path = path
+    if places.cohort is None and (changes := label_changes(path)) is not None:
+        found.notes.append(changes.sentence(f"the models of {path} were trained with the old ones"))
     return found
 
 

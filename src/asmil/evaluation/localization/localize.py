@@ -33,6 +33,7 @@ from asmil.tasks.checked_arrays import Floats
 from asmil.tasks.classification import normal_labels
 from asmil.training.bundle import refuse_bundle
 from asmil.training.run_cohort import RunCohort
+from asmil.training.stored_labels import label_changes
 
 
 @dataclass(frozen=True)
@@ -265,6 +266,9 @@ def _run_notes(
     left_out = [slide.slide for slide in cohort.slides if not maps.may_evaluate(slide)]
     if left_out and settings.cohort is not None:
         yield f"{len(left_out)} slides of {settings.cohort} are left out: the run used them or their patients"
+    changes = label_changes(maps.path) if settings.cohort is None else None
+    if changes is not None:
+        yield changes.sentence("the models are those of the old ones, and slides count as normal by the new ones")
     if settings.role != "test":
         yield f"these are {settings.role} slides, which the models have seen in training: the numbers are optimistic"
     if len(maps.seeds) > 1:

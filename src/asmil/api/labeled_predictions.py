@@ -1,0 +1,143 @@
+"""Predictions of slides whose outcomes are known, and of slides that the models have seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from asmil.cohort.manifest import Slide
+from asmil.cohort.problems import listed
+from asmil.cohort.table import label_names, number
+from asmil.cohort.units import Unit
+from asmil.evaluation.evaluate import RunEvaluation, evaluate_run
+from asmil.tasks.prediction_format import prediction_format
+from asmil.training.finished_run import Run
+from asmil.training.prediction import RunPredictor, SlidePrediction
+
+Predicted = Sequence[tuple[Unit, SlidePrediction]]
+
+
+@dataclass(frozen=True)
+class LabeledPredictions:
+    """The evaluation of predictions whose outcomes are known.
+
+    evaluation: of the slides that the models have not seen; of all, if they have seen all
+    n_seen: slides that were used in training; they are left out, unless `only_seen`
+    n_unlabeled: slides without an outcome, or with one that the run does not know
+    """
+
+    evaluation: RunEvaluation
+    n_seen: int
+    n_unlabeled: int
+    only_seen: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {
+            "slides": self.evaluation.n_slides,
+            "patients": self.evaluation.n_patients,
+            "used_in_training": self.n_seen,
+            "without_outcome": self.n_unlabeled,
+            "only_used_in_training": self.only_seen,
+            "metrics": {name: one.to_dict() for name, one in self.evaluation.metrics.items()},
+        }
+
+
+def evaluate_predictions(predictor: RunPredictor, predicted: Predicted) -> LabeledPredictions | None:
+    """Metrics of the predictions whose outcomes are known; None if no outcome is known.
+
+    Slides that were used in training are left out: their metrics would be too good.
+    """
+    known = [(unit, result, truth) for unit, result in predicted if (truth := truth_of(predictor, unit))]
+    if not known:
+        return None
+    new = [one for one in known if not one[1].used_in_training]
+    config = predictor.description.config
+    table = pd.DataFrame(
+        [
+            {
+                "slide": unit.name,
+                "patient": unit.patient,
+                "fold": 0,
+                "seed": 0,
+                "role": "test",
+                **truth,
+                **result.values,
+            }
+            for unit, result, truth in new or known
+        ]
+    )
+    run = Run(
+        predictor.folder.path,
+        predictor.folder.read_values(),
+        predictor.description.classes,
+        table,
+        config.task.kind,
+    )
+    return LabeledPredictions(evaluate_run(run), len(known) - len(new), len(predicted) - len(known), not new)
+
+
+def row_with_truth(predictor: RunPredictor, unit: Unit, prediction: SlidePrediction) -> dict[str, Any]:
+    """A row of the table of predictions; the outcome, if it is known, follows the name."""
+    row = predictor.row(prediction)
+    return {"slide": row.pop("slide"), **(truth_of(predictor, unit) or {}), **row}
+
+
+def truth_of(predictor: RunPredictor, unit: Unit) -> dict[str, Any] | None:
+    """The outcome of a slide or patient, in the columns of a run's predictions; None if it is unknown."""
+    kind, names = predictor.description.config.task.kind, predictor.description.classes
+    targets = {_target(slide, kind, names) for slide in unit.slides}
+    if len(targets) > 1 or None in targets:
+        return None
+    (target,) = targets
+    columns = prediction_format(kind, names).target_columns(np.array([target]))
+    return {
+        name: values[0].item() if isinstance(values[0], np.generic) else values[0] for name, values in columns.items()
+    }
+
+
+def _target(slide: Slide, kind: str, names: tuple[str, ...]) -> Any:
+    """The outcome of a slide as the number or numbers of its task; None if it is unknown."""
+    if kind == "survival":
+        return None if slide.time is None or slide.event is None else (slide.time, float(slide.event))
+    if slide.label is None:
+        return None
+    if kind == "regression":
+        return number(slide.label)
+    if kind == "multilabel":
+        labels = label_names(slide.label)
+        return tuple(int(name in labels) for name in names) if labels <= set(names) else None
+    return names.index(slide.label) if slide.label in names else None
+
+
+def unknown_labels(predictor: RunPredictor, units: Sequence[Unit]) -> list[str]:
+    """Labels in a table that the run does not know, sorted."""
+    kind, names = predictor.description.config.task.kind, predictor.description.classes
+    if kind not in ("classification", "multilabel"):
+        return []
+    given = [slide.label for unit in units for slide in unit.slides if slide.label is not None]
+    found = {name for label in given for name in (label_names(label) if kind == "multilabel" else {label})}
+    return sorted(found - set(names))
+
+
+def prediction_warnings(predictions: Sequence[SlidePrediction]) -> list[str]:
+    """Reasons not to believe some of the predictions, one sentence each."""
+    found = []
+    seen = [one.slide for one in predictions if one.used_in_training]
+    if seen:
+        found.append(
+            f"{len(seen)} of {len(predictions)} were training or validation slides of this run ({listed(seen)}): their "
+            "predictions are better than those of new slides; the column used_in_training marks them"
+        )
+    other = [one for one in predictions if one.other_features]
+    if other:
+        found.append(
+            f"the features of {len(other)} of {len(predictions)} differ from those of the training "
+            f"({listed([one.slide for one in other])}; {other[0].other_features}): they are probably of another "
+            "encoder, and their predictions mean nothing; extract them like the training slides"
+        )
+    return found

@@ -1,0 +1,144 @@
+"""Recognize slides by their tiles: a permuted copy, or one with a few tiles fewer, is still the same slide.
+
+Every tile is hashed. The sketch of a slide is its smallest distinct hashes, a random sample of its tiles that does not
+depend on their order (bottom-k MinHash): two slides share about as large a part of their sketches as of their tiles.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import combinations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from asmil.cohort.reader import OpenFeatures, open_features
+from asmil.cohort.source import FeatureSource, source_state
+
+Hashes = NDArray[np.uint64]
+KEPT = 128
+"""Hashes in a sketch."""
+FEWEST_SHARED, LEAST_SHARE = 4, 0.5
+"""Two slides are the same if they share at least so many different tiles and this part of the smaller slide."""
+BACKGROUND = 10
+"""A tile that so many patients share is background: blank tiles have the same features in all slides."""
+ROWS_AT_ONCE = 4096
+_known: dict[tuple[FeatureSource, tuple[int, int]], TileSketch] = {}
+"""Cached while a file is unchanged, as fingerprints are."""
+
+
+@dataclass(frozen=True, eq=False)
+class TileSketch:
+    """The smallest distinct tile hashes of a slide, ascending; complete: whether these are all of them."""
+
+    hashes: Hashes
+    complete: bool
+
+
+def tile_sketch(source: FeatureSource) -> TileSketch:
+    """The sketch of a feature file, which is read once from beginning to end."""
+    key = (source, source_state(source.path))
+    if key not in _known:
+        with open_features(source, mmap=True) as file:
+            _known[key] = sketch_of(all_hashes(file))
+    return _known[key]
+
+
+def remember_sketch(source: FeatureSource, sketch: TileSketch) -> None:
+    """Store a sketch that another process computed, or that was computed from a bag in memory."""
+    _known[source, source_state(source.path)] = sketch
+
+
+def all_hashes(file: OpenFeatures) -> Hashes:
+    """The hashes of the tiles of an open feature file, in order."""
+    starts = range(0, file.info.n_tiles, ROWS_AT_ONCE)
+    parts = [tile_hashes(file.features(slice(start, start + ROWS_AT_ONCE))) for start in starts]
+    return np.concatenate(parts) if parts else np.zeros(0, np.uint64)
+
+
+def tile_hashes(features: Tensor) -> Hashes:
+    """N hashes of N tiles (N x D).
+
+    Values are rounded to float16 first, so that a slide and its half-precision copy have the same hashes.
+    """
+    halves = features.to(torch.float16).numpy()
+    padding = -halves.shape[1] % 4
+    if padding:
+        halves = np.pad(halves, ((0, 0), (0, padding)))
+    words = np.ascontiguousarray(halves).view(np.uint64)
+    return _mixed(np.einsum("nw,w->n", words, _factors(words.shape[1])))
+
+
+@cache
+def _factors(count: int) -> Hashes:
+    # odd, so that no bit of a word is lost; the raw output of a bit generator never changes
+    return np.random.PCG64(20260101).random_raw(count).astype(np.uint64) | np.uint64(1)
+
+
+def _mixed(values: Hashes) -> Hashes:
+    """The finalizer of MurmurHash3: every bit of the input changes half of the output."""
+    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
+        values = (values ^ (values >> np.uint64(33))) * np.uint64(factor)
+    return np.asarray(values ^ (values >> np.uint64(33)), dtype=np.uint64)
+
+
+def sketch_of(hashes: Hashes) -> TileSketch:
+    """The sketch of a slide from the hashes of its tiles."""
+    distinct = np.unique(hashes)
+    return TileSketch(distinct[:KEPT].copy(), len(distinct) <= KEPT)
+
+
+def are_one_slide(a: TileSketch, b: TileSketch, ignored: Hashes | None = None) -> bool:
+    """Whether two sketches are of one slide: they share half of the tiles of the smaller one, or all if there are few.
+
+    ignored: hashes of background tiles, which do not count
+    """
+    # above the end of an incomplete sketch nothing is known of its slide
+    ends = [one.hashes[-1] for one in (a, b) if not one.complete]
+    end = min(ends, default=np.uint64(2**64 - 1))
+    first, second = (one.hashes[one.hashes <= end] for one in (a, b))
+    if ignored is not None:
+        first, second = (one[~np.isin(one, ignored, assume_unique=True)] for one in (first, second))
+    shared = len(np.intersect1d(first, second, assume_unique=True))
+    if len(first) < FEWEST_SHARED or len(second) < FEWEST_SHARED:
+        return 0 < shared == len(first) == len(second)
+    return shared >= FEWEST_SHARED and shared >= LEAST_SHARE * min(len(first), len(second))
+
+
+def copies(sketches: Sequence[TileSketch], patients: Sequence[Hashable]) -> Iterator[tuple[int, int]]:
+    """Every pair of slides that are one slide, by their places; patients: the patient of each slide."""
+    holders = _holders(sketches)
+    background = _background(holders, patients)
+    ignored = np.array(sorted(background), dtype=np.uint64)
+    pairs = {pair for value, places in holders.items() if value not in background for pair in combinations(places, 2)}
+    for i, j in sorted(pairs):
+        if are_one_slide(sketches[i], sketches[j], ignored):
+            yield i, j
+
+
+def without_background(sketches: Sequence[TileSketch], patients: Sequence[Hashable]) -> list[TileSketch]:
+    """The sketches without the tiles that many patients share."""
+    ignored = np.array(sorted(_background(_holders(sketches), patients)), dtype=np.uint64)
+    return [TileSketch(one.hashes[~np.isin(one.hashes, ignored, assume_unique=True)], one.complete) for one in sketches]
+
+
+def _holders(sketches: Sequence[TileSketch]) -> dict[int, list[int]]:
+    """The places of the sketches that hold a hash, for every hash."""
+    found: dict[int, list[int]] = defaultdict(list)
+    for place, sketch in enumerate(sketches):
+        for value in sketch.hashes.tolist():
+            found[value].append(place)
+    return found
+
+
+def _background(holders: Mapping[int, Sequence[int]], patients: Sequence[Hashable]) -> set[int]:
+    return {
+        value
+        for value, places in holders.items()
+        if len(places) >= BACKGROUND and len({patients[place] for place in places}) >= BACKGROUND
+    }
