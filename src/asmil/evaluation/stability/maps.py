@@ -132,7 +132,7 @@ def _draw_row(part: SubFigure, row: Row, size: Size) -> None:
     order = np.argsort(-weights[-1], kind="stable")
     panels = [part.add_subplot(1, len(row.recordings), place + 1) for place in range(len(row.recordings))]
     part.suptitle(
-        plain_text(f"{row.name} (fold {row.training.fold}, seed {row.training.seed})"),
+        plain_text(f"{row.name} ({row.stability.fold_names[row.training.fold]}, seed {row.training.seed})"),
         x=0.005,
         ha="left",
         fontsize=10,
