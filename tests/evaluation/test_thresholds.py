@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from asmil.errors import AsmilError
 from asmil.evaluation import evaluate_run, write_report
+from asmil.evaluation.classification import FEWEST_TO_SCALE
+from asmil.tasks.calibration import scale_probabilities
 from asmil.tasks.thresholds import choose_threshold
 from asmil.training.operating_point import read_operating_point
 from fake_run_folder import write_run
@@ -65,10 +67,10 @@ def test_one_class_has_no_threshold() -> None:
         choose_threshold(np.ones(3, bool), SCORE[:3])
 
 
-def with_validation(path: Path, shift: float) -> pd.DataFrame:
+def with_validation(path: Path, shift: float, slides: int = 40) -> pd.DataFrame:
     """A run whose validation set has the test set's probabilities, with the logit shifted."""
     path.mkdir(exist_ok=True)
-    table = write_run(path, folds=2, seeds=2)
+    table = write_run(path, folds=2, seeds=2, slides=slides)
     val = table.assign(role="val", slide="v" + table["slide"], patient="v" + table["patient"])
     odds = val["prob_tumor"] / val["prob_normal"] * np.exp(shift)
     val["prob_tumor"], val["prob_normal"] = odds / (1 + odds), 1 / (1 + odds)
@@ -113,7 +115,7 @@ def test_the_point_is_kept_in_the_run(tmp_path: Path) -> None:
     assert kept == found.operating.point
     written = json.loads((tmp_path / "evaluation.json").read_text())
     assert written["operating_point"]["rule"] == "sensitivity:0.9"
-    assert written["calibration"]["scaled"]["ece"] >= 0
+    assert written["confusion"]["predicted_class_by"] == "threshold"
     assert "operating threshold" in page.read_text()
     (tmp_path / "operating_point.json").write_text("{}")
     with pytest.raises(AsmilError, match=r"operating_point\.json"):
@@ -147,3 +149,64 @@ def test_a_patient_with_two_targets_is_refused(tmp_path: Path) -> None:
     table.to_parquet(tmp_path / "predictions.parquet")
     with pytest.raises(AsmilError, match="patient p0 "):
         evaluate_run(tmp_path, resamples=10, unit="patient")
+
+
+def test_a_given_rule_decides_every_predicted_class(tmp_path: Path) -> None:
+    table = with_validation(tmp_path, 1.0)
+    plain = evaluate_run(tmp_path, resamples=20)
+    found = evaluate_run(tmp_path, resamples=20, threshold_rule="sensitivity:0.95")
+    assert found.operating is not None
+    limits = pd.Series(found.operating.point.thresholds).rename_axis(["fold", "seed"]).rename("limit").reset_index()
+    rows = table.merge(limits, on=["fold", "seed"])
+    called, tumor = rows["prob_tumor"] >= rows["limit"], rows["target"] == "tumor"
+    assert found.metrics["accuracy"].value == pytest.approx((called == tumor).groupby(rows["seed"]).mean().mean())
+    assert found.metrics["accuracy"] == found.operating.metrics["accuracy"]
+    assert found.metrics["macro_auc"] == plain.metrics["macro_auc"]
+    once = rows.groupby("slide").agg({"prob_tumor": "mean", "limit": "mean", "target": "first"})
+    called, tumor = once["prob_tumor"] >= once["limit"], once["target"] == "tumor"
+    counts = [[(~called & ~tumor).sum(), (called & ~tumor).sum()], [(~called & tumor).sum(), (called & tumor).sum()]]
+    assert found.confusion.tolist() == counts
+    assert f"{counts[1][0]} of {tumor.sum()} tumor" in found.in_words
+    assert f"{counts[0][1]} of {(~tumor).sum()} normal" in found.in_words
+    assert plain.confusion.tolist() != counts
+
+
+def test_temperatures_need_enough_validation_patients(tmp_path: Path) -> None:
+    with_validation(tmp_path / "few", 0.0, slides=40)
+    few = evaluate_run(tmp_path / "few", resamples=10).calibration
+    assert few.scaled is None
+    assert not few.temperatures
+    assert str(FEWEST_TO_SCALE) in few.reason
+    with_validation(tmp_path / "many", 0.0, slides=2 * 2 * FEWEST_TO_SCALE)
+    many = evaluate_run(tmp_path / "many", resamples=10).calibration
+    assert many.scaled is not None
+    assert len(many.temperatures) == 4
+    assert not many.reason
+
+
+def test_worse_calibration_after_scaling_is_told(tmp_path: Path) -> None:
+    with_validation(tmp_path, 0.0, slides=2 * 2 * FEWEST_TO_SCALE)
+    table = pd.read_parquet(tmp_path / "predictions.parquet")
+    # a validation set whose probabilities are much too extreme, unlike those of the test set
+    val = table["role"] == "val"
+    table.loc[val, ["prob_normal", "prob_tumor"]] = scale_probabilities(
+        table.loc[val, ["prob_normal", "prob_tumor"]].to_numpy(), 0.2
+    )
+    table.to_parquet(tmp_path / "predictions.parquet")
+    found = evaluate_run(tmp_path, resamples=10)
+    assert found.calibration.scaled is not None
+    before, after = found.calibration.as_predicted.ece, found.calibration.scaled.ece
+    assert after > before + 0.05
+    assert any(f"{before:.3f}" in text and f"{after:.3f}" in text for text in found.warnings)
+    assert f"{after:.3f}" in write_report(found, tmp_path / "out").read_text()
+
+
+def test_certain_validation_slides_determine_no_temperature(tmp_path: Path) -> None:
+    with_validation(tmp_path, 0.0, slides=2 * 2 * FEWEST_TO_SCALE)
+    table = pd.read_parquet(tmp_path / "predictions.parquet")
+    right = np.where(table["target"] == "tumor", 0.9, 0.1)
+    table["prob_tumor"] = np.where(table["role"] == "val", right, table["prob_tumor"])
+    table.assign(prob_normal=1 - table["prob_tumor"]).to_parquet(tmp_path / "predictions.parquet")
+    found = evaluate_run(tmp_path, resamples=10).calibration
+    assert found.scaled is None
+    assert found.reason

@@ -125,11 +125,13 @@ class _State:
     seeds: int
     first_seed: int
     pace: Pace
+    sites: Mapping[int, str] = field(default_factory=dict)
 
     def name(self, training: tuple[int, int]) -> str:
-        """The name of a training: fold 2 of 5, seed 1 of 3."""
+        """The name of a training: fold 2 of 5, seed 1 of 3; with the site that the fold tests, if it is one."""
         fold, seed = training
-        return f"fold {fold + 1} of {self.folds}, seed {seed - self.first_seed + 1} of {self.seeds}"
+        site = f" (site {self.sites[fold]})" if fold in self.sites else ""
+        return f"fold {fold + 1} of {self.folds}{site}, seed {seed - self.first_seed + 1} of {self.seeds}"
 
 
 class _Display:
@@ -163,7 +165,7 @@ class _Reporter(RunObserver):
         config = description.config
         pace = Pace(splits.n_folds * config.seeds)
         title = describe_run(description, splits)
-        self._state = _State(title, splits.n_folds, config.seeds, config.training.seed, pace)
+        self._state = _State(title, splits.n_folds, config.seeds, config.training.seed, pace, splits.sites)
         self._message(title)
 
     def note(self, text: str) -> None:
@@ -241,7 +243,7 @@ class LiveTable(_Display):
         total = pace.trainings * pace.epochs
         self._show(
             Group(
-                self._table(),
+                self._table(state.sites),
                 self._bar(f"{state.name(training)}: epoch {trained} of {pace.epochs}", trained, pace.epochs, here),
                 self._bar(
                     f"run: {pace.finished} of {format_count(pace.trainings, 'training')} done",
@@ -265,19 +267,20 @@ class LiveTable(_Display):
         grid.add_row(Text(text), ProgressBar(total=max(1, total), completed=done), Text(f"{left} left" if left else ""))
         return grid
 
-    def _table(self) -> Table:
+    def _table(self, sites: Mapping[int, str]) -> Table:
         shown = [epoch_values(record) for _, record in self._rows]
         names = list(dict.fromkeys(name for values in shown for name in values))
-        room, fitting = self._console.width - len("fold seed epoch "), 0
+        folds = [sites.get(fold, str(fold)) for (fold, _), _ in self._rows]
+        first = "site" if sites else "fold"
+        room, fitting = self._console.width - max(map(len, [first, *folds])) - len(" seed epoch "), 0
         while fitting < len(names) and (room := room - max(len(names[fitting]), NUMBER) - 1) >= 0:
             fitting += 1
         table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-        for name in ("fold", "seed", "epoch", *names[:fitting]):
+        for name in (first, "seed", "epoch", *names[:fitting]):
             table.add_column(name, justify="right", no_wrap=True)
-        for (training, record), values in zip(self._rows, shown, strict=True):
-            fold, seed = training
+        for fold, ((_, seed), record), values in zip(folds, self._rows, shown, strict=True):
             cells = (values.get(name, "") for name in names[:fitting])
-            table.add_row(str(fold), str(seed), str(record["epoch"]), *cells)
+            table.add_row(fold, str(seed), str(record["epoch"]), *cells)
         return table
 
 

@@ -281,8 +281,11 @@ def _print_plan(
         return
     console = results()
     say(console, describe_run(plan.description, plan.splits))
-    for fold, counts in enumerate(plan.slides_per_fold(), start=1):
-        say(console, f"  fold {fold}: {', '.join(f'{count} {role}' for role, count in counts.items())} slides")
+    for fold, counts in enumerate(plan.slides_per_fold()):
+        site = f" (site {plan.splits.sites[fold]})" if plan.splits.sites else ""
+        say(
+            console, f"  fold {fold + 1}{site}: {', '.join(f'{count} {role}' for role, count in counts.items())} slides"
+        )
     for line in initialization_lines(plan):
         say(console, line)
     settings = plan.description.config.model_dump(mode="json")

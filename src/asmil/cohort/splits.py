@@ -25,13 +25,38 @@ from asmil.text_table import read_text_table
 Roles = Literal["train", "val", "test"]
 ROLES: tuple[Roles, ...] = ("train", "val", "test")
 COLUMNS = ["slide", "patient", "fold", "role"]
+TEST_SITE = "test_site"
+"""The column of the site that a fold tests, if each fold tests one site."""
+
+
+class FoldNames(dict[int, str]):
+    """How folds are called: by the site they test, else by their number."""
+
+    def __missing__(self, fold: int) -> str:
+        return f"fold {fold}"
 
 
 @dataclass(frozen=True, eq=False)
 class Splits:
-    """The role of each slide in each fold: a table of slide, patient, fold, role."""
+    """The role of each slide in each fold: a table of slide, patient, fold, role.
+
+    If each fold tests one site, the column `test_site` has its name.
+    """
 
     table: pd.DataFrame
+
+    @property
+    def sites(self) -> dict[int, str]:
+        """The site that each fold tests; empty if folds do not test single sites."""
+        if TEST_SITE not in self.table:
+            return {}
+        first = self.table.drop_duplicates("fold")
+        return dict(zip(first["fold"].tolist(), first[TEST_SITE].astype(str), strict=True))
+
+    @property
+    def fold_names(self) -> FoldNames:
+        """How the folds are called."""
+        return FoldNames({fold: f"site {site}" for fold, site in self.sites.items()})
 
     @property
     def n_folds(self) -> int:
@@ -67,7 +92,8 @@ class Splits:
             )
         if not all(cells["slide"]):
             fail(path, "a row has no slide", "make the splits again")
-        found = pd.DataFrame({name: cells[name] for name in COLUMNS} | {"fold": folds})
+        known = [*COLUMNS, *[TEST_SITE] * (TEST_SITE in table.names)]
+        found = pd.DataFrame({name: cells[name] for name in known} | {"fold": folds})
         untrained = sorted(set(found["fold"]) - set(found.loc[found["role"] == "train", "fold"]))
         if untrained:
             fail(path, f"there are no training slides in fold {untrained[0]}", "make the splits again")
@@ -99,8 +125,10 @@ def make_splits(
     everything = np.arange(len(slides))
     given = [slide.split for slide in slides if slide.split is not None and folds == 1]
     own = np.array([slide.fold for slide in slides if slide.fold is not None])
+    sites: list[str] = []
     if by_site:
-        roles = [_with_test(everything, test) for test in _sites(cohort, slides, folds)]
+        tests = _sites(cohort, slides, folds)
+        sites, roles = list(tests), [_with_test(everything, test) for test in tests.values()]
     elif given:
         roles = [np.array(given, dtype=object)]
     elif len(own):
@@ -115,7 +143,7 @@ def make_splits(
         if len(train) and "val" not in part:
             part[hold_out(subjects, train, val_share, seed + 1 + fold)] = "val"
     refuse_absent(subjects, roles, own_split=by_site or bool(given) or len(own) > 0)
-    return _table(subjects, roles)
+    return _table(subjects, roles, sites)
 
 
 def inner_splits(cohort: Cohort, splits: Splits, fold: int, count: int, seed: int, kind: TaskKind) -> Splits:
@@ -147,11 +175,14 @@ def subjects_of(cohort: Cohort, kind: TaskKind) -> tuple[Subjects, list[Slide]]:
     return subjects, slides
 
 
-def _table(subjects: Subjects, roles: Sequence[NDArray[Any]]) -> Splits:
+def _table(subjects: Subjects, roles: Sequence[NDArray[Any]], sites: Sequence[str] = ()) -> Splits:
+    """sites: the site that each fold tests, if there is one."""
     tables = [
         pd.DataFrame({"slide": subjects.names, "patient": subjects.patients, "fold": fold, "role": part})
         for fold, part in enumerate(roles)
     ]
+    if sites:
+        tables = [part.assign(**{TEST_SITE: site}) for part, site in zip(tables, sites, strict=True)]
     return Splits(pd.concat(tables, ignore_index=True))
 
 
@@ -159,7 +190,7 @@ def _with_test(everything: NDArray[np.int64], test: NDArray[np.int64]) -> NDArra
     return np.where(np.isin(everything, test), "test", "train").astype(object)
 
 
-def _sites(cohort: Cohort, slides: Sequence[Slide], folds: int) -> list[NDArray[np.int64]]:
+def _sites(cohort: Cohort, slides: Sequence[Slide], folds: int) -> dict[str, NDArray[np.int64]]:
     """The slides of every site, sorted by site name."""
     without = [slide.slide for slide in slides if slide.site is None]
     if without:
@@ -178,7 +209,7 @@ def _sites(cohort: Cohort, slides: Sequence[Slide], folds: int) -> list[NDArray[
         if len(several) > 1:
             what = f"patient '{patient}' has slides from the sites {listed(sorted(several))}"
             fail(cohort.path, what, "give each patient one site, so that no patient is in training and test")
-    return [np.flatnonzero(sites == name) for name in names]
+    return {name: np.flatnonzero(sites == name) for name in names}
 
 
 def _refuse_request(cohort: Cohort, folds: int, val_share: float, test_share: float) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,9 @@ import pandas as pd
 
 from asmil.evaluation.evaluate import Request
 from asmil.evaluation.rows import folds_are_disjoint, part_of, replicates_of, rows_of, trainings_of
-from asmil.evaluation.slide_evaluation import Measured, SlideEvaluation, evaluated, measure_rows
+from asmil.evaluation.slide_evaluation import Measured, SlideEvaluation, evaluated, few_per_class, measure_rows
 from asmil.reporting import Estimate, jsonable
+from asmil.reporting.formats import format_count, format_number, format_share
 from asmil.tasks.calibration import (
     Reliability,
     brier_score,
@@ -39,6 +41,17 @@ OPERATING_METRICS = (
     ("accuracy", "accuracy", None),
 )
 """Metrics of an operating point: the name in its file, the metric, and its class (None: all classes)."""
+RANKING_METRICS = frozenset({"macro_auc", "auc", "ap"})
+"""Metrics that do not depend on the predicted class."""
+DEFAULT_RULE = "youden"
+FEWEST_TO_SCALE = 50
+"""With fewer validation patients no temperature is fitted: in simulations it makes calibration worse more often than
+better unless the model is far off (docs/evaluation.md)."""
+
+
+CALIBRATION_TITLES = {"ece": "expected calibration error", "nll": "negative log-likelihood", "brier": "Brier score"}
+ROUNDED = 5e-4
+"""Numbers that differ by less look the same in a report."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +70,24 @@ class CalibrationNumbers:
 
 @dataclass(frozen=True)
 class CalibrationSummary:
-    """Calibration before and after temperature scaling; `scaled` is None without validation slides to fit on."""
+    """Calibration before and after temperature scaling; if `scaled` is None, `reason` says why it was not done."""
 
     as_predicted: CalibrationNumbers
     scaled: CalibrationNumbers | None
     temperatures: Mapping[Key, float]
+    reason: str = ""
+
+    @property
+    def worsened(self) -> list[str]:
+        """The numbers that scaling made worse, as phrases."""
+        if self.scaled is None:
+            return []
+        return [
+            f"{title} from {format_number(before)} to {format_number(after)}"
+            for name, title in CALIBRATION_TITLES.items()
+            for before, after in [(getattr(self.as_predicted, name), getattr(self.scaled, name))]
+            if after > before + ROUNDED
+        ]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -69,6 +95,7 @@ class CalibrationSummary:
             "bins": len(self.as_predicted.bins.count),
             "as_predicted": self.as_predicted.to_dict(),
             "scaled": None if self.scaled is None else self.scaled.to_dict(),
+            "reason": self.reason or None,
             "temperatures": [
                 {"fold": fold, "seed": seed, "temperature": value} for (fold, seed), value in self.temperatures.items()
             ],
@@ -91,14 +118,53 @@ class OperatingSummary:
 class Evaluation(SlideEvaluation):
     """The evaluation of a classification run.
 
-    confusion: K x K counts, rows true, columns predicted, summed over all trainings
     operating: metrics at thresholds chosen on validation slides; None without validation slides
+    at_threshold: whether classes are predicted at these thresholds everywhere; else the most probable is predicted
     """
 
-    confusion: npt.NDArray[np.int64]
     calibration: CalibrationSummary
     operating: OperatingSummary | None
+    at_threshold: bool
     skipped_resamples: int
+
+    @cached_property
+    def decided(self) -> Floats:
+        """The mean predictions of slides; at a threshold, 1 for the predicted class and 0 for the other.
+
+        The threshold of a slide is the mean of those of the trainings that predicted it.
+        """
+        mean = super().decided
+        if not self.at_threshold or self.operating is None:
+            return mean
+        called = mean[:, POSITIVE] >= self._thresholds(self.operating.point)
+        return np.stack([~called, called], axis=1).astype(np.float64)
+
+    def _thresholds(self, point: OperatingPoint) -> Floats:
+        """The threshold of every slide, in the order of `by_slide`."""
+        keys = zip(self.rows["fold"], self.rows["seed"], strict=True)
+        rows = self.rows.assign(threshold=[point.thresholds[key] for key in keys])
+        return rows.groupby("slide", sort=True)["threshold"].mean().to_numpy(dtype=np.float64)
+
+    @property
+    def confusion(self) -> npt.NDArray[np.int64]:
+        """K x K counts of slides, rows true, columns predicted; each slide is counted once, by its mean prediction."""
+        return confusion_matrix(self.by_slide[1], predicted_classes(self.decided), len(self.run.classes))
+
+    @property
+    def counted_with(self) -> list[str]:
+        """How the predictions of several trainings became the one prediction of a slide that is counted, as phrases."""
+        if not self.at_threshold or self.operating is None:
+            return super().counted_with
+        point = self.operating.point
+        threshold = f"a threshold of {range_of(self._thresholds(point))}"
+        return [*super().counted_with, f"{threshold} ({rule_in_words(point.rule)} on validation slides)"]
+
+    @property
+    def aside(self) -> str:
+        """How far single trainings are from the mean prediction that was counted."""
+        counted, share = self.confusion.trace() / self.confusion.sum(), self.metrics["accuracy"].value
+        differs = bool(super().counted_with) and bool(abs(counted - share) > ROUNDED)
+        return f" A single training predicts {format_share(share)} correctly on average." * differs
 
     def keep_choices(self) -> None:
         """Save the thresholds for `asmil predict`, if the slides of the test set were evaluated."""
@@ -119,7 +185,8 @@ class Evaluation(SlideEvaluation):
             "confusion": {
                 "rows": "true class",
                 "columns": "predicted class",
-                "summed_over": "all trainings",
+                "counted": f"each {self.unit_name} once, by its mean prediction",
+                "predicted_class_by": "threshold" if self.at_threshold else "highest probability",
                 "counts": self.confusion.tolist(),
             },
             "unit": self.unit,
@@ -132,57 +199,107 @@ def evaluate_classification(run: Run, asked: Request) -> Evaluation:
     """Evaluate a classification run on its test or validation set."""
     rows = rows_of(run, asked.role, asked.unit)
     found = measure_rows(run.format, rows, asked)
-    operating = _operating(run, rows, asked)
-    reasons = [operating] if isinstance(operating, str) else []
+    point = _operating_point(run, rows, asked)
+    reasons = [point] if isinstance(point, str) else []
+    operating, at_threshold = None, False
+    if isinstance(point, OperatingPoint):
+        called = measure_rows(run.format, _called(run, rows, point), asked)
+        operating = _operating(point, called)
+        at_threshold = asked.threshold_rule is not None
+        found = _at_threshold(found, called) if at_threshold else found
+    calibration = _calibration(run, rows, asked)
+    if calibration.worsened:
+        reasons.append(f"Temperature scaling made calibration worse: {', '.join(calibration.worsened)}.")
     return Evaluation(
         **evaluated(run, rows, found, asked),
-        calibration=_calibration(run, rows, asked),
-        operating=None if isinstance(operating, str) else operating,
-        confusion=np.sum([_confusion(run, part) for part in trainings_of(rows).values()], axis=0),
+        calibration=calibration,
+        operating=operating,
+        at_threshold=at_threshold,
         skipped_resamples=found.skipped,
         warnings=(*_warnings(run, rows, found, asked.resamples), *reasons),
     )
 
 
-def _operating(run: Run, rows: pd.DataFrame, asked: Request) -> OperatingSummary | str | None:
-    """Metrics at the thresholds chosen on validation slides, or a sentence saying why there are none.
-
-    None if a threshold does not apply. The predicted class gets the probability 1, so that metrics and intervals are
-    computed as for probabilities.
-    """
+def _operating_point(run: Run, rows: pd.DataFrame, asked: Request) -> OperatingPoint | str | None:
+    """The thresholds chosen on validation slides, or a sentence saying why there are none; None: does not apply."""
     if asked.role == "val" or not run.format.has_threshold:
         return None
     validation = trainings_of(part_of(run, "val", asked.unit))
-    thresholds, called = {}, rows.copy()
-    columns = list(run.format.prediction_columns)
-    for key, part in trainings_of(rows).items():
+    thresholds, rule = {}, asked.threshold_rule or DEFAULT_RULE
+    for key in trainings_of(rows):
         if key not in validation:
             return "There are no validation slides to choose a threshold on, so the most probable class is predicted."
         positive = run.format.truth(validation[key]) == POSITIVE
         if positive.all() or not positive.any():
-            return f"The validation set of fold {key[0]} contains a single class, so no threshold was chosen."
+            return (
+                f"The validation set of {run.fold_names[key[0]]} contains a single class, so no threshold was chosen."
+            )
         scores = run.format.predictions(validation[key])[:, POSITIVE]
-        thresholds[key] = choose_threshold(positive, scores, asked.threshold_rule)
-        calls = run.format.predictions(part)[:, POSITIVE] >= thresholds[key]
+        thresholds[key] = choose_threshold(positive, scores, rule)
+    return OperatingPoint(rule, run.classes[POSITIVE], thresholds)
+
+
+def _called(run: Run, rows: pd.DataFrame, point: OperatingPoint) -> pd.DataFrame:
+    """The rows with a probability of 1 for the class predicted at the threshold of each training.
+
+    Metrics and intervals are then computed as for probabilities.
+    """
+    called = rows.copy()
+    for key, part in trainings_of(rows).items():
+        calls = run.format.predictions(part)[:, POSITIVE] >= point.thresholds[key]
+        columns = list(run.format.prediction_columns)
         called.loc[part.index, columns] = np.stack([~calls, calls], axis=1).astype(np.float64)
-    found = measure_rows(run.format, called, asked)
+    return called
+
+
+def _operating(point: OperatingPoint, found: Measured) -> OperatingSummary:
     metrics = {
         title: found.metrics[name] if place is None else found.parts[place][name]
         for title, name, place in OPERATING_METRICS
     }
-    return OperatingSummary(OperatingPoint(asked.threshold_rule, run.classes[POSITIVE], thresholds), metrics)
+    return OperatingSummary(point, metrics)
+
+
+def _at_threshold(found: Measured, called: Measured) -> Measured:
+    """The metrics of the classes that were predicted at a threshold, and of the ranking by probability."""
+
+    def merged(ranked: Mapping[str, Estimate], decided: Mapping[str, Estimate]) -> dict[str, Estimate]:
+        return {name: (ranked if name in RANKING_METRICS else decided)[name] for name in ranked}
+
+    parts = [merged(*pair) for pair in zip(found.parts, called.parts, strict=True)]
+    return Measured(merged(found.metrics, called.metrics), parts, found.skipped)
+
+
+def rule_in_words(rule: str) -> str:
+    """What a threshold was chosen for."""
+    name, _, share = rule.partition(":")
+    if share:
+        return f"a {name} of at least {share}"
+    return {"youden": "the highest sum of sensitivity and specificity", "f1": "the highest F1"}[name]
+
+
+def range_of(values: Iterable[float], digits: int = 3) -> str:
+    """The smallest and the largest of some numbers; one number if they look the same."""
+    numbers = list(values)
+    return " to ".join(dict.fromkeys(format_number(end(numbers), digits) for end in (min, max)))
 
 
 def _calibration(run: Run, rows: pd.DataFrame, asked: Request) -> CalibrationSummary:
-    """Calibration as predicted and, if every training has validation slides, after temperature scaling."""
+    """Calibration as predicted and, if every training has enough validation patients, after temperature scaling."""
     validation = trainings_of(part_of(run, "val", asked.unit)) if asked.role == "test" else {}
     trainings, plain = trainings_of(rows), _calibration_numbers(_arrays(run, rows))
     if not set(trainings) <= set(validation):
-        return CalibrationSummary(plain, None, {})
+        return CalibrationSummary(plain, None, {}, "it needs a separate validation set")
+    fewest = min(validation[key]["patient"].nunique() for key in trainings)
+    if fewest < FEWEST_TO_SCALE:
+        patients = format_count(fewest, "validation patient")
+        return CalibrationSummary(plain, None, {}, f"{patients} are too few (at least {FEWEST_TO_SCALE})")
     temperatures, scaled = {}, rows.copy()
     for key, part in trainings.items():
-        known = validation[key]
-        temperatures[key] = fit_temperature(run.format.truth(known), run.format.predictions(known))
+        truth, known = run.format.truth(validation[key]), run.format.predictions(validation[key])
+        if (predicted_classes(known) == truth).all():  # the likelihood has no maximum
+            return CalibrationSummary(plain, None, {}, "a training predicts all its validation slides correctly")
+        temperatures[key] = fit_temperature(truth, known)
         changed = scale_probabilities(run.format.predictions(part), temperatures[key])
         scaled.loc[part.index, list(run.format.prediction_columns)] = changed
     return CalibrationSummary(plain, _calibration_numbers(_arrays(run, scaled)), temperatures)
@@ -201,17 +318,13 @@ def _arrays(run: Run, rows: pd.DataFrame) -> list[tuple[npt.NDArray[np.intp], Fl
     return [(run.format.truth(part), run.format.predictions(part)) for part in replicates_of(rows)]
 
 
-def _confusion(run: Run, part: pd.DataFrame) -> npt.NDArray[np.int64]:
-    called = predicted_classes(run.format.predictions(part))
-    return confusion_matrix(run.format.truth(part), called, len(run.classes))
-
-
 def _warnings(run: Run, rows: pd.DataFrame, found: Measured, resamples: int) -> Iterator[str]:
     absent = absent_classes(run.classes, run.format.truth(rows))
     if len(run.classes) - len(absent) == 1:
         yield "All slides belong to one class: the AUC is undefined and there is no interval."
     elif absent:
         yield absent_sentence(run.classes, absent)
+    yield from few_per_class(run.format, run.format.truth(rows), rows["patient"].tolist())
     if not folds_are_disjoint(rows):
         yield "The folds share slides, so each training was evaluated separately and the values were averaged."
     if found.skipped and len(run.classes) - len(absent) > 1:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from asmil.evaluation.classification import OPERATING_METRICS, Evaluation
+from asmil.evaluation.classification import (
+    CALIBRATION_TITLES,
+    OPERATING_METRICS,
+    Evaluation,
+    range_of,
+    rule_in_words,
+)
 from asmil.evaluation.curves import KINDS, CurveKind, class_curves
 from asmil.evaluation.report import SLIDE_READING, parts_table
 from asmil.reporting import Block, Cell, Figure, Heading, Row, SideBySide, Table, estimate_cell
@@ -23,26 +29,36 @@ def class_blocks(evaluation: Evaluation) -> list[Block]:
         Heading("Classes"),
         parts_table(
             evaluation,
-            "slides",
+            f"{evaluation.unit_name}s",
             f"Each class against the rest{_over_seeds(evaluation)}, with 95 % patient-level bootstrap intervals.",
         ),
         Heading("Confusion matrix"),
         _confusion(evaluation),
         Heading("Curves"),
         SideBySide([Figure(_curves(evaluation, kind), kind.title) for kind in KINDS]),
-        f"{'Thin lines are single trainings, thick lines their mean. ' * (evaluation.n_trainings > 1)}Dashed: chance.",
+        _lines_in_words(evaluation),
         Heading("Calibration"),
         SideBySide([_calibration(evaluation), Figure(reliability_figure(evaluation), "Reliability")]),
         *_operating(evaluation),
     ]
 
 
+def _lines_in_words(evaluation: Evaluation) -> str:
+    many = len(evaluation.replicates()) > 1
+    single = "seeds, with their folds joined" if evaluation.folds_joined and evaluation.n_folds > 1 else "trainings"
+    return f"Thin lines are single {single}; thick lines are their mean. Dashed: chance." if many else "Dashed: chance."
+
+
 def class_reading(evaluations: Sequence[Evaluation]) -> list[str]:
     """How to read the numbers."""
+    chosen = "The predicted class is the most probable one."
+    if any(one.at_threshold for one in evaluations):
+        chosen = "Classes are predicted at the threshold of each training; AUC and AP do not depend on it."
     return [
         *SLIDE_READING,
-        "The predicted class is the most probable one. Macro averages give every class the same weight; macro-AUC is "
-        "the mean of the one-vs-rest AUCs.",
+        f"{chosen} The first sentence and the confusion matrix count every slide once, by the mean prediction of its "
+        "trainings; metrics are computed for each seed and averaged.",
+        "Macro averages give every class the same weight; macro-AUC is the mean of the one-vs-rest AUCs.",
     ]
 
 
@@ -51,10 +67,11 @@ def _confusion(evaluation: Evaluation) -> Table:
         [name, *(Cell(str(count), shade=int(count) / max(1, int(counts.sum()))) for count in counts)]
         for name, counts in zip(evaluation.run.classes, evaluation.confusion, strict=True)
     ]
+    unit = evaluation.unit_name
+    how = f", with {' and '.join(evaluation.counted_with)}" if evaluation.counted_with else ""
     caption = (
-        "Slides by true and predicted class. "
-        f"{'' if evaluation.n_trainings == 1 else f'Counts are summed over {evaluation.n_trainings} trainings. '}"
-        "Percentages are shares of the slides of the true class."
+        f"{evaluation.confusion.sum()} {unit}s by true and predicted class, each counted once{how}. Percentages are "
+        f"shares of the {unit}s of the true class."
     )
     return Table(["true class", *(f"predicted {name}" for name in evaluation.run.classes)], rows, caption=caption)
 
@@ -76,16 +93,17 @@ def _curves(evaluation: Evaluation, kind: CurveKind) -> str | None:
 def _calibration(evaluation: Evaluation) -> Table:
     found = evaluation.calibration
     columns = [("as predicted", found.as_predicted)]
-    note = "No temperature was fitted: this needs a separate validation set."
+    note = f"The temperature stays 1: {found.reason}."
     if found.scaled is not None:
         columns.append(("temperature-scaled", found.scaled))
         note = (
-            f"Temperatures ({_ends(found.temperatures.values(), 2)}) were fitted on the validation set of each "
+            f"Temperatures ({range_of(found.temperatures.values(), 2)}) were fitted on the validation set of each "
             "training; scaling does not change the predicted class."
         )
-    titles = {"ece": "expected calibration error", "nll": "negative log-likelihood", "brier": "Brier score"}
+        note += f" Scaling made worse: {', '.join(found.worsened)}." if found.worsened else ""
     rows = [
-        [title, *(format_number(getattr(numbers, name)) for _, numbers in columns)] for name, title in titles.items()
+        [title, *(format_number(getattr(numbers, name)) for _, numbers in columns)]
+        for name, title in CALIBRATION_TITLES.items()
     ]
     smaller = f"Lower is better{_over_seeds(evaluation)}."
     return Table(["", *(title for title, _ in columns)], rows, caption=f"{note} {smaller}")
@@ -95,13 +113,13 @@ def _operating(evaluation: Evaluation) -> list[Block]:
     found = evaluation.operating
     if found is None:
         return []
-    ends = _ends(found.point.thresholds.values())
+    ends = range_of(found.point.thresholds.values())
     several = evaluation.n_trainings > 1
     threshold = f"the threshold of its training ({ends})" if several else ends
     caption = (
-        f"A slide is predicted as {found.point.positive} if its probability is at least {threshold}. The threshold "
-        f"gives {_rule_in_words(found.point.rule)} on the validation set{' of each training' * several}; the test set "
-        "was not used."
+        f"A {evaluation.unit_name} is predicted as {found.point.positive} if its probability is at least {threshold}. "
+        f"The threshold gives {rule_in_words(found.point.rule)} on the validation set{' of each training' * several}; "
+        f"the test set was not used.{' Values: ' + evaluation.mean_of + '.' if evaluation.mean_of else ''}"
     )
     names = [name for name, _, _ in OPERATING_METRICS]
     row: Row = [found.point.positive, *(estimate_cell(found.metrics[name]) for name in names)]
@@ -111,18 +129,6 @@ def _operating(evaluation: Evaluation) -> list[Block]:
 
 def _over_seeds(evaluation: Evaluation) -> str:
     return ", mean over seeds" * (evaluation.n_seeds > 1)
-
-
-def _rule_in_words(rule: str) -> str:
-    name, _, share = rule.partition(":")
-    if share:
-        return f"a {name} of at least {share}"
-    return {"youden": "the highest sum of sensitivity and specificity", "f1": "the highest F1"}[name]
-
-
-def _ends(values: Iterable[float], digits: int = 3) -> str:
-    numbers = list(values)
-    return " to ".join(dict.fromkeys(format_number(end(numbers), digits) for end in (min, max)))
 
 
 def reliability_figure(evaluation: Evaluation) -> str:
@@ -136,11 +142,12 @@ def reliability_figure(evaluation: Evaluation) -> str:
             _draw_reliability(axes, calibration.scaled.bins, COLORS[1], "temperature-scaled")
         axes.set(xlim=(0, 1), ylim=(-0.02, 1.02), title="Reliability", ylabel="share predicted correctly")
         axes.legend(loc="upper left")
-        count = calibration.as_predicted.bins.count
+        # the bins hold the predictions of all replicates; drawn is how many slides one of them has
+        count = calibration.as_predicted.bins.count / len(evaluation.replicates())
         edges = np.linspace(0, 1, len(count) + 1)
         below.bar(edges[:-1], count, width=np.diff(edges), align="edge", color=COLORS[0], alpha=0.6, linewidth=0)
         below.yaxis.set_major_locator(MaxNLocator(2, integer=True))
-        below.set(xlabel="probability of the predicted class", ylabel="slides")
+        below.set(xlabel="probability of the predicted class", ylabel=f"{evaluation.unit_name}s")
         return svg_text(figure)
 
 

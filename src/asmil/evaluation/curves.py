@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from asmil.reporting.drawing import COLORS, GUIDE, new_figure, plain_text, svg_text
 from asmil.tasks.metrics import precision_recall_points, roc_points
+from asmil.tasks.weighted import binary_auc, binary_average_precision
 
 RATE_GRID = np.linspace(0, 1, 201)
 BAND = (2.5, 97.5)
@@ -31,6 +32,7 @@ class CurveKind:
     y: str
     metric: str
     area: str
+    area_of: Callable[[Mask, npt.NDArray[np.float64], npt.NDArray[np.float64]], npt.NDArray[np.float64]]
     legend: Literal["lower left", "lower right"]
     points: Callable[[Mask, Floats, Floats | None], tuple[Floats, Floats]]
     on_grid: Callable[[Floats, Floats], Floats]
@@ -43,6 +45,7 @@ ROC = CurveKind(
     "true positive rate",
     "auc",
     "AUC",
+    binary_auc,
     "lower right",
     roc_points,
     lambda false, true: np.interp(RATE_GRID, false, true),
@@ -54,6 +57,7 @@ PRECISION_RECALL = CurveKind(
     "precision",
     "ap",
     "AP",
+    binary_average_precision,
     "lower left",
     precision_recall_points,
     # the precision at a recall is that of the first point that reaches this recall
@@ -78,7 +82,8 @@ def class_curves(kind: CurveKind, classes: Mapping[str, tuple[float, Sequence[Re
             for x, y in curves if len(replicates) > 1 else ():
                 axes.plot(x, y, drawstyle=_steps(kind), color=color, linewidth=0.7, alpha=0.35)
             mean = np.mean([kind.on_grid(x, y) for x, y in curves], axis=0)
-            label = f"{plain_text(name)}  {kind.area} {area:.3f}"
+            mean_area = "mean " * (len(replicates) > 1) + kind.area
+            label = f"{plain_text(name)}  {mean_area} {area:.3f}"
             _draw_mean(axes, kind, mean, color, label)
             if not kind.needs_negatives:
                 share = float(np.mean([positive.mean() for positive, _ in used]))
@@ -87,7 +92,12 @@ def class_curves(kind: CurveKind, classes: Mapping[str, tuple[float, Sequence[Re
 
 
 def run_curves(
-    kind: CurveKind, present: Mask, known: Mask, runs: Mapping[str, Floats], weights: Floats, labels: Sequence[int]
+    kind: CurveKind,
+    present: Mask,
+    known: Mask,
+    runs: Mapping[str, npt.NDArray[np.float64]],
+    weights: Floats,
+    labels: Sequence[int],
 ) -> str | None:
     """One curve per run with a 95 % bootstrap band over patients; several classes or labels are averaged.
 
@@ -112,7 +122,9 @@ def run_curves(
             if drawn:
                 low, high = np.percentile(drawn, BAND, axis=0)
                 axes.fill_between(RATE_GRID, low, high, color=color, alpha=0.13, linewidth=0)
-            _draw_mean(axes, kind, mean, color, plain_text(name))
+            area = float(np.mean([kind.area_of(has, scores, np.ones((1, len(has))))[0] for _, has, scores in parts]))
+            label = f"{plain_text(name)}  {'mean ' * (len(parts) > 1)}{kind.area} {area:.3f}"
+            _draw_mean(axes, kind, mean, color, label)
         return _finished(figure, axes, kind)
 
 

@@ -14,7 +14,7 @@ import pandas as pd
 from asmil.cohort.units import UnitKind
 from asmil.errors import AsmilError, did_you_mean
 from asmil.evaluation.stability.alarms import Alarm
-from asmil.reporting import Block, Estimate
+from asmil.reporting import Block, Estimate, jsonable
 from asmil.reporting.formats import format_count
 from asmil.reporting.notebook import Displayed
 from asmil.tasks.base import TaskKind
@@ -31,13 +31,16 @@ FEW_PATIENTS = 30
 
 @dataclass(frozen=True)
 class Request:
-    """Options of an evaluation or a comparison: test or validation set, bootstrap, unit and threshold rule."""
+    """Options of an evaluation or a comparison: test or validation set, bootstrap, unit and threshold rule.
+
+    threshold_rule: if given, classes are predicted at a threshold; None: the most probable class is predicted
+    """
 
     role: Role = "test"
     resamples: int = 2000
     seed: int = 0
     unit: UnitKind = "slide"
-    threshold_rule: str = "youden"
+    threshold_rule: str | None = None
 
     def __post_init__(self) -> None:
         if self.role not in PART_TITLES:
@@ -113,9 +116,21 @@ class RunEvaluation(Displayed):
         return len(self.rows[list(columns)].drop_duplicates())
 
     @property
+    def unit_name(self) -> UnitKind:
+        """What each prediction is about: a slide, or a patient."""
+        by_patient = self.run.format.by_patient or self.run.setting("data", "unit") == "patient"
+        return "patient" if by_patient else "slide"
+
+    @property
     def sizes(self) -> str:
         """How many slides and patients were evaluated, as text."""
-        return f"{format_count(self.n_slides, 'slide')} of {format_count(self.n_patients, 'patient')}"
+        patients = format_count(self.n_patients, "patient")
+        return patients if self.unit_name == "patient" else f"{format_count(self.n_slides, 'slide')} of {patients}"
+
+    @property
+    def mean_of(self) -> str:
+        """What the values of the metrics are means of, as text; empty if there is one training."""
+        return f"mean of {self.n_trainings} trainings" * (self.n_trainings > 1)
 
     @property
     def file_suffix(self) -> str:
@@ -131,22 +146,36 @@ class RunEvaluation(Displayed):
         return first["slide"].astype(str).tolist(), task.truth(first), means.to_numpy(dtype=np.float64)
 
     @property
+    def decided(self) -> Floats:
+        """The predictions of `by_slide` as classes are predicted from them: the highest of a row is predicted."""
+        return self.by_slide[2]
+
+    @property
     def in_words(self) -> str:
         """The result in a sentence or two."""
-        _, truth, predictions = self.by_slide
         assert self.run.format.in_words is not None
         values = {name: one.value for name, one in self.metrics.items()}
+        said = self.run.format.in_words(self.by_slide[1], self.decided, values, self.unit_name)
         few = f" {self.sizes} are too few to rank methods." if self.n_patients < FEW_PATIENTS else ""
-        averaged = "With predictions averaged over seeds, " * (self.n_seeds > 1 and self.run.format.are_probabilities)
-        return f"{averaged}{self.name} {self.run.format.in_words(truth, predictions, values)}.{few}"
+        how = f"With {' and '.join(self.counted_with)}, " if self.counted_with else ""
+        return f"{how}{self.name} {said}.{self.aside}{few}"
+
+    @property
+    def aside(self) -> str:
+        """A sentence on what differs from the result in words; by default there is none."""
+        return ""
+
+    @property
+    def counted_with(self) -> list[str]:
+        """How the predictions of several trainings became the one prediction of a slide that is counted, as phrases."""
+        return []
 
     @cached_property
     def raised(self) -> tuple[Alarm, ...]:
         """Reasons not to use the predictions or maps of the run."""
         from asmil.evaluation.run_alarms import alarms_given
 
-        _, truth, predictions = self.by_slide
-        return alarms_given(self.path, self.run.format, truth, predictions)
+        return alarms_given(self.path, self.run.format, self.by_slide[1], self.decided, self.unit_name)
 
     @property
     def alarms(self) -> list[str]:
@@ -172,6 +201,7 @@ class RunEvaluation(Displayed):
             "trainings": self.n_trainings,
             "folds": self.n_folds,
             "seeds": self.n_seeds,
+            **({"fold_names": jsonable(self.run.fold_names)} if self.run.fold_names else {}),
             "patients": self.n_patients,
             "bootstrap": {"unit": "patient", "resamples": self.resamples, "seed": self.bootstrap_seed, "level": 0.95},
             "selection": self.run.setting("training", "select"),
@@ -230,10 +260,10 @@ def evaluate_run(
     resamples of patients.
 
     unit: `patient` first averages the predictions of a patient's slides; an error if the task does not allow this
-    threshold_rule: how the threshold of two classes is chosen on validation slides (`choose_threshold`), by default
-    `youden`; if it does not apply, `warnings` says so
+    threshold_rule: predict two classes at a threshold that is chosen on validation slides by this rule
+    (`choose_threshold`), instead of predicting the most probable class; if it does not apply, `warnings` says so
     """
-    request = Request(role, resamples, seed, unit, threshold_rule or Request.threshold_rule)
+    request = Request(role, resamples, seed, unit, threshold_rule)
     opened = run if isinstance(run, Run) else read_run(run)
     evaluator = evaluator_of(opened.kind)
     if unit not in evaluator.units:

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from asmil.reporting.document import estimate_cell, sections_of, settings_table
 from asmil.reporting.drawing import COLORS, GUIDE, new_figure, svg_text
 from asmil.reporting.estimate import NAN, Estimate, Interval
 from asmil.reporting.files import write_document
-from asmil.reporting.formats import format_count, format_interval, format_number
+from asmil.reporting.formats import format_count, format_interval_of, format_number
+from asmil.tasks.metrics import predicted_classes
 from asmil.training.described import cap_sentence, selection_sentence, train_command
 from asmil.training.finished_run import Training, read_training
 from asmil.training.layout import RunLayout
@@ -34,6 +36,8 @@ SLIDE_READING = (
     "Intervals are 95 % percentile intervals of a bootstrap over patients, each drawn with all its slides. They show "
     "the uncertainty due to the choice of patients; the standard deviation (sd) over seeds shows the variance of "
     "training.",
+    "If all resamples agree, as for an AUC of 1, the interval depends on the number of patients only: exact for "
+    "shares, Newcombe's for an AUC. Other metrics read `too few to say`.",
 )
 """How to read the numbers of runs that predict slides."""
 SHOWN_SLIDES, PICTURED_SLIDES = 4, 2
@@ -83,8 +87,10 @@ def evaluation_document(evaluations: Sequence[RunEvaluation]) -> Document:
     single = len(evaluations) == 1
     sections = [Section("Results", [_summary(evaluations)])]
     for one in evaluations:
-        blocks = [*evaluator.blocks(one), *_slides(one), *_attention(one), *_learning(one), *_origin(one)]
-        sections += sections_of(blocks) if single else [Section(one.name, blocks)]
+        blocks: list[Block] = [*evaluator.blocks(one), *_slides(one), *_attention(one), *_learning(one), *_origin(one)]
+        sections += (
+            sections_of(blocks) if single else [Section(one.name, [_named(one.name, block) for block in blocks])]
+        )
     about = f"{first.method}, preset {first.preset}; {PART_TITLES[first.role]}, {first.sizes}."
     return Document(
         kind=f"Evaluation, {first.run.kind}",
@@ -98,6 +104,11 @@ def evaluation_document(evaluations: Sequence[RunEvaluation]) -> Document:
     )
 
 
+def _named(run: str, block: Block) -> Block:
+    """A table with the name of its run, since the terminal prints no headings."""
+    return replace(block, title=f"{run}: {block.title}") if isinstance(block, Table) and block.in_terminal else block
+
+
 def parts_table(evaluation: Any, column: str, caption: str) -> Table:
     """One row per class or label, with its metrics and its number of slides."""
     metrics = evaluation.run.format.part_metrics
@@ -108,7 +119,7 @@ def parts_table(evaluation: Any, column: str, caption: str) -> Table:
             for row in evaluation.classes
         ],
         narrow=frozenset(metric.title for metric in metrics if not metric.in_terminal),
-        title=f"each {evaluation.part_name}",
+        title=f"each {evaluation.part_name}{', ' * bool(evaluation.mean_of)}{evaluation.mean_of}",
         caption=caption,
         in_terminal=True,
     )
@@ -129,7 +140,7 @@ def _answer(evaluations: Sequence[RunEvaluation]) -> str:
     few = " These are too few patients to rank methods." if best.n_patients < FEW_PATIENTS else ""
     return (
         f"{best.name} has the best {metric.title} of {len(evaluations)} runs: {format_number(found.value)} "
-        f"(95 % interval {format_interval(found.interval)}) {part}: {best.sizes}.{few}"
+        f"(95 % interval {format_interval_of(found)}) {part}: {best.sizes}.{few}"
     )
 
 
@@ -154,11 +165,14 @@ def _chose_epoch(evaluation: RunEvaluation) -> bool:
 
 def _summary(evaluations: Sequence[RunEvaluation]) -> Table:
     first = evaluations[0]
-    metrics, by_patient = first.run.format.metrics, first.run.format.by_patient
+    metrics, by_patient = first.run.format.metrics, all(one.unit_name == "patient" for one in evaluations)
+    means = list(dict.fromkeys(one.mean_of for one in evaluations))
+    common = f"; {means[0]}" if len(means) == 1 and means[0] else ""
     sizes = ["trainings", *([] if by_patient else ["slides"]), "patients"]
     rows: list[Row] = []
     for one in evaluations:
         about = f"{one.method}, preset {one.preset}, {PART_TITLES[one.role]}"
+        about += "" if common or not one.mean_of else f", {one.mean_of}"
         cells = [
             estimate_cell(one.metrics[name.name], one.spread(one.metrics[name.name]), name.scale) for name in metrics
         ]
@@ -170,9 +184,9 @@ def _summary(evaluations: Sequence[RunEvaluation]) -> Table:
     return Table(
         ["run", *(metric.title for metric in metrics), *sizes],
         rows,
-        title=f"{PART_TITLES[first.role]}{optimistic}: {first.sizes}",
-        caption=f"{'Mean' if any(one.n_trainings > 1 for one in evaluations) else 'Value'} with its 95 % "
-        f"patient-level bootstrap interval{', and the standard deviation (sd)' * varies}.",
+        title=f"{PART_TITLES[first.role]}{optimistic}: {first.sizes}{common}",
+        caption=f"Value{f' ({common[2:]})' if common else ''} with its 95 % patient-level bootstrap interval"
+        f"{', and the standard deviation (sd)' * varies}.",
         in_terminal=True,
         narrow=frozenset([metric.title for metric in metrics if not metric.in_terminal] + sizes),
         emphasis=True,
@@ -187,23 +201,34 @@ def _slides(evaluation: RunEvaluation) -> list[Block]:
         return []
     order = np.argsort(-task.misfit(truth, predictions), kind="stable")
     count = min(SHOWN_SLIDES, len(names) // 2)
+    decided = evaluation.decided
+    ranks = ("largest error", "smallest error")
+    right = np.zeros(len(names), dtype=np.bool_)
+    if task.part_name == "class":
+        ranks, right = ("least certain", "most certain"), predicted_classes(decided) == truth
     rows = [
-        [names[place], *task.row_in_words(truth[place], predictions[place]), kind]
-        for kind, places in (("worst", order[:count]), ("best", order[::-1][:count]))
+        [
+            names[place],
+            *task.row_in_words(truth[place], predictions[place], decided[place]),
+            rank if right[place] or task.part_name != "class" else "wrong",
+        ]
+        for rank, places in zip(ranks, (order[:count], order[::-1][:count]), strict=True)
         for place in places.tolist()
     ]
-    caption = "Predictions are averaged over trainings; the largest errors come first."
-    table = Table(["slide", "truth", "prediction", "rank"], rows, caption=caption)
+    averaged = "Predictions are averaged over trainings; the" if evaluation.counted_with else "The"
+    caption = f"{averaged} largest errors come first."
+    heading = Heading(f"{evaluation.unit_name.capitalize()}s with the largest and smallest errors")
+    table = Table([evaluation.unit_name, "truth", "prediction", "rank"], rows, caption=caption)
     pictured = [names[place] for place in (*order[:PICTURED_SLIDES], *order[::-1][:PICTURED_SLIDES])]
     try:
         from asmil.explain.report_panels import run_panels
     except ModuleNotFoundError:  # machines that only train may lack the packages that read slides
-        return [Heading("Worst and best slides"), table]
+        return [heading, table]
     findings = [alarm.finding for alarm in evaluation.raised]
     pictures = run_panels(evaluation.path, RunCohort.of(evaluation.run.config), dict.fromkeys(pictured), findings)
     with_image = [SideBySide(panels) for panels in pictures.values() if len(panels) > 1]
     only_map = [panel for panels in pictures.values() if len(panels) == 1 for panel in panels]
-    return [Heading("Worst and best slides"), table, *with_image, *([SideBySide(only_map)] if only_map else [])]
+    return [heading, table, *with_image, *([SideBySide(only_map)] if only_map else [])]
 
 
 def _attention(evaluation: RunEvaluation) -> list[Block]:
@@ -325,8 +350,9 @@ def _trainings(evaluation: RunEvaluation) -> list[Block]:
     keys = list(estimates[0].per_training)
     if len(keys) == 1:
         return []
+    names = evaluation.run.fold_names
     rows = [
-        [f"fold {fold}, seed {seed}", *(format_number(one.per_training[fold, seed]) for one in estimates)]
+        [f"{names[fold]}, seed {seed}", *(format_number(one.per_training[fold, seed]) for one in estimates)]
         for fold, seed in keys
     ]
     for over in ("trainings", "folds", "seeds"):
@@ -334,7 +360,7 @@ def _trainings(evaluation: RunEvaluation) -> list[Block]:
         if not all(map(math.isnan, spreads)):
             rows.append([f"standard deviation over {over}", *map(format_number, spreads)])
     table = Table(["training", *(metric.title for metric in metrics)], rows)
-    return [Folded(f"Trainings ({len(keys)})", [table])]
+    return ["Results by site:", table] if names else [Folded(f"Trainings ({len(keys)})", [table])]
 
 
 def _about_runs(evaluations: Sequence[RunEvaluation]) -> list[str]:
@@ -372,7 +398,7 @@ def label_blocks(evaluation: SlideEvaluation) -> list[Block]:
     """The labels of one run."""
     table = parts_table(
         evaluation,
-        "positive slides",
+        f"positive {evaluation.unit_name}s",
         f"{'Mean over seeds' if evaluation.n_seeds > 1 else 'Value'} with its 95 % patient-level bootstrap interval.",
     )
     return [Heading("Labels"), table]

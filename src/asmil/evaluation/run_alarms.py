@@ -32,9 +32,11 @@ def alarms_of_run(run: Path) -> tuple[Alarm, ...]:
     return (*_of_predictions(run), *recorded_alarms(run))
 
 
-def alarms_given(run: Path, task: PredictionFormat, truth: Truth, predictions: Floats) -> tuple[Alarm, ...]:
-    """The alarms of a run whose predictions are known, one row per slide."""
-    return (*_same_prediction(task, truth, predictions), *recorded_alarms(run))
+def alarms_given(
+    run: Path, task: PredictionFormat, truth: Truth, predictions: Floats, unit: str = "slide"
+) -> tuple[Alarm, ...]:
+    """The alarms of a run whose predictions are known, one row per slide or patient."""
+    return (*_same_prediction(task, truth, predictions, unit), *recorded_alarms(run))
 
 
 def recorded_alarms(run: Path) -> tuple[Alarm, ...]:
@@ -65,7 +67,9 @@ def _of_predictions(run: Path) -> tuple[Alarm, ...]:
     return _same_prediction(found.format, found.format.truth(first), means.to_numpy(dtype=np.float64))
 
 
-def _same_prediction(task: PredictionFormat, truth: Truth, predictions: Floats) -> tuple[Alarm, ...]:
-    collapsed = task.collapsed(truth, predictions)
+def _same_prediction(
+    task: PredictionFormat, truth: Truth, predictions: Floats, unit: str = "slide"
+) -> tuple[Alarm, ...]:
+    collapsed = task.collapsed(truth, predictions, unit)
     text = f"{collapsed} The model has not learned to separate them."
     return (Alarm("same_prediction", text, SAME_PREDICTION_ADVICE),) if collapsed else ()

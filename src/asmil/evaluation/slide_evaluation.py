@@ -7,8 +7,9 @@ intervals come from a bootstrap over patients.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,13 +19,17 @@ import pandas as pd
 from asmil.cohort.units import UnitKind
 from asmil.evaluation.evaluate import Request, RunEvaluation
 from asmil.evaluation.rows import folds_are_disjoint, replicates_of, rows_of, trainings_of
-from asmil.reporting import Estimate
+from asmil.reporting import Estimate, Interval
 from asmil.reporting.estimate import means_by
 from asmil.tasks.bootstrap import draw_patients, estimate, number_patients, under_draws
 from asmil.tasks.checked_arrays import Floats
-from asmil.tasks.prediction_format import PredictionFormat
+from asmil.tasks.edge_intervals import edge_interval, widest
+from asmil.tasks.prediction_format import Metric, PredictionFormat, Truth
 from asmil.tasks.weighted import mean_defined
 from asmil.training.finished_run import Run
+
+FEW_PER_CLASS = 20
+"""With fewer patients of a class, bootstrap intervals are too narrow (docs/statistics.md)."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +55,31 @@ class SlideEvaluation(RunEvaluation):
     unit: UnitKind = "slide"
 
     @property
+    def unit_name(self) -> UnitKind:
+        """What each prediction is about: a slide, or a patient."""
+        return "patient" if self.unit == "patient" else super().unit_name
+
+    @property
     def sizes(self) -> str:
         """How many slides and patients were evaluated, as text."""
-        if self.unit == "patient":
-            return f"{self.n_patients} patients (mean prediction of each patient's slides)"
-        return super().sizes
+        joined = self.unit == "patient" and self.run.setting("data", "unit") != "patient"
+        return super().sizes + " (mean prediction of each patient's slides)" * joined
+
+    @property
+    def mean_of(self) -> str:
+        """What the values of the metrics are means of, as text; empty if there is one training, or all are joined."""
+        if not self.folds_joined or self.n_folds == 1:
+            return super().mean_of
+        joined = f"{self.n_folds} folds joined"
+        return f"mean of {self.n_seeds} seeds, {joined}" if self.n_seeds > 1 else joined
+
+    @property
+    def counted_with(self) -> list[str]:
+        """How the predictions of several trainings became the one prediction of a slide that is counted, as phrases."""
+        if not self.run.format.are_probabilities or len(self.rows) == self.n_slides:
+            return []
+        over = f"{self.n_seeds} seeds" if self.folds_joined else "the trainings that tested it"
+        return [f"predictions averaged over {over}"]
 
     @property
     def file_suffix(self) -> str:
@@ -110,7 +135,7 @@ def evaluate_slides(run: Run, asked: Request) -> SlideEvaluation:
     found = measure_rows(run.format, rows, asked)
     titles = {metric.name: metric.title for metric in run.format.metrics}
     skipped = [f"{titles[name]} ({metric.skipped})" for name, metric in found.metrics.items() if metric.skipped]
-    warnings = []
+    warnings = list(few_per_class(run.format, run.format.truth(rows), rows["patient"].tolist()))
     if skipped:
         warnings.append(
             f"Some of the {asked.resamples} bootstrap resamples were skipped, since a metric is undefined in them: "
@@ -155,6 +180,10 @@ def measure_rows(task: PredictionFormat, rows: pd.DataFrame, asked: Request) -> 
             kept = np.all([defined(truth, w) for (truth, _), w in zip(arrays, weights, strict=True)], axis=0)
         return {**_averaged(found), "kept": kept}
 
+    def at_edge(metric: Metric, part: int | None = None) -> Interval:
+        pairs = zip(arrays, patients, strict=True)
+        return widest(edge_interval(task, metric, *both, numbers.tolist(), part) for both, numbers in pairs)
+
     def plain(part: pd.DataFrame) -> Mapping[str, Floats]:
         return measure(task.truth(part), task.predictions(part), np.ones((1, len(part))))
 
@@ -167,18 +196,22 @@ def measure_rows(task: PredictionFormat, rows: pd.DataFrame, asked: Request) -> 
     by_training = {key: plain(part) for key, part in trainings_of(rows).items()}
     by_replicate = [(int(part["seed"].iloc[0]), plain(part)) for part in replicates]
     metrics = {
-        name: estimate(
-            float(values[name][0]),
-            drawn[name],
+        metric.name: estimate(
+            float(values[metric.name][0]),
+            drawn[metric.name],
             skipped,
+            partial(at_edge, metric),
             n=rows["slide"].nunique(),
-            per_seed=means_by((number, float(found[name][0])) for number, found in by_replicate),
-            per_training={key: float(found[name][0]) for key, found in by_training.items()},
+            per_seed=means_by((number, float(found[metric.name][0])) for number, found in by_replicate),
+            per_training={key: float(found[metric.name][0]) for key, found in by_training.items()},
         )
-        for name in (metric.name for metric in task.metrics)
+        for metric in task.metrics
     }
     parts = [
-        {one.name: estimate(float(values[one.name][0, k]), drawn[one.name][:, k]) for one in task.part_metrics}
+        {
+            one.name: estimate(float(values[one.name][0, k]), drawn[one.name][:, k], at_edge=partial(at_edge, one, k))
+            for one in task.part_metrics
+        }
         for k in range(len(task.names))
     ]
     return Measured(metrics, parts, skipped)
@@ -186,3 +219,17 @@ def measure_rows(task: PredictionFormat, rows: pd.DataFrame, asked: Request) -> 
 
 def _averaged(found: Sequence[Mapping[str, Floats]]) -> dict[str, Floats]:
     return {name: mean_defined(np.stack([one[name] for one in found], axis=-1)) for name in found[0]}
+
+
+def few_per_class(task: PredictionFormat, truth: Truth, patients: Sequence[object]) -> Iterator[str]:
+    """A sentence if a class has so few patients that bootstrap intervals are too narrow."""
+    if not task.names:
+        return
+    has, names = task.memberships(truth), np.asarray(patients)
+    counts = {name: len(np.unique(names[has[:, k]])) for k, name in enumerate(task.names)}
+    few = [f"{name} {count}" for name, count in counts.items() if 0 < count < FEW_PER_CLASS]
+    if few:
+        yield (
+            f"Few patients ({', '.join(few)}): with fewer than {FEW_PER_CLASS} patients of a class, 95 % intervals "
+            "miss the true value more often than 5 % of the time."
+        )

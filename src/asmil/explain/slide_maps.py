@@ -12,6 +12,7 @@ import numpy.typing as npt
 from asmil.cohort.bag import Bag
 from asmil.cohort.features import inspect_features, read_bag
 from asmil.cohort.source import FeatureInfo
+from asmil.cohort.splits import FoldNames
 from asmil.cohort.units import Unit
 from asmil.errors import AsmilError, did_you_mean
 from asmil.explain.asked_slides import AskedSlide
@@ -24,6 +25,7 @@ from asmil.explain.settings import HeatmapSettings
 from asmil.explain.tile_map import TileMap, checked_values
 from asmil.reporting.formats import format_count, format_number
 from asmil.training.attention_file import AttentionRecord, read_attention
+from asmil.training.finished_run import read_fold_names
 from asmil.training.prediction import TrainedModel
 
 MOST_EPOCHS = 8
@@ -123,7 +125,7 @@ def _maps(
         run = f"{explainer.path.resolve().name}" if several_runs else ""
         for kind in settings.kinds or (None,):
             trained = explainer.trained_for(bag.id)
-            groups = _groups(settings.by, trained)
+            groups = _groups(settings.by, trained, read_fold_names(explainer.path))
             found = []
             for label, members in groups.items():
                 one = explainer.explain(bag, kind, name, members, known)
@@ -136,11 +138,11 @@ def _maps(
                 yield TileMap(np.std(ranks, axis=0), "standard deviation of the percentile", title=title)
 
 
-def _groups(by: str | None, trained: Sequence[TrainedModel]) -> dict[str, list[TrainedModel]]:
+def _groups(by: str | None, trained: Sequence[TrainedModel], folds: FoldNames) -> dict[str, list[TrainedModel]]:
     """The models of every panel, by its title."""
     groups: dict[str, list[TrainedModel]] = {}
     for one in trained:
-        label = {"seed": f"seed {one.seed}", "fold": f"fold {one.fold}"}.get(by or "", "")
+        label = {"seed": f"seed {one.seed}", "fold": folds[one.fold]}.get(by or "", "")
         groups.setdefault(label, []).append(one)
     return groups
 
@@ -166,7 +168,7 @@ def _recorded(explainer: RunExplainer, slide: str) -> tuple[str, AttentionRecord
     for fold, seed, training in explainer.predictor.folder.trainings():
         record = read_attention(training)
         if record is not None and slide in record.slides:
-            return f"fold {fold}, seed {seed}", record, record.slides.index(slide)
+            return f"{read_fold_names(explainer.path)[fold]}, seed {seed}", record, record.slides.index(slide)
         known += [] if record is None else list(record.slides)
     if known:
         raise AsmilError(

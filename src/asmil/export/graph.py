@@ -26,6 +26,7 @@ from asmil.documents import one_line
 from asmil.errors import AsmilError, AsmilWarning
 from asmil.evaluation.run_alarms import alarm_findings
 from asmil.files import replacing
+from asmil.training.finished_run import read_fold_names
 from asmil.training.prediction import RunPredictor
 
 EXAMPLE_TILES = 64
@@ -117,13 +118,13 @@ def _refuse_folder(out: Path | str) -> None:
 def metadata(predictor: RunPredictor) -> dict[str, Any]:
     """What the user of an exported model must know."""
     description = predictor.description
-    point = predictor.operating_point
+    point, folds = predictor.operating_point, read_fold_names(predictor.folder.path)
     found: dict[str, Any] = {
         "asmil": description.to_dict()["asmil"],
         "method": description.config.method,
         "task": predictor.trained[0].task.kind,
         "classes": list(description.classes),
-        "models": [f"fold {one.fold}, seed {one.seed}" for one in predictor.trained],
+        "models": [f"{folds[one.fold]}, seed {one.seed}" for one in predictor.trained],
         "encoder": description.features.get("encoder") or "",
         "features": {key: value for key, value in description.features.items() if key != "extraction"},
     }

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from asmil.reporting.estimate import Estimate
-from asmil.reporting.formats import format_count, format_interval, format_number
+from asmil.reporting.formats import format_count, format_interval_of, format_number
 
 MOST_WARNINGS = 3
 """Maximum number of alarms and warnings at the top of a report; the others are folded away."""
@@ -225,7 +225,7 @@ def estimate_cell(
     return Cell(
         format_number(estimate.value),
         notes=notes,
-        interval="" if math.isnan(estimate.value) else format_interval(estimate.interval),
+        interval="" if math.isnan(estimate.value) else format_interval_of(estimate),
         spread="" if math.isnan(sd) else format_number(sd),
         spread_over=over,
         strong=strong,

@@ -11,6 +11,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 NAN = float("nan")
+TOO_FEW = "too few patients: all resamples agree"
+"""Why an estimate has no interval, if every resample gives the same value."""
+AT_THE_EDGE = "exact, by the number of patients: all resamples agree"
+"""How the interval of a value such as an AUC of 1 was computed."""
 Detail = Literal["seeds", "trainings", "folds", "skipped"]
 
 
@@ -80,6 +84,8 @@ class Estimate:
     def to_dict(self, *details: Detail) -> dict[str, Any]:
         """Value and interval for JSON, with the requested details; undefined numbers are None."""
         found: dict[str, Any] = {"value": self.value, **self.interval._asdict()}
+        if self.how in (TOO_FEW, AT_THE_EDGE):
+            found["interval_of"] = self.how
         if "seeds" in details:
             found |= {"sd_seeds": self.sd_seeds, "per_seed": self.per_seed}
         if "trainings" in details:

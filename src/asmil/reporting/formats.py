@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from asmil.reporting.estimate import Interval
+from asmil.reporting.estimate import TOO_FEW, Estimate, Interval
 
 UNDEFINED_TEXT = "–"
 ROUNDING = 1e-9
@@ -27,6 +27,11 @@ def format_interval(interval: Interval, between: str = " to ") -> str:
     if math.isnan(interval.low):
         return UNDEFINED_TEXT
     return f"{format_number(interval.low)}{between}{format_number(interval.high)}"
+
+
+def format_interval_of(estimate: Estimate) -> str:
+    """The interval of an estimate; in words if there are too few patients for one."""
+    return "too few to say" if estimate.how == TOO_FEW else format_interval(estimate.interval)
 
 
 def format_signed(value: float) -> str:

@@ -304,4 +304,4 @@ def _with_spread(cell: Cell) -> str:
 
 def _short_interval(cell: Cell) -> str:
     # a dash between two numbers is short, but before a negative number it looks like a sign
-    return cell.interval if set("+-−") & set(cell.interval) else cell.interval.replace(" to ", "–")
+    return cell.interval if set("+-−") & set(cell.interval) else re.sub(r"(?<=\d) to (?=\d)", "–", cell.interval)

@@ -14,11 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from asmil.reporting import Estimate, Interval
-from asmil.reporting.estimate import UNDEFINED
+from asmil.reporting.estimate import AT_THE_EDGE, TOO_FEW, UNDEFINED
 from asmil.tasks.checked_arrays import Floats
 
 Integers = npt.NDArray[np.integer]
 CELLS_AT_ONCE = 2_000_000
+SAME = 1e-12
+"""Limits of an interval that are closer than this differ only by rounding."""
 Key = TypeVar("Key", bound=Hashable)
 Number = TypeVar("Number", bound=np.generic)
 
@@ -59,16 +61,30 @@ def percentile_interval(samples: Floats, level: float = 0.95) -> Interval:
     return Interval(float(low), float(high))
 
 
-def estimate(value: float, samples: Floats, skipped: int = 0, **details: Any) -> Estimate:
+def estimate(
+    value: float,
+    samples: Floats,
+    skipped: int = 0,
+    at_edge: Callable[[], Interval] = lambda: UNDEFINED,
+    **details: Any,
+) -> Estimate:
     """A value with the interval of its samples; an undefined value has no interval.
 
     skipped: number of resamples that are missing from the samples; undefined samples are added to it
+    at_edge: the interval if all samples are the same, which says nothing about other patients
     """
     if np.isnan(value):
         return Estimate(float(value), **details)
-    return Estimate(
-        float(value), percentile_interval(samples), skipped=skipped + int(np.isnan(samples).sum()), **details
-    )
+    interval = percentile_interval(samples)
+    if has_collapsed(interval):
+        interval = at_edge()
+        details["how"] = AT_THE_EDGE if interval.is_defined else TOO_FEW
+    return Estimate(float(value), interval, skipped=skipped + int(np.isnan(samples).sum()), **details)
+
+
+def has_collapsed(interval: Interval) -> bool:
+    """Whether the limits of an interval are the same number."""
+    return interval.high - interval.low <= SAME
 
 
 def drawn_slides(patients: Sequence[Hashable], resamples: int, seed: int) -> Floats:

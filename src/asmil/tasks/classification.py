@@ -161,17 +161,17 @@ def class_format(classes: tuple[str, ...]) -> PredictionFormat:
         target_columns=lambda targets: {"target": [classes[target] for target in targets]},
         problems=problems,
         metrics=(
-            Metric("macro_f1", "macro-F1", weighted_macro_f1, paired_test="permutation"),
-            Metric("macro_auc", "macro-AUC", weighted_macro_auc, paired_test="delong"),
-            Metric("balanced_accuracy", "balanced accuracy"),
-            Metric("accuracy", "accuracy"),
+            Metric("macro_f1", "macro-F1", weighted_macro_f1, paired_test="permutation", mean_of="f1"),
+            Metric("macro_auc", "macro-AUC", weighted_macro_auc, paired_test="delong", mean_of="auc"),
+            Metric("balanced_accuracy", "balanced accuracy", mean_of="recall"),
+            Metric("accuracy", "accuracy", edge="all"),
         ),
         part_metrics=(
-            Metric("precision", "precision"),
-            Metric("recall", "recall"),
-            Metric("specificity", "specificity"),
-            Metric("f1", "F1"),
-            Metric("auc", "AUC"),
+            Metric("precision", "precision", edge="called"),
+            Metric("recall", "recall", edge="class"),
+            Metric("specificity", "specificity", edge="rest"),
+            Metric("f1", "F1", edge="f1"),
+            Metric("auc", "AUC", edge="auc"),
             Metric("ap", "AP", in_terminal=False),
         ),
         measure=measure_classes,
@@ -180,17 +180,17 @@ def class_format(classes: tuple[str, ...]) -> PredictionFormat:
         part_name="class",
         are_probabilities=True,
         fewest_names=2,
-        in_words=lambda target, probabilities, values: class_words(classes, target, probabilities),
+        in_words=lambda target, probabilities, values, unit: class_words(classes, target, probabilities, unit),
         misfit=lambda target, probabilities: 1 - probabilities[np.arange(len(target)), target],
-        row_in_words=lambda target, probabilities: (
+        row_in_words=lambda target, probabilities, decided: (
             classes[int(target)],
-            f"{classes[int(probabilities.argmax())]} ({probabilities.max():.2f})",
+            f"{classes[int(decided.argmax())]} ({probabilities[int(decided.argmax())]:.2f})",
         ),
     )
 
 
-def class_words(classes: tuple[str, ...], target: Truth, probabilities: Floats) -> str:
-    """How many slides of each class were missed; for more than two classes, the class missed most often.
+def class_words(classes: tuple[str, ...], target: Truth, probabilities: Floats, unit: str = "slide") -> str:
+    """How many slides (or patients) of each class were missed; for more than two classes, the class missed most often.
 
     >>> class_words(("normal", "tumor"), np.array([0, 1, 1]), np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]]))
     'missed 1 of 2 tumor slides and called 0 of 1 normal slides tumor'
@@ -198,17 +198,17 @@ def class_words(classes: tuple[str, ...], target: Truth, probabilities: Floats) 
     wrong = metrics.predicted_classes(probabilities) != target
     missed = {name: (int(wrong[target == k].sum()), int((target == k).sum())) for k, name in enumerate(classes)}
     if not wrong.any():
-        return f"predicted all {len(target)} slides correctly"
+        return f"predicted all {len(target)} {unit}s correctly"
     if len(classes) == 2:
         (false_alarms, negatives), (misses, positives) = missed.values()
         return (
-            f"missed {misses} of {positives} {classes[1]} slides and called {false_alarms} of {negatives} {classes[0]} "
-            f"slides {classes[1]}"
+            f"missed {misses} of {positives} {classes[1]} {unit}s and called {false_alarms} of {negatives} "
+            f"{classes[0]} {unit}s {classes[1]}"
         )
     worst = max(classes, key=lambda name: missed[name][0] / max(1, missed[name][1]))
     return (
-        f"predicted {int((~wrong).sum())} of {len(target)} slides correctly and missed {worst} most often "
-        f"({missed[worst][0]} of {missed[worst][1]} slides)"
+        f"predicted {int((~wrong).sum())} of {len(target)} {unit}s correctly and missed {worst} most often "
+        f"({missed[worst][0]} of {missed[worst][1]} {unit}s)"
     )
 
 

@@ -124,19 +124,23 @@ def label_format(labels: tuple[str, ...]) -> PredictionFormat:
         target_columns=lambda targets: {column: targets[:, k] for k, column in enumerate(columns)},
         problems=problems,
         metrics=(
-            Metric("macro_f1", "macro-F1", weighted_macro_f1),
-            Metric("macro_auc", "macro-AUC", weighted_macro_auc),
+            Metric("macro_f1", "macro-F1", weighted_macro_f1, mean_of="f1"),
+            Metric("macro_auc", "macro-AUC", weighted_macro_auc, mean_of="auc"),
             Metric("mean_ap", "mean average precision"),
         ),
-        part_metrics=(Metric("auc", "AUC"), Metric("f1", "F1"), Metric("ap", "average precision")),
+        part_metrics=(
+            Metric("auc", "AUC", edge="auc"),
+            Metric("f1", "F1", edge="f1"),
+            Metric("ap", "average precision"),
+        ),
         measure=measure_labels,
         selected_by="macro-F1 + macro-AUC",
         part_name="label",
         are_probabilities=True,
         fewest_names=1,
-        in_words=lambda targets, probabilities, values: label_words(targets, probabilities),
+        in_words=lambda targets, probabilities, values, unit: label_words(targets, probabilities),
         misfit=lambda targets, probabilities: np.nanmean(np.abs(targets - probabilities), axis=1),
-        row_in_words=lambda target, probabilities: (
+        row_in_words=lambda target, probabilities, decided: (
             ", ".join(
                 f"{name} unknown" if np.isnan(has) else name
                 for name, has in zip(labels, target, strict=True)

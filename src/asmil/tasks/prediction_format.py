@@ -29,6 +29,9 @@ class Metric:
     paired_test: the test that compares the seed ensembles of two runs, if there is one
     scale: the range on which reports draw the metric; None if it has none
     in_terminal: whether terminal tables show the metric
+    mean_of: the metric of single classes or labels whose mean this is
+    edge: how its interval is found if a bootstrap collapses, see `edge_intervals`: a proportion of the patients of
+        all classes, of the class, of the rest or of those predicted as the class; None: not at all
     """
 
     name: str
@@ -39,6 +42,8 @@ class Metric:
     paired_test: Literal["delong", "permutation"] | None = None
     scale: tuple[float, float] | None = (0.0, 1.0)
     in_terminal: bool = True
+    mean_of: str = ""
+    edge: Literal["all", "class", "rest", "called", "f1", "auc"] | None = None
 
     @property
     def compared(self) -> bool:
@@ -63,10 +68,11 @@ class PredictionFormat:
     selected_by: the metric that selects the epoch on validation slides
     part_name: the name of the K columns, "class" or "label"; empty if there are none
     by_patient: whether each row is a patient
-    in_words: from truth, predictions and the values of the metrics to the main result, as a phrase that follows the
-        name of a run
+    in_words: from truth, predictions, the values of the metrics and what a row is (slide or patient) to the main
+        result, as a phrase that follows the name of a run
     misfit: the error of each prediction; None if single predictions cannot be evaluated, as with censored times
-    row_in_words: the truth and the prediction of one row as text
+    row_in_words: the truth and the prediction of one row as text, from its truth, its prediction, and its prediction
+        as classes are predicted from it
     """
 
     kind: TaskKind
@@ -86,9 +92,9 @@ class PredictionFormat:
     part_name: str = ""
     fewest_names: int = 0
     by_patient: bool = False
-    in_words: Callable[[Truth, Floats, Mapping[str, float]], str] | None = None
+    in_words: Callable[[Truth, Floats, Mapping[str, float], str], str] | None = None
     misfit: Callable[[Truth, Floats], Floats] | None = None
-    row_in_words: Callable[[Any, Floats], tuple[str, str]] | None = None
+    row_in_words: Callable[[Any, Floats, Floats], tuple[str, str]] | None = None
 
     def predictions(self, table: Table) -> Floats:
         """n x C predicted numbers of a table."""
@@ -108,13 +114,13 @@ class PredictionFormat:
         shape = (len(truth), len(self.names))
         return ~np.isnan(truth) if self.part_name == "label" else np.ones(shape, dtype=np.bool_)
 
-    def collapsed(self, truth: Truth, predictions: Floats) -> str:
+    def collapsed(self, truth: Truth, predictions: Floats, unit: str = "slide") -> str:
         """A sentence if all predictions are the same although the targets differ; empty otherwise."""
         if len(truth) < 2 or not np.ptp(truth, axis=0).any():
             return ""
         if self.part_name == "class":
             called = np.unique(predictions.argmax(axis=1))
-            return f"Every slide is predicted as {self.names[called[0]]}." if len(called) == 1 else ""
+            return f"Every {unit} is predicted as {self.names[called[0]]}." if len(called) == 1 else ""
         return "" if np.ptp(predictions, axis=0).any() else "All predictions are the same."
 
     @property

@@ -145,12 +145,12 @@ def value_format(names: tuple[str, ...] = ()) -> PredictionFormat:
         ),
         measure=measure_values,
         selected_by="R²",
-        in_words=lambda target, value, values: (
+        in_words=lambda target, value, values, unit: (
             f"is off by {format_number(values['mae'])} on average, for targets from {format_number(target.min())} to "
             f"{format_number(target.max())}"
         ),
         misfit=lambda target, value: np.abs(target - value[:, 0]),
-        row_in_words=lambda target, value: (format_number(float(target)), format_number(float(value[0]))),
+        row_in_words=lambda target, value, decided: (format_number(float(target)), format_number(float(value[0]))),
     )
 
 

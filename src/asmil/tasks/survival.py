@@ -294,7 +294,7 @@ def risk_format(names: tuple[str, ...] = ()) -> PredictionFormat:
         selected_by="C-index",
         may_be_infinite=True,
         by_patient=True,
-        in_words=lambda outcomes, risk, values: (
+        in_words=lambda outcomes, risk, values, unit: (
             f"orders {100 * values['c_index']:.0f} % of the comparable pairs of patients correctly (chance: 50 %)"
         ),
     )

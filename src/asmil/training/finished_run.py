@@ -14,6 +14,7 @@ import pandas as pd
 import pyarrow as pa
 from pandas.api.types import is_integer_dtype, is_numeric_dtype
 
+from asmil.cohort.splits import FoldNames, Splits
 from asmil.documents import one_line
 from asmil.errors import AsmilError
 from asmil.files import replacing
@@ -55,6 +56,11 @@ class Run:
     def time_unit(self) -> str:
         """The unit of survival times, in words."""
         return unit_in_words(self.setting("task", "time_unit"))
+
+    @cached_property
+    def fold_names(self) -> FoldNames:
+        """How the folds of the run are called."""
+        return read_fold_names(self.path)
 
     def setting(self, *keys: str) -> Any:
         """A value of the settings by its path, or None."""
@@ -99,6 +105,14 @@ def read_run(path: Path | str, kind: TaskKind | None = None) -> Run:
     run = Run(path, config, classes, _predictions_of(folder), found)
     _refuse_invalid(folder.predictions, run)
     return run
+
+
+def read_fold_names(path: Path) -> FoldNames:
+    """How the folds of the run at `path` are called; by their numbers if its splits cannot be read."""
+    try:
+        return Splits.load(RunLayout(path).splits).fold_names
+    except AsmilError:
+        return FoldNames()
 
 
 def read_training(path: Path, fold: int, seed: int) -> Training | None:

@@ -143,9 +143,10 @@ class Trainings:
         if not self.config.nested.folds:
             return self.config
         search = InnerSearch(self.data, self.cohort, self.config, self.splits, fold, self.folder.fold(fold))
-        stage = f"fold {fold}: choosing settings"
+        name = self.splits.fold_names[fold]
+        stage = f"{name}: choosing settings"
         settings = search.choose(lambda done, total: self.observer.preparing(stage, done, total))
-        self.observer.note(f"fold {fold} chose {', '.join(f'{name} = {value}' for name, value in settings.items())}")
+        self.observer.note(f"{name} chose {', '.join(f'{name} = {value}' for name, value in settings.items())}")
         return with_settings(self.config, settings)
 
 

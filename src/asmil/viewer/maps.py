@@ -19,7 +19,7 @@ from asmil.cohort.units import Unit, units_of
 from asmil.errors import AsmilError, did_you_mean
 from asmil.explain.color_scale import average_weight
 from asmil.training.attention_file import AttentionRecord, read_attention
-from asmil.training.finished_run import setting
+from asmil.training.finished_run import read_fold_names, setting
 from asmil.training.layout import RunLayout
 from asmil.training.notes import read_kept_epoch
 from asmil.viewer.collection import ViewedRun
@@ -238,7 +238,7 @@ class RunMaps:
             rows = _attention_rows(trained[0], bag, explainer)
             assert rows is not None
             values = rows[part]
-            notes.append(f"one model: fold {trained[0].fold}, seed {trained[0].seed}")
+            notes.append(f"one model: {read_fold_names(explainer.path)[trained[0].fold]}, seed {trained[0].seed}")
         elif kind == TILE_KIND:
             name = known[kind][part]
             if name == PREDICTED and part == 0:

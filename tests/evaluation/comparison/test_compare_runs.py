@@ -23,6 +23,7 @@ from asmil.evaluation.statistics import (
     holm,
     permutation_f1,
 )
+from asmil.reporting.formats import format_p, format_signed
 from fake_compared_runs import THREE, TWO, write_compared_run
 
 FEW = 60
@@ -50,7 +51,7 @@ def test_a_run_and_its_copy_do_not_differ(tmp_path: Path, classes: tuple[str, ..
         assert one.value == 0
         assert tuple(one.interval) == (0, 0)
         assert one.ensemble is not None
-        assert (one.ensemble.p, one.p_holm, one.folds, one.per_seed) == (1, 1, None, None)
+        assert (one.ensemble.p, one.p, one.p_holm, one.folds, one.per_seed) == (1, 1, 1, None, None)
     assert found.family == 2
 
 
@@ -93,6 +94,7 @@ def test_differences_are_those_of_the_public_functions(tmp_path: Path, classes: 
         assert one.value == pytest.approx(expected.difference)
         assert tuple(one.interval) == pytest.approx(tuple(expected.interval))
         assert (one.sd, one.estimate.skipped) == (pytest.approx(expected.sd), expected.skipped)
+        assert one.p == pytest.approx(expected.p)
 
     labels = [1] if len(classes) == 2 else range(len(classes))
     tests = [delong(target == k, ours.mean(0)[:, k], theirs.mean(0)[:, k]) for k in labels]
@@ -101,8 +103,15 @@ def test_differences_are_those_of_the_public_functions(tmp_path: Path, classes: 
     assert [one.p for one in auc.classes] == pytest.approx([test.p for test in tests])
     assert [one.difference for one in auc.classes] == pytest.approx([test.difference for test in tests])
     assert [one.p_holm for one in auc.classes] == pytest.approx(holm([test.p for test in tests]))
-    assert auc.p == pytest.approx(min(holm([test.p for test in tests])))
     assert auc.p < 0.05
+    assert auc.difference == pytest.approx(np.mean([test.difference for test in tests]))
+    if len(classes) == 2:
+        assert auc.p == pytest.approx(tests[0].p)
+    else:  # there is no DeLong test of a mean over classes: interval and p come from one bootstrap
+        alone = bootstrap_seeds_and_patients(
+            "macro_auc", target, ours.mean(0)[None], theirs.mean(0)[None], patients, 500
+        )
+        assert tuple(auc.estimate.interval) == pytest.approx(tuple(alone.interval), abs=0.05)
 
     calls = [probabilities.argmax(-1) for probabilities in (ours.mean(0), theirs.mean(0))]
     swapped = permutation_f1(target, *calls, len(classes), patients, seed=3)
@@ -110,7 +119,8 @@ def test_differences_are_those_of_the_public_functions(tmp_path: Path, classes: 
     assert f1 is not None
     assert (f1.p, f1.difference) == (pytest.approx(swapped.p), pytest.approx(swapped.difference))
 
-    assert [one.p_holm for one in found.differences] == pytest.approx(holm([f1.p, auc.p]))
+    assert [one.p_holm for one in found.differences] == pytest.approx(holm([one.p for one in found.differences]))
+    assert [f1.p_holm, auc.p_holm] == pytest.approx(holm([f1.p, auc.p]))
     by_seed = [
         permutation_f1(target, a.argmax(-1), b.argmax(-1), len(classes), patients, seed=3).p
         for a, b in zip(ours, theirs, strict=False)
@@ -137,12 +147,15 @@ def test_a_clearly_better_run_is_seen(tmp_path: Path) -> None:
     for one in found.differences:
         assert one.ensemble is not None
         assert one.interval.low > 0.1
-        assert one.p_holm < 0.01
+        assert one.ensemble.p_holm < 0.01
+        assert one.p_holm == pytest.approx(2 * 2 / 201)
     turned = compare_runs([tmp_path / "weak", tmp_path / "strong"], resamples=20, reference=tmp_path / "strong")
     assert turned.reference == "strong"
     for one, other in zip(turned.differences, found.differences, strict=True):
         assert one.value == pytest.approx(-other.value)
-        assert one.p_holm == pytest.approx(other.p_holm)
+        assert one.ensemble is not None
+        assert other.ensemble is not None
+        assert one.ensemble.p_holm == pytest.approx(other.ensemble.p_holm)
 
 
 def test_folds_are_tested_with_the_corrected_t(tmp_path: Path) -> None:
@@ -252,7 +265,9 @@ def test_all_pairs_make_one_family(tmp_path: Path) -> None:
     assert pairs[::2] == [("b", "a"), ("c", "a"), ("c", "b")]
     assert found.family == 6
     raw = [one.ensemble.p for one in found.differences if one.ensemble is not None]
-    assert [one.p_holm for one in found.differences] == pytest.approx(holm(raw))
+    assert [one.ensemble.p_holm for one in found.differences if one.ensemble] == pytest.approx(holm(raw))
+    assert [one.p_holm for one in found.differences] == pytest.approx(holm([one.p for one in found.differences]))
+    assert found.ensemble_family == 6
     assert [len(method.seeds) for method in found.runs] == [1, 2, 3]
     assert any(warning.startswith("a: ") and "seed" in warning for warning in found.warnings)
     assert compare_runs(runs, resamples=20).family == 4
@@ -390,3 +405,26 @@ def test_runs_of_one_name_are_told_apart_by_their_paths(tmp_path: Path) -> None:
         write_compared_run(run, slides=12, seeds=1)
     found = compare_runs(runs, resamples=20)
     assert [method.name for method in found.runs] == [str(run) for run in runs]
+
+
+def test_quantities_with_opposite_signs_are_told(tmp_path: Path) -> None:
+    write_compared_run(tmp_path / "a", 0.8, slides=30)
+    for noise in range(1, 40):
+        write_compared_run(tmp_path / f"b{noise}", 0.8, slides=30, noise_seed=noise)
+        found = compare_runs([tmp_path / "a", tmp_path / f"b{noise}"], resamples=20)
+        one = next((one for one in found.differences if one.opposite), None)
+        if one is not None:
+            break
+    assert one is not None
+    assert one.ensemble is not None
+    assert one.value * one.ensemble.difference < 0
+    numbers = [format_signed(value) for value in (one.value, one.ensemble.difference)]
+    assert all(number in found.warnings[0] for number in numbers)
+    assert found.warnings[0] in comparison_document(found).first_warnings
+    first, second, *_ = [table for table in comparison_document(found).tables() if "difference" in table.columns]
+    for table, value, p in ((first, one.value, one.p), (second, one.ensemble.difference, one.ensemble.p)):
+        cells = [[cell.text for cell in row] for row in table.cells() if row[2].text == one.metric.title]
+        assert format_signed(value) in cells[0]
+        assert cells[0][table.columns.index("p")] == format_p(p)
+    mean = found.differences_table.loc[(one.run, one.reference, one.metric.name)]
+    assert (mean["difference"], mean["p"]) == (one.value, one.p)

@@ -38,8 +38,8 @@ def test_all_files_say_how_seeds_were_combined(compared: tuple[Comparison, Path]
         text = (out / name).read_text()
         assert "seeds" in text
     rows = pd.read_csv(out / "differences.csv")
-    assert rows["interval_of"].dropna().str.contains("seeds").all()
-    assert rows["p_of"].str.contains("seeds").all()
+    assert rows["quantity"].str.contains("seed|folds").all()
+    assert rows["p_of"].notna().all()
     assert (pd.read_csv(out / "comparison.csv")["value_of"] == "mean over seeds").all()
 
 
@@ -49,17 +49,21 @@ def test_csv_and_json_hold_the_same_numbers(compared: tuple[Comparison, Path]) -
     json.dumps(written, allow_nan=False)
     table = pd.read_csv(out / "differences.csv", float_precision="round_trip")
     whole = table[table["class"].isna()]
-    assert len(whole) == len(found.differences) == 2
-    assert len(table) == 2 + len(THREE)
-    for row, one, stored in zip(whole.itertuples(), found.differences, written["differences"], strict=True):
-        assert row.difference == stored["difference"] == one.value
-        assert (row.low, row.high) == (stored["low"], stored["high"])
-        assert row.p == stored["ensemble"]["p"]
-        assert row.p_holm == stored["p_holm"]
-        assert row.p_folds == stored["folds"]["p"]
-        assert row.p_seeds_combined == stored["per_seed"]["p_combined"]
+    assert len(whole) == 4 * len(found.differences) == 8
+    assert len(table) == 8 + len(THREE)
+    for one, stored in zip(found.differences, written["differences"], strict=True):
+        rows = {row.quantity: row for row in whole[whole["measure"] == one.metric.name].itertuples()}
+        mean, ensemble, folds = (rows[name] for name in ("mean over seeds", "seed ensemble", "mean over folds"))
+        for row, there in ((mean, stored), (ensemble, stored["ensemble"]), (folds, stored["folds"])):
+            assert (row.difference, row.low, row.high, row.p) == tuple(
+                there[key] for key in ("difference", "low", "high", "p")
+            )
+        assert (mean.difference, mean.p, mean.p_holm) == (one.value, one.p, stored["p_holm"])
+        assert ensemble.p_holm == stored["ensemble"]["p_holm"]
+        assert rows["pairs of seeds"].p == stored["per_seed"]["p_combined"]
         assert stored["per_seed"]["rule"] == "twice_median"
-        assert row.holm_family == written["holm_family"] == 2
+        assert mean.holm_family == written["holm_family"] == 2
+        assert ensemble.holm_family == written["ensemble_holm_family"] == 2
     assert [method["name"] for method in written["methods"]] == ["plain", NASTY]
     scores = pd.read_csv(out / "comparison.csv", float_precision="round_trip")
     assert scores["value"].tolist() == [
@@ -90,7 +94,7 @@ def test_latex_is_escaped_and_its_tables_are_even(compared: tuple[Comparison, Pa
     assert escaped in text
     assert r"\textbf{" in text
     body = [line for line in text.splitlines() if not line.startswith("%")]
-    assert body.count(r"\toprule") == body.count(r"\bottomrule") == 2
+    assert body.count(r"\toprule") == body.count(r"\bottomrule") == 4  # runs, means, ensembles, folds
     assert not any(character in "\n".join(body) for character in "–−")
     for start, end in zip(_places(body, r"\begin{tabular}"), _places(body, r"\end{tabular}"), strict=True):
         columns = body[start].partition("}{")[2].rstrip("}")
@@ -105,7 +109,7 @@ def test_bold_marks_all_that_share_the_best_shown_value(tmp_path: Path) -> None:
     assert found.best(found.metrics[0]) == {"a", "b"}
 
 
-def test_a_survival_comparison_has_a_page_without_p(tmp_path: Path) -> None:
+def test_a_survival_comparison_has_a_page_without_ensembles(tmp_path: Path) -> None:
     patients = exponential_patients(60)
     for name, noise in (("a", 0.2), ("b", 1.0)):
         write_survival_run(tmp_path / name, noise=noise, patients=patients, folds=1)
@@ -113,7 +117,7 @@ def test_a_survival_comparison_has_a_page_without_p(tmp_path: Path) -> None:
     page = write_comparison(found, tmp_path / "out")
     text = page.read_text()
     assert "C-index" in text
-    assert "Holm" not in text
+    assert "ensembles" not in text
     assert "60 patients" in text
     assert {path.name for path in page.parent.iterdir()} == FILES
 

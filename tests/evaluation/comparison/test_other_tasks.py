@@ -35,7 +35,8 @@ def test_survival_runs_are_compared_by_the_c_index_of_their_folds(tmp_path: Path
     assert one.value == pytest.approx(values[1] - values[0])
     assert one.interval.high < 0
     assert one.ensemble is None
-    assert found.family == 0
+    assert (found.family, found.ensemble_family) == (1, 0)
+    assert one.p < 0.1
     assert not found.folds_joined
 
 

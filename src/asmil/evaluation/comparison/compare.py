@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+from scipy.special import stdtrit
 
 from asmil.cohort.splits import Splits
 from asmil.cohort.units import UnitKind
@@ -33,9 +35,11 @@ from asmil.evaluation.comparison.pairing import (
 )
 from asmil.evaluation.evaluate import Request, Role
 from asmil.evaluation.run_alarms import alarms_given
+from asmil.evaluation.slide_evaluation import few_per_class
 from asmil.evaluation.statistics import (
     CombinationRule,
     Draws,
+    bootstrap_p,
     combine_p,
     corrected_resampled_t,
     delong,
@@ -44,13 +48,26 @@ from asmil.evaluation.statistics import (
     permutation_f1,
     summarize_seed_bootstrap,
 )
-from asmil.reporting import Estimate
-from asmil.tasks.bootstrap import draw_patients, estimate
+from asmil.reporting import Estimate, Interval
+from asmil.reporting.estimate import AT_THE_EDGE, TOO_FEW, UNDEFINED
+from asmil.reporting.formats import format_signed
+from asmil.tasks.bootstrap import (
+    draw_patients,
+    estimate,
+    has_collapsed,
+    number_patients,
+    percentile_interval,
+    under_draws,
+)
 from asmil.tasks.checked_arrays import Floats
-from asmil.tasks.metrics import macro_auc, macro_f1, predicted_classes
+from asmil.tasks.edge_intervals import difference_interval, edge_interval, is_at_edge, widest
+from asmil.tasks.metrics import predicted_classes
+from asmil.tasks.prediction_format import Metric
+from asmil.tasks.weighted import has_two_classes
 from asmil.training.layout import RunLayout
 
 SEED_RULE: CombinationRule = "twice_median"
+PER_CLASS = "DeLong per class, Holm over classes"
 
 
 def compare_runs(
@@ -78,10 +95,10 @@ def compare_runs(
     differences = _with_holm(
         [
             replace(
-                _with_tests(paired, found, seed),
+                _with_tests(paired, found, asked),
                 folds=_over_folds(scores, found, sizes[found.run, found.reference]),
             )
-            for found in _differences(paired, pairs, asked)
+            for found in _differences(paired, pairs, scores, asked)
         ]
     )
     return Comparison(
@@ -100,9 +117,10 @@ def compare_runs(
         skipped=skipped,
         bootstrap_seed=seed,
         family=sum(not math.isnan(found.p_holm) for found in differences),
+        ensemble_family=sum(one.ensemble is not None and not math.isnan(one.ensemble.p_holm) for one in differences),
         paired=paired,
-        alarms=tuple(_alarms(paired)),
-        warnings=tuple(_warnings(paired, differences)),
+        alarms=tuple(_alarms(paired, unit)),
+        warnings=tuple(_warnings(paired, scores, differences)),
         problems=tuple(problems),
     )
 
@@ -119,6 +137,7 @@ def _scores(paired: PairedPredictions, asked: Request) -> tuple[dict[str, RunSco
             metrics[metric.name] = estimate(
                 float(per_seed.mean()),
                 drawn[name, metric.name].mean(axis=1),
+                at_edge=partial(_at_edge, paired, run, metric),
                 n=paired.n_patients,
                 per_seed=dict(zip(run.seeds, per_seed.tolist(), strict=True)),
                 per_training=paired.per_training(run, metric),
@@ -128,7 +147,9 @@ def _scores(paired: PairedPredictions, asked: Request) -> tuple[dict[str, RunSco
     return scores, int(np.isnan(next(iter(drawn.values()))).any(axis=1).sum())
 
 
-def _differences(paired: PairedPredictions, pairs: Sequence[tuple[str, str]], asked: Request) -> Iterator[Difference]:
+def _differences(
+    paired: PairedPredictions, pairs: Sequence[tuple[str, str]], scores: Mapping[str, RunScores], asked: Request
+) -> Iterator[Difference]:
     """The difference of every pair (run, reference) in every metric, by a bootstrap over seeds and patients.
 
     Pairs with the same numbers of seeds share their resamples, which are evaluated once.
@@ -147,25 +168,41 @@ def _differences(paired: PairedPredictions, pairs: Sequence[tuple[str, str]], as
             found = summarize_seed_bootstrap(
                 difference, values[run, metric.name], values[reference, metric.name], draws
             )
-            how = "bootstrap over seeds and patients"
-            yield Difference(
-                run,
-                reference,
-                metric,
-                Estimate(difference, found.interval, how=how, skipped=found.skipped),
-                found.sd,
+            single = [scores[name].metrics[metric.name] for name in (run, reference)]
+            estimated = Estimate(
+                difference, found.interval, how="bootstrap over seeds and patients", skipped=found.skipped
             )
+            p = math.nan if any(map(is_at_edge, single)) else found.p
+            yield Difference(run, reference, metric, _beside_edge(estimated, *single), found.sd, p)
 
 
-def _with_tests(paired: PairedPredictions, found: Difference, seed: int) -> Difference:
+def _beside_edge(difference: Estimate, run: Estimate, reference: Estimate) -> Estimate:
+    """The difference of two values; if one of them is at the edge, with an interval that allows for this."""
+    if not (is_at_edge(run) or is_at_edge(reference)):
+        return difference
+    interval = difference_interval(run, reference)
+    return replace(difference, interval=interval, how=AT_THE_EDGE if interval.is_defined else TOO_FEW)
+
+
+def _at_edge(paired: PairedPredictions, run: ComparedRun, metric: Metric) -> Interval:
+    """The interval of a metric that is the same in all resamples of patients."""
+    rows = paired.rows
+    return widest(
+        edge_interval(rows.task, metric, rows.truth[part], one[part], rows.patients[part].tolist())
+        for one in run.predictions
+        for part in paired.parts[metric.name]
+    )
+
+
+def _with_tests(paired: PairedPredictions, found: Difference, asked: Request) -> Difference:
     """Add the tests of the seed ensembles and of single seeds to a difference, if the metric has a test."""
     if found.metric.paired_test is None:
         return found
 
-    def test(ours: Floats, theirs: Floats) -> EnsembleTest:
+    def test(ours: Floats, theirs: Floats) -> _Tested:
         if found.metric.paired_test == "delong":
             return _auc_test(paired.rows, ours, theirs)
-        return _f1_test(paired.rows, ours, theirs, seed)
+        return _f1_test(paired.rows, ours, theirs, asked.seed)
 
     run, reference = paired.runs[found.run], paired.runs[found.reference]
     p = tuple(test(ours, theirs).p for ours, theirs in zip(run.predictions, reference.predictions, strict=False))
@@ -174,14 +211,64 @@ def _with_tests(paired: PairedPredictions, found: Difference, seed: int) -> Diff
     if len(p) > 1 and not any(map(math.isnan, p)):
         seeds = tuple(zip(run.seeds, reference.seeds, strict=False))
         per_seed = SeedTests(seeds, p, SEED_RULE, combine_p(p, SEED_RULE))
-    ensemble = test(run.predictions.mean(axis=0), reference.predictions.mean(axis=0))
-    return replace(found, ensemble=ensemble, per_seed=per_seed)
+    means = run.predictions.mean(axis=0), reference.predictions.mean(axis=0)
+    return replace(found, ensemble=_ensemble_test(paired, found.metric, *means, test(*means), asked), per_seed=per_seed)
 
 
-def _auc_test(rows: Rows, prediction: Floats, reference: Floats) -> EnsembleTest:
+@dataclass(frozen=True)
+class _Tested:
+    """A test of two predictions of the same slides; several classes: the p-value of whether any of them differs."""
+
+    test: str
+    p: float
+    classes: tuple[ClassAuc, ...] = ()
+    reason: str = ""
+
+
+def _ensemble_test(
+    paired: PairedPredictions, metric: Metric, ours: Floats, theirs: Floats, tested: _Tested, asked: Request
+) -> EnsembleTest:
+    """The difference of two ensembles (n x K each) with its bootstrap over patients, and the p-value of its test.
+
+    There is no DeLong test of a mean over classes: its p-value is that of the bootstrap.
+    """
+    assert metric.function is not None
+    (joined, ours), (_, theirs) = paired.rows.by_slide(ours), paired.rows.by_slide(theirs)
+    place, function = number_patients(joined.patients.tolist()), metric.function
+
+    def measure(counts: Floats) -> dict[str, Floats]:
+        values = [function(joined.truth, one, counts[:, place]) for one in (ours, theirs)]
+        several = has_two_classes(joined.truth, len(joined.task.names), counts[:, place])
+        return {"values": np.where(several[:, None], np.stack(values, axis=1), np.nan)}
+
+    plain = measure(np.ones((1, paired.n_patients)))["values"][0]
+    values = under_draws(measure, draw_patients(paired.n_patients, asked.resamples, asked.seed), len(place))["values"]
+    run, reference = (
+        estimate(
+            float(plain[k]),
+            values[:, k],
+            at_edge=partial(edge_interval, joined.task, metric, joined.truth, one, joined.patients.tolist()),
+        )
+        for k, one in enumerate((ours, theirs))
+    )
+    samples = values[:, 0] - values[:, 1]
+    difference = Estimate(
+        run.value - reference.value, percentile_interval(samples), skipped=int(np.isnan(samples).sum())
+    )
+    test, p = tested.test, tested.p
+    if test == PER_CLASS:
+        test, p = "bootstrap over patients", bootstrap_p(samples)
+    if metric.paired_test == "delong" and (is_at_edge(run) or is_at_edge(reference)):
+        p = math.nan  # the variance of an AUC of 1 is estimated as 0
+    return EnsembleTest(
+        test, run.value, reference.value, _beside_edge(difference, run, reference), p, tested.classes, tested.reason
+    )
+
+
+def _auc_test(rows: Rows, prediction: Floats, reference: Floats) -> _Tested:
     """DeLong's test of two n x K probabilities: for the second class if K = 2, else for every class, with Holm.
 
-    For K > 2 the p-value of the pair is the smallest Holm-adjusted one: it tests whether the AUC of any class differs.
+    For K > 2 the p-value is the smallest Holm-adjusted one: it tests whether the AUC of any class differs.
     """
     (joined, ours), (_, theirs) = rows.by_slide(prediction), rows.by_slide(reference)
     labels = [1] if len(rows.task.names) == 2 else range(len(rows.task.names))
@@ -193,28 +280,26 @@ def _auc_test(rows: Rows, prediction: Floats, reference: Floats) -> EnsembleTest
         except AsmilError as error:
             reasons.append(f"class {name}: {error}")
         else:
-            found.append(ClassAuc(name, test.auc_a, test.auc_b, test.difference, test.interval, test.z, test.p))
+            interval = UNDEFINED if has_collapsed(test.interval) else test.interval
+            found.append(ClassAuc(name, test.auc_a, test.auc_b, test.difference, interval, test.z, test.p))
     adjusted = holm([one.p for one in found])
     classes = tuple(replace(one, p_holm=float(p)) for one, p in zip(found, adjusted, strict=True))
-    return EnsembleTest(
-        test="DeLong" if len(rows.task.names) == 2 else "DeLong per class, Holm over classes",
-        value=macro_auc(joined.truth, ours),
-        value_reference=macro_auc(joined.truth, theirs),
+    return _Tested(
+        test="DeLong" if len(rows.task.names) == 2 else PER_CLASS,
         p=min((one.p_holm for one in classes), default=math.nan),
         classes=classes,
         reason="; ".join(reasons),
     )
 
 
-def _f1_test(rows: Rows, prediction: Floats, reference: Floats, seed: int) -> EnsembleTest:
+def _f1_test(rows: Rows, prediction: Floats, reference: Floats, seed: int) -> _Tested:
     """The permutation test of macro-F1: the predicted classes of a patient's slides are swapped together."""
     (joined, ours), (_, theirs) = rows.by_slide(prediction), rows.by_slide(reference)
     n_classes = len(rows.task.names)
     called = [predicted_classes(part) for part in (ours, theirs)]
     test = permutation_f1(joined.truth, called[0], called[1], n_classes, joined.patients.tolist(), seed=seed)
-    values = [macro_f1(joined.truth, part, n_classes) for part in called]
     how = "exact" if test.exact else f"{test.patterns} random patterns"
-    return EnsembleTest(f"permutation by patient, {how}", values[0], values[1], test.p)
+    return _Tested(f"permutation by patient, {how}", test.p)
 
 
 def _over_folds(
@@ -229,13 +314,19 @@ def _over_folds(
     reason = sizes if isinstance(sizes, str) else ""
     if not reason and any(map(math.isnan, differences)):
         reason = "the metric is undefined in a fold"
+    mean, df = Estimate(float(np.mean(differences)), how="corrected resampled t"), len(differences) - 1
     if not reason:
         try:
             test = corrected_resampled_t(differences, n_train, n_test)
-            return FoldTest(differences, n_train, n_test, test.t, test.df, test.p)
         except AsmilError as error:
             reason = str(error)
-    return FoldTest(differences, n_train, n_test, math.nan, len(differences) - 1, math.nan, reason)
+        else:
+            reach = float(stdtrit(df, 0.975)) * math.sqrt(
+                (1 / len(differences) + n_test / n_train) * np.var(differences, ddof=1)
+            )
+            mean = replace(mean, interval=Interval(mean.value - reach, mean.value + reach))
+            return FoldTest(differences, mean, n_train, n_test, test.t, test.df, test.p)
+    return FoldTest(differences, mean, n_train, n_test, math.nan, df, math.nan, reason)
 
 
 def _part_sizes(paired: PairedPredictions, pair: tuple[str, str], asked: Request) -> tuple[float, float] | str:
@@ -258,23 +349,57 @@ def _part_sizes(paired: PairedPredictions, pair: tuple[str, str], asked: Request
 
 
 def _with_holm(differences: Sequence[Difference]) -> list[Difference]:
-    """Adjust the p-values of all ensemble tests by Holm's method."""
-    family = [place for place, one in enumerate(differences) if not math.isnan(one.p)]
-    adjusted = dict(zip(family, holm([differences[place].p for place in family]).tolist(), strict=True))
-    return [replace(one, p_holm=adjusted.get(place, math.nan)) for place, one in enumerate(differences)]
+    """Adjust p-values by Holm's method: those of means over seeds, and those of ensembles, are a family each."""
+    means = _adjusted([one.p for one in differences])
+    ensembles = _adjusted([math.nan if one.ensemble is None else one.ensemble.p for one in differences])
+    return [
+        replace(
+            one, p_holm=of_mean, ensemble=None if one.ensemble is None else replace(one.ensemble, p_holm=of_ensemble)
+        )
+        for one, of_mean, of_ensemble in zip(differences, means, ensembles, strict=True)
+    ]
 
 
-def _alarms(paired: PairedPredictions) -> Iterator[str]:
+def _adjusted(p: Sequence[float]) -> list[float]:
+    """Holm's adjusted p-values of those that are defined; the others stay nan."""
+    family = [place for place, one in enumerate(p) if not math.isnan(one)]
+    adjusted = dict(zip(family, holm([p[place] for place in family]).tolist(), strict=True))
+    return [adjusted.get(place, math.nan) for place in range(len(p))]
+
+
+def _alarms(paired: PairedPredictions, unit: UnitKind) -> Iterator[str]:
     """Reasons not to use the predictions or maps of a run, each with the name of the run."""
     for name, run in paired.runs.items():
         predictions = run.predictions.mean(axis=0)
-        for alarm in alarms_given(run.run.path, paired.rows.task, paired.rows.truth, predictions):
+        for alarm in alarms_given(run.run.path, paired.rows.task, paired.rows.truth, predictions, unit):
             yield f"{name}: {alarm.short}"
 
 
-def _warnings(paired: PairedPredictions, differences: Sequence[Difference]) -> Iterator[str]:
+def _warnings(
+    paired: PairedPredictions, scores: Mapping[str, RunScores], differences: Sequence[Difference]
+) -> Iterator[str]:
     """Caveats about this comparison, one sentence each."""
     rows, runs = paired.rows, list(paired.runs.values())
+    opposite = [
+        f"{found.run} compared with {found.reference}, {found.metric.title} (means over seeds "
+        f"{format_signed(found.value)}, {other} {format_signed(value)})"
+        for found in differences
+        for other, value in found.opposite.items()
+    ]
+    if opposite:
+        yield f"Opposite signs: {'; '.join(opposite)}. Which run is better depends on which of them you use."
+    yield from few_per_class(rows.task, rows.truth, rows.patients.tolist())
+    at_edge = [
+        f"{metric.title} of {name}"
+        for name, one in scores.items()
+        for metric in paired.metrics
+        if is_at_edge(one.metrics[metric.name])
+    ]
+    if at_edge:
+        yield (
+            f"The same in all resamples: {', '.join(at_edge)}. Intervals of its differences are combined from the "
+            "intervals of both runs, and they have no p-value of a bootstrap or of DeLong's test."
+        )
     absent = absent_classes(rows.task.names, rows.truth) if rows.task.part_name == "class" else []
     if absent:
         yield absent_sentence(rows.task.names, absent)
@@ -282,8 +407,8 @@ def _warnings(paired: PairedPredictions, differences: Sequence[Difference]) -> I
         evaluated = np.concatenate([rows.folds[part] for part in paired.parts[metric.name]])
         left_out = sorted(set(rows.folds.tolist()) - set(evaluated.tolist()))
         if left_out:
-            named = ", ".join(map(str, left_out))
-            yield f"{metric.title} is undefined in fold {named}; its mean is over the other folds."
+            named = ", ".join(runs[0].run.fold_names[fold] for fold in left_out)
+            yield f"{metric.title} is undefined in {named}; its mean is over the other folds."
     most = max(Counter(dict(zip(rows.slides, rows.patients, strict=True)).values()).values())
     if most > 1 and any(metric.paired_test == "delong" for metric in rows.task.compared):
         yield (
@@ -313,8 +438,8 @@ def _other_training_parts(runs: Sequence[ComparedRun]) -> Iterator[str]:
         if first is not None and found is not None and found != first:
             fold, slide = sorted(first ^ found)[0]
             yield (
-                f"{run.name} and {runs[0].name} were not trained on the same slides (e.g. {slide} in fold "
-                f"{fold}): part of the difference may come from the training data."
+                f"{run.name} and {runs[0].name} were not trained on the same slides (e.g. {slide} in "
+                f"{run.run.fold_names[fold]}): part of the difference may come from the training data."
             )
 
 

@@ -16,6 +16,9 @@ from asmil.reporting.formats import format_count
 from asmil.reporting.notebook import Displayed
 from asmil.tasks.prediction_format import Metric, PredictionFormat
 
+ROUNDED = 5e-4
+"""Smaller differences read 0.000."""
+
 
 @dataclass(frozen=True)
 class RunScores:
@@ -45,26 +48,33 @@ class ClassAuc:
 
 @dataclass(frozen=True)
 class EnsembleTest:
-    """One test of the seed ensembles of two runs; if p is nan, `reason` explains why."""
+    """The difference of the seed ensembles of two runs, and its test; if p is nan, `reason` explains why.
+
+    estimate: run minus reference, with the bootstrap over patients
+    p_holm: adjusted over all differences of ensembles of the comparison
+    """
 
     test: str
     value: float
     value_reference: float
+    estimate: Estimate
     p: float
     classes: tuple[ClassAuc, ...] = ()
     reason: str = ""
+    p_holm: float = math.nan
 
     @property
     def difference(self) -> float:
         """Run minus reference."""
-        return self.value - self.value_reference
+        return self.estimate.value
 
 
 @dataclass(frozen=True)
 class FoldTest:
-    """The corrected resampled t-test over folds; if t and p are nan, `reason` explains why."""
+    """The mean difference over folds and its corrected resampled t-test; if t and p are nan, `reason` explains why."""
 
     differences: tuple[float, ...]
+    estimate: Estimate
     n_train: float
     n_test: float
     t: float
@@ -87,8 +97,9 @@ class SeedTests:
 class Difference:
     """Run minus reference in one metric.
 
-    estimate, sd: difference of the means over seeds, with the bootstrap over seeds and patients
-    p_holm: p-value of the ensemble test, adjusted over all differences of the comparison; nan without a test
+    estimate, sd, p: difference of the means over seeds, with the bootstrap over seeds and patients
+    p_holm: adjusted over all such differences of the comparison
+    ensemble, folds, per_seed: other quantities, each with its own estimate and p-value
     """
 
     run: str
@@ -96,6 +107,7 @@ class Difference:
     metric: Metric
     estimate: Estimate
     sd: float
+    p: float
     ensemble: EnsembleTest | None = None
     folds: FoldTest | None = None
     per_seed: SeedTests | None = None
@@ -112,9 +124,15 @@ class Difference:
         return self.estimate.interval
 
     @property
-    def p(self) -> float:
-        """The p-value of the ensemble test; nan without one."""
-        return math.nan if self.ensemble is None else self.ensemble.p
+    def opposite(self) -> dict[str, float]:
+        """Other quantities whose difference has the opposite sign, by name; not if one of them rounds to 0."""
+        others = {"seed ensembles": self.ensemble, "means over folds": self.folds}
+        values = {name: one.estimate.value for name, one in others.items() if one is not None}
+        return {
+            name: value
+            for name, value in values.items()
+            if value * self.value < 0 and min(abs(value), abs(self.value)) >= ROUNDED
+        }
 
     @property
     def classes(self) -> tuple[ClassAuc, ...]:
@@ -127,7 +145,7 @@ class Comparison(Displayed):
     """Runs compared on the same patients, and the differences between them.
 
     reference: the run that all others are compared with; None if all pairs are compared
-    family: number of p-values that Holm's correction covers
+    family, ensemble_family: numbers of p-values that Holm's correction covers: of means over seeds, of ensembles
     problems: runs that could not be read, one sentence each; they are not among the runs
     paired: the predictions behind the numbers
     """
@@ -147,6 +165,7 @@ class Comparison(Displayed):
     skipped: int
     bootstrap_seed: int
     family: int
+    ensemble_family: int
     paired: PairedPredictions = field(repr=False)
     alarms: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()

@@ -10,16 +10,17 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from asmil.evaluation.comparison.findings import Comparison, Difference, EnsembleTest
+from asmil.evaluation.comparison.findings import Comparison, Difference, EnsembleTest, FoldTest
 from asmil.evaluation.curves import KINDS, run_curves
 from asmil.evaluation.evaluate import FEW_PATIENTS, PART_TITLES
 from asmil.reporting import Block, Cell, Document, Figure, Row, Section, SideBySide, Table
 from asmil.reporting.document import estimate_cell, problem_sections
 from asmil.reporting.drawing import COLORS, EDGE, new_figure, plain_text, svg_text
-from asmil.reporting.estimate import Estimate, jsonable
+from asmil.reporting.estimate import TOO_FEW, Estimate, jsonable
 from asmil.reporting.files import write_document
 from asmil.reporting.formats import format_count, format_number, format_p, format_signed, format_signed_interval
 from asmil.tasks.bootstrap import draw_patients, number_patients
+from asmil.tasks.edge_intervals import is_at_edge
 from asmil.tasks.prediction_format import Metric
 
 MOST_IN_ANSWER = 2
@@ -30,7 +31,11 @@ HOW = {
     "interval": "95 % percentile interval of a bootstrap over patients",
     "difference": "difference of the means over seeds",
     "difference_interval": "95 % percentile interval of a bootstrap over seeds (per run) and patients (same for both)",
+    "difference_p": "the same bootstrap: twice the share of resamples at or beyond 0",
     "ensemble": "probabilities averaged over seeds",
+    "ensemble_interval": "95 % percentile interval of a bootstrap over patients",
+    "folds": "mean over folds of the difference in each fold",
+    "folds_interval": "95 % interval of the corrected resampled t-test",
 }
 """Definitions of the numbers, for result files and captions."""
 
@@ -38,7 +43,7 @@ HOW = {
 def write_comparison(found: Comparison, folder: Path | str) -> Path:
     """Write `comparison.{csv,json,md,tex,html}` and `differences.csv`; return the path of the page."""
     tables = {"comparison": list(_run_rows(found)), "differences": list(_difference_rows(found))}
-    latex = [runs_table(found), differences_table(found)]
+    latex = [runs_table(found), differences_table(found), *_other_tables(found)]
     page = Path(folder) / "comparison.html"
     return write_document(comparison_document(found), page, comparison_to_dict(found), tables, latex)
 
@@ -46,7 +51,11 @@ def write_comparison(found: Comparison, folder: Path | str) -> Path:
 def comparison_document(found: Comparison) -> Document:
     """The content of the report."""
     note = "Intervals come from a bootstrap over seeds and patients; blue ones exclude 0."
-    blocks: list[Block] = [differences_table(found), Figure(forest_figure(found), "Differences with intervals", note)]
+    blocks: list[Block] = [
+        differences_table(found),
+        Figure(forest_figure(found), "Differences with intervals", note),
+        *_other_tables(found),
+    ]
     sections = [Section("Runs", [_in_words(found), runs_table(found), *_curves(found)]), Section("Differences", blocks)]
     classes = _classes_table(found)
     if classes.rows:
@@ -77,7 +86,7 @@ def _answer(found: Comparison) -> str:
     clear = [one for one in found.differences if one.interval.excludes_zero]
     few = found.n_patients < FEW_PATIENTS
     if not clear:
-        return "No difference shown: the 95 % intervals of all differences include 0." + (
+        return "No difference shown: no 95 % interval of a difference excludes 0." + (
             f" {format_count(found.n_patients, 'patient')} are too few to rank methods." * few
         )
     said = [
@@ -116,10 +125,11 @@ def runs_table(found: Comparison) -> Table:
         for run in found.runs
     ]
     mean = "Mean over seeds" if _has_seeds(found) else "One training per fold"
+    over_seeds = "; mean over seeds" * _has_seeds(found)
     return Table(
         ["run", *(metric.title for metric in found.metrics), "seeds"],
         rows,
-        title=f"{PART_TITLES[found.role]}: {sizes_of(found)}",
+        title=f"{PART_TITLES[found.role]}: {sizes_of(found)}{over_seeds}",
         caption=f"{mean}, 95 % patient-level bootstrap interval, standard deviation (sd). Bold: best, and the interval "
         "of a difference excludes 0.",
         in_terminal=True,
@@ -128,14 +138,15 @@ def runs_table(found: Comparison) -> Table:
 
 
 def _in_words(found: Comparison) -> str:
-    """The errors of each run, in one paragraph."""
+    """The errors of each run, in one paragraph; each slide is counted once, by its mean prediction."""
     assert found.task.in_words is not None
     said = []
     for run in found.runs:
-        predictions = found.paired.runs[run.name].predictions.mean(axis=0)
+        rows, predictions = found.paired.rows.by_slide(found.paired.runs[run.name].predictions.mean(axis=0))
         values = {name: one.value for name, one in run.metrics.items()}
-        said.append(f"{run.name} {found.task.in_words(found.paired.rows.truth, predictions, values)}.")
-    averaged = "Predictions averaged over seeds: " * (_has_seeds(found) and found.task.are_probabilities)
+        said.append(f"{run.name} {found.task.in_words(rows.truth, predictions, values, found.unit)}.")
+    several = _has_seeds(found) or found.paired.rows.folds_overlap
+    averaged = "With the predictions of its trainings averaged: " * (several and found.task.are_probabilities)
     return averaged + " ".join(said)
 
 
@@ -151,32 +162,83 @@ def _spread(estimate: Estimate) -> tuple[str, float]:
 
 
 def differences_table(found: Comparison) -> Table:
-    """One row per pair and metric, with the available p-values."""
-    tested = any(one.ensemble is not None for one in found.differences)
-    folded = any(one.folds is not None for one in found.differences)
-    columns = ["run", "reference", "metric", "difference"]
-    columns += ["p", f"p (Holm, {found.family})"] if tested else []
-    columns += ["p over folds"] if folded else []
-    rows: list[Row] = []
-    for one in found.differences:
-        interval = format_signed_interval(one.interval)
-        difference = Cell(format_signed(one.value), interval=interval, strong=one.interval.excludes_zero)
-        cells: list[Cell | str] = [one.run, one.reference, one.metric.title, difference]
-        if tested:
-            test = () if one.ensemble is None else (one.ensemble.test.partition(",")[0],)
-            cells += [Cell(format_p(one.p), notes=test), format_p(one.p_holm)]
-        if folded:
-            test = ()
-            if one.folds is not None and not math.isnan(one.folds.t):
-                test = (f"|t| = {abs(one.folds.t):.2f}, df = {one.folds.df}",)
-            cells.append(Cell(format_p(math.nan if one.folds is None else one.folds.p), notes=test))
-        rows.append(cells)
-    caption = "Run minus reference, with 95 % bootstrap intervals over seeds and patients."
-    if tested:
-        caption += f" p: one test of the {HOW['ensemble']}; p (Holm): adjusted over all {found.family}."
-    if folded:
-        caption += " p over folds: corrected resampled t-test."
-    return Table(columns, rows, title="differences: run minus reference", caption=caption, in_terminal=True)
+    """The differences of the means over seeds, one row per pair and metric, with interval and p-values."""
+    rows: list[Row] = [
+        [
+            one.run,
+            one.reference,
+            one.metric.title,
+            _difference_cell(one.estimate),
+            format_p(one.p),
+            format_p(one.p_holm),
+        ]
+        for one in found.differences
+    ]
+    of = "of the means over seeds" if _has_seeds(found) else ""
+    caption = (
+        f"Run minus reference{', ' * bool(of)}{of}. Interval and p come from one bootstrap over seeds and patients; p "
+        f"(Holm) is adjusted over all {found.family}."
+    )
+    columns = ["run", "reference", "metric", "difference", "p", f"p (Holm, {found.family})"]
+    title = " ".join(filter(None, ["differences", of])) + ": run minus reference"
+    return Table(columns, rows, title=title, caption=caption, in_terminal=True)
+
+
+def _other_tables(found: Comparison) -> list[Table]:
+    """Differences of other quantities, each with its own interval and p-value: seed ensembles, means over folds."""
+    return [table for table in (_ensembles_table(found), _folds_table(found)) if table.rows]
+
+
+def _ensembles_table(found: Comparison) -> Table:
+    rows: list[Row] = [
+        [
+            one.run,
+            one.reference,
+            one.metric.title,
+            _difference_cell(test.estimate),
+            test.test.partition(" ")[0],
+            format_p(test.p),
+            format_p(test.p_holm),
+        ]
+        for one in found.differences
+        if (test := one.ensemble) is not None
+    ]
+    what = "seed ensembles" if _has_seeds(found) else "trained models"
+    averaged = f" ({HOW['ensemble']})" * _has_seeds(found)
+    caption = (
+        f"Run minus reference, of the {what}{averaged}. Intervals come from a bootstrap "
+        f"over patients, p from the named test; p (Holm) is adjusted over all {found.ensemble_family}."
+    )
+    columns = ["run", "reference", "metric", "difference", "test", "p", f"p (Holm, {found.ensemble_family})"]
+    tests = ", ".join(dict.fromkeys(str(row[4]) for row in rows))
+    title = f"differences of the {what}: run minus reference, tests: {tests}"
+    return Table(columns, rows, title=title, caption=caption, in_terminal=True, narrow=frozenset({"test"}))
+
+
+def _folds_table(found: Comparison) -> Table:
+    rows: list[Row] = [
+        [
+            one.run,
+            one.reference,
+            one.metric.title,
+            _difference_cell(test.estimate),
+            Cell(format_p(test.p), notes=() if math.isnan(test.t) else (f"|t| = {abs(test.t):.2f}, df = {test.df}",)),
+        ]
+        for one in found.differences
+        if (test := one.folds) is not None
+    ]
+    caption = (
+        "Run minus reference in each fold, mean over folds, with interval and p of the corrected resampled t-test."
+    )
+    return Table(
+        ["run", "reference", "metric", "difference", "p"], rows, title="differences over folds", caption=caption
+    )
+
+
+def _difference_cell(estimate: Estimate) -> Cell:
+    few = estimate.how == TOO_FEW
+    interval = "too few to say" if few else format_signed_interval(estimate.interval)
+    return Cell(format_signed(estimate.value), interval=interval, strong=estimate.interval.excludes_zero)
 
 
 def _classes_table(found: Comparison) -> Table:
@@ -264,18 +326,21 @@ def _reading(found: Comparison) -> Iterator[str]:
         "there is one seed."
     )
     yield (
-        "Differences: run minus reference. Their interval shows whether one method is better than the other on new "
-        "patients: seeds are resampled for each run separately, patients jointly for both. An interval that excludes "
-        "0 is evidence of a difference. Intervals are not adjusted for multiple comparisons."
+        "Differences of the means over seeds: run minus reference. Their interval and p show whether one method is "
+        "better than the other on new patients: seeds are resampled for each run separately, patients jointly for "
+        f"both. An interval that excludes 0 is evidence of a difference. p (Holm) is adjusted over all {found.family} "
+        "p-values of this table; intervals are not adjusted for multiple comparisons."
     )
     tests = [one.ensemble for one in found.differences if one.ensemble is not None]
     if tests:
-        classes = any("per class" in test.test for test in tests)
-        delong = "DeLong's test" + " of every class (the smallest Holm-adjusted p-value is shown)" * classes
+        auc = (
+            "DeLong's test" if found.task.has_threshold else "a bootstrap over patients (DeLong's test per class below)"
+        )
         yield (
-            f"p tests whether the seed ensembles differ: macro-AUC by {delong}, macro-F1 by a permutation test that "
-            "swaps the predicted classes of whole patients. p (Holm) is adjusted over all "
-            f"{found.family} p-values here."
+            "Differences of the seed ensembles are another quantity, with its own interval and p: probabilities are "
+            f"averaged over seeds first. macro-AUC is tested by {auc}, macro-F1 by a permutation test that swaps the "
+            f"predicted classes of whole patients. p (Holm) is adjusted over all {found.ensemble_family} p-values of "
+            "this table. Decide beforehand which table you report."
         )
     if any(one.per_seed is not None for one in found.differences):
         yield (
@@ -284,8 +349,9 @@ def _reading(found: Comparison) -> Iterator[str]:
         )
     if found.n_folds > 1:
         yield (
-            "p over folds comes from the corrected resampled t-test (Nadeau and Bengio), which accounts for "
-            "overlapping training sets. It is not adjusted for multiple comparisons."
+            "Differences over folds are means of the folds' differences, with the interval and p of the corrected "
+            "resampled t-test (Nadeau and Bengio), which accounts for overlapping training sets. They are not adjusted "
+            "for multiple comparisons."
         )
 
 
@@ -320,6 +386,7 @@ def comparison_to_dict(found: Comparison) -> dict[str, Any]:
         ],
         "differences": [_difference_to_dict(one) for one in found.differences],
         "holm_family": found.family,
+        "ensemble_holm_family": found.ensemble_family,
         "notes": [*_reading(found), *_warnings(found)],
         "problems": found.problems,
     }
@@ -335,9 +402,10 @@ def _difference_to_dict(one: Difference) -> dict[str, Any]:
         **one.interval._asdict(),
         "sd": one.sd,
         "skipped": one.estimate.skipped,
+        "p": one.p,
         "ensemble": None if one.ensemble is None else _ensemble_to_dict(one.ensemble),
         "p_holm": one.p_holm,
-        "folds": one.folds,
+        "folds": None if one.folds is None else _folds_to_dict(one.folds),
         "per_seed": one.per_seed,
     }
 
@@ -347,7 +415,14 @@ def _ensemble_to_dict(test: EnsembleTest) -> dict[str, Any]:
     for one in test.classes:
         numbers = {name: value for name, value in vars(one).items() if name not in ("name", "interval")}
         classes.append({"class": one.name, **numbers, **one.interval._asdict()})
-    return {**vars(test), "difference": test.difference, "classes": classes, "reason": test.reason or None}
+    numbers = {name: value for name, value in vars(test).items() if name != "estimate"}
+    found = {"difference": test.difference, **test.estimate.interval._asdict()}
+    return {**numbers, **found, "classes": classes, "reason": test.reason or None}
+
+
+def _folds_to_dict(test: FoldTest) -> dict[str, Any]:
+    numbers = {name: value for name, value in vars(test).items() if name != "estimate"}
+    return {**numbers, "difference": test.estimate.value, **test.estimate.interval._asdict()}
 
 
 def _run_rows(found: Comparison) -> Iterator[dict[str, Any]]:
@@ -361,7 +436,7 @@ def _run_rows(found: Comparison) -> Iterator[dict[str, Any]]:
                 "role": found.role,
                 "measure": name,
                 "value_of": HOW["value"],
-                "interval_of": HOW["interval"],
+                "interval_of": one.how if is_at_edge(one) else HOW["interval"],
                 **one.with_sd(),
                 "sd_folds": one.sd_folds,
                 "seeds": len(run.seeds),
@@ -375,53 +450,70 @@ def _run_rows(found: Comparison) -> Iterator[dict[str, Any]]:
 
 
 def _difference_rows(found: Comparison) -> Iterator[dict[str, Any]]:
-    """One row per pair and metric, then one per class tested by DeLong's test; undefined values are empty."""
+    """One row per pair, metric and quantity; undefined values are empty."""
     for one in found.differences:
-        yield _difference_row(found, one)
+        pair = {"run": one.run, "reference": one.reference, "measure": one.metric.name, "class": ""}
+        yield {
+            **pair,
+            "quantity": "mean over seeds",
+            **_numbers(one.estimate, HOW["difference"], HOW["difference_interval"]),
+            "sd": one.sd,
+            "p_of": HOW["difference_p"],
+            "p": one.p,
+            "p_holm": one.p_holm,
+            "holm_family": found.family,
+            "resamples": found.resamples,
+            "skipped_resamples": one.estimate.skipped,
+        }
+        if one.ensemble is not None:
+            yield {
+                **pair,
+                "quantity": "seed ensemble",
+                **_numbers(one.ensemble.estimate, f"difference of {HOW['ensemble']}", HOW["ensemble_interval"]),
+                "p_of": one.ensemble.test,
+                "p": one.ensemble.p,
+                "p_holm": one.ensemble.p_holm,
+                "holm_family": found.ensemble_family,
+                "resamples": found.resamples,
+                "skipped_resamples": one.ensemble.estimate.skipped,
+            }
         for row in one.classes:
             yield {
-                "run": one.run,
-                "reference": one.reference,
+                **pair,
                 "measure": "auc",
                 "class": row.name,
-                "p_of": f"{HOW['ensemble']}: DeLong, Holm over classes",
-                "ensemble_difference": row.difference,
-                "ensemble_low": row.interval.low,
-                "ensemble_high": row.interval.high,
+                "quantity": "seed ensemble",
+                **_numbers(Estimate(row.difference, row.interval), f"difference of {HOW['ensemble']}", "DeLong"),
+                "p_of": "DeLong, Holm over classes",
                 "p": row.p,
                 "p_holm": row.p_holm,
                 "holm_family": len(one.classes),
             }
+        if one.folds is not None:
+            yield {
+                **pair,
+                "quantity": "mean over folds",
+                **_numbers(one.folds.estimate, HOW["folds"], HOW["folds_interval"]),
+                "p_of": "corrected resampled t-test",
+                "p": one.folds.p,
+                "folds": len(one.folds.differences),
+                "t_folds": one.folds.t,
+            }
+        if one.per_seed is not None:
+            yield {
+                **pair,
+                "quantity": "pairs of seeds",
+                "p_of": f"one test per pair of seeds, combined: {one.per_seed.rule}",
+                "p": one.per_seed.p_combined,
+                "p_seeds": " ".join(f"{p:.6g}" for p in one.per_seed.p),
+            }
 
 
-def _difference_row(found: Comparison, one: Difference) -> dict[str, Any]:
-    row: dict[str, Any] = {
-        "run": one.run,
-        "reference": one.reference,
-        "measure": one.metric.name,
-        "class": "",
-        "difference": one.value,
-        "difference_of": HOW["difference"],
-        **one.interval._asdict(),
-        "sd": one.sd,
-        "interval_of": HOW["difference_interval"],
-        "resamples": found.resamples,
-        "skipped_resamples": one.estimate.skipped,
+def _numbers(estimate: Estimate, what: str, interval: str) -> dict[str, Any]:
+    how = estimate.how if is_at_edge(estimate) else interval
+    return {
+        "difference": estimate.value,
+        "difference_of": what,
+        **estimate.interval._asdict(),
+        "interval_of": how,
     }
-    if one.ensemble is not None:
-        row |= {
-            "p_of": f"{HOW['ensemble']}: {one.ensemble.test}",
-            "ensemble_difference": one.ensemble.difference,
-            "p": one.p,
-            "p_holm": one.p_holm,
-            "holm_family": found.family,
-        }
-    if one.folds is not None:
-        row |= {"folds": len(one.folds.differences), "t_folds": one.folds.t, "p_folds": one.folds.p}
-    if one.per_seed is not None:
-        row |= {
-            "p_seeds": " ".join(f"{p:.6g}" for p in one.per_seed.p),
-            "p_seeds_combined": one.per_seed.p_combined,
-            "p_seeds_rule": one.per_seed.rule,
-        }
-    return row

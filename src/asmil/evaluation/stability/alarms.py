@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from asmil.attention.measures import FLAT_SHARE
+from asmil.cohort.splits import FoldNames
 from asmil.training.described import has_anchor
 from asmil.training.finished_run import setting
 
@@ -66,22 +67,29 @@ SHORT = {
 }
 
 
-def alarms_of(config: Config, times: pd.DataFrame, slides: pd.DataFrame, agreement: pd.DataFrame) -> tuple[Alarm, ...]:
-    """All alarms raised by the tables of a run."""
+def alarms_of(
+    config: Config,
+    times: pd.DataFrame,
+    slides: pd.DataFrame,
+    agreement: pd.DataFrame,
+    folds: Mapping[int, str] | None = None,
+) -> tuple[Alarm, ...]:
+    """All alarms raised by the tables of a run; folds: how its folds are called."""
+    folds = FoldNames() if folds is None else folds
     eligible = slides[slides["n_tiles"] > FEWEST_TILES]
-    uniform = _uniform(config, times, eligible)
+    uniform = _uniform(config, times, eligible, folds)
     found = (
         uniform,
-        _one_tile(config, eligible),
-        _moving(config, times, eligible),
+        _one_tile(config, eligible, folds),
+        _moving(config, times, eligible, folds),
         _seeds_disagree(config, agreement[agreement["slide"].isin(eligible["slide"])], flat=uniform is not None),
     )
     return tuple(alarm for alarm in found if alarm is not None)
 
 
-def _uniform(config: Config, times: pd.DataFrame, slides: pd.DataFrame) -> Alarm | None:
+def _uniform(config: Config, times: pd.DataFrame, slides: pd.DataFrame, folds: Mapping[int, str]) -> Alarm | None:
     flat = slides["effective_share"] > UNIFORM_SHARE
-    extent = _extent(slides, flat)
+    extent = _extent(slides, flat, folds)
     if extent is None:
         return None
     shares = times.groupby([*TRAINING, "slide"])["effective_share"].agg(["min", "last"])
@@ -106,9 +114,9 @@ def _uniform(config: Config, times: pd.DataFrame, slides: pd.DataFrame) -> Alarm
     )
 
 
-def _one_tile(config: Config, slides: pd.DataFrame) -> Alarm | None:
+def _one_tile(config: Config, slides: pd.DataFrame, folds: Mapping[int, str]) -> Alarm | None:
     peaked = slides["max_weight"] > ONE_TILE_WEIGHT
-    extent = _extent(slides, peaked)
+    extent = _extent(slides, peaked, folds)
     if extent is None:
         return None
     proposals = [*_own_rule(config, ("sparsemax", "entmax")), _more_anchor(config), _more_entropy(config)]
@@ -121,10 +129,10 @@ def _one_tile(config: Config, slides: pd.DataFrame) -> Alarm | None:
     )
 
 
-def _moving(config: Config, times: pd.DataFrame, slides: pd.DataFrame) -> Alarm | None:
+def _moving(config: Config, times: pd.DataFrame, slides: pd.DataFrame, folds: Mapping[int, str]) -> Alarm | None:
     ended = slides[slides["finished"].astype(bool)]
     moving = (ended["jsd_late"] > MOVING_JSD) & (ended["jsd_relative"] > MOVING_RELATIVE)
-    extent = _extent(ended, moving)
+    extent = _extent(ended, moving, folds)
     if extent is None:
         return None
     seen = ended[moving]
@@ -160,10 +168,10 @@ def _seeds_disagree(config: Config, agreement: pd.DataFrame, *, flat: bool) -> A
     )
 
 
-def _extent(slides: pd.DataFrame, flags: pd.Series[bool]) -> str | None:
+def _extent(slides: pd.DataFrame, flags: pd.Series[bool], folds: Mapping[int, str]) -> str | None:
     """The number of affected slides and trainings; None unless most slides of at least one training are affected."""
     by_training = flags.groupby([slides["fold"], slides["seed"]]).mean()
-    named = [f"fold {fold} seed {seed}" for fold, seed in by_training.index[by_training > 0.5]]
+    named = [f"{folds[fold]} seed {seed}" for fold, seed in by_training.index[by_training > 0.5]]
     if not named:
         return None
     counted = f"{flags.sum()} of {len(flags)}"

@@ -13,6 +13,7 @@ import pandas as pd
 
 from asmil.attention import measures
 from asmil.attention.measures import in_blocks
+from asmil.cohort.splits import FoldNames
 from asmil.errors import AsmilError
 from asmil.evaluation.rows import unique_names
 from asmil.evaluation.stability.alarms import Alarm, alarms_of
@@ -23,7 +24,7 @@ from asmil.tasks.prediction_format import prediction_format
 from asmil.training.attention_file import AttentionRecord, read_attention
 from asmil.training.bundle import refuse_bundle
 from asmil.training.described import run_label
-from asmil.training.finished_run import setting
+from asmil.training.finished_run import read_fold_names, setting
 from asmil.training.layout import RunLayout
 from asmil.training.notes import read_kept_epoch
 
@@ -63,6 +64,7 @@ class RunStability:
     times: pd.DataFrame
     slides: pd.DataFrame
     agreement: pd.DataFrame
+    fold_names: FoldNames
     alarms: tuple[Alarm, ...]
 
 
@@ -86,7 +88,7 @@ def read_stability(run: Path | str) -> RunStability:
     if not trainings:
         raise AsmilError(_why_nothing_was_recorded(layout.path, config))
     times, table = pd.concat(courses, ignore_index=True), pd.DataFrame(slides)
-    agreement = agreement_by_fold(trainings)
+    agreement, fold_names = agreement_by_fold(trainings), read_fold_names(layout.path)
     return RunStability(
         path=layout.path,
         name=layout.path.resolve().name,
@@ -97,7 +99,8 @@ def read_stability(run: Path | str) -> RunStability:
         times=times,
         slides=table,
         agreement=agreement,
-        alarms=alarms_of(config, times, table, agreement),
+        fold_names=fold_names,
+        alarms=alarms_of(config, times, table, agreement, fold_names),
     )
 
 

@@ -38,9 +38,9 @@ def bag_feature_figure(stability: RunStability, epochs: Sequence[float] | None =
         return Figure(None, TITLE, "Not drawn: some bag features are not finite.")
     slides = drawn_slides(record, MOST_POINTS // len(recordings))
     caption = (
-        f"Fold {training.fold}, seed {training.seed}; one point per slide; one t-SNE for all panels, whose distances "
-        "mean little. The silhouette of the classes is computed on the bag features themselves; it ranges from -1 to 1 "
-        "and is above 0 if the classes are separate."
+        f"Training: {stability.fold_names[training.fold]}, seed {training.seed}; one point per slide; one t-SNE for "
+        "all panels, whose distances mean little. The silhouette of the classes is computed on the bag features "
+        "themselves; it ranges from -1 to 1 and is above 0 if the classes are separate."
     )
     if len(slides) < len(record.slides):
         caption += f" {len(slides)} of {len(record.slides)} slides are drawn; the silhouette uses all slides."

@@ -129,7 +129,7 @@ def _draw_row(part: SubFigure, row: Row, size: Size) -> None:
     order = np.argsort(-weights[-1], kind="stable")
     panels = [part.add_subplot(1, len(row.recordings), place + 1) for place in range(len(row.recordings))]
     alarms = ", ".join(alarm.name for alarm in row.stability.alarms)
-    title = f"{row.name} (fold {row.training.fold}, seed {row.training.seed})"
+    title = f"{row.name} ({row.stability.fold_names[row.training.fold]}, seed {row.training.seed})"
     part.suptitle(
         plain_text(f"{title}; alarm: {alarms}" if alarms else title),
         x=0.005,

@@ -214,7 +214,9 @@ def _agreement(stability: RunStability) -> Block:
             )
             for values in (part[measure] for measure in AGREEMENT_TITLES)
         ]
-        rows.append([Cell(part["slide"].iloc[0], (f"fold {part['fold'].iloc[0]}",)), str(len(part)), *cells])
+        rows.append(
+            [Cell(part["slide"].iloc[0], (stability.fold_names[int(part["fold"].iloc[0])],)), str(len(part)), *cells]
+        )
     caption = "Mean over pairs of seeds, with the smallest and largest value."
     table = Table(["slide", "pairs of seeds", *AGREEMENT_TITLES.values()], rows, caption=caption)
     return folded_table("Agreement between seeds", table, MOST_ROWS, "stability_agreement.csv")

@@ -14,6 +14,7 @@ from asmil.evaluation.statistics.resampled import paired_t as paired_t
 from asmil.evaluation.statistics.seeds import Draws as Draws
 from asmil.evaluation.statistics.seeds import SeedBootstrap as SeedBootstrap
 from asmil.evaluation.statistics.seeds import SeedMetric as SeedMetric
+from asmil.evaluation.statistics.seeds import bootstrap_p as bootstrap_p
 from asmil.evaluation.statistics.seeds import bootstrap_seeds_and_patients as bootstrap_seeds_and_patients
 from asmil.evaluation.statistics.seeds import draw_seeds_and_patients as draw_seeds_and_patients
 from asmil.evaluation.statistics.seeds import summarize_seed_bootstrap as summarize_seed_bootstrap

@@ -26,8 +26,10 @@ SeedMetric = Literal["auc", "macro_auc", "macro_f1"]
 
 @dataclass(frozen=True)
 class SeedBootstrap:
-    """The difference a - b of seed means, its 95 % percentile interval and its standard deviation.
+    """The difference a - b of seed means, its 95 % percentile interval, standard deviation and two-sided p-value.
 
+    p: twice the share of resamples on the far side of 0, the observed one included; below 0.05 if, apart from
+    rounding, the interval excludes 0
     resamples: how many were drawn; skipped: how many of them are undefined, such as those with a single class.
     """
 
@@ -36,6 +38,7 @@ class SeedBootstrap:
     sd: float
     resamples: int
     skipped: int
+    p: float
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,21 @@ def summarize_seed_bootstrap(difference: float, values_a: Floats, values_b: Floa
         sd=float(kept.std(ddof=1)) if len(kept) > 1 else float("nan"),
         resamples=len(samples),
         skipped=len(samples) - len(kept),
+        p=bootstrap_p(kept),
     )
+
+
+def bootstrap_p(samples: Floats) -> float:
+    """The two-sided p-value of resampled differences: twice the share at or beyond 0, with one added to both counts.
+
+    >>> bootstrap_p(np.array([0.1, 0.2, -0.1, 0.3]))
+    0.8
+    """
+    defined = samples[~np.isnan(samples)]
+    if not len(defined):
+        return float("nan")
+    beyond = min(int((defined <= 0).sum()), int((defined >= 0).sum()))
+    return min(1.0, 2 * (beyond + 1) / (len(defined) + 1))
 
 
 def _mean_over_drawn(values: Floats, seeds: npt.NDArray[np.int64]) -> Floats:

@@ -392,7 +392,7 @@ def _warnings(
     titles = {metric.name: metric.title for metric in run.format.metrics}
     without = [key for key, value in metrics["c_index"].per_training.items() if math.isnan(value)]
     if without:
-        named = ", ".join(f"fold {fold} seed {seed}" for fold, seed in without)
+        named = ", ".join(f"{run.fold_names[fold]} seed {seed}" for fold, seed in without)
         yield (
             f"No two patients can be compared in {named}: the C-index is undefined there, and its mean is over the "
             f"other {len(parts) - len(without)} trainings."
