@@ -182,6 +182,7 @@ class TrainedRun:
         mask_value: int | None = None,
         role: Literal["test", "val", "train", "all"] = "test",
         mpp: float | None = None,
+        again: bool = False,
         **settings: Any,
     ) -> HeatmapResult:
         """Draw heat maps of slides into a folder, as `asmil heatmap` does, in this process; see docs/heatmaps.md.
@@ -189,6 +190,7 @@ class TrainedRun:
         slides: names in the cohort, slide images, feature files or folders of them; none: those of the role
         images, features, annotations: where slide images, features and outlines or masks are
         mask_value: that of tumor, for masks with several values
+        again: draw maps again that were made from another model, other features or settings, instead of refusing
         settings: `kinds`, `name` (the class), `by`, `scale`, `limits`, `color_map`, `opacity`, `tiles`, `tiff`,
             `tiff_mpp`, `qupath`, `cut`, `side_px`, `tile_px`
         """
@@ -197,6 +199,7 @@ class TrainedRun:
         from asmil.config import parse_settings
         from asmil.engine.inline import InlineEngine
         from asmil.explain.settings import HeatmapSettings
+        from asmil.made_from import DoneBefore
 
         words = [slides] if isinstance(slides, Path | str) else slides
         request = HeatmapRequest(
@@ -213,7 +216,7 @@ class TrainedRun:
             method=self._own_method,
             mask_value=mask_value,
         )
-        return draw(request, lambda n_slides: InlineEngine(1, self.device))
+        return draw(request, lambda n_slides: InlineEngine(1, self.device), done_before=DoneBefore(again))
 
     @overload
     def predict(self, slides: BagLike) -> SlidePrediction: ...

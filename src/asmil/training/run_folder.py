@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from asmil.documents import validated
 from asmil.errors import AsmilError
 from asmil.files import leftovers, write_text
 from asmil.locks import locked_folder
+from asmil.made_from import MadeFrom, in_short
 from asmil.models.own_method import confirm
 from asmil.own_code import same_attribute
 from asmil.training.config import RunConfig, parse_run_config, with_settings
@@ -39,6 +41,23 @@ _FREE_TO_CHANGE = {
 
 _ADDED = ("attention", "stabilizers", "record", "nested", "init")
 """Sections that runs of earlier versions do not have; their defaults reproduce those versions."""
+
+_NAMES = {"cohort.rows_sha256": "manifest rows", "cohort.features_sha256": "features"}
+"""What users call some entries of `config.yaml`."""
+
+_WRITTEN = (
+    "predictions*",
+    "splits*",
+    "init.safetensors",
+    "init.json",
+    "cache",
+    "operating_point*",
+    "evaluation*",
+    "report*",
+    "stability*",
+)
+_WRITTEN_FOLDERS = ("fold-*", "localization*", "faithfulness*")
+"""What a run folder holds: the run, and reports about it that are written there unless another folder is named."""
 
 _SIZES = ("tile_um", "tile_px", "magnification")
 _FEATURE_KEYS = ("width", "encoder", "weights_hash", *_SIZES)
@@ -97,6 +116,17 @@ class RunDescription:
             "cohort": dict(self.cohort),
         }
 
+    def made_from(self) -> MadeFrom:
+        """Everything that affects the results of the run."""
+        known = flat(self.to_dict())
+        return MadeFrom(
+            {
+                _NAMES.get(key, key): value
+                for key, value in known.items()
+                if key not in _FREE_TO_CHANGE and value is not None
+            }
+        )
+
     def refuse_other_features(self, info: FeatureInfo) -> None:
         """Raise if a feature file was made differently from the training features; missing metadata is ignored."""
         differing = []
@@ -150,6 +180,10 @@ def describe(config: RunConfig, cohort: Cohort, classes: tuple[str, ...], infos:
 
 def _sha256(values: list[Any]) -> str:
     return hashlib.sha256(repr(values).encode()).hexdigest()
+
+
+class OtherRunError(AsmilError):
+    """The folder contains a run that was made from something else."""
 
 
 class RunFolder(RunLayout):
@@ -211,14 +245,20 @@ class RunFolder(RunLayout):
         """Raise if the folder contains a run with a different description."""
         if not self.config.exists():
             return
-        before, now = flat(self.read().to_dict()), flat(description.to_dict())
-        differing = sorted(
-            key for key in before.keys() | now.keys() if key not in _FREE_TO_CHANGE and before.get(key) != now.get(key)
-        )
+        differing = description.made_from().differences(self.read().made_from().record())
         if differing:
-            shown = ", ".join(f"{key}: {before.get(key)!r} there, {now.get(key)!r} now" for key in differing[:4])
-            more = f" and {len(differing) - 4} more" if len(differing) > 4 else ""
-            raise AsmilError(
-                f"{self.path} contains a run with different settings ({shown}{more}); "
-                "give another --out, or use the same settings to resume it"
+            raise OtherRunError(
+                f"{self.path} contains a run that was made from something else ({in_short(differing)}); give another "
+                "--out, the same inputs and settings to resume it, or --again to train it again from the start"
             )
+
+    def clear(self) -> None:
+        """Remove the run and the reports in its folder; files of others stay."""
+        for pattern in (*_WRITTEN, *_WRITTEN_FOLDERS):
+            for path in self.path.glob(pattern):
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()
+        # last: a run that was cleared in part is still known as the one that it was
+        self.config.unlink(missing_ok=True)
