@@ -40,12 +40,12 @@ SAMPLED_ABOVE, BLOCK, BLOCKS = 4 << 20, 64 << 10, 64
 class Content:
     """A file or other content, compared by its checksum.
 
-    size, mtime_ns: of the file; while both are unchanged, the checksum is not computed again
+    size, changed_ns: of the file, see `state_of`; while both are unchanged, the checksum is not computed again
     """
 
-    def __init__(self, checksum: Callable[[], str], size: int | None = None, mtime_ns: int | None = None) -> None:
+    def __init__(self, checksum: Callable[[], str], size: int | None = None, changed_ns: int | None = None) -> None:
         self._compute = checksum
-        self.size, self.mtime_ns = size, mtime_ns
+        self.size, self.changed_ns = size, changed_ns
 
     @cached_property
     def checksum(self) -> str:
@@ -54,15 +54,15 @@ class Content:
 
     def stored(self) -> StoredContent:
         """What a record keeps of it."""
-        return StoredContent(checksum=self.checksum, size=self.size, mtime_ns=self.mtime_ns)
+        return StoredContent(checksum=self.checksum, size=self.size, changed_ns=self.changed_ns)
 
     def is_same(self, stored: StoredContent) -> bool:
-        """Whether this is the recorded content; where only its size was recorded, that decides."""
+        """Whether this is the recorded content; of what earlier versions did not record, nothing is compared."""
         if stored.checksum is None:
-            return stored.size in (None, self.size)
-        unchanged = None not in (self.size, self.mtime_ns) and (self.size, self.mtime_ns) == (
+            return True
+        unchanged = None not in (self.size, self.changed_ns) and (self.size, self.changed_ns) == (
             stored.size,
-            stored.mtime_ns,
+            stored.changed_ns,
         )
         return unchanged or self.checksum == stored.checksum
 
@@ -72,7 +72,7 @@ class StoredContent(BaseModel):
 
     checksum: str | None = None
     size: int | None = None
-    mtime_ns: int | None = None
+    changed_ns: int | None = None
 
 
 class Record(BaseModel):
@@ -122,7 +122,7 @@ def differing_values(there: Mapping[str, Any], now: Mapping[str, Any]) -> list[s
 def in_short(differences: Sequence[str]) -> str:
     """The first differences, and how many more there are."""
     more = len(differences) - MOST_DIFFERENCES
-    return "; ".join(differences[:MOST_DIFFERENCES]) + (f"; and {more} more" if more > 0 else "")
+    return ", ".join(differences[:MOST_DIFFERENCES]) + (f", and {more} more" if more > 0 else "")
 
 
 class DoneBefore:
@@ -144,7 +144,8 @@ class DoneBefore:
         differences = [NOT_RECORDED] if record is None else made_from.differences(record)
         if not differences:
             if record is not None and record.asmil != __version__:
-                self._versions.setdefault(record.asmil or "an earlier version", []).append(name)
+                made_by = f"asmil {record.asmil}" if record.asmil else "an earlier version of asmil"
+                self._versions.setdefault(made_by, []).append(name)
             return True
         if not self.again:
             self._refused.setdefault(in_short(differences), []).append(name)
@@ -153,17 +154,17 @@ class DoneBefore:
     def refuse(self, where: Path) -> None:
         """Raise if any result was made from something else; the sentence names it and what differs."""
         if self._refused:
-            told = ". ".join(f"{_named(names)}: {what}" for what, names in self._refused.items())
+            told = "; ".join(f"{_named(names)}: {what}" for what, names in self._refused.items())
             raise AsmilError(
-                f"{where} holds results that were made from something else, and nothing was changed. {told}. "
-                "Give --again to make them again (in Python again=True), or choose another folder"
+                f"{where} holds results that were made from something else ({told}); nothing was changed: give --again "
+                "to make them again (in Python: again=True), or choose another folder"
             )
 
     @property
     def notes(self) -> list[str]:
         """One sentence per other version of asmil whose results are kept."""
         return [
-            f"made by asmil {version} and kept, this is {__version__}: {_named(names)}"
+            f"made by {version} and kept (this is asmil {__version__}): {_named(names)}"
             for version, names in self._versions.items()
         ]
 
@@ -215,17 +216,18 @@ def sampled_sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _of_files(paths: Iterable[Path], checksum: Callable[[Path], str]) -> Content:
-    files = list(_files_of(paths))
-    states = [path.stat() for path in files]
-    size, mtime_ns = sum(one.st_size for one in states), max((one.st_mtime_ns for one in states), default=0)
+def state_of(*paths: Path) -> tuple[int, int]:
+    """The size of files and the time of their last change, as the file system notes it: copying cannot set it back."""
+    states = [path.stat() for path in _files_of(paths)]
+    return sum(one.st_size for one in states), max((one.st_ctime_ns for one in states), default=0)
 
+
+def _of_files(paths: Sequence[Path], checksum: Callable[[Path], str]) -> Content:
     def compute() -> str:
-        if len(files) == 1:
-            return checksum(files[0])
-        return hashlib.sha256("\n".join(map(checksum, files)).encode()).hexdigest()
+        sums = [checksum(path) for path in _files_of(paths)]
+        return sums[0] if len(sums) == 1 else hashlib.sha256("\n".join(sums).encode()).hexdigest()
 
-    return Content(compute, size, mtime_ns)
+    return Content(compute, *state_of(*paths))
 
 
 def _files_of(paths: Iterable[Path]) -> Iterator[Path]:

@@ -47,6 +47,7 @@ class PredictOptions(TypedDict, total=False):
     mpp: float | None
     weights: Path | str | None
     encoder: str | None
+    again: bool
 
 
 class TrainedRun:
@@ -233,6 +234,7 @@ class TrainedRun:
         mpp: float | None = None,
         weights: Path | str | None = None,
         encoder: str | None = None,
+        again: bool = False,
     ) -> SlidePrediction | pd.DataFrame:
         """Predict new slides with all models of the run, averaged.
 
@@ -242,6 +244,7 @@ class TrainedRun:
         keep_features, mpp, weights, encoder: for slide images, which are extracted first, as those of the training
             were: a folder that keeps their features (default: they are removed), microns per level-0 pixel, the
             encoder's weights, and its name if it is your own code
+        again: extract slides again whose kept features were made from something else, instead of refusing
 
         A slide that cannot be predicted is left out, with an `AsmilWarning` that names it. If none can be predicted,
         an `AsmilError` is raised.
@@ -254,7 +257,7 @@ class TrainedRun:
                 f"cannot predict a {type(slides).__name__}; give a path, a Cohort, a Bag or an array (tiles x features)"
             )
         keep = None if keep_features is None else Path(keep_features)
-        images = ImageOptions(keep, mpp, None if weights is None else Path(weights), encoder)
+        images = ImageOptions(keep, mpp, None if weights is None else Path(weights), encoder, again)
         return predict_slides(self._predictor, slides, features, images)
 
     def save_pretrained(self, folder: Path | str) -> Path:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from asmil.cli.options import SlideTimeout
+from asmil.cli.options import Again, SlideTimeout, print_notes
 from asmil.cli.slide_engine import slide_engine
 
 
@@ -43,6 +43,7 @@ def faithfulness(
         str | None, typer.Option("--method", metavar="NAME", help="Confirm the run's method if it is your own code.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    again: Again = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
     """Measure the faithfulness of heat maps: remove tiles in the order of each map and predict again.
@@ -57,6 +58,7 @@ def faithfulness(
     from asmil.evaluation.localization.localize import LocalizeSettings, tile_auc_and_froc
     from asmil.explain.faithfulness import FaithfulnessSettings, faithfulness_run
     from asmil.explain.faithfulness_report import faithfulness_dict, faithfulness_document, write_faithfulness
+    from asmil.made_from import DoneBefore
     from asmil.reporting import Estimate, print_document
 
     settings = FaithfulnessSettings(
@@ -88,7 +90,7 @@ def faithfulness(
         )
         return tile_auc_and_froc(run, asked)
 
-    folder = out or run / "faithfulness"
+    folder, done = out or run / "faithfulness", DoneBefore(again)
     with progress_bar("slides", quiet) as show:
         found = faithfulness_run(
             run,
@@ -97,7 +99,9 @@ def faithfulness(
             locate,
             lambda n_slides: slide_engine(engine, address, workers, device, item_timeout, n_slides),
             keep=folder / "slides",
+            done_before=done,
         )
+    print_notes(done)
     page = write_faithfulness(found, folder)
     if as_json:
         print_json(faithfulness_dict(found))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from asmil.cohort.reader import OpenFeatures, open_features
 from asmil.cohort.source import FeatureSource, source_state
-from asmil.made_from import Content
+from asmil.made_from import Content, state_of
 
 SAMPLED_ROWS = 8
 ROWS_AT_ONCE = 4096
@@ -53,10 +53,11 @@ def content_hash(source: FeatureSource) -> str:
 
 def feature_contents(source: FeatureSource) -> dict[str, Content]:
     """What results of a slide are made from: its features, and the places and size of its tiles."""
-    size, mtime_ns = source_state(source.path)
+    source_state(source.path)  # a file that is missing has its sentence there
+    state = state_of(source.path)
     return {
-        "features": Content(lambda: content_hash(source), size, mtime_ns),
-        "coordinates": Content(lambda: _coords_hash(source), size, mtime_ns),
+        "features": Content(lambda: content_hash(source), *state),
+        "coordinates": Content(lambda: _coords_hash(source), *state),
     }
 
 
