@@ -6,6 +6,7 @@ naming it, and nothing is touched), then `--again` (another result), and once mo
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -20,7 +21,9 @@ import pytest
 import yaml
 
 from asmil.cli.main import main
+from asmil.cohort.features import FeatureSource, inspect_features
 from asmil.cohort.synthetic import SyntheticConfig, write_synthetic
+from asmil.made_from import RECORDS_FILE
 from small_slides import write_slide
 
 TINY = {"slides": 16, "width": 16, "tiles_min": 20, "tiles_max": 24, "witness_min": 0.1, "seed": 3}
@@ -300,3 +303,73 @@ def test_every_verb_with_this_option_is_tested():
     commands = typer.main.get_command(app).commands
     with_option = {name for name, verb in commands.items() if any("--again" in one.opts for one in verb.params)}
     assert with_option - {"predict"} == {case.verb for case in CASES}, "predict extracts as `extract` does"
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a test of this file needs in its folder."""
+
+    needs: tuple[str, ...]
+
+
+@pytest.mark.parametrize("lab", [Needs(("run",))], indirect=True)
+def test_maps_of_earlier_versions_are_refused_since_their_origin_is_unknown(lab, capfd):
+    assert run(*HEATMAP.split()) == 0
+    (lab / "maps" / RECORDS_FILE).unlink()
+    assert run(*HEATMAP.split()) == 1
+    assert "slide-0003" in capfd.readouterr().err
+    assert run(*HEATMAP.split(), "--again") == 0
+    assert run(*HEATMAP.split()) == 0
+
+
+@pytest.mark.parametrize("lab", [Needs(("slides",))], indirect=True)
+def test_features_of_earlier_versions_are_kept_and_other_spellings_are_one_encoder(lab, capfd):
+    assert run(*EXTRACT.split()) == 0
+    for path in (lab / "features").glob("*.h5"):
+        with h5py.File(path, "r+") as file:
+            about = json.loads(file.attrs["extraction"])
+            del about["asmil"], about["code"], about["slide"]["content"]
+            file.attrs["extraction"] = json.dumps(about)
+    made = files(lab / "features")
+    shutil.copy(lab / "slides" / "slide-0.tif", lab / "slides" / "slide-2.tif")
+    assert run(*EXTRACT.replace("own.py", "./own.py").split()) == 0, capfd.readouterr().err
+    remade = files(lab / "features")
+    assert {name: remade[name] for name in made} == made
+    names = [inspect_features(FeatureSource(path)).encoder for path in sorted((lab / "features").glob("*.h5"))]
+    assert names == ["own.py:Tiny"] * 3
+    write_slide(lab / "slides" / "slide-1.tif", side_px=900, seed=5)
+    capfd.readouterr()
+    assert run(*EXTRACT.split()) == 1
+    assert "slide-1: slide image" in " ".join(capfd.readouterr().err.split())
+
+
+@pytest.mark.parametrize("lab", [Needs(("cohort",))], indirect=True)
+def test_a_sweep_that_is_stopped_while_it_trains_again_shows_no_old_result(lab):
+    assert run(*SWEEP.split()) == 0
+    swap_labels(lab)
+    assert run(*SWEEP.split(), "--again", "--seconds", "0") == 0
+    assert "done" not in (lab / "sweep" / "results.csv").read_text()
+    assert run(*SWEEP.split(), "--again") == 0
+    assert pd.read_csv(lab / "sweep" / "results.csv")["status"].tolist() == ["done"]
+
+
+@pytest.mark.parametrize("lab", [Needs(("cohort",))], indirect=True)
+def test_what_cannot_be_trained_does_not_cost_the_run_that_is_there(lab, capfd):
+    assert run(*TRAIN.split()) == 0
+    made = files(lab / "run")
+    table = pd.read_csv(lab / "cohort" / "cohort.csv")
+    table["split"] = "test"
+    table.to_csv(lab / "cohort" / "cohort.csv", index=False)
+    assert run(*TRAIN.split(), "--again") == 1
+    assert files(lab / "run") == made
+
+
+@pytest.mark.parametrize("lab", [Needs(("cohort",))], indirect=True)
+def test_packed_features_may_be_moved(lab, capfd):
+    pack = ("pack", "cohort/cohort.csv", "--out", "lab.pack", "-q")
+    assert run(*pack) == 0
+    before = (lab / "lab.pack" / "features.f16").stat().st_size
+    shutil.copytree(lab / "cohort" / "features", lab / "copied")
+    for _ in range(2):
+        assert run(*pack, "--features", "copied") == 0, capfd.readouterr().err
+    assert (lab / "lab.pack" / "features.f16").stat().st_size == before
