@@ -98,6 +98,15 @@ class MadeFrom:
         stored = {name: content.stored() for name, content in self.contents.items()}
         return Record(asmil=__version__, values=_plain(self.values), contents=stored)
 
+    def refreshed(self, record: Record) -> Record:
+        """A record without differences, with the state of the files now: they need not be read again the next time."""
+        contents = {
+            name: StoredContent(checksum=stored.checksum, size=now.size, changed_ns=now.changed_ns)
+            for name, stored in record.contents.items()
+            if (now := self.contents[name])
+        }
+        return record.model_copy(update={"contents": contents})
+
     def differences(self, record: Record) -> list[str]:
         """What differs from a record, in words; values with what they were and are."""
         found = differing_values(record.values, _plain(self.values))
@@ -219,7 +228,7 @@ def sampled_sha256(path: Path) -> str:
 def state_of(*paths: Path) -> tuple[int, int]:
     """The size of files and the time of their last change, as the file system notes it: copying cannot set it back."""
     states = [path.stat() for path in _files_of(paths)]
-    return sum(one.st_size for one in states), max((one.st_ctime_ns for one in states), default=0)
+    return sum(one.st_size for one in states), max((max(one.st_ctime_ns, one.st_mtime_ns) for one in states), default=0)
 
 
 def _of_files(paths: Sequence[Path], checksum: Callable[[Path], str]) -> Content:

@@ -166,6 +166,7 @@ def draw_heatmaps(
     drawn = [one for one in slides if one.name in rows and _has_files(plan.out, rows[one.name])]
     kept = {one.name for one in drawn if _keeps(one, known, made_from, done_before)}
     done_before.refuse(plan.out)
+    known |= {one.name: made_from(one).refreshed(known[one.name]) for one in drawn if one.name in kept}
     to_do = [one for one in slides if one.name not in kept]
     for one in to_do:
         rows.pop(one.name, None)
