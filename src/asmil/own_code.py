@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib
 import importlib.util
@@ -34,6 +35,23 @@ def same_attribute(name: str, given: str) -> bool:
 
 def _attribute(name: str) -> str:
     return name.rpartition(":")[2].rpartition(".")[2]
+
+
+def code_checksum(name: str) -> str | None:
+    """The SHA-256 of the code in the file of named code; comments and layout do not change it. None if it is unknown.
+
+    name: `module:name` or `file.py:name`, importable
+    """
+    place = name.rpartition(":")[0]
+    path = Path(place) if place.endswith(".py") or os.sep in place else _origin(place)
+    if path is None or path.suffix != ".py" or not path.is_file():
+        return None
+    return hashlib.sha256(ast.dump(ast.parse(path.read_bytes())).encode()).hexdigest()
+
+
+def _origin(module: str) -> Path | None:
+    spec = importlib.util.find_spec(module)
+    return None if spec is None or spec.origin is None else Path(spec.origin)
 
 
 def own_module(place: str, named_as: str) -> ModuleType:

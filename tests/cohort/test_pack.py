@@ -21,6 +21,7 @@ from asmil.cohort.pack import writing as pack_writing
 from asmil.cohort.pack.packing import pack_features, read_packed, write_pack
 from asmil.cohort.pack.reading import Pack
 from asmil.errors import AsmilError
+from asmil.made_from import DoneBefore
 from feature_writers import WIDTH, grid, make_slides, tiles, write_clam, write_stamp, write_tensor, write_trident
 
 
@@ -177,7 +178,9 @@ def test_changed_slides_are_packed_anew_and_removed_ones_stay(tmp_path):
     pack_features(slides, tmp_path / "c.pack")
     slides[0].source.path.unlink()
     write_features(slides[3].source.path, tiles(30, 9), grid(9), Provenance(encoder="uni"))
-    report = pack_features(slides[1:], tmp_path / "c.pack")
+    with pytest.raises(AsmilError, match=r"s03.*features"):
+        pack_features(slides[1:], tmp_path / "c.pack")
+    report = pack_features(slides[1:], tmp_path / "c.pack", done_before=DoneBefore(again=True))
     assert (report.added, report.kept, report.others) == (("s03",), ("s01", "s02"), ("s00",))
     for name, seed, n in (("s00", 0, 12), ("s01", 1, 12), ("s03", 30, 9)):
         bag = read_bag(FeatureSource(tmp_path / "c.pack", name), name)
@@ -193,7 +196,7 @@ def test_what_a_reader_has_open_stays_readable_while_others_write(tmp_path):
     pack_features(slides[:2], tmp_path / "c.pack")
     bag = read_bag(FeatureSource(tmp_path / "c.pack", "s01"), "s01")
     write_features(slides[1].source.path, tiles(9), grid(), Provenance(encoder="uni"))
-    pack_features(slides, tmp_path / "c.pack")
+    pack_features(slides, tmp_path / "c.pack", done_before=DoneBefore(again=True))
     assert torch.equal(bag.features, torch.from_numpy(tiles(1)).half())
     assert torch.equal(
         read_bag(FeatureSource(tmp_path / "c.pack", "s01"), "s01").features, torch.from_numpy(tiles(9)).half()
@@ -337,7 +340,7 @@ def test_packs_of_earlier_versions_open_and_their_values_are_checked(tmp_path):
         values.tofile(pack.folder / "features.f32")
         with pytest.raises(AsmilError, match=r"s01: 1 of 12 tiles.*c\.pack"):
             read_bag(FeatureSource(pack.folder, "s01"), "s01")
-    assert pack_features(make_slides(tmp_path, 3), pack.folder).added
+    assert pack_features(make_slides(tmp_path, 3), pack.folder, done_before=DoneBefore(again=True)).added
 
 
 @settings(max_examples=60, deadline=None)

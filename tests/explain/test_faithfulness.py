@@ -12,11 +12,13 @@ import pytest
 
 import asmil
 from asmil.engine.local import LocalEngine
+from asmil.errors import AsmilError
 from asmil.evaluation.localization.localize import LocalizeSettings, localize_run
 from asmil.explain import faithfulness
 from asmil.explain.faithfulness import FaithfulnessSettings, faithfulness_run
 from asmil.explain.faithfulness_report import write_faithfulness
 from asmil.explain.flipping import SHARES
+from asmil.made_from import DoneBefore
 from asmil.training.config import resolve
 from asmil.training.run import train_run
 from small_task_cohorts import write_cohort
@@ -77,7 +79,9 @@ def test_finished_slides_are_not_computed_again(trained, tmp_path, monkeypatch):
     assert sorted(computed) == [kept[0].stem, kept[1].stem]
     assert again.kinds == whole.kinds
     computed.clear()
-    faithfulness_run(trained, replace(FEW, seed=1), keep=tmp_path)
+    with pytest.raises(AsmilError, match="seed: there 0, asked 1"):
+        faithfulness_run(trained, replace(FEW, seed=1), keep=tmp_path)
+    faithfulness_run(trained, replace(FEW, seed=1), keep=tmp_path, done_before=DoneBefore(again=True))
     assert len(computed) == 3
 
 

@@ -20,6 +20,7 @@ from asmil.extraction.extract import extract, identify
 from asmil.extraction.settings import parse_extraction
 from asmil.extraction.store import FeatureFolder
 from asmil.extraction.worker import WorkerPlan
+from asmil.made_from import DoneBefore
 from asmil.slides.discovery import find_slides
 from asmil.slides.encoders.registry import load_encoder
 from asmil.slides.opening import open_slide
@@ -37,8 +38,8 @@ def plan_for(encoder: str = ENCODER, **settings: object) -> WorkerPlan:
     return WorkerPlan(config, identify(encoder, None))
 
 
-def run(slides: Path, out: Path, plan: WorkerPlan | None = None) -> dict:
-    done = extract(find_slides(slides), out, plan or plan_for(), InlineEngine(2))
+def run(slides: Path, out: Path, plan: WorkerPlan | None = None, again: bool = False) -> dict:
+    done = extract(find_slides(slides), out, plan or plan_for(), InlineEngine(2), done_before=DoneBefore(again))
     return {result.slide: result for result in done}
 
 
@@ -83,7 +84,10 @@ def test_what_is_done_is_never_done_again_and_what_changed_is(tmp_path):
     assert all(result.before for result in run(slides, out).values())
     write_slide(slides / "slide-1.tif", side_px=900, seed=9)
     (out / "slide-2.h5").write_bytes(b"half a file")
-    results = run(slides, out)
+    with pytest.raises(AsmilError, match=r"slide-1: slide image"):
+        run(slides, out)
+    assert (out / "slide-2.h5").read_bytes() == b"half a file"
+    results = run(slides, out, again=True)
     assert [results[f"slide-{n}"].before for n in range(3)] == [True, False, False]
     assert (out / "slide-0.h5").stat().st_mtime_ns == times["slide-0.h5"]
     assert inspect_features(FeatureSource(out / "slide-1.h5")).slide_width_px == 900
@@ -94,7 +98,9 @@ def test_another_resolution_from_the_user_is_another_extraction_of_that_slide(tm
     write_slide(tmp_path / "slides" / "a.tif", mpp=1.0)
     (tmp_path / "table.csv").write_text("slide,mpp\na,0.5\n")
     run(tmp_path / "slides", tmp_path / "features")
-    results = run(tmp_path / "table.csv", tmp_path / "features")
+    with pytest.raises(AsmilError, match=r"a: mpp: there 1.0, asked 0.5"):
+        run(tmp_path / "table.csv", tmp_path / "features")
+    results = run(tmp_path / "table.csv", tmp_path / "features", again=True)
     assert not results["a"].before
     info = inspect_features(FeatureSource(tmp_path / "features" / "a.h5"))
     assert (info.mpp, info.mpp_source, info.tile_px_level0) == (0.5, "given", 128)
@@ -108,9 +114,10 @@ def test_settings_never_mix(tmp_path):
     with pytest.raises(AsmilError, match=r"tiling.overlap: there 0.0, asked 0.5"):
         run(tmp_path / "slides", tmp_path / "features", other)
     (tmp_path / "features" / "extraction.yaml").unlink()
-    told = run(tmp_path / "slides", tmp_path / "features", other)["a"].error
-    assert "other settings" in told
-    assert "a.h5" in told
+    with pytest.raises(AsmilError, match=r"a: tiling.overlap"):
+        run(tmp_path / "slides", tmp_path / "features", other)
+    assert not (tmp_path / "features" / "extraction.yaml").exists()
+    assert not run(tmp_path / "slides", tmp_path / "features", other, again=True)["a"].before
 
 
 def test_a_file_of_another_tool_is_not_overwritten(tmp_path):

@@ -66,6 +66,7 @@ def train(
     seed: int = 0,
     settings: Mapping[str, Any] | None = None,
     init: Path | str | None = None,
+    again: bool = False,
     progress: bool = True,
 ) -> TrainedRun:
     """Train a method on a cohort: every fold and seed, into one run folder.
@@ -81,6 +82,7 @@ def train(
     seeds: how often each fold is trained, with the seeds `seed`, `seed + 1`, ...
     init: pretrained weights to start from: a checkpoint, run or bundle of asmil, or official weights
     settings: further settings by their dotted names, e.g. {"training.epochs": 30, "anchor.normalizer": "nsf"}
+    again: train from the start if the folder contains a run with other inputs or settings, instead of refusing
     progress: whether progress bars are shown, on the standard error stream
     """
     for name, given in (("features", features), ("columns", columns)):
@@ -97,7 +99,7 @@ def train(
     config = resolve_with_init(method, preset, asked, out)
     try:
         with training_progress(Console(quiet=not progress, stderr=True)) as observer:
-            folder = train_run(cohort, out, config, features, observer, columns=columns)
+            folder = train_run(cohort, out, config, features, observer, columns=columns, again=again)
     except Interrupted:
         raise KeyboardInterrupt(f"training was stopped; make the same call again to resume {out}") from None
     return load_run(folder.path, config.training.device, method=config.method)

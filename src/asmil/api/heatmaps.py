@@ -12,6 +12,7 @@ from asmil.errors import AsmilError
 from asmil.explain.asked_slides import AskedSlide, SlidePlaces, asked_slides
 from asmil.explain.heatmaps import HeatmapPlan, HeatmapResult, Progress, SlideOutlines, draw_heatmaps
 from asmil.explain.settings import HeatmapSettings
+from asmil.made_from import DoneBefore
 from asmil.slides.annotations import find_annotations
 from asmil.training.bundle import is_bundle
 from asmil.training.layout import RunLayout
@@ -71,8 +72,13 @@ class HeatmapRequest:
         return list(dict.fromkeys(chosen["slide"].astype(str)))
 
 
-def draw(request: HeatmapRequest, engine: Callable[[int], Engine], progress: Progress | None = None) -> HeatmapResult:
-    """Draw what is asked for; `engine` gives the engine for a number of slides."""
+def draw(
+    request: HeatmapRequest,
+    engine: Callable[[int], Engine],
+    progress: Progress | None = None,
+    done_before: DoneBefore | None = None,
+) -> HeatmapResult:
+    """Draw what is asked for; `engine` gives the engine for a number of slides. See `draw_heatmaps`."""
     from asmil.evaluation.run_alarms import alarm_findings
 
     slides = request.find_slides()
@@ -90,4 +96,4 @@ def draw(request: HeatmapRequest, engine: Callable[[int], Engine], progress: Pro
         request.method,
         alarm_findings(request.runs),
     )
-    return draw_heatmaps(slides, plan, engine(len(slides)), progress)
+    return draw_heatmaps(slides, plan, engine(len(slides)), progress, done_before)

@@ -36,12 +36,14 @@ class ImageOptions:
     mpp: microns per level-0 pixel; overrides the files
     weights: file of the encoder's weights
     encoder: confirms the run's encoder if it is code, `module:callable` or `file.py:callable`
+    again: extract slides again whose features were made from something else
     """
 
     keep_features: Path | None = None
     mpp: float | None = None
     weights: Path | None = None
     encoder: str | None = None
+    again: bool = False
 
 
 def are_images(path: Path, columns: ColumnMapping | None = None) -> bool:
@@ -142,6 +144,7 @@ def _extract(
     # training and prediction from features need none of the slide libraries
     from asmil.extraction.extract import extract, with_mpp
     from asmil.extraction.machine import ExtractionMachine
+    from asmil.made_from import DoneBefore
     from asmil.slides.discovery import find_slides
     from asmil.training.new_slides import extraction_plan
 
@@ -149,7 +152,7 @@ def _extract(
     # in this process: workers would import the user's notebook or script again
     engine, readers = ExtractionMachine(device=str(predictor.device), workers=0).prepare(len(files))
     plan = extraction_plan(predictor.description, predictor.folder.path, images.weights, readers, images.encoder)
-    results = list(extract(files, folder, plan, engine))
+    results = list(extract(files, folder, plan, engine, done_before=DoneBefore(images.again)))
     names = [done.slide for done in results if done.error is None]
     return extracted_slides(names, folder, rows_of_table(path, columns)), [done.error for done in results if done.error]
 

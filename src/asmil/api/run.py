@@ -49,6 +49,7 @@ class PredictOptions(TypedDict, total=False):
     mpp: float | None
     weights: Path | str | None
     encoder: str | None
+    again: bool
 
 
 class TrainedRun:
@@ -184,6 +185,7 @@ class TrainedRun:
         mask_value: int | None = None,
         role: Literal["test", "val", "train", "all"] = "test",
         mpp: float | None = None,
+        again: bool = False,
         **settings: Any,
     ) -> HeatmapResult:
         """Draw heat maps of slides into a folder, as `asmil heatmap` does, in this process; see docs/heatmaps.md.
@@ -191,6 +193,7 @@ class TrainedRun:
         slides: names in the cohort, slide images, feature files or folders of them; none: those of the role
         images, features, annotations: where slide images, features and outlines or masks are
         mask_value: that of tumor, for masks with several values
+        again: draw maps again that were made from another model, other features or settings, instead of refusing
         settings: `kinds`, `name` (the class), `by`, `scale`, `limits`, `color_map`, `opacity`, `tiles`, `tiff`,
             `tiff_mpp`, `qupath`, `cut`, `side_px`, `tile_px`
         """
@@ -199,6 +202,7 @@ class TrainedRun:
         from asmil.config import parse_settings
         from asmil.engine.inline import InlineEngine
         from asmil.explain.settings import HeatmapSettings
+        from asmil.made_from import DoneBefore
 
         words = [slides] if isinstance(slides, Path | str) else slides
         request = HeatmapRequest(
@@ -215,7 +219,7 @@ class TrainedRun:
             method=self._own_method,
             mask_value=mask_value,
         )
-        return draw(request, lambda n_slides: InlineEngine(1, self.device))
+        return draw(request, lambda n_slides: InlineEngine(1, self.device), done_before=DoneBefore(again))
 
     @overload
     def predict(self, slides: BagLike) -> SlidePrediction: ...
@@ -232,6 +236,7 @@ class TrainedRun:
         mpp: float | None = None,
         weights: Path | str | None = None,
         encoder: str | None = None,
+        again: bool = False,
     ) -> SlidePrediction | pd.DataFrame:
         """Predict new slides with all models of the run, averaged.
 
@@ -241,6 +246,7 @@ class TrainedRun:
         keep_features, mpp, weights, encoder: for slide images, which are extracted first, as those of the training
             were: a folder that keeps their features (default: they are removed), microns per level-0 pixel, the
             encoder's weights, and its name if it is your own code
+        again: extract slides again whose kept features were made from something else, instead of refusing
 
         A slide that cannot be predicted is left out, with an `AsmilWarning` that names it. If none can be predicted,
         an `AsmilError` is raised.
@@ -253,7 +259,7 @@ class TrainedRun:
                 f"cannot predict a {type(slides).__name__}; give a path, a Cohort, a Bag or an array (tiles x features)"
             )
         keep = None if keep_features is None else Path(keep_features)
-        images = ImageOptions(keep, mpp, None if weights is None else Path(weights), encoder)
+        images = ImageOptions(keep, mpp, None if weights is None else Path(weights), encoder, again)
         return predict_slides(self._predictor, slides, features, images)
 
     def save_pretrained(self, folder: Path | str) -> Path:

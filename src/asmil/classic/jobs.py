@@ -20,9 +20,11 @@ from asmil.classic.baselines import BASELINES
 from asmil.classic.folds import Fold, make_folds, scaling
 from asmil.classic.rules import RuleResult, joined_result, read_rules
 from asmil.classic.settings import Contender
+from asmil.config import flat
 from asmil.engine.jobs import Engine, Place, Worker
 from asmil.errors import AsmilError
 from asmil.files import write_json
+from asmil.made_from import DoneBefore, MadeFrom, Record
 from asmil.training.config import RunConfig
 from asmil.training.lockstep import Replica, train_side_by_side
 from asmil.version import __version__
@@ -140,30 +142,36 @@ def make_jobs(
     ]
 
 
-def run_jobs(jobs: Sequence[Job], sets: Mapping[str, BagSet], engine: Engine) -> Iterator[Done]:
-    """The jobs as they end, first those of earlier calls; a job that fails does not stop the others."""
-    waiting = []
+def run_jobs(
+    jobs: Sequence[Job], sets: Mapping[str, BagSet], engine: Engine, done: DoneBefore | None = None
+) -> Iterator[Done]:
+    """The jobs as they end, first those of earlier calls; a job that fails does not stop the others.
+
+    done: decides about results that were made from something else; default: they are refused
+    """
+    done = done or DoneBefore()
+    waiting, kept = [], []
     for job in jobs:
-        result = _done_before(job, sets[job.set_name])
+        result = _done_before(job, sets[job.set_name], done)
         if result is None:
             waiting.append(job)
         else:
-            yield Done(job, result, before=True)
+            kept.append(Done(job, result, before=True))
+    if jobs and jobs[0].file is not None:
+        done.refuse(jobs[0].file.parents[1])
+    yield from kept
     for outcome in engine.run(JobRunner(sets), waiting):
         yield Done(outcome.job, outcome.result, outcome.error)
 
 
-def _done_before(job: Job, bag_set: BagSet) -> dict[str, Any] | None:
+def _done_before(job: Job, bag_set: BagSet, done: DoneBefore) -> dict[str, Any] | None:
+    """The result of a job that is kept."""
     if job.file is None or not job.file.is_file():
         return None
     try:
         result = json.loads(job.file.read_text(encoding="utf-8"))
-        made_from = result["made_from"]
-    except (ValueError, TypeError, KeyError):
+        record = Record(asmil=result.get("asmil"), values=flat(result["made_from"]))
+    except (ValueError, TypeError, KeyError, AttributeError):
         raise AsmilError(f"{job.file} cannot be read as a result; remove it, and it is computed again") from None
-    if made_from != job.made_from(bag_set):
-        raise AsmilError(
-            f"{job.file} was made from other data or with other settings; choose another --out, or remove the file to "
-            "compute it again"
-        )
-    return dict(result)
+    kept = done.keeps(Done(job).name, record, MadeFrom(flat(job.made_from(bag_set))))
+    return dict(result) if kept else None

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from asmil.cli.options import Again, print_notes
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -54,6 +56,7 @@ def classic(
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Number of processes. Default: one per core.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    again: Again = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
     """Benchmark methods on small sets of bags: accuracy in repeated stratified cross-validation.
@@ -70,6 +73,7 @@ def classic(
     from asmil.console import print_json
     from asmil.errors import AsmilError
     from asmil.folder_settings import claim_folder
+    from asmil.made_from import DoneBefore
 
     changes = parse_assignments(assignments or [])
     rows = contenders(method or DEFAULT_METHODS, preset or ["paper"], changes)
@@ -77,12 +81,14 @@ def classic(
     if not sets:
         raise AsmilError("; ".join(unreadable))
     described = [describe_set(one, scores) for one, scores in _checked(sets, folds)]
+    before = DoneBefore(again)
     if out is not None:
         note = {"folds": folds, "drop_last_column": drop_last_column, "set": changes}
-        claim_folder(out / "settings.yaml", note, "a benchmark")
+        claim_folder(out / "settings.yaml", note, "a benchmark", again)
     jobs = make_jobs(sets, rows, range(seed, seed + seeds), folds, out)
-    results = run_jobs(jobs, {one.name: one for one in sets}, _engine(workers))
+    results = run_jobs(jobs, {one.name: one for one in sets}, _engine(workers), before)
     done = _follow(results, len(jobs), quiet, kept=out is not None)
+    print_notes(before)
     found = _in_order(done, jobs)
     rules = ("last", "val", "optimistic") if optimistic else ("last", "val")
     protocol = {

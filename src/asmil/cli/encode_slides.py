@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from asmil.cli.options import SlideTimeout
+from asmil.cli.options import Again, SlideTimeout, print_notes
 
 
 def encode_slides(
@@ -28,6 +28,7 @@ def encode_slides(
     gpus: Annotated[float, typer.Option(min=0, help="For Ray: GPUs per worker.")] = 0,
     device: Annotated[str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:1, ...")] = "auto",
     item_timeout: SlideTimeout = None,
+    again: Again = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
     """Encode slides: one vector per slide from the features of its tiles, with your own slide encoder.
@@ -46,6 +47,7 @@ def encode_slides(
     from asmil.extraction.machine import ExtractionMachine
     from asmil.extraction.slide_encoding import Encoded
     from asmil.extraction.slide_encoding import encode_slides as encode
+    from asmil.made_from import DoneBefore
 
     slides = find_features(features)
     if not slides:
@@ -54,11 +56,13 @@ def encode_slides(
         workers = 1
     runner, _ = ExtractionMachine(engine, address, workers, device, cpus, gpus, item_timeout).prepare(len(slides))
     results: list[Encoded] = []
+    kept = DoneBefore(again)
     with Progress(console=messages(quiet), transient=True) as progress:
         task = progress.add_task("encoding", total=len(slides))
-        for done in encode(slides, out, encoder, runner):
+        for done in encode(slides, out, encoder, runner, kept):
             results.append(done)
             progress.advance(task)
+    print_notes(kept)
     fresh = [done for done in results if done.width is not None]
     before = sum(done.before for done in results)
     width = f", {fresh[0].width} wide" if fresh else ""

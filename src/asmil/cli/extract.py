@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from asmil.cli.options import SlideTimeout
+from asmil.cli.options import Again, SlideTimeout, print_notes
 
 if TYPE_CHECKING:
     from asmil.extraction.extract import Done
@@ -58,11 +58,13 @@ def extract(
         typer.Option("--qc/--no-qc", help="Whether to draw every slide with its tiles into OUT/qc. [default: yes]"),
     ] = True,
     item_timeout: SlideTimeout = None,
+    again: Again = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
     """Extract features from slides: find tissue, cut tiles, encode them; one HDF5 file per slide.
 
     Run the same command again to extract only what is missing. Slides that cannot be read are listed at the end.
+    If a slide, the encoder or a setting has changed since a slide was extracted, it says which and stops.
 
     Example: asmil extract lab/slides --out lab/features --magnification 20
     """
@@ -73,6 +75,7 @@ def extract(
     from asmil.extraction.extract import shard as part_of
     from asmil.extraction.machine import ExtractionMachine
     from asmil.extraction.worker import WorkerPlan, parse_precision
+    from asmil.made_from import DoneBefore
     from asmil.slides.discovery import find_slides
 
     asked = {
@@ -92,7 +95,10 @@ def extract(
     runner, readers = machine.prepare(len(files), progress.report)
     weights = None if weights is None else weights.absolute()
     plan = WorkerPlan(config, identify(config.encoder, weights), weights, worker_precision, batch_size, readers)
-    _summarize(progress.follow(extract_slides(files, out, plan, runner, pictures)), out)
+    done = DoneBefore(again)
+    results = progress.follow(extract_slides(files, out, plan, runner, pictures, done))
+    print_notes(done)
+    _summarize(results, out)
 
 
 def _config(

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from asmil.cli.options import SlideTimeout
+from asmil.cli.options import Again, SlideTimeout, print_notes
 from asmil.cli.run_warnings import warn_of_changed_labels
 from asmil.cli.slide_engine import slide_engine
 
@@ -45,6 +45,7 @@ def faithfulness(
         str | None, typer.Option("--method", metavar="NAME", help="Confirm the run's method if it is your own code.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    again: Again = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
     """Measure the faithfulness of heat maps: remove tiles in the order of each map and predict again.
@@ -60,6 +61,7 @@ def faithfulness(
     from asmil.evaluation.run_alarms import alarms_of_run
     from asmil.explain.faithfulness import FaithfulnessSettings, faithfulness_run
     from asmil.explain.faithfulness_report import faithfulness_dict, faithfulness_document, write_faithfulness
+    from asmil.made_from import DoneBefore
     from asmil.reporting import Estimate, print_document
 
     settings = FaithfulnessSettings(
@@ -92,7 +94,7 @@ def faithfulness(
         return tile_auc_and_froc(run, asked)
 
     warn_of_changed_labels([run])
-    folder = out or run / "faithfulness"
+    folder, done = out or run / "faithfulness", DoneBefore(again)
     with progress_bar("slides", quiet) as show:
         found = faithfulness_run(
             run,
@@ -101,7 +103,9 @@ def faithfulness(
             locate,
             lambda n_slides: slide_engine(engine, address, workers, device, item_timeout, n_slides),
             keep=folder / "slides",
+            done_before=done,
         )
+    print_notes(done)
     found = replace(found, alarms=tuple(alarm.short for alarm in alarms_of_run(run)))
     page = write_faithfulness(found, folder)
     if as_json:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from asmil.cli.options import SlideTimeout
+from asmil.cli.options import Again, SlideTimeout, print_notes
 from asmil.cli.run_warnings import warn_of_changed_labels
 from asmil.cli.slide_engine import slide_engine
 
@@ -89,11 +89,13 @@ def heatmap(
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
     item_timeout: SlideTimeout = None,
+    again: Again = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
     """Draw heat maps of slides: slide, map with its scale, annotations, top and bottom tiles.
 
     Stored features are used; nothing is encoded again. Run the same command again to draw only what is missing.
+    If the run was trained again, or features or settings have changed, it says so and stops.
 
     Example: asmil heatmap runs/lab lab/slides/slide-0003.tif --out maps --qupath
     """
@@ -101,6 +103,7 @@ def heatmap(
     from asmil.config import parse_settings
     from asmil.console import progress_bar
     from asmil.explain.settings import HeatmapSettings
+    from asmil.made_from import DoneBefore
 
     settings = parse_settings(
         HeatmapSettings,
@@ -125,12 +128,15 @@ def heatmap(
     request = HeatmapRequest(
         runs, words, out, settings, slides, features, scores, annotations, role, mpp, device, method, mask_value
     )
+    done = DoneBefore(again)
     with progress_bar("slides", quiet) as show:
         result = draw(
             request,
             lambda n_slides: slide_engine(engine, address, workers, device, item_timeout, n_slides),
             show,
+            done,
         )
+    print_notes(done)
     warn_of_changed_labels(runs)
     _summarize(result, out)
 

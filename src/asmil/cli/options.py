@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+
+if TYPE_CHECKING:
+    from asmil.made_from import DoneBefore
 
 Features = Annotated[
     Path | None,
@@ -13,6 +16,12 @@ Features = Annotated[
 ]
 TaskName = Annotated[
     Literal["classification", "survival", "regression", "multilabel"], typer.Option(help="What is to be predicted.")
+]
+Again = Annotated[
+    bool,
+    typer.Option(
+        "--again", help="Make results again that were made from other inputs or settings, instead of stopping."
+    ),
 ]
 Columns = Annotated[
     str | None,
@@ -44,3 +53,9 @@ SlideTimeout = Annotated[
         "Default: 1800.",
     ),
 ]
+
+
+def print_notes(done: DoneBefore) -> None:
+    """Say which results of other versions of asmil were kept."""
+    for note in done.notes:
+        typer.echo(f"note: {note}", err=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from asmil.cli.options import Columns, ItemTimeout
+from asmil.cli.options import Again, Columns, ItemTimeout
 
 if TYPE_CHECKING:
     from asmil.cohort.manifest import Slide
@@ -32,12 +32,13 @@ def pack(
     ] = None,
     columns: Columns = None,
     item_timeout: ItemTimeout = None,
+    again: Again = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
     """Copy the features of all slides into one pack, a folder that is read many times faster.
 
     Give the pack wherever features are asked for; the feature files are no longer needed. Run the same
-    command again to pack what is missing or has changed.
+    command again to pack what is missing. If features of a packed slide have changed, it says so and stops.
 
     Example: asmil pack cohort/features --out cohort.pack
     """
@@ -45,13 +46,14 @@ def pack(
     from asmil.cohort.problems import grouped
     from asmil.console import progress_bar
     from asmil.errors import AsmilError
+    from asmil.made_from import DoneBefore
     from asmil.reporting.formats import format_count
 
     slides, missing, notes = _slides(place, features, columns)
     for note in notes:
         typer.echo(f"note: {place}: {note}", err=True)
     with progress_bar("packing", quiet) as show:
-        report = pack_features(slides, out, dtype, show, item_timeout)
+        report = pack_features(slides, out, dtype, show, item_timeout, DoneBefore(again))
     if report.pack is not None:
         typer.echo(_describe(report))
         if report.pack.unused_share > UNUSED_REPORTED:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from asmil.cli.options import Again, print_notes
+
 if TYPE_CHECKING:
     from asmil.experiments.settings import CohortConfig
     from asmil.paper.datasets import Size
@@ -44,6 +46,7 @@ def paper(
     gpus: Annotated[float, typer.Option(help="For Ray: GPUs per training.")] = 0.0,
     seconds: Annotated[float | None, typer.Option(min=0, help="Start no training after this time.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    again: Again = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
     """List the tables and figures of the ASMIL paper, or reproduce one and compare it with the paper.
@@ -70,13 +73,14 @@ def paper(
     size: Size = "quick" if quick else "small" if small else "full"
     place = out or Path("paper-runs") / f"{table}{'' if size == 'full' else f'-{size}'}"
     if table in COUNTED:
-        _counted(table, place, size, cohort, features, as_json)
+        _counted(table, place, size, cohort, features, again, as_json)
         return
 
     from asmil.cli.sweep import exit_code, follow
     from asmil.config import flat, parse_assignments
     from asmil.console import results as open_console
     from asmil.experiments.running import TrainingMachine
+    from asmil.made_from import DoneBefore
     from asmil.paper.recipes import recipe
     from asmil.paper.report import paper_document, write_paper
     from asmil.paper.running import PaperRun
@@ -95,7 +99,9 @@ def paper(
         asmil_settings=flat(parse_assignments(assignments or [])),
     )
     chosen, on_gpu = TrainingMachine(engine, address, workers, device, gpus=gpus).prepare()
-    ends = follow(run.run(chosen, on_gpu, seconds), quiet)
+    done = DoneBefore(again)
+    ends = follow(run.run(chosen, on_gpu, seconds, done), quiet)
+    print_notes(done)
     results = run.results()
     page = write_paper(run, results)
     if as_json:
@@ -156,12 +162,14 @@ def _manifest(dataset: str | None, labels: list[Path], out: Path | None) -> None
         typer.echo(line)
 
 
-def _counted(table: str, out: Path, size: Size, cohort: Path | None, features: Path | None, as_json: bool) -> None:
+def _counted(
+    table: str, out: Path, size: Size, cohort: Path | None, features: Path | None, again: bool, as_json: bool
+) -> None:
     from asmil.console import results
     from asmil.paper.counted import counted_document, write_counted
     from asmil.reporting import print_document
 
-    found = write_counted(table, out, size, cohort, features)
+    found = write_counted(table, out, size, cohort, features, again)
     if as_json:
         typer.echo((out / "table.json").read_text(encoding="utf-8"))
         return

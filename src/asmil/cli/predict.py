@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from asmil.cli.options import Columns
+from asmil.cli.options import Again, Columns
 from asmil.cli.run_warnings import warn_of_changed_labels
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def predict(
         float | None, typer.Option(min=0, help="As in `asmil extract` (slides) and `asmil check` (features).")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the predictions as JSON.")] = False,
+    again: Again = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
     """Predict new slides with the models of a run, averaged over its folds and seeds.
@@ -90,7 +91,7 @@ def predict(
 
         place = out.with_name(f"{out.stem}_features")
         machine = ExtractionMachine(device=device, workers=workers, item_timeout=item_timeout)
-        names, bad = _extract(predictor, run, slides, mapping, place, mpp, weights, encoder, machine, quiet)
+        names, bad = _extract(predictor, run, slides, mapping, place, mpp, weights, encoder, machine, again, quiet)
         cohort = extracted_slides(names, place, rows_of_table(slides, mapping))
     else:
         found = feature_slides(slides, features, mapping)
@@ -236,11 +237,13 @@ def _extract(
     weights: Path | None,
     encoder: str | None,
     machine: ExtractionMachine,
+    again: bool,
     quiet: bool,
 ) -> tuple[list[str], list[str]]:
     """Extract features of slides: the names of those that have them, and what is wrong with the others."""
     from asmil.cli.slide_progress import SlideProgress
     from asmil.extraction.extract import extract, with_mpp
+    from asmil.made_from import DoneBefore
     from asmil.slides.discovery import find_slides
     from asmil.training.new_slides import extraction_plan
 
@@ -248,5 +251,5 @@ def _extract(
     progress = SlideProgress(len(files), quiet)
     engine, readers = machine.prepare(len(files), progress.report)
     plan = extraction_plan(predictor.description, run, weights, readers, encoder)
-    results = progress.follow(extract(files, out, plan, engine))
+    results = progress.follow(extract(files, out, plan, engine, done_before=DoneBefore(again)))
     return [done.slide for done in results if done.error is None], [done.error for done in results if done.error]

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from asmil.cli.options import Again, print_notes
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -27,12 +29,14 @@ def sweep(
     seconds: Annotated[
         float | None, typer.Option(min=0, help="Start no training after this time; resume with the same command.")
     ] = None,
+    again: Again = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
     """Train every cohort, variant, point and seed of a plan, and collect all results in results.csv.
 
     Run the same command again to resume: finished trainings are kept, interrupted ones continue from their last
     checkpoint, failed ones are tried again. A plan that was extended trains only what is new.
+    If labels, features or settings of a finished training have changed, the command says which and stops.
 
     Example: asmil sweep plan.yaml --out sweep
     """
@@ -41,12 +45,15 @@ def sweep(
     from asmil.experiments.running import TrainingMachine, sweep_folder
     from asmil.experiments.settings import read_sweep
     from asmil.experiments.store import TABLE_FILE, results_table, summary_sentence, summary_table
+    from asmil.made_from import DoneBefore
     from asmil.reporting import print_table
 
     config = read_sweep(plan)
     chosen, on_gpu = TrainingMachine(engine, address, workers, device, cpus, gpus).prepare()
     folder = sweep_folder(config, out, on_gpu)
-    ends = follow(folder.run(chosen, seconds), quiet)
+    done = DoneBefore(again)
+    ends = follow(folder.run(chosen, seconds, done), quiet)
+    print_notes(done)
     if "attention" in config.measures:
         write_agreement(out)
     console = results()

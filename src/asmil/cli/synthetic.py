@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
+from asmil.cli.options import Again
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -32,10 +34,11 @@ def synthetic(
         ),
     ] = "classification",
     censored: Annotated[float, typer.Option(help="For survival: expected share of censored patients.")] = 0.5,
+    again: Again = False,
 ) -> None:
     """Make a synthetic cohort of features: feature files, cohort.csv and the truth of every tile.
 
-    Run the same command again to make what is missing; other settings are refused.
+    Run the same command again to make what is missing; other settings are refused, unless --again replaces the cohort.
 
     Example: asmil synthetic cohort --slides 24 --width 32
     """
@@ -71,6 +74,7 @@ def synthetic(
             show,
             cast(SyntheticTask, task),
             survival,
+            again,
         )
     _print_summary(manifest, task)
 

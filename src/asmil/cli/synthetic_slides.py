@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from asmil.cli.options import Again
+
 
 def synthetic_slides(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder for the slides.")],
@@ -19,10 +21,11 @@ def synthetic_slides(
     sites: Annotated[int, typer.Option(help="Number of sites; each has its own stain.")] = 3,
     pen: Annotated[float, typer.Option(help="Share of slides with pen marks.")] = 0.2,
     workers: Annotated[int | None, typer.Option(min=1, help="Number of processes. Default: one per core.")] = None,
+    again: Again = False,
 ) -> None:
     """Make slides that look like H&E: pyramidal TIFFs, tumor annotations and cohort.csv.
 
-    Run the same command again to make what is missing; other settings are refused.
+    Run the same command again to make what is missing; other settings are refused, unless --again replaces the slides.
 
     Example: asmil synthetic-slides lab --slides 12
     """
@@ -44,7 +47,7 @@ def synthetic_slides(
         },
     )
     with progress_bar("slides") as show:
-        manifest = write_synthetic_slides(folder, config, show, workers)
+        manifest = write_synthetic_slides(folder, config, show, workers, again)
     _print_summary(manifest)
 
 

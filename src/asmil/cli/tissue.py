@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from asmil.cli.options import SlideTimeout
+from asmil.cli.options import Again, SlideTimeout, print_notes
 
 if TYPE_CHECKING:
     from asmil.slides.survey import SurveyConfig, SurveyResult
@@ -37,22 +37,25 @@ def tissue(
         int | None, typer.Option(min=1, help="Number of slides processed at the same time. Default: up to 4.")
     ] = None,
     item_timeout: SlideTimeout = None,
+    again: Again = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Find the tissue of every slide: masks, contours for QuPath, overlays and a contact sheet.
 
-    Run the same command again to do what is missing; other settings are refused.
+    Run the same command again to do what is missing; other settings or replaced slides are refused, unless --again.
 
     Example: asmil tissue lab/slides --out qc
     """
     import os
 
     from asmil.console import print_json, progress_bar
+    from asmil.made_from import DoneBefore
     from asmil.slides.discovery import find_slides
     from asmil.slides.survey import SurveyFolder, survey_engine, survey_slides
 
     config = _config(mpp, method, preset, tile_um, tile_px, assignments or [])
     files = find_slides(slides)
+    done = DoneBefore(again)
     with progress_bar("slides") as show:
         result = survey_slides(
             files,
@@ -60,7 +63,9 @@ def tissue(
             config,
             survey_engine(workers or min(4, os.cpu_count() or 1), item_timeout),
             show,
+            done,
         )
+    print_notes(done)
     if as_json:
         print_json(_as_dict(result, out))
     else:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from asmil.cli.options import Columns, ItemTimeout, TimeUnitName
+from asmil.cli.options import Again, Columns, ItemTimeout, TimeUnitName
 
 if TYPE_CHECKING:
     from asmil.columns import ColumnMapping
@@ -130,6 +130,7 @@ def train(
     ] = None,
     log: Annotated[Path | None, typer.Option(help="Also append plain lines of progress to this file.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
+    again: Again = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only the result.")] = False,
 ) -> None:
     """Train a method on a cohort: every fold and seed, into one run folder.
@@ -186,6 +187,7 @@ def train(
                     mapping,
                     where,
                     processes,
+                    again,
                 )
         except Interrupted:
             typer.echo(

@@ -1,4 +1,4 @@
-"""Detect feature files with the same tiles, whatever their names, layouts and number types."""
+"""Detect feature files with the same tiles, whatever their names, layouts and number types, and changed ones."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from asmil.cohort.reader import OpenFeatures, open_features
 from asmil.cohort.source import FeatureSource, source_state
+from asmil.made_from import Content, state_of
 
 SAMPLED_ROWS = 8
 ROWS_AT_ONCE = 4096
@@ -47,6 +48,25 @@ def content_hash(source: FeatureSource) -> str:
         digest = _started(file)
         for start in range(0, file.info.n_tiles, ROWS_AT_ONCE):
             digest.update(_half_bytes(file.features(slice(start, start + ROWS_AT_ONCE))))
+    return digest.hexdigest()
+
+
+def feature_contents(source: FeatureSource) -> dict[str, Content]:
+    """What results of a slide are made from: its features, and the places and size of its tiles."""
+    source_state(source.path)  # a file that is missing has its sentence there
+    state = state_of(source.path)
+    return {
+        "features": Content(lambda: content_hash(source), *state),
+        "coordinates": Content(lambda: _coords_hash(source), *state),
+    }
+
+
+def _coords_hash(source: FeatureSource) -> str:
+    with open_features(source, mmap=True) as file:
+        coords = file.read_coords()
+        digest = hashlib.sha256(f"{file.info.coords_unit} {file.info.tile_side_level0()} {file.info.mpp}".encode())
+    if coords is not None:
+        digest.update(np.ascontiguousarray(coords, np.float64).tobytes())
     return digest.hexdigest()
 
 

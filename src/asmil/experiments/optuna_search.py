@@ -1,7 +1,8 @@
 """Points that Optuna proposes, a few at a time, from the results of those before; resumable without its database.
 
 `search.json` holds every proposed point and, when it is known, its value: the mean over cohorts, variants and seeds of
-the chosen validation metric. A restarted search adds these to a new study and proposes only what is missing. A point
+the chosen validation metric. A restarted search adds these to a new study and proposes only what is missing; a sweep
+takes their values from the results that it keeps. A point
 with a failed training has no value: the search goes on without it, and the next command tries it again.
 """
 
@@ -37,6 +38,11 @@ class Proposals:
         self._proposals = _read(self._path)
         self._open: list[int] = []
         self._failed: set[int] = set()
+
+    def reopen(self) -> None:
+        """Forget the values, so that all points are proposed again; what is done of them is only read again."""
+        for one in self._proposals:
+            one.value = None
 
     def next_points(self) -> list[Point]:
         """The next group: first what was proposed and not finished, then new points; none when all are done."""

@@ -58,6 +58,7 @@ class TrainingJob:
     """One run folder to be trained and measured; it is sent to a worker.
 
     deadline: seconds of the clock after which training stops at the end of an epoch, to be resumed later
+    again: train from the start if its folder contains another run
     """
 
     trial: Trial
@@ -69,6 +70,7 @@ class TrainingJob:
     folder: Path
     measures: tuple[str, ...]
     deadline: float | None = None
+    again: bool = False
 
     @property
     def name(self) -> str:

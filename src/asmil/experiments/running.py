@@ -12,6 +12,7 @@ from pathlib import Path
 from asmil.engine import Engine, InlineEngine, LocalEngine, RayEngine
 from asmil.engine.machine import Machine
 from asmil.errors import AsmilError
+from asmil.experiments.done_before import jobs_to_do
 from asmil.experiments.measures import ONE_SEED
 from asmil.experiments.optuna_search import Proposals
 from asmil.experiments.plan import (
@@ -28,6 +29,7 @@ from asmil.experiments.settings import CohortConfig, SweepConfig
 from asmil.experiments.store import FAILURE_FILE, is_done, read_rows, write_failure, write_parquet, write_table
 from asmil.experiments.worker import STOPPED, CohortJob, SweepWorker
 from asmil.files import remove_abandoned
+from asmil.made_from import DoneBefore
 
 TABLE_EVERY_S = 2.0
 USUAL_WIDTH = 384
@@ -64,23 +66,26 @@ class SweepFolder:
             return self.config.group_seeds
         return self.on_gpu and trains_fused(self.config.cohorts[trial.cohort], trial)
 
-    def run(self, engine: Engine, seconds: float | None = None) -> Iterator[JobEnd]:
+    def run(self, engine: Engine, seconds: float | None = None, done: DoneBefore | None = None) -> Iterator[JobEnd]:
         """Train and measure what is not done yet; the table grows while jobs end.
 
         seconds: begin no training after so long and stop those that run at the end of their epoch
+        done: decides about results that were made from something else; default: they are refused
         """
+        done = done or DoneBefore()
         deadline = None if seconds is None else time.time() + seconds
         search = self.config.search
         # impossible settings are refused before a cohort is written
         fixed = self.fixed_jobs() if search.strategy != "optuna" else []
-        write_cohorts(self.cohort_jobs(), engine)
+        write_cohorts(self.cohort_jobs(), engine, done.again)
         if search.strategy != "optuna":
-            yield from run_jobs(fixed, engine, deadline)
+            yield from run_jobs(fixed, engine, deadline, done)
             return
         proposals = Proposals(search, self.out)
+        proposals.reopen()
         while points := proposals.next_points():
             failed = set()
-            for end in run_jobs(self.jobs(points), engine, deadline):
+            for end in run_jobs(self.jobs(points), engine, deadline, done):
                 yield end
                 if end.status == "failed":
                     failed.add(end.job.folder)
@@ -111,24 +116,31 @@ class SweepFolder:
         ]
 
 
-def run_together(folders: Sequence[SweepFolder], engine: Engine, seconds: float | None = None) -> Iterator[JobEnd]:
-    """Several sweeps without Optuna in one pool of workers, a job of each in turn."""
+def run_together(
+    folders: Sequence[SweepFolder], engine: Engine, seconds: float | None = None, done: DoneBefore | None = None
+) -> Iterator[JobEnd]:
+    """Several sweeps without Optuna in one pool of workers, a job of each in turn; see `SweepFolder.run`."""
+    done = done or DoneBefore()
     deadline = None if seconds is None else time.time() + seconds
     queues = [folder.fixed_jobs() for folder in folders]
     cohorts = {job.folder: job for folder in folders for job in folder.cohort_jobs()}
-    write_cohorts(list(cohorts.values()), engine)
+    write_cohorts(list(cohorts.values()), engine, done.again)
     jobs = [job for group in zip_longest(*queues) for job in group if job is not None]
-    yield from run_jobs(jobs, engine, deadline)
+    yield from run_jobs(jobs, engine, deadline, done)
 
 
-def run_jobs(jobs: Sequence[TrainingJob], engine: Engine, deadline: float | None) -> Iterator[JobEnd]:
-    """Train and measure the jobs that are not done; the tables of their sweeps grow while jobs end."""
-    waiting = []
-    for job in jobs:
-        if is_done(job):
-            yield JobEnd(job, "done before")
-        else:
-            waiting.append(replace(job, deadline=deadline))
+def run_jobs(
+    jobs: Sequence[TrainingJob], engine: Engine, deadline: float | None, done: DoneBefore | None = None
+) -> Iterator[JobEnd]:
+    """Train and measure the jobs that are not done; the tables of their sweeps grow while jobs end.
+
+    done: decides about results that were made from something else; default: they are refused
+    """
+    done = done or DoneBefore()
+    to_do = jobs_to_do(jobs, done)
+    waiting = [replace(job, deadline=deadline, again=done.again) for job in to_do]
+    working = {job.folder for job in to_do}
+    yield from (JobEnd(job, "done before") for job in jobs if job.folder not in working)
     for out in {job.out for job in jobs}:
         remove_abandoned(out, below=False)
     written: dict[Path, float] = {}
@@ -149,12 +161,10 @@ def run_jobs(jobs: Sequence[TrainingJob], engine: Engine, deadline: float | None
         write_parquet(out)
 
 
-def write_cohorts(jobs: Sequence[CohortJob], engine: Engine) -> None:
-    """Write the synthetic cohorts that are not there yet."""
-    missing = [job for job in jobs if not (job.folder / "cohort.csv").is_file()]
-    for job in missing:
-        remove_abandoned(job.folder)
-    for outcome in engine.run(SweepWorker(), missing):
+def write_cohorts(jobs: Sequence[CohortJob], engine: Engine, again: bool = False) -> None:
+    """Write the synthetic cohorts that are not there yet; one with other settings is refused, or written again."""
+    to_do = [replace(job, again=again) for job in jobs if not job.is_written()]
+    for outcome in engine.run(SweepWorker(), to_do):
         if outcome.error is not None:
             raise AsmilError(f"{outcome.job.name}: {outcome.error}")
 

@@ -14,12 +14,15 @@ from typing import Any
 import pandas as pd
 from pydantic import BaseModel
 
+from asmil.cohort.tile_truth import TRUTH_FILE
 from asmil.documents import read_json
 from asmil.errors import AsmilError
 from asmil.experiments.plan import RUN_FOLDER, TrainingJob, format_value
 from asmil.files import replacing, write_json, write_text
+from asmil.made_from import MadeFrom, Record, file_content
 from asmil.reporting import Cell, Table, jsonable
 from asmil.reporting.formats import format_count, format_number
+from asmil.training.layout import PREDICTIONS_FILE
 
 RESULT_FILE, FAILURE_FILE, TABLE_FILE = "measures.json", "failure.json", "results.csv"
 FIRST_COLUMNS = ("cohort", "variant", "method", "preset", "fold", "seed", "status", "error", "run")
@@ -33,6 +36,7 @@ NUMBERS_FIRST = ("test_auc", "test_f1", "test_c_index", "test_accuracy", "tile_a
 class _Result(BaseModel):
     measures: list[str]
     rows: list[dict[str, Any]]
+    made_from: Record | None = None
 
 
 class _Failure(BaseModel):
@@ -52,9 +56,25 @@ def is_done(job: TrainingJob) -> bool:
         return False  # a damaged file: measured again
 
 
+def measured_from(job: TrainingJob) -> MadeFrom:
+    """The files that the numbers of a finished job are computed from."""
+    contents = {"predictions": file_content(job.folder / PREDICTIONS_FILE)}
+    if {"tiles", "froc"} & set(job.measures) and (truth := job.manifest.parent / TRUTH_FILE).is_file():
+        contents["tile truth"] = file_content(truth)
+    return MadeFrom(contents=contents)
+
+
+def measured_record(job: TrainingJob) -> Record | None:
+    """What the numbers of a finished job were computed from; None if an earlier version did not record it."""
+    return _read_result(job.folder / RESULT_FILE).made_from
+
+
 def write_result(job: TrainingJob, rows: list[dict[str, Any]]) -> None:
     """Keep the numbers of a job; an earlier failure is forgotten."""
-    write_json(job.folder / RESULT_FILE, {"measures": list(job.measures), "rows": jsonable(rows)})
+    made_from = measured_from(job).record().model_dump()
+    write_json(
+        job.folder / RESULT_FILE, {"measures": list(job.measures), "rows": jsonable(rows), "made_from": made_from}
+    )
     (job.folder / FAILURE_FILE).unlink(missing_ok=True)
 
 
@@ -71,6 +91,12 @@ def write_failure(job: TrainingJob, error: str) -> None:
     about |= {"preset": job.trial.preset, **{f"set.{name}": value for name, value in job.trial.point.items()}}
     rows = [{**about, "fold": None, "seed": seed} for seed in job.seeds]
     write_json(path, {"rows": jsonable(rows), "error": error, "attempts": attempts})
+
+
+def forget_result(job: TrainingJob) -> None:
+    """Remove the numbers of a job that is done again, so that no table shows them any more."""
+    (job.folder / RESULT_FILE).unlink(missing_ok=True)
+    (job.folder / FAILURE_FILE).unlink(missing_ok=True)
 
 
 def read_rows(job: TrainingJob) -> list[dict[str, Any]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from asmil.cohort.synthetic import SurvivalConfig, SyntheticConfig, write_synthetic
+from asmil.cohort.synthetic.folder import is_synthetic
 from asmil.cohort.synthetic.outcomes import SyntheticTask
 from asmil.engine.jobs import Place, Report, Worker, made_progress
 from asmil.errors import AsmilError
@@ -23,17 +24,22 @@ STOPPED = "stopped"
 
 @dataclass(frozen=True)
 class CohortJob:
-    """A synthetic cohort to be written."""
+    """A synthetic cohort to be written. again: also where the folder contains another one."""
 
     folder: Path
     config: SyntheticConfig
     task: SyntheticTask
     survival: SurvivalConfig
+    again: bool = False
 
     @property
     def name(self) -> str:
         """A description of the job."""
         return f"cohort {self.folder.name}"
+
+    def is_written(self) -> bool:
+        """Whether the folder contains this cohort."""
+        return is_synthetic(self.folder, self.config, self.task, self.survival)
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,12 @@ class _Worker:
     def __call__(self, job: CohortJob | TrainingJob) -> Any:
         if isinstance(job, CohortJob):
             write_synthetic(
-                job.folder, job.config, lambda done, total: made_progress(), task=job.task, survival=job.survival
+                job.folder,
+                job.config,
+                lambda done, total: made_progress(),
+                task=job.task,
+                survival=job.survival,
+                again=job.again,
             )
             return None
         try:
@@ -80,7 +91,8 @@ class _Worker:
             return STOPPED
         began = time.perf_counter()
         try:
-            train_run(job.manifest, job.folder, job.config(self.device), job.features, Watch())
+            config = job.config(self.device)
+            train_run(job.manifest, job.folder, config, job.features, Watch(), again=job.again)
         except Interrupted:
             if job.deadline is None or time.time() < job.deadline:
                 raise KeyboardInterrupt from None  # the user asked, not the clock

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -16,7 +14,6 @@ import pandas as pd
 import torch
 
 from asmil.cohort.bag import Bag
-from asmil.cohort.fingerprint import fingerprint
 from asmil.cohort.problems import raise_errors
 from asmil.cohort.splits import Roles
 from asmil.cohort.tile_truth import TRUTH_FILE, read_tile_truth
@@ -26,15 +23,17 @@ from asmil.engine.jobs import Engine, Place, made_progress
 from asmil.errors import AsmilError, did_you_mean
 from asmil.explain.flipped_slides import FlippedSlide, FlippedSlides
 from asmil.explain.flipping import SHARES, Ask, Flipping, at_shares, flip
+from asmil.explain.ingredients import run_contents, slide_contents
 from asmil.explain.kinds import KINDS, kinds_of, logits_after_removal
 from asmil.explain.run_explainer import RunExplainer
 from asmil.files import remove_abandoned
+from asmil.made_from import DoneBefore, MadeFrom, Record, file_content
 from asmil.reporting import Estimate
 from asmil.tasks.base import TaskKind
 from asmil.tasks.bootstrap import drawn_slides, mean_estimate
 from asmil.tasks.classification import normal_labels
 from asmil.tasks.prediction_format import prediction_format
-from asmil.training.bundle import refuse_bundle, sha256
+from asmil.training.bundle import refuse_bundle
 from asmil.training.prediction import TrainedModel
 from asmil.training.run_cohort import RunCohort
 
@@ -127,6 +126,7 @@ def faithfulness_run(
     locate: Locate | None = None,
     engine: MakeEngine | None = None,
     keep: Path | None = None,
+    done_before: DoneBefore | None = None,
 ) -> Faithfulness:
     """Flip the tiles of a run's slides in the order of each kind of map.
 
@@ -136,6 +136,7 @@ def faithfulness_run(
     locate: measures how well a kind of map finds the tumor, for runs that classify slides with known tumor tiles
     engine: where the slides are computed; default: in this process
     keep: a folder for finished slides, which are not computed again
+    done_before: decides about finished slides that were made from something else; default: they are refused
     """
     settings = settings or FaithfulnessSettings()
     explainer = RunExplainer(run, settings.device, settings.method)
@@ -146,7 +147,8 @@ def faithfulness_run(
     if keep is not None:
         remove_abandoned(keep)
     plan = FlippingPlan(explainer.path, settings, tuple(kinds), truth, kept)
-    flipped, problems = _flip_slides(units, plan, explainer, engine, progress or (lambda done, total: None))
+    stored = plan.stored(units, done_before or DoneBefore())
+    flipped, problems = _flip_slides(units, stored, plan, explainer, engine, progress or (lambda done, total: None))
     if not flipped:
         listed = "".join(f"\n  - {line}" for line in problems)
         raise AsmilError(f"{run}: no slide with the role {settings.role} could be evaluated{listed}")
@@ -198,44 +200,67 @@ class FlippingPlan:
         truth = None
         if self.truth is not None:
             truth = {str(slide): rows for slide, rows in read_tile_truth(self.truth).groupby("slide")}
-        models = self.models_digest(explainer)
+        made_from = self.made_from()
 
         def flip_slide(unit: Unit) -> FlippedSlide:
-            if self.kept is None:
-                return _flip_slide(explainer, unit, self.kinds, self.settings, truth)
-            digest = self.digest(unit, models)
-            if (stored := self.kept.read(unit.name, digest)) is not None:
-                return stored
+            record = None if self.kept is None else made_from(unit).record()
             flipped = _flip_slide(explainer, unit, self.kinds, self.settings, truth)
-            self.kept.write(flipped, digest)
+            if self.kept is not None and record is not None:
+                self.kept.write(flipped, record)
             return flipped
 
         return flip_slide
 
-    def models_digest(self, explainer: RunExplainer) -> str:
-        """Of the settings that matter for a slide, the weights of all models and the table of tiles."""
-        settings = self.settings
-        files = [*explainer.predictor.weight_files, *([] if self.truth is None else [self.truth])]
-        asked = [self.kinds, settings.name, settings.seed, SHARES, RANDOM_ORDERS, [sha256(file) for file in files]]
-        return hashlib.sha256(json.dumps(asked).encode()).hexdigest()
+    def stored(self, units: Sequence[Unit], done: DoneBefore) -> dict[str, FlippedSlide]:
+        """The finished slides that are kept."""
+        if self.kept is None:
+            return {}
+        found, made_from = {}, self.made_from()
+        for unit in units:
+            stored = self.kept.read(unit.name)
+            if stored is not None and _keeps(unit, stored[1], made_from, done):
+                found[unit.name] = stored[0]
+        done.refuse(self.kept.folder)
+        return found
 
-    def digest(self, unit: Unit, models: str) -> str:
-        """Of all that the curves of a slide are computed from."""
-        features = [fingerprint(slide.source) for slide in unit.slides]
-        return hashlib.sha256(json.dumps([models, features]).encode()).hexdigest()
+    def made_from(self) -> Callable[[Unit], MadeFrom]:
+        """From a slide to everything that its curves are computed from."""
+        settings = {"kinds": self.kinds, "class": self.settings.name, "seed": self.settings.seed}
+        settings |= {"shares": [float(share) for share in SHARES], "random orders": RANDOM_ORDERS}
+        of_run = run_contents([self.run])
+        if self.truth is not None:
+            of_run["tile truth"] = file_content(self.truth)
+
+        def of_unit(unit: Unit) -> MadeFrom:
+            return MadeFrom(settings, {**of_run, **slide_contents(unit.slides[0], unit.slides)})
+
+        return of_unit
+
+
+def _keeps(unit: Unit, record: Record | None, made_from: Callable[[Unit], MadeFrom], done: DoneBefore) -> bool:
+    try:
+        return done.keeps(unit.name, record, made_from(unit))
+    except AsmilError:
+        return False  # its features cannot be read: computing it says why
 
 
 def _flip_slides(
-    units: Sequence[Unit], plan: FlippingPlan, explainer: RunExplainer, engine: MakeEngine | None, progress: Progress
+    units: Sequence[Unit],
+    stored: Mapping[str, FlippedSlide],
+    plan: FlippingPlan,
+    explainer: RunExplainer,
+    engine: MakeEngine | None,
+    progress: Progress,
 ) -> tuple[list[FlippedSlide], list[str]]:
-    """The slides in their order, and why others could not be evaluated."""
-    found: dict[str, FlippedSlide] = {}
+    """The slides in their order, and why others could not be evaluated; `stored` are not computed again."""
+    found = dict(stored)
     problems: dict[str, str] = {}
-    chosen = InlineEngine() if engine is None else engine(len(units))
+    to_do = [unit for unit in units if unit.name not in stored]
+    chosen = InlineEngine() if engine is None else engine(len(to_do))
     # in this process the models are loaded already
     make_worker = (lambda place: plan.worker(explainer)) if isinstance(chosen, InlineEngine) else plan
-    with closing(chosen.run(make_worker, units)) as outcomes:
-        for done, outcome in enumerate(outcomes, start=1):
+    with closing(chosen.run(make_worker, to_do)) as outcomes:
+        for done, outcome in enumerate(outcomes, start=len(stored) + 1):
             name = outcome.job.name
             if outcome.result is not None:
                 found[name] = outcome.result

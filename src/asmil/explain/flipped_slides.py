@@ -13,6 +13,7 @@ from asmil.documents import read_json
 from asmil.errors import AsmilError
 from asmil.explain.flipping import Flipping
 from asmil.files import write_text
+from asmil.made_from import Record
 from asmil.names import file_in
 
 
@@ -36,14 +37,13 @@ class FlippedSlide:
 class FlippedSlides:
     """A folder with one JSON file per finished slide.
 
-    Every file notes what it was computed from. A file that was computed from something else, or that is damaged, is
-    not used: its slide is computed again.
+    Every file records what it was made from. A damaged file is not used: its slide is computed again.
     """
 
     folder: Path
 
-    def read(self, name: str, computed_from: str) -> FlippedSlide | None:
-        """The slide, if it was computed from the same models, features and settings."""
+    def read(self, name: str) -> tuple[FlippedSlide, Record | None] | None:
+        """A finished slide and what it was made from; earlier versions did not record that."""
         path = file_in(self.folder, name, ".json")
         if not path.is_file():
             return None
@@ -51,16 +51,17 @@ class FlippedSlides:
             stored = read_json(path, _Stored, "")
         except AsmilError:
             return None
-        if stored.computed_from != computed_from or stored.name != name:
+        if stored.name != name:
             return None
         orders = {kind: _curves(curves) for kind, curves in stored.orders.items()}
         random = tuple(map(_curves, stored.random))
-        return FlippedSlide(name, stored.patient, stored.explained, stored.shown, stored.n_tiles, orders, random)
+        slide = FlippedSlide(name, stored.patient, stored.explained, stored.shown, stored.n_tiles, orders, random)
+        return slide, stored.made_from
 
-    def write(self, slide: FlippedSlide, computed_from: str) -> None:
+    def write(self, slide: FlippedSlide, made_from: Record) -> None:
         """Keep a finished slide."""
         stored = _Stored(
-            computed_from=computed_from,
+            made_from=made_from,
             name=slide.name,
             patient=slide.patient,
             explained=slide.explained,
@@ -80,8 +81,8 @@ class _Curves(BaseModel, extra="forbid"):
     least_first_shown: list[float]
 
 
-class _Stored(BaseModel, extra="forbid"):
-    computed_from: str
+class _Stored(BaseModel):
+    made_from: Record | None = None
     name: str
     patient: str
     explained: str

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from shapely.geometry import MultiPolygon
 
 from asmil.cohort.reader import common_step
+from asmil.config import flat
 from asmil.engine.jobs import Engine, Place, made_progress
 from asmil.errors import AsmilError
 from asmil.explain.asked_slides import AskedSlide
@@ -22,19 +23,23 @@ from asmil.explain.caveats import Caveats
 from asmil.explain.color_scale import ColorScale, color_scale, natural_scale
 from asmil.explain.contact_sheet import contact_sheet
 from asmil.explain.figure import arrange, map_panels, tissue_view
+from asmil.explain.ingredients import joins_slides, run_contents, slide_contents
 from asmil.explain.overlay_tiff import write_overlay
 from asmil.explain.qupath import write_regions, write_tiles
 from asmil.explain.run_explainer import RunExplainer
+from asmil.explain.score_files import find_scores
 from asmil.explain.settings import HeatmapSettings
 from asmil.explain.slide_maps import SPREAD, SlideMaps, maps_of_runs, maps_of_scores
 from asmil.explain.tile_map import SlideFrame, TileMap, framed, slide_frame
 from asmil.files import replacing
 from asmil.folder_settings import claim_folder
+from asmil.made_from import DoneBefore, MadeFrom, Record, RecordFile, file_content
 from asmil.names import file_in
 from asmil.slides.annotations import regions_on_slide
 from asmil.slides.image import SlideImage
 from asmil.slides.opening import open_slide
 from asmil.slides.qc import write_png
+from asmil.slides.slide_content import slide_content
 
 
 @dataclass(frozen=True)
@@ -77,6 +82,14 @@ class HeatmapRow:
 
 
 @dataclass(frozen=True)
+class DrawnSlide:
+    """What a worker gives back: the row of a slide, and what it was made from."""
+
+    row: HeatmapRow
+    record: Record
+
+
+@dataclass(frozen=True)
 class HeatmapResult:
     """What a command did: the rows of all slides asked for, why others have none, and the alarms of the runs."""
 
@@ -104,23 +117,65 @@ class HeatmapPlan:
     method: str | None = None
     alarms: tuple[str, ...] = ()
 
-    def __call__(self, place: Place) -> Callable[[AskedSlide], HeatmapRow]:
+    def __call__(self, place: Place) -> Callable[[AskedSlide], DrawnSlide]:
         device = place.device if self.device == "auto" else self.device
         explainers = [RunExplainer(run, device, self.method) for run in self.runs]
-        return lambda asked: draw_slide(asked, self, explainers)
+        made_from = self.made_from()
+
+        def draw(asked: AskedSlide) -> DrawnSlide:
+            record = made_from(asked).record()  # before the slide is drawn: a later change is noticed the next time
+            return DrawnSlide(draw_slide(asked, self, explainers), record)
+
+        return draw
+
+    def made_from(self) -> Callable[[AskedSlide], MadeFrom]:
+        """From a slide to everything that its pictures are made from."""
+        settings = flat(self.settings.model_dump(mode="json"))
+        of_runs = run_contents(self.runs, recorded=self.settings.by == "epoch")
+        joins = bool(self.runs) and joins_slides(self.runs[0])
+
+        def of_slide(asked: AskedSlide) -> MadeFrom:
+            contents = dict(of_runs)
+            if asked.slide is not None:
+                contents |= slide_contents(asked.slide, asked.joined if joins else ())
+            if asked.image is not None:
+                contents["slide image"] = slide_content(asked.image)
+            if self.scores is not None:
+                contents["scores"] = file_content(find_scores(self.scores, asked.name))
+            if self.annotations is not None and (outlines := self.annotations.files.get(asked.name)) is not None:
+                contents["annotations"] = file_content(outlines)
+            return MadeFrom({**settings, "mpp": asked.mpp}, contents)
+
+        return of_slide
 
 
 def draw_heatmaps(
-    slides: Sequence[AskedSlide], plan: HeatmapPlan, engine: Engine, progress: Progress | None = None
+    slides: Sequence[AskedSlide],
+    plan: HeatmapPlan,
+    engine: Engine,
+    progress: Progress | None = None,
+    done_before: DoneBefore | None = None,
 ) -> HeatmapResult:
-    """Draw every slide that is not done yet. A slide that fails is reported, and the others continue."""
+    """Draw every slide that is not done yet. A slide that fails is reported, and the others continue.
+
+    done_before: decides about pictures that were made from something else; default: they are refused
+    """
+    done_before = done_before or DoneBefore()
     wanted = plan.settings.model_dump(mode="json")
     wanted |= {"runs": [str(run) for run in plan.runs], "scores": str(plan.scores) if plan.scores else None}
     if plan.annotations is not None:
         wanted |= {"annotations": str(plan.annotations.place), "mask_value": plan.annotations.mask_value}
-    claim_folder(plan.out / SETTINGS, wanted, "heat maps")
+    claim_folder(plan.out / SETTINGS, wanted, "heat maps", done_before.again)
     rows = {row.slide: row for row in _read_rows(plan.out / TABLE)}
-    to_do = [one for one in slides if one.name not in rows or not _has_files(plan.out, rows[one.name])]
+    records = RecordFile(plan.out)
+    known, made_from = records.read(), plan.made_from()
+    drawn = [one for one in slides if one.name in rows and _has_files(plan.out, rows[one.name])]
+    kept = {one.name for one in drawn if _keeps(one, known, made_from, done_before)}
+    done_before.refuse(plan.out)
+    known |= {one.name: made_from(one).refreshed(known[one.name]) for one in drawn if one.name in kept}
+    to_do = [one for one in slides if one.name not in kept]
+    for one in to_do:
+        rows.pop(one.name, None)
     done, failures, saved_at = len(slides) - len(to_do), [], time.monotonic()
     before = done
     try:
@@ -128,18 +183,29 @@ def draw_heatmaps(
             for outcome in outcomes:
                 done += 1
                 if outcome.result is not None:
-                    rows[outcome.job.name] = outcome.result
+                    rows[outcome.job.name], known[outcome.job.name] = outcome.result.row, outcome.result.record
                 else:
                     failures.append(_naming(outcome.job.name, str(outcome.error)))
                 if time.monotonic() - saved_at > SAVE_EVERY_S:
+                    records.write(known)
                     _write_rows(plan.out / TABLE, rows)
                     saved_at = time.monotonic()
                 if progress is not None:
                     progress(done, len(slides))
     finally:
+        records.write(known)  # first: a row without a record is one of an earlier version
         _write_rows(plan.out / TABLE, rows)
     asked = [rows[one.name] for one in slides if one.name in rows]
     return HeatmapResult(tuple(asked), tuple(sorted(failures)), before, plan.alarms)
+
+
+def _keeps(
+    asked: AskedSlide, known: Mapping[str, Record], made_from: Callable[[AskedSlide], MadeFrom], done: DoneBefore
+) -> bool:
+    try:
+        return done.keeps(asked.name, known.get(asked.name), made_from(asked))
+    except AsmilError:
+        return False  # what it is made from cannot be read: drawing it says why
 
 
 def draw_slide(asked: AskedSlide, plan: HeatmapPlan, explainers: Sequence[RunExplainer]) -> HeatmapRow:

@@ -11,6 +11,8 @@ from asmil.engine.jobs import Engine, Outcome
 from asmil.errors import AsmilError
 from asmil.extraction.store import EncoderIdentity, FeatureFolder
 from asmil.extraction.worker import SlideJob, SlideReport, WorkerPlan
+from asmil.made_from import DoneBefore
+from asmil.own_code import code_checksum, names_code
 from asmil.slides.discovery import SlideFile
 from asmil.slides.encoders.registry import load_encoder
 
@@ -28,26 +30,39 @@ class Done:
 def identify(encoder: str, weights: Path | None) -> EncoderIdentity:
     """The hash of an encoder's weights; missing weights are reported before any slide is opened."""
     loaded = load_encoder(encoder, weights)
-    return EncoderIdentity(loaded.name, loaded.weights_hash)
+    code = code_checksum(loaded.name) if names_code(loaded.name) else None
+    return EncoderIdentity(loaded.name, loaded.weights_hash, code)
 
 
 def extract(
-    slides: Sequence[SlideFile], out: Path, plan: WorkerPlan, engine: Engine, pictures: bool = True
+    slides: Sequence[SlideFile],
+    out: Path,
+    plan: WorkerPlan,
+    engine: Engine,
+    pictures: bool = True,
+    done_before: DoneBefore | None = None,
 ) -> Iterator[Done]:
-    """Extract every slide that is not done yet; a slide that fails is reported and the others continue."""
+    """Extract every slide that is not done yet; a slide that fails is reported and the others continue.
+
+    done_before: decides about features that were made from something else; default: they are refused
+    """
+    done_before = done_before or DoneBefore()
     # workers may have another working folder, or be on another machine
     folder = FeatureFolder(out.absolute())
-    folder.begin(plan.config, plan.encoder)
-    jobs = []
+    to_do, through = [], []
     for slide in slides:
         try:
-            done = folder.is_done(slide, plan.config, plan.encoder)
+            if folder.keeps(slide, plan.config, plan.encoder, done_before):
+                through.append(Done(slide.name, before=True))
+            else:
+                to_do.append(slide)
         except AsmilError as error:
-            yield Done(slide.name, error=str(error))
-            continue
-        if done:
-            yield Done(slide.name, before=True)
-            continue
+            through.append(Done(slide.name, error=str(error)))
+    done_before.refuse(out)
+    plan = replace(plan, named=folder.begin(plan.config, plan.encoder, done_before.again))
+    yield from through
+    jobs = []
+    for slide in to_do:
         picture = folder.picture(slide.name) if pictures else None
         jobs.append(SlideJob(slide.name, slide.path.absolute(), slide.mpp, folder.features(slide.name), picture))
     if jobs:

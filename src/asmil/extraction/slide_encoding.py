@@ -21,16 +21,19 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import BaseModel
 from torch import Tensor, nn
 
 from asmil.cohort.features import FeatureInfo, FeatureSource, Provenance, info_of, read_bag_and_info, write_slide_vector
-from asmil.cohort.fingerprint import content_hash
+from asmil.cohort.fingerprint import feature_contents
 from asmil.cohort.reader import open_features
-from asmil.documents import one_line
+from asmil.documents import one_line, parse_json
 from asmil.engine.jobs import Engine, Place, Worker
 from asmil.errors import AsmilError
 from asmil.files import remove_abandoned
+from asmil.made_from import DoneBefore, MadeFrom, Record, StoredContent
 from asmil.names import file_in
+from asmil.own_code import code_checksum
 from asmil.slides.encoders.own_callable import imported, is_own
 from asmil.slides.encoders.state import state_hash
 
@@ -68,13 +71,14 @@ class SlideEncoderPlan:
         one_at_a_time = Lock()  # the next slide is read meanwhile; encoders may keep state
 
         def encode(job: EncodingJob) -> int:
+            record = _made_from(self.encoder, digest, job.source).record()
             bag, info = read_bag_and_info(job.source, job.name)
             with one_at_a_time:
                 vector = encoded(encoder, bag.features, bag.coords, info, device, self.encoder)
-            noted = json.dumps(
-                {"slide_encoder": self.encoder, "weights_hash": digest, "tiles": content_hash(job.source)}
-            )
-            write_slide_vector(job.out, vector, _provenance(self.encoder, digest, info, noted))
+            tiles = record.contents["features"].checksum
+            noted = {"slide_encoder": self.encoder, "weights_hash": digest, "tiles": tiles}
+            noted["made_from"] = record.model_dump()
+            write_slide_vector(job.out, vector, _provenance(self.encoder, digest, info, json.dumps(noted)))
             return len(vector)
 
         return encode
@@ -85,8 +89,18 @@ class SlideEncoderPlan:
         return encoder.eval().requires_grad_(False).to(device) if isinstance(encoder, nn.Module) else encoder
 
 
-def encode_slides(sources: Mapping[str, FeatureSource], out: Path, encoder: str, engine: Engine) -> Iterator[Encoded]:
-    """Encode every slide that has no vector of this encoder yet; a slide that fails does not stop the others."""
+def encode_slides(
+    sources: Mapping[str, FeatureSource],
+    out: Path,
+    encoder: str,
+    engine: Engine,
+    done_before: DoneBefore | None = None,
+) -> Iterator[Encoded]:
+    """Encode every slide that has no vector yet; a slide that fails does not stop the others.
+
+    done_before: decides about vectors that were made from something else; default: they are refused
+    """
+    done_before = done_before or DoneBefore()
     if not is_own(encoder):
         raise AsmilError(
             f"--encoder {encoder}: slide encoders are your own code, written module:callable or file.py:callable"
@@ -96,18 +110,18 @@ def encode_slides(sources: Mapping[str, FeatureSource], out: Path, encoder: str,
     out = out.absolute()
     out.mkdir(parents=True, exist_ok=True)
     remove_abandoned(out)
-    jobs = []
+    jobs, through = [], []
     for name, source in sources.items():
         try:
             file = file_in(out, name, ".h5")
-            done = _is_done(file, encoder, digest, source)
+            if file.exists() and done_before.keeps(name, _record(file), _made_from(encoder, digest, source)):
+                through.append(Encoded(name, before=True))
+            else:
+                jobs.append(EncodingJob(name, FeatureSource(source.path.absolute(), source.group), file))
         except AsmilError as error:
-            yield Encoded(name, error=str(error))
-            continue
-        if done:
-            yield Encoded(name, before=True)
-        else:
-            jobs.append(EncodingJob(name, FeatureSource(source.path.absolute(), source.group), file))
+            through.append(Encoded(name, error=str(error)))
+    done_before.refuse(out)
+    yield from through
     if jobs:
         for outcome in engine.run(plan, jobs):
             name, why = outcome.job.name, outcome.error
@@ -144,18 +158,28 @@ def weights_hash(encoder: Any) -> str:
     return state_hash(state) if state else ""
 
 
-def _is_done(file: Path, encoder: str, digest: str, source: FeatureSource) -> bool:
-    """Whether a vector of these tiles by this encoder is there; one of another encoder is an error."""
-    if not file.exists():
-        return False
+def _made_from(encoder: str, digest: str, source: FeatureSource) -> MadeFrom:
+    values = {"encoder": encoder, "weights": digest, "encoder code": code_checksum(encoder)}
+    return MadeFrom(values, feature_contents(source))
+
+
+def _record(file: Path) -> Record | None:
+    """What a vector was made from; None if that is unknown."""
     with open_features(FeatureSource(file)) as opened:
         info = info_of(opened)
-    if info.encoder != encoder or (info.weights_hash or "") != digest:
-        raise AsmilError(
-            f"{file}: it was made by {info.encoder}, not by {encoder} with these weights; give another --out"
-        )
-    noted = json.loads(info.extraction or "{}")
-    return isinstance(noted, dict) and noted.get("tiles") == content_hash(source)
+    noted = parse_json(info.extraction or "{}", _Noted, f"{file}: the attribute 'extraction'", "encode it again")
+    if noted.made_from is not None or noted.tiles is None:
+        return noted.made_from
+    # by an earlier version, which did not record the code and the coordinates
+    return Record(
+        values={"encoder": info.encoder, "weights": info.weights_hash or ""},
+        contents={"features": StoredContent(checksum=noted.tiles), "coordinates": StoredContent()},
+    )
+
+
+class _Noted(BaseModel, extra="allow"):
+    tiles: str | None = None
+    made_from: Record | None = None
 
 
 def _provenance(encoder: str, digest: str, info: FeatureInfo, noted: str) -> Provenance:

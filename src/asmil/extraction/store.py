@@ -4,29 +4,38 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from asmil.cohort.features import inspect_features
-from asmil.cohort.source import FeatureSource, read_extraction
+from asmil.cohort.source import ExtractionRecord, FeatureInfo, FeatureSource, read_extraction
+from asmil.config import flat
+from asmil.documents import read_yaml
 from asmil.errors import AsmilError
 from asmil.extraction.settings import ExtractionConfig
 from asmil.folder_settings import claim_folder
+from asmil.made_from import DoneBefore, MadeFrom, Record, StoredContent
 from asmil.names import file_in
+from asmil.own_code import names_code, same_attribute
 from asmil.slides.discovery import SlideFile
+from asmil.slides.slide_content import slide_content
+from asmil.version import __version__
 
 SETTINGS = "extraction.yaml"
 PICTURES = "qc"
 SAME_MPP = 1e-6
+GIVEN = "given"
+"""The source of a resolution that the user gave."""
 
 
 @dataclass(frozen=True)
 class EncoderIdentity:
-    """Which network made the features: a name and the hash of its weights."""
+    """Which network made the features: a name and the hash of its weights; of the user's own code also its checksum."""
 
     name: str
     weights_hash: str
+    code: str | None = None
 
 
 @dataclass(frozen=True)
@@ -43,13 +52,22 @@ class FeatureFolder:
         """The quality-control picture of a slide."""
         return file_in(self.path / PICTURES, slide, ".jpg")
 
-    def begin(self, config: ExtractionConfig, encoder: EncoderIdentity) -> None:
-        """Store the settings, or refuse to mix them with features that were extracted with others."""
-        settings = {**config.model_dump(mode="json"), "encoder": asdict(encoder)}
-        claim_folder(self.path / SETTINGS, settings, "features")
+    def begin(self, config: ExtractionConfig, encoder: EncoderIdentity, again: bool = False) -> str | None:
+        """Store the settings, or refuse to mix them with features that were extracted with others.
 
-    def is_done(self, slide: SlideFile, config: ExtractionConfig, encoder: EncoderIdentity) -> bool:
-        """Whether the slide's features are whole and of this slide; a file made in another way is an error."""
+        Return the name in this folder of an encoder that is own code: the next command may spell it differently.
+
+        again: take the new settings instead of refusing
+        """
+        identity = {"name": encoder.name, "weights_hash": encoder.weights_hash}
+        settings = {**config.model_dump(mode="json"), "encoder": identity}
+        note = self.path / SETTINGS
+        claim_folder(note, settings, "features", again, {"encoder.name": same_attribute})
+        known = read_yaml(note, "restore it, or choose another folder").get("encoder", identity)
+        return str(known["name"]) if names_code(encoder.name) else None
+
+    def keeps(self, slide: SlideFile, config: ExtractionConfig, encoder: EncoderIdentity, done: DoneBefore) -> bool:
+        """Whether the slide's features are whole and kept; a file of another tool is an error."""
         path = self.features(slide.name)
         if not path.exists():
             return False
@@ -62,20 +80,54 @@ class FeatureFolder:
             raise AsmilError(
                 f"{slide.name}: {path} was not written by asmil extract; move it away or give another --out"
             )
-        made = (info.encoder, info.weights_hash, about.settings)
-        if made != (encoder.name, encoder.weights_hash, config.model_dump(mode="json")):
-            raise AsmilError(
-                f"{slide.name}: {path} was extracted with other settings; move it away or give another --out"
-            )
-        if slide.path.exists() and about.slide.get("bytes") != slide_bytes(slide.path):
-            return False
-        return slide.mpp is None or (info.mpp is not None and abs(info.mpp - slide.mpp) <= SAME_MPP * slide.mpp)
+        made_from = _made_from(slide, config, encoder)
+        return done.keeps(slide.name, _record(info, about, slide, made_from), made_from)
 
 
-def about_text(config: ExtractionConfig, slide: Mapping[str, Any], tissue: Mapping[str, Any], precision: str) -> str:
-    """The record of an extraction that a feature file carries, without the sizes, which are separate attributes."""
+def _made_from(slide: SlideFile, config: ExtractionConfig, encoder: EncoderIdentity) -> MadeFrom:
+    settings = flat(config.model_dump(mode="json", exclude={"encoder"}))
+    identity = {"encoder": encoder.name, "weights": encoder.weights_hash, "encoder code": encoder.code}
+    contents = {"slide image": slide_content(slide.path)} if slide.path.exists() else {}
+    return MadeFrom({**settings, **identity, "mpp": slide.mpp}, contents)
+
+
+def _record(info: FeatureInfo, about: ExtractionRecord, slide: SlideFile, now: MadeFrom) -> Record:
+    """What a feature file was made from, by its attributes; what earlier versions did not note is taken as it is."""
+    settings = dict(about.settings or {})
+    settings.pop("encoder", None)
+    values = {**flat(settings), "encoder": info.encoder, "weights": info.weights_hash, "mpp": None}
+    if same_attribute(str(info.encoder), str(now.values["encoder"])):
+        values["encoder"] = now.values["encoder"]
+    noted = about.model_extra or {}
+    values["encoder code"] = noted.get("code", now.values["encoder code"])
+    if slide.mpp is not None:
+        alike = info.mpp is not None and abs(info.mpp - slide.mpp) <= SAME_MPP * slide.mpp
+        values["mpp"] = slide.mpp if alike else info.mpp
+    elif info.mpp_source == GIVEN:
+        values["mpp"] = info.mpp
+    contents = {}
+    if now.contents:
+        stored = StoredContent.model_validate(about.slide.get("content") or {})
+        if stored.checksum is None and about.slide.get("bytes") != slide_bytes(slide.path):
+            stored = StoredContent(checksum="")
+        contents["slide image"] = stored
+    return Record(asmil=noted.get("asmil"), values=values, contents=contents)
+
+
+def about_text(
+    config: ExtractionConfig,
+    slide: Mapping[str, Any],
+    tissue: Mapping[str, Any],
+    precision: str,
+    code: str | None = None,
+) -> str:
+    """The record of an extraction that a feature file carries, without the sizes, which are separate attributes.
+
+    code: checksum of the encoder's code, if it is the user's own
+    """
     record = {"settings": config.model_dump(mode="json"), "slide": slide, "tissue": tissue, "precision": precision}
-    return json.dumps(record, ensure_ascii=False)
+    own = {} if code is None else {"code": code}
+    return json.dumps({**record, **own, "asmil": __version__}, ensure_ascii=False)
 
 
 def slide_bytes(path: Path) -> int:

@@ -27,6 +27,7 @@ from asmil.slides.image import Resolution, SlideImage
 from asmil.slides.opening import open_slide, require_resolution
 from asmil.slides.qc import qc_picture, write_jpeg
 from asmil.slides.resolution import resolution_notes
+from asmil.slides.slide_content import slide_content
 from asmil.slides.tiling import TileReader, keep_tiles, place_tiles, tile_side_level0
 from asmil.slides.tissue.finding import find_tissue
 from asmil.slides.tissue.regions import Tissue
@@ -63,6 +64,7 @@ class WorkerPlan:
 
     encoder: what the weights must be; a machine that has others is refused
     readers: threads that read tiles
+    named: the encoder's name in the files; default: as in the settings
     """
 
     config: ExtractionConfig
@@ -71,6 +73,7 @@ class WorkerPlan:
     precision: Precision = "auto"
     batch_size: int | None = None
     readers: int = 1
+    named: str | None = None
 
     def __call__(self, place: Place) -> SlideWorker:
         """Load the encoder for the slides to come; it assumes a process to itself."""
@@ -82,7 +85,11 @@ class WorkerPlan:
                 f"encoder {encoder.name}: the weights found here (SHA-256 {encoder.weights_hash[:12]}) are not those "
                 f"of this extraction ({self.encoder.weights_hash[:12]}); put the same file on every machine"
             )
-        return SlideWorker(self.config, encoder, self.batch_size, self.readers, now_and_then(place.report))
+        config = self.config
+        if self.named is not None:
+            config, encoder.name = config.model_copy(update={"encoder": self.named}), self.named
+        report = now_and_then(place.report)
+        return SlideWorker(config, encoder, self.batch_size, self.readers, report, self.encoder.code)
 
 
 class SlideWorker:
@@ -95,8 +102,9 @@ class SlideWorker:
         batch_size: int | None = None,
         readers: int = 1,
         on_encoded: Callable[[int], None] = ignore,
+        code: str | None = None,
     ) -> None:
-        self.config = config
+        self.config, self._code = config, code
         self._encoder = encoder
         default = GPU_BATCH if encoder.device.type == "cuda" else CPU_BATCH
         self._batcher = Batcher(encoder, encoder.width, encoder.device, batch_size or default, on_encoded)
@@ -195,6 +203,7 @@ class SlideWorker:
             "levels": [list(size) for size in image.level_sizes],
             "mpp_x": resolution.mpp_x,
             "mpp_y": resolution.mpp_y,
+            "content": slide_content(job.path).stored().model_dump(),
         }
         found = {"share": tissue.share, "threshold": tissue.threshold, "notes": list(tissue.notes)}
         return Provenance(
@@ -207,7 +216,7 @@ class SlideWorker:
             mpp_source=resolution.source,
             slide_width_px=image.size[0],
             slide_height_px=image.size[1],
-            extraction=about_text(self.config, slide, found, self._encoder.precision),
+            extraction=about_text(self.config, slide, found, self._encoder.precision, self._code),
         )
 
 

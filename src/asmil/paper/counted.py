@@ -20,13 +20,15 @@ from asmil.attention.affine import cohort_dependence
 from asmil.attention.anchor import Anchor
 from asmil.attention.normalizers import Normalizer
 from asmil.classic.bag_set import BagSet, make_bag_set
-from asmil.classic.jobs import Job, run_job
+from asmil.classic.jobs import JOBS, Job, run_jobs
 from asmil.classic.reading import find_sets, read_set
 from asmil.classic.settings import contenders
 from asmil.cohort.bag import Bag
 from asmil.cohort.synthetic import write_synthetic
+from asmil.engine import InlineEngine
 from asmil.errors import AsmilError
 from asmil.files import write_json, write_text
+from asmil.made_from import DoneBefore
 from asmil.models.base import MILModel
 from asmil.models.registry import build
 from asmil.paper.datasets import Size, dataset, stand_in
@@ -63,9 +65,25 @@ class Counted:
     notes: tuple[str, ...] = ()
 
 
-def write_counted(table: str, out: Path, size: Size, cohort: Path | None, features: Path | None) -> Counted:
-    """Count one of these tables and write `table.json`, `.md` and `.html`."""
-    found = COUNTERS[table](printed_table(table), out, size, cohort, features)
+@dataclass(frozen=True)
+class Asked:
+    """What is asked for. again: count again what was counted from something else, instead of refusing."""
+
+    out: Path
+    size: Size
+    cohort: Path | None
+    features: Path | None
+    again: bool
+
+
+def write_counted(
+    table: str, out: Path, size: Size, cohort: Path | None, features: Path | None, again: bool = False
+) -> Counted:
+    """Count one of these tables and write `table.json`, `.md` and `.html`.
+
+    again: count again what was counted from something else, instead of refusing
+    """
+    found = COUNTERS[table](printed_table(table), Asked(out, size, cohort, features, again))
     document = counted_document(found)
     write_text(out / "table.html", html_document(document))
     write_text(out / "table.md", markdown_document(document))
@@ -122,23 +140,23 @@ def _number(value: float) -> str:
     return f"{value:.0f}" if value.is_integer() else format_number(value)
 
 
-def _affine(table: PrintedTable, out: Path, size: Size, cohort: Path | None, features: Path | None) -> Counted:
+def _affine(table: PrintedTable, asked: Asked) -> Counted:
     values: Values = {}
     notes = []
     for column in table.columns:
-        if cohort is not None:
-            manifest = cohort
+        if asked.cohort is not None:
+            manifest = asked.cohort
         else:
-            config = stand_in(dataset(column.dataset), size).synthetic
+            config = stand_in(dataset(column.dataset), asked.size).synthetic
             assert config is not None
-            manifest = write_synthetic(out / "cohorts" / column.dataset, config)
-        share = cohort_dependence(manifest, features).share("plain")
+            manifest = write_synthetic(asked.out / "cohorts" / column.dataset, config, again=asked.again)
+        share = cohort_dependence(manifest, asked.features).share("plain")
         values["affinely_dependent_bags", column.key] = 100.0 * share.dependent / max(1, share.slides)
         notes.append(f"{column.dataset}: {share.dependent} of {share.slides} slides, {share.by_count} by their count.")
-        if cohort is not None:
+        if asked.cohort is not None:
             break
-    why = "synthetic stand-in" if cohort is None else ""
-    return Counted(table, values, ("affinely_dependent_bags",), cohort is None, size, why, tuple(notes))
+    why = "synthetic stand-in" if asked.cohort is None else ""
+    return Counted(table, values, ("affinely_dependent_bags",), asked.cohort is None, asked.size, why, tuple(notes))
 
 
 def multiply_adds(model: MILModel, bag: Bag) -> float:
@@ -209,9 +227,8 @@ def _median_ms(work: Callable[[], None], repeats: int, device: torch.device) -> 
     return statistics.median(times[2:])
 
 
-def _cost(table: PrintedTable, out: Path, size: Size, cohort: Path | None, features: Path | None) -> Counted:
-    del out, cohort, features
-    repeats = 3 if size == "quick" else 20
+def _cost(table: PrintedTable, asked: Asked) -> Counted:
+    repeats = 3 if asked.size == "quick" else 20
     values: Values = {}
     names = []
     for row in table.rows:
@@ -227,7 +244,7 @@ def _cost(table: PrintedTable, out: Path, size: Size, cohort: Path | None, featu
         f"passes on such a bag on {'a GPU' if torch.cuda.is_available() else 'the CPU of this machine'}, median of "
         f"{repeats}; the paper's are of an RTX 5000. Memory: docs/anchor_cost.md and docs/performance.md.",
     )
-    return Counted(table, values, tuple(names), False, size, "another machine and code", notes)
+    return Counted(table, values, tuple(names), False, asked.size, "another machine and code", notes)
 
 
 def method_has_anchor(method: str) -> bool:
@@ -260,9 +277,8 @@ def stand_in_set(name: str, share: float = 1.0) -> BagSet:
     return make_bag_set(Path(f"{name}.npz"), features, bag, (bag < positive).astype(np.int64))
 
 
-def _classic_sets(table: PrintedTable, out: Path, size: Size, cohort: Path | None, features: Path | None) -> Counted:
-    del out, features
-    sets = _sets(cohort, size)
+def _classic_sets(table: PrintedTable, asked: Asked) -> Counted:
+    sets = _sets(asked.cohort, asked.size)
     values: Values = {}
     for row in table.rows:
         name = row.about["dataset"]
@@ -272,39 +288,32 @@ def _classic_sets(table: PrintedTable, out: Path, size: Size, cohort: Path | Non
             counts = (one.n_bags, positive, one.n_bags - positive, len(one.bag), one.n_features)
             values |= {(name, column.key): float(n) for column, n in zip(table.columns, counts, strict=True)}
     names = tuple(row.about["dataset"] for row in table.rows)
-    why = "synthetic stand-in" if cohort is None else ""
-    return Counted(table, values, names, cohort is None, size, why)
+    why = "synthetic stand-in" if asked.cohort is None else ""
+    return Counted(table, values, names, asked.cohort is None, asked.size, why)
 
 
-def _classic(table: PrintedTable, out: Path, size: Size, cohort: Path | None, features: Path | None) -> Counted:
-    del features
-    sets = _sets(cohort, size)
-    epochs = {"quick": 2, "small": 20, "full": 40}[size]
-    seeds, folds = {"quick": (1, 2), "small": (2, 5), "full": (5, 10)}[size]
+def _classic(table: PrintedTable, asked: Asked) -> Counted:
+    sets, out = _sets(asked.cohort, asked.size), asked.out
+    epochs = {"quick": 2, "small": 20, "full": 40}[asked.size]
+    seeds, folds = {"quick": (1, 2), "small": (2, 5), "full": (5, 10)}[asked.size]
     rows = contenders([row.about["method"] for row in table.rows], ["paper"], {"training": {"epochs": epochs}})
-    values: Values = {}
-    for one in sets.values():
-        for row in rows:
-            accuracies = []
-            for seed in range(seeds):
-                path = out / "jobs" / f"{one.name}-{row.file_name}-{seed}-{epochs}-{folds}.json"
-                accuracies.append(_accuracy(Job(one.name, row, seed, folds, path), one))
-            values[row.method, one.name] = float(np.mean(accuracies))
-    why = "synthetic stand-in" if cohort is None else "the paper's folds and epoch are not stated; see docs/classic.md"
-    return Counted(table, values, tuple(row.about["method"] for row in table.rows), cohort is None, size, why)
-
-
-def _accuracy(job: Job, bag_set: BagSet) -> float:
-    """The accuracy after the last epoch; finished jobs are read from their files."""
-    from asmil.documents import read_json
-
-    assert job.file is not None
-    if not job.file.is_file():
-        write_json(job.file, run_job(job, bag_set))
-    result = read_json(job.file, dict[str, Any], "remove it, and it is computed again")
-    if result["made_from"]["data"] != bag_set.fingerprint():
-        raise AsmilError(f"{job.file} was made from other data; choose another --out")
-    return float(np.mean(result["rules"]["last"]["folds"]))
+    jobs = [
+        Job(one.name, row, seed, folds, out / JOBS / f"{one.name}-{row.file_name}-{seed}-{epochs}-{folds}.json")
+        for one in sets.values()
+        for row in rows
+        for seed in range(seeds)
+    ]
+    accuracies: dict[tuple[str, str], list[float]] = {}
+    for end in run_jobs(jobs, sets, InlineEngine(), DoneBefore(asked.again)):
+        if end.result is None:
+            raise AsmilError(f"{end.name}: {end.error}")
+        key = (end.job.contender.method, end.job.set_name)
+        accuracies.setdefault(key, []).append(float(np.mean(end.result["rules"]["last"]["folds"])))
+    values: Values = {key: float(np.mean(accuracies[key])) for key in sorted(accuracies)}
+    why = "the paper's folds and epoch are not stated; see docs/classic.md"
+    why = "synthetic stand-in" if asked.cohort is None else why
+    names = tuple(row.about["method"] for row in table.rows)
+    return Counted(table, values, names, asked.cohort is None, asked.size, why)
 
 
 def _sets(folder: Path | None, size: Size) -> dict[str, BagSet]:
@@ -315,7 +324,7 @@ def _sets(folder: Path | None, size: Size) -> dict[str, BagSet]:
     return {one.name: one for one in found if one.name in SETS}
 
 
-Counter = Callable[[PrintedTable, Path, Size, Path | None, Path | None], Counted]
+Counter = Callable[[PrintedTable, Asked], Counted]
 COUNTERS: dict[str, Counter] = {
     "affine": _affine,
     "cost": _cost,

@@ -16,6 +16,7 @@ from asmil.experiments.settings import CohortConfig, SweepConfig, VariantConfig
 from asmil.experiments.store import results_table
 from asmil.files import write_json
 from asmil.folder_settings import claim_folder
+from asmil.made_from import DoneBefore
 from asmil.paper.comparing import cohort_name
 from asmil.paper.datasets import SCALES, Size, dataset, stand_in
 from asmil.paper.recipes import Recipe, RecipeRow
@@ -137,11 +138,15 @@ class PaperRun:
             "slides": self.slides,
         }
 
-    def run(self, engine: Engine, on_gpu: bool, seconds: float | None = None) -> Iterator[JobEnd]:
-        """Train and measure what is missing."""
-        claim_folder(self.out / "paper.yaml", self.about(), "a table of the paper")
+    def run(
+        self, engine: Engine, on_gpu: bool, seconds: float | None = None, done: DoneBefore | None = None
+    ) -> Iterator[JobEnd]:
+        """Train and measure what is missing; arguments as for `SweepFolder.run`."""
+        done = done or DoneBefore()
+        claim_folder(self.out / "paper.yaml", self.about(), "a table of the paper", done.again)
         write_json(self.out / ABOUT_FILE, {**self.about(), "asmil": __version__})
-        yield from run_together([SweepFolder(sweep, self.out, on_gpu) for sweep in self.sweeps()], engine, seconds)
+        sweeps = [SweepFolder(sweep, self.out, on_gpu) for sweep in self.sweeps()]
+        yield from run_together(sweeps, engine, seconds, done)
 
     def results(self) -> pd.DataFrame:
         """The rows of all finished trainings."""

@@ -21,9 +21,9 @@ from asmil.slides.file_names import (
     walk_once,
 )
 from asmil.slides.opening import refuse_absent
+from asmil.slides.slide_content import MIRAX_SUFFIX
 from asmil.text_table import is_table, read_text_table
 
-MIRAX_SUFFIX = ".mrxs"
 SLIDES_FOLDER = "slides"
 
 

@@ -37,6 +37,8 @@ from asmil.hdf5 import DAMAGED_HDF5, dataset, new_hdf5, refuse_altered
 FORMAT = 2
 REMEDY = "restore the file or train again"
 
+ATTENTION_FILE = "attention.h5"
+
 
 @dataclass(frozen=True)
 class RecordedSlides:
@@ -174,7 +176,7 @@ class AttentionWriter:
         if record is None or not _part_files(self.training):
             return
         moments = _Moments(record.epochs, record.steps, record.logits, record.embedding)
-        _write(self.training / "attention.h5", self.slides, moments, record.attention, self.coords, scores)
+        _write(self.training / ATTENTION_FILE, self.slides, moments, record.attention, self.coords, scores)
         shutil.rmtree(_parts_folder(self.training))
 
 
@@ -211,7 +213,7 @@ def _part_files(training: Path) -> list[Path]:
 
 def _files(training: Path) -> list[Path]:
     """All files with recordings, in order of time, without parts that are already in the joined file."""
-    whole = training / "attention.h5"
+    whole = training / ATTENTION_FILE
     if not whole.is_file():
         return _part_files(training)
     last = _read_times(whole)[1].max()

@@ -103,7 +103,7 @@ class RunPredictor:
         self.device = choose_device(device)
         trainings = list(self.folder.trainings())
         finished = [(fold, seed, path) for fold, seed, path in trainings if _is_finished(path)]
-        self.weight_files = [_weights(path) for _, _, path in finished]
+        self.weight_files = [weights_file(path) for _, _, path in finished]
         self.trained = [self._load(fold, seed, path) for fold, seed, path in finished]
         if not self.trained:
             if trainings and not self.folder.splits.exists():  # which every run begins with
@@ -129,7 +129,7 @@ class RunPredictor:
         return self.description.config.unit
 
     def _load(self, fold: int, seed: int, training: Path) -> TrainedModel:
-        path = _weights(training)
+        path = weights_file(training)
         tensors, state = checkpoint.load_checkpoint(path)
         config = self.folder.config_of(self.description, fold)
         if state.get("method") != config.method:
@@ -285,7 +285,8 @@ def write_attention(
             file.attrs["alarms"] = list(alarms)
 
 
-def _weights(training: Path) -> Path:
+def weights_file(training: Path) -> Path:
+    """The weights of a finished training."""
     return training / "checkpoints" / "best.safetensors"
 
 

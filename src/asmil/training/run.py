@@ -35,7 +35,7 @@ from asmil.training.initial_weights import (
 )
 from asmil.training.layout import PREDICTIONS_FILE, is_finished
 from asmil.training.nested import candidates, inner_parts
-from asmil.training.run_folder import RunDescription, RunFolder, describe
+from asmil.training.run_folder import OtherRunError, RunDescription, RunFolder, describe
 from asmil.training.run_parts import FoldSeeds, RunObserver, RunPart, TrainingEngine, train_on_engine, trial_model
 from asmil.training.setup import uses_bf16
 from asmil.training.shared_steps import (
@@ -139,6 +139,7 @@ def train_run(
     columns: ColumnMapping | None = None,
     engine: TrainingEngine | None = None,
     processes: OneProcess | None = None,
+    again: bool = False,
 ) -> RunFolder:
     """Train every fold and seed of a run; an interrupted run is resumed.
 
@@ -151,10 +152,19 @@ def train_run(
     columns: which columns of a manifest to read, see `load_cohort`
     engine: trains folds and seeds in parallel, with the same results; None: in this process, one after the other
     processes: the processes that share the steps of the training, led by this one; None: this process alone
+    again: train from the start if the folder contains a run that was made from something else, instead of refusing
     """
     folder, observer = RunFolder(out), observer or RunObserver()
     with folder.locked():
-        plan = plan_run(source, out, config, features, observer, item_timeout_s, columns, processes)
+        try:
+            plan = plan_run(source, out, config, features, observer, item_timeout_s, columns, processes)
+        except OtherRunError:
+            if not again:
+                raise
+            # planned as if the folder was empty: what cannot be trained does not cost the run that is there
+            empty = folder.path / "empty"
+            plan = plan_run(source, empty, config, features, observer, item_timeout_s, columns, processes)
+            folder.clear()
         _train(plan, folder, plan.description.config, observer, engine, processes or OneProcess())
     return folder
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from asmil.documents import validated
 from asmil.errors import AsmilError
 from asmil.files import leftovers, write_text
 from asmil.locks import locked_folder
+from asmil.made_from import MadeFrom, in_short
 from asmil.models.own_method import confirm
 from asmil.own_code import same_attribute
 from asmil.tasks.base import TaskKind
@@ -43,6 +45,25 @@ TIME_UNIT = "task.time_unit"
 
 _ADDED = ("attention", "stabilizers", "record", "nested", "init")
 """Sections that runs of earlier versions do not have; their defaults reproduce those versions."""
+
+_NAMES = {"cohort.rows_sha256": "manifest rows", "cohort.features_sha256": "features"}
+"""What users call some entries of `config.yaml`."""
+
+_WRITTEN = (
+    "predictions*",
+    "splits*",
+    "init.safetensors",
+    "init.json",
+    "labels.csv",
+    "training_slides.safetensors",
+    "cache",
+    "operating_point*",
+    "evaluation*",
+    "report*",
+    "stability*",
+)
+_WRITTEN_FOLDERS = ("fold-*", "localization*", "faithfulness*")
+"""What a run folder holds: the run, and reports about it that are written there unless another folder is named."""
 
 _SIZES = ("tile_um", "tile_px", "magnification")
 _FEATURE_KEYS = ("width", "encoder", "weights_hash", *_SIZES)
@@ -100,6 +121,17 @@ class RunDescription:
             "features": dict(self.features),
             "cohort": dict(self.cohort),
         }
+
+    def made_from(self) -> MadeFrom:
+        """Everything that affects the results of the run."""
+        known = flat(self.to_dict())
+        return MadeFrom(
+            {
+                _NAMES.get(key, key): value
+                for key, value in known.items()
+                if key not in _FREE_TO_CHANGE and value is not None
+            }
+        )
 
     def refuse_other_features(self, info: FeatureInfo) -> None:
         """Raise if a feature file was made differently from the training features; missing metadata is ignored."""
@@ -161,6 +193,10 @@ def rows_sha256(kind: TaskKind, cohort: Cohort) -> str:
 
 def _sha256(values: list[Any]) -> str:
     return hashlib.sha256(repr(values).encode()).hexdigest()
+
+
+class OtherRunError(AsmilError):
+    """The folder contains a run that was made from something else."""
 
 
 class RunFolder(RunLayout):
@@ -229,17 +265,24 @@ class RunFolder(RunLayout):
         """Raise if the folder contains a run with a different description."""
         if not self.config.exists():
             return
-        before, now = flat(self.read().to_dict()), flat(description.to_dict())
-        free = set(_FREE_TO_CHANGE)
-        if None in (before[TIME_UNIT], now[TIME_UNIT]):
-            free.add(TIME_UNIT)  # an unknown unit contradicts none
-        differing = sorted(
-            key for key in before.keys() | now.keys() if key not in free and before.get(key) != now.get(key)
-        )
+        there, now = dict(self.read().made_from().values), dict(description.made_from().values)
+        if TIME_UNIT not in there or TIME_UNIT not in now:  # an unknown unit contradicts none
+            there.pop(TIME_UNIT, None)
+            now.pop(TIME_UNIT, None)
+        differing = MadeFrom(now).differences(MadeFrom(there).record())
         if differing:
-            shown = ", ".join(f"{key}: {before.get(key)!r} there, {now.get(key)!r} now" for key in differing[:4])
-            more = f" and {len(differing) - 4} more" if len(differing) > 4 else ""
-            raise AsmilError(
-                f"{self.path} contains a run with different settings ({shown}{more}); "
-                "give another --out, or use the same settings to resume it"
+            raise OtherRunError(
+                f"{self.path} contains a run that was made from something else ({in_short(differing)}); give another "
+                "--out, the same inputs and settings to resume it, or --again to train it again from the start"
             )
+
+    def clear(self) -> None:
+        """Remove the run and the reports in its folder; files of others stay."""
+        for pattern in (*_WRITTEN, *_WRITTEN_FOLDERS):
+            for path in self.path.glob(pattern):
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()
+        # last: a run that was cleared in part is still known as the one that it was
+        self.config.unlink(missing_ok=True)

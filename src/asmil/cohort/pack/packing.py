@@ -19,6 +19,7 @@ from asmil.cohort.pack.writing import PackWriter, is_stale, writing
 from asmil.cohort.problems import Problem, fail, problems_of, raise_errors
 from asmil.cohort.source import FeatureInfo, FeatureSource
 from asmil.errors import AsmilError
+from asmil.made_from import DoneBefore
 
 Progress = Callable[[int, int], None]
 
@@ -45,8 +46,9 @@ def pack_features(
     dtype: PackDtype | None = None,
     progress: Progress | None = None,
     item_timeout_s: float | None = 0.0,
+    done_before: DoneBefore | None = None,
 ) -> PackReport:
-    """Pack the slides that are missing or changed; unusable slides are reported and skipped.
+    """Pack the slides that are missing; unusable slides are reported and skipped.
 
     Features extracted in different ways are an error before anything is written, but single slides of a different
     width are only skipped.
@@ -54,12 +56,19 @@ def pack_features(
     dtype: type of the features; default: that of the pack, float16 for a new pack
     progress: called with (slides done, slides in total)
     item_timeout_s: time limit for the header of one feature file, see `inspect_slides`
+    done_before: decides about slides whose features have changed since they were packed; default: they are refused
     """
     folder = Path(folder)
     _refuse_itself(slides, folder)
+    done_before = done_before or DoneBefore()
     added: list[str] = []
     with writing(folder, dtype) as writer:
-        missing = writer.missing(slides)
+        kept = [slide for slide in slides if _keeps(writer, slide, done_before)]
+        done_before.refuse(folder)
+        for slide in kept:
+            writer.moved(slide)
+        names = {slide.slide for slide in kept}
+        missing = [slide for slide in slides if slide.slide not in names]
         fitting, problems = _fitting(missing, writer, item_timeout_s)
         already = len(slides) - len(missing)
         for done, slide in enumerate(fitting, start=already + 1):
@@ -104,6 +113,13 @@ def read_packed(pack: Pack, slide_name: str) -> Bag:
         what = f"the file has changed since slide '{slide_name}' was packed"
         fail(entry.source, what, "pack the cohort again")
     return read_bag(FeatureSource(pack.folder, slide_name), slide_name)
+
+
+def _keeps(writer: PackWriter, slide: Slide, done: DoneBefore) -> bool:
+    try:
+        return slide.slide in writer.index.entries and writer.keeps(slide, done)
+    except AsmilError:
+        return False  # its features cannot be read: packing it says why
 
 
 def _refuse_itself(slides: Sequence[Slide], folder: Path) -> None:

@@ -43,6 +43,8 @@ from asmil.cohort.problems import fail, listed
 from asmil.cohort.source import CoordsUnit, FeatureInfo, FeatureSource, Provenance, checksum_of, source_state
 from asmil.files import is_disk_full
 from asmil.locks import locked
+from asmil.made_from import Content, DoneBefore, MadeFrom, Record, StoredContent
+from asmil.version import __version__
 
 SLIDES_A_LINE = 32
 
@@ -67,6 +69,38 @@ class PackWriter:
         """The slides that are not in the pack, or whose sources have changed."""
         entries = self.index.entries
         return [slide for slide in slides if slide.slide not in entries or not _matches(entries[slide.slide], slide)]
+
+    def keeps(self, slide: Slide, done: DoneBefore) -> bool:
+        """Whether a slide that is in the pack stays: its source is unchanged, or has the same content elsewhere."""
+        entry = self.index.entries[slide.slide]
+        if _matches(entry, slide):
+            return True
+        packed = (
+            None
+            if entry.crc32 is None
+            else Record(
+                asmil=__version__,  # a pack is a copy: the version that made it does not matter
+                values={"mpp": entry.mpp},
+                contents={"features": StoredContent(checksum=str(entry.crc32))},
+            )
+        )
+        now = Content(lambda: str(self._checksum(slide)))
+        return done.keeps(slide.slide, packed, MadeFrom({"mpp": slide.mpp}, {"features": now}))
+
+    def moved(self, slide: Slide) -> None:
+        """Note where the source of a slide is now, if it was moved or copied."""
+        entry = self.index.entries[slide.slide]
+        if not _matches(entry, slide):
+            size, mtime_ns = source_state(slide.source.path)
+            place = {"source": absolute(slide.source), "source_size": size, "source_mtime_ns": mtime_ns}
+            self.index.entries[slide.slide] = replace(entry, **place)
+            self._unsaved.append(self.index.entries[slide.slide])
+
+    def _checksum(self, slide: Slide) -> int:
+        """The checksum that a slide would have in the pack."""
+        bag, _ = read_bag_and_info(slide.source, slide.slide, slide.mpp)
+        features = _stored(bag, self.index.dtype, slide.source)
+        return checksum_of(features, _corners(bag)[0], _lowres_tiles(bag, slide.source))
 
     def add(self, slide: Slide) -> None:
         """Read a slide and append it; an unusable slide leaves the pack unchanged."""

@@ -22,9 +22,10 @@ from asmil.cohort.synthetic.world import build_world
 from asmil.cohort.tile_truth import TRUTH_FILE
 from asmil.errors import AsmilError
 from asmil.files import replacing, write_text
-from asmil.folder_settings import claim_folder
+from asmil.folder_settings import claim_folder, differing_settings
 
 MPP = 0.5
+SETTINGS_FILE = "synthetic.yaml"
 PATIENT_TRUTH = "patient_truth.parquet"
 Progress = Callable[[int, int], None]
 
@@ -35,6 +36,7 @@ def write_synthetic(
     progress: Progress | None = None,
     task: SyntheticTask = "classification",
     survival: SurvivalConfig | None = None,
+    again: bool = False,
 ) -> Path:
     """Write the cohort into a folder and return the path of its manifest.
 
@@ -42,15 +44,16 @@ def write_synthetic(
     (slide, tile, x, y, tumor, morphology, tissue, focus) and, last, `cohort.csv` (slide, patient, label,
     split, site; for survival time_months and event instead of the label, and `patient_truth.parquet` with the true
     risks).
-    A second call with the same settings writes missing files; different settings are an error.
+    A second call with the same settings writes missing files; different settings are an error, unless `again`.
 
     progress: called with (slides done, slides in total) after every slide
     task: the outcome in the manifest; the slides are the same for every task
     survival: settings of the survival times, for that task
+    again: replace a cohort with different settings
     """
     folder = Path(folder)
     times = survival or SurvivalConfig()
-    _claim(folder, _noted(config, task, times))
+    _claim(folder, _noted(config, task, times), again)
     plans = plan_slides(config)
     paths = [folder / "features" / f"{plan.slide}.h5" for plan in plans]
     manifest, truth, patients = (folder / name for name in ("cohort.csv", TRUTH_FILE, PATIENT_TRUTH))
@@ -83,6 +86,13 @@ def write_synthetic(
     return manifest
 
 
+def is_synthetic(folder: Path, config: SyntheticConfig, task: SyntheticTask, survival: SurvivalConfig) -> bool:
+    """Whether a folder contains this cohort, written to its end."""
+    return (folder / "cohort.csv").is_file() and not differing_settings(
+        folder / SETTINGS_FILE, _noted(config, task, survival)
+    )
+
+
 def _noted(config: SyntheticConfig, task: SyntheticTask, survival: SurvivalConfig) -> dict[str, Any]:
     """The settings of the cohort; for classification in the format of earlier versions, which had only this task."""
     noted = config.model_dump(mode="json")
@@ -101,15 +111,24 @@ def _write_parquet(path: Path, table: pd.DataFrame) -> None:
         table.to_parquet(partial, index=False)
 
 
-def _claim(folder: Path, settings: dict[str, Any]) -> None:
-    """Write the settings into the folder, or raise if it contains a cohort with different settings."""
-    note = folder / "synthetic.yaml"
+def _claim(folder: Path, settings: dict[str, Any], again: bool) -> None:
+    """Write the settings into the folder, or raise if it contains a cohort with different settings.
+
+    again: remove that cohort instead
+    """
+    note = folder / SETTINGS_FILE
     if not note.is_file() and (folder / "cohort.csv").exists():
         raise AsmilError(
-            f"{folder} contains a cohort.csv but no synthetic.yaml, so it is not a synthetic cohort; "
+            f"{folder} contains a cohort.csv but no {SETTINGS_FILE}, so it is not a synthetic cohort; "
             "choose an empty folder"
         )
-    claim_folder(note, settings, "a synthetic cohort")
+    if again and differing_settings(note, settings):
+        # the manifest first: without it the cohort counts as unfinished
+        for name in ("cohort.csv", TRUTH_FILE, PATIENT_TRUTH):
+            (folder / name).unlink(missing_ok=True)
+        for path in (folder / "features").glob("slide-*.h5"):
+            path.unlink()
+    claim_folder(note, settings, "a synthetic cohort", again)
 
 
 def _provenance(config: SyntheticConfig, layout: SlideLayout) -> Provenance:

@@ -74,14 +74,17 @@ class SurveyFolder:
         files = (self.mask(slide), self.contours(slide), self.thumbnail(slide), self.overlay(slide))
         return all(path.is_file() for path in files)
 
-    def claim(self, config: SurveyConfig) -> None:
-        """Write the settings into the folder, or raise if it contains a survey with different settings."""
+    def claim(self, config: SurveyConfig, again: bool = False) -> None:
+        """Write the settings into the folder, or raise if it contains a survey with different settings.
+
+        again: take the new settings instead
+        """
         if not self.settings.is_file() and self.table.exists():
             raise AsmilError(
                 f"{self.path} contains a tissue.csv but no tissue.yaml, so its settings are unknown; "
                 "choose another folder"
             )
-        claim_folder(self.settings, config.model_dump(mode="json"), "a survey")
+        claim_folder(self.settings, config.model_dump(mode="json"), "a survey", again)
 
 
 @dataclass(frozen=True)

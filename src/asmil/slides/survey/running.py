@@ -12,18 +12,21 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from asmil.config import flat
 from asmil.engine.inline import InlineEngine
 from asmil.engine.jobs import Engine, Outcome, Place, made_progress
 from asmil.engine.local import LocalEngine
 from asmil.engine.watching import checked_timeout
 from asmil.errors import AsmilError
 from asmil.files import write_text
+from asmil.made_from import DoneBefore, MadeFrom, Record, RecordFile
 from asmil.slides.discovery import SlideFile
 from asmil.slides.image import SlideImage
-from asmil.slides.opening import open_slide
+from asmil.slides.opening import open_slide, refuse_absent
 from asmil.slides.overview import read_overview
 from asmil.slides.qc import draw_tissue, write_jpeg, write_mask
 from asmil.slides.settings import SLIDE_TIMEOUT_S
+from asmil.slides.slide_content import slide_content
 from asmil.slides.survey.contact_sheet import contact_page, write_sheet
 from asmil.slides.survey.folder import (
     NOTE_SEPARATOR,
@@ -63,16 +66,26 @@ def survey_slides(
     config: SurveyConfig,
     engine: Engine,
     progress: Progress | None = None,
+    done_before: DoneBefore | None = None,
 ) -> SurveyResult:
     """Survey slides into a folder; slides of an earlier call with the same settings are not surveyed again.
 
     A slide that fails does not stop the others. When interrupted, finished slides are kept.
 
     progress: called with (slides done, slides in total) after every slide
+    done_before: decides about slides that were replaced since they were surveyed; default: they are refused
     """
-    folder.claim(config)
+    done_before = done_before or DoneBefore()
+    folder.claim(config, done_before.again)
     rows = {row.slide: row for row in read_rows(folder.table)}
-    to_do = [file for file in files if file.name not in rows or not folder.has_files(file.name)]
+    records = RecordFile(folder.path)
+    known = records.read()
+    surveyed = [file for file in files if file.name in rows and folder.has_files(file.name) and file.path.exists()]
+    kept = {
+        file.name for file in surveyed if done_before.keeps(file.name, known.get(file.name), _made_from(file, config))
+    }
+    done_before.refuse(folder.path)
+    to_do = [file for file in files if file.name not in kept]
     for file in to_do:
         rows.pop(file.name, None)
     already_done = len(files) - len(to_do)
@@ -82,15 +95,17 @@ def survey_slides(
         with closing(engine.run(_Surveyor(config, folder), to_do)) as outcomes:
             for done, outcome in enumerate(outcomes, start=already_done + 1):
                 if outcome.result is not None:
-                    rows[outcome.job.name] = outcome.result
+                    rows[outcome.job.name], known[outcome.job.name] = outcome.result
                 else:
                     failures.append(_failure(outcome))
                 if time.monotonic() - saved_at > SAVE_EVERY_S:
+                    records.write(known)
                     write_text(folder.table, rows_to_csv(rows.values()))
                     saved_at = time.monotonic()
                 if progress is not None:
                     progress(done, len(files))
     finally:
+        records.write(known)  # first: a row without a record is one of an earlier version
         write_text(folder.table, rows_to_csv(rows.values()))
     failures.sort(key=lambda failure: failure.slide)
     in_order = sorted(rows.values(), key=lambda row: row.slide)
@@ -118,14 +133,21 @@ class _Surveyor:
     config: SurveyConfig
     folder: SurveyFolder
 
-    def __call__(self, place: Place) -> Callable[[SlideFile], SurveyRow]:
+    def __call__(self, place: Place) -> Callable[[SlideFile], tuple[SurveyRow, Record]]:
         return self._survey
 
-    def _survey(self, file: SlideFile) -> SurveyRow:
+    def _survey(self, file: SlideFile) -> tuple[SurveyRow, Record]:
         try:
-            return survey_slide(file, self.config, self.folder)
+            refuse_absent(file.path)
+            record = _made_from(file, self.config).record()
+            return survey_slide(file, self.config, self.folder), record
         except (OSError, MemoryError, cv2.error) as error:
             raise AsmilError(" ".join(str(error).split()) or type(error).__name__) from error
+
+
+def _made_from(file: SlideFile, config: SurveyConfig) -> MadeFrom:
+    settings = flat(config.model_dump(mode="json"))
+    return MadeFrom({**settings, "mpp": file.mpp or config.mpp}, {"slide image": slide_content(file.path)})
 
 
 def _failure(outcome: Outcome) -> Failure:

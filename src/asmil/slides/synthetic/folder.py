@@ -17,7 +17,7 @@ from asmil.engine.jobs import Engine, Place, one_line
 from asmil.engine.local import LocalEngine, usable_cores
 from asmil.errors import AsmilError
 from asmil.files import write_text
-from asmil.folder_settings import claim_folder
+from asmil.folder_settings import claim_folder, differing_settings
 from asmil.slides.annotations.writing import write_asap, write_geojson
 from asmil.slides.pyramid_tiff import write_pyramid
 from asmil.slides.synthetic.cells import place_cells
@@ -35,19 +35,21 @@ def write_synthetic_slides(
     config: SyntheticSlidesConfig,
     progress: Progress | None = None,
     workers: int | None = None,
+    again: bool = False,
 ) -> Path:
     """Write the cohort into a folder and return the path of its manifest.
 
     Written are `synthetic_slides.yaml` (the settings), `slides/<slide>.tif`, `annotations/<slide>.xml` and
     `.geojson` (slides with tumor), `truth.csv` (slide, tumor_mm2, tissue_mm2, foci) and, last, `cohort.csv`
     (slide, patient, label, split, site, image). A second call with the same settings writes missing
-    files; different settings are an error.
+    files; different settings are an error, unless `again`.
 
     progress: called with (slides done, slides in total) after every slide
     workers: number of processes; default: the number of cores; with 1 the slides are made in this process
+    again: replace a cohort with different settings
     """
     folder = Path(folder)
-    _claim(folder, config)
+    _claim(folder, config, again)
     plans = plan_slides(config)
     manifest, truth_table = folder / "cohort.csv", folder / "truth.csv"
     if manifest.is_file() and truth_table.is_file() and all(_is_whole(folder, plan) for plan in plans):
@@ -113,15 +115,25 @@ def _one_thread() -> Iterator[None]:
         cv2.setNumThreads(before)
 
 
-def _claim(folder: Path, config: SyntheticSlidesConfig) -> None:
-    """Write the settings into the folder, or raise if it contains slides with different settings."""
+def _claim(folder: Path, config: SyntheticSlidesConfig, again: bool) -> None:
+    """Write the settings into the folder, or raise if it contains slides with different settings.
+
+    again: remove those slides instead
+    """
     note = folder / SETTINGS_FILE
     if not note.is_file() and (folder / "cohort.csv").exists():
         raise AsmilError(
             f"{folder} contains a cohort.csv but no {SETTINGS_FILE}, so it is not a cohort of synthetic slides; "
             "choose an empty folder"
         )
-    claim_folder(note, config.model_dump(mode="json"), "synthetic slides")
+    settings = config.model_dump(mode="json")
+    if again and differing_settings(note, settings):
+        # the manifest first: without it the cohort counts as unfinished
+        for name in ("cohort.csv", "truth.csv"):
+            (folder / name).unlink(missing_ok=True)
+        for path in (*(folder / "slides").glob("slide-*.tif"), *(folder / "annotations").glob("slide-*")):
+            path.unlink()
+    claim_folder(note, settings, "synthetic slides", again)
 
 
 def _manifest(folder: Path, plans: list[SlidePlan]) -> str:
