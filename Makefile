@@ -20,7 +20,7 @@ help:
 	@echo "make bench-gpu  a GPU: fused ASMIL steps, CUDA graphs of other methods, batches, asmil train from start to report"
 	@echo "make campaign   damaged files, killed commands, full disks: nothing may be lost, hang or end in a traceback"
 	@echo "make docs       the documentation site, in the folder site"
-	@echo "make docs-tables rewrite the tables of settings in docs/ from the code"
+	@echo "make docs-tables rewrite the tables of settings in docs/ from the code, and of evidence in README.md from docs/results"
 	@echo "make coverage   make test without the linters, and which lines it runs"
 	@echo "make clean      remove the environment, the demo and all caches"
 
@@ -121,6 +121,7 @@ docs: install
 
 docs-tables: install
 	$(BIN)/python docs/tables.py
+	$(BIN)/python docs/evidence.py
 
 coverage: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'not heavy and not long and not browser' --cov=asmil --cov-report=xml --cov-report=term:skip-covered $(TESTS)

@@ -1,10 +1,14 @@
-"""`python -m oracles [FOLDER]`: one line per file, a count, and a non-zero exit when anything does not agree."""
+"""`python -m oracles [FOLDER] [--record FILE]`: one line per file, a count, and a non-zero exit if anything differs.
+
+`--record` also writes the lines as JSON; README.md takes its numbers from there (`docs/evidence.py`).
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -83,10 +87,11 @@ def _failed(file: str, method: str, reason: str) -> Verdict:
 
 def main(arguments: list[str]) -> int:
     """Check every file of the folder (default: `oracles/data`); 0 if some were compared and all of them agree."""
-    if len(arguments) > 1:
-        print("usage: python -m oracles [FOLDER]", file=sys.stderr)
-        return 2
-    folder = Path(arguments[0]) if arguments else DATA
+    parser = argparse.ArgumentParser(prog="python -m oracles")
+    parser.add_argument("folder", type=Path, nargs="?", default=DATA, help="default: the files of the repository")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="also write the lines as JSON")
+    options = parser.parse_args(arguments)
+    folder: Path = options.folder
     files = sorted(folder.glob("*.json"))
     if not files:
         print(f"{folder}: there are no oracle files; give the folder that holds them: make oracles DIR=path")
@@ -98,6 +103,8 @@ def main(arguments: list[str]) -> int:
         print(verdicts[-1].line(), flush=True)
     passed, failed, open_ = (sum(v.passed is value for v in verdicts) for value in (True, False, None))
     print(f"{passed} passed, {failed} failed, {open_} not compared")
+    if options.record is not None:
+        options.record.write_text(json.dumps([asdict(verdict) for verdict in verdicts], indent=1) + "\n")
     return 1 if failed or not passed else 0
 
 

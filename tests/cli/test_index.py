@@ -13,6 +13,8 @@ from PIL import Image
 from asmil.experiments.results_index import RunSummary, index_results
 from asmil.experiments.results_index import _performance as performance
 from asmil.explain.canvas import PICTURE_BOXES
+from asmil.reporting import Document
+from asmil.reporting.page import html_document
 from asmil.slides.qc import write_png
 
 
@@ -61,6 +63,25 @@ def test_the_page_links_every_report_and_shows_the_maps(results, asmil_here):
     assert page.count("<img") == 1
     printed = json.loads(asmil_here("index", results, "--json").stdout)
     assert [run["tile_auc"] for run in printed["runs"]] == [0.9, None]
+
+
+def links_of(page):
+    return [
+        unquote(address.replace("&amp;", "&")) for address in re.findall(r'href="([^"]+)"', page.read_text("utf-8"))
+    ]
+
+
+def test_the_linked_pages_link_each_other_and_the_index(results, asmil_here):
+    reports = [results / "runs" / name / "report.html" for name in ("asmil", "über & co")]
+    for report in reports:
+        report.write_text(html_document(Document("Evaluation", report.parent.name, "An answer.", [])), encoding="utf-8")
+    for _ in range(2):  # given again, the links are replaced
+        assert asmil_here("index", results).returncode == 0
+        for report, other in (reports, reports[::-1]):
+            targets = [(report.parent / link).resolve() for link in links_of(report)]
+            localization = results / "runs" / "asmil" / "localization" / "localization.html"
+            assert sorted(targets) == sorted([results / "index.html", other, localization])
+    assert links_of(results / "runs" / "asmil" / "localization" / "localization.html") == [], "not a page of ours"
 
 
 def test_the_paper_of_heat_maps_does_not_shine_on_a_dark_page(results, asmil_here):

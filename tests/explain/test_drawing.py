@@ -13,7 +13,7 @@ from asmil import AsmilError
 from asmil.cohort.source import FeatureInfo, FeatureSource
 from asmil.explain.canvas import boxes_of, boxes_text, nice_length, on_any_ground, shortened, text_width
 from asmil.explain.color_scale import color_scale, lookup_table, percentiles
-from asmil.explain.contact_sheet import bottom_tiles, contact_sheet, top_tiles
+from asmil.explain.contact_sheet import bottom_tiles, contact_sheet, extreme_tiles, top_tiles
 from asmil.explain.figure import (
     Panel,
     View,
@@ -173,6 +173,15 @@ def test_a_figure_with_annotations_and_the_contact_sheet():
     assert (sheet != 255).any()
     assert top_tiles(np.array([1.0, np.nan, 3.0, 3.0]), 2).tolist() == [2, 3]
     assert bottom_tiles(np.array([1.0, np.nan, 3.0, 0.5]), 9).tolist() == [3, 0, 2]
+
+
+@pytest.mark.parametrize("tiles", [1, 2, 3, 9, 18, 19, 40])
+def test_no_tile_is_among_the_highest_and_the_lowest(tiles):
+    values = np.append(np.arange(tiles, dtype=float), np.nan)
+    highest, lowest = extreme_tiles(values, 9)
+    assert not set(highest) & set(lowest)
+    assert len(highest) + len(lowest) == min(tiles, 18)
+    assert highest[0] == tiles - 1
 
 
 @pytest.mark.parametrize("with_slide", [True, False])

@@ -168,6 +168,12 @@ def test_the_tables_of_settings_are_current():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_the_table_of_evidence_is_that_of_the_records():
+    evidence = REPOSITORY / "docs" / "evidence.py"
+    done = subprocess.run([sys.executable, evidence, "--check"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def methods_of(module: str) -> list[str]:
     from asmil.models import methods
 

@@ -14,7 +14,7 @@ from asmil.errors import AsmilError
 from asmil.files import write_text
 from asmil.reporting import Document, Figure, Link, Links, Section
 from asmil.reporting.formats import format_count
-from asmil.reporting.page import html_document
+from asmil.reporting.page import html_document, with_links
 from asmil.training.finished_run import setting
 
 INDEX_FILE = "index.html"
@@ -110,13 +110,23 @@ def index_results(folder: Path) -> ResultsIndex:
 
 
 def write_index(found: ResultsIndex, title: str, next_steps: Sequence[str] = ()) -> Path:
-    """Write `index.html` into the folder.
+    """Write `index.html` into the folder, and links to it and to each other into the pages that it links.
 
     next_steps: sentences on what can be done with the results
     """
     page = found.folder / INDEX_FILE
     write_text(page, html_document(index_document(found, title, next_steps)))
+    for linked in found.pages:
+        path = found.folder / linked
+        write_text(path, with_links(path.read_text(encoding="utf-8"), _links_from(linked, found.pages)))
     return page
+
+
+def _links_from(page: Path, pages: Sequence[Path]) -> list[Link]:
+    """The index and the other pages, as seen from one of them."""
+    up = "../" * len(page.parent.parts)
+    others = [_link(other) for other in pages if other != page]
+    return [Link("All results", up + INDEX_FILE), *(Link(link.text, up + link.address) for link in others)]
 
 
 def index_document(found: ResultsIndex, title: str, next_steps: Sequence[str] = ()) -> Document:

@@ -32,6 +32,12 @@ def bottom_tiles(values: NDArray[np.float64], count: int) -> NDArray[np.int64]:
     return top_tiles(-values, count)
 
 
+def extreme_tiles(values: NDArray[np.float64], count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The `count` highest and the `count` lowest tiles; on a small slide fewer of both, so that none is in both."""
+    with_value = int((~np.isnan(values)).sum())
+    return top_tiles(values, min(count, (with_value + 1) // 2)), bottom_tiles(values, min(count, with_value // 2))
+
+
 def contact_sheet(
     frame: SlideFrame,
     image: SlideImage,
@@ -45,10 +51,8 @@ def contact_sheet(
 
     caveats: what has to be known to read the map, below the title
     """
-    groups = [
-        ("highest", top_tiles(shown.values, count)),
-        ("lowest", bottom_tiles(shown.values, count)),
-    ]
+    highest, lowest = extreme_tiles(shown.values, count)
+    groups = [("highest", highest), *([("lowest", lowest)] if len(lowest) else [])]
     columns = max(1, min(COLUMNS, max(len(tiles) for _, tiles in groups)))
     cell = TILE_PX + 2 * FRAME_PX
     lines = [math.ceil(len(tiles) / columns) for _, tiles in groups]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -14,9 +15,12 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from asmil.reporting.document import Document
+from asmil.reporting.document import Document, Link
 from asmil.version import __version__
 
+LINKS_START, LINKS_END = "<!-- links -->", "<!-- end of links -->"
+LINKS = re.compile(f"{LINKS_START}.*?{LINKS_END}", re.DOTALL)
+"""Where `asmil index` puts links to the other pages."""
 WIDE_PT, WIDE_PX = 560.0, 900
 """Figures wider than this, in points or pixels, keep their size on a phone."""
 
@@ -24,6 +28,13 @@ WIDE_PT, WIDE_PX = 560.0, 900
 def html_document(document: Document) -> str:
     """The whole page as text."""
     return _environment().get_template("document.html").render(document=document, **_frame())
+
+
+def with_links(page: str, links: Sequence[Link]) -> str:
+    """A page with links to other pages at its top, in place of those it had; a page without room for them as it is."""
+    listed = " · ".join(f'<a href="{escape(link.address)}">{escape(link.text)}</a>' for link in links)
+    content = f'<nav class="pages">{listed}</nav>' if links else ""
+    return LINKS.sub(lambda _: f"{LINKS_START}{content}{LINKS_END}", page, count=1)
 
 
 def image_address(content: str | bytes) -> str:
@@ -63,7 +74,7 @@ def _code(found: re.Match[str]) -> str:
 
 def _frame() -> dict[str, Any]:
     style = files("asmil.reporting").joinpath("templates/page.css").read_text(encoding="utf-8")
-    return {"style": Markup(style), "version": __version__}
+    return {"style": Markup(style), "version": __version__, "no_links": Markup(LINKS_START + LINKS_END)}
 
 
 @cache

@@ -92,12 +92,22 @@ def pictured_slides(found: Localization) -> list[SlideMeasures]:
 
 
 def slide_figures(found: Localization, one: SlideMeasures, images: Mapping[str, SlideFile]) -> list[Picture]:
-    """The slide, its heat map, and the tiles above the threshold of each scaling, with the outline of the tumor."""
+    """The slide, its heat map, and the tiles above the threshold of each scaling, with the outline of the tumor.
+
+    Scalings that mark the same tiles share a panel.
+    """
     frame, mask = one.map.frame, found.masks.get(one.name)
-    calls = {}
+    scalings_of: dict[bytes, list[str]] = {}
+    marked_tiles: dict[bytes, np.ndarray] = {}
     for scaling, measures in one.scaled.items():
+        marked = measures.scores >= THRESHOLDS[scaling]
+        marked_tiles[marked.tobytes()] = marked
+        scalings_of.setdefault(marked.tobytes(), []).append(scaling)
+    calls = {}
+    for key, scalings in scalings_of.items():
+        measures = one.scaled[scalings[0]]
         value = f"Dice {measures.dice:.3f}" if mask is not None else f"specificity {measures.specificity:.3f}"
-        calls[f"{scaling_title(scaling)}: {value}"] = measures.scores >= THRESHOLDS[scaling]
+        calls[f"{' and '.join(map(scaling_title, scalings))}: {value}"] = marked_tiles[key]
     return slide_panels(
         SlideFrame(one.name, one.map.coords, frame.tile_px, frame.size_px, frame.mpp),
         images.get(one.name),

@@ -110,8 +110,6 @@ SIDE_MULTIPLE_PX = 16
 """Sides are multiples of this, so that the levels of the pyramid align exactly."""
 SMALLEST_FOCUS_MM, LARGEST_FOCUS_MM = 0.15, 1.3
 MICRO_FOCUS_MM = 0.3
-MICRO_ONLY = 0.15
-"""Share of the tumor slides on which all foci are below MICRO_FOCUS_MM."""
 SMALLEST_FOCUS_UM2 = 2500.0
 FINER = 2
 """Outlines are traced on a map this many times finer than the layout."""
@@ -160,7 +158,7 @@ def draw_layout(config: SyntheticSlidesConfig, plan: SlidePlan) -> Layout:
     glands = _highest(grid.noise(rng, 350), tissue, rng.uniform(0.25, 0.65))
     fat = _highest(grid.noise(rng, 400), tissue, rng.uniform(0.0, 0.25)) & ~glands
     lymphoid = _lymphoid(rng, grid, tissue)
-    tumor = _tumor(rng, grid, tissue) if plan.has_tumor else np.zeros_like(tissue)
+    tumor = _tumor(rng, grid, tissue, config.micro) if plan.has_tumor else np.zeros_like(tissue)
     nests = _nests(rng, grid, tumor)
     along, across = _fibers(rng, grid)
     return Layout(
@@ -238,9 +236,9 @@ def _lymphoid(rng: np.random.Generator, grid: MapGrid, tissue: Mask) -> Mask:
     return np.asarray(tissue & (field + 0.25 * grid.noise(rng, 60) > 0))
 
 
-def _tumor(rng: np.random.Generator, grid: MapGrid, tissue: Mask) -> Mask:
+def _tumor(rng: np.random.Generator, grid: MapGrid, tissue: Mask, micro: float) -> Mask:
     """Foci of several sizes, at least one; the larger, the deeper in the tissue."""
-    if rng.random() < MICRO_ONLY:
+    if rng.random() < micro:
         diameters_mm = rng.uniform(SMALLEST_FOCUS_MM, MICRO_FOCUS_MM, int(rng.integers(1, 4)))
     else:
         main = _log_uniform(rng, 0.4, LARGEST_FOCUS_MM, 1)

@@ -24,6 +24,7 @@ class SyntheticSlidesConfig(Settings):
     side_mm_min: float = Field(1.8, ge=0.5, le=30, description="shortest side of a slide")
     side_mm_max: float = Field(2.4, ge=0.5, le=30, description="longest side of a slide")
     tumor: float = Field(0.5, ge=0, le=1, description="share of the slides with tumor")
+    micro: float = Field(0.15, ge=0, le=1, description="share of the tumor slides that have only foci below 0.3 mm")
     sites: int = Field(3, ge=1, description="number of sites, each with its own stain")
     pen: float = Field(0.2, ge=0, le=1, description="share of the slides with pen marks")
 
