@@ -92,10 +92,10 @@ def cpu_step() -> str:
 def gpu_step() -> str:
     """The fused step beside the released form, for one seed and for five."""
     speed = record("gpu_speed_h200.json")
+    one, five = (speed[f"released form over fused, {seeds}"] for seeds in ("one seed", "five seeds"))
     return (
-        f"{speed['step, 1 seeds, 11000 tiles (ms)']:.2f} ms, {speed['released form over fused, one seed']:.0f}x the "
-        f"released form (eager, float32); five seeds side by side "
-        f"{speed['step, 5 seeds, 11000 tiles (ms a seed)']:.3f} ms each, {speed['released form over fused, five seeds']:.0f}x five of its steps"
+        f"{speed['step, 1 seeds, 11000 tiles (ms)']:.2f} ms, {one:.0f}x the released form (eager, float32); five seeds "
+        f"side by side {speed['step, 5 seeds, 11000 tiles (ms a seed)']:.3f} ms each, {five:.0f}x five of its steps"
     )
 
 
