@@ -206,7 +206,6 @@ class RunEvaluation(Displayed):
             "bootstrap": {"unit": "patient", "resamples": self.resamples, "seed": self.bootstrap_seed, "level": 0.95},
             "selection": self.run.setting("training", "select"),
             "max_tiles": self.run.setting("data", "max_tiles"),
-            "alarms": self.alarms,
             "warnings": list(self.warnings),
         }
 

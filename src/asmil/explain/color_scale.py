@@ -11,6 +11,7 @@ depends on a value.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
@@ -208,8 +209,8 @@ def relative_positions(relative: npt.ArrayLike) -> Floats:
     >>> relative_positions([0.0, 0.1, 1.0, 10.0, 99.0]).tolist()
     [0.0, 0.0, 0.5, 1.0, 1.0]
     """
-    low, high = np.log10(RELATIVE_TICKS[0]), np.log10(RELATIVE_TICKS[-1])
-    inside = np.clip(np.asarray(relative, dtype=np.float64), RELATIVE_TICKS[0], RELATIVE_TICKS[-1])
+    low, high = math.log10(RELATIVE_TICKS[0]), math.log10(RELATIVE_TICKS[-1])
+    inside: Floats = np.clip(np.asarray(relative, dtype=np.float64), RELATIVE_TICKS[0], RELATIVE_TICKS[-1])
     return np.clip((np.log10(inside) - low) / (high - low), 0.0, 1.0)
 
 

@@ -173,7 +173,6 @@ def faithfulness_dict(found: Faithfulness) -> dict[str, Any]:
                     kind: {"most_relevant_first": most, "least_relevant_first": least}
                     for kind, (most, least) in found.curves.items()
                 },
-                "alarms": list(found.alarms),
                 "notes": list(found.notes),
                 "problems": list(found.problems),
             }

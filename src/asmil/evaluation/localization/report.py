@@ -302,7 +302,6 @@ def localization_dict(found: Localization) -> dict[str, Any]:
         "role": settings.role,
         "heatmap": found.heatmap_kind,
         "seeds_averaged": found.n_seeds,
-        "alarms": [alarm.short for alarm in found.alarms],
         "preset": settings.preset,
         "conversion": settings.conversion,
         "radius_tiles": settings.radius if settings.conversion == "nms" else None,
