@@ -35,7 +35,7 @@ from asmil.viewer.open_slides import ByteCache, OpenSlides
 from asmil.viewer.packing import outlines_of, pack
 from asmil.viewer.pyramid import TilePyramid, encode
 from asmil.viewer.run_table import RunTable, read_run_table, unread_run
-from asmil.viewer.tile_values import HIGHEST, extremes, linear_bytes, percentile_bytes, value_range
+from asmil.viewer.tile_values import HIGHEST, TileValues, extremes, linear_bytes, percentile_bytes, value_range
 
 STATIC = Path(__file__).parent / "static"
 PAGE_FILES = {"index.html": "text/html", "viewer.js": "text/javascript", "viewer.css": "text/css"}
@@ -322,9 +322,7 @@ class Viewer:
         return _json(answer)
 
     def _map(self, request: Request) -> Response:
-        slide, maps = self._known(request), self._run(request)
-        found = maps.read(slide.name, choice_from(request.query_params))
-        self._check_run(request, request.path_params["run"])  # trained again while the map was computed
+        found = self._read_map(request)
         low, high = value_range(found.values)
         top, bottom = extremes(found.values)
         about = {
@@ -350,10 +348,15 @@ class Viewer:
             arrays["exact"] = found.values[0].astype(np.float32)
         return _packed(pack(about, arrays))
 
+    def _read_map(self, request: Request) -> TileValues:
+        found = self._run(request).read(self._known(request).name, choice_from(request.query_params))
+        self._known(request)  # its features may have been replaced, and the run trained again, while it was computed
+        self._run(request)
+        return found
+
     def _geojson(self, request: Request) -> Response:
         """The map that is shown, for QuPath: the tiles that are not hidden."""
-        slide, maps = self._known(request), self._run(request)
-        found = maps.read(slide.name, choice_from(request.query_params))
+        slide, found = self._known(request), self._read_map(request)
         moment = _whole_number(request, "moment", len(found.values) - 1)
         threshold = _whole_number(request, "threshold", HIGHEST)
         by_rank = request.query_params.get("scale") != "linear"
