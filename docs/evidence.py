@@ -125,7 +125,7 @@ def anchor() -> str:
     trainings = [json.loads(line) for line in (RESULTS / "anchor_study/results.jsonl").read_text().splitlines()]
 
     def mean(base: str, term: str, key: str) -> float:
-        return statistics.mean(row[key] for row in trainings if (row["base"], row["term"]) == (base, term))
+        return statistics.fmean(row[key] for row in trainings if (row["base"], row["term"]) == (base, term))
 
     agree = [
         base

@@ -60,7 +60,7 @@ export class Connection {
     const changed = this.about.runs.filter((run, place) => run.version !== versions[place]).map((run) => run.name);
     if (!changed.length || !this.root.hidden) return;
     this.root.replaceChildren(
-      element("strong", {}, `${changed.join(", ")} has changed since this page was loaded. `),
+      element("strong", {}, `${changed.join(", ")} changed since this page was loaded. `),
       "Predictions and maps on this page are those from before. ",
       element("button", { type: "button", onclick: () => this.reload() }, "Load again"),
     );

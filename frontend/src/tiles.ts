@@ -62,7 +62,10 @@ function shownTiles(pane: Pane, lowest: boolean): number[] {
   const { map, slide } = pane;
   if (!map || !slide?.image) return [];
   const list = lowest ? map.bottom : map.top;
-  return [...list.subarray(pane.moment * map.shown, (pane.moment + 1) * map.shown)];
+  // of few tiles the upper and the lower half, so that none is in both lists
+  const half = lowest ? Math.floor(map.tiles / 2) : Math.ceil(map.tiles / 2);
+  const first = pane.moment * map.shown;
+  return [...list.subarray(first, first + Math.min(map.shown, half))];
 }
 
 function outline(pane: Pane, tile: number): void {

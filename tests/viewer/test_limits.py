@@ -74,6 +74,14 @@ def test_the_whole_of_a_huge_slide_of_one_level_is_refused_and_its_parts_are_sho
     assert pyramid.pixels(1, 100, 100).shape == (512, 512, 3)
 
 
+def test_strips_that_would_be_decoded_again_and_again_count(monkeypatch):
+    image = Counted(1 << 15, 1 << 15)
+    assert not TilePyramid(image).unreachable
+    monkeypatch.setattr(Counted, "decoded_at_once", lambda self, level: 1 << 15)  # one row
+    assert TilePyramid(image).unreachable
+    assert not TilePyramid(Counted(1 << 13, 1 << 13)).unreachable
+
+
 def test_coarse_tiles_are_computed_once():
     image = Counted(1 << 14, 1 << 13)
     pyramid = TilePyramid(image)

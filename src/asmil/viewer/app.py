@@ -36,7 +36,7 @@ from asmil.viewer.open_slides import ByteCache, OpenSlides
 from asmil.viewer.packing import outlines_of, pack
 from asmil.viewer.pyramid import TilePyramid, encode
 from asmil.viewer.run_table import RunTable, read_run_table, unread_run
-from asmil.viewer.tile_values import HIGHEST, extremes, value_range
+from asmil.viewer.tile_values import HIGHEST, TileValues, extremes, value_range
 
 STATIC = Path(__file__).parent / "static"
 PAGE_FILES = {"index.html": "text/html", "viewer.js": "text/javascript", "viewer.css": "text/css"}
@@ -324,9 +324,7 @@ class Viewer:
         return _json(answer)
 
     def _map(self, request: Request) -> Response:
-        slide, maps = self._known(request), self._run(request)
-        found = maps.read(slide.name, choice_from(request.query_params))
-        self._check_run(request, request.path_params["run"])  # trained again while the map was computed
+        found = self._read_map(request)
         low, high = value_range(found.values, found.kind)
         top, bottom = extremes(found.values)
         about = {
@@ -352,10 +350,15 @@ class Viewer:
             arrays["exact"] = found.values[0].astype(np.float32)
         return _packed(pack(about, arrays))
 
+    def _read_map(self, request: Request) -> TileValues:
+        found = self._run(request).read(self._known(request).name, choice_from(request.query_params))
+        self._known(request)  # its features may have been replaced, and the run trained again, while it was computed
+        self._run(request)
+        return found
+
     def _geojson(self, request: Request) -> Response:
         """The map that is shown, for QuPath: the tiles that are not hidden."""
-        slide, maps = self._known(request), self._run(request)
-        found = maps.read(slide.name, choice_from(request.query_params))
+        slide, found = self._known(request), self._read_map(request)
         moment = _whole_number(request, "moment", len(found.values) - 1)
         threshold = _whole_number(request, "threshold", HIGHEST)
         name = request.query_params.get("scale", "")
@@ -368,7 +371,7 @@ class Viewer:
             frame = read_frame(slide.name, source, slide.mpp, image)
             path = Path(stack.enter_context(TemporaryDirectory(prefix="asmil-"))) / "tiles.geojson"
             origin = (0, 0) if image is None else image.bounds_origin
-            scale, caveats = found.color_scale(name, moment), Caveats(maps.alarms, tuple(notes))
+            scale, caveats = found.color_scale(name, moment), Caveats(self._run(request).alarms, tuple(notes))
             write_tiles(path, frame, shown, found.kind, scale, origin=origin, caveats=caveats)
             content = path.read_bytes()
         return Response(content, media_type="application/geo+json", headers={"Cache-Control": KEEP_NOTHING})

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Lock
 
 from asmil.errors import AsmilError
 from asmil.memory import available_bytes
 from asmil.slides.discovery import SlideFile
 from asmil.slides.file_names import is_picture
-from asmil.slides.opening import open_slide, refuse_absent
+from asmil.slides.opening import open_slide
 from asmil.slides.picture_image import picture_size
 from asmil.viewer.content_token import file_state
 from asmil.viewer.pyramid import TilePyramid
@@ -30,9 +30,9 @@ def open_pyramid(file: SlideFile) -> TilePyramid:
     """Open a slide; one that would take most of the memory is refused."""
     if is_picture(file.path):
         with _opening_picture:
-            refuse_absent(file.path)
-            width, height = picture_size(file.path) or (0, 0)
-            _refuse_large(file, width * height, "the picture")
+            with suppress(OSError):  # opening it says why it cannot be read
+                width, height = picture_size(file.path) or (0, 0)
+                _refuse_large(file, width * height, "the picture")
             return TilePyramid(open_slide(file.path, file.mpp))
     image = open_slide(file.path, file.mpp)
     try:

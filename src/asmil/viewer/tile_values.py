@@ -16,7 +16,7 @@ from asmil.explain.color_scale import (
     percentiles,
     relative_positions,
 )
-from asmil.explain.contact_sheet import extreme_tiles
+from asmil.explain.contact_sheet import bottom_tiles, top_tiles
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float64]
@@ -115,10 +115,9 @@ def linear_bytes(values: Floats, low: float, high: float) -> Bytes:
 def extremes(values: Floats, count: int = TILES_LISTED) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
     """The tiles with the highest and with the lowest values of each moment, M x count each, the most extreme first.
 
-    Of few tiles, the upper half and the lower half.
-
     >>> [tiles.tolist() for tiles in extremes(np.array([[0.1, 0.3, 0.2]]), 2)]
-    [[[1, 2]], [[0]]]
+    [[[1, 2]], [[0, 2]]]
     """
-    highest, lowest = zip(*(extreme_tiles(row, count) for row in values), strict=True)
-    return np.stack(highest).astype(np.int32), np.stack(lowest).astype(np.int32)
+    highest = np.stack([top_tiles(row, count) for row in values])
+    lowest = np.stack([bottom_tiles(row, count) for row in values])
+    return highest.astype(np.int32), lowest.astype(np.int32)
