@@ -85,6 +85,16 @@ def test_hand_written_metadata_are_understood(tmp_path):
         read_bag(larger, "s")
 
 
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_sparse_matrix_is_refused_as_such(version, tmp_path):
+    zarr = pytest.importorskip("zarr", minversion="3.0")
+    store = zarr.open_group(str(tmp_path / "s.zarr"), mode="w", zarr_format=version)
+    store.create_array("X/data", data=FEATURES[0])
+    store.create_array("uns/tile_spec/nested/width", data=FEATURES[0])
+    with pytest.raises(AsmilError, match="sparse"):
+        read_bag(FeatureSource(tmp_path / "s.zarr"), "s")
+
+
 class Planted:
     """Unpickling it makes a folder."""
 

@@ -68,10 +68,12 @@ def refuse_objects(source: FeatureSource, patterns: Iterable[str]) -> None:
 
 
 def _layouts(folder: Path) -> Iterator[Layout]:
-    """The array's metadata; where there are those of both versions, zarr's own version decides which it reads."""
+    """An array's metadata; where there are those of both versions, zarr's own version decides which it reads."""
     for name, parse in ((".zarray", _version_2), ("zarr.json", _version_3)):
         if (path := folder / name).exists():
-            yield parse(json.loads(path.read_text(encoding="utf-8")))
+            metadata = json.loads(path.read_text(encoding="utf-8"))
+            if metadata.get("node_type") != "group":
+                yield parse(metadata)
 
 
 def _version_2(metadata: Mapping[str, Any]) -> Layout:

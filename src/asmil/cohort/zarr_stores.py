@@ -51,7 +51,7 @@ def read_zarr(source: FeatureSource) -> ZarrFeatures:
     try:
         refuse_objects(source, [f"{table}{array}" for table in ("", "tables/*/") for array in ARRAYS])
         # each array's own metadata, which are checked before it is read; below version 3, zarr takes no others
-        options = {} if zarr.__version__.startswith("2.") else {"use_consolidated": False}
+        options: dict[str, Any] = {} if zarr.__version__.startswith("2.") else {"use_consolidated": False}
         store: Any = zarr.open_group(str(source.path), mode="r", **options)
         if "X" in store and source.group is None:
             return _of_anndata(store, source)
