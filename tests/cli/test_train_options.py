@@ -10,6 +10,7 @@ from rich.console import Console
 
 from asmil import AsmilError
 from asmil.api.progress import Pace, training_progress
+from asmil.cohort.splits import Splits
 from asmil.models.registry import methods
 from asmil.training.config import resolve
 from asmil.training.run import train_run
@@ -98,6 +99,18 @@ def test_progress_names_fold_seed_and_the_time_left(small_cohort, tmp_path):
         train_run(small_cohort, tmp_path / "run", config, observer=observer)
     assert (tmp_path / "log.txt").read_text().count("already trained") == 2
     assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["folds"] == 2
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_names_the_site_that_a_fold_tests(small_cohort, tmp_path, terminal):
+    shown = io.StringIO()
+    console = Console(file=shown, force_terminal=terminal, width=80, color_system=None)
+    changes = {"training": {"epochs": 1}, "data": {"leave_out": "site"}, "record": {"attention": "none"}}
+    with training_progress(console) as observer:
+        train_run(small_cohort, tmp_path / "run", resolve("mean_pooling", changes=changes), observer=observer)
+    sites = Splits.load(tmp_path / "run" / "splits.csv").sites
+    assert len(sites) > 1
+    assert all(site in shown.getvalue() for site in sites.values())
 
 
 def test_the_pace_counts_what_is_left():

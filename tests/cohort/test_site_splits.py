@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asmil.cohort.splits import make_splits
+from asmil.cohort.splits import Splits, make_splits
 from asmil.errors import AsmilError
 from made_up_cohorts import cohort_of, lived
 
@@ -132,6 +132,18 @@ def test_sites_go_before_the_manifests_own_split_and_folds():
     rows = [{"label": "ab"[i % 2], "site": f"s{i // 10}", "split": "train"} for i in range(30)]
     assert make_splits(cohort_of(rows), by_site=True).n_folds == 3
     assert make_splits(cohort_of(rows), folds=3, by_site=True).n_folds == 3
+
+
+def test_folds_are_named_by_their_site_and_keep_it_in_the_file(tmp_path):
+    rows = [{"label": "ab"[i % 2], "site": ["Oslo", "Jena"][i // 15]} for i in range(30)]
+    splits = make_splits(cohort_of(rows), by_site=True)
+    splits.save(tmp_path / "splits.csv")
+    loaded = Splits.load(tmp_path / "splits.csv")
+    assert splits.sites == loaded.sites == {0: "Jena", 1: "Oslo"}
+    assert "Oslo" in loaded.fold_names[1]
+    plain = make_splits(cohort_of(rows), folds=2)
+    assert plain.sites == {}
+    assert "1" in plain.fold_names[1]
 
 
 def sited(*sites):

@@ -136,8 +136,9 @@ class TrainedRun:
         role: the part of the cohort, `test` or `val`
         resamples, seed: of the bootstrap over patients
         unit: `patient` averages the predictions of a patient's slides first
-        threshold: two classes: the rule that chooses the threshold on validation slides: youden (default), f1,
-            sensitivity:0.95, specificity:0.95; `warnings` of the result reports a rule that does not apply
+        threshold: two classes: predict at a threshold that this rule chooses on validation slides: youden, f1,
+            sensitivity:0.95, specificity:0.95; default: predict the most probable class. `warnings` of the result
+            reports a rule that does not apply
         """
         return noting_changed_labels(evaluate_run(self._read, role, resamples, seed, unit, threshold))
 

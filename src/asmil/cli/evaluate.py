@@ -23,8 +23,8 @@ def evaluate(
         str | None,
         typer.Option(
             metavar="RULE",
-            help="For two classes: how the threshold is chosen on validation slides: youden (default), f1, "
-            "sensitivity:0.95 or specificity:0.95.",
+            help="For two classes: predict at a threshold chosen on validation slides by youden, f1, "
+            "sensitivity:0.95 or specificity:0.95. Default: predict the most probable class.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,

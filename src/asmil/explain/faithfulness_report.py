@@ -19,7 +19,7 @@ from asmil.reporting.files import write_document
 from asmil.reporting.formats import (
     UNDEFINED_TEXT,
     format_count,
-    format_interval,
+    format_interval_of,
     format_number,
     format_signed,
     format_signed_interval,
@@ -81,7 +81,7 @@ def answer(found: Faithfulness) -> str:
     maps = {kind: one for kind, one in found.kinds.items() if kind not in CONTROLS}
     best = max(maps, key=lambda kind: maps[kind].area.value)
     one = maps[best].area
-    said = f"area between the curves {format_number(one.value)}, 95 % interval {format_interval(one.interval)}"
+    said = f"area between the curves {format_number(one.value)}, 95 % interval {format_interval_of(one)}"
     if not one.interval.low > 0:
         return (
             f"No map of {found.method} is shown to be more faithful than a random order of tiles; the best is "

@@ -16,7 +16,7 @@ from asmil.reporting import Block, Cell, Document, Figure, Heading, Row, Section
 from asmil.reporting.document import estimate_cell, problem_sections
 from asmil.reporting.estimate import Estimate, jsonable
 from asmil.reporting.files import folded_table, write_document
-from asmil.reporting.formats import format_count, format_interval, format_number, format_share
+from asmil.reporting.formats import format_count, format_interval_of, format_number, format_share
 
 FEW_PATIENTS = 10
 MOST_ROWS = 300
@@ -92,7 +92,7 @@ def _answer(found: Localization) -> str:
     sentences = [f"{', and '.join(said)}."]
     auc = numbers["tile_auc"]
     if not math.isnan(auc.value):
-        ends = f"95 % interval {format_interval(auc.interval)}; 0.5 is chance"
+        ends = f"95 % interval {format_interval_of(auc)}; 0.5 is chance"
         sentences.append(f"Tile AUC, the ranking of tumor tiles above others: {format_number(auc.value)} ({ends}).")
     return " ".join(sentences)
 
