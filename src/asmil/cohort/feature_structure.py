@@ -17,8 +17,8 @@ from asmil.cohort.manifest import Slide
 from asmil.cohort.reader import open_features
 
 Floats = NDArray[np.float32]
-SAMPLED_SLIDES, SAMPLED_TILES = 512, 32
-"""Slides and tiles per slide that the structure is fitted on; evenly spaced, so the same every time."""
+SAMPLED_SLIDES, SAMPLED_TILES, COMPARED_DIMENSIONS = 256, 32, 512
+"""Slides, tiles per slide and dimensions that the structure is fitted on; evenly spaced, so the same every time."""
 COMPARED_TILES, FEWEST_TILES = 512, 8
 """Tiles of a slide that are compared at most; a slide with fewer tiles than this cannot be compared."""
 FEWEST_SLIDES = 8
@@ -34,10 +34,11 @@ LEAST_SCORE, LARGEST_RATIO = 0.3, 5.0
 class FeatureStructure:
     """What the tiles of the training slides have in common.
 
-    directions: D x m, principal directions of tiles that are centered and scaled within each slide
+    directions: d x m, principal directions of tiles that are centered and scaled within each slide, in all dimensions
+        of the features or in `COMPARED_DIMENSIONS` of them
     rms: root mean square of the feature values
     reference: the share of variance that the directions explain in slides they were not fitted on, beyond the share
-        m / D that random directions explain; 0 if these features cannot be recognized
+        m / d that random directions explain; 0 if these features cannot be recognized
     """
 
     directions: Floats
@@ -69,12 +70,12 @@ class FeatureMatch:
 
 def sampled_tiles(slides: Sequence[Slide]) -> list[Floats]:
     """Some tiles of some of the slides, evenly spaced; slides with few tiles are left out."""
-    chosen = [slides[i] for i in _spaced(len(slides), SAMPLED_SLIDES)]
+    chosen = [slides[i] for i in spaced(len(slides), SAMPLED_SLIDES)]
     found = []
     for slide in chosen:
         with open_features(slide.source, mmap=True) as file:
             if file.info.n_tiles >= FEWEST_TILES:
-                found.append(file.features(_spaced(file.info.n_tiles, SAMPLED_TILES)).float().numpy())
+                found.append(file.features(spaced(file.info.n_tiles, SAMPLED_TILES)).float().numpy())
     return found
 
 
@@ -82,7 +83,7 @@ def fit_structure(bags: Sequence[Floats]) -> FeatureStructure | None:
     """The structure of tiles (n x D) of several slides; None if there are too few slides."""
     if len(bags) < FEWEST_SLIDES:
         return None
-    bags = [bag.astype(np.float32) for bag in bags]
+    bags = [_dimensions(bag) for bag in bags]
     rms = float(np.sqrt(np.mean([np.mean(bag.astype(np.float64) ** 2) for bag in bags])))
     halves = bags[::2], bags[1::2]
     fitted = [_directions(half) for half in halves]
@@ -95,7 +96,7 @@ def fit_structure(bags: Sequence[Floats]) -> FeatureStructure | None:
 
 def compare_features(structure: FeatureStructure, tiles: Floats) -> FeatureMatch:
     """Compare the tiles (n x D) of a slide with the training."""
-    tiles = tiles[_spaced(len(tiles), COMPARED_TILES)].astype(np.float32)
+    tiles = _dimensions(tiles[spaced(len(tiles), COMPARED_TILES)])
     rms = float(np.sqrt(np.mean(tiles.astype(np.float64) ** 2)))
     score = None
     if structure.reference > 0 and len(tiles) >= FEWEST_TILES:
@@ -104,7 +105,7 @@ def compare_features(structure: FeatureStructure, tiles: Floats) -> FeatureMatch
 
 
 def _directions(bags: Sequence[Floats]) -> Floats:
-    """D x m: the first principal directions of the tiles of all slides."""
+    """d x m: the first principal directions of the tiles of all slides."""
     centered = np.concatenate([bag - bag.mean(axis=0) for bag in bags])
     tiles = _scaled(centered)
     variances, directions = np.linalg.eigh(tiles.T @ tiles / len(tiles))
@@ -127,5 +128,10 @@ def _scaled(centered: Floats) -> Floats:
     return np.asarray(centered / np.where(spread > 0, spread, 1), dtype=np.float32)
 
 
-def _spaced(count: int, most: int) -> NDArray[np.int64]:
+def _dimensions(tiles: Floats) -> Floats:
+    return tiles[:, spaced(tiles.shape[1], COMPARED_DIMENSIONS)].astype(np.float32)
+
+
+def spaced(count: int, most: int) -> NDArray[np.int64]:
+    """At most so many of the numbers 0 to count - 1, evenly spaced."""
     return np.unique(np.linspace(0, count - 1, min(most, count)).astype(np.int64))

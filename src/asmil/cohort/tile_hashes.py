@@ -7,7 +7,7 @@ depend on their order (bottom-k MinHash): two slides share about as large a part
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
@@ -57,8 +57,7 @@ def remember_sketch(source: FeatureSource, sketch: TileSketch) -> None:
 def all_hashes(file: OpenFeatures) -> Hashes:
     """The hashes of the tiles of an open feature file, in order."""
     starts = range(0, file.info.n_tiles, ROWS_AT_ONCE)
-    parts = [tile_hashes(file.features(slice(start, start + ROWS_AT_ONCE))) for start in starts]
-    return np.concatenate(parts) if parts else np.zeros(0, np.uint64)
+    return _joined(_hashes_of(file.features(slice(start, start + ROWS_AT_ONCE))) for start in starts)
 
 
 def tile_hashes(features: Tensor) -> Hashes:
@@ -66,6 +65,15 @@ def tile_hashes(features: Tensor) -> Hashes:
 
     Values are rounded to float16 first, so that a slide and its half-precision copy have the same hashes.
     """
+    # in parts, since a whole slide in another number type may not fit into memory
+    return _joined(map(_hashes_of, features.split(ROWS_AT_ONCE)))
+
+
+def _joined(parts: Iterable[Hashes]) -> Hashes:
+    return np.concatenate([np.zeros(0, np.uint64), *parts])
+
+
+def _hashes_of(features: Tensor) -> Hashes:
     halves = features.to(torch.float16).numpy()
     padding = -halves.shape[1] % 4
     if padding:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from asmil.cohort.bag import COORDS_UM, Bag
-from asmil.cohort.feature_structure import compare_features
+from asmil.cohort.feature_structure import COMPARED_TILES, compare_features, spaced
 from asmil.cohort.features import inspect_features
 from asmil.cohort.loader import BagLoader
 from asmil.cohort.manifest import Slide
@@ -186,7 +186,10 @@ class RunPredictor:
 
     def _other_features(self, bag: Bag) -> str:
         structure = None if self.training_slides is None else self.training_slides.structure
-        return "" if structure is None else compare_features(structure, bag.features.float().numpy()).difference
+        if structure is None:
+            return ""
+        tiles = bag.features[spaced(len(bag), COMPARED_TILES)].float().numpy()
+        return compare_features(structure, tiles).difference
 
     def read_bag(self, unit: Slide | Unit) -> Bag:
         """The bag of a slide or patient; an error if its features were extracted differently from the run's."""
