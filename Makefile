@@ -38,14 +38,14 @@ $(VENV)/runtime: pyproject.toml src/asmil/version.py
 	touch $@
 
 # how these settings were chosen: docs/demo.md
-DEMO_TRAIN := $(BIN)/asmil train $(DEMO)/cohort/cohort.csv --seeds 3 --set model.inner=128 --set training.lr=3e-4
+DEMO_TRAIN := $(BIN)/asmil train $(DEMO)/cohort/cohort.csv --seeds 3 --set model.inner=128 --set training.lr=3e-4 --set training.epochs=30
 DEMO_RUNS := $(DEMO)/runs/asmil $(DEMO)/runs/abmil
 
 demo: $(VENV)/runtime
-	$(BIN)/asmil synthetic-slides $(DEMO)/cohort --slides 40 --seed 11
+	$(BIN)/asmil synthetic-slides $(DEMO)/cohort --slides 60 --seed 11 --micro 1 --side-mm-min 1.4 --side-mm-max 2
 	$(BIN)/asmil extract $(DEMO)/cohort/slides --out $(DEMO)/cohort/features --tile-um 128 --tile-px 128 --no-qc
-	$(DEMO_TRAIN) --method asmil --preset recommended --set training.epochs=40 --out $(DEMO)/runs/asmil
-	$(DEMO_TRAIN) --method abmil --set training.epochs=20 --out $(DEMO)/runs/abmil
+	$(DEMO_TRAIN) --method asmil --preset recommended --out $(DEMO)/runs/asmil
+	$(DEMO_TRAIN) --method abmil --out $(DEMO)/runs/abmil
 	$(BIN)/asmil compare $(DEMO_RUNS) --out $(DEMO)/comparison
 	$(BIN)/asmil localize $(DEMO)/runs/asmil --annotations $(DEMO)/cohort/annotations
 	$(BIN)/asmil localize $(DEMO)/runs/abmil --annotations $(DEMO)/cohort/annotations
