@@ -29,7 +29,7 @@ from asmil.cohort.manifest import Slide
 from asmil.cohort.source import FeatureSource
 from asmil.cohort.synthetic import SyntheticConfig, write_synthetic
 from asmil.explain.asked_slides import AskedSlide
-from asmil.explain.color_scale import color_scale
+from asmil.explain.color_scale import natural_scale
 from asmil.explain.heatmaps import HeatmapPlan, draw_slide
 from asmil.explain.qupath import write_regions, write_tiles
 from asmil.explain.run_explainer import RunExplainer
@@ -97,7 +97,7 @@ def measure(work: Path, runs: dict[str, Path], n_tiles: int, rounds: int) -> lis
     numbers = np.arange(n_tiles)
     coords = np.stack([numbers % columns, numbers // columns], axis=1) * TILE_PX
     values = np.random.default_rng(1).random(n_tiles)
-    frame, scale = framed(asked.name, coords, float(TILE_PX)), color_scale(values)
+    frame, scale = framed(asked.name, coords, float(TILE_PX)), natural_scale("attention", values, float(values.mean()))
     more = {"probability normal": 1 - values, "probability tumor": values}
 
     def export() -> None:

@@ -14,6 +14,7 @@ import asmil
 from asmil.engine.local import LocalEngine
 from asmil.errors import AsmilError
 from asmil.evaluation.localization.localize import LocalizeSettings, localize_run
+from asmil.evaluation.run_alarms import alarms_of_run
 from asmil.explain import faithfulness
 from asmil.explain.faithfulness import FaithfulnessSettings, faithfulness_run
 from asmil.explain.faithfulness_report import write_faithfulness
@@ -50,6 +51,8 @@ def test_a_run_with_known_tiles(trained, tmp_path, asmil_here):
     area = content["kinds"]["gradient"]["area"]["value"]
     assert slides["area_gradient"].mean() == pytest.approx(area, abs=1e-6)
     assert (tmp_path / "faithfulness.html").stat().st_size > 5000
+    page = (tmp_path / "faithfulness.html").read_text(encoding="utf-8")
+    assert page.count('class="note alarm"') == min(3, len(alarms_of_run(trained)))
     assert (tmp_path / "faithfulness.csv").is_file()
 
 

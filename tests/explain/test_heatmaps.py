@@ -26,6 +26,7 @@ from asmil.explain.asked_slides import SlidePlaces, asked_slides
 from asmil.explain.canvas import ALARM_INK, PICTURE_BOXES, boxes_of
 from asmil.explain.run_explainer import RunExplainer
 from asmil.explain.score_files import read_scores
+from asmil.export.bundle import write_bundle
 from asmil.slides.pyramid_tiff import write_pyramid
 from asmil.slides.qc import read_picture
 from asmil.training.attention_file import read_attention
@@ -145,16 +146,16 @@ def test_the_default_scale_shows_flat_attention_as_flat(lab, tmp_path, asmil_her
     assert spread[0] < spread[1] / 3
 
 
-def test_a_bundle_keeps_the_alarms_of_its_run(lab, tmp_path, asmil_here):
-    done = asmil_here("export", lab / "run", "--out", tmp_path / "bundle")
-    assert done.returncode == 0, done.stderr
-    alarms = alarms_of_run(lab / "run")
-    assert [alarm.finding for alarm in alarms_of_run(tmp_path / "bundle")] == [alarm.finding for alarm in alarms]
-    assert alarms[0].finding in (tmp_path / "bundle" / "README.md").read_text(encoding="utf-8")
+def test_maps_of_a_bundle_and_files_of_attention_carry_the_alarms_of_the_run(lab, tmp_path, asmil_here):
+    write_bundle(lab / "run", tmp_path / "bundle")
     features = lab / "features" / "s6.h5"
     drawn = asmil_here("heatmap", tmp_path / "bundle", features, "--out", tmp_path / "maps", *FEW)
     assert drawn.returncode == 0, drawn.stderr
     assert alarm_pixels(tmp_path / "maps" / "s6.png") > 100
+    done = asmil_here("predict", lab / "run", features, "--attention", "--out", tmp_path / "p.csv", "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    with h5py.File(tmp_path / "p_attention" / "s6.h5") as file:
+        assert list(file.attrs["alarms"]) == [alarm.finding for alarm in alarms_of_run(lab / "run")]
 
 
 def test_several_maps_in_one_figure(lab, tmp_path, asmil_here):

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import asmil
+from asmil.evaluation.run_alarms import alarms_of_run
 from asmil.export.bundle import write_bundle
 from asmil.export.graph import export_onnx, export_torch
 from asmil.training.config import resolve
@@ -55,6 +56,14 @@ def test_a_bundle_names_no_slide_and_no_patient(run, bundle, cohort):
             assert not [name for name in names if name.encode() in content], path
             assert str(run).encode() not in content, path
             assert str(cohort.path).encode() not in content, path
+
+
+def test_a_bundle_keeps_the_alarms_of_its_run(run, bundle):
+    expected = alarms_of_run(run)
+    assert expected
+    assert alarms_of_run(bundle) == expected
+    card = (bundle / "README.md").read_text(encoding="utf-8")
+    assert all(alarm.finding.split(":")[0] in card for alarm in expected)
 
 
 def test_a_bundle_does_not_say_where_initial_weights_were(bundle, cohort, tmp_path):
@@ -184,7 +193,9 @@ def test_torch_export_answers_as_the_run_does(bundle, cohort, tmp_path, monkeypa
     expected = asmil.load_run(bundle).predict(tiles)
     np.testing.assert_allclose(probabilities.detach(), expected.probabilities, atol=1e-5)
     np.testing.assert_allclose(heatmap.detach(), expected.heatmap, atol=1e-6)
-    assert json.loads(more["asmil.json"])["method"] == "abmil"
+    known = json.loads(more["asmil.json"])
+    assert known["method"] == "abmil"
+    assert known.get("alarms", []) == [alarm.finding for alarm in alarms_of_run(bundle)]
 
 
 def test_a_method_that_cannot_says_why(cohort, tmp_path):
