@@ -50,7 +50,6 @@ from asmil.evaluation.statistics import (
 )
 from asmil.reporting import Estimate, Interval
 from asmil.reporting.estimate import AT_THE_EDGE, TOO_FEW, UNDEFINED
-from asmil.reporting.formats import format_signed
 from asmil.tasks.bootstrap import (
     draw_patients,
     estimate,
@@ -380,12 +379,7 @@ def _warnings(
 ) -> Iterator[str]:
     """Caveats about this comparison, one sentence each."""
     rows, runs = paired.rows, list(paired.runs.values())
-    opposite = [
-        f"{found.run} compared with {found.reference}, {found.metric.title} (means over seeds "
-        f"{format_signed(found.value)}, {other} {format_signed(value)})"
-        for found in differences
-        for other, value in found.opposite.items()
-    ]
+    opposite = [words for found in differences if (words := found.opposite_words)]
     if opposite:
         yield f"Opposite signs: {'; '.join(opposite)}. Which run is better depends on which of them you use."
     yield from few_per_class(rows.task, rows.truth, rows.patients.tolist())

@@ -12,7 +12,7 @@ from asmil.cohort.units import UnitKind
 from asmil.evaluation.comparison.pairing import PairedPredictions
 from asmil.evaluation.evaluate import PART_TITLES, Role
 from asmil.reporting import Estimate, Interval
-from asmil.reporting.formats import format_count
+from asmil.reporting.formats import format_count, format_signed
 from asmil.reporting.notebook import Displayed
 from asmil.tasks.prediction_format import Metric, PredictionFormat
 
@@ -133,6 +133,13 @@ class Difference:
             for name, value in values.items()
             if value * self.value < 0 and min(abs(value), abs(self.value)) >= ROUNDED
         }
+
+    @property
+    def opposite_words(self) -> str:
+        """The differences with opposite signs as a phrase; empty if there are none."""
+        others = ", ".join(f"{name} {format_signed(value)}" for name, value in self.opposite.items())
+        pair = f"{self.run} compared with {self.reference} in {self.metric.title}"
+        return f"{pair}: means over seeds {format_signed(self.value)}, {others}" if others else ""
 
     @property
     def classes(self) -> tuple[ClassAuc, ...]:

@@ -83,6 +83,17 @@ def sizes_of(found: Comparison) -> str:
 
 
 def _answer(found: Comparison) -> str:
+    return _clear_differences(found) + _opposite_signs(found)
+
+
+def _opposite_signs(found: Comparison) -> str:
+    """Which differences have another sign if another quantity is compared, as a sentence; alarms may hide warnings."""
+    said = [words for one in found.differences if (words := one.opposite_words)]
+    more = f"; {len(said) - MOST_IN_ANSWER} more below" if len(said) > MOST_IN_ANSWER else ""
+    return f" Opposite signs: {'; '.join(said[:MOST_IN_ANSWER])}{more}." if said else ""
+
+
+def _clear_differences(found: Comparison) -> str:
     clear = [one for one in found.differences if one.interval.excludes_zero]
     few = found.n_patients < FEW_PATIENTS
     if not clear:
