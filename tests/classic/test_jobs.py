@@ -115,7 +115,7 @@ def test_results_of_other_data_or_settings_are_refused(toy, tmp_path):
     one = toy()
     list(run_jobs(make_jobs([one], [one_row("mi_svm")], [0], 3, tmp_path), {"toy": one}, InlineEngine()))
     other = toy(seed=1)
-    with pytest.raises(AsmilError, match=r"toy-mi_svm-seed0\.json"):
+    with pytest.raises(AsmilError, match=r"mi_svm on toy, seed 0: data"):
         list(run_jobs(make_jobs([other], [one_row("mi_svm")], [0], 3, tmp_path), {"toy": other}, InlineEngine()))
     (tmp_path / "jobs" / "toy-mi_svm-seed0.json").write_text("{")
     with pytest.raises(AsmilError, match="remove"):

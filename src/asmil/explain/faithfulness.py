@@ -225,8 +225,13 @@ class FlippingPlan:
 
     def made_from(self) -> Callable[[Unit], MadeFrom]:
         """From a slide to everything that its curves are computed from."""
-        settings = {"kinds": self.kinds, "class": self.settings.name, "seed": self.settings.seed}
-        settings |= {"shares": [float(share) for share in SHARES], "random orders": RANDOM_ORDERS}
+        settings = {
+            "kinds": self.kinds,
+            "class": self.settings.name,
+            "seed": self.settings.seed,
+            "shares": [float(share) for share in SHARES],
+            "random orders": RANDOM_ORDERS,
+        }
         of_run = run_contents([self.run])
         if self.truth is not None:
             of_run["tile truth"] = file_content(self.truth)

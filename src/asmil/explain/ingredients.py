@@ -36,7 +36,7 @@ def joins_slides(run: Path) -> bool:
     """Whether a run sees the slides of a patient as one bag."""
     values = RunLayout(run).read_values()
     unit = setting(values, "data", "unit")
-    return unit == "patient" or (unit == "auto" and setting(values, "task", "kind") == "survival")
+    return bool(unit == "patient" or (unit == "auto" and setting(values, "task", "kind") == "survival"))
 
 
 def slide_contents(slide: Slide, joined: Sequence[Slide]) -> dict[str, Content]:

@@ -77,8 +77,8 @@ class SlideEncoderPlan:
                 vector = encoded(encoder, bag.features, bag.coords, info, device, self.encoder)
             tiles = record.contents["features"].checksum
             noted = {"slide_encoder": self.encoder, "weights_hash": digest, "tiles": tiles}
-            noted["made_from"] = record.model_dump()
-            write_slide_vector(job.out, vector, _provenance(self.encoder, digest, info, json.dumps(noted)))
+            about = json.dumps({**noted, "made_from": record.model_dump()})
+            write_slide_vector(job.out, vector, _provenance(self.encoder, digest, info, about))
             return len(vector)
 
         return encode

@@ -92,9 +92,10 @@ class PackWriter:
         entry = self.index.entries[slide.slide]
         if not _matches(entry, slide):
             size, mtime_ns = source_state(slide.source.path)
-            place = {"source": absolute(slide.source), "source_size": size, "source_mtime_ns": mtime_ns}
-            self.index.entries[slide.slide] = replace(entry, **place)
-            self._unsaved.append(self.index.entries[slide.slide])
+            source = absolute(slide.source)
+            entry = replace(entry, source=source, source_size=size, source_mtime_ns=mtime_ns)
+            self.index.entries[slide.slide] = entry
+            self._unsaved.append(entry)
 
     def _checksum(self, slide: Slide) -> int:
         """The checksum that a slide would have in the pack."""
