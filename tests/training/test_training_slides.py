@@ -14,8 +14,10 @@ from asmil.cohort.features import FeatureSource, read_bag
 from asmil.cohort.tile_hashes import sketch_of, tile_hashes
 from asmil.training.training_slides import FILE, TrainingSlides, read_training_slides
 from shared_data import SHARED_DATA, shared_file
+from small_task_cohorts import write_cohort
 
 WIDTH = 48
+SHORT = ("--set", "training.epochs=1", "--set", "record.attention=none", "-q")
 
 
 def encoder(seed):
@@ -215,3 +217,17 @@ def test_the_bag_that_is_predicted_has_the_hashes_of_its_file(trained):
     source = FeatureSource(trained / "features" / "s00.pt")
     stored = read_training_slides(trained / "run")
     assert stored.recognize(sketch_of(tile_hashes(read_bag(source, "s00").features))) == "s00"
+
+
+@pytest.mark.parametrize("kind", ["survival", "regression", "multilabel"])
+def test_predictions_of_every_task_are_evaluated_as_the_run_is(kind, tmp_path, asmil_here):
+    cohort = write_cohort(tmp_path, kind)
+    done = asmil_here("train", cohort, "-m", "abmil", "--task", kind, "-o", tmp_path / "run", *SHORT)
+    assert done.returncode == 0, done.stderr
+    told, table = predicted(asmil_here, tmp_path / "run", cohort, out=tmp_path / "p.csv")
+    run = evaluate(tmp_path / "run", resamples=10)
+    assert set(run.run.format.truth_columns) <= set(table.columns)
+    assert told["evaluation"]["slides"] == run.n_slides == (~table["used_in_training"]).sum()
+    for name, one in run.metrics.items():
+        if np.isfinite(one.value):
+            assert told["evaluation"]["metrics"][name]["value"] == pytest.approx(one.value, abs=1e-6), name

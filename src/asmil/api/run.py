@@ -264,9 +264,9 @@ class TrainedRun:
         return predict_slides(self._predictor, slides, features, images)
 
     def save_pretrained(self, folder: Path | str) -> Path:
-        """Write the models, settings and a model card into a new folder, without data about slides or patients.
+        """Write the models, settings and a model card into a new folder, without names or data of slides and patients.
 
-        The folder is a bundle: `from_pretrained`, `load_run` and `asmil predict` open it.
+        Hashes of some training tiles are included, to recognize slides that the models have seen. The folder is a bundle: `from_pretrained`, `load_run` and `asmil predict` open it.
         """
         return write_bundle(self.path, folder, self._own_method)
 

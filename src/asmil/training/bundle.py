@@ -1,4 +1,4 @@
-"""Bundles: runs to share, with models, settings and a model card, but without data about slides or patients.
+"""Bundles: runs to share, with models, settings and a model card, but without names or data of slides and patients.
 
 A bundle is a folder with the layout of a run. Its `bundle.json` lists every file with its SHA-256, so that missing and
 changed files are detected, and contains the metrics of the run.

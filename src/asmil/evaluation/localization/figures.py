@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from asmil.evaluation.localization.localize import Localization
-from asmil.evaluation.localization.scaling import THRESHOLDS, scaling_title
+from asmil.evaluation.localization.scaling import THRESHOLDS, Scaling, scaling_title
 from asmil.evaluation.localization.slide_evaluator import SlideMeasures
 from asmil.explain.report_panels import slide_panels
 from asmil.explain.tile_map import SlideFrame, TileMap
@@ -97,7 +97,7 @@ def slide_figures(found: Localization, one: SlideMeasures, images: Mapping[str, 
     Scalings that mark the same tiles share a panel.
     """
     frame, mask = one.map.frame, found.masks.get(one.name)
-    scalings_of: dict[bytes, list[str]] = {}
+    scalings_of: dict[bytes, list[Scaling]] = {}
     marked_tiles: dict[bytes, np.ndarray] = {}
     for scaling, measures in one.scaled.items():
         marked = measures.scores >= THRESHOLDS[scaling]
