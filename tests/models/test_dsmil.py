@@ -77,8 +77,13 @@ def test_the_instance_classifier_learns_from_the_critical_tiles_alone():
 
 
 def test_of_equal_tiles_the_first_is_critical_and_both_weigh_the_same():
-    x = tiles(5).repeat(2, 1)
-    output = make()(Bag(x))
+    # short fractions, so that scores of equal tiles are equal wherever a matrix product splits its rows
+    x = (tiles(5) * 4).round().div(4).repeat(2, 1)
+    model = make()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_((parameter * 8).round() / 8)
+    output = model(Bag(x))
     assert (output.extras["critical_index"] < 5).all()
     torch.testing.assert_close(output.scores[:, :5], output.scores[:, 5:])
 

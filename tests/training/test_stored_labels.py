@@ -51,6 +51,32 @@ def test_a_moved_manifest_and_an_earlier_version_say_nothing(corrected, tmp_path
     assert label_changes(run) is None
 
 
+def test_labels_in_several_columns_have_not_changed(trained, tmp_path):
+    """They are joined as at the training."""
+    from asmil import train
+
+    cohort = shutil.copytree(trained / "cohort", tmp_path / "cohort")
+    table = pd.read_csv(cohort / "cohort.csv", dtype=str)
+    table["ER"] = (table.pop("label") == "tumor").astype(int)
+    table["PR"] = [1, 0] * (len(table) // 2)
+    table.to_csv(cohort / "cohort.csv", index=False)
+    train(
+        cohort / "cohort.csv",
+        tmp_path / "run",
+        method="mean_pooling",
+        task="multilabel",
+        columns={"labels": "ER,PR"},
+        settings={"training.epochs": 1},
+        progress=False,
+    )
+    assert label_changes(tmp_path / "run") is None
+    table.loc[table["slide"] == CHANGED, "ER"] = 1 - table.loc[table["slide"] == CHANGED, "ER"]
+    table.to_csv(cohort / "cohort.csv", index=False)
+    changes = label_changes(tmp_path / "run")
+    assert changes is not None
+    assert list(changes.outcomes) == [CHANGED]
+
+
 VERBS = {
     "check": ("check", "RUN"),
     "evaluate": ("evaluate", "RUN", "--resamples", "10"),

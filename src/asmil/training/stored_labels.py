@@ -7,18 +7,18 @@ import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from asmil.cohort.manifest import Cohort, Slide, slide_of_row
+from asmil.cohort.manifest import Cohort, Slide, read_whole_manifest, slide_of_row
 from asmil.cohort.outcomes import stated_outcome
 from asmil.cohort.problems import SHOWN
 from asmil.cohort.source import FeatureSource
-from asmil.cohort.table import OUTCOME_COLUMNS, read_table
+from asmil.cohort.table import OUTCOME_COLUMNS
 from asmil.errors import AsmilError
 from asmil.files import write_text
 from asmil.tasks.base import TaskKind
 from asmil.text_table import read_text_table
 from asmil.training.layout import RunLayout
+from asmil.training.run_cohort import RunCohort
 
 FILE = "labels.csv"
 """In the run folder: slide and outcome, one row per slide."""
@@ -66,22 +66,23 @@ def label_changes(run: Path | str) -> LabelChanges | None:
     if not stored.is_file():
         return None
     values = layout.read_values()
-    cohort: Any = values.get("cohort")
-    manifest = Path(str(cohort.get("manifest"))) if isinstance(cohort, Mapping) and cohort.get("manifest") else None
-    if manifest is None or not manifest.is_file():
+    trained_on = RunCohort.of(values)
+    if trained_on.manifest is None or not trained_on.is_there:
         return None
     kind: TaskKind = values["task"]["kind"]
     before = read_labels(stored)
     try:
-        now = {slide.slide: slide for slide in _slides(read_table(manifest, cohort.get("columns")).rows)}
+        # as the training reads it: labels may be in several columns, and times be computed from others
+        found = read_whole_manifest(trained_on.manifest, trained_on.features_there, kind, trained_on.columns)
     except AsmilError:
         return None
+    now = {slide.slide: slide for slide in found.everyone.slides}
     outcomes = {
         name: (_text(old, kind), _text(now[name], kind))
         for name, old in before.items()
         if name in now and stated_outcome(old, kind) != stated_outcome(now[name], kind)
     }
-    return LabelChanges(manifest, outcomes) if outcomes else None
+    return LabelChanges(trained_on.manifest, outcomes) if outcomes else None
 
 
 def read_labels(path: Path) -> dict[str, Slide]:
