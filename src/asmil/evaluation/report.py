@@ -199,7 +199,7 @@ def _slides(evaluation: RunEvaluation) -> list[Block]:
         from asmil.explain.report_panels import run_panels
     except ModuleNotFoundError:  # machines that only train may lack the packages that read slides
         return [Heading("Worst and best slides"), table]
-    findings = [alarm.finding for alarm in evaluation.raised]
+    findings = [f"{alarm.name}." for alarm in evaluation.raised]
     known = None if manifest is None else Path(str(manifest))
     pictures = run_panels(evaluation.path, known, dict.fromkeys(pictured), findings)
     with_image = [SideBySide(panels) for panels in pictures.values() if len(panels) > 1]
