@@ -224,7 +224,7 @@ def _slides(evaluation: RunEvaluation) -> list[Block]:
         from asmil.explain.report_panels import run_panels
     except ModuleNotFoundError:  # machines that only train may lack the packages that read slides
         return [heading, table]
-    findings = [alarm.finding for alarm in evaluation.raised]
+    findings = [f"{alarm.name}." for alarm in evaluation.raised]
     pictures = run_panels(evaluation.path, RunCohort.of(evaluation.run.config), dict.fromkeys(pictured), findings)
     with_image = [SideBySide(panels) for panels in pictures.values() if len(panels) > 1]
     only_map = [panel for panels in pictures.values() if len(panels) == 1 for panel in panels]

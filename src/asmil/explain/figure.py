@@ -15,7 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 from shapely.geometry import MultiPolygon
 
-from asmil.explain.canvas import INK, PAPER, SOFT_INK, Box, draw_scale_bar, on_any_ground, shortened, text_width, write
+from asmil.explain.canvas import (
+    INK,
+    PAPER,
+    SOFT_INK,
+    Box,
+    draw_scale_bar,
+    on_any_ground,
+    shortened,
+    text_width,
+    wrapped,
+    write,
+)
 from asmil.explain.caveats import NO_CAVEATS, Caveats
 from asmil.explain.color_scale import ColorScale, lookup_table
 from asmil.explain.tile_map import SlideFrame, TileMap
@@ -238,7 +249,11 @@ def _draw_legend(figure: Pixels, left: int, top: int, width: int, scale: ColorSc
         for line, part in enumerate(text.split("  ")):
             write(figure, part, x, top + 23 + (size + 3) * line, size, anchor="ma")
     below = top + 27 + (size + 3) * (2 if scale.kind == "percentile" else 1)
-    write(figure, shortened(scale.caption(unit), width - 40, size), bar_left, below, size, color=SOFT_INK)
+    caption, lines_left = scale.caption(unit), 1 if scale.kind == "percentile" else 2
+    lines = wrapped(caption, width - 40, size)
+    for line in lines if len(lines) <= lines_left else [shortened(caption, width - 40, size)]:
+        write(figure, line, bar_left, below, size, color=SOFT_INK)
+        below += size + 3
     return Box(bar_left, top, bar_width, 16)
 
 

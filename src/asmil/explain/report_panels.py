@@ -51,7 +51,7 @@ def slide_panels(
     """The slide (where there is an image), its map with a scale in numbers, and by title the tiles that are called.
 
     outline: of the annotated tumor, in level-0 pixels
-    alarms: of the run, one sentence each; the caption of the map repeats them
+    alarms: of the run, a few words each, for the caption of the map; the page has them at its top
     """
     average = average_weight(heat.kind, heat.values)
     finding = "" if average is None else attention_finding(heat.values, average)
@@ -85,7 +85,7 @@ def run_panels(
 ) -> dict[str, list[Figure]]:
     """Slides of a run with the map of models that were not trained on them; those without features are left out.
 
-    alarms: of the run, one sentence each
+    alarms: of the run, a few words each
     """
     if len(list(RunLayout(run).trainings())) > MOST_TRAININGS:
         return {}

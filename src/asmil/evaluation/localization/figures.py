@@ -114,5 +114,5 @@ def slide_figures(found: Localization, one: SlideMeasures, images: Mapping[str, 
         TileMap(one.map.heat, found.heatmap_kind, title=f"heat map: {found.heatmap_kind}"),
         calls,
         None if mask is None else trace_outlines(mask, frame.downsample),
-        [alarm.finding for alarm in found.alarms],
+        [f"{alarm.name}." for alarm in found.alarms],
     )
