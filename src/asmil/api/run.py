@@ -257,7 +257,9 @@ class TrainedRun:
     def save_pretrained(self, folder: Path | str) -> Path:
         """Write the models, settings and a model card into a new folder, without names or data of slides and patients.
 
-        Hashes of some training tiles are included, to recognize slides that the models have seen. The folder is a bundle: `from_pretrained`, `load_run` and `asmil predict` open it.
+        Hashes of some training tiles are included, to recognize slides that the models have seen.
+
+        The folder is a bundle: `from_pretrained`, `load_run` and `asmil predict` open it.
         """
         return write_bundle(self.path, folder, self._own_method)
 
