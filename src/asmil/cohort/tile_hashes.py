@@ -136,11 +136,17 @@ def without_background(sketches: Sequence[TileSketch], patients: Sequence[Hashab
 
 
 def _holders(sketches: Sequence[TileSketch]) -> dict[int, list[int]]:
-    """The places of the sketches that hold a hash, for every hash."""
+    """The places of the sketches that hold a hash, for every hash that several of them hold."""
+    values = np.concatenate([np.zeros(0, np.uint64), *(sketch.hashes for sketch in sketches)])
+    places = np.repeat(np.arange(len(sketches)), [len(sketch.hashes) for sketch in sketches])
+    order = np.argsort(values, kind="stable")
+    values, places = values[order], places[order]
+    shared = np.zeros(len(values), dtype=np.bool_)
+    shared[1:] = values[1:] == values[:-1]
+    shared[:-1] |= shared[1:]
     found: dict[int, list[int]] = defaultdict(list)
-    for place, sketch in enumerate(sketches):
-        for value in sketch.hashes.tolist():
-            found[value].append(place)
+    for value, place in zip(values[shared].tolist(), places[shared].tolist(), strict=True):
+        found[value].append(place)
     return found
 
 
