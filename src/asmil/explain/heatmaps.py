@@ -144,7 +144,8 @@ class HeatmapPlan:
                 contents["scores"] = file_content(find_scores(self.scores, asked.name))
             if self.annotations is not None and (outlines := self.annotations.files.get(asked.name)) is not None:
                 contents["annotations"] = file_content(outlines)
-            return MadeFrom({**settings, "mpp": asked.mpp}, contents)
+            mask_value = None if self.annotations is None else self.annotations.mask_value
+            return MadeFrom({**settings, "mpp": asked.mpp, "mask_value": mask_value}, contents)
 
         return of_slide
 
