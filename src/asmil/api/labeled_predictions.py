@@ -81,10 +81,15 @@ def evaluate_predictions(predictor: RunPredictor, predicted: Predicted) -> Label
     return LabeledPredictions(evaluate_run(run), len(known) - len(new), len(predicted) - len(known), not new)
 
 
-def row_with_truth(predictor: RunPredictor, unit: Unit, prediction: SlidePrediction) -> dict[str, Any]:
-    """A row of the table of predictions; the outcome, if it is known, follows the name."""
-    row = predictor.row(prediction)
-    return {"slide": row.pop("slide"), **(truth_of(predictor, unit) or {}), **row}
+def rows_with_truth(predictor: RunPredictor, predicted: Predicted) -> list[dict[str, Any]]:
+    """The rows of a table of predictions; if any outcome is known, the outcomes follow the names."""
+    truths = [truth_of(predictor, unit) for unit, _ in predicted]
+    empty = dict.fromkeys(next(filter(None, truths), {}))
+    rows = []
+    for (_, prediction), truth in zip(predicted, truths, strict=True):
+        row = predictor.row(prediction)
+        rows.append({"slide": row.pop("slide"), **(truth or empty), **row})
+    return rows
 
 
 def truth_of(predictor: RunPredictor, unit: Unit) -> dict[str, Any] | None:

@@ -64,7 +64,7 @@ def predict(
     import pandas as pd
     from rich.progress import track
 
-    from asmil.api.labeled_predictions import prediction_warnings, row_with_truth
+    from asmil.api.labeled_predictions import prediction_warnings, rows_with_truth
     from asmil.api.new_slides import are_images, extracted_slides, feature_slides, naming, readable_units, rows_of_table
     from asmil.cohort.units import units_of
     from asmil.columns import parse_mapping
@@ -78,7 +78,6 @@ def predict(
     console = messages(quiet)
     keep_freed_memory()
     predictor = RunPredictor(run, device, method)
-    rows: list[dict[str, Any]] = []
     predicted: list[tuple[Unit, SlidePrediction]] = []
     bad: list[str] = []
     mapping = parse_mapping(columns)
@@ -114,9 +113,9 @@ def predict(
             if attention:
                 write_attention(file_in(maps, unit.name, ".h5"), result, [slide.slide for slide in unit.slides])
             predicted.append((unit, replace(result, heatmap=None, coords=None, slide_index=None, coords_um=None)))
-            rows.append(row_with_truth(predictor, unit, result))
     finally:
         # What was predicted before an interruption is written, too.
+        rows = rows_with_truth(predictor, predicted)
         if rows:
             with replacing(out) as partial:
                 pd.DataFrame(rows).to_csv(partial, index=False)
@@ -216,7 +215,7 @@ def _is_list(value: Any) -> bool:
 
 
 def _cell(value: Any) -> str:
-    return f"{value:.4f}" if isinstance(value, float) else str(value)
+    return "" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
 def _extract(
