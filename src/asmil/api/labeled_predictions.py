@@ -135,8 +135,8 @@ def prediction_warnings(predictions: Sequence[SlidePrediction]) -> list[str]:
     seen = [one.slide for one in predictions if one.used_in_training]
     if seen:
         found.append(
-            f"{len(seen)} of {len(predictions)} were training or validation slides of this run ({listed(seen)}): their "
-            "predictions are better than those of new slides; the column used_in_training marks them"
+            f"{len(seen)} of {len(predictions)} were used in training or validation by this run ({listed(seen)}), so "
+            "their predictions are better than those of new slides; the column used_in_training marks them"
         )
     other = [one for one in predictions if one.other_features]
     if other:

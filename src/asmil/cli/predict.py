@@ -201,13 +201,14 @@ def _print_metrics(found: LabeledPredictions) -> None:
         counts.append(only if found.only_seen else f"{found.n_seen} used in training are left out")
     if found.n_unlabeled:
         counts.append(f"{found.n_unlabeled} without a known outcome")
-    say(results(), f"evaluated: {evaluation.sizes}" + (f" ({'; '.join(counts)})" if counts else ""))
+    about = f" ({'; '.join(counts)})" if counts else ""
+    say(results(), f"evaluated: {evaluation.sizes}{about}, with 95 % confidence intervals")
     titles = {metric.name: metric.title for metric in evaluation.run.format.metrics}
     rows = [
         [titles.get(name, name), format_number(one.value), format_interval(one.interval)]
         for name, one in evaluation.metrics.items()
     ]
-    print_table(Table(["metric", "value", "95 % interval"], rows), results())
+    print_table(Table(["metric", "value", "interval"], rows), results())
 
 
 def _is_list(value: Any) -> bool:
