@@ -46,6 +46,7 @@ class Columns:
     read_as: for columns that were found under another spelling, that spelling
     notes: how the file was read, where it is not plain CSV
     labels: the columns that the user chose as labels, each under its own name
+    computed_time_unit: of times that were computed from columns in this unit
     """
 
     path: Path
@@ -53,6 +54,7 @@ class Columns:
     read_as: Mapping[str, str]
     notes: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
+    computed_time_unit: TimeUnit | None = None
 
     @property
     def rows(self) -> list[dict[str, str]]:
@@ -78,8 +80,8 @@ class Columns:
 
     @property
     def time_unit(self) -> TimeUnit | None:
-        """The unit of the times, if the name of their column states it."""
-        return unit_in_name(self.read_as.get("time", ""))
+        """The unit of the times, if the name of their column, or of those they were computed from, states it."""
+        return self.computed_time_unit or unit_in_name(self.read_as.get("time", ""))
 
 
 def parse_mapping(text: str | None) -> dict[str, str]:

@@ -103,7 +103,8 @@ def test_predict_a_folder_without_labels(asmil_here, run, small_cohort, tmp_path
     assert "24 slides" in done.stdout
     table = pd.read_csv(out)
     classes = ["most_probable_class", "class_at_threshold"]
-    columns = ["slide", *classes, "prob_normal", "prob_tumor", "n_tiles", "n_models", "notes", "predicted", "called"]
+    counts = ["n_tiles", "n_models", "used_in_training"]
+    columns = ["slide", *classes, "prob_normal", "prob_tumor", *counts, "notes", "predicted", "called"]
     assert list(table.columns) == columns
     assert (table["predicted"] == table["most_probable_class"]).all()
     shown = [line for line in done.stdout.splitlines() if line.split()[:1] and line.split()[0] in set(table["slide"])]

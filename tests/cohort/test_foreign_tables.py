@@ -225,6 +225,7 @@ def test_follow_up_of_the_gdc(tmp_path, asmil_here, prefix):
     assert " days" in done.stdout
     assert "--task survival" in done.stdout
     cohort = load_cohort(out, kind="survival")
+    assert cohort.time_unit == "days"
     by_patient = {slide.patient[-3:]: (slide.time, slide.event) for slide in cohort}
     assert by_patient == {f"{n:03d}": (200.0 + n, False) if n % 2 else (100.0 + n, True) for n in range(6)}
     kept = pd.read_csv(out, dtype=str)

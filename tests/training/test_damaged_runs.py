@@ -20,6 +20,7 @@ from asmil.training.layout import RunLayout
 from asmil.training.operating_point import OperatingPoint, read_operating_point
 from asmil.training.prediction import RunPredictor
 from asmil.training.run import train_run
+from asmil.training.stored_labels import label_changes
 from asmil.training.task_setup import read_task
 from asmil.training.verification import verify_run
 
@@ -29,6 +30,8 @@ ALIASES_OF_ALIASES = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
 FILES = (
     "config.yaml",
     "splits.csv",
+    "labels.csv",
+    "training_slides.safetensors",
     "predictions.parquet",
     "operating_point.json",
     "fold-0/seed-0/metrics.jsonl",
@@ -68,7 +71,7 @@ def refusal(read, path):
 
 def use(run):
     """Everything that reads a run; each may refuse it."""
-    for read in (read_run, lambda path: read_training(path, 0, 0), read_stability, RunPredictor):
+    for read in (read_run, lambda path: read_training(path, 0, 0), read_stability, RunPredictor, label_changes):
         assert "\n" not in refusal(read, run)
     return [path for path, error in verify_run(run) if error is not None]
 

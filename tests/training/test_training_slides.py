@@ -102,7 +102,12 @@ def test_labels_that_the_run_does_not_know_are_named(trained, tmp_path, asmil_he
         asmil_here, trained / "run", tmp_path / "other.csv", "--features", trained / "features", out=tmp_path / "p.csv"
     )
     assert any("Tumour" in line for line in told["warnings"])
-    assert len(table) == 24
+    assert table["target"].isna().tolist() == [False, True] * 12
+    assert told["evaluation"]["without_outcome"] == 12
+    printed = asmil_here(
+        "predict", trained / "run", tmp_path / "other.csv", "--features", trained / "features", "-o", tmp_path / "p.csv"
+    )
+    assert printed.returncode == 0, printed.stderr
 
 
 @pytest.mark.parametrize("as_bundle", [False, True])

@@ -81,10 +81,15 @@ def evaluate_predictions(predictor: RunPredictor, predicted: Predicted) -> Label
     return LabeledPredictions(evaluate_run(run), len(known) - len(new), len(predicted) - len(known), not new)
 
 
-def row_with_truth(predictor: RunPredictor, unit: Unit, prediction: SlidePrediction) -> dict[str, Any]:
-    """A row of the table of predictions; the outcome, if it is known, follows the name."""
-    row = predictor.row(prediction)
-    return {"slide": row.pop("slide"), **(truth_of(predictor, unit) or {}), **row}
+def rows_with_truth(predictor: RunPredictor, predicted: Predicted) -> list[dict[str, Any]]:
+    """The rows of a table of predictions; if any outcome is known, the outcomes follow the names."""
+    truths = [truth_of(predictor, unit) for unit, _ in predicted]
+    empty = dict.fromkeys(next(filter(None, truths), {}))
+    rows = []
+    for (_, prediction), truth in zip(predicted, truths, strict=True):
+        row = predictor.row(prediction)
+        rows.append({"slide": row.pop("slide"), **(truth or empty), **row})
+    return rows
 
 
 def truth_of(predictor: RunPredictor, unit: Unit) -> dict[str, Any] | None:
@@ -130,8 +135,8 @@ def prediction_warnings(predictions: Sequence[SlidePrediction]) -> list[str]:
     seen = [one.slide for one in predictions if one.used_in_training]
     if seen:
         found.append(
-            f"{len(seen)} of {len(predictions)} were training or validation slides of this run ({listed(seen)}): their "
-            "predictions are better than those of new slides; the column used_in_training marks them"
+            f"{len(seen)} of {len(predictions)} were used in training or validation by this run ({listed(seen)}), so "
+            "their predictions are better than those of new slides; the column used_in_training marks them"
         )
     other = [one for one in predictions if one.other_features]
     if other:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from asmil.api.labeled_predictions import prediction_warnings, row_with_truth
+from asmil.api.labeled_predictions import prediction_warnings, rows_with_truth
 from asmil.cohort.inspection import inspect_slides
 from asmil.cohort.locate import find_features
 from asmil.cohort.manifest import Cohort, Slide, cohort_from_features, load_cohort, slide_of_row
@@ -109,7 +109,7 @@ def predict_slides(
                 bad.append(naming(unit, str(result)))
             else:
                 predicted.append((unit, result))
-    rows = [row_with_truth(predictor, unit, result) for unit, result in predicted]
+    rows = rows_with_truth(predictor, predicted)
     if bad:
         shown = "; ".join(bad[:MOST_NAMED]) + (f"; and {len(bad) - MOST_NAMED} more" if len(bad) > MOST_NAMED else "")
         if not rows:

@@ -66,7 +66,7 @@ def predict(
     import pandas as pd
     from rich.progress import track
 
-    from asmil.api.labeled_predictions import prediction_warnings, row_with_truth
+    from asmil.api.labeled_predictions import prediction_warnings, rows_with_truth
     from asmil.api.new_slides import are_images, extracted_slides, feature_slides, naming, readable_units, rows_of_table
     from asmil.cohort.units import units_of
     from asmil.columns import parse_mapping
@@ -82,7 +82,6 @@ def predict(
     console = messages(quiet)
     keep_freed_memory()
     predictor = RunPredictor(run, device, method)
-    rows: list[dict[str, Any]] = []
     predicted: list[tuple[Unit, SlidePrediction]] = []
     bad: list[str] = []
     mapping = {**RunCohort.of(predictor.description.to_dict()).columns_in(slides), **parse_mapping(columns)}
@@ -120,9 +119,9 @@ def predict(
                 joined = [slide.slide for slide in unit.slides]
                 write_attention(file_in(maps, unit.name, ".h5"), result, joined, alarms)
             predicted.append((unit, replace(result, heatmap=None, coords=None, slide_index=None, coords_um=None)))
-            rows.append(row_with_truth(predictor, unit, result))
     finally:
         # What was predicted before an interruption is written, too.
+        rows = rows_with_truth(predictor, predicted)
         if rows:
             with replacing(out) as partial:
                 pd.DataFrame(rows).to_csv(partial, index=False)
@@ -210,13 +209,14 @@ def _print_metrics(found: LabeledPredictions) -> None:
         counts.append(only if found.only_seen else f"{found.n_seen} used in training are left out")
     if found.n_unlabeled:
         counts.append(f"{found.n_unlabeled} without a known outcome")
-    say(results(), f"evaluated: {evaluation.sizes}" + (f" ({'; '.join(counts)})" if counts else ""))
+    about = f" ({'; '.join(counts)})" if counts else ""
+    say(results(), f"evaluated: {evaluation.sizes}{about}, with 95 % confidence intervals")
     titles = {metric.name: metric.title for metric in evaluation.run.format.metrics}
     rows = [
         [titles.get(name, name), format_number(one.value), format_interval(one.interval)]
         for name, one in evaluation.metrics.items()
     ]
-    print_table(Table(["metric", "value", "95 % interval"], rows), results())
+    print_table(Table(["metric", "value", "interval"], rows), results())
 
 
 def _is_list(value: Any) -> bool:
@@ -224,7 +224,7 @@ def _is_list(value: Any) -> bool:
 
 
 def _cell(value: Any) -> str:
-    return f"{value:.4f}" if isinstance(value, float) else str(value)
+    return "" if value is None else f"{value:.4f}" if isinstance(value, float) else str(value)
 
 
 def _extract(

@@ -118,8 +118,9 @@ def _beyond_chance(directions: Floats, tiles: Floats) -> float:
     """The share of the variance of a slide's tiles that the directions explain, less the share of random directions."""
     scaled = _scaled(tiles - tiles.mean(axis=0))
     total = float((scaled**2).sum())
+    explained = float(((scaled @ directions) ** 2).sum()) / total if total > 0 else 0.0
     width, count = directions.shape
-    return (float(((scaled @ directions) ** 2).sum()) / total if total > 0 else 0.0) - count / width
+    return explained - float(count / width)
 
 
 def _scaled(centered: Floats) -> Floats:

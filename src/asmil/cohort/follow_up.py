@@ -52,7 +52,7 @@ def with_follow_up(table: Columns) -> tuple[Columns, list[str]]:
     for name, is_own in (("time", not derives_time), ("event", status == "event")):
         cells[name], note = _without_unknown(name, cells[name], is_own)
         notes += note
-    return replace(table, cells=cells), notes
+    return replace(table, cells=cells, computed_time_unit="days" if derives_time else None), notes
 
 
 def _without_unknown(name: str, cells: Sequence[str], is_own: bool) -> tuple[list[str], list[str]]:

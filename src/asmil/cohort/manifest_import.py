@@ -25,6 +25,7 @@ from asmil.columns import (
 from asmil.errors import AsmilError, did_you_mean
 from asmil.files import replacing
 from asmil.text_table import TextTable, read_text_table
+from asmil.time_units import TimeUnit
 
 OF_PATIENTS = ("label", "time", "event", "site", "split", "fold")
 """Columns of a table of patients that apply to all slides of a patient."""
@@ -37,12 +38,14 @@ class ImportedManifest:
 
     others: columns that asmil does not read, such as age and sex
     dropped: slides that were left out because their outcome is missing
+    time_unit: of survival times, if it is known; the name of their column states it
     """
 
     rows: list[dict[str, str]]
     notes: tuple[str, ...]
     others: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
+    time_unit: TimeUnit | None = None
 
     @property
     def columns(self) -> list[str]:
@@ -53,7 +56,8 @@ class ImportedManifest:
         """Write the manifest as CSV, atomically."""
         with replacing(path) as partial, partial.open("w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, self.columns, extrasaction="ignore", restval="", lineterminator="\n")
-            writer.writeheader()
+            times = f"time_{self.time_unit}" if self.time_unit else "time"
+            writer.writerow({name: times if name == "time" else name for name in self.columns})
             writer.writerows(self.rows)
 
 
@@ -106,7 +110,8 @@ def import_manifest(
     survival = any(row["time"] or row["event"] for row in kept)
     raise_errors([*row_problems(slides, kept, "survival" if survival else None), *_infinite_labels(kept, slides)])
     left_out = tuple(row["slide"] for row in rows if row["slide"] in dropped)
-    return ImportedManifest(kept, tuple(notes), tuple(others), left_out)
+    time_unit = next((table.time_unit for table in understood if "time" in table.cells), None)
+    return ImportedManifest(kept, tuple(notes), tuple(others), left_out, time_unit)
 
 
 def _understood(tables: Sequence[tuple[Path, TextTable]], columns: ColumnMapping) -> tuple[list[Columns], list[str]]:

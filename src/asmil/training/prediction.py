@@ -168,9 +168,7 @@ class RunPredictor:
         bag = self.read_bag(unit)
         notes = [slide_notes([inspect_features(slide.source) for slide in unit.slides])]
         used = self._used_in_training(unit, bag)
-        if used:
-            notes.append("used in training")
-        elif self._seen & {slide.slide for slide in unit.slides}:
+        if not used and self._seen & {slide.slide for slide in unit.slides}:
             notes.append("a training slide has this name, but other tiles")
         other = self._other_features(bag)
         found = replace(self.predict_bag(bag, attention), notes="; ".join(filter(None, [*notes, other])))
