@@ -116,11 +116,12 @@ def import_manifest(
 
 def _understood(tables: Sequence[tuple[Path, TextTable]], columns: ColumnMapping) -> tuple[list[Columns], list[str]]:
     """The tables with asmil's columns, and how they were read."""
-    found, notes = [], []
-    for (path, table), own in zip(tables, _shared_out(tables, columns), strict=True):
+    found: list[Columns] = []
+    notes = []
+    for (path, text), own in zip(tables, _shared_out(tables, columns), strict=True):
         if found and "patient" not in own:
-            own |= _same_patients(found[0], table)
-        read, filled = without_missing(understand_columns(path, table, own))
+            own |= _same_patients(found[0], text)
+        read, filled = without_missing(understand_columns(path, text, own))
         read, counted, problems = with_wide_labels(read)
         raise_errors(problems)
         found.append(read)

@@ -97,12 +97,12 @@ class MultiLabel:
 
 def label_f1(targets: npt.NDArray[Any], probabilities: Floats) -> Floats:
     """K values of F1 at a probability of 0.5; 0 for a label that neither occurs nor is predicted."""
-    return _each_f1(targets, probabilities, np.ones((1, len(targets))))[0]
+    return np.asarray(_each_f1(targets, probabilities, np.ones((1, len(targets))))[0])
 
 
 def label_auc(targets: npt.NDArray[Any], probabilities: Floats) -> Floats:
     """K AUCs; nan for a label that all slides have, or none."""
-    return _each_label(weighted.label_auc, targets, probabilities, np.ones((1, len(targets))))[0]
+    return np.asarray(_each_label(weighted.label_auc, targets, probabilities, np.ones((1, len(targets))))[0])
 
 
 def label_format(labels: tuple[str, ...]) -> PredictionFormat:
