@@ -251,8 +251,8 @@ def _draw_legend(figure: Pixels, left: int, top: int, width: int, scale: ColorSc
     below = top + 27 + (size + 3) * (2 if scale.kind == "percentile" else 1)
     caption, lines_left = scale.caption(unit), 1 if scale.kind == "percentile" else 2
     lines = wrapped(caption, width - 40, size)
-    for line in lines if len(lines) <= lines_left else [shortened(caption, width - 40, size)]:
-        write(figure, line, bar_left, below, size, color=SOFT_INK)
+    for sentence in lines if len(lines) <= lines_left else [shortened(caption, width - 40, size)]:
+        write(figure, sentence, bar_left, below, size, color=SOFT_INK)
         below += size + 3
     return Box(bar_left, top, bar_width, 16)
 
