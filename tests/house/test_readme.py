@@ -70,7 +70,7 @@ def test_the_blocks_of_the_readme_write_what_it_says(readme_session: Session):
     assert {language for language, _ in README_BLOCKS} == {"bash", "python"}
     readme_session.run_up_to(len(README_BLOCKS) - 1)
     assert (readme_session.folder / "report" / "report.html").exists()
-    assert len(list((readme_session.folder / "predictions_attention").glob("*.h5"))) == 24
+    assert len(list((readme_session.folder / "predictions_attention").glob("*.h5"))) == 150
 
 
 def test_the_examples_of_the_python_page_run_as_one_session(tmp_path: Path):
