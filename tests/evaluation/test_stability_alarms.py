@@ -120,11 +120,13 @@ def test_an_alarm_names_the_trainings_it_is_about(tmp_path: Path) -> None:
     found = read(tmp_path, trainings)
     assert kinds(found) == ["uniform"]
     assert "(fold 0 seed 2; 2 of 8 " in found.alarms[0].text
+    assert all("1 of 4" in told for told in (found.alarms[0].name, found.alarms[0].finding, found.alarms[0].short))
 
 
 def test_a_run_where_every_training_is_meant_says_all(tmp_path: Path) -> None:
     found = read(tmp_path, {(0, seed): [flat(0)] for seed in range(6)})
     assert "(6 of 6 slides" in found.alarms[0].text
+    assert "6" not in found.alarms[0].name
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_models_units_labels_and_features_are_those_of_the_run(tmp_path):
     survival = trained(tmp_path / "s", "survival", seeds=2, task={"kind": "survival", "time_unit": "weeks"})
     labels = trained(tmp_path / "m", "multilabel")
     cards = {"survival": card_of(survival), "multilabel": card_of(labels)}
-    summary = {name: card.split("## Data")[0].rsplit("# ", 1)[1] for name, card in cards.items()}
+    summary = {name: card.split("\n## ")[0] for name, card in cards.items()}
     assert "weeks" in summary["survival"]
     assert "2 seeds" in summary["survival"]
     assert "weeks" not in summary["multilabel"]
@@ -91,7 +91,8 @@ def test_models_units_labels_and_features_are_those_of_the_run(tmp_path):
         assert any("drawn" in line for line in limits(card))  # the encoder of these features
         assert "approved" not in card
     # the models of several seeds were tested one by one; that of a single training was tested as it is
-    assert len(limits(cards["survival"])) > len(limits(cards["multilabel"]))
+    assert any("single trainings" in line for line in limits(cards["survival"]))
+    assert not any("single trainings" in line for line in limits(cards["multilabel"]))
 
 
 def test_the_command_of_a_card_runs(tmp_path, asmil_here, monkeypatch):

@@ -28,7 +28,7 @@ def alarms_of_run(run: Path) -> tuple[Alarm, ...]:
     A run that is not finished raises none about its predictions, one that recorded no attention none about attention.
     """
     if is_bundle(run):
-        return tuple(Alarm(one.kind, one.text, one.advice) for one in read_bundle_file(run).alarms)
+        return tuple(Alarm(one.kind, one.text, one.advice, one.extent) for one in read_bundle_file(run).alarms)
     return (*_of_predictions(run), *recorded_alarms(run))
 
 

@@ -6,6 +6,7 @@ import secrets
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,7 @@ def _write(folder: Path, predictor: RunPredictor, evaluation: RunEvaluation) -> 
         files={path.relative_to(folder).as_posix(): sha256(path) for path in files},
         metrics=_metrics(evaluation),
         sizes=evaluation.sizes,
-        alarms=tuple(BundleAlarm(kind=one.kind, text=one.text, advice=one.advice) for one in evaluation.raised),
+        alarms=tuple(BundleAlarm(**asdict(one)) for one in evaluation.raised),
     )
     write_json(folder / BUNDLE_FILE, bundle.model_dump(mode="json"))
 

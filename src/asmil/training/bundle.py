@@ -31,11 +31,12 @@ class BundleMetric(BaseModel):
 
 
 class BundleAlarm(BaseModel):
-    """An alarm of the run: its kind, the finding with its meaning, and what to try."""
+    """An alarm of the run: its kind, the finding with its meaning, what to try, and which trainings if not all."""
 
     kind: str
     text: str
     advice: str
+    extent: str = ""
 
 
 class Bundle(BaseModel):

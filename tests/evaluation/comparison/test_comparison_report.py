@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from asmil.evaluation.comparison import Comparison, compare_runs, write_comparison
+from asmil.evaluation.comparison.report import answer_of
+from asmil.reporting import Estimate, Interval
 from asmil.reporting.formats import format_p, format_signed
 from asmil.reporting.text import escape_latex
 from fake_compared_runs import THREE, write_compared_run
@@ -100,6 +103,19 @@ def test_latex_is_escaped_and_its_tables_are_even(compared: tuple[Comparison, Pa
         columns = body[start].partition("}{")[2].rstrip("}")
         rows = [line for line in body[start:end] if line.endswith(r"\\")]
         assert {line.replace(r"\&", "").count("&") for line in rows} == {len(columns) - 1}
+
+
+@pytest.mark.parametrize(("p_holm", "n_patients"), [(0.2, 200), (0.01, 16), (0.01, 200)])
+def test_the_answer_names_what_speaks_against_a_clear_difference(
+    compared: tuple[Comparison, Path], p_holm: float, n_patients: int
+) -> None:
+    found, _ = compared
+    clear = Estimate(0.2, Interval(0.1, 0.3))
+    differences = tuple(replace(one, estimate=clear, p_holm=p_holm) for one in found.differences)
+    answer = answer_of(replace(found, differences=differences, n_patients=n_patients))
+    assert format_signed(0.2) in answer
+    assert (f"{format_p(0.2)} after" in answer) == (p_holm == 0.2)
+    assert ("16 patients" in answer) == (n_patients == 16)
 
 
 def test_bold_marks_all_that_share_the_best_shown_value(tmp_path: Path) -> None:

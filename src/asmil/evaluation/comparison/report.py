@@ -26,6 +26,8 @@ from asmil.tasks.prediction_format import Metric
 MOST_IN_ANSWER = 2
 BAND_DRAWS = 200
 LONGEST_NAME = 34
+SIGNIFICANT = 0.05
+"""Corrected p-values from here on are named beside an interval that excludes 0."""
 HOW = {
     "value": "mean over seeds",
     "interval": "95 % percentile interval of a bootstrap over patients",
@@ -65,7 +67,7 @@ def comparison_document(found: Comparison) -> Document:
     return Document(
         kind="Comparison",
         title=f"{len(found.runs)} runs",
-        answer=_answer(found),
+        answer=answer_of(found),
         about=f"On the {PART_TITLES[found.role]}: {sizes_of(found)}.{against}",
         alarms=found.alarms,
         warnings=list(_warnings(found)),
@@ -82,7 +84,8 @@ def sizes_of(found: Comparison) -> str:
     return f"{slides}{patients}" + (f", {found.n_folds} folds" if found.n_folds > 1 else "")
 
 
-def _answer(found: Comparison) -> str:
+def answer_of(found: Comparison) -> str:
+    """The result in one or two sentences, with what speaks against it."""
     return _clear_differences(found) + _opposite_signs(found)
 
 
@@ -95,18 +98,24 @@ def _opposite_signs(found: Comparison) -> str:
 
 def _clear_differences(found: Comparison) -> str:
     clear = [one for one in found.differences if one.interval.excludes_zero]
-    few = found.n_patients < FEW_PATIENTS
+    too_few = f" {format_count(found.n_patients, 'patient')} are too few to rank methods."
+    few = too_few * (found.n_patients < FEW_PATIENTS)
     if not clear:
-        return "No difference shown: no 95 % interval of a difference excludes 0." + (
-            f" {format_count(found.n_patients, 'patient')} are too few to rank methods." * few
-        )
+        return "No difference shown: no 95 % interval of a difference excludes 0." + few
+    here = "on these patients " * any(map(_may_be_chance, clear))
     said = [
-        f"{one.run} is {'better' if (one.value > 0) == one.metric.larger_is_better else 'worse'} than {one.reference} "
-        f"in {one.metric.title}: {format_signed(one.value)} ({format_signed_interval(one.interval)})"
+        f"{one.run} is {here}{'better' if (one.value > 0) == one.metric.larger_is_better else 'worse'} than "
+        f"{one.reference} in {one.metric.title}: {format_signed(one.value)} ({format_signed_interval(one.interval)})"
+        + f", but p is {format_p(one.p_holm)} after correction for {found.family} comparisons"
+        * _may_be_chance(one)
         for one in clear
     ]
     more = len(said) - MOST_IN_ANSWER
-    return "; ".join(said[:MOST_IN_ANSWER]) + (f"; {more} more below." if more > 0 else ".")
+    return "; ".join(said[:MOST_IN_ANSWER]) + (f"; {more} more below." if more > 0 else ".") + few
+
+
+def _may_be_chance(one: Difference) -> bool:
+    return one.p_holm >= SIGNIFICANT
 
 
 def _warnings(found: Comparison) -> Iterator[str]:

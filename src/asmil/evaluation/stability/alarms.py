@@ -29,21 +29,30 @@ Config = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Alarm:
-    """kind: a key of NAMES; text: the finding and its meaning; advice: what to try."""
+    """A reason not to trust recorded attention.
+
+    kind: a key of NAMES
+    text: the finding and its meaning; advice: what to try
+    extent: which trainings it is about, empty if it is about all
+    """
 
     kind: str
     text: str
     advice: str
+    extent: str = ""
 
     @property
     def name(self) -> str:
         """The finding in a few words."""
-        return NAMES.get(self.kind, self.kind)
+        return f"{NAMES.get(self.kind, self.kind)} {self.extent}".rstrip()
 
     @property
     def finding(self) -> str:
         """The finding and its meaning, short enough for a picture."""
-        return SHORT.get(self.kind, self.text)
+        if self.kind not in MEANINGS:
+            return self.text
+        every, some = MEANINGS[self.kind]
+        return f"{self.name[:1].upper()}{self.name[1:]}: {some if self.extent else every}"
 
     @property
     def short(self) -> str:
@@ -56,15 +65,25 @@ NAMES = {
     "uniform": "attention is flat",
     "one_tile": "attention is on one tile",
     "moving": "attention was still moving when training ended",
-    "seeds_disagree": "seeds disagree",
+    "seeds_disagree": "seeds disagree about where to look",
     "same_prediction": "all predictions are the same",
 }
-SHORT = {
-    "uniform": "Attention is flat: the model averages all tiles. Do not interpret the heat maps.",
-    "one_tile": "Attention is on one tile: each prediction rests on a single tile. Check what it shows.",
-    "moving": "Attention was still moving when training ended: the map of another epoch would look different.",
-    "seeds_disagree": "Seeds disagree about where to look: a map of one seed is not the map of the method.",
+MEANINGS = {
+    "uniform": (
+        "the model averages all tiles. Do not interpret the heat maps.",
+        "these models average all tiles. Do not interpret their heat maps, nor the mean of all.",
+    ),
+    "one_tile": (
+        "each prediction rests on a single tile. Check what it shows.",
+        "each prediction of these models rests on a single tile. Check what it shows.",
+    ),
+    "moving": (
+        "the map of another epoch would look different.",
+        "their map of another epoch would look different.",
+    ),
+    "seeds_disagree": ("a map of one seed is not the map of the method.",) * 2,
 }
+"""What a finding means if it is about all trainings, and if it is about some of them."""
 
 
 def alarms_of(
@@ -107,10 +126,11 @@ def _uniform(config: Config, times: pd.DataFrame, slides: pd.DataFrame, folds: M
         proposals = ["keep the last epoch with `--set training.select=last`"]
     return Alarm(
         "uniform",
-        f"the attention is nearly uniform {when}, {extent}: the effective share is above {UNIFORM_SHARE:g} (median "
-        f"{slides.loc[flat, 'effective_share'].median():.3f}). The model almost averages the tiles. A small JSD means "
-        "nothing here, since flat attention cannot move; the ranking of the tiles may still be right.",
+        f"the attention is nearly uniform {when}, {extent.text}: the effective share is above {UNIFORM_SHARE:g} "
+        f"(median {slides.loc[flat, 'effective_share'].median():.3f}). The model almost averages the tiles. A "
+        "small JSD means nothing here, since flat attention cannot move; the ranking of the tiles may still be right.",
         _to_try(proposals),
+        extent.some,
     )
 
 
@@ -122,10 +142,11 @@ def _one_tile(config: Config, slides: pd.DataFrame, folds: Mapping[int, str]) ->
     proposals = [*_own_rule(config, ("sparsemax", "entmax")), _more_anchor(config), _more_entropy(config)]
     return Alarm(
         "one_tile",
-        f"one tile gets nearly all the attention {extent}: its weight is above {ONE_TILE_WEIGHT:g} (median "
+        f"one tile gets nearly all the attention {extent.text}: its weight is above {ONE_TILE_WEIGHT:g} (median "
         f"{slides.loc[peaked, 'max_weight'].median():.3f}). The prediction rests on that tile alone; check whether it "
         "shows the lesion or an artifact.",
         _to_try([*proposals, _learn_slower(config)]),
+        extent.some,
     )
 
 
@@ -143,10 +164,11 @@ def _moving(config: Config, times: pd.DataFrame, slides: pd.DataFrame, folds: Ma
         calmer = "decay the learning rate with `--set training.schedule=cosine`, which settles any model at the end"
     return Alarm(
         "moving",
-        f"the attention was still moving when training ended, {extent}: {step} the late JSD is "
+        f"the attention was still moving when training ended, {extent.text}: {step} the late JSD is "
         f"{seen['jsd_late'].median():.3f} nats, {100 * seen['jsd_relative'].median():.1f} % of ln N - entropy "
         "(medians). The map of another epoch would look different.",
         _to_try([_more_anchor(config), _learn_slower(config), calmer]),
+        extent.some,
     )
 
 
@@ -168,18 +190,28 @@ def _seeds_disagree(config: Config, agreement: pd.DataFrame, *, flat: bool) -> A
     )
 
 
-def _extent(slides: pd.DataFrame, flags: pd.Series[bool], folds: Mapping[int, str]) -> str | None:
-    """The number of affected slides and trainings; None unless most slides of at least one training are affected."""
+@dataclass(frozen=True)
+class _Extent:
+    """Which trainings are affected. text: with the number of slides; some: `in 1 of 3 trainings`, empty if all are."""
+
+    text: str
+    some: str = ""
+
+
+def _extent(slides: pd.DataFrame, flags: pd.Series[bool], folds: Mapping[int, str]) -> _Extent | None:
+    """The affected slides and trainings; None unless most slides of at least one training are affected."""
     by_training = flags.groupby([slides["fold"], slides["seed"]]).mean()
     named = [f"{folds[fold]} seed {seed}" for fold, seed in by_training.index[by_training > 0.5]]
     if not named:
         return None
     counted = f"{flags.sum()} of {len(flags)}"
     if len(by_training) == 1:
-        return f"on {counted} slides"
+        return _Extent(f"on {counted} slides")
     shown = ", ".join(named[:TRAININGS_NAMED]) + ", ..." * (len(named) > TRAININGS_NAMED)
-    which = "" if len(named) == len(by_training) else f"{shown}; "
-    return f"in {len(named)} of {len(by_training)} trainings ({which}{counted} slides, counted per training)"
+    some = f"in {len(named)} of {len(by_training)} trainings"
+    if len(named) == len(by_training):
+        return _Extent(f"{some} ({counted} slides, counted per training)")
+    return _Extent(f"{some} ({shown}; {counted} slides, counted per training)", some)
 
 
 def _to_try(proposals: list[str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -172,7 +172,7 @@ def summary_of(stability: RunStability) -> dict[str, Any]:
             "pairs": len(stability.agreement),
             **{name: jsonable(stability.agreement[name].mean()) for name in AGREEMENT},
         },
-        "alarms": [{"kind": one.kind, "text": one.text, "advice": one.advice} for one in stability.alarms],
+        "alarms": [asdict(one) for one in stability.alarms],
     }
 
 
