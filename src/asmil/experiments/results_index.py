@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -12,6 +12,7 @@ from urllib.parse import quote
 from asmil.documents import one_line, read_json, read_yaml
 from asmil.errors import AsmilError
 from asmil.files import write_text
+from asmil.names import unique_names
 from asmil.reporting import Document, Figure, Link, Links, Section
 from asmil.reporting.formats import format_count
 from asmil.reporting.page import html_document, with_links
@@ -105,7 +106,9 @@ def index_results(folder: Path) -> ResultsIndex:
     )
     if not pages and not pictures:
         raise AsmilError(f"{folder}: there are no reports here yet; make some, e.g. with `asmil evaluate`")
-    runs = tuple(summary for run in run_folders if (summary := _summary(run)) is not None)
+    summaries = {run: summary for run in run_folders if (summary := _summary(run)) is not None}
+    names = unique_names(list(summaries))
+    runs = tuple(replace(one, name=name) for one, name in zip(summaries.values(), names, strict=True))
     return ResultsIndex(folder, runs, pages, pictures, tuple(run_folders))
 
 
@@ -195,7 +198,7 @@ def _summary(run: Path) -> RunSummary | None:
     headline = metrics.get(metric, {})
     localized = _read(run / "localization" / "localization.json") or {}
     return RunSummary(
-        name=str(evaluated.get("name", run.name)),
+        name=run.name,
         slides=int(evaluated.get("slides", 0)),
         metric=HEADLINES.get(metric, ""),
         value=headline.get("value"),
