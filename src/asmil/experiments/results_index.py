@@ -225,14 +225,23 @@ def _performance(runs: Sequence[RunSummary]) -> str:
     measured = [run for run in runs if run.value is not None]
     if not measured:
         return ""
+    tested = [_tested(run) for run in measured]
+    same = len(set(tested)) == 1
     parts = [
-        f"{run.name} reaches {run.metric} {run.value:.2f}"
-        + (f" (95 % interval {run.low:.2f} to {run.high:.2f})" if run.low is not None and run.high is not None else "")
-        for run in measured
+        f"{run.name} reaches {run.metric} {run.value:.2f}{_interval(run)}" + ("" if same else f" on {size}")
+        for run, size in zip(measured, tested, strict=True)
     ]
-    first = measured[0]
-    tested = format_count(first.slides, "test slide") if first.slides else format_count(first.patients, "test patient")
-    return f"On {tested}, {_listed(parts)}{_verdict(measured)}."
+    sentence = f"{_listed(parts)}{_verdict(measured) if same else ''}."
+    return f"On {tested[0]}, {sentence}" if same else sentence
+
+
+def _tested(run: RunSummary) -> str:
+    return format_count(run.slides, "test slide") if run.slides else format_count(run.patients, "test patient")
+
+
+def _interval(run: RunSummary) -> str:
+    known = run.low is not None and run.high is not None
+    return f" (95 % interval {run.low:.2f} to {run.high:.2f})" if known else ""
 
 
 def _verdict(runs: Sequence[RunSummary]) -> str:
