@@ -120,7 +120,9 @@ def _choices(
         yield Choice("preset", "paper", "the common settings")
     else:
         yield Choice("method", "asmil", "attention with several tokens; also train mean_pooling as a baseline")
-        yield Choice("preset", "recommended", "best in our study (docs/preset_study.md), without an anchor; paper: as published")
+        yield Choice(
+            "preset", "recommended", "best in our study (docs/preset_study.md), without an anchor; paper: as published"
+        )
     yield Choice("task.kind", kind, "what --task says, or its default")
     yield from _split_choices(cohort, groups, patients)
     sizes = [len(found) for found in groups.values()]
