@@ -255,7 +255,7 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _both(there: Any, now: Any) -> str:
     if any(isinstance(value, str) and len(value) == hashlib.sha256().digest_size * 2 for value in (there, now)):
-        return " (other content)"
+        return " (not recorded there)" if there == NOT_SET else " (other content)"
     return f": there {there}, asked {now}"
 
 

@@ -1,10 +1,10 @@
-"""Names of slides and patients: which may become file names, and which are one name in two spellings."""
+"""Names of slides, patients and runs: which may become file names, and which are one name in two spellings."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from asmil.errors import HIDDEN, AsmilError
@@ -25,6 +25,23 @@ _SPACES = "\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2
 _NO_WIDTH = "\u00ad\u200b\u200e\u200f\u2060\ufeff"
 """Soft hyphen, zero-width space, marks of direction, word joiner, byte order mark: pasted in without being seen."""
 _PLAIN_SPACES = str.maketrans(dict.fromkeys(_SPACES, " ") | dict.fromkeys(_NO_WIDTH, ""))
+
+
+def unique_names(folders: Sequence[Path]) -> list[str]:
+    """The names of folders, such as runs; with as many folders above them as it takes to tell them apart.
+
+    >>> unique_names([Path("/lab/runs/abmil"), Path("/lab/runs/asmil")])
+    ['abmil', 'asmil']
+    >>> unique_names([Path("/lab/first/abmil"), Path("/lab/second/abmil")])
+    ['first/abmil', 'second/abmil']
+    """
+    parts = [folder.resolve().parts for folder in folders]
+    wanted = len(set(parts))
+    for length in range(1, max(map(len, parts), default=0)):
+        names = ["/".join(one[-length:]) for one in parts]
+        if len(set(names)) == wanted:
+            return names
+    return list(map(str, folders))
 
 
 def text_problem(text: str) -> str | None:

@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import re
+from dataclasses import replace
 from urllib.parse import unquote
 
 import numpy as np
@@ -114,6 +115,10 @@ def test_methods_are_ranked_only_where_their_intervals_are_apart():
     assert performance([]) == ""
     by_patient = RunSummary("a", 0, "C-index", 0.6, 0.5, 0.7, None, (), patients=14)
     assert "14 test patients" in performance([by_patient])
+    of_more = replace(worse, name="c", slides=20)
+    sizes = re.findall(r"\d+ test slides", performance([worse, of_more]))
+    assert sizes == ["9 test slides", "20 test slides"]
+    assert "overlap" not in performance([worse, of_more])
 
 
 def test_a_damaged_picture_is_named(results, asmil_here):

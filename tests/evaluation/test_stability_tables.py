@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from asmil.evaluation.rows import unique_names
 from asmil.evaluation.stability import read_stability, summary_of, write_tables
 from asmil.evaluation.stability.analysis import MEASURES
+from asmil.names import unique_names
 from fake_recordings import restless, settling, write_recorded_run
 
 
@@ -61,10 +61,10 @@ def test_a_summary_averages_the_slides_of_a_seed_and_then_the_seeds(tmp_path: Pa
     assert [alarm["kind"] for alarm in summary["alarms"]] == [alarm.kind for alarm in run.alarms]
 
 
-def test_runs_of_the_same_name_are_told_apart_by_their_paths(tmp_path: Path) -> None:
+def test_runs_of_the_same_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
     paths = [tmp_path / parent / "run" for parent in ("a", "b")]
     for path in paths:
         path.parent.mkdir()
     runs = [read_stability(write_recorded_run(path, {(0, 0): [settling(0)]})) for path in paths]
-    assert unique_names([run.path for run in runs]) == [str(path) for path in paths]
+    assert unique_names([run.path for run in runs]) == ["a/run", "b/run"]
     assert unique_names([runs[0].path]) == ["run"]

@@ -1,5 +1,6 @@
 """`asmil encode-slides`: vectors of slides from the features of their tiles."""
 
+import json
 import sys
 
 import h5py
@@ -24,6 +25,10 @@ class Weighted(torch.nn.Module):
             raise ValueError("three tiles are not enough")
         place = torch.tensor([float(coords[:, 0].max()), tile_px_level0, mpp])
         return torch.cat([self.scale * features.mean(0), place])[None]
+
+
+def mean():
+    return lambda features, coords, tile_px_level0, mpp: features.mean(0)
 
 
 def matrix():
@@ -99,6 +104,34 @@ def test_vectors_of_another_encoder_are_not_mixed(lab, asmil_here):
     done = asmil_here(*first, "--encoder", "slide_encoders_of_a_test:matrix")
     assert done.returncode == 1
     assert all(word in done.stderr for word in ("s0", "encoder", "--again"))
+
+
+@pytest.mark.parametrize("noted", [{"slide_encoder", "weights_hash", "tiles"}, set()])
+def test_vectors_without_a_record_of_the_code_are_not_reused(noted, lab, asmil_here):
+    """As version 0.5.0 wrote them, and without any record."""
+    command = ("encode-slides", "features", "-o", "vectors", "--workers", 0, "--device", "cpu", "-q")
+    named = ("--encoder", "slide_encoders_of_a_test:mean")
+    assert asmil_here(*command, *named).returncode == 0
+    made = sorted((lab / "vectors").glob("*.h5"))
+    for path in made:
+        with h5py.File(path, "r+") as file:
+            kept = {key: value for key, value in json.loads(file.attrs["extraction"]).items() if key in noted}
+            file.attrs["extraction"] = np.bytes_(json.dumps(kept))
+    before = [path.read_bytes() for path in made]
+    done = asmil_here(*command, *named)
+    assert done.returncode == 1
+    assert all(word in done.stderr for word in ("s0", "recorded", "--again"))
+    assert [path.read_bytes() for path in made] == before
+    assert asmil_here(*command, *named, "--again").returncode == 0
+    assert asmil_here(*command, *named).returncode == 0
+
+
+def test_another_spelling_of_the_encoders_file_keeps_its_vectors(lab, asmil_here):
+    command = ("encode-slides", "features", "-o", "vectors", "--workers", 0, "--device", "cpu", "-q", "--encoder")
+    assert asmil_here(*command, "slide_encoders_of_a_test.py:mean").returncode == 0
+    before = (lab / "vectors" / "s0.h5").read_bytes()
+    assert asmil_here(*command, lab / "slide_encoders_of_a_test.py:mean").returncode == 0
+    assert (lab / "vectors" / "s0.h5").read_bytes() == before
 
 
 def test_feature_files_open_as_the_slide_encoders_of_trident_open_them(lab):

@@ -17,6 +17,7 @@ from asmil.errors import AsmilError
 from asmil.evaluation.evaluate import FEW_PATIENTS, PART_TITLES, RunEvaluation, evaluator_of
 from asmil.evaluation.slide_evaluation import SlideEvaluation
 from asmil.files import write_json
+from asmil.names import unique_names
 from asmil.reporting import Block, Cell, Document, Figure, Folded, Heading, Note, Row, Section, SideBySide, Table
 from asmil.reporting.document import estimate_cell, sections_of, settings_table
 from asmil.reporting.drawing import COLORS, GUIDE, new_figure, svg_text
@@ -58,7 +59,7 @@ def write_report(
 
     document: the content of the report, if it was built before
     """
-    listed = [evaluations] if isinstance(evaluations, RunEvaluation) else list(evaluations)
+    listed = _told_apart([evaluations] if isinstance(evaluations, RunEvaluation) else evaluations)
     document = document or evaluation_document(listed)
     if folder is not None:
         tables = {"metrics": [row for evaluation in listed for row in evaluation.csv_rows()]}
@@ -76,6 +77,7 @@ def evaluation_document(evaluations: Sequence[RunEvaluation]) -> Document:
     """The content of the report."""
     if not evaluations:
         raise AsmilError("nothing to report: give at least one evaluated run")
+    evaluations = _told_apart(evaluations)
     first = evaluations[0]
     other = next((one for one in evaluations if one.run.kind != first.run.kind), None)
     if other is not None:
@@ -102,6 +104,12 @@ def evaluation_document(evaluations: Sequence[RunEvaluation]) -> Document:
         sections=sections,
         reading=[*evaluator.reading(evaluations), *_about_runs(evaluations)],
     )
+
+
+def _told_apart(evaluations: Sequence[RunEvaluation]) -> list[RunEvaluation]:
+    """The evaluations with names that differ, also if two folders of runs have one name."""
+    names = unique_names([one.path for one in evaluations])
+    return [replace(one, run=replace(one.run, named=name)) for one, name in zip(evaluations, names, strict=True)]
 
 
 def _named(run: str, block: Block) -> Block:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-
 import pandas as pd
 
 from asmil.cohort.units import UnitKind
@@ -61,9 +58,3 @@ def replicates_of(rows: pd.DataFrame) -> list[pd.DataFrame]:
     if folds_are_disjoint(rows):
         return [part for _, part in rows.groupby("seed", sort=True)]
     return list(trainings_of(rows).values())
-
-
-def unique_names(paths: Sequence[Path]) -> list[str]:
-    """The names of run folders, or their paths if two have the same name."""
-    names = [path.resolve().name for path in paths]
-    return names if len(set(names)) == len(names) else list(map(str, paths))

@@ -11,6 +11,7 @@ from asmil.errors import AsmilError
 from asmil.evaluation.rows import part_of
 from asmil.evaluation.stability.alarms import Alarm
 from asmil.evaluation.stability.analysis import read_stability
+from asmil.names import unique_names
 from asmil.tasks.checked_arrays import Floats
 from asmil.tasks.prediction_format import PredictionFormat, Truth
 from asmil.training.bundle import is_bundle, read_bundle_file
@@ -49,8 +50,10 @@ def recorded_alarms(run: Path) -> tuple[Alarm, ...]:
 
 def alarm_findings(runs: Sequence[Path]) -> tuple[str, ...]:
     """The findings of several runs, one sentence each, with the name of the run if there are several."""
-    named = [(run.resolve().name, alarm) for run in dict.fromkeys(runs) for alarm in alarms_of_run(run)]
-    several = len(dict.fromkeys(runs)) > 1
+    different = list(dict.fromkeys(runs))
+    names = dict(zip(different, unique_names(different), strict=True))
+    named = [(name, alarm) for run, name in names.items() for alarm in alarms_of_run(run)]
+    several = len(different) > 1
     return tuple(f"{name}: {alarm.finding}" if several else alarm.finding for name, alarm in named)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -12,6 +12,7 @@ from urllib.parse import quote
 from asmil.documents import one_line, read_json, read_yaml
 from asmil.errors import AsmilError
 from asmil.files import write_text
+from asmil.names import unique_names
 from asmil.reporting import Document, Figure, Link, Links, Section
 from asmil.reporting.formats import format_count
 from asmil.reporting.page import html_document, with_links
@@ -105,7 +106,9 @@ def index_results(folder: Path) -> ResultsIndex:
     )
     if not pages and not pictures:
         raise AsmilError(f"{folder}: there are no reports here yet; make some, e.g. with `asmil evaluate`")
-    runs = tuple(summary for run in run_folders if (summary := _summary(run)) is not None)
+    summaries = {run: summary for run in run_folders if (summary := _summary(run)) is not None}
+    names = unique_names(list(summaries))
+    runs = tuple(replace(one, name=name) for one, name in zip(summaries.values(), names, strict=True))
     return ResultsIndex(folder, runs, pages, pictures, tuple(run_folders))
 
 
@@ -195,7 +198,7 @@ def _summary(run: Path) -> RunSummary | None:
     headline = metrics.get(metric, {})
     localized = _read(run / "localization" / "localization.json") or {}
     return RunSummary(
-        name=str(evaluated.get("name", run.name)),
+        name=run.name,
         slides=int(evaluated.get("slides", 0)),
         metric=HEADLINES.get(metric, ""),
         value=headline.get("value"),
@@ -222,14 +225,23 @@ def _performance(runs: Sequence[RunSummary]) -> str:
     measured = [run for run in runs if run.value is not None]
     if not measured:
         return ""
+    tested = [_tested(run) for run in measured]
+    same = len(set(tested)) == 1
     parts = [
-        f"{run.name} reaches {run.metric} {run.value:.2f}"
-        + (f" (95 % interval {run.low:.2f} to {run.high:.2f})" if run.low is not None and run.high is not None else "")
-        for run in measured
+        f"{run.name} reaches {run.metric} {run.value:.2f}{_interval(run)}" + ("" if same else f" on {size}")
+        for run, size in zip(measured, tested, strict=True)
     ]
-    first = measured[0]
-    tested = format_count(first.slides, "test slide") if first.slides else format_count(first.patients, "test patient")
-    return f"On {tested}, {_listed(parts)}{_verdict(measured)}."
+    sentence = f"{_listed(parts)}{_verdict(measured) if same else ''}."
+    return f"On {tested[0]}, {sentence}" if same else sentence
+
+
+def _tested(run: RunSummary) -> str:
+    return format_count(run.slides, "test slide") if run.slides else format_count(run.patients, "test patient")
+
+
+def _interval(run: RunSummary) -> str:
+    known = run.low is not None and run.high is not None
+    return f" (95 % interval {run.low:.2f} to {run.high:.2f})" if known else ""
 
 
 def _verdict(runs: Sequence[RunSummary]) -> str:

@@ -23,6 +23,7 @@ from asmil.explain.run_explainer import Outputs, RunExplainer, SlideExplanation,
 from asmil.explain.score_files import find_scores, read_scores
 from asmil.explain.settings import HeatmapSettings
 from asmil.explain.tile_map import TileMap, checked_values
+from asmil.names import unique_names
 from asmil.reporting.formats import format_count, format_number
 from asmil.training.attention_file import AttentionRecord, read_attention
 from asmil.training.finished_run import read_fold_names
@@ -88,7 +89,7 @@ def maps_of_runs(asked: AskedSlide, explainers: Sequence[RunExplainer], settings
         raise AsmilError(f"{first.path}: there is no class {name!r} to explain; {did_you_mean(name, said)}")
     main = 0
     if settings.by == "epoch":
-        by_run = [list(_epoch_maps(asked, bag, explainer, len(explainers) > 1)) for explainer in explainers]
+        by_run = [list(_epoch_maps(asked, bag, *one)) for one in zip(explainers, _shown_names(explainers), strict=True)]
         drawn = [one for of_run in by_run for one in of_run]
         main = len(by_run[0]) - 1  # the last epoch of the first run
     else:
@@ -99,7 +100,8 @@ def maps_of_runs(asked: AskedSlide, explainers: Sequence[RunExplainer], settings
     notes += _findings(maps if settings.by != "epoch" else [maps[main]])
     if any(explainer.saw(bag.id) for explainer in explainers):
         notes.append("the models were trained on this slide")
-    about = "; ".join(_said(*one, bag.id, name) for one in zip(explainers, outputs, strict=True))
+    named = zip(explainers, _shown_names(explainers), outputs, strict=True)
+    about = "; ".join(_said(*one, bag.id, name) for one in named)
     measurements = first.tile_probabilities(bag) if settings.qupath else {}
     measured = {key: of_slide(values, bag, number)[0] for key, values in measurements.items()}
     alone = of_slide(drawn[0].values, bag, number)[1]
@@ -120,9 +122,8 @@ def _maps(
     bag: Bag, explainers: Sequence[RunExplainer], settings: HeatmapSettings, name: str, outputs: Sequence[Outputs]
 ) -> Iterator[TileMap]:
     """The maps of every run, kind and group of models; `outputs`: of each run."""
-    several_runs, several_kinds = len(explainers) > 1, len(settings.kinds) > 1
-    for explainer, known in zip(explainers, outputs, strict=True):
-        run = f"{explainer.path.resolve().name}" if several_runs else ""
+    several_kinds = len(settings.kinds) > 1
+    for explainer, run, known in zip(explainers, _shown_names(explainers), outputs, strict=True):
         for kind in settings.kinds or (None,):
             trained = explainer.trained_for(bag.id)
             groups = _groups(settings.by, trained, read_fold_names(explainer.path))
@@ -147,7 +148,7 @@ def _groups(by: str | None, trained: Sequence[TrainedModel], folds: FoldNames) -
     return groups
 
 
-def _epoch_maps(asked: AskedSlide, bag: Bag, explainer: RunExplainer, name_run: bool) -> Iterator[TileMap]:
+def _epoch_maps(asked: AskedSlide, bag: Bag, explainer: RunExplainer, run: str) -> Iterator[TileMap]:
     """Attention that was recorded during training, at up to eight moments, by the first training that has the slide."""
     training, record, place = _recorded(explainer, bag.id)
     if int(record.n_tiles[place]) != len(bag):
@@ -156,10 +157,9 @@ def _epoch_maps(asked: AskedSlide, bag: Bag, explainer: RunExplainer, name_run: 
             "restore the features of the training"
         )
     chosen = np.unique(np.linspace(0, len(record.epochs) - 1, MOST_EPOCHS).round().astype(int))
-    run = f"{explainer.path.resolve().name}, " if name_run else ""
-    note = f"attention as it was recorded in the training of {run}{training}"
+    note = f"attention as it was recorded in the training of {_joined(run, training)}"
     for moment, values in zip(chosen, record.attention(place, chosen.tolist()), strict=True):
-        title = f"{run}epoch {record.epochs[moment]:g}"
+        title = _joined(run, f"epoch {record.epochs[moment]:g}")
         yield TileMap(values, "attention", title=title, notes=(note,), average=average_weight("attention", values))
 
 
@@ -199,13 +199,19 @@ def _findings(maps: Sequence[TileMap]) -> list[str]:
     return [f"{one.which}: {text}" if len(maps) > 1 and one.which else text for one, text in weights if text]
 
 
-def _said(explainer: RunExplainer, outputs: Outputs, slide: str, name: str) -> str:
-    """What the models of a run say of a slide."""
+def _shown_names(explainers: Sequence[RunExplainer]) -> list[str]:
+    """The names of several runs; of one run, which needs none, an empty text."""
+    return unique_names([one.path for one in explainers]) if len(explainers) > 1 else [""]
+
+
+def _said(explainer: RunExplainer, run: str, outputs: Outputs, slide: str, name: str) -> str:
+    """What the models of a run say of a slide. run: its name, or empty: the method is named instead."""
+    run = run or explainer.method
     trained = explainer.trained_for(slide)
     shown = explainer.said(trained, outputs).get(name)
     if shown is None:
-        return explainer.method
+        return run
     classifies = len(explainer.names) > 1
     said = f"class {name}, probability {format_number(shown, 2)}" if classifies else f"{name} {format_number(shown)}"
     mean = f" (mean of {format_count(len(trained), 'model')})" if len(trained) > 1 else ""
-    return f"{explainer.method}: {said}{mean}"
+    return f"{run}: {said}{mean}"

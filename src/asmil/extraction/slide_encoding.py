@@ -33,7 +33,7 @@ from asmil.errors import AsmilError
 from asmil.files import remove_abandoned
 from asmil.made_from import DoneBefore, MadeFrom, Record, StoredContent
 from asmil.names import file_in
-from asmil.own_code import code_checksum
+from asmil.own_code import code_checksum, same_attribute
 from asmil.slides.encoders.own_callable import imported, is_own
 from asmil.slides.encoders.state import state_hash
 
@@ -114,7 +114,8 @@ def encode_slides(
     for name, source in sources.items():
         try:
             file = file_in(out, name, ".h5")
-            if file.exists() and done_before.keeps(name, _record(file), _made_from(encoder, digest, source)):
+            made_from = _made_from(encoder, digest, source)
+            if file.exists() and done_before.keeps(name, _record(file, made_from), made_from):
                 through.append(Encoded(name, before=True))
             else:
                 jobs.append(EncodingJob(name, FeatureSource(source.path.absolute(), source.group), file))
@@ -163,14 +164,23 @@ def _made_from(encoder: str, digest: str, source: FeatureSource) -> MadeFrom:
     return MadeFrom(values, feature_contents(source))
 
 
-def _record(file: Path) -> Record | None:
-    """What a vector was made from; None if that is unknown."""
+def _record(file: Path, now: MadeFrom) -> Record | None:
+    """What a vector was made from; None if that is unknown. The same code may be named by another path now."""
+    record = _stored_record(file)
+    if record is None or now.values["encoder code"] is None:
+        return record
+    if same_attribute(str(record.values.get("encoder")), now.values["encoder"]):
+        record.values["encoder"] = now.values["encoder"]
+    return record
+
+
+def _stored_record(file: Path) -> Record | None:
     with open_features(FeatureSource(file)) as opened:
         info = info_of(opened)
     noted = parse_json(info.extraction or "{}", _Noted, f"{file}: the attribute 'extraction'", "encode it again")
     if noted.made_from is not None or noted.tiles is None:
         return noted.made_from
-    # by an earlier version, which did not record the code and the coordinates
+    # by an earlier version, which did not record the coordinates, nor the code: without that, the vector is not kept
     return Record(
         values={"encoder": info.encoder, "weights": info.weights_hash or ""},
         contents={"features": StoredContent(checksum=noted.tiles), "coordinates": StoredContent()},

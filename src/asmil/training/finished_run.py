@@ -41,11 +41,12 @@ class Run:
     classes: tuple[str, ...]
     predictions: pd.DataFrame
     kind: TaskKind = "classification"
+    named: str = ""
 
     @property
     def name(self) -> str:
-        """Name of the folder."""
-        return self.path.resolve().name
+        """Name of the folder, or what it is called beside another run of that name."""
+        return self.named or self.path.resolve().name
 
     @cached_property
     def format(self) -> PredictionFormat:

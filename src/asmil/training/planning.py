@@ -119,8 +119,10 @@ def _choices(
         yield Choice("method", "linear", "the files contain one vector per slide, so there are no tiles to weight")
         yield Choice("preset", "paper", "the common settings")
     else:
-        yield Choice("method", "asmil", "attention stabilized by an anchor; also train mean_pooling as a baseline")
-        yield Choice("preset", "recommended", "best in our study (docs/preset_study.md); paper: as published")
+        yield Choice("method", "asmil", "attention with several tokens; also train mean_pooling as a baseline")
+        yield Choice(
+            "preset", "recommended", "best in our study (docs/preset_study.md), without an anchor; paper: as published"
+        )
     yield Choice("task.kind", kind, "what --task says, or its default")
     yield from _split_choices(cohort, groups, patients)
     sizes = [len(found) for found in groups.values()]

@@ -11,6 +11,7 @@ from asmil.cohort.manifest import Slide, cohort_from_features
 from asmil.cohort.source import FeatureSource
 from asmil.cohort.table import positive, read_table
 from asmil.errors import AsmilError
+from asmil.names import unique_names
 from asmil.slides.annotations import find_annotations
 from asmil.slides.discovery import SLIDES_FOLDER, SlideFile, find_slides
 from asmil.slides.opening import refuse_absent
@@ -267,11 +268,6 @@ def _with_annotations(
 
 
 def _named_apart(runs: Sequence[ViewedRun]) -> list[ViewedRun]:
-    """Runs of one name get that of their folder in front."""
-    names = [run.name for run in runs]
-    return [
-        run
-        if names.count(run.name) == 1
-        else replace(run, name="/".join(part for part in run.path.resolve().parts[-2:]))
-        for run in runs
-    ]
+    """Runs of one name get those of the folders above them in front."""
+    names = unique_names([run.path for run in runs])
+    return [replace(run, name=name) for run, name in zip(runs, names, strict=True)]

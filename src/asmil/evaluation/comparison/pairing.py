@@ -18,7 +18,8 @@ import pandas as pd
 
 from asmil.errors import AsmilError, did_you_mean
 from asmil.evaluation.evaluate import Request
-from asmil.evaluation.rows import rows_of, unique_names
+from asmil.evaluation.rows import rows_of
+from asmil.names import unique_names
 from asmil.tasks.bootstrap import number_patients, under_draws
 from asmil.tasks.checked_arrays import Floats
 from asmil.tasks.prediction_format import Metric, PredictionFormat, Truth

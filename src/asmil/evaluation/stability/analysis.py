@@ -15,9 +15,9 @@ from asmil.attention import measures
 from asmil.attention.measures import in_blocks
 from asmil.cohort.splits import FoldNames
 from asmil.errors import AsmilError
-from asmil.evaluation.rows import unique_names
 from asmil.evaluation.stability.alarms import Alarm, alarms_of
 from asmil.files import write_json, write_text
+from asmil.names import unique_names
 from asmil.reporting import jsonable
 from asmil.tasks.checked_arrays import Floats
 from asmil.tasks.prediction_format import prediction_format

@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from asmil.errors import AsmilError
-from asmil.evaluation.rows import unique_names
 from asmil.evaluation.stability.analysis import RunStability, summary_of
 from asmil.evaluation.stability.bag_features import bag_feature_figure
 from asmil.evaluation.stability.figures import choose_slide, course_caption, course_figures, histogram_figure
 from asmil.evaluation.stability.maps import maps_figure
+from asmil.names import unique_names
 from asmil.reporting import Block, Cell, Document, Figure, Folded, Heading, Row, Section, SideBySide, Table
 from asmil.reporting.document import settings_table
 from asmil.reporting.files import folded_table, write_document, write_figures
