@@ -113,7 +113,8 @@ def test_a_survival_prediction_of_several_models_is_one_curve_a_patient(tmp_path
     done = asmil_here("predict", run.path, manifest, "--out", tmp_path / "p.csv", "-q")
     assert done.returncode == 0, done.stderr
     table = pd.read_csv(tmp_path / "p.csv")
-    assert list(table.columns) == ["slide", "risk", "survival_times", "survival", "n_tiles", "n_models", "notes"]
+    outcome, curve = ["time", "event"], ["risk", "survival_times", "survival", "time_unit"]
+    assert list(table.columns) == ["slide", *outcome, *curve, "n_tiles", "n_models", "used_in_training", "notes"]
     assert len(table) == 8
     for times, survival in zip(table["survival_times"], table["survival"], strict=True):
         assert len(json.loads(times)) == len(json.loads(survival))

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pandas as pd
+
 SCRIPT = """
 import sys
 for name in ("openslide", "cv2", "imagecodecs", "tifffile"):
@@ -25,4 +27,6 @@ def test_features_are_trained_evaluated_and_predicted_without_slide_readers(smal
     words = [sys.executable, "-c", SCRIPT, small_cohort, tmp_path, small_cohort.parent / "features"]
     done = subprocess.run([*map(str, words)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "p.csv").read_text() == (tmp_path / "q.csv").read_text()
+    of_features, of_cohort = (pd.read_csv(tmp_path / name, dtype=str) for name in ("p.csv", "q.csv"))
+    assert of_cohort["target"].notna().all()
+    pd.testing.assert_frame_equal(of_features, of_cohort.drop(columns="target"))

@@ -109,7 +109,8 @@ class PoolingModel(MILModel):
         assert output.instance_logits is not None
         if self.n_outputs == 1:
             return torch.sigmoid(output.instance_logits[:, 0])
-        return torch.softmax(output.instance_logits, dim=1)[:, output.logits.argmax()]
+        # index_select: torch.export before 2.13 cannot index with a tensor
+        return torch.softmax(output.instance_logits, dim=1).index_select(1, output.logits.argmax().reshape(1))[:, 0]
 
 
 @register(
