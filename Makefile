@@ -5,12 +5,13 @@ BIN := $(VENV)/bin
 DEMO := demo
 DIR ?= oracles/data
 
-.PHONY: help install demo viewer test test-all test-long test-browser test-clean lint oracles bench bench-gpu campaign docs docs-tables coverage clean
+.PHONY: help install demo viewer test test-all test-peers test-long test-browser test-clean lint oracles bench bench-gpu campaign docs docs-tables coverage clean
 
 help:
 	@echo "make demo       from synthetic slides to heat maps in a few minutes: both methods, three seeds, one page to open"
 	@echo "make test       ruff, mypy, import-linter, pytest (TESTS=files or folders: only these)"
 	@echo "make test-all   make test, and what takes long: Ray clusters, the wheel, pages of the documentation, all verbs"
+	@echo "make test-peers other people's software writes for us and reads ours; what installs, in .venv-peers (docs/coming_from.md)"
 	@echo "make viewer     the page of \`asmil view\`, built with npm into src/asmil/viewer/static"
 	@echo "make test-browser  the viewer in a real browser: installs npm packages, playwright and, as root, chromium"
 	@echo "make test-long  every table of the paper at smoke size, about half an hour"
@@ -54,10 +55,25 @@ demo: $(VENV)/runtime
 	$(BIN)/asmil index $(DEMO) --title "asmil demo"
 
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'not heavy and not long and not browser' $(TESTS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'not heavy and not long and not browser and not peers' $(TESTS)
 
 test-all: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'not long and not browser' $(TESTS)
+
+# lazyslide and what reads its models want torchvision and timm, which need not match this torch: they come without
+PEERS := .venv-peers
+$(PEERS)/installed: pyproject.toml src/asmil/version.py
+	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --editable . 'pytest>=8' 'hypothesis>=6.100'
+	$(PEERS)/bin/python -m pip install --quiet torchmil scikit-survival wsidicomizer wsidata
+	$(PEERS)/bin/python -m pip install --quiet --no-deps lazyslide lazyslide-models
+	$(PEERS)/bin/python -m pip install --quiet legendkit matplotlib-scalebar numba scikit-image seaborn huggingface-hub \
+	  beartype jaxtyping lightning torchmetrics einops geopandas requests tqdm
+	touch $@
+
+# CLAM, TRIDENT and STAMP are not on PyPI: ASMIL_PEERS=FOLDER with clones of them, else their tests are skipped
+test-peers: $(PEERS)/installed
+	OMP_NUM_THREADS=1 $(PEERS)/bin/python -m pytest -rs -m peers tests/peers
 
 test-long: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m long $(TESTS)
@@ -124,7 +140,7 @@ docs-tables: install
 	$(BIN)/python docs/evidence.py
 
 coverage: install
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'not heavy and not long and not browser' --cov=asmil --cov-report=xml --cov-report=term:skip-covered $(TESTS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'not heavy and not long and not browser and not peers' --cov=asmil --cov-report=xml --cov-report=term:skip-covered $(TESTS)
 
 clean:
-	rm -rf $(VENV) $(DEMO) dist build frontend/node_modules src/asmil/viewer/static .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache site coverage.xml .coverage
+	rm -rf $(VENV) $(PEERS) $(DEMO) dist build frontend/node_modules src/asmil/viewer/static .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache site coverage.xml .coverage

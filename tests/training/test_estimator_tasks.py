@@ -7,8 +7,10 @@ import pandas as pd
 import pytest
 import torch
 from sklearn.base import clone, is_regressor
+from sklearn.calibration import CalibratedClassifierCV
 from sklearn.exceptions import DataConversionWarning, NotFittedError
-from sklearn.model_selection import GridSearchCV
+from sklearn.frozen import FrozenEstimator
+from sklearn.model_selection import GridSearchCV, GroupKFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
@@ -216,3 +218,28 @@ def test_what_the_estimator_decides_is_not_a_setting(data):
     bags, signal = data
     with pytest.raises(AsmilError, match=r"task\.kind"):
         MILRegressor(settings={"task.kind": "classification"}).fit(bags, signal)
+
+
+def test_calibration(data):
+    bags, signal = data
+    y = target_for(MILClassifier, signal)
+    classifier = small(MILClassifier)
+    for given in (CalibratedClassifierCV(classifier, cv=3), CalibratedClassifierCV(classifier, cv=2, ensemble=False)):
+        calibrated = given.fit(bags, y)
+        assert calibrated.predict_proba(bags).shape == (24, 2)
+        assert calibrated.score(bags, y) > 0.8
+    frozen = CalibratedClassifierCV(FrozenEstimator(classifier.fit(bags, y)), method="isotonic").fit(bags, y)
+    assert frozen.score(bags, y) > 0.8
+
+
+@pytest.mark.parametrize("kind", ESTIMATORS)
+def test_predictions_of_patients_that_were_left_out(data, kind):
+    bags, signal = data
+    y, patients = target_for(kind, signal), np.repeat(np.arange(8), 3)
+    method = "predict_proba" if kind is MILClassifier else "predict"
+    found = cross_val_predict(small(kind), bags, y, cv=GroupKFold(4), groups=patients, method=method)
+    train, test = next(GroupKFold(4).split(bags, y, patients))
+    by_hand = small(kind).fit([bags[place] for place in train], y[train])
+    assert np.array_equal(found[test], getattr(by_hand, method)([bags[place] for place in test]))
+    search = GridSearchCV(small(kind), {"lr": [1e-6, 0.05]}, cv=GroupKFold(2), error_score="raise")
+    assert search.fit(bags, y, groups=patients).best_params_ == {"lr": 0.05}

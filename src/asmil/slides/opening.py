@@ -15,7 +15,7 @@ from asmil.errors import AsmilError, did_you_mean
 from asmil.files import refuse_special_file
 from asmil.slides.file_names import PICTURE_SUFFIXES, SLIDE_SUFFIXES, any_dicom_file, dicom_files, is_picture
 from asmil.slides.image import Resolution, SlideImage
-from asmil.slides.openslide_image import OpenSlideImage, one_line
+from asmil.slides.openslide_image import OpenSlideImage, levels_with_whole_tiles, one_line
 from asmil.slides.picture_image import PictureImage
 from asmil.slides.resolution import from_properties, given_resolution
 from asmil.slides.tiff_image import TiffImage
@@ -31,6 +31,8 @@ from asmil.slides.tiff_pages import (
 TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 READ_HERE = ("aperio", "generic-tiff")
 """Vendors whose levels are plain tiled pages: decoding them directly gives the same pixels several times faster."""
+UNSUPPORTED_CODEC = "Unsupported transfer syntax"
+"""OpenSlide's words for DICOM files compressed as JPEG XL or high-throughput JPEG 2000."""
 COPY_AGAIN = "copy the file again from its source"
 
 logging.getLogger("tifffile").addHandler(logging.NullHandler())  # damage is reported as an AsmilError instead
@@ -67,6 +69,11 @@ def open_slide(path: Path | str, mpp: float | None = None) -> SlideImage:
             f"{', '.join(PICTURE_SUFFIXES)}"
         ) from None
     except openslide.OpenSlideError as error:
+        if UNSUPPORTED_CODEC in str(error):
+            raise AsmilError(
+                f"{path}: OpenSlide cannot read the compression of this DICOM slide ({one_line(error)}); convert the "
+                "slide to JPEG or JPEG 2000, for example with wsidicomizer --format jpeg2000 --force-transcoding"
+            ) from error
         raise AsmilError(f"{path}: the slide is damaged ({one_line(error)}); {COPY_AGAIN}") from error
 
 
@@ -96,7 +103,7 @@ def refuse_absent(path: Path) -> None:
 
 def _open_with_openslide(path: Path, given: Resolution | None) -> SlideImage:
     slide = openslide.OpenSlide(path)
-    if slide.properties.get("openslide.vendor") in READ_HERE:
+    if _vendor(slide) in READ_HERE:
         try:
             image = _same_tiff(path, slide, given)
         except AsmilError:
@@ -106,7 +113,13 @@ def _open_with_openslide(path: Path, given: Resolution | None) -> SlideImage:
         if image is not None:
             slide.close()
             return image
-    return OpenSlideImage(path, slide, given or from_properties(slide.properties))
+    levels = levels_with_whole_tiles(path, slide.level_dimensions) if _vendor(slide) == "dicom" else None
+    return OpenSlideImage(path, slide, given or from_properties(slide.properties), levels)
+
+
+def _vendor(slide: openslide.OpenSlide) -> str | None:
+    vendor: str | None = slide.properties.get("openslide.vendor")
+    return vendor
 
 
 def _same_tiff(path: Path, slide: openslide.OpenSlide, given: Resolution | None) -> SlideImage | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,19 +19,31 @@ CACHE_BYTES = 32 << 20
 
 
 class OpenSlideImage(SlideImage):
-    """A slide opened by OpenSlide."""
+    """A slide opened by OpenSlide.
+
+    levels: those of OpenSlide's levels that are used; by default all
+    """
 
     reader = "openslide"
 
-    def __init__(self, path: Path, slide: openslide.OpenSlide, resolution: Resolution | None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        slide: openslide.OpenSlide,
+        resolution: Resolution | None,
+        levels: Sequence[int] | None = None,
+    ) -> None:
         self.path = path
         self.name = slide_name(path)
         self.vendor = slide.properties.get("openslide.vendor")
-        self.level_sizes = tuple(slide.level_dimensions)
+        self._levels = tuple(range(slide.level_count) if levels is None else levels)
+        self.level_sizes = tuple(slide.level_dimensions[level] for level in self._levels)
         self.resolution = resolution
         self._slide = slide
         self._slide.set_cache(openslide.OpenSlideCache(CACHE_BYTES))
         self._downsamples = true_downsamples(self.level_sizes)
+        # asked once: after a failed read OpenSlide answers nothing more
+        self._openslide_downsamples = tuple(slide.level_downsamples[level] for level in self._levels)
 
     @property
     def bounds_origin(self) -> tuple[int, int]:
@@ -53,23 +66,44 @@ class OpenSlideImage(SlideImage):
 
     def _read_inside(self, x: int, y: int, level: int, width: int, height: int, outside: int) -> Pixels:
         # OpenSlide divides positions by its own mean of both axes.
-        theirs, (ours_x, ours_y) = self._slide.level_downsamples[level], self._downsamples[level]
+        theirs, (ours_x, ours_y) = self._openslide_downsamples[level], self._downsamples[level]
         position = round(x * theirs / ours_x), round(y * theirs / ours_y)
         try:
-            region = self._slide.read_region(position, level, (width, height))
+            region = self._slide.read_region(position, self._levels[level], (width, height))
         except openslide.OpenSlideError as error:
             raise unreadable(self.path, x, y, level, error) from error
         return over_gray(np.asarray(region), outside)
 
     def stored_tile_size(self, level: int) -> tuple[int, int] | None:
         """(width, height) of the tiles in which the file stores a level, if OpenSlide states it."""
-        sides = [self._slide.properties.get(f"openslide.level[{level}].tile-{side}") for side in ("width", "height")]
+        theirs = self._levels[level]
+        sides = [self._slide.properties.get(f"openslide.level[{theirs}].tile-{side}") for side in ("width", "height")]
         width, height = (int(side) if side and side.isdigit() else 0 for side in sides)
         return (width, height) if width and height else None
 
     def close(self) -> None:
         """Close the file."""
         self._slide.close()
+
+
+def levels_with_whole_tiles(path: Path, level_sizes: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+    """The first level, and those others whose last tile OpenSlide can read.
+
+    Some writers of DICOM cut the tiles at the right and lower edge of a level instead of filling them up. OpenSlide
+    refuses these tiles, and after one of them everything else of the slide. Another level can stand in for such a one.
+    """
+    return (0, *(level for level in range(1, len(level_sizes)) if _has_whole_tiles(path, level, level_sizes)))
+
+
+def _has_whole_tiles(path: Path, level: int, level_sizes: Sequence[tuple[int, int]]) -> bool:
+    (full_width, full_height), (width, height) = level_sizes[0], level_sizes[level]
+    last_pixel = int((width - 0.5) / width * full_width), int((height - 0.5) / height * full_height)
+    with openslide.OpenSlide(path) as slide:
+        try:
+            slide.read_region(last_pixel, level, (1, 1))
+        except openslide.OpenSlideError:
+            return False
+    return True
 
 
 def unreadable(path: Path, x: int, y: int, level: int, reason: object) -> AsmilError:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asmil.errors import AsmilError
-from asmil.slides.annotations.reading import ANNOTATION_SUFFIXES
+from asmil.slides.annotations.reading import ANNOTATION_SUFFIXES, annotation_suffix
 from asmil.slides.file_names import SLIDE_SUFFIXES, walk_once
 
 _ADDED = re.compile(r"[ ._-]+(?:annotations?|masks?)$")
@@ -46,14 +46,14 @@ def find_annotations(place: Path | str, slides: Iterable[str]) -> AnnotationFile
     candidates: dict[str, list[Path]] = defaultdict(list)
     without_slide: list[Path] = []
     for path in files:
-        owner = _owner(path.stem, alike)
+        owner = _owner(path.name[: len(path.name) - len(annotation_suffix(path))], alike)
         if owner is None:
             without_slide.append(path)
         else:
             candidates[owner].append(path)
     by_slide, beside, clashing = {}, {}, {}
     for slide, paths in candidates.items():
-        ranks = [ANNOTATION_SUFFIXES.index(path.suffix.lower()) for path in paths]
+        ranks = [ANNOTATION_SUFFIXES.index(annotation_suffix(path)) for path in paths]
         best = [path for path, rank in zip(paths, ranks, strict=True) if rank == min(ranks)]
         if len(best) > 1:
             clashing[slide] = tuple(paths)
@@ -73,7 +73,7 @@ def _files(place: Path) -> list[Path]:
         folder / name
         for folder, _, names in walk_once(place)
         for name in names
-        if not name.startswith(".") and Path(name).suffix.lower() in ANNOTATION_SUFFIXES
+        if not name.startswith(".") and annotation_suffix(Path(name))
     ]
     if not found:
         raise AsmilError(f"{place}: there is no annotation file in the folder ({', '.join(ANNOTATION_SUFFIXES)})")

@@ -16,16 +16,25 @@ from shapely.affinity import translate
 from asmil.errors import AsmilError
 from asmil.files import refuse_special_file
 from asmil.slides.annotations.mask_tiff import mask_outlines
+from asmil.slides.annotations.packed import unpacked
 from asmil.slides.annotations.regions import AnnotatedRegion, Annotations, Collector, Ring
 from asmil.slides.image import Size
 
 XML_SUFFIXES = (".xml",)
-JSON_SUFFIXES = (".geojson", ".json")
+JSON_SUFFIXES = (".geojson", ".geojson.gz", ".geojson.zip", ".zip", ".json", ".json.gz", ".json.zip")
 MASK_SUFFIXES = (".tif", ".tiff")
 ANNOTATION_SUFFIXES = (*JSON_SUFFIXES, *XML_SUFFIXES, *MASK_SUFFIXES)
 """In order of preference if a slide has several files; masks, which are coarser, come last."""
 NCRF_TUMOR, NCRF_HOLE = "positive", "negative"
 ANNOTATION = "annotation"
+FORMER_TYPES = {
+    "PathDetectionObject": "detection",
+    "PathCellObject": "cell",
+    "PathTileObject": "tile",
+    "TMACoreObject": "tmaCore",
+    "PathRootObject": "root",
+}
+"""QuPath 0.2 wrote the type of an object as the id of its feature."""
 ASAP_ROOT, APERIO_ROOT = "ASAP_Annotations", "Annotations"
 APERIO_UNNAMED = "Description"
 ASAP_AREAS = ("polygon", "spline", "rectangle")
@@ -44,7 +53,7 @@ def read_annotations(path: Path | str) -> Annotations:
         raise AsmilError(f"{path}: the annotation file does not exist; fix the path")
     if path.stat().st_size == 0:
         raise AsmilError(f"{path}: the annotation file is empty; copy it again, or save it again")
-    suffix = path.suffix.lower()
+    suffix = annotation_suffix(path)
     if suffix in XML_SUFFIXES:
         return read_xml(path)
     if suffix in JSON_SUFFIXES:
@@ -53,6 +62,12 @@ def read_annotations(path: Path | str) -> Annotations:
         f"{path}: supported annotation files are {', '.join((*XML_SUFFIXES, *JSON_SUFFIXES))}, supported masks "
         f"{', '.join(MASK_SUFFIXES)}; export the annotations as one of these"
     )
+
+
+def annotation_suffix(path: Path) -> str:
+    """The ending of an annotation file in lower case, with both parts of `.geojson.gz`; empty for other files."""
+    name = path.name.lower()
+    return max((suffix for suffix in ANNOTATION_SUFFIXES if name.endswith(suffix)), key=len, default="")
 
 
 def regions_on_slide(
@@ -73,9 +88,9 @@ def regions_on_slide(
 
 
 def read_json(path: Path) -> Annotations:
-    """Read a GeoJSON file (a collection, an array or one feature), or one of NCRF."""
+    """Read a GeoJSON file (a collection, an array or one feature), or one of NCRF; plain, gzip or zip."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8-sig"))
+        value = json.loads(unpacked(path).decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:  # invalid JSON or UTF-8, huge numbers, too many nested brackets
         raise AsmilError(
             f"{path}: the JSON is damaged ({error}); copy the file again, or save it again in the tool that made it"
@@ -110,7 +125,7 @@ def _read_features(path: Path, features: Iterable[Mapping[str, Any]]) -> Annotat
     found = Collector(path, "geojson")
     for feature in features:
         properties = feature.get("properties") or {}
-        object_type = str(properties.get("objectType") or ANNOTATION)
+        object_type = _object_type(feature, properties)
         geometry = feature["geometry"] or {"type": "missing geometry"}
         if object_type.lower() != ANNOTATION:
             found.leave_out(f"of QuPath type {object_type}")
@@ -122,6 +137,12 @@ def _read_features(path: Path, features: Iterable[Mapping[str, Any]]) -> Annotat
         else:
             found.leave_out(f"of type {geometry['type']}, which has no area,")
     return found.finish()
+
+
+def _object_type(feature: Mapping[str, Any], properties: Mapping[str, Any]) -> str:
+    """What an object is for QuPath: `objectType`, in version 0.3 `object_type`, before that the id."""
+    stated = properties.get("objectType") or properties.get("object_type")
+    return str(stated or FORMER_TYPES.get(str(feature.get("id"))) or ANNOTATION)
 
 
 def _read_ncrf(path: Path, value: Mapping[str, Any]) -> Annotations:

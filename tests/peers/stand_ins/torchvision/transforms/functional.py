@@ -1,0 +1,5 @@
+"""`to_tensor` of torchvision."""
+
+from . import ToTensor
+
+to_tensor = ToTensor()
