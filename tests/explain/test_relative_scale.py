@@ -19,6 +19,7 @@ from asmil.explain.heatmaps import scales_of
 from asmil.explain.report_panels import slide_panels
 from asmil.explain.settings import HeatmapSettings
 from asmil.explain.tile_map import TileMap, framed
+from asmil.reporting.formats import format_significant
 
 FLAT = np.linspace(0.108, 0.114, 9) / np.linspace(0.108, 0.114, 9).sum()
 
@@ -92,7 +93,7 @@ def test_what_counts_as_weights():
 
 def test_the_legend_says_what_is_there():
     caption = scale_of(FLAT).caption("attention")
-    low, high = (f"{9 * end:.3f}" for end in (FLAT[0], FLAT[-1]))
+    low, high = (format_significant(9 * end) for end in (FLAT[0], FLAT[-1]))
     assert low in caption
     assert high in caption
 

@@ -111,7 +111,7 @@ class ColorScale:
         if self.kind == "percentile":
             return f"{unit}: percentile and value"
         if self.kind == "relative":
-            low, high = format_alike(self.relative(self.quantiles[[0, -1]]).tolist())
+            low, high = map(format_significant, self.relative(self.quantiles[[0, -1]]).tolist())
             return f"{unit}, 1 = average tile; here {low} to {high}"
         return f"{unit}; colors span the values shown" if self.stretched else unit
 
