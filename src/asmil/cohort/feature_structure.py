@@ -17,6 +17,8 @@ from asmil.cohort.manifest import Slide
 from asmil.cohort.reader import open_features
 
 Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+"""Squares of any finite feature value fit into them."""
 SAMPLED_SLIDES, SAMPLED_TILES, COMPARED_DIMENSIONS = 256, 32, 512
 """Slides, tiles per slide and dimensions that the structure is fitted on; evenly spaced, so the same every time."""
 COMPARED_TILES, FEWEST_TILES = 512, 8
@@ -69,42 +71,45 @@ class FeatureMatch:
 
 
 def sampled_tiles(slides: Sequence[Slide]) -> list[Floats]:
-    """Some tiles of some of the slides, evenly spaced; slides with few tiles are left out."""
+    """Some tiles of some of the slides, evenly spaced.
+
+    Slides with few tiles are left out, and those with values that are not finite: training refuses these by name.
+    """
     chosen = [slides[i] for i in spaced(len(slides), SAMPLED_SLIDES)]
     found = []
     for slide in chosen:
         with open_features(slide.source, mmap=True) as file:
             if file.info.n_tiles >= FEWEST_TILES:
                 found.append(file.features(spaced(file.info.n_tiles, SAMPLED_TILES)).float().numpy())
-    return found
+    return [tiles for tiles in found if np.isfinite(tiles).all()]
 
 
 def fit_structure(bags: Sequence[Floats]) -> FeatureStructure | None:
     """The structure of tiles (n x D) of several slides; None if there are too few slides."""
     if len(bags) < FEWEST_SLIDES:
         return None
-    bags = [_dimensions(bag) for bag in bags]
-    rms = float(np.sqrt(np.mean([np.mean(bag.astype(np.float64) ** 2) for bag in bags])))
-    halves = bags[::2], bags[1::2]
+    chosen = [_dimensions(bag) for bag in bags]
+    rms = float(np.sqrt(np.mean([np.mean(bag**2) for bag in chosen])))
+    halves = chosen[::2], chosen[1::2]
     fitted = [_directions(half) for half in halves]
     held_out = [_beyond_chance(fitted[1 - i], bag) for i, half in enumerate(halves) for bag in half]
     reference = float(np.median(held_out))
     if reference < LEAST_REFERENCE or np.quantile(held_out, 0.05) < LEAST_HELD_OUT * reference:
         reference = 0.0
-    return FeatureStructure(_directions(bags), rms, reference)
+    return FeatureStructure(_directions(chosen), rms, reference)
 
 
 def compare_features(structure: FeatureStructure, tiles: Floats) -> FeatureMatch:
     """Compare the tiles (n x D) of a slide with the training."""
-    tiles = _dimensions(tiles[spaced(len(tiles), COMPARED_TILES)])
-    rms = float(np.sqrt(np.mean(tiles.astype(np.float64) ** 2)))
+    chosen = _dimensions(tiles[spaced(len(tiles), COMPARED_TILES)])
+    rms = float(np.sqrt(np.mean(chosen**2)))
     score = None
-    if structure.reference > 0 and len(tiles) >= FEWEST_TILES:
-        score = _beyond_chance(structure.directions, tiles) / structure.reference
+    if structure.reference > 0 and len(chosen) >= FEWEST_TILES:
+        score = _beyond_chance(structure.directions, chosen) / structure.reference
     return FeatureMatch(score, rms / structure.rms if structure.rms > 0 else 1.0)
 
 
-def _directions(bags: Sequence[Floats]) -> Floats:
+def _directions(bags: Sequence[Doubles]) -> Floats:
     """d x m: the first principal directions of the tiles of all slides."""
     centered = np.concatenate([bag - bag.mean(axis=0) for bag in bags])
     tiles = _scaled(centered)
@@ -114,7 +119,7 @@ def _directions(bags: Sequence[Floats]) -> Floats:
     return np.ascontiguousarray(directions[:, ::-1][:, :count], dtype=np.float32)
 
 
-def _beyond_chance(directions: Floats, tiles: Floats) -> float:
+def _beyond_chance(directions: Floats, tiles: Doubles) -> float:
     """The share of the variance of a slide's tiles that the directions explain, less the share of random directions."""
     scaled = _scaled(tiles - tiles.mean(axis=0))
     total = float((scaled**2).sum())
@@ -123,14 +128,14 @@ def _beyond_chance(directions: Floats, tiles: Floats) -> float:
     return explained - float(count / width)
 
 
-def _scaled(centered: Floats) -> Floats:
+def _scaled(centered: Doubles) -> Doubles:
     """Dimensions of equal variance, so that a few large ones do not decide; constant ones stay 0."""
     spread = np.sqrt((centered**2).mean(axis=0))
-    return np.asarray(centered / np.where(spread > 0, spread, 1), dtype=np.float32)
+    return np.asarray(centered / np.where(spread > 0, spread, 1))
 
 
-def _dimensions(tiles: Floats) -> Floats:
-    return tiles[:, spaced(tiles.shape[1], COMPARED_DIMENSIONS)].astype(np.float32)
+def _dimensions(tiles: Floats) -> Doubles:
+    return tiles[:, spaced(tiles.shape[1], COMPARED_DIMENSIONS)].astype(np.float64)
 
 
 def spaced(count: int, most: int) -> NDArray[np.int64]:
