@@ -43,7 +43,7 @@ DEMO_TRAIN := $(BIN)/asmil train $(DEMO)/cohort/cohort.csv --seeds 3 --set model
 DEMO_RUNS := $(DEMO)/runs/asmil $(DEMO)/runs/abmil
 
 demo: $(VENV)/runtime
-	$(BIN)/asmil synthetic-slides $(DEMO)/cohort --slides 60 --seed 11 --micro 1 --side-mm-min 1.4 --side-mm-max 2
+	$(BIN)/asmil synthetic-slides $(DEMO)/cohort --slides 60 --seed 11 --micro 0.75 --side-mm-min 1.4 --side-mm-max 2
 	$(BIN)/asmil extract $(DEMO)/cohort/slides --out $(DEMO)/cohort/features --tile-um 128 --tile-px 128 --no-qc
 	$(DEMO_TRAIN) --method asmil --preset recommended --out $(DEMO)/runs/asmil
 	$(DEMO_TRAIN) --method abmil --out $(DEMO)/runs/abmil
