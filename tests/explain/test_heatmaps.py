@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pandas as pd
 import pytest
 import tifffile
 import torch
+import yaml
 from PIL import Image
 
 import asmil
@@ -237,6 +239,19 @@ def test_masks_are_drawn_as_outlines(lab, tmp_path, asmil_here):
     other = asmil_here("heatmap", lab / "run", "s6", "--out", tmp_path / "two", *FEW)
     assert other.returncode == 1
     assert "annotations" in other.stderr
+
+
+def test_no_run_is_drawn_on_features_of_another_encoder(lab, tmp_path, asmil_here):
+    other = tmp_path / "other"
+    shutil.copytree(lab / "run", other)
+    config = yaml.safe_load((other / "config.yaml").read_text())
+    config["features"]["encoder"] = "another_encoder"
+    (other / "config.yaml").write_text(yaml.safe_dump(config))
+    for name, runs in {"first": (other, lab / "run"), "second": (lab / "run", other)}.items():
+        done = asmil_here("heatmap", *runs, "--slide", "s6", "--out", tmp_path / name, *FEW)
+        assert done.returncode == 1
+        assert "another_encoder" in done.stderr
+        assert not list((tmp_path / name).glob("*.png"))
 
 
 def test_processes_draw_what_is_missing(lab, tmp_path, asmil_here):

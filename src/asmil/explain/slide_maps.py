@@ -80,7 +80,9 @@ def maps_of_runs(asked: AskedSlide, explainers: Sequence[RunExplainer], settings
             f"{asked.name}: no features of this slide were found; extract it, or name slides that have some"
         )
     first = explainers[0]
-    bag, number = _bag(asked, first)
+    for explainer in explainers[1:]:
+        _refuse_other_features(asked, explainer)
+    bag, number = _bag(asked, first)  # which refuses features that the first run was not trained with
     info = inspect_features(asked.slide.source)
     outputs = [explainer.outputs(bag, explainer.trained_for(bag.id)) for explainer in explainers]
     said = first.said(first.trained_for(bag.id), outputs[0])
@@ -107,6 +109,17 @@ def maps_of_runs(asked: AskedSlide, explainers: Sequence[RunExplainer], settings
     alone = of_slide(drawn[0].values, bag, number)[1]
     coords = None if alone.coords is None else alone.coords.numpy().astype(np.int64)
     return SlideMaps(coords, info, maps, about, measured, tuple(dict.fromkeys(notes)), main)
+
+
+def _refuse_other_features(asked: AskedSlide, explainer: RunExplainer) -> None:
+    """Raise if the slide, or another one of its patient, has other features than those of a run's training."""
+    assert asked.slide is not None
+    joined = asked.joined if explainer.predictor.unit == "patient" else ()
+    for slide in (asked.slide, *joined):
+        try:
+            explainer.predictor.description.refuse_other_features(inspect_features(slide.source))
+        except AsmilError as error:
+            raise AsmilError(f"{explainer.path}: {error}, or draw this run by itself with its own features") from None
 
 
 def _bag(asked: AskedSlide, explainer: RunExplainer) -> tuple[Bag, int]:
