@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fnmatch import fnmatch
+from typing import get_args
 
 import numpy as np
 import pytest
 import torch
 
 from asmil import AsmilError, methods
-from asmil.training.config import resolve
+from asmil.config import flat
+from asmil.training.config import RunConfig, resolve
 from asmil.training.lockstep import Replica, obstacle, train_side_by_side
 from asmil.training.lockstep.plain_forms import PLAIN, plain_forms
+from asmil.training.lockstep.rehearsal import NOT_ABOUT_STEPS
 from asmil.training.lockstep.replicas import share_bags
 from asmil.training.lockstep.train import build_trainers, train_one_at_a_time
 
@@ -65,9 +69,13 @@ def compare(config, n_classes: int = 2, **sizes) -> None:
     bags, targets, replicas = make(n_classes=n_classes, **sizes)
     assert obstacle(config, bags, targets, n_classes, replicas) is None
     together = train_side_by_side(config, bags, targets, n_classes, replicas, order_seed=0, every_epoch=True)
+    np.testing.assert_allclose(together, alone(config, n_classes, **sizes), rtol=0, atol=1e-5)
+
+
+def alone(config, n_classes: int = 2, **sizes) -> np.ndarray:
+    bags, targets, replicas = make(n_classes=n_classes, **sizes)
     shared = share_bags(bags, targets, n_classes, order_seed=0)
-    alone = train_one_at_a_time(build_trainers(config, shared, replicas), shared, replicas, every_epoch=True)
-    np.testing.assert_allclose(together, alone, rtol=0, atol=1e-5)
+    return train_one_at_a_time(build_trainers(config, shared, replicas), shared, replicas, every_epoch=True)
 
 
 def test_every_method_is_known_to_run_one_way_or_the_other():
@@ -116,6 +124,124 @@ def test_settings_are_honored(sections):
     compare(settings("abmil", **sections))
 
 
+NEEDED = {
+    "anchor": {"anchor.normalizer": "nsf", "anchor.weight": 20.0, "anchor.momentum": 0.5},
+    "training.decay": {"training.weight_decay": 0.3},
+    "attention": {"attention.normalizer": "nsf"},
+    **{
+        f"{section}.{name}": {f"{section}.normalizer": rule}
+        for section in ("anchor", "attention")
+        for name, rule in {"alpha": "entmax", "kappa": "standardized_nsf", "offset": "standardized_nsf"}.items()
+    },
+    "anchor.ramp_momentum": {"anchor.ramp_epochs": 5},
+    "stabilizers.temporal": {"stabilizers.temporal.weight": 20.0},
+    "stabilizers.features": {"stabilizers.features.weight": 1.0},
+    "stabilizers.entropy_floor": {"stabilizers.entropy_floor.weight": 20.0, "stabilizers.entropy_floor.floor": 0.999},
+    "training.lr_drop_factor": {"training.lr_drops": [1]},
+    "training.early_stopping_from": {"training.early_stopping": 1},
+}
+"""Other settings with which a setting, or all of a section, has an effect."""
+FAST = {"training.lr": 0.02, "training.epochs": 2}
+"""So that a setting that is ignored shows."""
+OTHER_VALUES = {
+    "training.epochs": 3,
+    "training.lr": 0.04,
+    "training.weight_decay": 0.3,
+    "training.betas": [0.5, 0.9],
+    "training.lr_drops": [1],
+    "training.clip_norm": 0.01,
+    "training.warmup_epochs": 1.0,
+    "training.device": "cpu",
+    "training.early_stopping": 1,
+    "training.lr_min": 5e-3,
+    "anchor.alpha": 1.7,
+    "attention.alpha": 1.7,
+    "anchor.ramp_epochs": 5,
+    "anchor.ramp_momentum": 0.1,
+    "anchor.momentum": 0.9,
+    "record.every": 5,
+    "stabilizers.temporal.weight": 20.0,
+    "stabilizers.entropy_floor.weight": 20.0,
+    "stabilizers.entropy_floor.floor": 0.999,
+    "anchor.gradient_share": 0.01,
+    "data.max_tiles": 3,
+}
+NO_OTHER_VALUE = {
+    "task.kind",
+    "task.bins",
+    "task.last_edge",
+    "task.risk",
+    "task.loss",
+    "task.binning",
+    "task.time_unit",
+}
+NO_OTHER_VALUE |= {"init.weights", "init.sha256", "nested.folds", "training.track", "training.executor", "task.alpha"}
+NO_OTHER_VALUE |= {"anchor.rows", "anchor.divergence"}
+"""Settings of other tasks and of whole runs, which these trainings do not take. Rows of tokens have their own test,
+and the other divergence has the same gradients."""
+
+
+def every_setting() -> list[str]:
+    return [name for name in flat(settings("abmil").model_dump(mode="json")) if "." in name and "model." not in name]
+
+
+def other_values(name: str) -> list:
+    """Values that are not the default: all the others of a choice."""
+    section, *path = name.split(".")
+    kind = RunConfig.model_fields[section].annotation
+    for part in path:
+        field = kind.model_fields[part]
+        kind = field.annotation
+    if name in OTHER_VALUES:
+        return [OTHER_VALUES[name]]
+    choices = get_args(kind) or (get_args(kind.__value__) if hasattr(kind, "__value__") else ())
+    if choices and all(isinstance(one, str) for one in choices):
+        return [one for one in choices if one != field.default]
+    if isinstance(field.default, bool):
+        return [not field.default]
+    return [field.default + 1] if isinstance(field.default, int) else [field.default * 0.5 or 0.5]
+
+
+@pytest.mark.parametrize("name", sorted(set(every_setting()) - NO_OTHER_VALUE))
+def test_every_setting_is_honored_or_an_obstacle(name):
+    """A new setting is an obstacle until it is declared, and what is declared gives the numbers of one at a time."""
+    needed = {}
+    for start, values in NEEDED.items():
+        if name == start or name.startswith(f"{start}."):
+            needed |= {key: value for key, value in values.items() if key != name}
+    bags, targets, replicas = make(n_bags=4)
+    usual = alone(settings("abmil", **nested(FAST | needed)), n_bags=4)
+    effects = []
+    for value in other_values(name):
+        config = settings("abmil", **nested(FAST | needed | {name: value}))
+        if obstacle(config, bags, targets, 2, replicas) is None:
+            found = alone(config, n_bags=4)
+            effects.append(found.shape != usual.shape or np.abs(found - usual).max() > 1e-4)
+            compare(config, n_bags=4)
+    if effects and not any(fnmatch(name, known) for known in NOT_ABOUT_STEPS):
+        assert any(effects), "the test would not see that the setting is ignored"
+
+
+def nested(values: dict) -> dict:
+    """Values by dotted names as nested sections."""
+    sections: dict = {}
+    for name, value in values.items():
+        *path, last = name.split(".")
+        section = sections
+        for part in path:
+            section = section.setdefault(part, {})
+        section[last] = value
+    return sections
+
+
+@pytest.mark.parametrize("anchor", [{"ramp_epochs": 1}, {"gradient_share": 0.5}])
+def test_what_only_the_loop_computes_is_an_obstacle(anchor):
+    bags, targets, replicas = make()
+    found = obstacle(settings("abmil", anchor={"normalizer": "nsf", **anchor}), bags, targets, 2, replicas)
+    assert found is not None
+    assert f"anchor.{next(iter(anchor))}" in found
+
+
 @pytest.mark.parametrize("preset", ["recommended", "released"])
 def test_presets_of_asmil(preset):
     compare(settings("asmil", preset, model={"tokens": 5}, training={"epochs": 2, "lr": 1e-3}))
@@ -145,7 +271,7 @@ def test_an_anchor_of_the_kept_rows_runs_one_at_a_time():
     bags, targets, replicas = make()
     found = obstacle(settings("asmil", anchor={"rows": "kept"}), bags, targets, 2, replicas)
     assert found is not None
-    assert "batch" in found
+    assert "anchor.rows" in found
 
 
 def test_a_replica_does_not_depend_on_its_neighbors():
