@@ -100,6 +100,8 @@ def _verdict(found: Faithfulness, best: str) -> str:
         return ""
     own = titled(found.first_kind)
     numbers = f"{format_signed(difference.value)} in area, {format_signed_interval(difference.interval)}"
+    if difference.interval.low > 0 and len(found.slides) < FEW_SLIDES:
+        return f" On these few slides it explains them better than {own} does ({numbers})."
     if difference.interval.low > 0:
         return f" It explains them better than {own} does ({numbers})."
     return f" That it explains them better than {own} does is not shown ({numbers})."
@@ -228,5 +230,6 @@ def _caption(found: Faithfulness) -> str:
 def _warnings(found: Faithfulness) -> list[str]:
     warnings = list(found.notes)
     if len(found.slides) < FEW_SLIDES:
-        warnings.append(f"Only {format_count(len(found.slides), 'slide')}: the intervals are wide.")
+        few = format_count(len(found.slides), "slide")
+        warnings.append(f"Only {few}: the true uncertainty is larger than the intervals.")
     return warnings
