@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 
 import torch
 
@@ -13,6 +14,7 @@ from asmil.models.base import MILModel
 from asmil.tasks.base import Task
 from asmil.tasks.classification import Classification
 from asmil.training.config import RunConfig
+from asmil.training.honored_settings import FUSED, GRAPHED, undeclared
 
 MOST_ROWS = 128
 STEP_OF_WIDTHS = 16
@@ -37,7 +39,7 @@ def graphed_settings_reason(config: RunConfig, model: MILModel, task: Task) -> s
         return f"the bags of {config.method} with these settings cannot be padded"
     if not isinstance(task, Classification):
         return "it supports only classification"
-    return _first_unfit(_graphed_demands(config, model))
+    return _first_unfit(_graphed_demands(config, model)) or _undeclared(config, GRAPHED)
 
 
 def fused_settings_reason(config: RunConfig, model: MILModel, task: Task) -> str | None:
@@ -46,12 +48,17 @@ def fused_settings_reason(config: RunConfig, model: MILModel, task: Task) -> str
         return f"it supports asmil, not {config.method}"
     if not isinstance(task, Classification) or task.single_output:
         return "it supports only classification"
-    return _first_unfit(_fused_demands(config, model))
+    return _first_unfit(_fused_demands(config, model)) or _undeclared(config, FUSED)
 
 
 def _first_unfit(demands: dict[str, bool]) -> str | None:
     unfit = [name for name, fits in demands.items() if not fits]
     return f"it does not support {unfit[0]}" if unfit else None
+
+
+def _undeclared(config: RunConfig, honored: Sequence[str]) -> str | None:
+    name = undeclared(config, honored)
+    return None if name is None else f"it does not support {name}"
 
 
 def _common_demands(config: RunConfig) -> dict[str, bool]:

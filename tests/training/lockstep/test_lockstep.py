@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from fnmatch import fnmatch
-from typing import get_args
 
 import numpy as np
 import pytest
 import torch
 
 from asmil import AsmilError, methods
-from asmil.config import flat
-from asmil.training.config import RunConfig, resolve
+from asmil.training.config import resolve
+from asmil.training.honored_settings import NOT_ABOUT_STEPS, declared
 from asmil.training.lockstep import Replica, obstacle, train_side_by_side
 from asmil.training.lockstep.plain_forms import PLAIN, plain_forms
-from asmil.training.lockstep.rehearsal import NOT_ABOUT_STEPS
 from asmil.training.lockstep.replicas import share_bags
 from asmil.training.lockstep.train import build_trainers, train_one_at_a_time
+from other_settings import NO_OTHER_VALUE, every_setting, needed_by, nested, other_values
 
 BAGS, WIDTH, REPLICAS = 8, 6, 3
 SIDE_BY_SIDE = {
@@ -124,91 +122,14 @@ def test_settings_are_honored(sections):
     compare(settings("abmil", **sections))
 
 
-NEEDED = {
-    "anchor": {"anchor.normalizer": "nsf", "anchor.weight": 20.0, "anchor.momentum": 0.5},
-    "training.decay": {"training.weight_decay": 0.3},
-    "attention": {"attention.normalizer": "nsf"},
-    **{
-        f"{section}.{name}": {f"{section}.normalizer": rule}
-        for section in ("anchor", "attention")
-        for name, rule in {"alpha": "entmax", "kappa": "standardized_nsf", "offset": "standardized_nsf"}.items()
-    },
-    "anchor.ramp_momentum": {"anchor.ramp_epochs": 5},
-    "stabilizers.temporal": {"stabilizers.temporal.weight": 20.0},
-    "stabilizers.features": {"stabilizers.features.weight": 1.0},
-    "stabilizers.entropy_floor": {"stabilizers.entropy_floor.weight": 20.0, "stabilizers.entropy_floor.floor": 0.999},
-    "training.lr_drop_factor": {"training.lr_drops": [1]},
-    "training.early_stopping_from": {"training.early_stopping": 1},
-}
-"""Other settings with which a setting, or all of a section, has an effect."""
 FAST = {"training.lr": 0.02, "training.epochs": 2}
 """So that a setting that is ignored shows."""
-OTHER_VALUES = {
-    "training.epochs": 3,
-    "training.lr": 0.04,
-    "training.weight_decay": 0.3,
-    "training.betas": [0.5, 0.9],
-    "training.lr_drops": [1],
-    "training.clip_norm": 0.01,
-    "training.warmup_epochs": 1.0,
-    "training.device": "cpu",
-    "training.early_stopping": 1,
-    "training.lr_min": 5e-3,
-    "anchor.alpha": 1.7,
-    "attention.alpha": 1.7,
-    "anchor.ramp_epochs": 5,
-    "anchor.ramp_momentum": 0.1,
-    "anchor.momentum": 0.9,
-    "record.every": 5,
-    "stabilizers.temporal.weight": 20.0,
-    "stabilizers.entropy_floor.weight": 20.0,
-    "stabilizers.entropy_floor.floor": 0.999,
-    "anchor.gradient_share": 0.01,
-    "data.max_tiles": 3,
-}
-NO_OTHER_VALUE = {
-    "task.kind",
-    "task.bins",
-    "task.last_edge",
-    "task.risk",
-    "task.loss",
-    "task.binning",
-    "task.time_unit",
-}
-NO_OTHER_VALUE |= {"init.weights", "init.sha256", "nested.folds", "training.track", "training.executor", "task.alpha"}
-NO_OTHER_VALUE |= {"anchor.rows", "anchor.divergence"}
-"""Settings of other tasks and of whole runs, which these trainings do not take. Rows of tokens have their own test,
-and the other divergence has the same gradients."""
-
-
-def every_setting() -> list[str]:
-    return [name for name in flat(settings("abmil").model_dump(mode="json")) if "." in name and "model." not in name]
-
-
-def other_values(name: str) -> list:
-    """Values that are not the default: all the others of a choice."""
-    section, *path = name.split(".")
-    kind = RunConfig.model_fields[section].annotation
-    for part in path:
-        field = kind.model_fields[part]
-        kind = field.annotation
-    if name in OTHER_VALUES:
-        return [OTHER_VALUES[name]]
-    choices = get_args(kind) or (get_args(kind.__value__) if hasattr(kind, "__value__") else ())
-    if choices and all(isinstance(one, str) for one in choices):
-        return [one for one in choices if one != field.default]
-    if isinstance(field.default, bool):
-        return [not field.default]
-    return [field.default + 1] if isinstance(field.default, int) else [field.default * 0.5 or 0.5]
 
 
 @pytest.mark.parametrize("name", sorted(set(every_setting()) - NO_OTHER_VALUE))
 def test_every_setting_is_honored_or_an_obstacle(name):
     """A new setting is an obstacle until it is declared, and what is declared gives the numbers of one at a time."""
-    needed = {}
-    for start, values in NEEDED.items():
-        if name == start or name.startswith(f"{start}."):
-            needed |= {key: value for key, value in values.items() if key != name}
+    needed = needed_by(name)
     bags, targets, replicas = make(n_bags=4)
     usual = alone(settings("abmil", **nested(FAST | needed)), n_bags=4)
     effects = []
@@ -218,20 +139,8 @@ def test_every_setting_is_honored_or_an_obstacle(name):
             found = alone(config, n_bags=4)
             effects.append(found.shape != usual.shape or np.abs(found - usual).max() > 1e-4)
             compare(config, n_bags=4)
-    if effects and not any(fnmatch(name, known) for known in NOT_ABOUT_STEPS):
+    if effects and not declared(name, (*NOT_ABOUT_STEPS, "training.precision")):
         assert any(effects), "the test would not see that the setting is ignored"
-
-
-def nested(values: dict) -> dict:
-    """Values by dotted names as nested sections."""
-    sections: dict = {}
-    for name, value in values.items():
-        *path, last = name.split(".")
-        section = sections
-        for part in path:
-            section = section.setdefault(part, {})
-        section[last] = value
-    return sections
 
 
 @pytest.mark.parametrize("anchor", [{"ramp_epochs": 1}, {"gradient_share": 0.5}])

@@ -7,39 +7,19 @@ loss of that bag, which all replicas at once must reproduce.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from fnmatch import fnmatch
 from typing import Any
 
 import torch
-from pydantic import BaseModel
 from torch import Tensor, nn
 
 from asmil.attention.stabilizer import AttentionStep, Stabilizer
 from asmil.cohort.bag import Bag
-from asmil.config import flat
 from asmil.models.base import MILModel, Output
 from asmil.tasks.base import Task
-from asmil.training.config import RunConfig
+from asmil.training.honored_settings import LOCKSTEP, undeclared
 from asmil.training.loop import Trainer
-
-HONORED = (
-    "attention.*",
-    *(f"training.{name}" for name in ("epochs", "lr", "lr_min", "lr_drops", "lr_drop_factor", "schedule")),
-    *(f"training.{name}" for name in ("warmup_epochs", "optimizer", "betas", "weight_decay", "decay", "clip_norm")),
-    *(f"anchor.{name}" for name in ("normalizer", "temperature", "alpha", "kappa", "offset", "momentum", "weight")),
-    *(f"anchor.{name}" for name in ("update", "start", "divergence", "reduction", "both_sides")),
-    *(f"stabilizers.{name}.*" for name in ("features", "entropy", "entropy_floor", "l2")),
-)
-"""Settings that a step of all replicas at once computes as a step of one."""
-NOT_ABOUT_STEPS = (
-    *("preset", "folds", "seeds", "nested.*", "task.*", "record.*", "init.*"),
-    *("data.cache", "data.val_share", "data.test_share", "data.unit", "data.leave_out"),
-    *(f"training.{name}" for name in ("seed", "device", "executor", "precision", "checkpoint_seconds", "track")),
-    *(f"training.{name}" for name in ("select", "early_stopping", "early_stopping_from")),
-)
-"""Settings that have no effect on a step, or that `build_trainers` decides."""
 
 
 class NotSideBySide(Exception):
@@ -78,20 +58,9 @@ def refuse_settings(trainer: Trainer) -> None:
     for obstacle, is_there in obstacles.items():
         if is_there:
             raise NotSideBySide(obstacle)
-    for name in changed_settings(trainer.config):
-        if not any(fnmatch(name, known) for known in (*HONORED, *NOT_ABOUT_STEPS)):
-            raise NotSideBySide(f"{name} is computed only for one training at a time")
-
-
-def changed_settings(config: RunConfig) -> Iterator[str]:
-    """The settings, other than the method's own, that do not have their default."""
-    for section, field in RunConfig.model_fields.items():
-        values = getattr(config, section)
-        if section != "model" and isinstance(values, BaseModel):
-            now, usual = (flat({section: one.model_dump(mode="json")}) for one in (values, type(values)()))
-            yield from (name for name, value in now.items() if value != usual.get(name))
-        elif not field.is_required() and not isinstance(values, BaseModel) and values != field.default:
-            yield section
+    name = undeclared(trainer.config, LOCKSTEP)
+    if name is not None:
+        raise NotSideBySide(f"{name} is computed only for one training at a time")
 
 
 def rehearse(trainers: Sequence[Trainer], first_bags: Sequence[Tensor], first_targets: Sequence[Tensor]) -> Rehearsal:
