@@ -111,6 +111,20 @@ def test_unknown_labels_of_a_wide_table_are_kept_as_unknown(cohorts, tmp_path, m
     assert all(torch.isfinite(tensor).all() for tensor in weights(run).values())
 
 
+def test_unknown_labels_are_unknown_to_predict_as_well(cohorts, tmp_path, asmil_here):
+    run = train_run(cohorts["multilabel"], tmp_path / "run", config("multilabel"))
+    table = pd.read_csv(cohorts["multilabel"]).drop(columns="split")
+    table.loc[table.index[:9], "label"] = "a;b=?"
+    manifest = cohorts["multilabel"].with_name("partly_known.csv")
+    table.to_csv(manifest, index=False)
+    done = asmil_here("predict", run.path, manifest, "--out", tmp_path / "p.csv", "--quiet")
+    assert done.returncode == 0, done.stderr
+    found = pd.read_csv(tmp_path / "p.csv").set_index("slide").loc[table["slide"]]
+    assert (found["target_a"][:9] == 1).all()
+    assert found["target_b"][:9].isna().all()
+    assert found["target_b"][9:].notna().all()
+
+
 # Blind to the test set
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ import pandas as pd
 
 from asmil.cohort.manifest import Slide
 from asmil.cohort.problems import listed
-from asmil.cohort.table import label_names, number
+from asmil.cohort.table import label_names, number, unknown_labels
 from asmil.cohort.units import Unit
 from asmil.evaluation.evaluate import RunEvaluation, evaluate_run
 from asmil.tasks.prediction_format import prediction_format
@@ -114,12 +115,14 @@ def _target(slide: Slide, kind: str, names: tuple[str, ...]) -> Any:
     if kind == "regression":
         return number(slide.label)
     if kind == "multilabel":
-        labels = label_names(slide.label)
-        return tuple(int(name in labels) for name in names) if labels <= set(names) else None
+        labels, unknown = label_names(slide.label), unknown_labels(slide.label)
+        if not labels <= set(names):
+            return None
+        return tuple(math.nan if name in unknown else float(name in labels) for name in names)
     return names.index(slide.label) if slide.label in names else None
 
 
-def unknown_labels(predictor: RunPredictor, units: Sequence[Unit]) -> list[str]:
+def labels_unknown_to(predictor: RunPredictor, units: Sequence[Unit]) -> list[str]:
     """Labels in a table that the run does not know, sorted."""
     kind, names = predictor.description.config.task.kind, predictor.description.classes
     if kind not in ("classification", "multilabel"):

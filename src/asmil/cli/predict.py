@@ -184,11 +184,11 @@ def _evaluate(
     predictor: RunPredictor, predicted: list[tuple[Unit, SlidePrediction]]
 ) -> tuple[LabeledPredictions | None, list[str]]:
     """The metrics of predictions whose outcomes are in the table, and why some or all could not be evaluated."""
-    from asmil.api.labeled_predictions import evaluate_predictions, unknown_labels
+    from asmil.api.labeled_predictions import evaluate_predictions, labels_unknown_to
     from asmil.cohort.problems import listed
     from asmil.errors import AsmilError
 
-    unknown = unknown_labels(predictor, [unit for unit, _ in predicted])
+    unknown = labels_unknown_to(predictor, [unit for unit, _ in predicted])
     known = listed(predictor.description.classes)
     notes = [f"the labels {listed(unknown)} of the table are not among those of the run ({known})"] * bool(unknown)
     try:
