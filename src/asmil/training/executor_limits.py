@@ -9,6 +9,7 @@ import torch
 
 from asmil.attention.normalizers import Softmax
 from asmil.bf16 import has_bf16
+from asmil.config import flat
 from asmil.models.asmil import ASMIL
 from asmil.models.base import MILModel
 from asmil.tasks.base import Task
@@ -58,20 +59,16 @@ def _first_unfit(demands: dict[str, bool]) -> str | None:
 
 def _undeclared(config: RunConfig, honored: Sequence[str]) -> str | None:
     name = undeclared(config, honored)
-    return None if name is None else f"it does not support {name}"
+    if name is None:
+        return None
+    return f"it does not support {name} = {flat(config.model_dump(mode='json'))[name]}"
 
 
 def _common_demands(config: RunConfig) -> dict[str, bool]:
-    """What both take for granted, by the name of the setting."""
-    training, anchor, stabilizers = config.training, config.anchor, config.stabilizers
-    others = [getattr(stabilizers, name).weight for name in type(stabilizers).model_fields]
+    """What both take for granted beside their declared settings, by the name of the setting."""
+    others = [getattr(config.stabilizers, name).weight for name in type(config.stabilizers).model_fields]
     return {
-        f"anchor.rows = {anchor.rows}": anchor.rows == "all",
-        "anchor.ramp_epochs": anchor.ramp_epochs == 0,
-        "anchor.gradient_share": anchor.gradient_share is None,
         "other stabilizers": not any(others),
-        f"training.accumulate = {training.accumulate}": training.accumulate == 1,
-        "data.max_tiles": config.data.max_tiles is None,
         f"record.every = {config.record.every}": config.record.attention == "none" or config.record.every == "epoch",
     }
 
@@ -100,8 +97,6 @@ def _fused_demands(config: RunConfig, model: ASMIL) -> dict[str, bool]:
     return {
         f"model.projections = {settings.projections}": settings.projections == "per_token",
         "an embedding that is not one ReLU layer": model.embedding.weight_of_single_layer() is not None,
-        "model.drop_count": settings.drop_count is None,
-        "model.token_heads": not settings.token_heads,
         f"{rows} rows of scores (a power of two from 16 to {MOST_ROWS})": is_power,
         f"{model.in_features} features and inner width {inner} (multiples of {STEP_OF_WIDTHS})": not (
             model.in_features % STEP_OF_WIDTHS or inner % STEP_OF_WIDTHS
@@ -109,14 +104,8 @@ def _fused_demands(config: RunConfig, model: ASMIL) -> dict[str, bool]:
         f"attention.normalizer = {config.attention.normalizer}": softmax,
         f"anchor.normalizer = {anchor.normalizer} at temperature {anchor.temperature}": nsf
         or anchor.normalizer == "none",
-        f"anchor.divergence = {anchor.divergence}": anchor.divergence == "kl",
-        f"anchor.reduction = {anchor.reduction}": anchor.reduction == "sum",
         f"anchor.update = {anchor.update}": anchor.update != "epoch",
-        "anchor.both_sides": not anchor.both_sides,
         f"training.optimizer = {training.optimizer}": training.optimizer == "adam",
-        f"training.decay = {training.decay}": training.decay == "all",
-        f"training.batch = {training.batch}": training.batch == 1,
-        "training.clip_norm": training.clip_norm is None,
         f"training.precision = {training.precision}": training.precision != "fp32",
         **_common_demands(config),
     }

@@ -44,16 +44,11 @@ class Rehearsal:
 
 def refuse_settings(trainer: Trainer) -> None:
     """Raise if the settings or the method need more than plain optimizer steps."""
-    settings, model = trainer.settings, trainer.model
+    model = trainer.model
     obstacles = {
         "the method has several stages": len(trainer.stages) > 1,
         "the method prepares its bags": type(model).prepare is not MILModel.prepare,
         "the method changes from step to step": type(model).before_step is not MILModel.before_step,
-        "training.batch or training.accumulate uses several bags per step": settings.bags_per_step > 1,
-        "training.sampling draws bags": settings.sampling != "shuffle",
-        "training.class_weights differ between replicas": settings.class_weights != "none",
-        "data.max_tiles draws tiles": trainer.config.data.max_tiles is not None,
-        "stabilizers.temporal stores the attention of every bag": "temporal" in trainer.stabilizers,
     }
     for obstacle, is_there in obstacles.items():
         if is_there:
