@@ -31,7 +31,7 @@ from asmil.attention.normalizers import build_normalizer
 from asmil.attention.stabilizer import AttentionStep
 from asmil.attention.stabilizers import TemporalEnsemble
 from asmil.files import write_json
-from asmil.memory import keep_freed_memory
+from asmil.machine.memory import keep_freed_memory
 from markdown_table import markdown_table
 from measuring import (
     Step,

@@ -33,16 +33,16 @@ import numpy as np
 import pandas as pd
 
 import anchor_study_report as report
-from asmil.cohort.synthetic import SyntheticConfig, write_synthetic
-from asmil.config import parse_assignments
 from asmil.errors import AsmilError
 from asmil.evaluation.stability import analysis
 from asmil.files import write_json, write_text
-from asmil.training.attention_file import AttentionWriter, Recording, read_attention
-from asmil.training.epoch_log import read_epochs
+from asmil.runs.attention_file import AttentionWriter, Recording, read_attention
+from asmil.runs.epochs import read_epochs
+from asmil.settings.config import parse_assignments
+from asmil.synthetic.bags import SyntheticConfig, write_synthetic
 
 if TYPE_CHECKING:
-    from asmil.training.run_folder import RunFolder
+    from asmil.runs.folder import RunFolder
 
 BASES: dict[str, tuple[str, str]] = {
     "transmil": ("transmil", "paper"),
@@ -105,7 +105,7 @@ def train_job(job: Job) -> dict[str, Any] | str:
     """The numbers of one training; or why there are none yet."""
     import torch
 
-    from asmil.training.config import resolve
+    from asmil.runs.config import resolve
     from asmil.training.interruption import Interrupted
     from asmil.training.run import train_run
     from asmil.training.run_parts import RunObserver
@@ -154,7 +154,7 @@ def tile_scores(manifest: Path, run: Path) -> dict[str, float]:
     from asmil.cohort.features import read_bag
     from asmil.cohort.manifest import load_cohort
     from asmil.models.inference import infer
-    from asmil.training.prediction import RunPredictor
+    from asmil.runs.prediction import RunPredictor
 
     truth = pd.read_parquet(manifest.parent / "tile_truth.parquet")
     lesions = {str(slide): part["tumor"].to_numpy() for slide, part in truth.groupby("slide")}

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from asmil.cohort.synthetic import SyntheticConfig, write_synthetic
-from asmil.config import parse_assignments
+from asmil.settings.config import parse_assignments
+from asmil.synthetic.bags import SyntheticConfig, write_synthetic
 
 STARTS = {"0.02": [], "1": ["model.init_std=1"]}
 RATES = {"1e-4": [], "3e-4": ["training.lr=3e-4"]}
@@ -44,9 +44,9 @@ def train_one(job: tuple[Path, Path, str, str, int]) -> dict[str, Any]:
     import torch
 
     from asmil.cohort.manifest import load_cohort
+    from asmil.runs.config import resolve
+    from asmil.runs.prediction import RunPredictor
     from asmil.tasks import metrics
-    from asmil.training.config import resolve
-    from asmil.training.prediction import RunPredictor
     from asmil.training.run import train_run
 
     torch.set_num_threads(1)

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from asmil import Anchor, Bag, build
-from asmil.memory import keep_freed_memory
+from asmil.machine.memory import keep_freed_memory
 from asmil.models.asmil import ASMIL
 from asmil.models.base import MILModel
 from plain_methods.asmil import PlainASMIL

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from asmil.errors import AsmilError
 from asmil.extraction.batching import CPU_BATCH, GPU_BATCH, Batcher
 from asmil.files import write_json
-from asmil.memory import keep_freed_memory
+from asmil.machine.memory import keep_freed_memory
 from asmil.slides.encoders.base import Encoder
 from asmil.slides.encoders.registry import DEFAULT_ENCODER, find_encoder, load_encoder
 from markdown_table import markdown_table
@@ -176,7 +176,7 @@ def _bare(n_tiles: int) -> None:
 
 
 def make_slides(folder: Path, count: int) -> list[Path]:
-    from asmil.slides.synthetic import SyntheticSlidesConfig, write_synthetic_slides
+    from asmil.synthetic.slides import SyntheticSlidesConfig, write_synthetic_slides
 
     write_synthetic_slides(folder, SyntheticSlidesConfig(slides=max(count, 12), seed=0))
     return sorted((folder / "slides").glob("*.tif"))[:count]

@@ -24,13 +24,13 @@ import numpy as np
 import torch
 
 from asmil import Bag, build
+from asmil.runs.config import resolve
+from asmil.runs.model import build_model
 from asmil.tasks.classification import Classification
-from asmil.training.config import resolve
 from asmil.training.graphed.step import Steps, take_turns
 from asmil.training.labeled_bags import LabeledBags
 from asmil.training.loop import Trainer
 from asmil.training.resident import ResidentBags
-from asmil.training.setup import build_model
 from gpu_speed import SEEDS, NoiseBags, timed
 from markdown_table import markdown_table
 from measuring import training_step

@@ -27,7 +27,6 @@ import asmil
 from asmil.cohort.features import Provenance, write_features
 from asmil.cohort.manifest import Slide
 from asmil.cohort.source import FeatureSource
-from asmil.cohort.synthetic import SyntheticConfig, write_synthetic
 from asmil.explain.asked_slides import AskedSlide
 from asmil.explain.color_scale import natural_scale
 from asmil.explain.heatmaps import HeatmapPlan, draw_slide
@@ -36,6 +35,7 @@ from asmil.explain.run_explainer import RunExplainer
 from asmil.explain.settings import HeatmapSettings
 from asmil.explain.tile_map import framed
 from asmil.slides.pyramid_tiff import write_pyramid
+from asmil.synthetic.bags import SyntheticConfig, write_synthetic
 from markdown_table import markdown_table
 from measuring import about
 

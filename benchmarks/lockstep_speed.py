@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from asmil.files import write_json
-from asmil.training.config import RunConfig, resolve
+from asmil.runs.config import RunConfig, resolve
 from asmil.training.lockstep import Replica
 from asmil.training.lockstep.replicas import SharedBags, share_bags
 from asmil.training.lockstep.side_by_side import SideBySide

@@ -19,8 +19,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from asmil import Anchor, Bag, MILModel, methods
+from asmil.runs.config import TrainingConfig
 from asmil.tasks.classification import Classification
-from asmil.training.config import TrainingConfig
 from asmil.training.optimization import build_optimizer, clip_gradients
 
 TILE_PX = 256

@@ -30,7 +30,7 @@ from torch import Tensor
 from asmil.cohort.features import Provenance, read_bag, write_features
 from asmil.cohort.manifest import Slide, cohort_from_features
 from asmil.cohort.pack.packing import pack_features
-from asmil.memory import keep_freed_memory
+from asmil.machine.memory import keep_freed_memory
 from markdown_table import markdown_table
 from measuring import about, in_own_process
 

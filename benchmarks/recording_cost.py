@@ -23,9 +23,9 @@ from unittest import mock
 
 import torch
 
-from asmil.cohort.synthetic import SyntheticConfig, write_synthetic
-from asmil.training.attention_file import AttentionWriter
-from asmil.training.config import resolve
+from asmil.runs.attention_file import AttentionWriter
+from asmil.runs.config import resolve
+from asmil.synthetic.bags import SyntheticConfig, write_synthetic
 from asmil.training.recording import AttentionRecorder
 from asmil.training.run import train_run
 from markdown_table import markdown_table

@@ -27,8 +27,8 @@ from typing import Any
 
 import pandas as pd
 
-from asmil.cohort.synthetic import SyntheticConfig, write_synthetic
 from asmil.files import write_json
+from asmil.synthetic.bags import SyntheticConfig, write_synthetic
 from asmil.tasks.concordance import concordance
 
 METHODS = {
@@ -67,7 +67,7 @@ def train(trial: Trial, out: Path) -> None:
     """Train one run, or go on with it."""
     import torch
 
-    from asmil.training.config import resolve
+    from asmil.runs.config import resolve
     from asmil.training.run import train_run
 
     torch.set_num_threads(1)

@@ -19,7 +19,7 @@ from sklearn.linear_model import LogisticRegressionCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from asmil.cohort.synthetic import SyntheticConfig, make_synthetic
+from asmil.synthetic.bags import SyntheticConfig, make_synthetic
 from asmil.tasks import metrics
 
 TILES_A_SLIDE = 300

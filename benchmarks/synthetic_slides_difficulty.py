@@ -29,9 +29,9 @@ from sklearn.preprocessing import StandardScaler
 from asmil.slides.encoders.base import Encoder
 from asmil.slides.encoders.registry import DEFAULT_ENCODER, load_encoder
 from asmil.slides.opening import open_slide
-from asmil.slides.synthetic import SlidePlan, SyntheticSlidesConfig, plan_slides
-from asmil.slides.synthetic.layout import draw_layout
 from asmil.slides.tiling import TileReader
+from asmil.synthetic.slides import SlidePlan, SyntheticSlidesConfig, plan_slides
+from asmil.synthetic.slides.layout import draw_layout
 
 TILE_UM, TILE_PX = 128.0, 256
 Floats = npt.NDArray[np.floating]

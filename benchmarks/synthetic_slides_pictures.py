@@ -18,8 +18,8 @@ import yaml
 
 from asmil.slides.image import Pixels
 from asmil.slides.opening import open_slide
-from asmil.slides.synthetic import SyntheticSlidesConfig, plan_slides
-from asmil.slides.synthetic.layout import draw_layout, slide_truth
+from asmil.synthetic.slides import SyntheticSlidesConfig, plan_slides
+from asmil.synthetic.slides.layout import draw_layout, slide_truth
 
 COLUMNS, ROWS, CELL_PX = 4, 2, 200
 DETAIL_PX = (800, 500)

@@ -37,8 +37,8 @@ import tifffile
 import yaml
 
 from asmil.cohort.features import Provenance, write_features
+from asmil.runs.attention_file import AttentionWriter, RecordedSlides, Recording
 from asmil.slides.opening import open_slide
-from asmil.training.attention_file import AttentionWriter, RecordedSlides, Recording
 from markdown_table import markdown_table
 
 TILE_PX = 256

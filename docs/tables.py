@@ -4,7 +4,7 @@
     python docs/tables.py --check    list them, and exit with 1 if there are any
 
 A table stands between `<!-- settings: NAME -->` and `<!-- end -->`. NAME is a module of `asmil.models` (the `model`
-section of its methods) or a section of `asmil.training.config.RunConfig`.
+section of its methods) or a section of `asmil.runs.config.RunConfig`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def table_of(name: str) -> str:
 
 def section_of(name: str) -> type[BaseModel] | None:
     """The settings under a dotted name such as `training` or `stabilizers.temporal`; None for a module of methods."""
-    from asmil.training.config import RunConfig
+    from asmil.runs.config import RunConfig
 
     kind: Any = RunConfig
     for part in [] if name == "run" else name.split("."):

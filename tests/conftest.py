@@ -37,7 +37,7 @@ settings.load_profile("repeatable")
 @pytest.fixture(scope="session")
 def small_cohort(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The manifest of a synthetic cohort that trains in a second."""
-    from asmil.cohort.synthetic import SyntheticConfig, write_synthetic
+    from asmil.synthetic.bags import SyntheticConfig, write_synthetic
 
     config = SyntheticConfig(slides=24, width=24, tiles_min=20, tiles_max=60, witness_min=0.1, seed=3)
     return write_synthetic(tmp_path_factory.mktemp("small") / "cohort", config)

@@ -9,13 +9,13 @@ from asmil.cohort.features import FeatureSource
 from asmil.cohort.pack.files import INDEX
 from asmil.cohort.pack.index import PACK_VERSION, read_index
 from asmil.cohort.reader import open_features
-from asmil.config import merge, parse_assignments
-from asmil.documents import parse_yaml
 from asmil.errors import AsmilError, did_you_mean
 from asmil.files import discard_partials, replacing, write_json, write_text
-from asmil.folder_settings import claim_folder
 from asmil.models import official
-from asmil.training.layout import RunLayout
+from asmil.runs.layout import RunLayout
+from asmil.settings.config import merge, parse_assignments
+from asmil.settings.documents import parse_yaml
+from asmil.settings.folder_settings import claim_folder
 
 
 def test_the_nearest_names_or_a_few_of_all():
@@ -107,7 +107,7 @@ def test_errors_are_value_errors_and_pass_where_value_errors_are_explained(tmp_p
 
 def test_what_killed_processes_left_is_removed_after_an_hour(tmp_path):
     from asmil.files import ABANDONED_SECONDS
-    from asmil.folder_settings import claim_folder
+    from asmil.settings.folder_settings import claim_folder
 
     (tmp_path / "qc").mkdir()
     old, young = tmp_path / "qc" / ".a.jpg.0123abcd.partial", tmp_path / ".b.h5.0123abcd.partial"

@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from asmil import Bag, MILModel
-from asmil.models.blocks.context import HeadConvolution
 from asmil.models.blocks.nystrom import NystromAttention
 from asmil.models.camil import CAMIL
+from asmil.models.camil_context import HeadConvolution
 
 
 class PlainCAMIL(nn.Module):

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from asmil import MILModel
-from asmil.models.blocks.maskable import AttentionEncoder, Network, TransformerEncoder
 from asmil.models.mhim import MHIM
+from asmil.models.mhim_maskable import AttentionEncoder, Network, TransformerEncoder
 from plain_methods.transmil import PlainLayer
 
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from asmil.models.base import MILModel
-from asmil.models.blocks.regional import CrossRegionAttention, RegionalLayer, RegionAttention, SelfAttention
 from asmil.models.r2t import R2T
+from asmil.models.r2t_regional import CrossRegionAttention, RegionalLayer, RegionAttention, SelfAttention
 
 
 def partition(x: Tensor, per_side: int) -> tuple[Tensor, int]:

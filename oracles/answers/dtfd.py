@@ -9,7 +9,7 @@ import torch
 from asmil import Bag, MILModel, Output
 from asmil.models import official
 from asmil.models.dtfd import DTFD, PSEUDO_BAGS, deal
-from asmil.training.config import TrainingConfig
+from asmil.runs.config import TrainingConfig
 from asmil.training.optimization import build_optimizer, clip_gradients
 from oracles.answers.common import Answers, common, task_of
 from oracles.problem import Problem

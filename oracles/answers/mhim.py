@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from asmil import MILModel
-from asmil.models.blocks.maskable import TransformerEncoder, largest_probability
-from asmil.models.blocks.masking import cosine
 from asmil.models.mhim import MHIM
+from asmil.models.mhim_maskable import TransformerEncoder, largest_probability
+from asmil.models.mhim_masking import cosine
 from oracles.answers.common import Answers, common, task_of
 from oracles.problem import Problem
 

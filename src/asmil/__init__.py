@@ -4,6 +4,6 @@ The public names are listed in `__init__.pyi`. They are loaded when they are fir
 neither torch nor pandas.
 """
 
-from asmil.lazy_names import lazy_names
+from asmil.machine.lazy_names import lazy_names
 
 __getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -16,8 +16,8 @@ from asmil.models.inference import infer as infer
 from asmil.models.registry import build as build
 from asmil.models.registry import methods as methods
 from asmil.models.registry import register as register
+from asmil.runs.prediction import SlidePrediction as SlidePrediction
 from asmil.training.estimator import MILClassifier as MILClassifier
 from asmil.training.estimator import MILRegressor as MILRegressor
 from asmil.training.estimator import MILSurvival as MILSurvival
-from asmil.training.prediction import SlidePrediction as SlidePrediction
 from asmil.version import __version__ as __version__

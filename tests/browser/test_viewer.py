@@ -56,7 +56,7 @@ def linked_place(page) -> dict[str, str]:
 
 
 def recorded_slide(viewed: Path) -> str:
-    from asmil.training.attention_file import read_attention
+    from asmil.runs.attention_file import read_attention
 
     return read_attention(viewed / "asmil" / "fold-0" / "seed-0").slides[0]
 
@@ -183,7 +183,7 @@ def test_a_map_with_both_signs_has_zero_in_the_middle_of_its_colors(viewed, serv
 
 
 def test_attention_is_drawn_relative_to_the_average_tile(viewed, serve, open_page):
-    from asmil.training.attention_file import read_attention
+    from asmil.runs.attention_file import read_attention
 
     page = open_page(f"{serve(viewed / 'asmil').address}#slide={recorded_slide(viewed)}&source=recorded&moment=3")
     page.wait_for_function(MAP_SHOWN)

@@ -30,7 +30,7 @@ HEAVY = (
     "asmil.evaluation.survival",
     "asmil.extraction.extract",
     "asmil.slides.survey",
-    "asmil.training.prediction",
+    "asmil.runs.prediction",
     "asmil.training.run",
     "lifelines",
     "matplotlib.pyplot",

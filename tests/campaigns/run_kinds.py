@@ -19,11 +19,11 @@ from asmil.errors import AsmilError
 from asmil.evaluation.evaluate import evaluate_run
 from asmil.evaluation.stability import read_stability, summary_of
 from asmil.extraction.settings import parse_extraction
-from asmil.folder_settings import claim_folder
-from asmil.training.config import resolve
-from asmil.training.finished_run import read_run, read_training
-from asmil.training.operating_point import OperatingPoint
-from asmil.training.prediction import RunPredictor
+from asmil.runs.config import resolve
+from asmil.runs.operating_point import OperatingPoint
+from asmil.runs.prediction import RunPredictor
+from asmil.runs.run import read_run, read_training
+from asmil.settings.folder_settings import claim_folder
 from asmil.training.run import train_run
 from tests.campaigns.contents import Aside
 from tests.campaigns.kinds import Kind

@@ -22,8 +22,8 @@ import yaml
 
 from asmil.cli.main import main
 from asmil.cohort.features import FeatureSource, inspect_features
-from asmil.cohort.synthetic import SyntheticConfig, write_synthetic
-from asmil.made_from import RECORDS_FILE
+from asmil.settings.made_from import RECORDS_FILE
+from asmil.synthetic.bags import SyntheticConfig, write_synthetic
 from small_slides import write_slide
 
 TINY = {"slides": 16, "width": 16, "tiles_min": 20, "tiles_max": 24, "witness_min": 0.1, "seed": 3}

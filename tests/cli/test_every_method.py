@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 
 from asmil import methods
-from asmil.cohort.synthetic import SyntheticConfig, write_synthetic
-from asmil.training.attention_file import read_attention
-from asmil.training.epoch_log import read_epochs
+from asmil.runs.attention_file import read_attention
+from asmil.runs.epochs import read_epochs
+from asmil.synthetic.bags import SyntheticConfig, write_synthetic
 
 pytestmark = pytest.mark.usefixtures("undrawn_figures")
 

@@ -12,8 +12,8 @@ from asmil.cohort.features import inspect_features
 from asmil.cohort.source import FeatureSource
 from asmil.evaluation.localization.localize import LocalizeSettings, localize_run
 from asmil.evaluation.localization.report import localization_dict, localization_document, slide_row
+from asmil.runs.config import resolve
 from asmil.slides.annotations import rasterize, read_annotations, tumor_area
-from asmil.training.config import resolve
 from asmil.training.run import train_run
 from parsed_page import Page
 
@@ -48,7 +48,7 @@ def slides(tmp_path_factory) -> Path:
     from asmil.extraction.settings import parse_extraction
     from asmil.extraction.worker import WorkerPlan
     from asmil.slides.discovery import find_slides
-    from asmil.slides.synthetic import SyntheticSlidesConfig, write_synthetic_slides
+    from asmil.synthetic.slides import SyntheticSlidesConfig, write_synthetic_slides
 
     place = tmp_path_factory.mktemp("slides")
     config = SyntheticSlidesConfig(slides=10, mpp=1.0, side_mm_min=0.6, side_mm_max=0.7, pen=0, sites=1)

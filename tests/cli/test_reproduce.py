@@ -12,10 +12,10 @@ import pandas as pd
 import pytest
 import yaml
 
-from asmil.config import flat, merge, parse_assignments
 from asmil.models.registry import methods
-from asmil.training.config import preset_names, resolve
-from asmil.training.described import train_command
+from asmil.runs.config import preset_names, resolve
+from asmil.runs.described import train_command
+from asmil.settings.config import flat, merge, parse_assignments
 from small_task_cohorts import write_cohort
 
 SHORT = ["--set", "training.epochs=2", "--device", "cpu"]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from asmil.cohort.synthetic import SyntheticConfig, write_synthetic
 from asmil.experiments.results_index import index_results
+from asmil.synthetic.bags import SyntheticConfig, write_synthetic
 from asmil.viewer.collection import Places, collect
 
 NAMES = ["first/abmil", "second/abmil"]

@@ -12,9 +12,9 @@ from asmil import AsmilError
 from asmil.api.progress import Pace, training_progress
 from asmil.cohort.splits import Splits
 from asmil.models.registry import methods
-from asmil.training.config import resolve
+from asmil.runs.config import resolve
+from asmil.runs.settings_file import commented_settings, read_settings_file
 from asmil.training.run import train_run
-from asmil.training.settings_file import commented_settings, read_settings_file
 
 SHORT = ("--set", "training.epochs=2", "--set", "record.attention=none")
 

@@ -46,7 +46,7 @@ def test_doctor(asmil_here):
 
 @pytest.mark.parametrize(("has", "said"), [(True, "yes"), (False, "no")])
 def test_doctor_tells_whether_the_cpu_has_bf16(asmil_here, monkeypatch, has, said):
-    monkeypatch.setattr("asmil.bf16.cpu_has_bf16", lambda: has)
+    monkeypatch.setattr("asmil.machine.bf16.cpu_has_bf16", lambda: has)
     assert json.loads(asmil_here("doctor", "--json").stdout)["bf16 on the CPU"].startswith(said)
 
 

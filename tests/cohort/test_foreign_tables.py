@@ -8,8 +8,8 @@ from asmil.cohort.check import check_cohort
 from asmil.cohort.features import Provenance, write_features
 from asmil.cohort.manifest import load_cohort, read_manifest
 from asmil.cohort.manifest_import import import_manifest
-from asmil.columns import parse_mapping
 from asmil.errors import AsmilError
+from asmil.tables.columns import parse_mapping
 from feature_writers import grid, make_slides, tiles, write_tensor
 
 BARCODE = "TCGA-{}-A{:03d}-01Z-00-DX{}"

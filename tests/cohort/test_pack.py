@@ -21,7 +21,7 @@ from asmil.cohort.pack import writing as pack_writing
 from asmil.cohort.pack.packing import pack_features, read_packed, write_pack
 from asmil.cohort.pack.reading import Pack
 from asmil.errors import AsmilError
-from asmil.made_from import DoneBefore
+from asmil.settings.made_from import DoneBefore
 from feature_writers import WIDTH, grid, make_slides, tiles, write_clam, write_stamp, write_tensor, write_trident
 
 

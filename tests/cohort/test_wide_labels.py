@@ -10,8 +10,8 @@ from asmil.cohort.manifest_import import import_manifest
 from asmil.cohort.outcomes import outcomes_of
 from asmil.cohort.table import label_names, unknown_labels
 from asmil.cohort.units import units_of
-from asmil.columns import parse_mapping
 from asmil.errors import AsmilError
+from asmil.tables.columns import parse_mapping
 from feature_writers import make_slides
 
 COLUMNS = {"labels": "ER,PR,HER2"}

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import yaml
 
-from asmil.config import merge
-from asmil.training.attention_file import AttentionWriter, RecordedSlides, Recording
+from asmil.runs.attention_file import AttentionWriter, RecordedSlides, Recording
+from asmil.settings.config import merge
 from fake_recordings import CONFIG
 
 PITCH = 256

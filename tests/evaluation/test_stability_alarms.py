@@ -10,7 +10,7 @@ import pytest
 from asmil.evaluation.stability import RunStability, read_stability
 from asmil.evaluation.stability.alarms import alarms_of
 from asmil.models.registry import find_method
-from asmil.training.config import resolve
+from asmil.runs.config import resolve
 from fake_recordings import normalized, restless, settling, write_recorded_run
 
 

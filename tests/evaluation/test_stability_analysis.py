@@ -10,8 +10,8 @@ import pytest
 from asmil.errors import AsmilError
 from asmil.evaluation.stability import read_stability, seed_agreement
 from asmil.evaluation.stability.analysis import late_recordings
-from asmil.training.attention_file import read_attention
-from asmil.training.described import run_label
+from asmil.runs.attention_file import read_attention
+from asmil.runs.described import run_label
 from fake_recordings import restless, settling, write_recorded_run
 
 HALF = {"abs": 2e-3}  # recordings are rounded to float16

@@ -34,7 +34,7 @@ from asmil.evaluation.stability.maps import map_rows, maps_figure
 from asmil.evaluation.stability.report import write_stability_page
 from asmil.reporting.drawing import raster, tile_cells, tile_pitch
 from asmil.reporting.formats import format_share, format_significant
-from asmil.training.described import schedule_sentence
+from asmil.runs.described import schedule_sentence
 from fake_recorded_slides import PITCH, FakeRun, tissue, write_fake_run
 from parsed_page import Page
 

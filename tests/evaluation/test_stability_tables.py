@@ -9,7 +9,7 @@ import pytest
 
 from asmil.evaluation.stability import read_stability, summary_of, write_tables
 from asmil.evaluation.stability.analysis import MEASURES
-from asmil.names import unique_names
+from asmil.tables.names import unique_names
 from fake_recordings import restless, settling, write_recorded_run
 
 

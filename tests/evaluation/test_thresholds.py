@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from asmil.errors import AsmilError
 from asmil.evaluation import evaluate_run, write_report
 from asmil.evaluation.classification import FEWEST_TO_SCALE
+from asmil.runs.operating_point import read_operating_point
 from asmil.tasks.calibration import scale_probabilities
 from asmil.tasks.thresholds import choose_threshold
-from asmil.training.operating_point import read_operating_point
 from fake_run_folder import write_run
 
 POSITIVE = np.array([False, False, True, False, True, True])

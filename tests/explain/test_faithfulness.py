@@ -19,8 +19,8 @@ from asmil.explain import faithfulness
 from asmil.explain.faithfulness import FaithfulnessSettings, faithfulness_run
 from asmil.explain.faithfulness_report import write_faithfulness
 from asmil.explain.flipping import SHARES
-from asmil.made_from import DoneBefore
-from asmil.training.config import resolve
+from asmil.runs.config import resolve
+from asmil.settings.made_from import DoneBefore
 from asmil.training.run import train_run
 from small_task_cohorts import write_cohort
 

@@ -29,9 +29,9 @@ from asmil.explain.canvas import ALARM_INK, PICTURE_BOXES, boxes_of
 from asmil.explain.run_explainer import RunExplainer
 from asmil.explain.score_files import read_scores
 from asmil.export.bundle import write_bundle
+from asmil.runs.attention_file import read_attention
 from asmil.slides.pyramid_tiff import write_pyramid
 from asmil.slides.qc import read_picture
-from asmil.training.attention_file import read_attention
 from patience import PATIENCE_S
 from ray_cluster import ray_cluster
 

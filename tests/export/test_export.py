@@ -14,7 +14,7 @@ import asmil
 from asmil.evaluation.run_alarms import alarms_of_run
 from asmil.export.bundle import write_bundle
 from asmil.export.graph import export_onnx, export_torch
-from asmil.training.config import resolve
+from asmil.runs.config import resolve
 from asmil.training.run import train_run
 
 
@@ -125,7 +125,7 @@ def test_verbs_that_need_single_slides_recognize_a_bundle(bundle, cohort, tmp_pa
     from asmil.evaluation.stability.analysis import read_stability
     from asmil.explain.faithfulness import FaithfulnessSettings, faithfulness_run
     from asmil.explain.settings import HeatmapSettings
-    from asmil.training.finished_run import read_run
+    from asmil.runs.run import read_run
 
     faithfulness = partial(faithfulness_run, settings=FaithfulnessSettings())
     localize = partial(localize_run, settings=LocalizeSettings(truth=tmp_path / "truth.csv"))

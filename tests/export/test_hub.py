@@ -5,7 +5,7 @@ import socket
 import pytest
 
 import asmil
-from asmil.training.config import resolve
+from asmil.runs.config import resolve
 from asmil.training.run import train_run
 from hub_stand_in import hub_stand_in
 

@@ -15,9 +15,9 @@ import asmil
 from asmil.cohort.features import Provenance, write_features
 from asmil.export.bundle import write_bundle
 from asmil.export.site_overlap import SiteOverlap, site_overlap
-from asmil.training.config import resolve
+from asmil.runs.config import resolve
+from asmil.runs.folder import RunFolder
 from asmil.training.run import train_run
-from asmil.training.run_folder import RunFolder
 from small_task_cohorts import write_cohort
 
 SITES: dict[str, dict[str, list[str]]] = {

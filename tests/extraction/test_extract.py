@@ -20,7 +20,7 @@ from asmil.extraction.extract import extract, identify
 from asmil.extraction.settings import parse_extraction
 from asmil.extraction.store import FeatureFolder
 from asmil.extraction.worker import WorkerPlan
-from asmil.made_from import DoneBefore
+from asmil.settings.made_from import DoneBefore
 from asmil.slides.discovery import find_slides
 from asmil.slides.encoders.registry import load_encoder
 from asmil.slides.opening import open_slide

@@ -4,11 +4,11 @@ import re
 
 import pytest
 
-from asmil.config import flat
 from asmil.errors import AsmilError
 from asmil.extraction.extract import shard, with_mpp
 from asmil.extraction.machine import ExtractionMachine
 from asmil.extraction.settings import ExtractionConfig, parse_extraction, tile_size
+from asmil.settings.config import flat
 from asmil.slides.discovery import SlideFile
 from asmil.slides.encoders.registry import find_encoder
 from shared_data import REPOSITORY

@@ -100,8 +100,8 @@ def compare_other_tasks(folder: Path) -> None:
 
 
 def localize(folder: Path) -> None:
-    from asmil.cohort.synthetic import SyntheticConfig, write_synthetic
-    from asmil.training.config import resolve
+    from asmil.runs.config import resolve
+    from asmil.synthetic.bags import SyntheticConfig, write_synthetic
     from asmil.training.run import train_run
 
     config = SyntheticConfig(slides=24, width=24, tiles_min=20, tiles_max=60, witness_min=0.1, seed=3)

@@ -9,12 +9,12 @@ from torch.nn import functional
 
 from asmil import Bag, build
 from asmil.models.inference import infer
+from asmil.runs.config import resolve
+from asmil.runs.epochs import read_epochs
+from asmil.runs.model import build_model
 from asmil.tasks.classification import Classification
-from asmil.training.config import resolve
-from asmil.training.epoch_log import read_epochs
 from asmil.training.labeled_bags import LabeledBags
 from asmil.training.loop import Trainer
-from asmil.training.setup import build_model
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device here")
 WIDTH = 64
@@ -192,7 +192,7 @@ def test_evaluation_of_many_bags_agrees_with_one_at_a_time(tmp_path):
 
 
 def test_a_run_of_several_seeds_and_folds(tmp_path):
-    from asmil.cohort.synthetic import SyntheticConfig, write_synthetic
+    from asmil.synthetic.bags import SyntheticConfig, write_synthetic
     from asmil.training.run import train_run
 
     sizes = SyntheticConfig(slides=24, width=WIDTH, tiles_min=50, tiles_max=200)

@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from asmil import Bag
+from asmil.runs.config import resolve
+from asmil.runs.epochs import read_epochs
+from asmil.runs.model import build_model
 from asmil.tasks.classification import Classification
-from asmil.training.config import resolve
-from asmil.training.epoch_log import read_epochs
 from asmil.training.labeled_bags import LabeledBags
 from asmil.training.loop import Trainer
-from asmil.training.setup import build_model
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device here")
 WIDTH = 64

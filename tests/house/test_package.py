@@ -164,7 +164,7 @@ def test_the_wheel_installs_in_a_clean_environment_and_predicts_from_a_bundle(tm
     assert made.returncode == 0, made.stderr
     assert (tmp_path / "cohort" / "cohort.csv").exists()
     from asmil import load_cohort, load_run
-    from asmil.training.config import resolve
+    from asmil.runs.config import resolve
     from asmil.training.run import train_run
 
     config = resolve("mean_pooling", changes={"training": {"epochs": 1}})

@@ -8,7 +8,7 @@ import tomllib
 import pytest
 import yaml
 
-from asmil.training.config import RunConfig
+from asmil.runs.config import RunConfig
 from shared_data import REPOSITORY
 
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -136,7 +136,7 @@ def documented(page: Path) -> set[str]:
 
 
 def test_documented_settings_are_the_ones_there_are():
-    from asmil.training.config import RunConfig, StabilizersConfig
+    from asmil.runs.config import RunConfig, StabilizersConfig
 
     page = (REPOSITORY / "docs" / "settings.md").read_text()
     sections = [name for name, field in RunConfig.model_fields.items() if hasattr(field.annotation, "model_fields")]

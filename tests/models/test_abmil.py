@@ -3,7 +3,7 @@ import torch
 
 from asmil import Bag, build
 from asmil.models import official
-from asmil.training.config import resolve
+from asmil.runs.config import resolve
 
 
 def test_gated_and_plain_equal_their_formulas():

@@ -8,8 +8,8 @@ from asmil import AsmilError, Bag, build
 from asmil.models import official
 from asmil.models.acmil import TopMask, branch_similarity
 from asmil.models.inference import infer
+from asmil.runs.config import TrainingConfig, resolve
 from asmil.tasks.classification import Classification
-from asmil.training.config import TrainingConfig, resolve
 from asmil.training.optimization import build_optimizer
 from plain_methods.acmil import plain_form
 

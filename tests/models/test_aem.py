@@ -8,8 +8,8 @@ from asmil.attention.divergences import negative_entropy
 from asmil.attention.normalizers import NSF, Softmax
 from asmil.models import official
 from asmil.models.inference import infer
+from asmil.runs.config import resolve
 from asmil.tasks.classification import Classification
-from asmil.training.config import resolve
 from plain_methods.aem import PlainQueryPool
 
 TASK = Classification(["a", "b", "c"])

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from asmil import AsmilError, Bag, build
+from asmil.models.asmil import TokenDrop
 from asmil.models.base import inner_width
 from asmil.models.blocks.randomness import Dropout
-from asmil.models.blocks.token_drop import TokenDrop
 from asmil.models.inference import infer
 from plain_methods.asmil import PlainASMIL
 

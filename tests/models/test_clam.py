@@ -9,8 +9,8 @@ from asmil.models import official
 from asmil.models.blocks.smooth_svm import is_decisive, smooth_svm
 from asmil.models.clam import percentiles
 from asmil.models.inference import infer
+from asmil.runs.config import resolve
 from asmil.tasks.classification import Classification
-from asmil.training.config import resolve
 
 SMALL = {"inner": 12, "attention": 7}
 

@@ -7,8 +7,8 @@ from torch.nn import functional
 from asmil import AsmilError, Bag, build
 from asmil.models import official
 from asmil.models.blocks.dual_stream import mean_prediction
+from asmil.runs.config import resolve
 from asmil.tasks.classification import Classification
-from asmil.training.config import resolve
 from plain_methods.dsmil import PlainDSMIL
 
 TASK = Classification(["a", "b", "c"])

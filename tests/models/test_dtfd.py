@@ -5,8 +5,8 @@ import torch
 from asmil import AsmilError, Bag, build
 from asmil.models import official
 from asmil.models.dtfd import _rivals, deal
+from asmil.runs.config import TrainingConfig, resolve
 from asmil.tasks.classification import Classification
-from asmil.training.config import TrainingConfig, resolve
 from asmil.training.optimization import build_optimizer, clip_gradients
 
 WIDTH = 24

@@ -9,8 +9,8 @@ from asmil.models import official
 from asmil.models.hdmil import ChebyshevKAN, mask_rate
 from asmil.models.hdmil_lipn import TILES_AT_ONCE, GumbelMask, TinyMobileNet, harden
 from asmil.models.inference import infer
+from asmil.runs.config import resolve
 from asmil.tasks.classification import Classification
-from asmil.training.config import resolve
 
 SMALL = {"inner": 12, "attention": 7, "degree": 4, "k_sample": 3}
 

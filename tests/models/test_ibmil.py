@@ -9,8 +9,8 @@ from asmil.models.blocks.kmeans import cluster
 from asmil.models.ibmil import find_prototypes
 from asmil.models.inference import infer
 from asmil.models.transmil import LAYERS
+from asmil.runs.config import resolve
 from asmil.tasks.classification import Classification
-from asmil.training.config import resolve
 from asmil.training.labeled_bags import LabeledBags
 from asmil.training.loop import Trainer
 
@@ -199,7 +199,7 @@ class InMemory:
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
 @pytest.mark.parametrize("base", BASES)
 def test_the_loop_trains_both_stages(base, monkeypatch):
-    monkeypatch.setattr("asmil.bf16.cpu_has_bf16", lambda: True)  # without the instructions torch emulates it
+    monkeypatch.setattr("asmil.machine.bf16.cpu_has_bf16", lambda: True)  # without the instructions torch emulates it
     model = make(base, classes=2, prototypes=3)
     started = model.dictionary.prototypes.clone()
     changes = {"training": {"epochs": 2, "precision": "bf16"}}

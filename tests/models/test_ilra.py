@@ -4,8 +4,8 @@ from torch.nn import functional
 
 from asmil import AsmilError, Bag, build
 from asmil.models import official
+from asmil.runs.config import resolve
 from asmil.tasks.classification import Classification
-from asmil.training.config import resolve
 from plain_methods.ilra import PlainILRA
 
 WIDTH = 20

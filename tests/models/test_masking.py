@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from asmil.models.blocks.masking import MaskRatios, choose_masked, cosine, ranked
+from asmil.models.mhim_masking import MaskRatios, choose_masked, cosine, ranked
 
 
 def refuse_to_draw(count):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from asmil import AsmilError, Bag, build
-from asmil.memory import available_bytes
+from asmil.machine.memory import available_bytes
 from asmil.models import inference
 from asmil.models.inference import LiveBytes, bytes_needed, infer
 from asmil.models.registry import methods

@@ -6,8 +6,8 @@ from torch.nn import functional
 
 from asmil import AsmilError, build
 from asmil.models.inference import infer
+from asmil.runs.config import resolve
 from asmil.tasks.classification import Classification
-from asmil.training.config import resolve
 from mhim_parts import BASES, TASK, WIDTH, make, make_bag, step
 
 FORMS = [(version, base) for version in (1, 2) for base in BASES]

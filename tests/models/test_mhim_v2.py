@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from asmil.models.blocks.maskable import class_margin, largest_probability
 from asmil.models.inference import infer
+from asmil.models.mhim_maskable import class_margin, largest_probability
 from mhim_parts import BASES, make, make_bag, step
 
 

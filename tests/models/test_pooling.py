@@ -4,8 +4,8 @@ import torch
 from asmil import AsmilError, Bag, build
 from asmil.models import official
 from asmil.models.inference import infer
+from asmil.runs.config import resolve
 from asmil.tasks.classification import Classification
-from asmil.training.config import resolve
 
 
 def tile_logits(model, x):

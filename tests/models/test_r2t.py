@@ -6,9 +6,9 @@ from torch.nn import functional
 
 from asmil import AsmilError, Bag, build
 from asmil.models import official
-from asmil.models.blocks.regional import BLOCK_TOKENS, Folding, SelfAttention
+from asmil.models.r2t_regional import BLOCK_TOKENS, Folding, SelfAttention
+from asmil.runs.config import resolve
 from asmil.tasks.classification import Classification
-from asmil.training.config import resolve
 from plain_methods.r2t import PlainR2T, PlainSelfAttention
 
 WIDTH = 12

@@ -60,7 +60,7 @@ def test_every_recipe_has_settings_that_resolve(tmp_path, name, size):
 
 @pytest.mark.parametrize("name", sorted(DATASETS))
 def test_a_stand_in_has_the_shape_of_its_data_set(name):
-    from asmil.cohort.synthetic.plan import plan_slides
+    from asmil.synthetic.bags.plan import plan_slides
 
     one = DATASETS[name]
     config = stand_in(one, "full").synthetic

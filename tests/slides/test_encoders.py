@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch import nn
 
-from asmil.bf16 import cpu_has_bf16
 from asmil.errors import AsmilError
+from asmil.machine.bf16 import cpu_has_bf16
 from asmil.slides.encoders import base
 from asmil.slides.encoders.base import Transform, center_crop, resized, resized_in_floats
 from asmil.slides.encoders.fused import convolved, fold_batch_norms
@@ -68,7 +68,7 @@ def test_an_unknown_encoder_is_answered_with_the_nearest():
 
 def test_auto_precision_is_bf16_on_a_gpu_where_it_is_exact_enough(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
-    monkeypatch.setattr("asmil.bf16.cpu_has_bf16", lambda: True)
+    monkeypatch.setattr("asmil.machine.bf16.cpu_has_bf16", lambda: True)
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     assert chosen_precision("auto", cpu) == "float32"
     assert chosen_precision("auto", gpu) == "bf16"
@@ -172,7 +172,7 @@ def test_bf16_is_near_float32(lite):
 
 @pytest.mark.parametrize("encoder", ["efficientnet_lite0", "own"])
 def test_bf16_is_refused_where_the_cpu_has_none(encoder, own_module, monkeypatch):
-    monkeypatch.setattr("asmil.bf16.cpu_has_bf16", lambda: False)
+    monkeypatch.setattr("asmil.machine.bf16.cpu_has_bf16", lambda: False)
     name = f"{own_module}:Means" if encoder == "own" else encoder
     with pytest.raises(AsmilError, match=r"bf16.*CPU.*float32"):
         load_encoder(name, precision="bf16")

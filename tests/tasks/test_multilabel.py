@@ -11,8 +11,8 @@ from sklearn import metrics as sk
 
 from asmil.errors import AsmilError
 from asmil.files import write_json
+from asmil.runs.task import read_task
 from asmil.tasks.multilabel import MultiLabel, label_auc, label_f1, label_words, measure_labels
-from asmil.training.task_setup import read_task
 
 
 @settings(max_examples=30)

@@ -14,8 +14,8 @@ from sklearn import metrics as sk
 
 from asmil.errors import AsmilError
 from asmil.files import write_json
+from asmil.runs.task import read_task
 from asmil.tasks.regression import Regression, r_squared, spearman
-from asmil.training.task_setup import read_task
 
 
 def test_values_are_told_in_the_units_of_the_labels():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import get_args
 
-from asmil.config import flat
-from asmil.training.config import RunConfig, resolve
+from asmil.runs.config import RunConfig, resolve
+from asmil.settings.config import flat
 
 NEEDED = {
     "anchor": {"anchor.normalizer": "nsf", "anchor.weight": 20.0, "anchor.momentum": 0.5},

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import asmil.cli.train
 from asmil.cli.main import main
-from asmil.training.checkpoint import digest
+from asmil.runs.checkpoint import digest
 from asmil.training.loop import Trainer
 from asmil.training.shared_steps import SharedSteps
 

@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from asmil import AsmilError
+from asmil.runs.config import resolve
+from asmil.runs.model import build_model
 from asmil.tasks.classification import Classification
 from asmil.tasks.regression import Regression
 from asmil.training import executors
-from asmil.training.config import resolve
 from asmil.training.executor_limits import fused_machine_reason, fused_settings_reason
 from asmil.training.fused.layout import BLOCK, Layout, Sizes
 from asmil.training.run import RunObserver, train_run
-from asmil.training.setup import build_model
 
 WIDTH = 32
 

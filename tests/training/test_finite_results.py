@@ -10,12 +10,12 @@ import torch
 
 from asmil import AsmilError, Bag, MILClassifier, build
 from asmil.models.inference import infer
-from asmil.training import checkpoint
-from asmil.training.config import resolve
+from asmil.runs import checkpoint
+from asmil.runs.config import resolve
+from asmil.runs.prediction import RunPredictor
 from asmil.training.lockstep import train as lockstep
 from asmil.training.lockstep.rehearsal import NotSideBySide
 from asmil.training.lockstep.replicas import Replica
-from asmil.training.prediction import RunPredictor
 from asmil.training.run import train_run
 
 

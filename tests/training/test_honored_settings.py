@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from asmil import methods
-from asmil.config import flat
+from asmil.runs.config import resolve
+from asmil.runs.model import build_model
+from asmil.settings.config import flat
 from asmil.tasks.classification import Classification
-from asmil.training.config import resolve
 from asmil.training.executor_limits import fused_settings_reason, graphed_settings_reason
 from asmil.training.honored_settings import FUSED, GRAPHED, LOCKSTEP, NOT_ABOUT_STEPS, declared, undeclared
-from asmil.training.setup import build_model
 from other_settings import NO_OTHER_VALUE, every_setting, needed_by, nested, other_values
 
 REASONS = {"graphed": (graphed_settings_reason, GRAPHED), "fused": (fused_settings_reason, FUSED)}

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
-from asmil.training.training_slides import FILE
+from asmil.runs.training_slides import FILE
 
 SHORT = ("--set", "training.epochs=1", "--set", "record.attention=none", "-q")
 

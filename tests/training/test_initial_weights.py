@@ -10,8 +10,8 @@ from safetensors.torch import load_file, save_file
 
 from asmil import AsmilError
 from asmil.models import official
+from asmil.runs.model import build_model
 from asmil.training.initial_weights import initialize, read_initial_weights, resolve_with_init
-from asmil.training.setup import build_model
 
 WIDTH, INNER, HIDDEN = 24, 16, 8
 SHORT = ("--set", "training.epochs=1", "--set", "record.attention=none", "-q", "--json")

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from asmil import AsmilError, Bag, build
+from asmil.runs.config import resolve
+from asmil.runs.model import build_model
 from asmil.tasks.classification import Classification
-from asmil.training.config import resolve
 from asmil.training.labeled_bags import LabeledBags
 from asmil.training.loop import Trainer
 from asmil.training.run import train_run
-from asmil.training.setup import build_model
 
 
 class Bags:
@@ -136,7 +136,7 @@ def test_the_cap_on_tiles_draws_anew_every_epoch_and_keeps_the_order():
 def test_the_epoch_is_chosen_on_validation_data(tmp_path):
     one = trainer(folder=tmp_path, epochs=8, lr=0.02)
     chosen = one.fit(labeled(), labeled(seed=1))
-    from asmil.training.epoch_log import read_epochs
+    from asmil.runs.epochs import read_epochs
 
     records = read_epochs(tmp_path / "metrics.jsonl")
     ranks = [(-one.task.selection_score(record["val"]), record["val"]["loss"]) for record in records]
@@ -194,14 +194,14 @@ def test_anchor_parts_are_logged_and_after_step_is_called(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:mkldnn_matmul failed")
 def test_bf16_trains_on_the_cpu_too(monkeypatch):
-    monkeypatch.setattr("asmil.bf16.cpu_has_bf16", lambda: True)  # without the instructions torch emulates it
+    monkeypatch.setattr("asmil.machine.bf16.cpu_has_bf16", lambda: True)  # without the instructions torch emulates it
     one = trainer("asmil", precision="bf16", epochs=2)
     one.fit(labeled(), labeled(seed=1))
     assert torch.isfinite(weights(one)).all()
 
 
 def test_bf16_is_refused_where_the_cpu_has_none(monkeypatch, small_cohort, tmp_path):
-    monkeypatch.setattr("asmil.bf16.cpu_has_bf16", lambda: False)
+    monkeypatch.setattr("asmil.machine.bf16.cpu_has_bf16", lambda: False)
     with pytest.raises(AsmilError, match=r"training\.precision=bf16.*fp32"):
         trainer("abmil", precision="bf16")
     config = resolve("abmil", changes={"training": {"precision": "bf16", "device": "cpu"}})

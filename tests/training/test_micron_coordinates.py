@@ -3,7 +3,7 @@
 import h5py
 import numpy as np
 
-from asmil.training.config import resolve
+from asmil.runs.config import resolve
 from asmil.training.run import train_run
 from feature_writers import write_stamp
 

@@ -14,11 +14,11 @@ import asmil.cohort.loader as loader
 from asmil import AsmilError
 from asmil.cohort.manifest import load_cohort
 from asmil.cohort.splits import Splits, make_splits
-from asmil.training.config import resolve
+from asmil.runs.config import resolve
+from asmil.runs.prediction import RunPredictor
+from asmil.runs.selection import Merit
 from asmil.training.nested import InnerSearch, candidates
-from asmil.training.prediction import RunPredictor
 from asmil.training.run import RunObserver, train_run
-from asmil.training.selection import Merit
 from small_task_cohorts import write_cohort
 from watched_training import killed_after
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asmil import AsmilError, build
-from asmil.training.config import TrainingConfig, resolve
+from asmil.runs.config import TrainingConfig, resolve
 from asmil.training.optimization import build_optimizer, clip_gradients, lr_factor, set_lr
 
 

@@ -14,8 +14,8 @@ from asmil.cohort.features import read_bag
 from asmil.cohort.manifest import load_cohort
 from asmil.cohort.splits import Splits
 from asmil.cohort.units import join_bags, units_of
-from asmil.training.config import resolve
-from asmil.training.prediction import RunPredictor
+from asmil.runs.config import resolve
+from asmil.runs.prediction import RunPredictor
 from asmil.training.run import RunObserver, train_run
 from small_task_cohorts import write_cohort
 

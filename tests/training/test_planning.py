@@ -8,7 +8,7 @@ import yaml
 from asmil.cohort.features import Provenance, write_features
 from asmil.cohort.inspection import inspect_slides
 from asmil.cohort.manifest import load_cohort
-from asmil.training.config import resolve
+from asmil.runs.config import resolve
 from asmil.training.planning import plan_training
 
 

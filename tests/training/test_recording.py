@@ -12,11 +12,11 @@ from asmil.cohort.features import read_bag
 from asmil.cohort.manifest import load_cohort
 from asmil.cohort.splits import Splits
 from asmil.models.inference import infer
-from asmil.training.attention_file import AttentionWriter, RecordedSlides, Recording, read_attention
-from asmil.training.config import resolve
+from asmil.runs.attention_file import AttentionWriter, RecordedSlides, Recording, read_attention
+from asmil.runs.config import resolve
+from asmil.runs.model import build_model
 from asmil.training.recording import choose_slides
 from asmil.training.run import train_run
-from asmil.training.setup import build_model
 
 
 def train(cohort, out, method="abmil", **changes):

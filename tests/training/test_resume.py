@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from safetensors.torch import load_file
 
-from asmil.training.attention_file import read_attention
+from asmil.runs.attention_file import read_attention
 from patience import PATIENCE_S
 
 # Small models: a checkpoint is written at every step.

@@ -7,10 +7,10 @@ from asmil import AsmilError, Bag
 from asmil.cohort.features import FeatureSource, Provenance, read_bag, write_features
 from asmil.cohort.manifest import Slide, load_cohort
 from asmil.cohort.splits import Splits
-from asmil.training.config import resolve
-from asmil.training.prediction import RunPredictor
+from asmil.runs.config import resolve
+from asmil.runs.folder import RunFolder
+from asmil.runs.prediction import RunPredictor
 from asmil.training.run import RunObserver, plan_run, train_run
-from asmil.training.run_folder import RunFolder
 from watched_training import ReadAfter
 
 
@@ -171,7 +171,8 @@ def test_released_preset_trains_and_its_anchor_stays_where_it_began(small_cohort
     run = train_run(small_cohort, tmp_path / "run", resolve("asmil", "released", {"training": {"epochs": 1}}))
     from safetensors.torch import load_file
 
-    from asmil.training.setup import build_model, build_stabilizers
+    from asmil.runs.model import build_model
+    from asmil.training.setup import build_stabilizers
 
     last = load_file(run.training(0, 0) / "checkpoints" / "last.safetensors")
     settings = run.read().config

@@ -5,7 +5,7 @@ import pytest
 
 from asmil import AsmilError
 from asmil.engine import InlineEngine
-from asmil.training.config import resolve
+from asmil.runs.config import resolve
 from asmil.training.run import train_run
 from asmil.training.run_parts import FoldSeeds, RunObserver, TrainingEngine, split_run, trainings_that_fit
 

@@ -13,17 +13,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from asmil.arithmetic import exact_arithmetic
 from asmil.cohort.bag import Bag
 from asmil.cohort.features import Provenance, write_features
+from asmil.machine.arithmetic import exact_arithmetic
+from asmil.runs.config import resolve
+from asmil.runs.model import build_model
 from asmil.tasks.classification import Classification
-from asmil.training.config import resolve
 from asmil.training.estimator import MILClassifier
 from asmil.training.labeled_bags import LabeledBags
 from asmil.training.lockstep import Replica, train_side_by_side
 from asmil.training.loop import Trainer
 from asmil.training.run import RunObserver, train_run
-from asmil.training.setup import build_model
 from training_until_killed import train_until_killed
 
 CHANGES = {

@@ -18,7 +18,7 @@ from torch import nn
 
 from asmil.errors import AsmilError
 from asmil.models.registry import build
-from asmil.training.config import resolve
+from asmil.runs.config import resolve
 from asmil.training.run import train_run
 from asmil.training.shared_steps import (
     OneProcess,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from asmil.cohort.features import FeatureSource, Provenance, inspect_features, write_features
-from asmil.training.prediction import slide_notes
+from asmil.runs.prediction import slide_notes
 
 
 def info(tmp_path, tiles=20, **provenance):

@@ -6,10 +6,11 @@ import torch
 
 from asmil import AsmilError, Bag, methods
 from asmil.attention import NSF, Mixture
-from asmil.training.config import StabilizersConfig, resolve
-from asmil.training.epoch_log import read_epochs
+from asmil.runs.config import StabilizersConfig, resolve
+from asmil.runs.epochs import read_epochs
+from asmil.runs.model import build_model
 from asmil.training.run import train_run
-from asmil.training.setup import STABILIZERS, build_model, build_stabilizers
+from asmil.training.setup import STABILIZERS, build_stabilizers
 
 WIDTH = 16
 WITH_SCORES = sorted(name for name, method in methods().items() if method.model.score_axes)
@@ -67,7 +68,7 @@ def test_a_mixture_runs_through_training_and_prediction(small_cohort, tmp_path, 
     zetas = [record["zeta"] for record in records]
     assert all(0 < zeta < 1 for zeta in zetas)
     assert zetas[-1] != 0.5
-    from asmil.training.prediction import RunPredictor
+    from asmil.runs.prediction import RunPredictor
 
     model = RunPredictor(run.path).models[0]
     assert abs(model.normalizer.zeta - 0.5) > 1e-6

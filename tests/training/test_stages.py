@@ -8,9 +8,9 @@ import torch
 
 from asmil.models.abmil import ABMIL
 from asmil.models.base import Stage
+from asmil.runs.config import resolve
+from asmil.runs.epochs import read_epochs
 from asmil.tasks.classification import Classification
-from asmil.training.config import resolve
-from asmil.training.epoch_log import read_epochs
 from asmil.training.interruption import Interrupted
 from asmil.training.loop import Trainer
 from test_loop import labeled

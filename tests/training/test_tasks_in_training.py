@@ -13,12 +13,13 @@ from safetensors.torch import load_file
 from asmil import AsmilError, Bag, methods
 from asmil.cohort.manifest import load_cohort
 from asmil.cohort.units import units_of
+from asmil.runs.config import resolve
+from asmil.runs.model import build_model
+from asmil.runs.prediction import RunPredictor
 from asmil.tasks.classification import Classification
-from asmil.training.config import resolve
 from asmil.training.gradients import StepGradients
-from asmil.training.prediction import RunPredictor
 from asmil.training.run import train_run
-from asmil.training.setup import build_model, build_stabilizers
+from asmil.training.setup import build_stabilizers
 from small_task_cohorts import write_cohort
 from training_until_killed import train_until_killed
 from watched_training import ReadAfter, killed_after
@@ -354,7 +355,7 @@ def test_rows_of_a_classification_are_fingerprinted_without_times(cohorts, tmp_p
     """So that a run on a manifest that also tells times, begun before these were read, goes on."""
     import hashlib
 
-    from asmil.training.run_folder import describe
+    from asmil.runs.folder import describe
 
     cohort = load_cohort(with_times(cohorts["classification"], tmp_path), cohorts["classification"].parent / "features")
     rows = [(s.slide, s.patient, s.label, s.site, s.split, s.fold) for s in cohort.slides]

@@ -17,8 +17,8 @@ import torch
 manifest, out, method, changes, step, flush = sys.argv[1:]
 torch.set_num_threads(1)
 torch.set_flush_denormal(flush == "True")
-from asmil.training.config import resolve
-from asmil.training.checkpoint import CheckpointStore
+from asmil.runs.config import resolve
+from asmil.runs.checkpoint import CheckpointStore
 from asmil.training.run import train_run
 save = CheckpointStore.save_last
 def save_and_die(self, tensors, progress):

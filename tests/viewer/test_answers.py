@@ -190,7 +190,7 @@ def test_the_probability_of_tiles_of_several_classes_begins_with_the_predicted_o
 
 
 def test_recorded_attention_of_every_epoch(viewed, client):
-    from asmil.training.attention_file import read_attention
+    from asmil.runs.attention_file import read_attention
 
     server = client(viewed / "asmil")
     record = read_attention(viewed / "asmil" / "fold-0" / "seed-1")
@@ -219,7 +219,7 @@ def test_a_run_without_recordings_says_how_to_record(viewed, client):
 
 
 def test_a_slide_that_was_not_recorded_names_those_that_were(viewed, client):
-    from asmil.training.attention_file import read_attention
+    from asmil.runs.attention_file import read_attention
 
     server = client(viewed / "asmil")
     slides = server.get("/api/about").json()["slides"]

@@ -15,16 +15,16 @@ from asmil.cohort import manifest
 from asmil.cohort.manifest import Cohort
 from asmil.cohort.table import OUTCOME_COLUMNS
 from asmil.cohort.units import UnitKind
-from asmil.config import merge, nested
 from asmil.errors import AsmilError, did_you_mean
 from asmil.evaluation.comparison import Comparison, compare_runs
 from asmil.evaluation.evaluate import Role, RunEvaluation
 from asmil.models.base import MILModel
+from asmil.runs.prediction import SlidePrediction
+from asmil.settings.config import merge, nested
+from asmil.tables.time_units import TimeUnit
 from asmil.tasks.base import TaskKind
-from asmil.time_units import TimeUnit
 from asmil.training.initial_weights import resolve_with_init
 from asmil.training.interruption import Interrupted
-from asmil.training.prediction import SlidePrediction
 from asmil.training.run import train_run
 
 

@@ -12,11 +12,11 @@ from asmil.errors import AsmilError
 from asmil.explain.asked_slides import AskedSlide, SlidePlaces, asked_slides
 from asmil.explain.heatmaps import HeatmapPlan, HeatmapResult, Progress, SlideOutlines, draw_heatmaps
 from asmil.explain.settings import HeatmapSettings
-from asmil.made_from import DoneBefore
+from asmil.runs.bundle import is_bundle
+from asmil.runs.cohort import RunCohort
+from asmil.runs.layout import RunLayout
+from asmil.settings.made_from import DoneBefore
 from asmil.slides.annotations import find_annotations
-from asmil.training.bundle import is_bundle
-from asmil.training.layout import RunLayout
-from asmil.training.run_cohort import RunCohort
 
 
 @dataclass(frozen=True)

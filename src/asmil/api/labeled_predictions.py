@@ -15,9 +15,9 @@ from asmil.cohort.problems import listed
 from asmil.cohort.table import label_names, number, unknown_labels
 from asmil.cohort.units import Unit
 from asmil.evaluation.evaluate import RunEvaluation, evaluate_run
+from asmil.runs.prediction import RunPredictor, SlidePrediction
+from asmil.runs.run import Run
 from asmil.tasks.prediction_format import prediction_format
-from asmil.training.finished_run import Run
-from asmil.training.prediction import RunPredictor, SlidePrediction
 
 Predicted = Sequence[tuple[Unit, SlidePrediction]]
 

@@ -18,11 +18,11 @@ from asmil.cohort.manifest import Cohort, Slide, cohort_from_features, load_coho
 from asmil.cohort.source import FeatureSource
 from asmil.cohort.table import read_table
 from asmil.cohort.units import Unit, units_of
-from asmil.columns import ColumnMapping
 from asmil.errors import AsmilError, AsmilWarning
-from asmil.text_table import is_table
-from asmil.training.prediction import RunPredictor, SlidePrediction
-from asmil.training.run_cohort import RunCohort
+from asmil.runs.cohort import RunCohort
+from asmil.runs.prediction import RunPredictor, SlidePrediction
+from asmil.tables.columns import ColumnMapping
+from asmil.tables.text_table import is_table
 
 FEATURE_FILES = (".h5", ".hdf5", ".pt", ".npy", ".npz", ".h5ad")
 MOST_NAMED = 5
@@ -144,9 +144,9 @@ def _extract(
     # training and prediction from features need none of the slide libraries
     from asmil.extraction.extract import extract, with_mpp
     from asmil.extraction.machine import ExtractionMachine
-    from asmil.made_from import DoneBefore
+    from asmil.runs.new_slides import extraction_plan
+    from asmil.settings.made_from import DoneBefore
     from asmil.slides.discovery import find_slides
-    from asmil.training.new_slides import extraction_plan
 
     files = with_mpp(find_slides(path, columns), images.mpp)
     # in this process: workers would import the user's notebook or script again

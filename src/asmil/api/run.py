@@ -25,13 +25,13 @@ from asmil.export.hub import download, upload
 from asmil.models.base import MILModel
 from asmil.models.own_method import method_name
 from asmil.reporting import Estimate, Interval
+from asmil.runs.attention_file import AttentionRecord, read_attention
+from asmil.runs.bundle import is_bundle, read_bundle
+from asmil.runs.cohort import RunCohort
+from asmil.runs.layout import RunLayout
+from asmil.runs.prediction import RunPredictor, SlidePrediction
+from asmil.runs.run import Run, read_run, setting
 from asmil.tasks.base import TaskKind
-from asmil.training.attention_file import AttentionRecord, read_attention
-from asmil.training.bundle import is_bundle, read_bundle
-from asmil.training.finished_run import Run, read_run, setting
-from asmil.training.layout import RunLayout
-from asmil.training.prediction import RunPredictor, SlidePrediction
-from asmil.training.run_cohort import RunCohort
 
 if TYPE_CHECKING:
     from asmil.explain.heatmaps import HeatmapResult
@@ -200,10 +200,10 @@ class TrainedRun:
         """
         # training and prediction from features need none of the slide libraries
         from asmil.api.heatmaps import HeatmapRequest, draw
-        from asmil.config import parse_settings
         from asmil.engine.inline import InlineEngine
         from asmil.explain.settings import HeatmapSettings
-        from asmil.made_from import DoneBefore
+        from asmil.settings.config import parse_settings
+        from asmil.settings.made_from import DoneBefore
 
         words = [slides] if isinstance(slides, Path | str) else slides
         request = HeatmapRequest(

@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from asmil.attention.measures import entropy, heaviest
-from asmil.tasks.checked_arrays import Floats
+from asmil.tables.arrays import Floats
 
 ROUNDING = 1e-12
 

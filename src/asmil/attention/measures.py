@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from asmil.tasks.checked_arrays import Floats
+from asmil.tables.arrays import Floats
 
 TOP_SHARE = 0.01
 FLAT_SHARE = 0.9

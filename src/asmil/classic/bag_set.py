@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from asmil.arrays import Floats32, Integers
 from asmil.cohort.bag import LARGEST_FEATURE
 from asmil.errors import AsmilError
+from asmil.tables.arrays import Floats32, Integers
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.svm import SVC
 
-from asmil.arrays import Integers
 from asmil.classic.bag_set import BagSet
 from asmil.classic.folds import scaled
+from asmil.tables.arrays import Integers
 
 Scores = NDArray[np.float64]
 """n x 2: the larger of a row is the class; its second column orders bags."""

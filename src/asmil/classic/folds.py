@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.model_selection import StratifiedKFold, StratifiedShuffleSplit
 
-from asmil.arrays import Floats32, Integers
 from asmil.classic.bag_set import BagSet
 from asmil.errors import AsmilError
+from asmil.tables.arrays import Floats32, Integers
 
 INNER_SHARE = 1 / 9
 

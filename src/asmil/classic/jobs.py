@@ -13,19 +13,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from asmil.arithmetic import exact_arithmetic
-from asmil.arrays import Integers
 from asmil.classic.bag_set import BagSet
 from asmil.classic.baselines import BASELINES
 from asmil.classic.folds import Fold, make_folds, scaling
 from asmil.classic.rules import RuleResult, joined_result, read_rules
 from asmil.classic.settings import Contender
-from asmil.config import flat
 from asmil.engine.jobs import Engine, Place, Worker
 from asmil.errors import AsmilError
 from asmil.files import write_json
-from asmil.made_from import DoneBefore, MadeFrom, Record
-from asmil.training.config import RunConfig
+from asmil.machine.arithmetic import exact_arithmetic
+from asmil.runs.config import RunConfig
+from asmil.settings.config import flat
+from asmil.settings.made_from import DoneBefore, MadeFrom, Record
+from asmil.tables.arrays import Integers
 from asmil.training.lockstep import Replica, train_side_by_side
 from asmil.version import __version__
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from asmil.arrays import Integers
 from asmil.classic.folds import Fold
+from asmil.tables.arrays import Integers
 from asmil.tasks.metrics import accuracy, cross_entropy, macro_auc, predicted_classes
 
 Scores = NDArray[np.float64]

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from asmil.classic.baselines import BASELINES
-from asmil.config import flat, merge
 from asmil.errors import AsmilError, did_you_mean
 from asmil.models import methods
-from asmil.training.config import RunConfig, resolve
+from asmil.runs.config import RunConfig, resolve
+from asmil.settings.config import flat, merge
 
 HIDDEN = 32
 TRAINING: dict[str, Any] = {

@@ -33,8 +33,8 @@ def check(
     Example: asmil check cohort.csv --features features
     """
     from asmil.cohort.check import check_cohort
-    from asmil.columns import parse_mapping
     from asmil.console import print_json, progress_bar
+    from asmil.tables.columns import parse_mapping
 
     if (cohort / "config.yaml").is_file():
         _check_run(cohort, as_json)
@@ -110,8 +110,8 @@ def _check_run(run: Path, as_json: bool) -> None:
     """Read every file of a run and verify its checksums."""
     from asmil.console import print_json
     from asmil.errors import AsmilError, printable
-    from asmil.training.stored_labels import label_changes
-    from asmil.training.verification import verify_run
+    from asmil.runs.stored_labels import label_changes
+    from asmil.runs.verification import verify_run
 
     found = list(verify_run(run))
     problems = [str(error) for _, error in found if error is not None]

@@ -69,11 +69,11 @@ def classic(
     from asmil.classic.jobs import make_jobs, run_jobs
     from asmil.classic.settings import DEFAULT_METHODS, contenders
     from asmil.classic.summary import describe_set, make_report
-    from asmil.config import parse_assignments
     from asmil.console import print_json
     from asmil.errors import AsmilError
-    from asmil.folder_settings import claim_folder
-    from asmil.made_from import DoneBefore
+    from asmil.settings.config import parse_assignments
+    from asmil.settings.folder_settings import claim_folder
+    from asmil.settings.made_from import DoneBefore
 
     changes = parse_assignments(assignments or [])
     rows = contenders(method or DEFAULT_METHODS, preset or ["paper"], changes)

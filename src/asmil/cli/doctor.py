@@ -40,8 +40,8 @@ def _examine() -> dict[str, str]:
     import psutil
     import torch
 
-    from asmil.bf16 import has_bf16
     from asmil.engine.machine import choose_device
+    from asmil.machine.bf16 import has_bf16
     from asmil.training.executors import executor_here
     from asmil.version import __version__
 
@@ -93,7 +93,7 @@ def _encoders() -> str:
 def _gpu() -> str:
     import torch
 
-    from asmil.bf16 import has_bf16
+    from asmil.machine.bf16 import has_bf16
 
     if not torch.cuda.is_available():
         return "none that torch can use; everything runs on the CPU"

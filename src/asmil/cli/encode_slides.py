@@ -47,7 +47,7 @@ def encode_slides(
     from asmil.extraction.machine import ExtractionMachine
     from asmil.extraction.slide_encoding import Encoded
     from asmil.extraction.slide_encoding import encode_slides as encode
-    from asmil.made_from import DoneBefore
+    from asmil.settings.made_from import DoneBefore
 
     slides = find_features(features)
     if not slides:

@@ -75,7 +75,7 @@ def extract(
     from asmil.extraction.extract import shard as part_of
     from asmil.extraction.machine import ExtractionMachine
     from asmil.extraction.worker import WorkerPlan, parse_precision
-    from asmil.made_from import DoneBefore
+    from asmil.settings.made_from import DoneBefore
     from asmil.slides.discovery import find_slides
 
     asked = {
@@ -110,9 +110,9 @@ def _config(
     assignments: list[str],
 ) -> ExtractionConfig:
     """The settings of the options, overridden by those of `--set`."""
-    from asmil.config import merge, nested, parse_assignments
     from asmil.errors import AsmilError
     from asmil.extraction.settings import parse_extraction, tile_size
+    from asmil.settings.config import merge, nested, parse_assignments
     from asmil.slides.encoders.registry import find_encoder
 
     sizes = {key: tiling.pop(key) for key in ("tile_um", "tile_px", "magnification")}

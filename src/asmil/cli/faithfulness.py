@@ -61,8 +61,8 @@ def faithfulness(
     from asmil.evaluation.run_alarms import alarms_of_run
     from asmil.explain.faithfulness import FaithfulnessSettings, faithfulness_run
     from asmil.explain.faithfulness_report import faithfulness_dict, faithfulness_document, write_faithfulness
-    from asmil.made_from import DoneBefore
     from asmil.reporting import Estimate, print_document
+    from asmil.settings.made_from import DoneBefore
 
     settings = FaithfulnessSettings(
         kinds=tuple(kind or ()),

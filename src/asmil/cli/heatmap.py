@@ -100,10 +100,10 @@ def heatmap(
     Example: asmil heatmap runs/lab lab/slides/slide-0003.tif --out maps --qupath
     """
     from asmil.api.heatmaps import HeatmapRequest, draw
-    from asmil.config import parse_settings
     from asmil.console import progress_bar
     from asmil.explain.settings import HeatmapSettings
-    from asmil.made_from import DoneBefore
+    from asmil.settings.config import parse_settings
+    from asmil.settings.made_from import DoneBefore
 
     settings = parse_settings(
         HeatmapSettings,

@@ -33,8 +33,8 @@ def import_manifest(
     from asmil.cohort import manifest_import
     from asmil.cohort.problems import listed
     from asmil.cohort.table import label_names
-    from asmil.columns import LABELS, parse_mapping
     from asmil.errors import AsmilError, printable
+    from asmil.tables.columns import LABELS, parse_mapping
 
     if out.exists() and any(path is not None and path.exists() and out.samefile(path) for path in (table, patients)):
         raise AsmilError(f"--out {out}: this is the table that is read; give another file")

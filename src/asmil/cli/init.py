@@ -31,7 +31,7 @@ def init(
 
     from asmil.errors import AsmilError
     from asmil.files import write_text
-    from asmil.training.settings_file import commented_settings
+    from asmil.runs.settings_file import commented_settings
 
     if file.exists() and not force:
         raise AsmilError(f"{file} exists; give another name, or --force to replace it")

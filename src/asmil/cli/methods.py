@@ -23,7 +23,7 @@ def methods(
     from asmil.console import results, say
     from asmil.models import registry
     from asmil.reporting import Table, print_table
-    from asmil.training.config import preset_names
+    from asmil.runs.config import preset_names
 
     console = results()
     if name is None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
-    from asmil.made_from import DoneBefore
+    from asmil.settings.made_from import DoneBefore
 
 Features = Annotated[
     Path | None,

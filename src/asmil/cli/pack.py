@@ -46,8 +46,8 @@ def pack(
     from asmil.cohort.problems import grouped
     from asmil.console import progress_bar
     from asmil.errors import AsmilError
-    from asmil.made_from import DoneBefore
     from asmil.reporting.formats import format_count
+    from asmil.settings.made_from import DoneBefore
 
     slides, missing, notes = _slides(place, features, columns)
     for note in notes:
@@ -79,9 +79,9 @@ def _slides(
 ) -> tuple[list[Slide], list[Problem], tuple[str, ...]]:
     """The slides that have features, what is wrong with other rows of a manifest, and how it was understood."""
     from asmil.cohort.manifest import cohort_from_features, read_manifest
-    from asmil.columns import parse_mapping
     from asmil.errors import AsmilError
-    from asmil.text_table import is_table
+    from asmil.tables.columns import parse_mapping
+    from asmil.tables.text_table import is_table
 
     if is_table(place) and not place.is_dir():
         cohort, problems = read_manifest(place, features, kind=None, columns=parse_mapping(columns))

@@ -77,14 +77,14 @@ def paper(
         return
 
     from asmil.cli.sweep import exit_code, follow
-    from asmil.config import flat, parse_assignments
     from asmil.console import results as open_console
     from asmil.experiments.running import TrainingMachine
-    from asmil.made_from import DoneBefore
     from asmil.paper.recipes import recipe
     from asmil.paper.report import paper_document, write_paper
     from asmil.paper.running import PaperRun
     from asmil.reporting import print_document
+    from asmil.settings.config import flat, parse_assignments
+    from asmil.settings.made_from import DoneBefore
 
     run = PaperRun(
         recipe(table),

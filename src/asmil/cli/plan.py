@@ -35,10 +35,10 @@ def plan(
     from asmil.cohort.consistency import refuse_mixed
     from asmil.cohort.inspection import inspect_slides
     from asmil.cohort.manifest import load_cohort
-    from asmil.columns import parse_mapping
     from asmil.console import results, say
     from asmil.errors import AsmilError, printable
     from asmil.files import write_text
+    from asmil.tables.columns import parse_mapping
     from asmil.training.planning import cost_line, memory_warning, plan_text, plan_training
 
     if out.exists() and not force:

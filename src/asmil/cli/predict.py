@@ -13,9 +13,9 @@ from asmil.cli.run_warnings import warn_of_changed_labels
 if TYPE_CHECKING:
     from asmil.api.labeled_predictions import LabeledPredictions
     from asmil.cohort.units import Unit
-    from asmil.columns import ColumnMapping
     from asmil.extraction.machine import ExtractionMachine
-    from asmil.training.prediction import RunPredictor, SlidePrediction
+    from asmil.runs.prediction import RunPredictor, SlidePrediction
+    from asmil.tables.columns import ColumnMapping
 
 SHOWN_ROWS = 10
 
@@ -69,15 +69,15 @@ def predict(
     from asmil.api.labeled_predictions import prediction_warnings, rows_with_truth
     from asmil.api.new_slides import are_images, extracted_slides, feature_slides, naming, readable_units, rows_of_table
     from asmil.cohort.units import units_of
-    from asmil.columns import parse_mapping
     from asmil.console import messages, print_json
     from asmil.errors import AsmilError, printable
     from asmil.evaluation.run_alarms import alarm_findings
     from asmil.files import remove_abandoned, replacing
-    from asmil.memory import keep_freed_memory
-    from asmil.names import file_in
-    from asmil.training.prediction import RunPredictor, write_attention
-    from asmil.training.run_cohort import RunCohort
+    from asmil.machine.memory import keep_freed_memory
+    from asmil.runs.cohort import RunCohort
+    from asmil.runs.prediction import RunPredictor, write_attention
+    from asmil.tables.columns import parse_mapping
+    from asmil.tables.names import file_in
 
     console = messages(quiet)
     keep_freed_memory()
@@ -165,7 +165,7 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
     from asmil.console import results, say
     from asmil.errors import printable
     from asmil.reporting import Table, print_table
-    from asmil.training.prediction import FORMER_COLUMNS
+    from asmil.runs.prediction import FORMER_COLUMNS
 
     console = results()
     noted = any(row["notes"] for row in rows)
@@ -243,9 +243,9 @@ def _extract(
     """Extract features of slides: the names of those that have them, and what is wrong with the others."""
     from asmil.cli.slide_progress import SlideProgress
     from asmil.extraction.extract import extract, with_mpp
-    from asmil.made_from import DoneBefore
+    from asmil.runs.new_slides import extraction_plan
+    from asmil.settings.made_from import DoneBefore
     from asmil.slides.discovery import find_slides
-    from asmil.training.new_slides import extraction_plan
 
     files = with_mpp(find_slides(slides, columns), mpp)
     progress = SlideProgress(len(files), quiet)

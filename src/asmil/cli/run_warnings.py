@@ -11,7 +11,7 @@ import typer
 def warn_of_changed_labels(runs: Sequence[Path]) -> None:
     """Print a warning for each run whose manifest has other labels than it was trained with."""
     from asmil.errors import printable
-    from asmil.training.stored_labels import label_changes
+    from asmil.runs.stored_labels import label_changes
 
     for run in runs:
         changes = label_changes(run)

@@ -45,8 +45,8 @@ def sweep(
     from asmil.experiments.running import TrainingMachine, sweep_folder
     from asmil.experiments.settings import read_sweep
     from asmil.experiments.store import TABLE_FILE, results_table, summary_sentence, summary_table
-    from asmil.made_from import DoneBefore
     from asmil.reporting import print_table
+    from asmil.settings.made_from import DoneBefore
 
     config = read_sweep(plan)
     chosen, on_gpu = TrainingMachine(engine, address, workers, device, cpus, gpus).prepare()

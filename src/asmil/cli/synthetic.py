@@ -42,11 +42,11 @@ def synthetic(
 
     Example: asmil synthetic cohort --slides 24 --width 32
     """
-    from asmil.cohort.synthetic import SurvivalConfig, SyntheticConfig, write_synthetic
-    from asmil.cohort.synthetic.outcomes import SyntheticTask
-    from asmil.config import parse_settings
     from asmil.console import progress_bar
     from asmil.errors import AsmilError, did_you_mean
+    from asmil.settings.config import parse_settings
+    from asmil.synthetic.bags import SurvivalConfig, SyntheticConfig, write_synthetic
+    from asmil.synthetic.bags.outcomes import SyntheticTask
 
     if task not in get_args(SyntheticTask):
         raise AsmilError(f"--task {task}: {did_you_mean(task, get_args(SyntheticTask))}")

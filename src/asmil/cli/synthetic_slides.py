@@ -30,9 +30,9 @@ def synthetic_slides(
 
     Example: asmil synthetic-slides lab --slides 12
     """
-    from asmil.config import parse_settings
     from asmil.console import progress_bar
-    from asmil.slides.synthetic import SyntheticSlidesConfig, write_synthetic_slides
+    from asmil.settings.config import parse_settings
+    from asmil.synthetic.slides import SyntheticSlidesConfig, write_synthetic_slides
 
     config = parse_settings(
         SyntheticSlidesConfig,

@@ -49,7 +49,7 @@ def tissue(
     import os
 
     from asmil.console import print_json, progress_bar
-    from asmil.made_from import DoneBefore
+    from asmil.settings.made_from import DoneBefore
     from asmil.slides.discovery import find_slides
     from asmil.slides.survey import SurveyFolder, survey_engine, survey_slides
 
@@ -82,8 +82,8 @@ def _config(
     tile_px: int | None,
     assignments: list[str],
 ) -> SurveyConfig:
-    from asmil.config import merge, parse_assignments, parse_settings
     from asmil.errors import AsmilError
+    from asmil.settings.config import merge, parse_assignments, parse_settings
     from asmil.slides.survey import SurveyConfig
 
     if preset is not None and method not in (None, "clam"):

@@ -11,9 +11,9 @@ import typer
 from asmil.cli.options import Again, Columns, ItemTimeout, TimeUnitName
 
 if TYPE_CHECKING:
-    from asmil.columns import ColumnMapping
-    from asmil.training.config import RunConfig
-    from asmil.training.run_folder import RunFolder
+    from asmil.runs.config import RunConfig
+    from asmil.runs.folder import RunFolder
+    from asmil.tables.columns import ColumnMapping
     from asmil.training.shared_steps import OneProcess
 
 
@@ -140,10 +140,10 @@ def train(
     Example: asmil train cohort.csv --method asmil --out runs/asmil
     """
     from asmil.api.progress import training_progress
-    from asmil.columns import parse_mapping
     from asmil.console import messages
     from asmil.errors import AsmilError
-    from asmil.memory import keep_freed_memory
+    from asmil.machine.memory import keep_freed_memory
+    from asmil.tables.columns import parse_mapping
     from asmil.training.interruption import Interrupted
     from asmil.training.run import train_run
     from asmil.training.run_parts import TrainingEngine, follow
@@ -218,10 +218,10 @@ def _request(
     settings: dict[str, Any],
     assignments: list[str],
 ) -> _Request:
-    from asmil.config import merge, parse_assignments
     from asmil.models.own_method import confirm
+    from asmil.runs.settings_file import SettingsFile, read_settings_file
+    from asmil.settings.config import merge, parse_assignments
     from asmil.training.initial_weights import resolve_with_init
-    from asmil.training.settings_file import SettingsFile, read_settings_file
 
     written = SettingsFile(None, None, None, None, None, {}) if file is None else read_settings_file(file)
     cohort, out = cohort or written.cohort, out or written.out
@@ -319,8 +319,8 @@ def _print_results(folder: RunFolder, config: RunConfig, as_json: bool) -> None:
 
 def _grid(words: list[str]) -> dict[str, list[Any]]:
     """The values of settings that `--grid KEY=[V,...]` gives."""
-    from asmil.config import flat, parse_assignments
     from asmil.errors import AsmilError
+    from asmil.settings.config import flat, parse_assignments
 
     found = flat(parse_assignments(words, "--grid"))
     for name, values in found.items():
@@ -332,7 +332,7 @@ def _grid(words: list[str]) -> dict[str, list[Any]]:
 def _weights(words: list[str]) -> dict[str, Any]:
     """The settings that `--stabilizer NAME=WEIGHT` gives."""
     from asmil.errors import AsmilError, did_you_mean
-    from asmil.training.config import StabilizersConfig
+    from asmil.runs.config import StabilizersConfig
 
     known = list(StabilizersConfig.model_fields)
     settings: dict[str, Any] = {}

@@ -19,8 +19,8 @@ from asmil.cohort.source import FeatureInfo, stored_bytes
 from asmil.cohort.splits import make_splits
 from asmil.cohort.table import OUTCOME_COLUMNS, label_names, number
 from asmil.cohort.units import units_of
-from asmil.columns import ColumnMapping
 from asmil.errors import AsmilError
+from asmil.tables.columns import ColumnMapping
 from asmil.tasks.base import TaskKind
 
 __all__ = ["CheckReport", "CohortSummary", "Problem", "check_cohort"]

@@ -12,7 +12,7 @@ from asmil.cohort.problems import SHOWN, Problem, listed
 from asmil.cohort.source import GROUP_MARK, FeatureSource
 from asmil.cohort.zarr_stores import is_zarr_store
 from asmil.errors import AsmilError, did_you_mean
-from asmil.names import plain_spaces, without_extension
+from asmil.tables.names import plain_spaces, without_extension
 
 GIVE_FOLDER = "correct the path, or give the folder of the files with --features"
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from asmil.cohort.manifest import Slide
 from asmil.cohort.reader import open_features
+from asmil.tables.arrays import Floats32
 
-Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 """Squares of any finite feature value fit into them."""
 SAMPLED_SLIDES, SAMPLED_TILES, COMPARED_DIMENSIONS = 256, 32, 512
@@ -43,7 +43,7 @@ class FeatureStructure:
         m / d that random directions explain; 0 if these features cannot be recognized
     """
 
-    directions: Floats
+    directions: Floats32
     rms: float
     reference: float
 
@@ -70,7 +70,7 @@ class FeatureMatch:
         return ""
 
 
-def sampled_tiles(slides: Sequence[Slide]) -> list[Floats]:
+def sampled_tiles(slides: Sequence[Slide]) -> list[Floats32]:
     """Some tiles of some of the slides, evenly spaced.
 
     Slides with few tiles are left out, and those with values that are not finite: training refuses these by name.
@@ -84,7 +84,7 @@ def sampled_tiles(slides: Sequence[Slide]) -> list[Floats]:
     return [tiles for tiles in found if np.isfinite(tiles).all()]
 
 
-def fit_structure(bags: Sequence[Floats]) -> FeatureStructure | None:
+def fit_structure(bags: Sequence[Floats32]) -> FeatureStructure | None:
     """The structure of tiles (n x D) of several slides; None if there are too few slides."""
     if len(bags) < FEWEST_SLIDES:
         return None
@@ -99,7 +99,7 @@ def fit_structure(bags: Sequence[Floats]) -> FeatureStructure | None:
     return FeatureStructure(_directions(chosen), rms, reference)
 
 
-def compare_features(structure: FeatureStructure, tiles: Floats) -> FeatureMatch:
+def compare_features(structure: FeatureStructure, tiles: Floats32) -> FeatureMatch:
     """Compare the tiles (n x D) of a slide with the training."""
     chosen = _dimensions(tiles[spaced(len(tiles), COMPARED_TILES)])
     rms = float(np.sqrt(np.mean(chosen**2)))
@@ -109,7 +109,7 @@ def compare_features(structure: FeatureStructure, tiles: Floats) -> FeatureMatch
     return FeatureMatch(score, rms / structure.rms if structure.rms > 0 else 1.0)
 
 
-def _directions(bags: Sequence[Doubles]) -> Floats:
+def _directions(bags: Sequence[Doubles]) -> Floats32:
     """d x m: the first principal directions of the tiles of all slides."""
     centered = np.concatenate([bag - bag.mean(axis=0) for bag in bags])
     tiles = _scaled(centered)
@@ -119,7 +119,7 @@ def _directions(bags: Sequence[Doubles]) -> Floats:
     return np.ascontiguousarray(directions[:, ::-1][:, :count], dtype=np.float32)
 
 
-def _beyond_chance(directions: Floats, tiles: Doubles) -> float:
+def _beyond_chance(directions: Floats32, tiles: Doubles) -> float:
     """The share of the variance of a slide's tiles that the directions explain, less the share of random directions."""
     scaled = _scaled(tiles - tiles.mean(axis=0))
     total = float((scaled**2).sum())
@@ -134,7 +134,7 @@ def _scaled(centered: Doubles) -> Doubles:
     return np.asarray(centered / np.where(spread > 0, spread, 1))
 
 
-def _dimensions(tiles: Floats) -> Doubles:
+def _dimensions(tiles: Floats32) -> Doubles:
     return tiles[:, spaced(tiles.shape[1], COMPARED_DIMENSIONS)].astype(np.float64)
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from asmil.cohort.bag import COORDS_UM, LOWRES, LOWRES_TILES, Bag
 from asmil.cohort.fingerprint import content_hash, fingerprint
+from asmil.cohort.hdf5 import new_hdf5, set_attributes
 from asmil.cohort.problems import fail
 from asmil.cohort.reader import (
     CHECKSUM_KEY,
@@ -29,7 +30,6 @@ from asmil.cohort.reader import (
 )
 from asmil.cohort.source import FeatureInfo, FeatureSource, Provenance, checksum_of
 from asmil.errors import AsmilError
-from asmil.hdf5 import new_hdf5, set_attributes
 from asmil.version import __version__
 
 __all__ = [

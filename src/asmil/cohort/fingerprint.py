@@ -10,7 +10,7 @@ from torch import Tensor
 
 from asmil.cohort.reader import OpenFeatures, open_features
 from asmil.cohort.source import FeatureSource, source_state
-from asmil.made_from import Content, state_of
+from asmil.settings.made_from import Content, state_of
 
 SAMPLED_ROWS = 8
 ROWS_AT_ONCE = 4096

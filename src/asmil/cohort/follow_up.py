@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from asmil.cohort.table import DOUBTFUL, EVENTS, is_missing
-from asmil.columns import Columns
-from asmil.names import folded
+from asmil.tables.columns import Columns
+from asmil.tables.names import folded
 
 EVENT_WORDS = {
     **EVENTS,

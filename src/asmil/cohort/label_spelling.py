@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from itertools import combinations
 
-from asmil.names import folded
+from asmil.tables.names import folded
 
 SHORTEST = 5
 """Letters of a word; shorter ones (`LUAD`, `LUSC`) are codes, in which every letter counts."""

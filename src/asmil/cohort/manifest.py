@@ -32,12 +32,12 @@ from asmil.cohort.table import (
     without_missing,
 )
 from asmil.cohort.wide_labels import is_single_binary, with_wide_labels
-from asmil.columns import COLUMNS, LABELS, TCGA, TCGA_BARCODE, ColumnMapping, Columns
 from asmil.errors import AsmilError, did_you_mean
-from asmil.names import folded, lookalikes, name_problem, spelled, text_problem
 from asmil.reporting.formats import format_count
+from asmil.tables.columns import COLUMNS, LABELS, TCGA, TCGA_BARCODE, ColumnMapping, Columns
+from asmil.tables.names import folded, lookalikes, name_problem, spelled, text_problem
+from asmil.tables.time_units import TimeUnit
 from asmil.tasks.base import TaskKind
-from asmil.time_units import TimeUnit
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,7 +12,9 @@ from asmil.cohort.follow_up import with_follow_up
 from asmil.cohort.problems import Problem, fail, listed, raise_errors
 from asmil.cohort.table import is_missing, number, row_problems, without_missing
 from asmil.cohort.wide_labels import with_wide_labels
-from asmil.columns import (
+from asmil.errors import AsmilError, did_you_mean
+from asmil.files import replacing
+from asmil.tables.columns import (
     COLUMNS,
     TCGA_BARCODE,
     ColumnMapping,
@@ -22,10 +24,8 @@ from asmil.columns import (
     names_patients,
     understand_columns,
 )
-from asmil.errors import AsmilError, did_you_mean
-from asmil.files import replacing
-from asmil.text_table import TextTable, read_text_table
-from asmil.time_units import TimeUnit
+from asmil.tables.text_table import TextTable, read_text_table
+from asmil.tables.time_units import TimeUnit
 
 OF_PATIENTS = ("label", "time", "event", "site", "split", "fold")
 """Columns of a table of patients that apply to all slides of a patient."""

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from asmil.cohort.manifest import Cohort
 from asmil.cohort.problems import Problem, listed
 from asmil.cohort.splits import Splits
-from asmil.columns import TCGA, TCGA_BARCODE
-from asmil.names import folded
+from asmil.tables.columns import TCGA, TCGA_BARCODE
+from asmil.tables.names import folded
 
 _PADDING = re.compile(r"(?<!\d)0+(?=\d)")
 

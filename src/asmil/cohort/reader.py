@@ -21,6 +21,7 @@ from torch import Tensor
 
 from asmil.cohort.array_files import ArrayFile, first_line, read_array_file
 from asmil.cohort.bag import LARGEST_COORDINATE, LOWRES, LOWRES_TILES, refuse_wrong_coords
+from asmil.cohort.hdf5 import DAMAGED_HDF5, member, members, reading_hdf5
 from asmil.cohort.numpy_files import DAMAGED_NUMPY, read_npz
 from asmil.cohort.pack.files import is_pack
 from asmil.cohort.pack.index import info_of
@@ -30,7 +31,6 @@ from asmil.cohort.source import FEATURE_NAMES, CoordsUnit, FeatureInfo, FeatureS
 from asmil.cohort.zarr_stores import is_zarr_store, read_zarr
 from asmil.errors import AsmilError, did_you_mean
 from asmil.files import refuse_special_file
-from asmil.hdf5 import DAMAGED_HDF5, member, members, reading_hdf5
 
 FORMAT_KEY = "asmil_format"
 FORMAT_VERSION = 1

@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 
 from asmil.cohort.pack.files import OWN_FILES, index_state, is_pack
 from asmil.cohort.problems import fail
-from asmil.documents import parse_json
+from asmil.settings.documents import parse_json
 
 Layout = Literal["asmil", "trident", "clam", "stamp", "stamp_historic", "cohort_h5", "anndata", "tensor", "numpy"]
 CoordsUnit = Literal["px", "um"]

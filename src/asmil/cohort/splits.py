@@ -18,9 +18,9 @@ from asmil.cohort.problems import fail, listed
 from asmil.cohort.table import whole_number
 from asmil.cohort.units import Unit
 from asmil.files import replacing
-from asmil.names import plain_spaces
+from asmil.tables.names import plain_spaces
+from asmil.tables.text_table import read_text_table
 from asmil.tasks.base import TaskKind
-from asmil.text_table import read_text_table
 
 Roles = Literal["train", "val", "test"]
 ROLES: tuple[Roles, ...] = ("train", "val", "test")

@@ -10,11 +10,11 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from asmil.cohort.problems import Problem, listed
-from asmil.columns import COLUMNS, ColumnMapping, Columns, understand_columns
 from asmil.errors import did_you_mean
-from asmil.names import folded
+from asmil.tables.columns import COLUMNS, ColumnMapping, Columns, understand_columns
+from asmil.tables.names import folded
+from asmil.tables.text_table import read_text_table
 from asmil.tasks.base import TaskKind
-from asmil.text_table import read_text_table
 
 OUTCOME_COLUMNS: dict[TaskKind, tuple[str, ...]] = {
     "classification": ("label",),

@@ -10,8 +10,8 @@ import pandas as pd
 import pyarrow as pa
 
 from asmil.errors import AsmilError
-from asmil.names import plain_spaces
-from asmil.text_table import without_categories
+from asmil.tables.names import plain_spaces
+from asmil.tables.text_table import without_categories
 
 TRUTH_FILE = "tile_truth.parquet"
 TRUTH_COLUMNS = ("slide", "x", "y", "tumor")

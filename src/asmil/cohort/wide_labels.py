@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from asmil.cohort.problems import Problem
 from asmil.cohort.table import DOUBTFUL, LABEL_SEPARATOR, NO_LABEL, UNKNOWN_LABEL, is_missing
-from asmil.columns import Columns
-from asmil.names import folded
+from asmil.tables.columns import Columns
+from asmil.tables.names import folded
 
 WORDS = {
     **dict.fromkeys(("1", "1.0", "yes", "y", "true", "positive", "pos", "+", "present"), True),

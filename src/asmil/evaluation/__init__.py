@@ -3,7 +3,7 @@
 The public names are listed in `__init__.pyi` and loaded when they are first used.
 """
 
-from asmil.lazy_names import lazy_names
+from asmil.machine.lazy_names import lazy_names
 
 _LOCALIZATION = "asmil.evaluation.localization"
 

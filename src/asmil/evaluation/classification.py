@@ -16,6 +16,9 @@ from asmil.evaluation.rows import folds_are_disjoint, part_of, replicates_of, ro
 from asmil.evaluation.slide_evaluation import Measured, SlideEvaluation, evaluated, few_per_class, measure_rows
 from asmil.reporting import Estimate, jsonable
 from asmil.reporting.formats import format_count, format_number, format_share
+from asmil.runs.operating_point import OperatingPoint
+from asmil.runs.run import Run
+from asmil.tables.arrays import Floats
 from asmil.tasks.calibration import (
     Reliability,
     brier_score,
@@ -24,11 +27,8 @@ from asmil.tasks.calibration import (
     reliability,
     scale_probabilities,
 )
-from asmil.tasks.checked_arrays import Floats
 from asmil.tasks.metrics import confusion_matrix, predicted_classes
 from asmil.tasks.thresholds import choose_threshold
-from asmil.training.finished_run import Run
-from asmil.training.operating_point import OperatingPoint
 
 Key = tuple[int, int]
 POSITIVE = 1

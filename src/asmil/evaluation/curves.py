@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -12,14 +12,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from asmil.reporting.drawing import COLORS, GUIDE, new_figure, plain_text, svg_text
+from asmil.tables.arrays import AnyFloats
 from asmil.tasks.metrics import precision_recall_points, roc_points
 from asmil.tasks.weighted import binary_auc, binary_average_precision
 
 RATE_GRID = np.linspace(0, 1, 201)
 BAND = (2.5, 97.5)
-Floats = npt.NDArray[np.floating[Any]]
 Mask = npt.NDArray[np.bool_]
-Replicate = tuple[Mask, Floats]
+Replicate = tuple[Mask, AnyFloats]
 """Which slides are positive, and their scores."""
 
 
@@ -34,8 +34,8 @@ class CurveKind:
     area: str
     area_of: Callable[[Mask, npt.NDArray[np.float64], npt.NDArray[np.float64]], npt.NDArray[np.float64]]
     legend: Literal["lower left", "lower right"]
-    points: Callable[[Mask, Floats, Floats | None], tuple[Floats, Floats]]
-    on_grid: Callable[[Floats, Floats], Floats]
+    points: Callable[[Mask, AnyFloats, AnyFloats | None], tuple[AnyFloats, AnyFloats]]
+    on_grid: Callable[[AnyFloats, AnyFloats], AnyFloats]
     needs_negatives: bool
 
 
@@ -96,7 +96,7 @@ def run_curves(
     present: Mask,
     known: Mask,
     runs: Mapping[str, npt.NDArray[np.float64]],
-    weights: Floats,
+    weights: AnyFloats,
     labels: Sequence[int],
 ) -> str | None:
     """One curve per run with a 95 % bootstrap band over patients; several classes or labels are averaged.
@@ -140,7 +140,7 @@ def _steps(kind: CurveKind) -> str:
     return "default" if kind.needs_negatives else "steps-pre"
 
 
-def _draw_mean(axes: Axes, kind: CurveKind, mean: Floats, color: str, label: str) -> None:
+def _draw_mean(axes: Axes, kind: CurveKind, mean: AnyFloats, color: str, label: str) -> None:
     start = [0.0] if kind.needs_negatives else []
     axes.plot(np.r_[start, RATE_GRID], np.r_[start, mean], color=color, linewidth=1.8, label=label)
 

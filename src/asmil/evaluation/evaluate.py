@@ -17,11 +17,11 @@ from asmil.evaluation.stability.alarms import Alarm
 from asmil.reporting import Block, Estimate, jsonable
 from asmil.reporting.formats import format_count
 from asmil.reporting.notebook import Displayed
+from asmil.runs.run import Run, read_run
+from asmil.runs.stored_labels import label_changes
+from asmil.tables.arrays import Floats
 from asmil.tasks.base import TaskKind
-from asmil.tasks.checked_arrays import Floats
 from asmil.tasks.prediction_format import Truth
-from asmil.training.finished_run import Run, read_run
-from asmil.training.stored_labels import label_changes
 
 Role = Literal["test", "val"]
 PART_TITLES: Mapping[Role, str] = {"test": "test set", "val": "validation set"}

@@ -17,20 +17,20 @@ from asmil.errors import AsmilError
 from asmil.evaluation.evaluate import FEW_PATIENTS, PART_TITLES, RunEvaluation, evaluator_of
 from asmil.evaluation.slide_evaluation import SlideEvaluation
 from asmil.files import write_json
-from asmil.names import unique_names
 from asmil.reporting import Block, Cell, Document, Figure, Folded, Heading, Note, Row, Section, SideBySide, Table
 from asmil.reporting.document import estimate_cell, sections_of, settings_table
 from asmil.reporting.drawing import COLORS, GUIDE, new_figure, svg_text
 from asmil.reporting.estimate import NAN, Estimate, Interval
 from asmil.reporting.files import write_document
 from asmil.reporting.formats import format_count, format_interval_of, format_number
+from asmil.runs.cohort import RunCohort
+from asmil.runs.described import cap_sentence, selection_sentence, train_command
+from asmil.runs.folder import rows_sha256
+from asmil.runs.layout import RunLayout
+from asmil.runs.learning_curves import learning_figures, stage_starts
+from asmil.runs.run import Training, read_training
+from asmil.tables.names import unique_names
 from asmil.tasks.metrics import predicted_classes
-from asmil.training.described import cap_sentence, selection_sentence, train_command
-from asmil.training.finished_run import Training, read_training
-from asmil.training.layout import RunLayout
-from asmil.training.learning_curves import learning_figures, stage_starts
-from asmil.training.run_cohort import RunCohort
-from asmil.training.run_folder import rows_sha256
 
 SLIDE_READING = (
     "Values are means over seeds. For each seed the metric is computed on the joined slides of all folds.",

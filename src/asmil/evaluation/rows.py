@@ -6,7 +6,7 @@ import pandas as pd
 
 from asmil.cohort.units import UnitKind
 from asmil.errors import AsmilError
-from asmil.training.finished_run import Run
+from asmil.runs.run import Run
 
 
 def rows_of(run: Run, role: str, unit: UnitKind = "slide") -> pd.DataFrame:

@@ -11,11 +11,11 @@ from asmil.errors import AsmilError
 from asmil.evaluation.rows import part_of
 from asmil.evaluation.stability.alarms import Alarm
 from asmil.evaluation.stability.analysis import read_stability
-from asmil.names import unique_names
-from asmil.tasks.checked_arrays import Floats
+from asmil.runs.bundle import is_bundle, read_bundle_file
+from asmil.runs.run import read_run
+from asmil.tables.arrays import Floats
+from asmil.tables.names import unique_names
 from asmil.tasks.prediction_format import PredictionFormat, Truth
-from asmil.training.bundle import is_bundle, read_bundle_file
-from asmil.training.finished_run import read_run
 
 SAME_PREDICTION_ADVICE = (
     "Try: train longer; or raise the learning rate; or weight rare classes with "

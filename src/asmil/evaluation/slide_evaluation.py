@@ -21,12 +21,12 @@ from asmil.evaluation.evaluate import Request, RunEvaluation
 from asmil.evaluation.rows import folds_are_disjoint, replicates_of, rows_of, trainings_of
 from asmil.reporting import Estimate, Interval
 from asmil.reporting.estimate import means_by
+from asmil.runs.run import Run
+from asmil.tables.arrays import Floats
 from asmil.tasks.bootstrap import draw_patients, estimate, number_patients, under_draws
-from asmil.tasks.checked_arrays import Floats
 from asmil.tasks.edge_intervals import edge_interval, widest
 from asmil.tasks.prediction_format import Metric, PredictionFormat, Truth
 from asmil.tasks.weighted import mean_defined
-from asmil.training.finished_run import Run
 
 FEW_PER_CLASS = 20
 """With fewer patients of a class, bootstrap intervals are too narrow (docs/statistics.md)."""

@@ -17,9 +17,9 @@ from asmil.cohort.units import units_of
 from asmil.errors import AsmilError
 from asmil.experiments.plan import TrainingJob
 from asmil.experiments.store import forget_result, is_done, measured_from, measured_record, results_table
-from asmil.made_from import DoneBefore, MadeFrom, Record
+from asmil.runs.folder import RunFolder, describe
+from asmil.settings.made_from import DoneBefore, MadeFrom, Record
 from asmil.tasks.base import TaskKind
-from asmil.training.run_folder import RunFolder, describe
 
 
 def jobs_to_do(jobs: Sequence[TrainingJob], done: DoneBefore) -> list[TrainingJob]:

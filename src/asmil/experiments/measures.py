@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from asmil.cohort.manifest import Cohort
     from asmil.evaluation.stability.analysis import RunStability
-    from asmil.training.prediction import RunPredictor
+    from asmil.runs.prediction import RunPredictor
 
 Training = tuple[int, int]
 """Fold and seed."""
@@ -52,7 +52,7 @@ class FinishedRun:
     @cached_property
     def predictions(self) -> pd.DataFrame:
         """One row per slide, fold and seed."""
-        from asmil.training.finished_run import read_predictions
+        from asmil.runs.run import read_predictions
 
         return read_predictions(self.folder / "predictions.parquet")
 
@@ -66,7 +66,7 @@ class FinishedRun:
     @cached_property
     def predictor(self) -> RunPredictor:
         """The trained models."""
-        from asmil.training.prediction import RunPredictor
+        from asmil.runs.prediction import RunPredictor
 
         return RunPredictor(self.folder, self.device)
 
@@ -89,8 +89,8 @@ class FinishedRun:
 
     def epochs(self) -> Mapping[Training, list[dict[str, Any]]]:
         """The log of every training, one record per epoch."""
-        from asmil.training.epoch_log import read_epochs
-        from asmil.training.layout import RunLayout
+        from asmil.runs.epochs import read_epochs
+        from asmil.runs.layout import RunLayout
 
         return {(fold, seed): read_epochs(path / "metrics.jsonl") for fold, seed, path in self._trainings(RunLayout)}
 
@@ -102,8 +102,8 @@ def measure_slides(run: FinishedRun) -> Numbers:
     """The metrics of the task on the test and validation set of every training."""
     import numpy as np
 
+    from asmil.runs.run import read_run
     from asmil.tasks.prediction_format import prediction_format
-    from asmil.training.finished_run import read_run
 
     read = read_run(run.folder)
     form = prediction_format(read.kind, read.classes)

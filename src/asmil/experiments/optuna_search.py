@@ -15,11 +15,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from asmil.documents import read_json
 from asmil.errors import AsmilError
 from asmil.experiments.plan import Point
 from asmil.experiments.settings import SearchConfig, Span
 from asmil.files import write_json
+from asmil.settings.documents import read_json
 
 SEARCH_FILE = "search.json"
 

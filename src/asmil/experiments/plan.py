@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from asmil.config import merge, nested
 from asmil.errors import AsmilError
 from asmil.experiments.settings import CohortConfig, SearchConfig, Span, SweepConfig
+from asmil.runs.config import RunConfig
+from asmil.settings.config import merge, nested
 from asmil.tasks.base import TaskKind
-from asmil.training.config import RunConfig
 from asmil.training.initial_weights import resolve_with_init
 
 Point = dict[str, Any]

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from asmil.documents import one_line, read_json, read_yaml
 from asmil.errors import AsmilError
 from asmil.files import write_text
-from asmil.names import unique_names
 from asmil.reporting import Document, Figure, Link, Links, Section
 from asmil.reporting.formats import format_count
 from asmil.reporting.page import html_document, with_links
-from asmil.training.finished_run import setting
+from asmil.runs.run import setting
+from asmil.settings.documents import one_line, read_json, read_yaml
+from asmil.tables.names import unique_names
 
 INDEX_FILE = "index.html"
 PAGES = {

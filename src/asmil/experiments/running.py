@@ -29,7 +29,7 @@ from asmil.experiments.settings import CohortConfig, SweepConfig
 from asmil.experiments.store import FAILURE_FILE, is_done, read_rows, write_failure, write_parquet, write_table
 from asmil.experiments.worker import STOPPED, CohortJob, SweepWorker
 from asmil.files import remove_abandoned
-from asmil.made_from import DoneBefore
+from asmil.settings.made_from import DoneBefore
 
 TABLE_EVERY_S = 2.0
 USUAL_WIDTH = 384
@@ -178,9 +178,9 @@ def sweep_folder(config: SweepConfig, out: Path, on_gpu: bool) -> SweepFolder:
 
 def trains_fused(cohort: CohortConfig, trial: Trial) -> bool:
     """Whether fused kernels would train a trial on a GPU, as far as its settings say."""
+    from asmil.runs.model import build_model
     from asmil.tasks.classification import Classification
     from asmil.training.executor_limits import fused_settings_reason
-    from asmil.training.setup import build_model
 
     if cohort.task != "classification":
         return False

@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from asmil.cohort.synthetic import SurvivalConfig, SyntheticConfig
-from asmil.config import Settings, parse_settings
-from asmil.documents import read_yaml
 from asmil.errors import AsmilError
 from asmil.experiments.measures import MEASURES
+from asmil.settings.config import Settings, parse_settings
+from asmil.settings.documents import read_yaml
+from asmil.synthetic.bags import SurvivalConfig, SyntheticConfig
 from asmil.tasks.base import TaskKind
 
 Scalar = bool | int | float | str | None

@@ -15,14 +15,14 @@ import pandas as pd
 from pydantic import BaseModel
 
 from asmil.cohort.tile_truth import TRUTH_FILE
-from asmil.documents import read_json
 from asmil.errors import AsmilError
 from asmil.experiments.plan import RUN_FOLDER, TrainingJob, format_value
 from asmil.files import replacing, write_json, write_text
-from asmil.made_from import MadeFrom, Record, file_content
 from asmil.reporting import Cell, Table, jsonable
 from asmil.reporting.formats import format_count, format_number
-from asmil.training.layout import PREDICTIONS_FILE
+from asmil.runs.layout import PREDICTIONS_FILE
+from asmil.settings.documents import read_json
+from asmil.settings.made_from import MadeFrom, Record, file_content
 
 RESULT_FILE, FAILURE_FILE, TABLE_FILE = "measures.json", "failure.json", "results.csv"
 FIRST_COLUMNS = ("cohort", "variant", "method", "preset", "fold", "seed", "status", "error", "run")

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from asmil.cohort.synthetic import SurvivalConfig, SyntheticConfig, write_synthetic
-from asmil.cohort.synthetic.folder import is_synthetic
-from asmil.cohort.synthetic.outcomes import SyntheticTask
 from asmil.engine.jobs import Place, Report, Worker, made_progress
 from asmil.errors import AsmilError
 from asmil.experiments.measures import MEASURES, FinishedRun
 from asmil.experiments.plan import TrainingJob
 from asmil.experiments.store import write_failure, write_result
 from asmil.files import write_json
+from asmil.synthetic.bags import SurvivalConfig, SyntheticConfig, write_synthetic
+from asmil.synthetic.bags.folder import is_synthetic
+from asmil.synthetic.bags.outcomes import SyntheticTask
 
 STOPPED = "stopped"
 """The result of a job that ran out of time and can be resumed."""
@@ -48,7 +48,7 @@ class SweepWorker:
 
     def __call__(self, place: Place) -> Worker:
         """A worker for this place."""
-        from asmil.memory import keep_freed_memory
+        from asmil.machine.memory import keep_freed_memory
 
         keep_freed_memory()
         return _Worker(place.device, place.report)

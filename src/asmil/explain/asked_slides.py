@@ -10,13 +10,13 @@ from asmil.cohort.locate import find_features
 from asmil.cohort.manifest import Slide, cohort_from_features, load_cohort, read_manifest
 from asmil.cohort.source import FeatureSource
 from asmil.cohort.table import read_table
-from asmil.columns import ColumnMapping
 from asmil.errors import AsmilError, did_you_mean
-from asmil.names import FEATURE_SUFFIXES
+from asmil.runs.cohort import RunCohort
 from asmil.slides.discovery import SLIDES_FOLDER, SlideFile, find_slides
 from asmil.slides.file_names import is_picture, is_slide, slide_name
-from asmil.text_table import is_table
-from asmil.training.run_cohort import RunCohort
+from asmil.tables.columns import ColumnMapping
+from asmil.tables.names import FEATURE_SUFFIXES
+from asmil.tables.text_table import is_table
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import numpy as np
 
 from asmil.attention.measures import FLAT_SHARE, effective_tiles
 from asmil.reporting.formats import format_alike
-from asmil.tasks.checked_arrays import Floats
+from asmil.tables.arrays import Floats
 
 FLAT_PEAK = 2.0
 """Flat attention gives no tile this many times the weight of the average tile."""

@@ -21,9 +21,9 @@ import numpy.typing as npt
 
 from asmil.errors import AsmilError, did_you_mean
 from asmil.reporting.formats import format_alike, format_significant
+from asmil.tables.arrays import Floats
 
 ScaleKind = Literal["relative", "percentile", "absolute"]
-Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.uint8]
 
 ONE_SIGN = ("viridis", "magma", "inferno", "cividis")

@@ -27,17 +27,17 @@ from asmil.explain.ingredients import run_contents, slide_contents
 from asmil.explain.kinds import KINDS, kinds_of, logits_after_removal
 from asmil.explain.run_explainer import RunExplainer
 from asmil.files import remove_abandoned
-from asmil.made_from import DoneBefore, MadeFrom, Record, file_content
 from asmil.reporting import Estimate
+from asmil.runs.bundle import refuse_bundle
+from asmil.runs.cohort import RunCohort
+from asmil.runs.prediction import TrainedModel
+from asmil.settings.made_from import DoneBefore, MadeFrom, Record, file_content
+from asmil.tables.arrays import Floats
 from asmil.tasks.base import TaskKind
 from asmil.tasks.bootstrap import drawn_slides, mean_estimate
 from asmil.tasks.classification import normal_labels
 from asmil.tasks.prediction_format import prediction_format
-from asmil.training.bundle import refuse_bundle
-from asmil.training.prediction import TrainedModel
-from asmil.training.run_cohort import RunCohort
 
-Floats = npt.NDArray[np.float64]
 RANDOM, ORACLE = "random", "oracle"
 CONTROLS = (RANDOM, ORACLE)
 RANDOM_ORDERS = 3

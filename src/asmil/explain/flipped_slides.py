@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 from pydantic import BaseModel
 
-from asmil.documents import read_json
 from asmil.errors import AsmilError
 from asmil.explain.flipping import Flipping
 from asmil.files import write_text
-from asmil.made_from import Record
-from asmil.names import file_in
+from asmil.settings.documents import read_json
+from asmil.settings.made_from import Record
+from asmil.tables.names import file_in
 
 
 @dataclass(frozen=True)

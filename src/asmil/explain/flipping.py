@@ -18,7 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from asmil.tables.arrays import Floats
+
 Integers = npt.NDArray[np.int64]
 Ask = Callable[[Integers, Sequence[int]], Floats]
 """What the models say after the first tiles of an order are removed, for several numbers of tiles: R x 2, the evidence

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from shapely.geometry import MultiPolygon
 
 from asmil.cohort.reader import common_step
-from asmil.config import flat
 from asmil.engine.jobs import Engine, Place, made_progress
 from asmil.errors import AsmilError
 from asmil.explain.asked_slides import AskedSlide
@@ -32,14 +31,15 @@ from asmil.explain.settings import HeatmapSettings
 from asmil.explain.slide_maps import SPREAD, SlideMaps, maps_of_runs, maps_of_scores
 from asmil.explain.tile_map import SlideFrame, TileMap, framed, slide_frame
 from asmil.files import replacing
-from asmil.folder_settings import claim_folder
-from asmil.made_from import DoneBefore, MadeFrom, Record, RecordFile, file_content
-from asmil.names import file_in
+from asmil.settings.config import flat
+from asmil.settings.folder_settings import claim_folder
+from asmil.settings.made_from import DoneBefore, MadeFrom, Record, RecordFile, file_content
 from asmil.slides.annotations import regions_on_slide
 from asmil.slides.image import SlideImage
 from asmil.slides.opening import open_slide
 from asmil.slides.qc import write_png
 from asmil.slides.slide_content import slide_content
+from asmil.tables.names import file_in
 
 
 @dataclass(frozen=True)

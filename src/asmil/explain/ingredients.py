@@ -7,12 +7,12 @@ from pathlib import Path
 
 from asmil.cohort.fingerprint import feature_contents
 from asmil.cohort.manifest import Slide
-from asmil.made_from import Content, file_content, sampled_content
-from asmil.training.attention_file import ATTENTION_FILE
-from asmil.training.bundle import is_bundle
-from asmil.training.finished_run import setting
-from asmil.training.layout import RunLayout, is_finished
-from asmil.training.prediction import weights_file
+from asmil.runs.attention_file import ATTENTION_FILE
+from asmil.runs.bundle import is_bundle
+from asmil.runs.layout import RunLayout, is_finished
+from asmil.runs.prediction import weights_file
+from asmil.runs.run import setting
+from asmil.settings.made_from import Content, file_content, sampled_content
 
 
 def run_contents(runs: Sequence[Path], recorded: bool = False) -> dict[str, Content]:

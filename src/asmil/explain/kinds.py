@@ -19,12 +19,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from asmil.arithmetic import exact_arithmetic
 from asmil.cohort.bag import Bag
 from asmil.engine.jobs import made_progress
 from asmil.errors import AsmilError, did_you_mean
 from asmil.explain import pooled_tiles, whole_bags
 from asmil.explain.pooled_tiles import pools_tiles
+from asmil.machine.arithmetic import exact_arithmetic
 from asmil.models.attention_pool import AttentionPoolModel
 from asmil.models.base import MILModel, Output
 from asmil.models.inference import infer

@@ -24,8 +24,8 @@ from asmil.explain.caveats import NO_CAVEATS, Caveats
 from asmil.explain.color_scale import ColorScale, lookup_table, percentiles
 from asmil.explain.tile_map import SlideFrame
 from asmil.files import replacing
+from asmil.tables.arrays import Floats
 
-Floats = NDArray[np.float64]
 BINS, RELATIVE_BINS = 10, 11
 """Classes of tiles, by parts of the scale: QuPath colors objects by their class. Odd on a relative scale, so that all
 tiles near the average are in one class."""

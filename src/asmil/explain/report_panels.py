@@ -21,10 +21,10 @@ from asmil.explain.run_explainer import RunExplainer
 from asmil.explain.tile_map import SlideFrame, TileMap, slide_frame
 from asmil.reporting import Figure
 from asmil.reporting.formats import format_number
+from asmil.runs.cohort import RunCohort
+from asmil.runs.layout import RunLayout
 from asmil.slides.discovery import SlideFile
 from asmil.slides.opening import open_slide
-from asmil.training.layout import RunLayout
-from asmil.training.run_cohort import RunCohort
 
 Mask = npt.NDArray[np.bool_]
 SIDE_PX = 420

@@ -15,10 +15,11 @@ from asmil.cohort.source import FeatureInfo
 from asmil.cohort.splits import Roles
 from asmil.errors import AsmilError, did_you_mean
 from asmil.explain.kinds import kinds_of
-from asmil.explain.run_explainer import Floats, RunExplainer
+from asmil.explain.run_explainer import RunExplainer
+from asmil.runs.prediction import RunPredictor, TrainedModel
+from asmil.tables.arrays import Floats
 from asmil.tasks.classification import normal_labels
 from asmil.tasks.prediction_format import prediction_format
-from asmil.training.prediction import RunPredictor, TrainedModel
 
 FoldsOfRoles = dict[str, dict[str, set[int]]]
 """By slide or patient: the folds of each of its roles."""

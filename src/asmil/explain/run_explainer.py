@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import torch
 
@@ -23,11 +22,11 @@ from asmil.explain.kinds import explain_bag, kinds_of, tile_logits
 from asmil.models.base import Output
 from asmil.models.inference import infer
 from asmil.models.own_method import is_own
-from asmil.training.bundle import is_bundle
-from asmil.training.layout import RunLayout
-from asmil.training.prediction import RunPredictor, TrainedModel
+from asmil.runs.bundle import is_bundle
+from asmil.runs.layout import RunLayout
+from asmil.runs.prediction import RunPredictor, TrainedModel
+from asmil.tables.arrays import Floats
 
-Floats = npt.NDArray[np.float64]
 Outputs = Mapping[tuple[int, int], Output]
 
 

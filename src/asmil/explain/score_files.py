@@ -13,12 +13,12 @@ import pandas as pd
 import torch
 
 from asmil.cohort.bag import refuse_wrong_coords
+from asmil.cohort.hdf5 import DAMAGED_HDF5, dataset, reading_hdf5
 from asmil.cohort.numpy_files import DAMAGED_NUMPY, read_npy
-from asmil.documents import one_line
 from asmil.errors import AsmilError
 from asmil.files import refuse_special_file
-from asmil.hdf5 import DAMAGED_HDF5, dataset, reading_hdf5
-from asmil.text_table import read_text_table
+from asmil.settings.documents import one_line
+from asmil.tables.text_table import read_text_table
 
 SCORE_NAMES = ("score", "scores", "value", "attention", "attention_scores", "probability", "prob")
 SUFFIXES = (".npy", ".csv", ".parquet", ".h5")

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from asmil.config import Settings
+from asmil.settings.config import Settings
 
 By = Literal["method", "seed", "fold", "epoch"]
 

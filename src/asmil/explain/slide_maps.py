@@ -23,11 +23,11 @@ from asmil.explain.run_explainer import Outputs, RunExplainer, SlideExplanation,
 from asmil.explain.score_files import find_scores, read_scores
 from asmil.explain.settings import HeatmapSettings
 from asmil.explain.tile_map import TileMap, checked_values
-from asmil.names import unique_names
 from asmil.reporting.formats import format_count, format_number
-from asmil.training.attention_file import AttentionRecord, read_attention
-from asmil.training.finished_run import read_fold_names
-from asmil.training.prediction import TrainedModel
+from asmil.runs.attention_file import AttentionRecord, read_attention
+from asmil.runs.prediction import TrainedModel
+from asmil.runs.run import read_fold_names
+from asmil.tables.names import unique_names
 
 MOST_EPOCHS = 8
 SPREAD = "spread over"

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from asmil.errors import AsmilError
+from asmil.tables.arrays import Floats
 
 Integers = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 TileNumbers = npt.NDArray[np.int32]
 
 NO_TILE = -1

@@ -12,7 +12,7 @@ from torch import Tensor
 from asmil.cohort.bag import Bag
 from asmil.engine.jobs import made_progress
 from asmil.errors import AsmilError
-from asmil.memory import available_bytes
+from asmil.machine.memory import available_bytes
 from asmil.models.base import MILModel
 from asmil.models.inference import ESTIMATED_FROM_TILES, bytes_needed, infer
 

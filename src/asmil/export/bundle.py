@@ -20,12 +20,12 @@ from asmil.files import write_json, write_text
 from asmil.models.own_method import is_own
 from asmil.reporting import escape_markdown, jsonable, markdown_table
 from asmil.reporting.formats import format_count, format_interval, format_number
-from asmil.time_units import unit_in_words
-from asmil.training.bundle import BUNDLE_FILE, FORMAT, Bundle, BundleAlarm, BundleMetric, is_bundle, sha256
-from asmil.training.finished_run import read_run
-from asmil.training.layout import CHOICE_FILE, TASK_FILE
-from asmil.training.operating_point import FILE as OPERATING_POINT_FILE
-from asmil.training.prediction import RunPredictor
+from asmil.runs.bundle import BUNDLE_FILE, FORMAT, Bundle, BundleAlarm, BundleMetric, is_bundle, sha256
+from asmil.runs.layout import CHOICE_FILE, TASK_FILE
+from asmil.runs.operating_point import FILE as OPERATING_POINT_FILE
+from asmil.runs.prediction import RunPredictor
+from asmil.runs.run import read_run
+from asmil.tables.time_units import unit_in_words
 from asmil.version import __version__
 
 CARD_FILE = "README.md"

@@ -22,12 +22,12 @@ import torch
 from torch import Tensor, nn
 
 from asmil.cohort.bag import Bag
-from asmil.documents import one_line
 from asmil.errors import AsmilError, AsmilWarning
 from asmil.evaluation.run_alarms import alarm_findings
 from asmil.files import replacing
-from asmil.training.finished_run import read_fold_names
-from asmil.training.prediction import RunPredictor
+from asmil.runs.prediction import RunPredictor
+from asmil.runs.run import read_fold_names
+from asmil.settings.documents import one_line
 
 EXAMPLE_TILES = 64
 CHECKED_TILES = (2, 37, 1500)

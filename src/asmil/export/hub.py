@@ -10,7 +10,7 @@ from pathlib import Path
 
 from asmil.errors import AsmilError
 from asmil.export.bundle import write_bundle
-from asmil.training.bundle import BUNDLE_FILE, is_bundle
+from asmil.runs.bundle import BUNDLE_FILE, is_bundle
 
 
 def download(

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from asmil.cohort.splits import Splits
 from asmil.errors import AsmilError
-from asmil.training.layout import RunLayout
-from asmil.training.run_cohort import RunCohort
-from asmil.training.run_folder import RunDescription, rows_sha256
+from asmil.runs.cohort import RunCohort
+from asmil.runs.folder import RunDescription, rows_sha256
+from asmil.runs.layout import RunLayout
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from asmil.engine.jobs import Engine, Outcome
 from asmil.errors import AsmilError
 from asmil.extraction.store import EncoderIdentity, FeatureFolder
 from asmil.extraction.worker import SlideJob, SlideReport, WorkerPlan
-from asmil.made_from import DoneBefore
-from asmil.own_code import code_checksum, names_code
+from asmil.settings.made_from import DoneBefore
+from asmil.settings.own_code import code_checksum, names_code
 from asmil.slides.discovery import SlideFile
 from asmil.slides.encoders.registry import load_encoder
 

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from asmil.config import Settings, merge, parse_settings
 from asmil.errors import AsmilError
+from asmil.settings.config import Settings, merge, parse_settings
 from asmil.slides.encoders.base import EncoderEntry
 from asmil.slides.encoders.registry import DEFAULT_ENCODER
 from asmil.slides.settings import NOMINAL_MPP, TilingConfig, TissueConfig

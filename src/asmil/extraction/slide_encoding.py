@@ -27,15 +27,15 @@ from torch import Tensor, nn
 from asmil.cohort.features import FeatureInfo, FeatureSource, Provenance, info_of, read_bag_and_info, write_slide_vector
 from asmil.cohort.fingerprint import feature_contents
 from asmil.cohort.reader import open_features
-from asmil.documents import one_line, parse_json
 from asmil.engine.jobs import Engine, Place, Worker
 from asmil.errors import AsmilError
 from asmil.files import remove_abandoned
-from asmil.made_from import DoneBefore, MadeFrom, Record, StoredContent
-from asmil.names import file_in
-from asmil.own_code import code_checksum, same_attribute
+from asmil.settings.documents import one_line, parse_json
+from asmil.settings.made_from import DoneBefore, MadeFrom, Record, StoredContent
+from asmil.settings.own_code import code_checksum, same_attribute
 from asmil.slides.encoders.own_callable import imported, is_own
 from asmil.slides.encoders.state import state_hash
+from asmil.tables.names import file_in
 
 
 @dataclass(frozen=True)

@@ -10,16 +10,16 @@ from typing import Any
 
 from asmil.cohort.features import inspect_features
 from asmil.cohort.source import ExtractionRecord, FeatureInfo, FeatureSource, read_extraction
-from asmil.config import flat
-from asmil.documents import read_yaml
 from asmil.errors import AsmilError
 from asmil.extraction.settings import ExtractionConfig
-from asmil.folder_settings import claim_folder
-from asmil.made_from import DoneBefore, MadeFrom, Record, StoredContent
-from asmil.names import file_in
-from asmil.own_code import names_code, same_attribute
+from asmil.settings.config import flat
+from asmil.settings.documents import read_yaml
+from asmil.settings.folder_settings import claim_folder
+from asmil.settings.made_from import DoneBefore, MadeFrom, Record, StoredContent
+from asmil.settings.own_code import names_code, same_attribute
 from asmil.slides.discovery import SlideFile
 from asmil.slides.slide_content import slide_content
+from asmil.tables.names import file_in
 from asmil.version import __version__
 
 SETTINGS = "extraction.yaml"

@@ -20,7 +20,7 @@ from asmil.errors import AsmilError, did_you_mean
 from asmil.extraction.batching import CPU_BATCH, GPU_BATCH, Batcher, Rows, Tiles
 from asmil.extraction.settings import ExtractionConfig
 from asmil.extraction.store import EncoderIdentity, about_text, slide_bytes
-from asmil.memory import keep_freed_memory
+from asmil.machine.memory import keep_freed_memory
 from asmil.slides.encoders.base import Encoder, Precision
 from asmil.slides.encoders.registry import load_encoder
 from asmil.slides.image import Resolution, SlideImage

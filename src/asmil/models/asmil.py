@@ -33,9 +33,35 @@ from asmil.models.attention_pool import AttentionPoolModel
 from asmil.models.base import Output, refuse_uneven
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.folded import FoldedProjections, embed_and_attend, single_layer
-from asmil.models.blocks.token_drop import TokenDrop
+from asmil.models.blocks.randomness import RandomModule
 from asmil.models.official import UNUSED_NORM, Config, Converted, OfficialForm, Tensors, register_official
 from asmil.models.registry import register
+
+
+class TokenDrop(RandomModule):
+    """Which of T tokens are kept in this training step, as a mask (T booleans); None when all are, as in inference.
+
+    `rate` drops each token with that probability, independently; if none is left, one drawn uniformly is kept.
+    `count` instead drops exactly that many.
+    """
+
+    def __init__(self, rate: float = 0.0, count: int | None = None) -> None:
+        super().__init__()
+        if not 0 <= rate <= 1:
+            raise AsmilError(f"token drop = {rate}: it must lie between 0 and 1")
+        self.rate = rate
+        self.count = count
+
+    def forward(self, tokens: Tensor) -> Tensor | None:
+        n_tokens = tokens.shape[0]
+        if not self.training or not (self.count if self.count is not None else self.rate):
+            return None
+        draws = self.uniform((n_tokens,), tokens)
+        if self.count is not None:
+            return draws.argsort().argsort() >= self.count
+        kept = draws >= self.rate
+        # The largest of independent uniform draws is any token with equal probability.
+        return kept | ((draws == draws.max()) & ~kept.any())
 
 
 class ASMILConfig(EmbeddingConfig):

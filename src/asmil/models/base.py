@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from asmil.attention.normalizers import Normalizer, Softmax
 from asmil.cohort.bag import Bag
-from asmil.config import Settings
 from asmil.errors import AsmilError
 from asmil.models.blocks.randomness import use_generator
+from asmil.settings.config import Settings
 from asmil.tasks.base import Task
 
 INNER_WIDTHS = {384: 128, 512: 256, 768: 384, 1024: 512, 1536: 768}

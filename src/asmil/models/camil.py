@@ -45,11 +45,11 @@ from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.base import MILModel, ModelConfig, Output
 from asmil.models.blocks.chunks import tile_by_tile
-from asmil.models.blocks.context import HeadConvolution, official_similarity, paper_similarity
 from asmil.models.blocks.graph import Adjacency, adjacency, weighted_sum
 from asmil.models.blocks.neighbors import given_edges, nearest_edges
 from asmil.models.blocks.nystrom import NystromAttention
 from asmil.models.blocks.scoring import ScoreNetwork
+from asmil.models.camil_context import HeadConvolution, official_similarity, paper_similarity
 from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
 from asmil.models.registry import register
 

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from asmil.cohort.bag import Bag
 from asmil.models.base import MILModel, ModelConfig, Output, refuse_uneven
-from asmil.models.blocks.low_rank import FewQueries, LowRankBlock, converted_once, xavier_vectors
+from asmil.models.ilra_low_rank import FewQueries, LowRankBlock, converted_once, xavier_vectors
 from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
 from asmil.models.registry import register
 

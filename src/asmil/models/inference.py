@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from asmil.arithmetic import exact_arithmetic
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
-from asmil.memory import available_bytes
+from asmil.machine.arithmetic import exact_arithmetic
+from asmil.machine.memory import available_bytes
 from asmil.models.base import MILModel, Output
 
 CHUNK_TILES = {"cpu": 16_384, "cuda": 131_072}

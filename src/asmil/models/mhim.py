@@ -49,11 +49,11 @@ from asmil.errors import AsmilError
 from asmil.models.attention_pool import AttentionPoolModel
 from asmil.models.base import Loss, MILModel, Output, Stage, predicted_row
 from asmil.models.blocks.dual_stream import two_stream_loss
-from asmil.models.blocks.maskable import AttentionEncoder, MHIMConfig, Network
-from asmil.models.blocks.masking import Mask, MaskRatios, choose_masked, cosine
 from asmil.models.blocks.nystrom import as_distribution
 from asmil.models.blocks.randomness import RandomModule
 from asmil.models.layouts.mhim import FORMS
+from asmil.models.mhim_maskable import AttentionEncoder, MHIMConfig, Network
+from asmil.models.mhim_masking import Mask, MaskRatios, choose_masked, cosine
 from asmil.models.official import register_official
 from asmil.models.registry import register
 from asmil.models.shared_presets import MHIM_AND_R2T

@@ -18,7 +18,7 @@ from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError, did_you_mean
 from asmil.models.base import MILModel, ModelConfig, Output
 from asmil.models.registry import Method, known_methods, remember
-from asmil.own_code import describe, own_module, same_attribute
+from asmil.settings.own_code import describe, own_module, same_attribute
 
 WIDTH, OUTPUTS = 8, 3
 TILES = (1, 7)

@@ -37,9 +37,9 @@ from asmil.models.base import MILModel, Output
 from asmil.models.blocks.activations import Activation
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.initialization import start_xavier
-from asmil.models.blocks.regional import CrossRegionAttention, FeedForward, Folding, RegionalLayer, RegionAttention
 from asmil.models.blocks.scoring import ScoreNetwork
 from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
+from asmil.models.r2t_regional import CrossRegionAttention, FeedForward, Folding, RegionalLayer, RegionAttention
 from asmil.models.registry import register
 from asmil.models.shared_presets import MHIM_AND_R2T
 

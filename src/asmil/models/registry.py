@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from asmil.config import parse_settings
 from asmil.errors import AsmilError, did_you_mean
-from asmil.lazy_names import import_modules
+from asmil.machine.lazy_names import import_modules
 from asmil.models.base import MILModel, ModelConfig
+from asmil.settings.config import parse_settings
 
 
 @dataclass(frozen=True)

@@ -24,11 +24,9 @@ from asmil.classic.jobs import JOBS, Job, run_jobs
 from asmil.classic.reading import find_sets, read_set
 from asmil.classic.settings import contenders
 from asmil.cohort.bag import Bag
-from asmil.cohort.synthetic import write_synthetic
 from asmil.engine import InlineEngine
 from asmil.errors import AsmilError
 from asmil.files import write_json, write_text
-from asmil.made_from import DoneBefore
 from asmil.models.base import MILModel
 from asmil.models.registry import build
 from asmil.paper.datasets import Size, dataset, stand_in
@@ -37,6 +35,8 @@ from asmil.paper.report import SMALL, SMOKE, STAND_IN
 from asmil.reporting import Document, Section, Table, jsonable, markdown_document
 from asmil.reporting.formats import format_count, format_number
 from asmil.reporting.page import html_document
+from asmil.settings.made_from import DoneBefore
+from asmil.synthetic.bags import write_synthetic
 
 Values = dict[tuple[str, str], float]
 """Our numbers by row and column."""

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from asmil.cohort.synthetic import SurvivalConfig, SyntheticConfig
 from asmil.errors import AsmilError, did_you_mean
 from asmil.experiments.settings import CohortConfig
+from asmil.synthetic.bags import SurvivalConfig, SyntheticConfig
 from asmil.tasks.base import TaskKind
 
 Size = Literal["quick", "small", "full"]

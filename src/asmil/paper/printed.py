@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from asmil.config import Settings
-from asmil.documents import parse_yaml, validated
 from asmil.errors import AsmilError, did_you_mean
+from asmil.settings.config import Settings
+from asmil.settings.documents import parse_yaml, validated
 
 
 class Column(Settings):

@@ -15,11 +15,11 @@ from asmil.experiments.running import JobEnd, SweepFolder, run_together
 from asmil.experiments.settings import CohortConfig, SweepConfig, VariantConfig
 from asmil.experiments.store import results_table
 from asmil.files import write_json
-from asmil.folder_settings import claim_folder
-from asmil.made_from import DoneBefore
 from asmil.paper.comparing import cohort_name
 from asmil.paper.datasets import SCALES, Size, dataset, stand_in
 from asmil.paper.recipes import Recipe, RecipeRow
+from asmil.settings.folder_settings import claim_folder
+from asmil.settings.made_from import DoneBefore
 from asmil.version import __version__
 
 ABOUT_FILE = "paper.json"

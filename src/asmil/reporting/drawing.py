@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from asmil.reporting.formats import format_significant
+from asmil.tables.arrays import Floats
 
-Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
 COLORS = ("#2563a8", "#c2571a", "#3f8f5f", "#8a4fa3", "#b58a00", "#5a6472", "#a83250", "#1f8a99")

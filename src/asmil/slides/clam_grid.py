@@ -8,12 +8,12 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from asmil.arrays import Booleans
 from asmil.files import replacing
 from asmil.slides.image import SlideImage
 from asmil.slides.polygon_grid import PointGrid, locate_points
 from asmil.slides.settings import ContourCheck
 from asmil.slides.tissue.regions import Polygon, Region, Tissue
+from asmil.tables.arrays import Booleans
 
 
 def clam_coordinates(

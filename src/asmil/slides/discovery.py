@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from asmil.columns import ColumnMapping, understand_columns
 from asmil.errors import AsmilError, did_you_mean
-from asmil.names import name_problem
 from asmil.slides.file_names import (
     DICOM_SUFFIX,
     PICTURE_SUFFIXES,
@@ -22,7 +20,9 @@ from asmil.slides.file_names import (
 )
 from asmil.slides.opening import refuse_absent
 from asmil.slides.slide_content import MIRAX_SUFFIX
-from asmil.text_table import is_table, read_text_table
+from asmil.tables.columns import ColumnMapping, understand_columns
+from asmil.tables.names import name_problem
+from asmil.tables.text_table import is_table, read_text_table
 
 SLIDES_FOLDER = "slides"
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from asmil.errors import AsmilError
-from asmil.names import PICTURE_SUFFIXES, SLIDE_SUFFIXES
+from asmil.tables.names import PICTURE_SUFFIXES, SLIDE_SUFFIXES
 
 __all__ = ["DICOM_SUFFIX", "PICTURE_SUFFIXES", "SLIDE_SUFFIXES", "is_picture", "is_slide", "slide_name"]
 

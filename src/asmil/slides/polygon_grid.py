@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from asmil.arrays import Booleans, Integers
+from asmil.tables.arrays import Booleans, Integers
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from asmil.config import Settings
+from asmil.settings.config import Settings
 
 DEFAULT_MPP = 0.5
 DEFAULT_TILE_PX = 256

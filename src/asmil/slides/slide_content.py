@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from asmil.made_from import Content, sampled_content
+from asmil.settings.made_from import Content, sampled_content
 
 MIRAX_SUFFIX = ".mrxs"
 

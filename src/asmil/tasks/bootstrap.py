@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from asmil.reporting import Estimate, Interval
 from asmil.reporting.estimate import AT_THE_EDGE, TOO_FEW, UNDEFINED
-from asmil.tasks.checked_arrays import Floats
+from asmil.tables.arrays import Floats
 
 Integers = npt.NDArray[np.integer]
 CELLS_AT_ONCE = 2_000_000

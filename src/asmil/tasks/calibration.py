@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from asmil.errors import AsmilError
-from asmil.tasks.checked_arrays import Classes, Floats, numbers_of, probabilities_of
+from asmil.tables.arrays import Floats
+from asmil.tasks.checked_arrays import Classes, numbers_of, probabilities_of
 
 Integers = npt.NDArray[np.integer]
 

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from asmil.errors import AsmilError
+from asmil.tables.arrays import Floats
 
-Floats = npt.NDArray[np.float64]
 Classes = npt.NDArray[np.intp]
 Flags = npt.NDArray[np.bool_]
 

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from asmil.errors import AsmilError, did_you_mean
+from asmil.tables.arrays import Floats
 from asmil.tasks import metrics, weighted
 from asmil.tasks.base import Columns, TaskKind
-from asmil.tasks.checked_arrays import Floats
 from asmil.tasks.prediction_format import Mask, Metric, PredictionFormat, Table, Truth
 
 NORMAL_NAMES = frozenset(

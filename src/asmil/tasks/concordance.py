@@ -20,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from asmil.errors import AsmilError, did_you_mean
-from asmil.tasks.checked_arrays import Floats, checked_outcomes, floats_of
+from asmil.tables.arrays import Floats
+from asmil.tasks.checked_arrays import checked_outcomes, floats_of
 
 Ties = Literal["harrell", "strict", "none", "time", "risk", "all"]
 

@@ -15,7 +15,7 @@ from scipy.special import betaincinv, ndtri
 
 from asmil.reporting import Estimate, Interval
 from asmil.reporting.estimate import AT_THE_EDGE, TOO_FEW, UNDEFINED
-from asmil.tasks.checked_arrays import Floats
+from asmil.tables.arrays import Floats
 from asmil.tasks.metrics import predicted_classes
 from asmil.tasks.prediction_format import Mask, Metric, PredictionFormat, Truth
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from asmil.tables.arrays import AnyFloats
 from asmil.tasks import weighted
 from asmil.tasks.checked_arrays import classes_of, probabilities_of, same_length
 
-Floats = npt.NDArray[np.floating]
 Integers = npt.NDArray[np.integer]
 Mask = npt.NDArray[np.bool_]
 
@@ -43,7 +43,7 @@ class OneVsRestF1:
     slides_with_several: int
 
 
-def predicted_classes(probabilities: Floats) -> npt.NDArray[np.intp]:
+def predicted_classes(probabilities: AnyFloats) -> npt.NDArray[np.intp]:
     """Argmax of every row; the first class at a tie."""
     return np.asarray(np.argmax(probabilities, axis=1))
 
@@ -82,7 +82,7 @@ def weighted_f1(target: Integers, predicted: Integers, n_classes: int) -> float:
     return float(np.average(f1_per_class(target, predicted, n_classes), weights=_supports(target, n_classes)))
 
 
-def one_vs_rest_f1(target: Integers, probabilities: Floats, threshold: float = 0.5) -> OneVsRestF1:
+def one_vs_rest_f1(target: Integers, probabilities: AnyFloats, threshold: float = 0.5) -> OneVsRestF1:
     """F1 if every class is predicted separately, at p >= threshold: a slide may get no class, or several.
 
     All other functions here use the argmax instead; for K > 2 slides without a class lower the recall.
@@ -101,13 +101,13 @@ def balanced_accuracy(target: Integers, predicted: Integers, n_classes: int) -> 
     return float(weighted.balanced_accuracies(_confusion(target, predicted, n_classes)))
 
 
-def auc_per_class(target: Integers, probabilities: Floats) -> npt.NDArray[np.float64]:
+def auc_per_class(target: Integers, probabilities: AnyFloats) -> npt.NDArray[np.float64]:
     """K one-vs-rest AUCs, ties by midranks; nan if no slide, or every slide, belongs to the class."""
     truth, scores = probabilities_of(target, probabilities)
     return np.asarray(weighted.weighted_auc(truth, scores, np.ones((1, len(truth))))[0])
 
 
-def macro_auc(target: Integers, probabilities: Floats) -> float:
+def macro_auc(target: Integers, probabilities: AnyFloats) -> float:
     """Mean one-vs-rest AUC over the classes for which it is defined; nan if there are none.
 
     For two classes whose probabilities sum to 1 this is the AUC of class 1.
@@ -115,7 +115,7 @@ def macro_auc(target: Integers, probabilities: Floats) -> float:
     return float(weighted.mean_defined(auc_per_class(target, probabilities)))
 
 
-def weighted_mean_auc(target: Integers, probabilities: Floats) -> float:
+def weighted_mean_auc(target: Integers, probabilities: AnyFloats) -> float:
     """Mean one-vs-rest AUC, weighted by class frequency, over the classes for which it is defined."""
     aucs = auc_per_class(target, probabilities)
     supports = _supports(target, len(aucs))
@@ -123,7 +123,7 @@ def weighted_mean_auc(target: Integers, probabilities: Floats) -> float:
     return float(np.average(aucs[defined], weights=supports[defined])) if defined.any() else float("nan")
 
 
-def one_vs_one_auc(target: Integers, probabilities: Floats) -> float:
+def one_vs_one_auc(target: Integers, probabilities: AnyFloats) -> float:
     """Hand and Till's AUC: the mean over pairs of classes of the two AUCs among the slides of the pair.
 
     Pairs with an absent class are left out; nan if no pair remains. This differs from `macro_auc`.
@@ -146,7 +146,7 @@ def confusion_matrix(target: Integers, predicted: Integers, n_classes: int) -> n
     return np.rint(_confusion(target, predicted, n_classes)).astype(np.int64)
 
 
-def per_class(target: Integers, probabilities: Floats) -> list[ClassMetrics]:
+def per_class(target: Integers, probabilities: AnyFloats) -> list[ClassMetrics]:
     """The metrics of every class against the rest, in the order of the columns of `probabilities`."""
     confusion = _confusion(target, predicted_classes(probabilities), probabilities.shape[1])
     columns = zip(
@@ -164,7 +164,7 @@ def per_class(target: Integers, probabilities: Floats) -> list[ClassMetrics]:
     ]
 
 
-def cross_entropy(target: Integers, probabilities: Floats) -> float:
+def cross_entropy(target: Integers, probabilities: AnyFloats) -> float:
     """Mean of -ln p(true class), in nats.
 
     Probabilities are clipped to at least the machine epsilon of their type, so that confident errors stay finite.
@@ -175,20 +175,22 @@ def cross_entropy(target: Integers, probabilities: Floats) -> float:
     return float(-np.log(np.maximum(of_target, smallest)).mean(dtype=np.float64))
 
 
-def roc_points(positive: Mask, score: Floats, weights: Floats | None = None) -> tuple[Floats, Floats]:
+def roc_points(positive: Mask, score: AnyFloats, weights: AnyFloats | None = None) -> tuple[AnyFloats, AnyFloats]:
     """False and true positive rates from (0, 0) to (1, 1), one point per distinct score; weights: one per slide."""
     true, total = _cumulated(positive, score, weights)
     false = total - true
     return np.r_[0.0, false / false[-1]], np.r_[0.0, true / true[-1]]
 
 
-def precision_recall_points(positive: Mask, score: Floats, weights: Floats | None = None) -> tuple[Floats, Floats]:
+def precision_recall_points(
+    positive: Mask, score: AnyFloats, weights: AnyFloats | None = None
+) -> tuple[AnyFloats, AnyFloats]:
     """Recall and precision from the highest score down, one point per distinct score; recall increases to 1."""
     true, total = _cumulated(positive, score, weights)
     return true / true[-1], true / np.maximum(total, 1e-300)
 
 
-def _cumulated(positive: Mask, score: Floats, weights: Floats | None) -> tuple[Floats, Floats]:
+def _cumulated(positive: Mask, score: AnyFloats, weights: AnyFloats | None) -> tuple[AnyFloats, AnyFloats]:
     """The weight of positive slides, and of all slides, at or above each distinct score."""
     order = np.argsort(-score, kind="stable")
     last_of_tie = np.r_[np.flatnonzero(np.diff(score[order])), len(score) - 1]

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from asmil.tables.arrays import Floats
 from asmil.tasks.base import Columns, TaskKind
-from asmil.tasks.checked_arrays import Floats
 
 Truth = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]

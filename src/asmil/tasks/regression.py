@@ -14,9 +14,9 @@ from torch.nn import functional
 
 from asmil.errors import AsmilError
 from asmil.reporting.formats import format_number
+from asmil.tables.arrays import Floats
 from asmil.tasks import weighted
 from asmil.tasks.base import Columns, TaskKind
-from asmil.tasks.checked_arrays import Floats
 from asmil.tasks.prediction_format import Mask, Metric, PredictionFormat, Table, Truth
 
 

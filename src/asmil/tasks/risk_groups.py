@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from asmil.reporting import Interval
-from asmil.tasks.checked_arrays import Floats
-from asmil.time_units import UNKNOWN_UNIT
+from asmil.tables.arrays import Floats
+from asmil.tables.time_units import UNKNOWN_UNIT
 
 GROUP_NAMES = {2: ("low risk", "high risk"), 3: ("low risk", "middle risk", "high risk")}
 CUT_NAMES = {2: "median", 3: "tertiles"}

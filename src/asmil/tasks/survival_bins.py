@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from asmil.errors import AsmilError
-from asmil.tasks.checked_arrays import Flags, Floats, checked_outcomes, floats_of
+from asmil.tables.arrays import Floats
+from asmil.tasks.checked_arrays import Flags, checked_outcomes, floats_of
 
 BinRule = Literal["interval", "quantile"]
 

@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from asmil.errors import AsmilError
-from asmil.tasks.checked_arrays import Floats, numbers_of
+from asmil.tables.arrays import Floats
+from asmil.tasks.checked_arrays import numbers_of
 
 
 def hazards(logits: Tensor) -> Tensor:

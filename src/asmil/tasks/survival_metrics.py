@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from asmil.errors import AsmilError
-from asmil.tasks.checked_arrays import Floats, checked_outcomes, floats_of, numbers_of
+from asmil.tables.arrays import Floats
+from asmil.tasks.checked_arrays import checked_outcomes, floats_of, numbers_of
 from asmil.tasks.weighted import binary_auc
 
 

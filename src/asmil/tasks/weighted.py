@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from asmil.tasks.checked_arrays import Floats
+from asmil.tables.arrays import Floats
 
 Integers = npt.NDArray[np.integer]
 

@@ -16,21 +16,21 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
-from asmil.arithmetic import exact_arithmetic
 from asmil.cohort.bag import Bag
 from asmil.cohort.outcomes import Outcomes
-from asmil.config import merge, nested
 from asmil.engine.machine import choose_device
 from asmil.errors import AsmilError
+from asmil.machine.arithmetic import exact_arithmetic
 from asmil.models.base import MILModel
 from asmil.models.inference import infer
+from asmil.runs.config import RunConfig
+from asmil.runs.model import build_model
+from asmil.runs.task import build_task
+from asmil.settings.config import merge, nested
 from asmil.tasks.base import Task, TaskKind
-from asmil.training.config import RunConfig
 from asmil.training.initial_weights import read_initial_weights, resolve_with_init, try_initialization
 from asmil.training.labeled_bags import BagList, LabeledBags
 from asmil.training.loop import Trainer
-from asmil.training.setup import build_model
-from asmil.training.task_setup import build_task
 
 Weights = npt.NDArray[np.float64]
 

@@ -18,15 +18,16 @@ from sklearn.utils.validation import check_is_fitted
 
 from asmil.cohort.outcomes import Outcomes, value_strata
 from asmil.errors import AsmilError
+from asmil.runs.config import RunConfig
+from asmil.tables.arrays import Floats
 from asmil.tasks.base import Task, TaskKind
-from asmil.tasks.checked_arrays import Floats, checked_outcomes
+from asmil.tasks.checked_arrays import checked_outcomes
 from asmil.tasks.classification import Classification
 from asmil.tasks.concordance import concordance
 from asmil.tasks.regression import Regression
 from asmil.tasks.survival import Survival
 from asmil.tasks.survival_losses import FLOOR
 from asmil.training.bag_estimator import BagEstimator, bags_for_fit, refuse_different_lengths
-from asmil.training.config import RunConfig
 
 _EXAMPLE = "np.array([(True, 12.5), (False, 30.0)], dtype=[('event', bool), ('time', float)])"
 

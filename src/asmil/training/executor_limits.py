@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import torch
 
 from asmil.attention.normalizers import Softmax
-from asmil.bf16 import has_bf16
-from asmil.config import flat
+from asmil.machine.bf16 import has_bf16
 from asmil.models.asmil import ASMIL
 from asmil.models.base import MILModel
+from asmil.runs.config import RunConfig
+from asmil.settings.config import flat
 from asmil.tasks.base import Task
 from asmil.tasks.classification import Classification
-from asmil.training.config import RunConfig
 from asmil.training.honored_settings import FUSED, GRAPHED, undeclared
 
 MOST_ROWS = 128

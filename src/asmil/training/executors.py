@@ -9,8 +9,8 @@ import pandas as pd
 import torch
 
 from asmil.errors import AsmilError
-from asmil.training import checkpoint
-from asmil.training.checkpoint import Executor, Progress
+from asmil.runs import checkpoint
+from asmil.runs.checkpoint import Executor, Progress
 from asmil.training.executor_limits import (
     fused_machine_reason,
     fused_settings_reason,

@@ -18,16 +18,16 @@ from asmil.cohort.splits import Roles, Splits
 from asmil.cohort.units import Unit
 from asmil.files import write_json
 from asmil.models.base import MILModel
+from asmil.runs.config import RunConfig
+from asmil.runs.layout import PREDICTIONS_FILE, TASK_FILE, is_finished
+from asmil.runs.model import build_model
+from asmil.runs.task import build_task
 from asmil.tasks.base import Columns, Task
 from asmil.tasks.prediction_format import prediction_format
-from asmil.training.config import RunConfig
 from asmil.training.initial_weights import initialize
 from asmil.training.labeled_bags import LabeledBags
-from asmil.training.layout import PREDICTIONS_FILE, TASK_FILE, is_finished
 from asmil.training.loop import EpochObserver, Trainer
-from asmil.training.setup import build_model
 from asmil.training.shared_steps import OneProcess
-from asmil.training.task_setup import build_task
 
 
 @dataclass(frozen=True)

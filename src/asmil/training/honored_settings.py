@@ -10,8 +10,8 @@ from fnmatch import fnmatch
 
 from pydantic import BaseModel
 
-from asmil.config import flat
-from asmil.training.config import RunConfig
+from asmil.runs.config import RunConfig
+from asmil.settings.config import flat
 
 
 def _of(section: str, names: str) -> tuple[str, ...]:

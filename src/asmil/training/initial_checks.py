@@ -14,11 +14,11 @@ from asmil.cohort.problems import listed
 from asmil.cohort.splits import Splits
 from asmil.cohort.tile_hashes import tile_sketch
 from asmil.errors import AsmilError
-from asmil.own_code import same_attribute
+from asmil.runs.folder import RunDescription, RunFolder
+from asmil.runs.model import build_model
+from asmil.runs.training_slides import ROLES_SEEN, TrainingSlides, read_training_slides
+from asmil.settings.own_code import same_attribute
 from asmil.training.initial_weights import Initialization, InitialWeights
-from asmil.training.run_folder import RunDescription, RunFolder
-from asmil.training.setup import build_model
-from asmil.training.training_slides import ROLES_SEEN, TrainingSlides, read_training_slides
 
 COMPARED_SLIDES = 32
 """Slides whose features are compared with those that the weights were trained on."""

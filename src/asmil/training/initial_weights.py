@@ -17,17 +17,17 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from asmil.cohort.array_files import DAMAGED_TORCH
-from asmil.config import merge
-from asmil.documents import one_line
 from asmil.errors import AsmilError
 from asmil.models.base import MILModel
 from asmil.models.official import recognize
 from asmil.models.own_method import method_name
-from asmil.training.bundle import is_bundle, read_bundle, sha256
-from asmil.training.checkpoint import load_checkpoint, refuse_not_finite, save_checkpoint
-from asmil.training.config import RunConfig, resolve
-from asmil.training.layout import RunLayout
-from asmil.training.run_folder import RunFolder
+from asmil.runs.bundle import is_bundle, read_bundle, sha256
+from asmil.runs.checkpoint import load_checkpoint, refuse_not_finite, save_checkpoint
+from asmil.runs.config import RunConfig, resolve
+from asmil.runs.folder import RunFolder
+from asmil.runs.layout import RunLayout
+from asmil.settings.config import merge
+from asmil.settings.documents import one_line
 from asmil.training.setup import build_stages
 
 INIT_FILE = "init.safetensors"

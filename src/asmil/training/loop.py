@@ -17,26 +17,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asmil.arithmetic import exact_arithmetic
 from asmil.attention.normalizers import Mixture
 from asmil.cohort.bag import Bag
-from asmil.config import flat
 from asmil.errors import AsmilError
+from asmil.machine.arithmetic import exact_arithmetic
 from asmil.models.base import MILModel, Output
 from asmil.models.batch import refuse_batches
 from asmil.models.inference import infer
+from asmil.runs import checkpoint
+from asmil.runs.checkpoint import CheckpointStore, Executor, Progress
+from asmil.runs.config import RunConfig
+from asmil.runs.epochs import without_nan
+from asmil.runs.selection import Merit, merit_of
+from asmil.settings.config import flat
 from asmil.tasks.base import Task
 from asmil.tasks.survival import Survival
-from asmil.training import checkpoint
-from asmil.training.checkpoint import CheckpointStore, Executor, Progress
-from asmil.training.config import RunConfig
-from asmil.training.epoch_log import EpochLog, without_nan
+from asmil.training.epoch_log import EpochLog
 from asmil.training.gradients import Parts, StepGradients, refuse_single_bags
 from asmil.training.interruption import Interrupted, stop_requests
 from asmil.training.labeled_bags import BagSource, LabeledBags
 from asmil.training.optimization import build_optimizer, clip_gradients, lr_factor, set_lr
 from asmil.training.recording import AttentionRecorder, Describes
-from asmil.training.selection import Merit, merit_of
 from asmil.training.setup import build_stabilizers, build_stages, uses_bf16
 from asmil.training.shared_steps import OneProcess
 

@@ -12,15 +12,15 @@ from typing import Any
 
 from asmil.cohort.manifest import Cohort
 from asmil.cohort.splits import Splits, inner_splits
-from asmil.config import flat
 from asmil.errors import AsmilError, did_you_mean
 from asmil.files import write_json
-from asmil.training.config import RunConfig, with_settings
-from asmil.training.epoch_log import without_nan
+from asmil.runs.config import RunConfig, with_settings
+from asmil.runs.epochs import without_nan
+from asmil.runs.layout import CHOICE_FILE
+from asmil.runs.notes import read_choice, read_inner_score
+from asmil.runs.selection import Merit, merit_of
+from asmil.settings.config import flat
 from asmil.training.fold_seed_job import TrainingData
-from asmil.training.layout import CHOICE_FILE
-from asmil.training.notes import read_choice, read_inner_score
-from asmil.training.selection import Merit, merit_of
 
 CHOOSABLE = ("model", "training", "attention", "anchor", "stabilizers", "task")
 """Sections whose settings each fold may choose."""

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from asmil.models.base import MILModel
-from asmil.training.config import TrainingConfig
+from asmil.runs.config import TrainingConfig
 
 LOOKAHEAD_STEPS = 6
 LOOKAHEAD_SHARE = 0.5

@@ -20,16 +20,16 @@ from asmil.cohort.manifest import Cohort, Slide
 from asmil.cohort.source import FeatureInfo
 from asmil.cohort.splits import make_splits
 from asmil.cohort.table import label_names
-from asmil.config import merge, nested
 from asmil.engine.machine import choose_device
-from asmil.memory import available_bytes
+from asmil.machine.memory import available_bytes
 from asmil.models.base import MILModel
 from asmil.reporting.formats import format_duration
+from asmil.runs.config import RunConfig, resolve
+from asmil.runs.model import build_model
+from asmil.runs.settings_file import setting_line
+from asmil.settings.config import merge, nested
+from asmil.tables.time_units import TimeUnit
 from asmil.tasks.base import TaskKind
-from asmil.time_units import TimeUnit
-from asmil.training.config import RunConfig, resolve
-from asmil.training.settings_file import setting_line
-from asmil.training.setup import build_model
 
 FEW_PATIENTS = 30
 """Patients in the smallest group: with 30, the 95 % interval (Wilson) of a sensitivity of 0.8 is 0.63 to 0.90."""

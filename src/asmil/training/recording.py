@@ -15,8 +15,8 @@ import torch
 from asmil.cohort.bag import Bag
 from asmil.models.base import MILModel, Output
 from asmil.models.inference import infer
-from asmil.training.attention_file import AttentionWriter, RecordedSlides, Recording
-from asmil.training.config import RecordConfig
+from asmil.runs.attention_file import AttentionWriter, RecordedSlides, Recording
+from asmil.runs.config import RecordConfig
 from asmil.training.labeled_bags import BagSource, LabeledBags
 
 

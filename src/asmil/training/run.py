@@ -18,12 +18,18 @@ from asmil.cohort.outcomes import outcomes_of
 from asmil.cohort.patient_names import patient_name_problems
 from asmil.cohort.splits import ROLES, Splits, make_splits
 from asmil.cohort.units import Unit, units_of
-from asmil.columns import ColumnMapping
 from asmil.errors import AsmilError
 from asmil.models.registry import find_method
+from asmil.runs.config import RunConfig, with_settings
+from asmil.runs.folder import OtherRunError, RunDescription, RunFolder, describe
+from asmil.runs.layout import PREDICTIONS_FILE, is_finished
+from asmil.runs.run import read_predictions, write_predictions
+from asmil.runs.stored_labels import FILE as LABELS_FILE
+from asmil.runs.stored_labels import store_labels
+from asmil.runs.training_slides import FILE as TRAINING_SLIDES_FILE
+from asmil.runs.training_slides import describe_training_slides
+from asmil.tables.columns import ColumnMapping
 from asmil.tasks.base import TaskKind
-from asmil.training.config import RunConfig, with_settings
-from asmil.training.finished_run import read_predictions, write_predictions
 from asmil.training.initial_checks import class_note, refuse_unsuitable_start
 from asmil.training.initial_weights import (
     INIT_FILE,
@@ -33,9 +39,7 @@ from asmil.training.initial_weights import (
     store_initial,
     try_initialization,
 )
-from asmil.training.layout import PREDICTIONS_FILE, is_finished
 from asmil.training.nested import candidates, inner_parts
-from asmil.training.run_folder import OtherRunError, RunDescription, RunFolder, describe
 from asmil.training.run_parts import FoldSeeds, RunObserver, RunPart, TrainingEngine, train_on_engine, trial_model
 from asmil.training.setup import uses_bf16
 from asmil.training.shared_steps import (
@@ -44,11 +48,7 @@ from asmil.training.shared_steps import (
     refuse_unshareable_run,
     refuse_unshareable_splits,
 )
-from asmil.training.stored_labels import FILE as LABELS_FILE
-from asmil.training.stored_labels import store_labels
 from asmil.training.trackers import require_trackers
-from asmil.training.training_slides import FILE as TRAINING_SLIDES_FILE
-from asmil.training.training_slides import describe_training_slides
 
 
 @dataclass(frozen=True)

@@ -28,18 +28,19 @@ from asmil.engine.machine import Machine, choose_device
 from asmil.errors import AsmilError
 from asmil.models.base import MILModel
 from asmil.models.own_method import method_name
-from asmil.training.checkpoint import drop_training_state
-from asmil.training.config import RunConfig, with_settings
+from asmil.runs.checkpoint import drop_training_state
+from asmil.runs.config import RunConfig, with_settings
+from asmil.runs.folder import RunDescription, RunFolder
+from asmil.runs.model import build_model
+from asmil.runs.notes import read_epochs_done
+from asmil.runs.run import write_predictions
+from asmil.runs.task import build_task
 from asmil.training.executors import JobRunner
-from asmil.training.finished_run import write_predictions
 from asmil.training.fold_seed_job import FoldSeedJob, TrainingData
 from asmil.training.initial_weights import load_initial
 from asmil.training.nested import InnerSearch, candidates, own_data
-from asmil.training.notes import read_epochs_done
-from asmil.training.run_folder import RunDescription, RunFolder
-from asmil.training.setup import build_model, build_stabilizers
+from asmil.training.setup import build_stabilizers
 from asmil.training.shared_steps import OneProcess
-from asmil.training.task_setup import build_task
 
 
 class RunObserver:

@@ -1,31 +1,19 @@
-"""Build the parts of a training from its settings: device, model, anchor and other stabilizers."""
+"""Build the parts of a training from its settings: stages, anchor and other stabilizers, precision."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import torch
 
 from asmil.attention.anchor import Anchor
 from asmil.attention.stabilizer import Stabilizer
 from asmil.attention.stabilizers import EntropyFloor, EntropyReward, FeatureMatching, ScorePenalty, TemporalEnsemble
-from asmil.bf16 import has_bf16, require_bf16
 from asmil.errors import AsmilError
+from asmil.machine.bf16 import has_bf16, require_bf16
 from asmil.models.base import MILModel, Stage
-from asmil.models.registry import build
-from asmil.training.config import RunConfig
-
-
-def build_model(config: RunConfig, in_features: int, n_outputs: int, seed: int) -> MILModel:
-    """The model, initialized with the seed; torch's global generator is not changed."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(np.random.SeedSequence([seed, 0]).generate_state(1)[0]))
-        model = build(config.method, in_features, n_outputs, config=config.model)
-    normalizer = config.attention.build_normalizer()
-    if normalizer is not None:
-        model.use_normalizer(normalizer)
-    return model
+from asmil.runs.config import RunConfig
+from asmil.runs.model import build_model
 
 
 def build_stages(model: MILModel, seed: int) -> list[Stage]:

@@ -22,12 +22,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from asmil.cohort.splits import Splits
 from asmil.cohort.units import Unit
-from asmil.documents import one_line
 from asmil.engine.machine import choose_device
 from asmil.errors import AsmilError
 from asmil.models.base import MILModel
-from asmil.training.checkpoint import digest
-from asmil.training.config import RunConfig
+from asmil.runs.checkpoint import digest
+from asmil.runs.config import RunConfig
+from asmil.settings.documents import one_line
 from asmil.training.interruption import Interrupted
 from asmil.training.setup import build_stages
 

@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from asmil.documents import read_json
 from asmil.errors import AsmilError, AsmilWarning
 from asmil.files import write_json
+from asmil.settings.documents import read_json
 
 PROJECT = "asmil"
 ID_FILE = "tracking.json"

@@ -11,15 +11,15 @@ from asmil.cohort.manifest import Slide, cohort_from_features
 from asmil.cohort.source import FeatureSource
 from asmil.cohort.table import positive, read_table
 from asmil.errors import AsmilError
-from asmil.names import unique_names
+from asmil.runs.cohort import RunCohort
+from asmil.runs.layout import RunLayout
+from asmil.runs.stored_labels import label_changes
 from asmil.slides.annotations import find_annotations
 from asmil.slides.discovery import SLIDES_FOLDER, SlideFile, find_slides
 from asmil.slides.opening import refuse_absent
-from asmil.text_table import TABLE_SUFFIXES
-from asmil.time_units import unit_in_words
-from asmil.training.layout import RunLayout
-from asmil.training.run_cohort import RunCohort
-from asmil.training.stored_labels import label_changes
+from asmil.tables.names import unique_names
+from asmil.tables.text_table import TABLE_SUFFIXES
+from asmil.tables.time_units import unit_in_words
 
 MANIFEST_NAMES = ("cohort.csv", "cohort.parquet")
 ANNOTATIONS_FOLDER = "annotations"

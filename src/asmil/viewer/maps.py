@@ -18,10 +18,10 @@ from asmil.cohort.manifest import Slide
 from asmil.cohort.units import Unit, units_of
 from asmil.errors import AsmilError, did_you_mean
 from asmil.explain.color_scale import average_weight
-from asmil.training.attention_file import AttentionRecord, read_attention
-from asmil.training.finished_run import read_fold_names, setting
-from asmil.training.layout import RunLayout
-from asmil.training.notes import read_kept_epoch
+from asmil.runs.attention_file import AttentionRecord, read_attention
+from asmil.runs.layout import RunLayout
+from asmil.runs.notes import read_kept_epoch
+from asmil.runs.run import read_fold_names, setting
 from asmil.viewer.collection import ViewedRun
 from asmil.viewer.content_token import features_state, run_token
 from asmil.viewer.tile_values import TileValues
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from asmil.cohort.bag import Bag
     from asmil.explain.run_explainer import RunExplainer
     from asmil.models.base import MILModel
-    from asmil.training.prediction import TrainedModel
+    from asmil.runs.prediction import TrainedModel
 
 ROWS_KIND = "attention row"
 TILE_KIND = "tile probability"

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from threading import Lock
 
 from asmil.errors import AsmilError
-from asmil.memory import available_bytes
+from asmil.machine.memory import available_bytes
 from asmil.slides.discovery import SlideFile
 from asmil.slides.file_names import is_picture
 from asmil.slides.opening import open_slide

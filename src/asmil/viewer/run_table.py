@@ -10,8 +10,8 @@ import pandas as pd
 
 from asmil.cohort.splits import Splits
 from asmil.errors import AsmilError
-from asmil.training.finished_run import Run, read_run, setting
-from asmil.training.layout import RunLayout
+from asmil.runs.layout import RunLayout
+from asmil.runs.run import Run, read_run, setting
 from asmil.viewer.collection import ViewedRun
 from asmil.viewer.maps import joins_slides
 

@@ -17,9 +17,9 @@ from asmil.explain.color_scale import (
     relative_positions,
 )
 from asmil.explain.contact_sheet import bottom_tiles, top_tiles
+from asmil.tables.arrays import Floats
 
 Bytes = npt.NDArray[np.uint8]
-Floats = npt.NDArray[np.float64]
 HIGHEST = 255
 TILES_LISTED = 24
 """Highest and lowest tiles of each moment, for the strip below the slide."""

@@ -15,8 +15,8 @@ from asmil.errors import AsmilError
 from asmil.evaluation.localization.localize import LocalizeSettings, localize_run
 from asmil.explain.role_maps import RoleMaps
 from asmil.models.inference import infer
-from asmil.training.config import resolve
-from asmil.training.prediction import RunPredictor
+from asmil.runs.config import resolve
+from asmil.runs.prediction import RunPredictor
 from asmil.training.run import train_run
 
 

@@ -15,7 +15,7 @@ from asmil.evaluation.report import evaluation_document, write_report
 from asmil.evaluation.survival import evaluate_survival
 from asmil.evaluation.survival.report import kaplan_meier_figure, time_figure
 from asmil.reporting import print_document
-from asmil.time_units import UNKNOWN_UNIT, unit_in_name
+from asmil.tables.time_units import UNKNOWN_UNIT, unit_in_name
 from fake_survival_run import write_survival_run
 from parsed_page import Page
 

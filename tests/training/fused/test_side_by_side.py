@@ -8,13 +8,13 @@ import torch
 
 from asmil import Bag
 from asmil.models.inference import infer
+from asmil.runs.attention_file import read_attention
+from asmil.runs.config import resolve
+from asmil.runs.epochs import read_epochs
+from asmil.runs.model import build_model
 from asmil.tasks.classification import Classification
-from asmil.training.attention_file import read_attention
-from asmil.training.config import resolve
-from asmil.training.epoch_log import read_epochs
 from asmil.training.labeled_bags import LabeledBags
 from asmil.training.loop import Trainer
-from asmil.training.setup import build_model
 
 WIDTH = 16
 

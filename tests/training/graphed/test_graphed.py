@@ -5,17 +5,17 @@ import pytest
 import torch
 
 from asmil import AsmilError, Bag
+from asmil.runs.config import resolve
+from asmil.runs.epochs import read_epochs
+from asmil.runs.model import build_model
 from asmil.tasks.classification import Classification
 from asmil.tasks.regression import Regression
-from asmil.training.config import resolve
-from asmil.training.epoch_log import read_epochs
 from asmil.training.executor_limits import graphed_machine_reason, graphed_settings_reason
 from asmil.training.graphed.step import padded_length
 from asmil.training.graphed.train import fit_graphed
 from asmil.training.labeled_bags import LabeledBags
 from asmil.training.loop import Trainer
 from asmil.training.resident import ResidentBags
-from asmil.training.setup import build_model
 
 WIDTH = 16
 LENGTHS = (1, 2, 9, 16, 17, 40, 63, 64, 65, 130)

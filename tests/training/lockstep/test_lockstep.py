@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from asmil import AsmilError, methods
-from asmil.training.config import resolve
+from asmil.runs.config import resolve
 from asmil.training.honored_settings import NOT_ABOUT_STEPS, declared
 from asmil.training.lockstep import Replica, obstacle, train_side_by_side
 from asmil.training.lockstep.plain_forms import PLAIN, plain_forms

@@ -19,7 +19,7 @@ from asmil.cohort.pack.writing import PackWriter, is_stale, writing
 from asmil.cohort.problems import Problem, fail, problems_of, raise_errors
 from asmil.cohort.source import FeatureInfo, FeatureSource
 from asmil.errors import AsmilError
-from asmil.made_from import DoneBefore
+from asmil.settings.made_from import DoneBefore
 
 Progress = Callable[[int, int], None]
 

@@ -42,8 +42,8 @@ from asmil.cohort.pack.index import (
 from asmil.cohort.problems import fail, listed
 from asmil.cohort.source import CoordsUnit, FeatureInfo, FeatureSource, Provenance, checksum_of, source_state
 from asmil.files import is_disk_full
-from asmil.locks import locked
-from asmil.made_from import Content, DoneBefore, MadeFrom, Record, StoredContent
+from asmil.machine.locks import locked
+from asmil.settings.made_from import Content, DoneBefore, MadeFrom, Record, StoredContent
 from asmil.version import __version__
 
 SLIDES_A_LINE = 32

@@ -50,6 +50,8 @@ from asmil.evaluation.statistics import (
 )
 from asmil.reporting import Estimate, Interval
 from asmil.reporting.estimate import AT_THE_EDGE, TOO_FEW, UNDEFINED
+from asmil.runs.layout import RunLayout
+from asmil.tables.arrays import Floats
 from asmil.tasks.bootstrap import (
     draw_patients,
     estimate,
@@ -58,12 +60,10 @@ from asmil.tasks.bootstrap import (
     percentile_interval,
     under_draws,
 )
-from asmil.tasks.checked_arrays import Floats
 from asmil.tasks.edge_intervals import difference_interval, edge_interval, is_at_edge, widest
 from asmil.tasks.metrics import predicted_classes
 from asmil.tasks.prediction_format import Metric
 from asmil.tasks.weighted import has_two_classes
-from asmil.training.layout import RunLayout
 
 SEED_RULE: CombinationRule = "twice_median"
 PER_CLASS = "DeLong per class, Holm over classes"

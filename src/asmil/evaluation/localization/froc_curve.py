@@ -17,7 +17,8 @@ import numpy.typing as npt
 
 from asmil.errors import AsmilError, did_you_mean
 from asmil.evaluation.localization.lesions import MASK_DOWNSAMPLE
-from asmil.tasks.checked_arrays import Floats, floats_of, numbers_of
+from asmil.tables.arrays import Floats
+from asmil.tasks.checked_arrays import floats_of, numbers_of
 
 Index = Literal["floor", "round"]
 Thresholds = Literal["drop_lowest", "positive"]

@@ -15,7 +15,8 @@ import numpy.typing as npt
 from scipy import ndimage
 
 from asmil.errors import AsmilError
-from asmil.tasks.checked_arrays import Floats, mask_of
+from asmil.tables.arrays import Floats
+from asmil.tasks.checked_arrays import mask_of
 
 Booleans = npt.NDArray[np.bool_]
 Labels = npt.NDArray[np.int32]

@@ -25,15 +25,15 @@ from asmil.evaluation.localization.truth import TileTruth, Truth
 from asmil.evaluation.run_alarms import alarms_of_run
 from asmil.evaluation.stability.alarms import Alarm
 from asmil.explain.role_maps import RoleMaps
-from asmil.names import plain_spaces
 from asmil.reporting import Estimate
+from asmil.runs.bundle import refuse_bundle
+from asmil.runs.cohort import RunCohort
+from asmil.runs.stored_labels import label_changes
 from asmil.slides.class_names import ClassNames
+from asmil.tables.arrays import Floats
+from asmil.tables.names import plain_spaces
 from asmil.tasks.bootstrap import drawn_slides, estimate, mean_estimate, ratio_estimate
-from asmil.tasks.checked_arrays import Floats
 from asmil.tasks.classification import normal_labels
-from asmil.training.bundle import refuse_bundle
-from asmil.training.run_cohort import RunCohort
-from asmil.training.stored_labels import label_changes
 
 
 @dataclass(frozen=True)

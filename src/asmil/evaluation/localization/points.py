@@ -18,7 +18,8 @@ from scipy import ndimage
 
 from asmil.errors import AsmilError, did_you_mean
 from asmil.evaluation.localization.lesions import EIGHT_CONNECTED
-from asmil.tasks.checked_arrays import Floats, corners_of, numbers_of, one_per_tile
+from asmil.tables.arrays import Floats
+from asmil.tasks.checked_arrays import corners_of, numbers_of, one_per_tile
 
 Places = npt.NDArray[np.intp]
 Conversion = Literal["nms", "tiles", "components"]

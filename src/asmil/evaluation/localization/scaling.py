@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from asmil.errors import AsmilError, did_you_mean
-from asmil.tasks.checked_arrays import Floats, floats_of
+from asmil.tables.arrays import Floats
+from asmil.tasks.checked_arrays import floats_of
 
 Scaling = Literal["minmax", "rank", "times_n", "cohort", "gated"]
 

@@ -29,7 +29,7 @@ from asmil.evaluation.localization.tile_ranking import rank_tiles
 from asmil.evaluation.localization.truth import Truth
 from asmil.explain.role_maps import RoleMaps
 from asmil.reporting.estimate import NAN
-from asmil.tasks.checked_arrays import Floats
+from asmil.tables.arrays import Floats
 
 Mask = npt.NDArray[np.bool_]
 Progress = Callable[[int, int], None]

@@ -15,7 +15,8 @@ import numpy.typing as npt
 from asmil.cohort.source import FeatureInfo
 from asmil.errors import AsmilError
 from asmil.evaluation.localization.lesions import CAMELYON_UM_PER_PIXEL, MASK_DOWNSAMPLE, label_regions
-from asmil.tasks.checked_arrays import Floats, corners_of, flags_of, mask_of, numbers_of, one_per_tile
+from asmil.tables.arrays import Floats
+from asmil.tasks.checked_arrays import corners_of, flags_of, mask_of, numbers_of, one_per_tile
 
 Booleans = npt.NDArray[np.bool_]
 Integers = npt.NDArray[np.intp]

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from asmil.errors import AsmilError
-from asmil.tasks.checked_arrays import Floats, floats_of
+from asmil.tables.arrays import Floats
+from asmil.tasks.checked_arrays import floats_of
 from asmil.tasks.weighted import binary_auc, binary_average_precision
 
 Booleans = npt.NDArray[np.bool_]

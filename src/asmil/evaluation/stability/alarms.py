@@ -10,8 +10,8 @@ import pandas as pd
 
 from asmil.attention.measures import FLAT_SHARE
 from asmil.cohort.splits import FoldNames
-from asmil.training.described import has_anchor
-from asmil.training.finished_run import setting
+from asmil.runs.described import has_anchor
+from asmil.runs.run import setting
 
 FEWEST_TILES = 10
 """Slides with at most this many tiles raise no alarm: their attention can be flat or peaked by chance."""

@@ -17,16 +17,16 @@ from asmil.cohort.splits import FoldNames
 from asmil.errors import AsmilError
 from asmil.evaluation.stability.alarms import Alarm, alarms_of
 from asmil.files import write_json, write_text
-from asmil.names import unique_names
 from asmil.reporting import jsonable
-from asmil.tasks.checked_arrays import Floats
+from asmil.runs.attention_file import AttentionRecord, read_attention
+from asmil.runs.bundle import refuse_bundle
+from asmil.runs.described import run_label
+from asmil.runs.layout import RunLayout
+from asmil.runs.notes import read_kept_epoch
+from asmil.runs.run import read_fold_names, setting
+from asmil.tables.arrays import Floats
+from asmil.tables.names import unique_names
 from asmil.tasks.prediction_format import prediction_format
-from asmil.training.attention_file import AttentionRecord, read_attention
-from asmil.training.bundle import refuse_bundle
-from asmil.training.described import run_label
-from asmil.training.finished_run import read_fold_names, setting
-from asmil.training.layout import RunLayout
-from asmil.training.notes import read_kept_epoch
 
 CONCENTRATION = ("entropy", "effective_tiles", "effective_share", "peak_n", "gini", "top1_mass", "max_weight")
 MEASURES = ("jsd_mean", "jsd_late", "jsd_relative", *CONCENTRATION)

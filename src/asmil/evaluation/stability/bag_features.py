@@ -12,8 +12,8 @@ from asmil.evaluation.stability.analysis import RunStability, TrainingStability
 from asmil.evaluation.stability.figures import default_epochs, nearest_recording
 from asmil.reporting import Figure
 from asmil.reporting.drawing import COLORS, new_figure, plain_text, svg_text
-from asmil.tasks.checked_arrays import Floats
-from asmil.training.attention_file import AttentionRecord
+from asmil.runs.attention_file import AttentionRecord
+from asmil.tables.arrays import Floats
 
 FEWEST_SLIDES = 10
 MOST_POINTS = 600

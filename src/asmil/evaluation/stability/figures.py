@@ -20,8 +20,8 @@ from asmil.evaluation.stability.analysis import RunStability, TrainingStability
 from asmil.reporting import Figure
 from asmil.reporting.drawing import COLORS, EDGE, make_logarithmic, new_figure, plain_text, svg_text
 from asmil.reporting.formats import format_share
-from asmil.tasks.checked_arrays import Floats
-from asmil.training.described import schedule_sentence
+from asmil.runs.described import schedule_sentence
+from asmil.tables.arrays import Floats
 
 PANELS = {
     "jsd_previous": ("Movement", "JSD to the previous recording (nats)"),

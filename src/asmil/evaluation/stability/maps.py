@@ -19,7 +19,7 @@ from asmil.explain.color_scale import RELATIVE_TICKS
 from asmil.reporting import Figure
 from asmil.reporting.drawing import ANY_GROUND, COLORS, new_figure, plain_text, png_bytes, raster, tile_cells
 from asmil.reporting.formats import format_share, format_small
-from asmil.tasks.checked_arrays import Floats
+from asmil.tables.arrays import Floats
 
 Size = tuple[float, float]
 

@@ -11,11 +11,11 @@ from asmil.evaluation.stability.analysis import RunStability, summary_of
 from asmil.evaluation.stability.bag_features import bag_feature_figure
 from asmil.evaluation.stability.figures import choose_slide, course_caption, course_figures, histogram_figure
 from asmil.evaluation.stability.maps import maps_figure
-from asmil.names import unique_names
 from asmil.reporting import Block, Cell, Document, Figure, Folded, Heading, Row, Section, SideBySide, Table
 from asmil.reporting.document import settings_table
 from asmil.reporting.files import folded_table, write_document, write_figures
 from asmil.reporting.formats import format_count, format_small
+from asmil.tables.names import unique_names
 
 MEASURE_TITLES = {
     "jsd_mean": "JSD mean",

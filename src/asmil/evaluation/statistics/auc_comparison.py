@@ -21,7 +21,8 @@ from scipy.special import ndtr, ndtri
 
 from asmil.errors import AsmilError
 from asmil.reporting import Interval
-from asmil.tasks.checked_arrays import Floats, classes_of, numbers_of, same_length
+from asmil.tables.arrays import Floats
+from asmil.tasks.checked_arrays import classes_of, numbers_of, same_length
 
 NORMAL_QUANTILE = float(ndtri(0.975))
 

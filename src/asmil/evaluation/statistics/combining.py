@@ -16,7 +16,7 @@ from scipy.special import chdtrc, ndtr, ndtri
 
 from asmil.errors import AsmilError, did_you_mean
 from asmil.evaluation.statistics.checks import p_values_of
-from asmil.tasks.checked_arrays import Floats
+from asmil.tables.arrays import Floats
 
 CombinationRule = Literal["bonferroni", "twice_mean", "twice_median", "cauchy", "harmonic_mean"]
 

@@ -19,7 +19,8 @@ import numpy.typing as npt
 
 from asmil.errors import AsmilError
 from asmil.evaluation.statistics.checks import generator_of, units_of
-from asmil.tasks.checked_arrays import Classes, Floats, classes_of, same_length
+from asmil.tables.arrays import Floats
+from asmil.tasks.checked_arrays import Classes, classes_of, same_length
 
 MOST_DISCORDANT_FOR_EXACT = 20
 TIE = 1e-12

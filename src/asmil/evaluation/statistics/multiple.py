@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from asmil.evaluation.statistics.checks import p_values_of
-from asmil.tasks.checked_arrays import Floats
+from asmil.tables.arrays import Floats
 
 
 def holm(p: npt.ArrayLike) -> Floats:

@@ -10,7 +10,8 @@ import numpy.typing as npt
 from scipy.special import stdtr
 
 from asmil.errors import AsmilError
-from asmil.tasks.checked_arrays import Floats, numbers_of
+from asmil.tables.arrays import Floats
+from asmil.tasks.checked_arrays import numbers_of
 
 SAME = 1e-12
 """Differences of metrics that are closer than this differ only by rounding."""

@@ -17,9 +17,10 @@ import numpy.typing as npt
 from asmil.errors import AsmilError, did_you_mean
 from asmil.evaluation.statistics.checks import generator_of, units_of
 from asmil.reporting import Interval
+from asmil.tables.arrays import Floats
 from asmil.tasks import weighted
 from asmil.tasks.bootstrap import percentile_interval, under_draws
-from asmil.tasks.checked_arrays import Classes, Floats, classes_of, numbers_of, same_length
+from asmil.tasks.checked_arrays import Classes, classes_of, numbers_of, same_length
 
 SeedMetric = Literal["auc", "macro_auc", "macro_f1"]
 

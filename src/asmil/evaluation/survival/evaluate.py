@@ -23,8 +23,9 @@ from asmil.evaluation.rows import rows_of, trainings_of
 from asmil.reporting import Estimate, Interval, jsonable
 from asmil.reporting.estimate import UNDEFINED, means_by
 from asmil.reporting.estimate import mean_defined as mean_of_numbers
+from asmil.runs.run import Run, read_run
+from asmil.tables.arrays import Floats
 from asmil.tasks.bootstrap import draw_patients, estimate, number_patients, percentile_interval, under_draws
-from asmil.tasks.checked_arrays import Floats
 from asmil.tasks.concordance import weighted_concordance
 from asmil.tasks.risk_groups import GROUP_NAMES, RiskGroups, compare_groups
 from asmil.tasks.survival_curves import survival_between_bins
@@ -37,7 +38,6 @@ from asmil.tasks.survival_metrics import (
     weighted_dynamic_auc,
 )
 from asmil.tasks.weighted import mean_defined
-from asmil.training.finished_run import Run, read_run
 
 GRID_SIZE = 40
 OUTER_EVENTS = 0.05

@@ -12,8 +12,8 @@ from asmil.evaluation.survival.evaluate import SurvivalEvaluation, TimeCurve
 from asmil.reporting import Block, Cell, Figure, Heading, Row, SideBySide, Table, estimate_cell
 from asmil.reporting.drawing import COLORS, GUIDE, TEXT, new_figure, svg_text
 from asmil.reporting.formats import format_p, format_times
+from asmil.tables.time_units import UNKNOWN_UNIT
 from asmil.tasks.risk_groups import RiskGroups
-from asmil.time_units import UNKNOWN_UNIT
 
 GROUP_COLORS = {"low risk": COLORS[0], "middle risk": COLORS[4], "high risk": COLORS[1]}
 

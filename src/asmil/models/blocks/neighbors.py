@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asmil.arrays import Floats, Integers
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.blocks.exporting import refuse_in_export
+from asmil.tables.arrays import Floats, Integers
 
 _RESERVE = 8
 """Extra candidates beyond the cut; on a grid this is nearly always enough."""

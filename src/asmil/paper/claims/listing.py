@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from asmil.config import Settings
-from asmil.documents import parse_yaml, validated
 from asmil.paper.claims import counts, in_print, mathematics, runs
 from asmil.paper.claims.measured import Measured
 from asmil.paper.claims.ruling import Ruling
+from asmil.settings.config import Settings
+from asmil.settings.documents import parse_yaml, validated
 
 
 class Claim(Settings):

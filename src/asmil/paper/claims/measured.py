@@ -11,8 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from asmil.documents import read_json
 from asmil.errors import AsmilError
+from asmil.settings.documents import read_json
 
 CARRIED = "data/measured"
 """In the package: `TABLE.csv` with the results of trainings, and `about.json` with where and how they were made."""

@@ -10,12 +10,12 @@ import tifffile
 from numpy.typing import NDArray
 from shapely import MultiPolygon, Polygon
 
-from asmil.arrays import Booleans
 from asmil.errors import AsmilError
 from asmil.files import refuse_special_file
 from asmil.slides.image import LEVEL_TOLERANCE, Size, choose_level, true_downsamples
 from asmil.slides.tiff_image import Page, is_stored_as_array, page_size
 from asmil.slides.tiff_pages import TIFF_ERRORS, refuse_looping_pages
+from asmil.tables.arrays import Booleans
 
 Values = NDArray[np.integer]
 MOST_VALUES_SHOWN = 6

@@ -15,10 +15,10 @@ from shapely.geometry import MultiPolygon, Polygon
 from shapely.geometry.base import BaseGeometry
 from shapely.geometry.polygon import LinearRing
 
-from asmil.arrays import Booleans
 from asmil.slides.annotations.regions import AnnotatedRegion, Annotations, area_of
 from asmil.slides.class_names import ClassNames
 from asmil.slides.polygon_grid import PointGrid, locate_points
+from asmil.tables.arrays import Booleans
 
 TUMOR_NAMES = frozenset(
     {

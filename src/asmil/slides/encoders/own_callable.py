@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from asmil.errors import AsmilError, did_you_mean
-from asmil.own_code import describe, names_code, own_module, same_attribute
+from asmil.settings.own_code import describe, names_code, own_module, same_attribute
 from asmil.slides.encoders.base import Encoder, EncoderEntry, Transform
 from asmil.slides.encoders.state import state_hash
 from asmil.slides.settings import DEFAULT_MPP, DEFAULT_TILE_PX

@@ -10,9 +10,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from asmil.bf16 import has_bf16, require_bf16
 from asmil.errors import AsmilError, did_you_mean
-from asmil.lazy_names import import_modules
+from asmil.machine.bf16 import has_bf16, require_bf16
+from asmil.machine.lazy_names import import_modules
 from asmil.slides.encoders.base import Encoder, EncoderEntry, Precision
 from asmil.slides.encoders.fused import fold_batch_norms
 from asmil.slides.encoders.own_callable import is_own, load_own, own_entry
@@ -38,7 +38,7 @@ def encoders() -> dict[str, EncoderEntry]:
 
 
 def find_encoder(name: str) -> EncoderEntry:
-    """The encoder called `name`, or a user-defined one (`asmil.own_code`); an error suggests similar names."""
+    """The encoder called `name`, or a user-defined one (`asmil.settings.own_code`); an error suggests similar names."""
     if is_own(name):
         return own_entry(name)
     known = encoders()

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from pydantic import Field
 
-from asmil.config import Settings
 from asmil.errors import AsmilError
-from asmil.folder_settings import claim_folder
-from asmil.names import file_in
+from asmil.settings.config import Settings
+from asmil.settings.folder_settings import claim_folder
 from asmil.slides.settings import TilingConfig, TissueConfig
+from asmil.tables.names import file_in
 
 NOTE_SEPARATOR = "; "
 

@@ -12,14 +12,14 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from asmil.config import flat
 from asmil.engine.inline import InlineEngine
 from asmil.engine.jobs import Engine, Outcome, Place, made_progress
 from asmil.engine.local import LocalEngine
 from asmil.engine.watching import checked_timeout
 from asmil.errors import AsmilError
 from asmil.files import write_text
-from asmil.made_from import DoneBefore, MadeFrom, Record, RecordFile
+from asmil.settings.config import flat
+from asmil.settings.made_from import DoneBefore, MadeFrom, Record, RecordFile
 from asmil.slides.discovery import SlideFile
 from asmil.slides.image import SlideImage
 from asmil.slides.opening import open_slide, refuse_absent

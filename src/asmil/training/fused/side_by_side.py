@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from asmil.arithmetic import exact_arithmetic
+from asmil.machine.arithmetic import exact_arithmetic
 from asmil.models.asmil import ASMIL
 from asmil.models.base import MILModel
 from asmil.training.fused.layout import Sizes

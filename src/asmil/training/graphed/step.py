@@ -17,7 +17,7 @@ from torch import Tensor
 from asmil.cohort.bag import Bag
 from asmil.models.blocks.instance_loss import labels_known
 from asmil.models.blocks.tile_passes import single_passes
-from asmil.training.config import TrainingConfig
+from asmil.runs.config import TrainingConfig
 from asmil.training.gradients import Parts
 from asmil.training.labeled_bags import LabeledBags
 from asmil.training.loop import Trainer

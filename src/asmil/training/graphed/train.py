@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from asmil.arithmetic import exact_arithmetic
+from asmil.machine.arithmetic import exact_arithmetic
 from asmil.models.base import MILModel
 from asmil.models.batch import run_padded
 from asmil.models.inference import infer

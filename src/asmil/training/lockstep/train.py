@@ -11,19 +11,19 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from asmil.arithmetic import exact_arithmetic
 from asmil.cohort.bag import Bag
 from asmil.engine.machine import choose_device
 from asmil.errors import AsmilError
+from asmil.machine.arithmetic import exact_arithmetic
 from asmil.models.inference import infer
+from asmil.runs.config import RunConfig
+from asmil.runs.model import build_model
 from asmil.tasks.classification import Classification, balanced_weights
-from asmil.training.config import RunConfig
 from asmil.training.labeled_bags import BagList, LabeledBags
 from asmil.training.lockstep.rehearsal import NotSideBySide
 from asmil.training.lockstep.replicas import Replica, SharedBags, refuse_misfits, scaled, share_bags
 from asmil.training.lockstep.side_by_side import SideBySide
 from asmil.training.loop import Trainer
-from asmil.training.setup import build_model
 
 
 @exact_arithmetic()

@@ -1,0 +1,78 @@
+"""The cohort that a run was trained on: where its manifest and features are, and how its columns are read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from asmil.cohort.manifest import Cohort, read_manifest
+from asmil.cohort.problems import Problem
+from asmil.errors import AsmilError
+from asmil.runs.run import setting
+from asmil.tables.columns import ColumnMapping, understand_columns
+from asmil.tables.text_table import is_table, read_text_table
+from asmil.tables.time_units import TimeUnit
+from asmil.tasks.base import TaskKind
+
+
+@dataclass(frozen=True)
+class RunCohort:
+    """What `config.yaml` says about the cohort; None for what it does not say.
+
+    features: where the user said that the features are
+    columns: the columns that the user chose
+    time_unit: of survival times
+    """
+
+    manifest: Path | None
+    features: Path | None = None
+    columns: ColumnMapping | None = None
+    time_unit: TimeUnit | None = None
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> RunCohort:
+        """The cohort of the run with these values in its `config.yaml`; a bundle names none."""
+        manifest, features = (setting(config, "cohort", name) for name in ("manifest", "features"))
+        columns = setting(config, "cohort", "columns")
+        return cls(
+            None if manifest is None else Path(str(manifest)),
+            None if features is None else Path(str(features)),
+            {str(name): str(column) for name, column in columns.items()} if isinstance(columns, Mapping) else None,
+            setting(config, "task", "time_unit"),
+        )
+
+    def at(self, manifest: Path) -> RunCohort:
+        """Another manifest, of which the same columns are read, as far as it has them; its features are beside it."""
+        return replace(self, manifest=manifest, features=None, columns=self.columns_in(manifest))
+
+    def columns_in(self, table: Path) -> dict[str, str]:
+        """The chosen columns that another table has, too."""
+        if not self.columns or not table.is_file() or not is_table(table):
+            return {}
+        cells, kept = read_text_table(table), dict[str, str]()
+        for name in sorted(self.columns, key=lambda name: name != "slide"):  # barcodes are read from the slides
+            with suppress(AsmilError):
+                understand_columns(table, cells, {**kept, name: self.columns[name]})
+                kept[name] = self.columns[name]
+        return kept
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the manifest is where it was."""
+        return self.manifest is not None and self.manifest.is_file()
+
+    def read(self, kind: TaskKind | None = None, features: Path | None = None) -> tuple[Cohort, list[Problem]]:
+        """The usable rows of the manifest, and the problems of the others.
+
+        features: where the features are now; None: where they were
+        """
+        assert self.manifest is not None
+        return read_manifest(self.manifest, features or self.features_there, kind, self.columns)
+
+    @property
+    def features_there(self) -> Path | None:
+        """Where the features were; None if they were beside the manifest, or are gone."""
+        return self.features if self.features is not None and self.features.exists() else None

@@ -1,0 +1,49 @@
+"""The epochs of a training, as its log `metrics.jsonl` has them: one JSON line per epoch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, FiniteFloat, PositiveInt
+
+from asmil.errors import AsmilError
+from asmil.settings.documents import parse_json, validated
+
+
+def read_epochs(path: Path) -> list[dict[str, Any]]:
+    """The records of a `metrics.jsonl`; an incomplete last line, left by a killed process, is ignored."""
+    if not path.exists():
+        return []
+    whole, _, _ = path.read_bytes().rpartition(b"\n")
+    records: list[dict[str, Any]] = []
+    for number, line in enumerate(whole.split(b"\n") if whole else [], start=1):
+        where = f"{path}, line {number}"
+        record = parse_json(line, dict[str, Any], where, _REMEDY)
+        validated(record, _Epoch, where, _REMEDY)
+        records.append(record)
+        if number > 1 and records[-1]["epoch"] <= records[-2]["epoch"]:
+            raise AsmilError(f"{where}: epoch {records[-1]['epoch']} follows epoch {records[-2]['epoch']}; {_REMEDY}")
+    return records
+
+
+_REMEDY = "restore the file, or train again into another folder"
+
+
+class _Epoch(BaseModel):
+    """The required fields of a line."""
+
+    epoch: PositiveInt
+    stage: str = ""
+    lr: FiniteFloat = 0.0
+    train: dict[str, FiniteFloat | None] = {}
+    val: dict[str, FiniteFloat | None] | None = None
+    zeta: FiniteFloat = 0.0
+    seconds: FiniteFloat = 0.0
+
+
+def without_nan(values: Mapping[str, float]) -> dict[str, float | None]:
+    """The same numbers with None instead of NaN, which JSON does not support."""
+    return {name: value if math.isfinite(value) else None for name, value in values.items()}

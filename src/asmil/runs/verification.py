@@ -1,0 +1,71 @@
+"""Verify the files of a run: read every file, and check its checksums and content."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from asmil.cohort.splits import Splits
+from asmil.errors import AsmilError
+from asmil.runs import checkpoint
+from asmil.runs.attention_file import read_attention
+from asmil.runs.epochs import read_epochs
+from asmil.runs.folder import RunFolder
+from asmil.runs.layout import CHOICE_FILE, TASK_FILE, RunLayout
+from asmil.runs.notes import read_choice, read_kept_epoch
+from asmil.runs.operating_point import FILE as OPERATING_POINT_FILE
+from asmil.runs.operating_point import read_operating_point
+from asmil.runs.run import read_predictions
+from asmil.runs.stored_labels import FILE as LABELS_FILE
+from asmil.runs.stored_labels import read_labels
+from asmil.runs.task import read_task
+from asmil.runs.training_slides import FILE as TRAINING_SLIDES_FILE
+from asmil.runs.training_slides import read_training_slides
+
+
+def verify_run(run: Path | str) -> Iterator[tuple[Path, AsmilError | None]]:
+    """Every file of a run, with its error or None; reports are not read."""
+    for path, read in _readers(RunLayout(run)):
+        if not path.exists():
+            continue
+        try:
+            read(path)
+        except AsmilError as error:
+            yield path, error
+        else:
+            yield path, None
+
+
+def _readers(layout: RunLayout) -> Iterator[tuple[Path, Callable[[Path], object]]]:
+    yield layout.config, lambda path: RunFolder(path.parent).read()
+    yield layout.splits, Splits.load
+    yield layout.predictions, read_predictions
+    yield layout.path / LABELS_FILE, read_labels
+    yield layout.path / TRAINING_SLIDES_FILE, lambda path: read_training_slides(path.parent)
+    yield layout.path / OPERATING_POINT_FILE, lambda path: read_operating_point(path.parent)
+    trainings = list(layout.trainings())
+    for fold in sorted({fold for fold, _, _ in trainings}):
+        yield layout.fold(fold) / CHOICE_FILE, lambda path: read_choice(path.parent)
+    for _, _, folder in trainings:
+        yield folder / "metrics.jsonl", read_epochs
+        yield folder / TASK_FILE, read_task
+        yield folder / "predictions.parquet", read_predictions
+        yield folder / "checkpoints" / "best.json", lambda path: read_kept_epoch(path.parent.parent)
+        yield folder / "checkpoints" / "best.safetensors", lambda path: _verify_weights(path, "")
+        yield folder / "checkpoints" / "last.safetensors", lambda path: _verify_weights(path, "model.")
+        yield folder / "attention.h5", lambda path: _verify_attention(path.parent)
+        yield folder / "attention.parts", lambda path: _verify_attention(path.parent)
+
+
+def _verify_weights(path: Path, prefix: str) -> None:
+    tensors, _ = checkpoint.load_checkpoint(path)
+    checkpoint.refuse_not_finite({name: one for name, one in tensors.items() if name.startswith(prefix)}, path)
+
+
+def _verify_attention(training: Path) -> None:
+    record = read_attention(training)
+    for slide in range(0 if record is None else len(record.slides)):
+        assert record is not None
+        record.attention(slide)
+        record.coords(slide)
+        record.scores(slide)

@@ -1,0 +1,81 @@
+"""The state of the process that decides bits: set inside a block, for all threads, and restored after it."""
+
+import threading
+
+import pytest
+import torch
+
+from asmil.machine.arithmetic import exact_arithmetic
+
+TINY = torch.finfo(torch.float32).tiny
+
+
+def zeros_among_denormals(n: int = 200_000) -> float:
+    """The share of denormal products that are zero; so many that all of torch's threads compute some."""
+    return float((torch.full((n,), TINY) * 0.5 == 0).double().mean())
+
+
+@pytest.fixture(params=[1, 2])
+def threads(request):
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    zeros_among_denormals()  # torch's helper threads have begun, as they do in a process that did other things before
+    yield request.param
+    torch.set_flush_denormal(False)
+    torch.set_num_threads(before)
+    with exact_arithmetic():  # helper threads that began under the state of a test end
+        pass
+
+
+def test_denormals_are_zero_in_every_thread_and_as_before_afterwards(threads):
+    assert zeros_among_denormals() == 0
+    with exact_arithmetic():
+        assert zeros_among_denormals() == 1
+        with exact_arithmetic():
+            assert zeros_among_denormals() == 1
+        assert zeros_among_denormals() == 1
+    assert zeros_among_denormals() == 0
+
+
+def test_a_caller_that_flushes_denormals_still_does_afterwards(threads):
+    torch.set_flush_denormal(True)
+    with exact_arithmetic():
+        assert zeros_among_denormals() == 1
+    assert zeros_among_denormals() == 1
+
+
+def test_an_error_restores_the_state_too(threads):
+    @exact_arithmetic(threads=3 - threads)
+    def fails() -> None:
+        assert torch.get_num_threads() == 3 - threads
+        assert zeros_among_denormals() == 1
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        fails()
+    assert torch.get_num_threads() == threads
+    assert zeros_among_denormals() == 0
+
+
+def test_threads_that_begin_inside_compute_in_the_same_way(threads):
+    found = []
+    with exact_arithmetic():
+        reader = threading.Thread(target=lambda: found.append(zeros_among_denormals(8)))
+        reader.start()
+        reader.join()
+    assert found == [1]
+
+
+def test_a_block_in_another_thread_has_its_own_beginning_and_end(threads):
+    found = []
+
+    def work() -> None:
+        with exact_arithmetic():
+            found.append(zeros_among_denormals())
+        found.append(zeros_among_denormals())
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    worker.join()
+    assert found == [1, 0]
+    assert zeros_among_denormals() == 0
