@@ -42,7 +42,7 @@ from asmil.settings.config import parse_assignments
 from asmil.synthetic.bags import SyntheticConfig, write_synthetic
 
 if TYPE_CHECKING:
-    from asmil.runs.folder import RunFolder
+    from asmil.runs.layout import RunLayout
 
 BASES: dict[str, tuple[str, str]] = {
     "transmil": ("transmil", "paper"),
@@ -130,7 +130,7 @@ def train_job(job: Job) -> dict[str, Any] | str:
         return f"failed: {error}"
 
 
-def results_of(job: Job, run: RunFolder) -> dict[str, Any]:
+def results_of(job: Job, run: RunLayout) -> dict[str, Any]:
     """The numbers of a finished run; its course and its kept attention are written into the folder of results."""
     table = pd.read_parquet(run.predictions).query("role == 'test'")
     classes = [str(column) for column in table if str(column).startswith("prob_")]
@@ -154,17 +154,17 @@ def tile_scores(manifest: Path, run: Path) -> dict[str, float]:
     from asmil.cohort.features import read_bag
     from asmil.cohort.manifest import load_cohort
     from asmil.models.inference import infer
-    from asmil.runs.prediction import RunPredictor
+    from asmil.runs.run import Run
 
     truth = pd.read_parquet(manifest.parent / "tile_truth.parquet")
     lesions = {str(slide): part["tumor"].to_numpy() for slide, part in truth.groupby("slide")}
-    predictor = RunPredictor(run)
-    (model,) = predictor.models
+    trained = Run(run)
+    (model,) = trained.models
     found: dict[str, list[float]] = {"tile_auc": [], "tile_auc_attention": []}
     for slide in load_cohort(manifest).slides:
         lesion = lesions[slide.slide]
         if slide.split == "test" and lesion.any():
-            output = infer(model, model.prepare(read_bag(slide.source, slide.slide, slide.mpp)), predictor.device)
+            output = infer(model, model.prepare(read_bag(slide.source, slide.slide, slide.mpp)), trained.device)
             assert output.scores is not None
             attention = model.normalizer(output.scores.float()).mean(dim=0)
             for name, values in (("tile_auc", model.heatmap(output)), ("tile_auc_attention", attention)):

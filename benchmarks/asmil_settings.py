@@ -45,7 +45,8 @@ def train_one(job: tuple[Path, Path, str, str, int]) -> dict[str, Any]:
 
     from asmil.cohort.manifest import load_cohort
     from asmil.runs.config import resolve
-    from asmil.runs.prediction import RunPredictor
+    from asmil.runs.prediction import predict_slide
+    from asmil.runs.run import Run
     from asmil.tasks import metrics
     from asmil.training.run import train_run
 
@@ -60,11 +61,11 @@ def train_one(job: tuple[Path, Path, str, str, int]) -> dict[str, Any]:
     probabilities = table[["prob_normal", "prob_tumor"]].to_numpy()
     truth = pd.read_parquet(manifest.parent / "tile_truth.parquet")
     lesions = {str(slide): part["tumor"].to_numpy() for slide, part in truth.groupby("slide")}
-    predictor = RunPredictor(run.path)
+    trained = Run(run.path)
     tile_auc, effective = [], []
     for slide in load_cohort(manifest).slides:
         if slide.split == "test" and lesions[slide.slide].any():
-            attention = predictor.predict(slide, attention=True).heatmap
+            attention = predict_slide(trained, slide, attention=True).heatmap
             assert attention is not None
             both = np.stack([-attention, attention], axis=1)
             tile_auc.append(metrics.auc_per_class(lesions[slide.slide].astype(int), both)[1])

@@ -34,6 +34,7 @@ from asmil.explain.qupath import write_regions, write_tiles
 from asmil.explain.run_explainer import RunExplainer
 from asmil.explain.settings import HeatmapSettings
 from asmil.explain.tile_map import framed
+from asmil.runs.run import Run
 from asmil.slides.pyramid_tiff import write_pyramid
 from asmil.synthetic.bags import SyntheticConfig, write_synthetic
 from markdown_table import markdown_table
@@ -90,7 +91,7 @@ def measure(work: Path, runs: dict[str, Path], n_tiles: int, rounds: int) -> lis
     asked = write_slide(work, n_tiles)
     rows: list[dict[str, object]] = []
     for method, run in runs.items():
-        explainer = RunExplainer(run, "cpu")
+        explainer = RunExplainer(Run(run, "cpu"))
         plan = HeatmapPlan(work / f"maps-{method}", HeatmapSettings())
         rows.append(row(f"heat map, {method}", n_tiles, partial(draw_slide, asked, plan, [explainer]), rounds))
     columns = round(np.sqrt(1.6 * n_tiles))

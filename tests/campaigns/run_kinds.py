@@ -20,9 +20,10 @@ from asmil.evaluation.evaluate import evaluate_run
 from asmil.evaluation.stability import read_stability, summary_of
 from asmil.extraction.settings import parse_extraction
 from asmil.runs.config import resolve
+from asmil.runs.epochs import read_training
 from asmil.runs.operating_point import OperatingPoint
-from asmil.runs.prediction import RunPredictor
-from asmil.runs.run import read_run, read_training
+from asmil.runs.prediction import open_models, predict_slides, prediction_row
+from asmil.runs.run import read_run
 from asmil.settings.folder_settings import claim_folder
 from asmil.training.run import train_run
 from tests.campaigns.contents import Aside
@@ -107,13 +108,13 @@ def _part_of_attention(folder: Path) -> None:
 
 
 def _predict(folder: Path) -> Any:
-    predictor = RunPredictor(folder / "run", "cpu")
+    trained_run = open_models(folder / "run", "cpu")
     slides = [Slide(f"s{n:02d}", "p", None, FeatureSource(folder / "cohort/features" / f"s{n:02d}.h5")) for n in (0, 1)]
     rows = []
-    for _, found in predictor.predict_all(units_of(slides, predictor.unit), attention=True):
+    for _, found in predict_slides(trained_run, units_of(slides, trained_run.unit), attention=True):
         if isinstance(found, AsmilError):
             raise found
-        rows.append((predictor.row(found), found.heatmap))
+        rows.append((prediction_row(trained_run, found), found.heatmap))
     return rows
 
 
@@ -126,7 +127,7 @@ def _evaluate(folder: Path) -> Any:
 
 
 def _course(folder: Path) -> Any:
-    found = read_training(folder / "run", 0, 0)
+    found = read_training(folder / "run" / "fold-0" / "seed-0", 0, 0)
     return None if found is None else (Aside(found.epochs), found.selected_epoch)  # an undefined metric is null
 
 
@@ -137,7 +138,7 @@ def _stability(folder: Path) -> Any:
 
 def _resume(task: str, folder: Path) -> Any:
     run = train_run(folder / "cohort/cohort.csv", folder / "run", _settings(task))
-    courses = [read_training(run.path, fold, seed) for fold, seed, _ in run.trainings()]
+    courses = [read_training(path, fold, seed) for fold, seed, path in run.trainings()]
     return [Aside(course.epochs.drop(columns="seconds", errors="ignore")) for course in courses if course is not None]
 
 

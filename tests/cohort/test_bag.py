@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from asmil.cohort.bag import COORDS_UM, LARGEST_FEATURE, Bag
 from asmil.cohort.features import FeatureSource, read_bag
-from asmil.cohort.units import join_bags
+from asmil.cohort.units import joined_bag
 from asmil.errors import AsmilError
 from feature_writers import WIDTH, grid, tiles, write_clam, write_tensor
 
@@ -69,7 +69,7 @@ def test_microns_stay_with_their_tiles():
     bags = [Bag(tiles(seed), id=str(seed), extras={COORDS_UM: torch.rand(12, 2)}) for seed in range(2)]
     chosen = torch.tensor([4, 1])
     assert torch.equal(bags[0].subset(chosen).places, bags[0].places[chosen])
-    joined = join_bags(bags, "p")
+    joined = joined_bag(bags, "p")
     assert torch.equal(joined.places, torch.cat([bag.places for bag in bags]))
     assert joined.width == WIDTH
-    assert join_bags([bags[0], Bag(tiles(3))], "p").places is None
+    assert joined_bag([bags[0], Bag(tiles(3))], "p").places is None

@@ -12,7 +12,7 @@ from asmil.cohort.features import Provenance, write_features
 from asmil.cohort.loader import BagLoader
 from asmil.cohort.manifest import Slide
 from asmil.cohort.source import FeatureSource
-from asmil.cohort.units import Unit, join_bags, units_of
+from asmil.cohort.units import Unit, joined_bag, units_of
 from asmil.errors import AsmilError
 from asmil.models.registry import build
 from made_up_cohorts import cohort_of
@@ -38,7 +38,7 @@ def test_patients_stand_where_the_manifest_first_names_them():
 
 def test_a_joined_bag_is_the_tiles_of_its_slides_in_order():
     parts = [bag(3, 0), bag(5, 1), bag(1, 2)]
-    whole = join_bags(parts, "p")
+    whole = joined_bag(parts, "p")
     assert whole.id == "p"
     assert torch.equal(whole.features, torch.cat([part.features for part in parts]))
     assert torch.equal(whole.coords, torch.cat([part.coords for part in parts]))
@@ -49,15 +49,15 @@ def test_a_joined_bag_is_the_tiles_of_its_slides_in_order():
 
 def test_what_a_slide_lacks_the_joined_bag_lacks():
     lowres = {LOWRES: {LOWRES_TILES: torch.zeros(3, 4, 4, 3)}}
-    assert join_bags([bag(3, 0), bag(2, 1, coords=None)], "p").coords is None
-    assert join_bags([bag(3, 0, extras=lowres), bag(2, 1)], "p").extras == {}
-    both = join_bags([bag(3, 0, extras=lowres), bag(3, 1, extras=lowres)], "p")
+    assert joined_bag([bag(3, 0), bag(2, 1, coords=None)], "p").coords is None
+    assert joined_bag([bag(3, 0, extras=lowres), bag(2, 1)], "p").extras == {}
+    both = joined_bag([bag(3, 0, extras=lowres), bag(3, 1, extras=lowres)], "p")
     assert both.extras[LOWRES][LOWRES_TILES].shape == (6, 4, 4, 3)
 
 
 def test_slides_of_other_widths_are_refused_with_the_patient():
     with pytest.raises(AsmilError, match=r"p: .*6 and 7 features"):
-        join_bags([bag(3, 0), bag(3, 0, width=7)], "p")
+        joined_bag([bag(3, 0), bag(3, 0, width=7)], "p")
 
 
 def dense(matrix):
@@ -75,7 +75,7 @@ def test_neighbors_are_of_the_same_slide(method):
     grid = np.stack([np.arange(12) % 4, np.arange(12) // 4], axis=1) * 256
     parts = [bag(12, seed, width=24, coords=grid) for seed in (0, 1)]
     model = build(method, in_features=24, n_outputs=2)
-    whole, *alone = (dense(model.prepare(bag).extras["adjacency"]) for bag in (join_bags(parts, "p"), *parts))
+    whole, *alone = (dense(model.prepare(bag).extras["adjacency"]) for bag in (joined_bag(parts, "p"), *parts))
     assert whole.any()
     assert not whole[:12, 12:].any()
     assert not whole[12:, :12].any()

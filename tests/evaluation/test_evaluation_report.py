@@ -146,8 +146,8 @@ def test_the_verb_synthetic(tmp_path: Path) -> None:
 
 
 def test_stages_are_told_apart_in_the_learning_curves():
+    from asmil.runs.epochs import Training
     from asmil.runs.learning_curves import _course, learning_figures, stage_starts
-    from asmil.runs.run import Training
 
     epochs = pd.DataFrame(
         {"epoch": [1, 2, 3, 4], "stage": ["pure", "pure", "masked", "masked"], "train.loss": [0.9, 0.8, 1.4, 1.3]}

@@ -137,7 +137,7 @@ def test_motion_counts_if_it_is_large_by_itself_and_in_what_the_attention_says(
 ) -> None:
     found = read(tmp_path, {(0, 0): [settling(0)]})
     slides = found.slides.assign(jsd_late=late, jsd_relative=relative)
-    alarms = alarms_of(found.config, found.times, slides, found.agreement)
+    alarms = alarms_of(found.settings, found.times, slides, found.agreement)
     assert [alarm.kind for alarm in alarms] == ["moving"] * alarmed
 
 
@@ -147,7 +147,7 @@ def test_seeds_disagree_if_neither_top_tiles_nor_ranks_are_alike(
 ) -> None:
     found = read(tmp_path, {(0, seed): [settling(seed)] for seed in (0, 1)})
     agreement = found.agreement.assign(top1_overlap=overlap, rank_correlation=ranks)
-    alarms = alarms_of(found.config, found.times, found.slides, agreement)
+    alarms = alarms_of(found.settings, found.times, found.slides, agreement)
     assert [alarm.kind for alarm in alarms] == ["seeds_disagree"] * alarmed
 
 

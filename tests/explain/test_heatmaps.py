@@ -30,6 +30,7 @@ from asmil.explain.run_explainer import RunExplainer
 from asmil.explain.score_files import read_scores
 from asmil.export.bundle import write_bundle
 from asmil.runs.attention_file import read_attention
+from asmil.runs.run import Run
 from asmil.slides.pyramid_tiff import write_pyramid
 from asmil.slides.qc import read_picture
 from patience import PATIENCE_S
@@ -403,7 +404,7 @@ def test_slides_are_found_by_many_words(lab):
 
 
 def test_slides_are_explained_by_models_that_did_not_see_them(lab):
-    explainer = RunExplainer(lab / "run", "cpu")
+    explainer = RunExplainer(Run(lab / "run", "cpu"))
     assert not explainer.saw("s6")
     assert explainer.saw("s0")
     assert explainer.kinds[0] == "attention"

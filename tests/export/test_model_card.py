@@ -16,7 +16,7 @@ from asmil.cohort.features import Provenance, write_features
 from asmil.export.bundle import write_bundle
 from asmil.export.site_overlap import SiteOverlap, site_overlap
 from asmil.runs.config import resolve
-from asmil.runs.folder import RunFolder
+from asmil.runs.run import Run
 from asmil.training.run import train_run
 from small_task_cohorts import write_cohort
 
@@ -55,7 +55,7 @@ def test_the_sites_of_test_slides_are_counted(tmp_path):
     found, cards = {}, {}
     for case in SITES:
         run = trained(tmp_path / case, sites=case)
-        found[case] = site_overlap(run, RunFolder(run).read())
+        found[case] = site_overlap(Run(run))
         cards[case] = limits(card_of(run))
     assert found == {
         "same": SiteOverlap(8, 0, 0, 2, 2),
@@ -69,7 +69,7 @@ def test_the_sites_of_test_slides_are_counted(tmp_path):
     run = tmp_path / "other" / "run"
     manifest = tmp_path / "other" / "cohort.csv"
     pd.read_csv(manifest).assign(site="a").to_csv(manifest, index=False)
-    assert site_overlap(run, RunFolder(run).read()) is None
+    assert site_overlap(Run(run)) is None
     changed = card_of(run, "changed")
     manifest.unlink()
     assert limits(card_of(run, "gone")) == limits(changed)

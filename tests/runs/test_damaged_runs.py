@@ -14,11 +14,11 @@ from asmil.evaluation.stability import read_stability
 from asmil.runs import checkpoint
 from asmil.runs.attention_file import read_attention
 from asmil.runs.config import resolve
-from asmil.runs.epochs import read_epochs
+from asmil.runs.epochs import read_epochs, read_training
 from asmil.runs.layout import RunLayout
 from asmil.runs.operating_point import OperatingPoint, read_operating_point
-from asmil.runs.prediction import RunPredictor
-from asmil.runs.run import read_run, read_training
+from asmil.runs.prediction import open_models
+from asmil.runs.run import Run, read_run
 from asmil.runs.stored_labels import label_changes
 from asmil.runs.task import read_task
 from asmil.runs.verification import verify_run
@@ -71,7 +71,13 @@ def refusal(read, path):
 
 def use(run):
     """Everything that reads a run; each may refuse it."""
-    for read in (read_run, lambda path: read_training(path, 0, 0), read_stability, RunPredictor, label_changes):
+    for read in (
+        read_run,
+        lambda path: read_training(path / "fold-0" / "seed-0", 0, 0),
+        read_stability,
+        open_models,
+        lambda path: label_changes(Run(path)),
+    ):
         assert "\n" not in refusal(read, run)
     return [path for path, error in verify_run(run) if error is not None]
 
@@ -225,7 +231,7 @@ def test_content_that_does_not_fit_is_refused(copied, name, change):
     path = copied / name
     path.write_text(change(path.read_text()))
     with pytest.raises(AsmilError) as raised:
-        RunPredictor(copied)
+        open_models(copied)
     assert path.name in str(raised.value)
 
 

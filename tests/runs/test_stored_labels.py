@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from asmil import load_run
+from asmil.runs.run import Run
 from asmil.runs.stored_labels import FILE, label_changes
 from asmil.viewer.collection import Places, collect
 
@@ -38,17 +39,17 @@ def corrected(trained):
 
 
 def test_an_unchanged_manifest_has_no_changes(trained):
-    assert label_changes(trained / "run") is None
+    assert label_changes(Run(trained / "run")) is None
     assert len(pd.read_csv(trained / "run" / FILE)) == 24
 
 
 def test_a_moved_manifest_and_an_earlier_version_say_nothing(corrected, tmp_path):
     run = shutil.copytree(corrected, tmp_path / "run")
     (run / FILE).unlink()
-    assert label_changes(run) is None
+    assert label_changes(Run(run)) is None
     run = shutil.copytree(corrected, tmp_path / "again")
     (run / "config.yaml").write_text((run / "config.yaml").read_text().replace("cohort.csv", "gone.csv"))
-    assert label_changes(run) is None
+    assert label_changes(Run(run)) is None
 
 
 def test_labels_in_several_columns_have_not_changed(trained, tmp_path):
@@ -69,10 +70,10 @@ def test_labels_in_several_columns_have_not_changed(trained, tmp_path):
         settings={"training.epochs": 1},
         progress=False,
     )
-    assert label_changes(tmp_path / "run") is None
+    assert label_changes(Run(tmp_path / "run")) is None
     table.loc[table["slide"] == CHANGED, "ER"] = 1 - table.loc[table["slide"] == CHANGED, "ER"]
     table.to_csv(cohort / "cohort.csv", index=False)
-    changes = label_changes(tmp_path / "run")
+    changes = label_changes(Run(tmp_path / "run"))
     assert changes is not None
     assert list(changes.outcomes) == [CHANGED]
 

@@ -12,7 +12,7 @@ from asmil import AsmilError, Bag, MILClassifier, build
 from asmil.models.inference import infer
 from asmil.runs import checkpoint
 from asmil.runs.config import resolve
-from asmil.runs.prediction import RunPredictor
+from asmil.runs.prediction import open_models
 from asmil.training.lockstep import train as lockstep
 from asmil.training.lockstep.rehearsal import NotSideBySide
 from asmil.training.lockstep.replicas import Replica
@@ -46,7 +46,7 @@ def test_weights_that_are_not_finite_are_refused_when_loaded(copied, small_cohor
     path = copied / "fold-0" / "seed-0" / "checkpoints" / "best.safetensors"
     name = damage(path, value)
     with pytest.raises(AsmilError, match=name) as raised:
-        RunPredictor(copied)
+        open_models(copied)
     assert str(path) in str(raised.value)
     out = tmp_path / "predictions.csv"
     done = asmil_here("predict", copied, small_cohort, "--out", out, "--quiet")

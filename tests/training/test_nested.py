@@ -15,7 +15,7 @@ from asmil import AsmilError
 from asmil.cohort.manifest import load_cohort
 from asmil.cohort.splits import Splits, make_splits
 from asmil.runs.config import resolve
-from asmil.runs.prediction import RunPredictor
+from asmil.runs.prediction import open_models, predict_bag
 from asmil.runs.selection import Merit
 from asmil.training.nested import InnerSearch, candidates
 from asmil.training.run import RunObserver, train_run
@@ -87,14 +87,14 @@ def test_each_fold_predicts_with_its_own_settings(nested_run, manifest):
             nested_run.config_of(nested_run.read(), fold).model.inner
             == choice(nested_run, fold)["settings"]["model.inner"]
         )
-    predictor = RunPredictor(nested_run.path)
+    trained_run = open_models(nested_run.path)
     table = pd.read_parquet(nested_run.predictions)
     cohort = load_cohort(manifest)
-    for one in predictor.trained:
+    for one in trained_run.trained:
         assert one.model.config.inner == choice(nested_run, one.fold)["settings"]["model.inner"]
         rows = table[(table["fold"] == one.fold) & (table["role"] == "test")]
         slide = cohort[rows["slide"].iloc[0]]
-        bag = predictor.predict_bag(loader.BagLoader([slide], "none", prefetch=0).bag(0), trained=[one])
+        bag = predict_bag(trained_run, loader.BagLoader([slide], "none", prefetch=0).bag(0), trained=[one])
         assert bag.values["prob_a"] == pytest.approx(rows["prob_a"].iloc[0])
 
 
@@ -102,7 +102,7 @@ def test_folds_may_choose_models_of_other_shapes(manifest, tmp_path, monkeypatch
     """Each fold is made to choose another width, and the run still predicts with both."""
     monkeypatch.setattr(InnerSearch, "_merit", lambda self, one, number, *rest: Merit(float(number == self.fold), 1.0))
     run = train_run(manifest, tmp_path / "run", config({"model.inner": [8, 16]}, folds=2))
-    assert [one.model.config.inner for one in RunPredictor(run.path).trained] == [8, 16]
+    assert [one.model.config.inner for one in open_models(run.path).trained] == [8, 16]
 
 
 def test_bags_are_prepared_as_each_candidate_wants_them(tmp_path, monkeypatch):

@@ -13,9 +13,9 @@ from asmil import AsmilError
 from asmil.cohort.features import read_bag
 from asmil.cohort.manifest import load_cohort
 from asmil.cohort.splits import Splits
-from asmil.cohort.units import join_bags, units_of
+from asmil.cohort.units import joined_bag, units_of
 from asmil.runs.config import resolve
-from asmil.runs.prediction import RunPredictor
+from asmil.runs.prediction import open_models, predict_bag, predict_slide
 from asmil.training.run import RunObserver, train_run
 from small_task_cohorts import write_cohort
 
@@ -62,12 +62,12 @@ def test_slides_are_predicted_one_by_one_unless_told(manifest, tmp_path):
 
 
 def test_a_prediction_is_that_of_the_joined_bag(by_patient, manifest):
-    predictor = RunPredictor(by_patient[0].path)
-    assert predictor.unit == "patient"
+    trained_run = open_models(by_patient[0].path)
+    assert trained_run.unit == "patient"
     unit = units_of(load_cohort(manifest).slides, "patient")[-1]
-    found = predictor.predict(unit, attention=True)
+    found = predict_slide(trained_run, unit, attention=True)
     bags = [read_bag(slide.source, slide.slide) for slide in unit.slides]
-    expected = predictor.predict_bag(join_bags(bags, unit.name))
+    expected = predict_bag(trained_run, joined_bag(bags, unit.name))
     np.testing.assert_array_equal(found.probabilities, expected.probabilities)
     assert found.n_tiles == len(found.heatmap) == sum(map(len, bags))
     assert found.slide_index.tolist() == [0] * len(bags[0]) + [1] * len(bags[1])

@@ -8,8 +8,9 @@ from asmil.cohort.features import FeatureSource, Provenance, read_bag, write_fea
 from asmil.cohort.manifest import Slide, load_cohort
 from asmil.cohort.splits import Splits
 from asmil.runs.config import resolve
-from asmil.runs.folder import RunFolder
-from asmil.runs.prediction import RunPredictor
+from asmil.runs.description import read_description
+from asmil.runs.prediction import open_models, predict_bag, predict_slide, prediction_row
+from asmil.runs.writer import RunWriter
 from asmil.training.run import RunObserver, plan_run, train_run
 from watched_training import ReadAfter
 
@@ -59,12 +60,12 @@ def test_the_test_fold_is_not_read_before_training_has_ended(small_cohort, tmp_p
 
 def test_prediction_averages_the_models_and_needs_no_labels(folds_run, small_cohort):
     folder, _ = folds_run
-    predictor = RunPredictor(folder.path)
-    assert len(predictor.models) == 6
+    trained_run = open_models(folder.path)
+    assert len(trained_run.models) == 6
     slide = load_cohort(small_cohort).slides[0]
-    result = predictor.predict(slide, attention=True)
+    result = predict_slide(trained_run, slide, attention=True)
     bag = read_bag(slide.source, slide.slide)
-    singles = [predictor.predict_bag(bag, trained=[one]).probabilities for one in predictor.trained]
+    singles = [predict_bag(trained_run, bag, trained=[one]).probabilities for one in trained_run.trained]
     np.testing.assert_allclose(result.probabilities, np.mean(singles, axis=0))
     assert result.heatmap.shape == (len(bag),)
     assert result.heatmap.sum() == pytest.approx(1, abs=1e-5)
@@ -72,7 +73,7 @@ def test_prediction_averages_the_models_and_needs_no_labels(folds_run, small_coh
 
 def test_features_made_in_another_way_are_refused(folds_run, tmp_path):
     folder, _ = folds_run
-    predictor = RunPredictor(folder.path)
+    trained_run = open_models(folder.path)
     cases = {
         "wider": (30, Provenance()),
         "encoder": (24, Provenance(encoder="other")),
@@ -82,16 +83,16 @@ def test_features_made_in_another_way_are_refused(folds_run, tmp_path):
         path = tmp_path / f"{name}.h5"
         write_features(path, np.ones((5, width), np.float32), np.zeros((5, 2), np.int64), provenance)
         with pytest.raises(AsmilError, match="features differ"):
-            predictor.predict(Slide(name, name, None, FeatureSource(path)))
+            predict_slide(trained_run, Slide(name, name, None, FeatureSource(path)))
 
 
 def test_a_run_without_ended_trainings_and_a_foreign_folder_are_named(tmp_path, folds_run, small_cohort):
     with pytest.raises(AsmilError, match="run folder"):
-        RunPredictor(tmp_path)
-    out = RunFolder(tmp_path / "run")
-    out.begin(folds_run[0].read())
+        open_models(tmp_path)
+    out = RunWriter(tmp_path / "run")
+    out.begin(read_description(folds_run[0]))
     with pytest.raises(AsmilError, match="training"):
-        RunPredictor(out.path)
+        open_models(out.path)
 
 
 def test_a_checkpoint_of_another_method_is_refused(small_cohort, tmp_path):
@@ -100,7 +101,7 @@ def test_a_checkpoint_of_another_method_is_refused(small_cohort, tmp_path):
     name = "fold-0/seed-0/checkpoints/best.safetensors"
     (one.path / name).write_bytes((two.path / name).read_bytes())
     with pytest.raises(AsmilError, match=r"asmil.*abmil"):
-        RunPredictor(one.path)
+        open_models(one.path)
 
 
 @pytest.mark.parametrize("cache", ["none", "memory", "disk"])
@@ -183,9 +184,9 @@ def test_released_preset_trains_and_its_anchor_stays_where_it_began(small_cohort
 
 
 def test_a_bag_predicts_the_same_from_memory(folds_run):
-    predictor = RunPredictor(folds_run[0].path)
+    trained_run = open_models(folds_run[0].path)
     bag = Bag(np.random.default_rng(0).normal(size=(9, 24)).astype(np.float32), id="x")
-    row = predictor.row(predictor.predict_bag(bag))
+    row = prediction_row(trained_run, predict_bag(trained_run, bag))
     assert row["n_tiles"] == 9
     assert row["predicted"] == row["most_probable_class"] in ("normal", "tumor")
 

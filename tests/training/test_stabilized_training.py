@@ -68,9 +68,9 @@ def test_a_mixture_runs_through_training_and_prediction(small_cohort, tmp_path, 
     zetas = [record["zeta"] for record in records]
     assert all(0 < zeta < 1 for zeta in zetas)
     assert zetas[-1] != 0.5
-    from asmil.runs.prediction import RunPredictor
+    from asmil.runs.prediction import open_models
 
-    model = RunPredictor(run.path).models[0]
+    model = open_models(run.path).models[0]
     assert abs(model.normalizer.zeta - 0.5) > 1e-6
 
 

@@ -15,7 +15,7 @@ from asmil.cohort.manifest import load_cohort
 from asmil.cohort.units import units_of
 from asmil.runs.config import resolve
 from asmil.runs.model import build_model
-from asmil.runs.prediction import RunPredictor
+from asmil.runs.prediction import open_models, predict_slide
 from asmil.tasks.classification import Classification
 from asmil.training.gradients import StepGradients
 from asmil.training.run import train_run
@@ -65,9 +65,9 @@ def test_a_run_trains_and_its_model_predicts_the_same_again(cohorts, tmp_path, k
     assert len(records) == 2
     assert all(np.isfinite(value) for record in records for value in record["train"].values())
     assert {"loss", *{"survival": ["c_index"], "regression": ["r2"]}.get(kind, [])} <= records[0]["val"].keys()
-    predictor = RunPredictor(run.path)
+    trained_run = open_models(run.path)
     for _, row in table.iterrows():
-        values = predictor.predict(units[row["slide"]]).values
+        values = predict_slide(trained_run, units[row["slide"]]).values
         for name, value in values.items():
             np.testing.assert_allclose(np.array(value), np.array(row[name]), rtol=1e-6)
         assert np.isfinite(next(iter(values.values())))
@@ -344,7 +344,7 @@ def test_a_run_of_an_earlier_version_is_read_predicts_and_goes_on(cohorts, tmp_p
     for _, _, training in run.trainings():
         (training / "task.json").unlink()
     assert run.read().config == settings
-    assert len(RunPredictor(run.path).trained) == 2
+    assert len(open_models(run.path).trained) == 2
     (run.training(0, 1) / "predictions.parquet").unlink()
     run.predictions.unlink()
     again = train_run(manifest, tmp_path / "run", settings)
@@ -355,7 +355,7 @@ def test_rows_of_a_classification_are_fingerprinted_without_times(cohorts, tmp_p
     """So that a run on a manifest that also tells times, begun before these were read, goes on."""
     import hashlib
 
-    from asmil.runs.folder import describe
+    from asmil.runs.description import describe
 
     cohort = load_cohort(with_times(cohorts["classification"], tmp_path), cohorts["classification"].parent / "features")
     rows = [(s.slide, s.patient, s.label, s.site, s.split, s.fold) for s in cohort.slides]

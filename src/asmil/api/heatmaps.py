@@ -6,15 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from asmil.cohort.splits import Splits
 from asmil.engine.jobs import Engine
 from asmil.errors import AsmilError
 from asmil.explain.asked_slides import AskedSlide, SlidePlaces, asked_slides
 from asmil.explain.heatmaps import HeatmapPlan, HeatmapResult, Progress, SlideOutlines, draw_heatmaps
 from asmil.explain.settings import HeatmapSettings
-from asmil.runs.bundle import is_bundle
 from asmil.runs.cohort import RunCohort
-from asmil.runs.layout import RunLayout
+from asmil.runs.run import Run
 from asmil.settings.made_from import DoneBefore
 from asmil.slides.annotations import find_annotations
 
@@ -51,7 +49,7 @@ class HeatmapRequest:
             raise AsmilError(
                 f"no run folder is named{named}; give the --out folder of `asmil train`, or values with --scores"
             )
-        trained_on = RunCohort.of(RunLayout(self.runs[0]).read_values() if self.runs else {})
+        trained_on = Run(self.runs[0]).cohort if self.runs else RunCohort(None)
         places = SlidePlaces.of_run(trained_on, self.features, self.images)
         found = asked_slides(self.slides, places, self._of_role(), needs_features=self.scores is None)
         if self.scores is not None and self.scores.is_file() and len(found) > 1:
@@ -63,13 +61,10 @@ class HeatmapRequest:
     def _of_role(self) -> list[str]:
         if not self.runs:
             return []
-        if is_bundle(self.runs[0]):
-            if not self.slides:
-                raise AsmilError(f"{self.runs[0]} is a bundle, which lists no slides; name those to draw after it")
-            return []
-        table = Splits.load(RunLayout(self.runs[0]).splits).table
-        chosen = table if self.role == "all" else table[table["role"] == self.role]
-        return list(dict.fromkeys(chosen["slide"].astype(str)))
+        run = Run(self.runs[0])
+        if run.is_bundle and not self.slides:
+            raise AsmilError(f"{run.path} is a bundle, which lists no slides; name those to draw after it")
+        return run.slides_of_role(self.role)
 
 
 def draw(

@@ -15,7 +15,7 @@ from asmil.cohort.problems import listed
 from asmil.cohort.table import label_names, number, unknown_labels
 from asmil.cohort.units import Unit
 from asmil.evaluation.evaluate import RunEvaluation, evaluate_run
-from asmil.runs.prediction import RunPredictor, SlidePrediction
+from asmil.runs.prediction import SlidePrediction, prediction_row
 from asmil.runs.run import Run
 from asmil.tasks.prediction_format import prediction_format
 
@@ -48,16 +48,15 @@ class LabeledPredictions:
         }
 
 
-def evaluate_predictions(predictor: RunPredictor, predicted: Predicted) -> LabeledPredictions | None:
+def evaluate_predictions(run: Run, predicted: Predicted) -> LabeledPredictions | None:
     """Metrics of the predictions whose outcomes are known; None if no outcome is known.
 
     Slides that were used in training are left out: their metrics would be too good.
     """
-    known = [(unit, result, truth) for unit, result in predicted if (truth := truth_of(predictor, unit))]
+    known = [(unit, result, truth) for unit, result in predicted if (truth := truth_of(run, unit))]
     if not known:
         return None
     new = [one for one in known if not one[1].used_in_training]
-    config = predictor.description.config
     table = pd.DataFrame(
         [
             {
@@ -72,30 +71,24 @@ def evaluate_predictions(predictor: RunPredictor, predicted: Predicted) -> Label
             for unit, result, truth in new or known
         ]
     )
-    run = Run(
-        predictor.folder.path,
-        predictor.folder.read_values(),
-        predictor.description.classes,
-        table,
-        config.task.kind,
-    )
-    return LabeledPredictions(evaluate_run(run), len(known) - len(new), len(predicted) - len(known), not new)
+    evaluation = evaluate_run(run.with_predictions(table))
+    return LabeledPredictions(evaluation, len(known) - len(new), len(predicted) - len(known), not new)
 
 
-def rows_with_truth(predictor: RunPredictor, predicted: Predicted) -> list[dict[str, Any]]:
+def rows_with_truth(run: Run, predicted: Predicted) -> list[dict[str, Any]]:
     """The rows of a table of predictions; if any outcome is known, the outcomes follow the names."""
-    truths = [truth_of(predictor, unit) for unit, _ in predicted]
+    truths = [truth_of(run, unit) for unit, _ in predicted]
     empty = dict.fromkeys(next(filter(None, truths), {}))
     rows = []
     for (_, prediction), truth in zip(predicted, truths, strict=True):
-        row = predictor.row(prediction)
+        row = prediction_row(run, prediction)
         rows.append({"slide": row.pop("slide"), **(truth or empty), **row})
     return rows
 
 
-def truth_of(predictor: RunPredictor, unit: Unit) -> dict[str, Any] | None:
+def truth_of(run: Run, unit: Unit) -> dict[str, Any] | None:
     """The outcome of a slide or patient, in the columns of a run's predictions; None if it is unknown."""
-    kind, names = predictor.description.config.task.kind, predictor.description.classes
+    kind, names = run.kind, run.classes
     targets = {_target(slide, kind, names) for slide in unit.slides}
     if len(targets) > 1 or None in targets:
         return None
@@ -122,9 +115,9 @@ def _target(slide: Slide, kind: str, names: tuple[str, ...]) -> Any:
     return names.index(slide.label) if slide.label in names else None
 
 
-def labels_unknown_to(predictor: RunPredictor, units: Sequence[Unit]) -> list[str]:
+def labels_unknown_to(run: Run, units: Sequence[Unit]) -> list[str]:
     """Labels in a table that the run does not know, sorted."""
-    kind, names = predictor.description.config.task.kind, predictor.description.classes
+    kind, names = run.kind, run.classes
     if kind not in ("classification", "multilabel"):
         return []
     given = [slide.label for unit in units for slide in unit.slides if slide.label is not None]

@@ -19,8 +19,8 @@ from asmil.cohort.source import FeatureSource
 from asmil.cohort.table import read_table
 from asmil.cohort.units import Unit, units_of
 from asmil.errors import AsmilError, AsmilWarning
-from asmil.runs.cohort import RunCohort
-from asmil.runs.prediction import RunPredictor, SlidePrediction
+from asmil.runs.prediction import SlidePrediction, load_models, predict_slides
+from asmil.runs.run import Run
 from asmil.tables.columns import ColumnMapping
 from asmil.tables.text_table import is_table
 
@@ -94,34 +94,35 @@ def readable_units(units: Sequence[Unit], item_timeout_s: float | None = 0.0) ->
     return good, bad
 
 
-def predict_slides(
-    predictor: RunPredictor, source: Cohort | Path | str, features: Path | str | None, images: ImageOptions
+def predict_new_slides(
+    run: Run, source: Cohort | Path | str, features: Path | str | None, images: ImageOptions
 ) -> pd.DataFrame:
     """One row per slide (or patient). A slide that cannot be predicted is left out with a warning that names it."""
+    load_models(run)
     with ExitStack() as stack:
-        slides, bad = _slides_of(predictor, source, features, images, stack)
-        units = units_of(slides, predictor.unit)
+        slides, bad = _slides_of(run, source, features, images, stack)
+        units = units_of(slides, run.unit)
         readable, unreadable = readable_units(units)
         bad += unreadable
         predicted: list[tuple[Unit, SlidePrediction]] = []
-        for unit, result in predictor.predict_all(readable):
+        for unit, result in predict_slides(run, readable):
             if isinstance(result, AsmilError):
                 bad.append(naming(unit, str(result)))
             else:
                 predicted.append((unit, result))
-    rows = rows_with_truth(predictor, predicted)
+    rows = rows_with_truth(run, predicted)
     if bad:
         shown = "; ".join(bad[:MOST_NAMED]) + (f"; and {len(bad) - MOST_NAMED} more" if len(bad) > MOST_NAMED else "")
         if not rows:
             raise AsmilError(f"nothing could be predicted: {shown}")
-        warnings.warn(f"{len(bad)} {predictor.unit}s could not be predicted: {shown}", AsmilWarning, stacklevel=4)
+        warnings.warn(f"{len(bad)} {run.unit}s could not be predicted: {shown}", AsmilWarning, stacklevel=4)
     for sentence in prediction_warnings([result for _, result in predicted]):
         warnings.warn(sentence, AsmilWarning, stacklevel=4)
     return pd.DataFrame(rows)
 
 
 def _slides_of(
-    predictor: RunPredictor,
+    run: Run,
     source: Cohort | Path | str,
     features: Path | str | None,
     images: ImageOptions,
@@ -131,15 +132,15 @@ def _slides_of(
     if isinstance(source, Cohort):
         return list(source.slides), []
     path = Path(source)
-    columns = RunCohort.of(predictor.description.to_dict()).columns_in(path)
+    columns = run.cohort.columns_in(path)
     if features is not None or not are_images(path, columns):
         return list(feature_slides(path, None if features is None else Path(features), columns).slides), []
     folder = images.keep_features or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="asmil-")))
-    return _extract(predictor, path, folder, images, columns)
+    return _extract(run, path, folder, images, columns)
 
 
 def _extract(
-    predictor: RunPredictor, path: Path, folder: Path, images: ImageOptions, columns: ColumnMapping
+    run: Run, path: Path, folder: Path, images: ImageOptions, columns: ColumnMapping
 ) -> tuple[list[Slide], list[str]]:
     # training and prediction from features need none of the slide libraries
     from asmil.extraction.extract import extract, with_mpp
@@ -150,8 +151,8 @@ def _extract(
 
     files = with_mpp(find_slides(path, columns), images.mpp)
     # in this process: workers would import the user's notebook or script again
-    engine, readers = ExtractionMachine(device=str(predictor.device), workers=0).prepare(len(files))
-    plan = extraction_plan(predictor.description, predictor.folder.path, images.weights, readers, images.encoder)
+    engine, readers = ExtractionMachine(device=str(run.device), workers=0).prepare(len(files))
+    plan = extraction_plan(run.description, run.path, images.weights, readers, images.encoder)
     results = list(extract(files, folder, plan, engine, done_before=DoneBefore(images.again)))
     names = [done.slide for done in results if done.error is None]
     return extracted_slides(names, folder, rows_of_table(path, columns)), [done.error for done in results if done.error]

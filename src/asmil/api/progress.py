@@ -19,7 +19,7 @@ from rich.text import Text
 from asmil.cohort.splits import ROLES, Splits
 from asmil.console import say
 from asmil.reporting.formats import format_count, format_duration
-from asmil.runs.folder import RunDescription
+from asmil.runs.description import RunDescription
 from asmil.training.run_parts import RunObserver
 
 WATCHED = {"loss": "loss", "macro_f1": "F1", "macro_auc": "AUC", "c_index": "C-index", "r2": "R2"}

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 from torch import Tensor
 
-from asmil.api.new_slides import ImageOptions, predict_slides
+from asmil.api.new_slides import ImageOptions, predict_new_slides
 from asmil.cohort.bag import Bag
 from asmil.cohort.manifest import Cohort, cohort_from_features
 from asmil.cohort.problems import raise_errors
@@ -26,11 +26,9 @@ from asmil.models.base import MILModel
 from asmil.models.own_method import method_name
 from asmil.reporting import Estimate, Interval
 from asmil.runs.attention_file import AttentionRecord, read_attention
-from asmil.runs.bundle import is_bundle, read_bundle
-from asmil.runs.cohort import RunCohort
-from asmil.runs.layout import RunLayout
-from asmil.runs.prediction import RunPredictor, SlidePrediction
-from asmil.runs.run import Run, read_run, setting
+from asmil.runs.bundle import read_bundle
+from asmil.runs.prediction import SlidePrediction, predict_bag
+from asmil.runs.run import Run
 from asmil.tasks.base import TaskKind
 
 if TYPE_CHECKING:
@@ -64,16 +62,14 @@ class TrainedRun:
     """
 
     def __init__(self, path: Path | str, device: str = "auto", method: str | type[MILModel] | None = None) -> None:
-        layout = RunLayout(path)
         self._own_method = None if method is None else method_name(method)
-        self.path = layout.path
-        self.settings: Mapping[str, Any] = layout.read_values()
+        self._run = Run(path, device, self._own_method)
+        self.path = self._run.path
+        self.settings: Mapping[str, Any] = self._run.values
         self.device = device
 
     def __repr__(self) -> str:
-        return (
-            f"TrainedRun({str(self.path)!r}, method={self.method!r}, task={setting(self.settings, 'task', 'kind')!r})"
-        )
+        return f"TrainedRun({str(self.path)!r}, method={self.method!r}, task={self._run.settings.task.kind!r})"
 
     @property
     def name(self) -> str:
@@ -83,27 +79,27 @@ class TrainedRun:
     @property
     def method(self) -> str:
         """Name of the trained method."""
-        return str(setting(self.settings, "method"))
+        return self._run.method
 
     @property
     def task(self) -> TaskKind:
         """The task: classification, survival, regression or multilabel."""
-        return self._predictor.description.config.task.kind if self._is_bundle else self._read.kind
+        return self._run.kind
 
     @property
     def classes(self) -> tuple[str, ...]:
         """The classes or labels, in the order of the outputs; empty for survival and regression."""
-        return self._predictor.description.classes if self._is_bundle else self._read.classes
+        return self._run.classes
 
     @property
     def predictions(self) -> pd.DataFrame:
         """The predictions for every validation and test slide: one row per slide, fold and seed."""
-        return self._read.predictions.copy()
+        return self._run.predictions.copy()
 
     @cached_property
     def metrics(self) -> Mapping[str, Estimate]:
         """Each metric of the test set with its 95 % confidence interval; `evaluate` offers more."""
-        if not self._is_bundle:
+        if not self._run.is_bundle:
             return self.evaluate().metrics
         stored = read_bundle(self.path).metrics
         return {
@@ -114,13 +110,13 @@ class TrainedRun:
     @property
     def models(self) -> dict[tuple[int, int], MILModel]:
         """The trained models by fold and seed, in eval mode."""
-        return {(one.fold, one.seed): one.model for one in self._predictor.trained}
+        return {(one.fold, one.seed): one.model for one in self._run.trained}
 
     @property
     def recorded_attention(self) -> dict[tuple[int, int], AttentionRecord]:
         """The attention that was recorded during training, by fold and seed; empty if none was."""
-        found = {(fold, seed): read_attention(path) for fold, seed, path in RunLayout(self.path).trainings()}
-        return {training: record for training, record in found.items() if record is not None}
+        records = {(fold, seed): read_attention(path) for fold, seed, path in self._run.layout.trainings()}
+        return {training: record for training, record in records.items() if record is not None}
 
     def evaluate(
         self,
@@ -140,7 +136,7 @@ class TrainedRun:
             sensitivity:0.95, specificity:0.95; default: predict the most probable class. `warnings` of the result
             reports a rule that does not apply
         """
-        return noting_changed_labels(evaluate_run(self._read, role, resamples, seed, unit, threshold))
+        return noting_changed_labels(evaluate_run(self._run, role, resamples, seed, unit, threshold))
 
     def attention(
         self, slide: BagLike | Path | str, *, kind: str | None = None, features: Path | str | None = None
@@ -156,8 +152,7 @@ class TrainedRun:
         features: where the features of the cohort are, if not beside the manifest
         """
         bag = self._bag(slide, features)
-        trained = self._explainer.trained_for(bag.id)
-        return self._predictor.predict_bag(bag, attention=True, trained=trained, heatmap_kind=kind)
+        return predict_bag(self._run, bag, attention=True, trained=self._run.trained_for(bag.id), heatmap_kind=kind)
 
     def explain(
         self,
@@ -253,15 +248,15 @@ class TrainedRun:
         an `AsmilError` is raised.
         """
         if isinstance(slides, _BAG_TYPES):
-            with_map = all(one.model.has_heatmap for one in self._predictor.trained)
-            return self._predictor.predict_bag(as_bag(slides), attention=with_map)
+            with_map = all(model.has_heatmap for model in self._run.models)
+            return predict_bag(self._run, as_bag(slides), attention=with_map)
         if not isinstance(slides, Cohort | Path | str):
             raise AsmilError(
                 f"cannot predict a {type(slides).__name__}; give a path, a Cohort, a Bag or an array (tiles x features)"
             )
         keep = None if keep_features is None else Path(keep_features)
         images = ImageOptions(keep, mpp, None if weights is None else Path(weights), encoder, again)
-        return predict_slides(self._predictor, slides, features, images)
+        return predict_new_slides(self._run, slides, features, images)
 
     def save_pretrained(self, folder: Path | str) -> Path:
         """Write the models, settings and a model card into a new folder, without names or data of slides and patients.
@@ -303,36 +298,24 @@ class TrainedRun:
         return upload(self.path, repo_id, private=private, token=token, message=commit_message, method=self._own_method)
 
     @cached_property
-    def _is_bundle(self) -> bool:
-        return is_bundle(self.path)
-
-    @cached_property
-    def _read(self) -> Run:
-        return read_run(self.path)
-
-    @cached_property
-    def _predictor(self) -> RunPredictor:
-        return RunPredictor(self.path, self.device, self._own_method)
-
-    @cached_property
     def _explainer(self) -> RunExplainer:
-        return RunExplainer(self._predictor)
+        return RunExplainer(self._run)
 
     def _bag(self, slide: BagLike | Path | str, features: Path | str | None) -> Bag:
-        return as_bag(slide) if isinstance(slide, _BAG_TYPES) else self._predictor.read_bag(self._unit(slide, features))
+        return as_bag(slide) if isinstance(slide, _BAG_TYPES) else self._run.bag(self._unit(slide, features))[0]
 
     def _unit(self, slide: Path | str, features: Path | str | None) -> Unit:
-        unit = self._predictor.unit
-        known = set(self._explainer.splits[unit])
+        unit = self._run.unit
+        known = set() if self._run.splits is None else set(self._run.splits.table[unit])
         if str(slide) not in known:
             if not Path(slide).is_file():
                 raise AsmilError(
                     f"{self.path}: '{slide}' is neither a {unit} of this run nor a feature file; "
                     f"{did_you_mean(str(slide), known)}"
                 )
-            (found,) = cohort_from_features(slide).slides
-            return Unit.of_slide(found)
-        cohort, problems = RunCohort.of(self.settings).read(features=None if features is None else Path(features))
+            (given,) = cohort_from_features(slide).slides
+            return Unit.of_slide(given)
+        cohort, problems = self._run.cohort.read(features=None if features is None else Path(features))
         raise_errors(problems)
         units = {one.name: one for one in units_of(cohort.slides, unit)}
         if str(slide) not in units:

@@ -110,12 +110,13 @@ def _check_run(run: Path, as_json: bool) -> None:
     """Read every file of a run and verify its checksums."""
     from asmil.console import print_json
     from asmil.errors import AsmilError, printable
+    from asmil.runs.run import Run
     from asmil.runs.stored_labels import label_changes
     from asmil.runs.verification import verify_run
 
     found = list(verify_run(run))
     problems = [str(error) for _, error in found if error is not None]
-    changes = None if problems else label_changes(run)
+    changes = None if problems else label_changes(Run(run))
     changed = [changes.sentence("its models and metrics use those of the training")] if changes else []
     if as_json:
         listed = [{"severity": "error", "message": problem} for problem in problems]

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from asmil.api.labeled_predictions import LabeledPredictions
     from asmil.cohort.units import Unit
     from asmil.extraction.machine import ExtractionMachine
-    from asmil.runs.prediction import RunPredictor, SlidePrediction
+    from asmil.runs.prediction import SlidePrediction
+    from asmil.runs.run import Run
     from asmil.tables.columns import ColumnMapping
 
 SHOWN_ROWS = 10
@@ -74,31 +75,30 @@ def predict(
     from asmil.evaluation.run_alarms import alarm_findings
     from asmil.files import remove_abandoned, replacing
     from asmil.machine.memory import keep_freed_memory
-    from asmil.runs.cohort import RunCohort
-    from asmil.runs.prediction import RunPredictor, write_attention
+    from asmil.runs.prediction import open_models, predict_slides, write_attention
     from asmil.tables.columns import parse_mapping
     from asmil.tables.names import file_in
 
     console = messages(quiet)
     keep_freed_memory()
-    predictor = RunPredictor(run, device, method)
+    opened = open_models(run, device, method)
     predicted: list[tuple[Unit, SlidePrediction]] = []
     bad: list[str] = []
-    mapping = {**RunCohort.of(predictor.description.to_dict()).columns_in(slides), **parse_mapping(columns)}
+    mapping = {**opened.cohort.columns_in(slides), **parse_mapping(columns)}
     if features is None and are_images(slides, mapping):
         from asmil.extraction.machine import ExtractionMachine
 
         place = out.with_name(f"{out.stem}_features")
         machine = ExtractionMachine(device=device, workers=workers, item_timeout=item_timeout)
-        names, bad = _extract(predictor, run, slides, mapping, place, mpp, weights, encoder, machine, again, quiet)
+        names, bad = _extract(opened, run, slides, mapping, place, mpp, weights, encoder, machine, again, quiet)
         cohort = extracted_slides(names, place, rows_of_table(slides, mapping))
     else:
         found = feature_slides(slides, features, mapping)
         for note in found.notes:
             typer.echo(f"note: {slides}: {note}", err=True)
         cohort = list(found.slides)
-    units = units_of(cohort, predictor.unit)
-    if predictor.unit == "patient" and all(unit.name == unit.slides[0].slide for unit in units):
+    units = units_of(cohort, opened.unit)
+    if opened.unit == "patient" and all(unit.name == unit.slides[0].slide for unit in units):
         typer.echo(
             "note: no patients are given, so every slide counts as one patient; give a table with them", err=True
         )
@@ -110,7 +110,7 @@ def predict(
     if attention:
         remove_abandoned(maps)
     try:
-        results = predictor.predict_all(readable, attention)
+        results = predict_slides(opened, readable, attention)
         for unit, result in track(results, "predicting", total=len(readable), console=console):
             if isinstance(result, AsmilError):
                 bad.append(naming(unit, str(result)))
@@ -121,15 +121,15 @@ def predict(
             predicted.append((unit, replace(result, heatmap=None, coords=None, slide_index=None, coords_um=None)))
     finally:
         # What was predicted before an interruption is written, too.
-        rows = rows_with_truth(predictor, predicted)
+        rows = rows_with_truth(opened, predicted)
         if rows:
             with replacing(out) as partial:
                 pd.DataFrame(rows).to_csv(partial, index=False)
-    n_models = len(predictor.models)
+    n_models = len(opened.models)
     averaged = f", each the mean of {n_models} models (folds and seeds of the run)" if n_models > 1 else ""
     warn_of_changed_labels([run])
     warned = prediction_warnings([result for _, result in predicted])
-    evaluated, unevaluated = _evaluate(predictor, predicted)
+    evaluated, unevaluated = _evaluate(opened, predicted)
     if as_json:
         print_json(
             {
@@ -143,7 +143,7 @@ def predict(
         )
     elif rows:
         typer.echo(
-            f"{len(rows)} {predictor.unit}{'s' * (len(rows) != 1)} predicted{averaged}: {out}"
+            f"{len(rows)} {opened.unit}{'s' * (len(rows) != 1)} predicted{averaged}: {out}"
             + (f", attention in {maps}" if attention else "")
         )
         _print_rows(rows)
@@ -153,11 +153,11 @@ def predict(
         typer.echo(f"alarm: {alarm}", err=True)
     for sentence in [*warned, *unevaluated]:
         typer.secho(printable(f"warning: {sentence}"), fg=typer.colors.YELLOW, err=True)
-    if predictor.unfinished:
-        typer.echo(f"note: {predictor.unfinished} trainings of the run have not ended and were left out", err=True)
+    if opened.n_unfinished:
+        typer.echo(f"note: {opened.n_unfinished} trainings of the run have not ended and were left out", err=True)
     if bad:
         listed = "\n".join(f"  - {line}" for line in bad)
-        raise AsmilError(f"{len(bad)} of {total} {predictor.unit}s could not be predicted:\n{listed}")
+        raise AsmilError(f"{len(bad)} of {total} {opened.unit}s could not be predicted:\n{listed}")
 
 
 def _print_rows(rows: list[dict[str, Any]]) -> None:
@@ -181,18 +181,18 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
 
 
 def _evaluate(
-    predictor: RunPredictor, predicted: list[tuple[Unit, SlidePrediction]]
+    opened: Run, predicted: list[tuple[Unit, SlidePrediction]]
 ) -> tuple[LabeledPredictions | None, list[str]]:
     """The metrics of predictions whose outcomes are in the table, and why some or all could not be evaluated."""
     from asmil.api.labeled_predictions import evaluate_predictions, labels_unknown_to
     from asmil.cohort.problems import listed
     from asmil.errors import AsmilError
 
-    unknown = labels_unknown_to(predictor, [unit for unit, _ in predicted])
-    known = listed(predictor.description.classes)
+    unknown = labels_unknown_to(opened, [unit for unit, _ in predicted])
+    known = listed(opened.classes)
     notes = [f"the labels {listed(unknown)} of the table are not among those of the run ({known})"] * bool(unknown)
     try:
-        return evaluate_predictions(predictor, predicted), notes
+        return evaluate_predictions(opened, predicted), notes
     except AsmilError as error:
         return None, [*notes, f"the predictions could not be evaluated: {error}"]
 
@@ -228,7 +228,7 @@ def _cell(value: Any) -> str:
 
 
 def _extract(
-    predictor: RunPredictor,
+    opened: Run,
     run: Path,
     slides: Path,
     columns: ColumnMapping,
@@ -250,6 +250,6 @@ def _extract(
     files = with_mpp(find_slides(slides, columns), mpp)
     progress = SlideProgress(len(files), quiet)
     engine, readers = machine.prepare(len(files), progress.report)
-    plan = extraction_plan(predictor.description, run, weights, readers, encoder)
+    plan = extraction_plan(opened.description, run, weights, readers, encoder)
     results = progress.follow(extract(files, out, plan, engine, done_before=DoneBefore(again)))
     return [done.slide for done in results if done.error is None], [done.error for done in results if done.error]

@@ -12,7 +12,7 @@ from asmil.cli.options import Again, Columns, ItemTimeout, TimeUnitName
 
 if TYPE_CHECKING:
     from asmil.runs.config import RunConfig
-    from asmil.runs.folder import RunFolder
+    from asmil.runs.writer import RunWriter
     from asmil.tables.columns import ColumnMapping
     from asmil.training.shared_steps import OneProcess
 
@@ -301,7 +301,7 @@ def _print_plan(
     say(console, "nothing was written, since --dry-run was given")
 
 
-def _print_results(folder: RunFolder, config: RunConfig, as_json: bool) -> None:
+def _print_results(folder: RunWriter, config: RunConfig, as_json: bool) -> None:
     from asmil.cli.evaluate import evaluate
     from asmil.cohort.splits import Splits
     from asmil.console import messages, say

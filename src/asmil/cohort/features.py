@@ -6,6 +6,7 @@ and for methods that need them `lowres/tiles` (N x p x p x 3 bytes).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -135,10 +136,20 @@ def read_bag(source: FeatureSource, id: str, mpp: float | None = None, verify: b
 
 
 def read_bag_and_info(
-    source: FeatureSource, id: str, mpp: float | None = None, verify: bool = False
+    source: FeatureSource,
+    id: str,
+    mpp: float | None = None,
+    verify: bool = False,
+    accept: Callable[[FeatureInfo], None] | None = None,
 ) -> tuple[Bag, FeatureInfo]:
-    """The bag of one slide, and the header of its file."""
+    """The bag of one slide, and the header of its file.
+
+    accept: raises if the header shows that the features cannot be used, before they are read
+    """
     with open_features(source) as file:
+        info = info_of(file)
+        if accept is not None:
+            accept(info)
         if file.info.n_tiles == 0:
             fail(f"slide {id}", f"{source} contains no tiles", "leave the slide out or extract it again")
         features = file.features()
@@ -146,7 +157,7 @@ def read_bag_and_info(
         coords, extras = _coords(file, mpp)
         if file.lowres is not None:
             extras[LOWRES] = {name: _lowres(values[()], source, id) for name, values in file.lowres.items()}
-        info, validated = file.info, file.validated
+        validated = file.validated
     try:
         bag = Bag(features, coords, id=id, extras=extras, validated=validated)
     except AsmilError as error:

@@ -20,7 +20,7 @@ from asmil.cohort.manifest import Slide
 from asmil.cohort.pack.packing import Progress, read_packed, write_pack
 from asmil.cohort.pack.reading import Pack
 from asmil.cohort.source import stored_bytes
-from asmil.cohort.units import Unit, join_bags
+from asmil.cohort.units import Unit, joined_bag
 from asmil.errors import AsmilError, did_you_mean
 
 CacheMode = Literal["auto", "none", "memory", "disk"]
@@ -112,7 +112,7 @@ class BagLoader:
         """The bag with the extras of `prepare`; neighbors and clusters are not recomputed in every epoch."""
         if self._prepare is None:
             return bag
-        with _naming(self.units[index].name, self.units[index].slides[0]):
+        with naming_slide(self.units[index].name, self.units[index].slides[0]):
             if index in self._added:
                 return self._prepare(replace(bag, extras={**bag.extras, **self._added[index]}))
             prepared = self._prepare(bag)
@@ -125,20 +125,18 @@ class BagLoader:
 
     def _joined(self, unit: Unit) -> Bag:
         bags = [self._read(slide) for slide in unit.slides]
-        if len(bags) == 1:
-            return replace(bags[0], id=unit.name)
-        with _naming(unit.name, unit.slides[0]):
-            return join_bags(bags, unit.name)
+        with naming_slide(unit.name, unit.slides[0]):
+            return joined_bag(bags, unit.name)
 
     def _read(self, slide: Slide) -> Bag:
-        with _naming(slide.slide, slide):
+        with naming_slide(slide.slide, slide):
             if self._pack is not None:
                 return read_packed(self._pack, slide.slide)
             return read_bag(slide.source, slide.slide, slide.mpp)
 
 
 @contextmanager
-def _naming(name: str, slide: Slide) -> Iterator[None]:
+def naming_slide(name: str, slide: Slide) -> Iterator[None]:
     """Add the name of the slide or patient to errors."""
     try:
         yield

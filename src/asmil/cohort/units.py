@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -39,12 +39,14 @@ def units_of(slides: Sequence[Slide], kind: UnitKind) -> tuple[Unit, ...]:
     return tuple(Unit(patient, patient, tuple(group)) for patient, group in by_patient.items())
 
 
-def join_bags(bags: Sequence[Bag], name: str) -> Bag:
-    """The tiles of several slides as one bag; `slide_index` is the slide of each tile.
+def joined_bag(bags: Sequence[Bag], name: str) -> Bag:
+    """The tiles of one or several slides as one bag; with several, `slide_index` is the slide of each tile.
 
     Coordinates stay relative to each slide. They are left out if a slide has none, and so are microns and
     low-magnification tiles.
     """
+    if len(bags) == 1:
+        return replace(bags[0], id=name)
     widths = {bag.width for bag in bags}
     if len(widths) > 1:
         raise AsmilError(

@@ -80,12 +80,12 @@ class RunEvaluation(Displayed):
     @property
     def method(self) -> str:
         """Name of the trained method."""
-        return str(self.run.setting("method") or "unknown")
+        return self.run.settings.method or "unknown"
 
     @property
     def preset(self) -> str:
         """Name of the training preset."""
-        return str(self.run.setting("preset") or "none")
+        return self.run.settings.preset or "none"
 
     @property
     def n_folds(self) -> int:
@@ -118,7 +118,7 @@ class RunEvaluation(Displayed):
     @property
     def unit_name(self) -> UnitKind:
         """What each prediction is about: a slide, or a patient."""
-        by_patient = self.run.format.by_patient or self.run.setting("data", "unit") == "patient"
+        by_patient = self.run.format.by_patient or self.run.settings.data.unit == "patient"
         return "patient" if by_patient else "slide"
 
     @property
@@ -204,8 +204,8 @@ class RunEvaluation(Displayed):
             **({"fold_names": jsonable(self.run.fold_names)} if self.run.fold_names else {}),
             "patients": self.n_patients,
             "bootstrap": {"unit": "patient", "resamples": self.resamples, "seed": self.bootstrap_seed, "level": 0.95},
-            "selection": self.run.setting("training", "select"),
-            "max_tiles": self.run.setting("data", "max_tiles"),
+            "selection": self.run.settings.training.select,
+            "max_tiles": self.run.settings.data.max_tiles,
             "warnings": list(self.warnings),
         }
 
@@ -278,7 +278,7 @@ def evaluate_run(
 
 def noting_changed_labels(evaluation: RunEvaluation) -> RunEvaluation:
     """The evaluation, with a warning if labels in the manifest changed after the training; the stored ones are used."""
-    changes = label_changes(evaluation.path)
+    changes = label_changes(evaluation.run)
     if changes is None:
         return evaluation
     return replace(evaluation, warnings=(changes.sentence("these metrics use the old ones"), *evaluation.warnings))

@@ -23,12 +23,10 @@ from asmil.reporting.drawing import COLORS, GUIDE, new_figure, svg_text
 from asmil.reporting.estimate import NAN, Estimate, Interval
 from asmil.reporting.files import write_document
 from asmil.reporting.formats import format_count, format_interval_of, format_number
-from asmil.runs.cohort import RunCohort
 from asmil.runs.described import cap_sentence, selection_sentence, train_command
-from asmil.runs.folder import rows_sha256
-from asmil.runs.layout import RunLayout
+from asmil.runs.description import rows_sha256
+from asmil.runs.epochs import Training, read_training
 from asmil.runs.learning_curves import learning_figures, stage_starts
-from asmil.runs.run import Training, read_training
 from asmil.tables.names import unique_names
 from asmil.tasks.metrics import predicted_classes
 
@@ -109,7 +107,7 @@ def evaluation_document(evaluations: Sequence[RunEvaluation]) -> Document:
 def _told_apart(evaluations: Sequence[RunEvaluation]) -> list[RunEvaluation]:
     """The evaluations with names that differ, also if two folders of runs have one name."""
     names = unique_names([one.path for one in evaluations])
-    return [replace(one, run=replace(one.run, named=name)) for one, name in zip(evaluations, names, strict=True)]
+    return [replace(one, run=one.run.called(name)) for one, name in zip(evaluations, names, strict=True)]
 
 
 def _named(run: str, block: Block) -> Block:
@@ -168,7 +166,7 @@ def _warnings(evaluations: Sequence[RunEvaluation]) -> list[str]:
 
 
 def _chose_epoch(evaluation: RunEvaluation) -> bool:
-    return evaluation.role == "val" and evaluation.run.setting("training", "select") != "last"
+    return evaluation.role == "val" and evaluation.run.settings.training.select != "last"
 
 
 def _summary(evaluations: Sequence[RunEvaluation]) -> Table:
@@ -233,7 +231,7 @@ def _slides(evaluation: RunEvaluation) -> list[Block]:
     except ModuleNotFoundError:  # machines that only train may lack the packages that read slides
         return [heading, table]
     findings = [f"{alarm.name}." for alarm in evaluation.raised]
-    pictures = run_panels(evaluation.path, RunCohort.of(evaluation.run.config), dict.fromkeys(pictured), findings)
+    pictures = run_panels(evaluation.run, dict.fromkeys(pictured), findings)
     with_image = [SideBySide(panels) for panels in pictures.values() if len(panels) > 1]
     only_map = [panel for panels in pictures.values() if len(panels) == 1 for panel in panels]
     return [heading, table, *with_image, *([SideBySide(only_map)] if only_map else [])]
@@ -290,23 +288,23 @@ def _read(file: Path) -> Any:
 
 def _origin(evaluation: RunEvaluation) -> list[Block]:
     """How the run was made: command, slides left out, trainings and settings."""
-    command = train_command(evaluation.run.config, f"{evaluation.path}-again")
+    command = train_command(evaluation.run, f"{evaluation.path}-again")
     return [
         Heading("How this run was made"),
         *([f"Command: `{command}`"] if command else []),
         *_left_out(evaluation),
         *_trainings(evaluation),
-        Folded("Settings", [settings_table(evaluation.run.config)]),
+        Folded("Settings", [settings_table(evaluation.run.values)]),
     ]
 
 
 def _left_out(evaluation: RunEvaluation) -> list[Block]:
     """Slides of the manifest that the run does not use, with the reason if it is known."""
-    trained_on = RunCohort.of(evaluation.run.config)
+    trained_on = evaluation.run.cohort
     if not trained_on.is_there:
         return []
     try:
-        used = set(Splits.load(RunLayout(evaluation.path).splits).table["slide"].astype(str))
+        used = set(Splits.load(evaluation.run.layout.splits).table["slide"].astype(str))
         cohort, problems = trained_on.read(evaluation.run.kind)
     except AsmilError as error:
         return [f"It is unknown whether slides were left out: {error}"]
@@ -314,7 +312,7 @@ def _left_out(evaluation: RunEvaluation) -> list[Block]:
     of_table = next((problem for problem in errors if problem.slide is None), None)
     if of_table is not None:
         return [f"It is unknown whether slides were left out: {of_table}"]
-    stored = evaluation.run.setting("cohort", "rows_sha256")
+    stored = evaluation.run.settings.cohort.rows_sha256
     if not errors and stored is not None and rows_sha256(evaluation.run.kind, cohort) != stored:
         return [
             f"The rows of {trained_on.manifest} are not those that the run was trained on, so the command trains "
@@ -335,7 +333,7 @@ def _learning(evaluation: RunEvaluation) -> list[Block]:
     blocks: list[Block] = [Heading("Learning curves")]
     for fold, seed in next(iter(evaluation.metrics.values())).per_training:
         try:
-            training = read_training(evaluation.path, fold, seed)
+            training = read_training(evaluation.run.layout.training(fold, seed), fold, seed)
         except AsmilError as error:
             blocks.append(Note(str(error)))
         else:
@@ -381,8 +379,8 @@ def _about_runs(evaluations: Sequence[RunEvaluation]) -> list[str]:
     for one in evaluations:
         prefix = f"{one.name}: " if len(evaluations) > 1 else ""
         has_validation = bool((one.run.predictions["role"] == "val").any())
-        chosen = selection_sentence(one.run.config, one.role, has_validation, one.run.format.selected_by)
-        sentences += [prefix + text for text in (chosen, cap_sentence(one.run.config))]
+        chosen = selection_sentence(one.run.settings, one.role, has_validation, one.run.format.selected_by)
+        sentences += [prefix + text for text in (chosen, cap_sentence(one.run.settings))]
     return sentences
 
 

@@ -62,7 +62,7 @@ class SlideEvaluation(RunEvaluation):
     @property
     def sizes(self) -> str:
         """How many slides and patients were evaluated, as text."""
-        joined = self.unit == "patient" and self.run.setting("data", "unit") != "patient"
+        joined = self.unit == "patient" and self.run.settings.data.unit != "patient"
         return super().sizes + " (mean prediction of each patient's slides)" * joined
 
     @property

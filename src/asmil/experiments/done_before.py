@@ -17,7 +17,8 @@ from asmil.cohort.units import units_of
 from asmil.errors import AsmilError
 from asmil.experiments.plan import TrainingJob
 from asmil.experiments.store import forget_result, is_done, measured_from, measured_record, results_table
-from asmil.runs.folder import RunFolder, describe
+from asmil.runs.description import describe, read_description
+from asmil.runs.layout import RunLayout
 from asmil.settings.made_from import DoneBefore, MadeFrom, Record
 from asmil.tasks.base import TaskKind
 
@@ -29,7 +30,7 @@ def jobs_to_do(jobs: Sequence[TrainingJob], done: DoneBefore) -> list[TrainingJo
     to_do, outdated, replaced = [], [], []
     for job in jobs:
         replaced += [folder for folder in others[job.out].of_job(job) if not _keeps(job, folder, inputs, done)]
-        if RunFolder(job.folder).config.is_file() and not _keeps(job, job.folder, inputs, done):
+        if RunLayout(job.folder).config.is_file() and not _keeps(job, job.folder, inputs, done):
             outdated.append(job)
             to_do.append(job)
         elif not is_done(job):
@@ -48,7 +49,7 @@ def _keeps(job: TrainingJob, folder: Path, inputs: _Inputs, done: DoneBefore) ->
     measured = is_done(job) and folder == job.folder
     try:
         made_from = inputs.made_from(job)
-        record = RunFolder(folder).read(job.trial.method).made_from().record()
+        record = read_description(RunLayout(folder), job.trial.method).made_from().record()
     except AsmilError:
         if measured:
             raise  # it cannot be said whether the result still holds

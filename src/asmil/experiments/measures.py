@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from asmil.cohort.manifest import Cohort
     from asmil.evaluation.stability.analysis import RunStability
-    from asmil.runs.prediction import RunPredictor
+    from asmil.runs.run import Run
 
 Training = tuple[int, int]
 """Fold and seed."""
@@ -52,7 +52,7 @@ class FinishedRun:
     @cached_property
     def predictions(self) -> pd.DataFrame:
         """One row per slide, fold and seed."""
-        from asmil.runs.run import read_predictions
+        from asmil.runs.predictions import read_predictions
 
         return read_predictions(self.folder / "predictions.parquet")
 
@@ -64,11 +64,11 @@ class FinishedRun:
         return read_stability(self.folder)
 
     @cached_property
-    def predictor(self) -> RunPredictor:
-        """The trained models."""
-        from asmil.runs.prediction import RunPredictor
+    def run(self) -> Run:
+        """The run with its trained models."""
+        from asmil.runs.run import Run
 
-        return RunPredictor(self.folder, self.device)
+        return Run(self.folder, self.device)
 
     @cached_property
     def cohort(self) -> Cohort:
@@ -162,9 +162,9 @@ def measure_tiles(run: FinishedRun) -> Numbers:
             continue
         truth = by_slide[slide.slide].sort_values("tile")
         bag = read_bag(slide.source, slide.slide, slide.mpp)
-        for one in run.predictor.trained:
+        for one in run.run.trained:
             if one.model.has_heatmap:
-                output = infer(one.model, one.model.prepare(bag), run.predictor.device)
+                output = infer(one.model, one.model.prepare(bag), run.run.device)
                 heat = one.model.heatmap(output).detach().double().cpu().numpy()
                 kept = values.setdefault((one.fold, one.seed), {})
                 for name, value in slide_tile_numbers(heat, truth).items():
@@ -212,9 +212,9 @@ def measure_froc(run: FinishedRun) -> Numbers:
     from asmil.cohort.tile_truth import TRUTH_FILE
     from asmil.evaluation.localization.localize import LocalizeSettings, localize_run
 
-    if len(run.predictor.trained) != 1:
+    if len(run.run.trained) != 1:
         raise AsmilError("the measure froc needs one seed per run folder; set group_seeds: false and folds: 1")
-    one = run.predictor.trained[0]
+    one = run.run.trained[0]
     settings = LocalizeSettings(
         truth=run.manifest.parent / TRUTH_FILE,
         cohort=None,

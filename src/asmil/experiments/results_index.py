@@ -14,8 +14,8 @@ from asmil.files import write_text
 from asmil.reporting import Document, Figure, Link, Links, Section
 from asmil.reporting.formats import format_count
 from asmil.reporting.page import html_document, with_links
-from asmil.runs.run import setting
-from asmil.settings.documents import one_line, read_json, read_yaml
+from asmil.runs.run import Run
+from asmil.settings.documents import one_line, read_json
 from asmil.tables.names import unique_names
 
 INDEX_FILE = "index.html"
@@ -181,8 +181,8 @@ def _link(page: Path) -> Link:
     return Link(f"{title}: {place}" if place != "." else title, quote(page.as_posix()), note)
 
 
-def _manifest(run: Path) -> Any:
-    return setting(read_yaml(run / "config.yaml", "remove the run, or train it again"), "cohort", "manifest")
+def _manifest(run: Path) -> Path | None:
+    return Run(run).cohort.manifest
 
 
 def _is_hidden(path: Path) -> bool:

@@ -29,8 +29,8 @@ from asmil.explain.run_explainer import RunExplainer
 from asmil.files import remove_abandoned
 from asmil.reporting import Estimate
 from asmil.runs.bundle import refuse_bundle
-from asmil.runs.cohort import RunCohort
-from asmil.runs.prediction import TrainedModel
+from asmil.runs.run import Run
+from asmil.runs.trained_models import TrainedModel
 from asmil.settings.made_from import DoneBefore, MadeFrom, Record, file_content
 from asmil.tables.arrays import Floats
 from asmil.tasks.base import TaskKind
@@ -139,14 +139,14 @@ def faithfulness_run(
     done_before: decides about finished slides that were made from something else; default: they are refused
     """
     settings = settings or FaithfulnessSettings()
-    explainer = RunExplainer(run, settings.device, settings.method)
+    explainer = RunExplainer(Run(run, settings.device, settings.method))
     kinds, missing = _kinds(explainer, settings)
     units = _units(explainer, settings)
     truth = _truth_table(explainer, settings)
     kept = None if keep is None else FlippedSlides(keep.absolute())
     if keep is not None:
         remove_abandoned(keep)
-    plan = FlippingPlan(explainer.path, settings, tuple(kinds), truth, kept)
+    plan = FlippingPlan(explainer.run.path, settings, tuple(kinds), truth, kept)
     stored = plan.stored(units, done_before or DoneBefore())
     flipped, problems = _flip_slides(units, stored, plan, explainer, engine, progress or (lambda done, total: None))
     if not flipped:
@@ -154,7 +154,7 @@ def faithfulness_run(
         raise AsmilError(f"{run}: no slide with the role {settings.role} could be evaluated{listed}")
     summaries = _summaries(flipped, kinds, settings)
     notes = _notes(explainer, settings)
-    task = explainer.predictor.description.config.task.kind
+    task = explainer.run.kind
     if locate is not None and truth is not None and prediction_format(task).part_name == "class":
         slides = frozenset(slide.slide for unit in units for slide in unit.slides)
         found = {kind: None if kind in CONTROLS else locate(kind, truth, slides) for kind in summaries}
@@ -162,8 +162,8 @@ def faithfulness_run(
             kind: replace(summaries[kind], tile_auc=one[0], froc=one[1]) for kind, one in found.items() if one
         }
     return Faithfulness(
-        path=explainer.path,
-        method=explainer.method,
+        path=explainer.run.path,
+        method=explainer.run.method,
         task=task,
         settings=settings,
         first_kind=kinds[0],
@@ -171,7 +171,7 @@ def faithfulness_run(
         curves={name: _mean_curves(flipped, name) for name in summaries},
         slides=tuple(flipped),
         n_patients=len({one.patient for one in flipped}),
-        n_models=len(explainer.predictor.trained),
+        n_models=len(explainer.run.trained),
         missing=missing,
         problems=tuple(problems),
         notes=tuple(notes),
@@ -193,7 +193,7 @@ class FlippingPlan:
 
     def __call__(self, place: Place) -> Callable[[Unit], FlippedSlide]:
         device = place.device if self.settings.device == "auto" else self.settings.device
-        return self.worker(RunExplainer(self.run, device, self.settings.method))
+        return self.worker(RunExplainer(Run(self.run, device, self.settings.method)))
 
     def worker(self, explainer: RunExplainer) -> Callable[[Unit], FlippedSlide]:
         """From a slide to its curves: those that are stored, or new ones, which are stored then."""
@@ -280,12 +280,12 @@ def _flip_slides(
 
 def _kinds(explainer: RunExplainer, settings: FaithfulnessSettings) -> tuple[list[str], dict[str, str]]:
     """The kinds that are flipped, the method's own first, and why the method lacks others."""
-    known = kinds_of(explainer.predictor.models[0])
+    known = kinds_of(explainer.run.models[0])
     missing = {kind: why for kind, why in known.items() if why is not None}
     own = next((kind for kind, why in known.items() if why is None))
     if settings.name is not None and settings.name not in explainer.names:
         raise AsmilError(
-            f"{explainer.path}: there is no class {settings.name!r} to explain; "
+            f"{explainer.run.path}: there is no class {settings.name!r} to explain; "
             f"{did_you_mean(settings.name, explainer.names)}"
         )
     if not settings.kinds:
@@ -294,24 +294,22 @@ def _kinds(explainer: RunExplainer, settings: FaithfulnessSettings) -> tuple[lis
         if kind not in known:
             raise AsmilError(f"there is no kind of map {kind!r}; {did_you_mean(kind, known)}")
         if kind in missing:
-            raise AsmilError(f"{explainer.path}: {explainer.method} has no map {kind!r}: {missing[kind]}")
+            raise AsmilError(f"{explainer.run.path}: {explainer.run.method} has no map {kind!r}: {missing[kind]}")
     return list(dict.fromkeys(settings.kinds)), missing
 
 
 def _units(explainer: RunExplainer, settings: FaithfulnessSettings) -> list[Unit]:
-    refuse_bundle(explainer.path)
-    table, column = explainer.splits, explainer.predictor.unit
-    wanted = set(table.loc[table["role"] == settings.role, column].astype(str))
-    trained_on = RunCohort.of(explainer.predictor.description.to_dict())
+    refuse_bundle(explainer.run.path)
+    run, trained_on = explainer.run, explainer.run.cohort
     if not trained_on.is_there:
         raise AsmilError(
             f"{trained_on.manifest}: the manifest of the run was not found; start the command where it was trained"
         )
     cohort, problems = trained_on.read(features=settings.features)
     raise_errors(problems)
-    units = [unit for unit in units_of(cohort.slides, explainer.predictor.unit) if unit.name in wanted]
+    units = [unit for unit in units_of(cohort.slides, run.unit) if settings.role in run.roles_of(unit.name, run.unit)]
     if not units:
-        raise AsmilError(f"{explainer.path}: no slide has the role {settings.role}; choose another with --role")
+        raise AsmilError(f"{explainer.run.path}: no slide has the role {settings.role}; choose another with --role")
     return units[: settings.slides]
 
 
@@ -322,10 +320,10 @@ def _flip_slide(
     settings: FaithfulnessSettings,
     truth: Mapping[str, pd.DataFrame] | None,
 ) -> FlippedSlide:
-    bag = explainer.read_unit(unit)
+    bag, _ = explainer.run.bag(unit)
     if len(bag) < 2:
         raise AsmilError(f"{unit.name}: it has one tile, so none can be removed")
-    trained = explainer.trained_for(bag.id)
+    trained = explainer.run.trained_for(bag.id)
     name = settings.name or explainer.predicted(bag, trained)
     ask = _ask(explainer, trained, bag, name)
     draw = np.random.default_rng([settings.seed, zlib.crc32(bag.id.encode())])
@@ -345,7 +343,7 @@ def _flip_slide(
 
 
 def _ask(explainer: RunExplainer, trained: Sequence[TrainedModel], bag: Bag, name: str) -> Ask:
-    place, device = explainer.names.index(name), explainer.predictor.device
+    place, device = explainer.names.index(name), explainer.run.device
 
     def ask(order: npt.NDArray[np.int64], counts: Sequence[int]) -> Floats:
         said = []
@@ -362,7 +360,7 @@ def _truth_table(explainer: RunExplainer, settings: FaithfulnessSettings) -> Pat
     if settings.truth is not None:
         read_tile_truth(settings.truth)  # a mistake in it is reported once, before the work begins
         return settings.truth
-    beside = Path(explainer.predictor.description.cohort["manifest"]).parent / TRUTH_FILE
+    beside = Path(str(explainer.run.cohort.manifest)).parent / TRUTH_FILE
     return beside if beside.is_file() else None
 
 
@@ -425,6 +423,6 @@ def _notes(explainer: RunExplainer, settings: FaithfulnessSettings) -> list[str]
     notes = []
     if settings.role != "test":
         notes.append(f"these slides are from the {settings.role} part, which the models have seen")
-    if explainer.predictor.unfinished:
-        notes.append(f"{explainer.predictor.unfinished} trainings of the run are unfinished; their models are not used")
+    if explainer.run.n_unfinished:
+        notes.append(f"{explainer.run.n_unfinished} trainings of the run are unfinished; their models are not used")
     return notes

@@ -22,15 +22,16 @@ from asmil.explain.caveats import Caveats
 from asmil.explain.color_scale import ColorScale, color_scale, natural_scale
 from asmil.explain.contact_sheet import contact_sheet
 from asmil.explain.figure import arrange, map_panels, tissue_view
-from asmil.explain.ingredients import joins_slides, run_contents, slide_contents
+from asmil.explain.ingredients import run_contents, slide_contents
 from asmil.explain.overlay_tiff import write_overlay
 from asmil.explain.qupath import write_regions, write_tiles
-from asmil.explain.run_explainer import RunExplainer
+from asmil.explain.run_explainer import RunExplainer, open_explainer
 from asmil.explain.score_files import find_scores
 from asmil.explain.settings import HeatmapSettings
 from asmil.explain.slide_maps import SPREAD, SlideMaps, maps_of_runs, maps_of_scores
 from asmil.explain.tile_map import SlideFrame, TileMap, framed, slide_frame
 from asmil.files import replacing
+from asmil.runs.run import Run
 from asmil.settings.config import flat
 from asmil.settings.folder_settings import claim_folder
 from asmil.settings.made_from import DoneBefore, MadeFrom, Record, RecordFile, file_content
@@ -119,7 +120,7 @@ class HeatmapPlan:
 
     def __call__(self, place: Place) -> Callable[[AskedSlide], DrawnSlide]:
         device = place.device if self.device == "auto" else self.device
-        explainers = [RunExplainer(run, device, self.method) for run in self.runs]
+        explainers = [open_explainer(run, device, self.method) for run in self.runs]
         made_from = self.made_from()
 
         def draw(asked: AskedSlide) -> DrawnSlide:
@@ -132,7 +133,7 @@ class HeatmapPlan:
         """From a slide to everything that its pictures are made from."""
         settings = flat(self.settings.model_dump(mode="json"))
         of_runs = run_contents(self.runs, recorded=self.settings.by == "epoch")
-        joins = bool(self.runs) and joins_slides(self.runs[0])
+        joins = bool(self.runs) and Run(self.runs[0]).unit == "patient"
 
         def of_slide(asked: AskedSlide) -> MadeFrom:
             contents = dict(of_runs)

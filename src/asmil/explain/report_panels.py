@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from pathlib import Path
 
 import cv2
 import numpy as np
@@ -18,11 +17,11 @@ from asmil.explain.caveats import Caveats
 from asmil.explain.color_scale import average_weight, color_scale, natural_scale
 from asmil.explain.figure import OPACITY, Panel, draw_contours, map_panels, panel_with_legend, tissue_view
 from asmil.explain.run_explainer import RunExplainer
-from asmil.explain.tile_map import SlideFrame, TileMap, slide_frame
+from asmil.explain.tile_map import SlideFrame, TileMap, pixel_coords, slide_frame
 from asmil.reporting import Figure
 from asmil.reporting.formats import format_number
 from asmil.runs.cohort import RunCohort
-from asmil.runs.layout import RunLayout
+from asmil.runs.run import Run
 from asmil.slides.discovery import SlideFile
 from asmil.slides.opening import open_slide
 
@@ -80,33 +79,31 @@ def slide_panels(
     return figures
 
 
-def run_panels(
-    run: Path, trained_on: RunCohort, names: Iterable[str], alarms: Sequence[str] = ()
-) -> dict[str, list[Figure]]:
+def run_panels(run: Run, names: Iterable[str], alarms: Sequence[str] = ()) -> dict[str, list[Figure]]:
     """Slides of a run with the map of models that were not trained on them; those without features are left out.
 
     alarms: of the run, a few words each
     """
-    if len(list(RunLayout(run).trainings())) > MOST_TRAININGS:
+    if len(list(run.layout.trainings())) > MOST_TRAININGS:
         return {}
-    found: dict[str, list[Figure]] = {}
+    panels: dict[str, list[Figure]] = {}
     with suppress(AsmilError):
-        cohort, images = SlidePlaces.of_run(trained_on).cohort(), image_files(trained_on)
+        cohort, images = SlidePlaces.of_run(run.cohort).cohort(), image_files(run.cohort)
         known = [cohort[name] for name in names if name in cohort]
         if not known:
             return {}
         explainer = RunExplainer(run)
         for slide in known:
             with suppress(AsmilError):
-                bag, info = explainer.read(slide)
+                bag, (info,) = run.bag(slide)
                 heat = explainer.explain(bag)
-                frame = slide_frame(slide.slide, bag.coords, info, None, slide.mpp)
+                frame = slide_frame(slide.slide, pixel_coords(bag, info), info, None, slide.mpp)
                 shown, named = format_number(heat.shown, 2), len(explainer.names) > 1
                 said = f" for {heat.name}, probability" if named else f"; predicted {heat.name}"
                 title = f"{heat.kind}{said} {shown}"
                 drawn = TileMap(heat.values, heat.kind, title=title)
-                found[slide.slide] = slide_panels(frame, images.get(slide.slide), drawn, alarms=alarms)
-    return found
+                panels[slide.slide] = slide_panels(frame, images.get(slide.slide), drawn, alarms=alarms)
+    return panels
 
 
 def _png(pixels: npt.NDArray[np.uint8]) -> bytes:

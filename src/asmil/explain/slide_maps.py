@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from asmil.cohort.bag import Bag
-from asmil.cohort.features import inspect_features, read_bag
+from asmil.cohort.features import read_bag_and_info
 from asmil.cohort.source import FeatureInfo
 from asmil.cohort.splits import FoldNames
 from asmil.cohort.units import Unit
@@ -22,11 +22,11 @@ from asmil.explain.kinds import titled
 from asmil.explain.run_explainer import Outputs, RunExplainer, SlideExplanation, of_slide
 from asmil.explain.score_files import find_scores, read_scores
 from asmil.explain.settings import HeatmapSettings
-from asmil.explain.tile_map import TileMap, checked_values
+from asmil.explain.tile_map import TileMap, checked_values, pixel_coords
 from asmil.reporting.formats import format_count, format_number
 from asmil.runs.attention_file import AttentionRecord, read_attention
-from asmil.runs.prediction import TrainedModel
-from asmil.runs.run import read_fold_names
+from asmil.runs.run import Run
+from asmil.runs.trained_models import TrainedModel
 from asmil.tables.names import unique_names
 
 MOST_EPOCHS = 8
@@ -53,24 +53,23 @@ class SlideMaps:
 def maps_of_scores(asked: AskedSlide, scores: Path) -> SlideMaps:
     """The map of a file of scores; coordinates are the file's own, or those of the slide's features."""
     path = find_scores(scores, asked.name)
-    found = read_scores(path)
-    coords, info = found.coords, None
+    scored = read_scores(path)
+    coords, info = scored.coords, None
     if asked.slide is not None:
-        info = inspect_features(asked.slide.source)
-        if coords is None:
-            bag = read_bag(asked.slide.source, asked.name, asked.mpp)
-            coords = None if bag.coords is None else bag.coords.numpy().astype(np.int64)
+        bag, info = read_bag_and_info(asked.slide.source, asked.name, asked.mpp)
+        if coords is None and bag.coords is not None:
+            coords = bag.coords.numpy().astype(np.int64)
     if coords is None:
         raise AsmilError(
             f"{asked.name}: {path} has no coordinates, and no features of this slide with coordinates were found; add "
             "columns x and y, or give its feature file, which is named like the slide, with --features"
         )
-    values = checked_values(asked.name, found.values, len(coords))
+    values = checked_values(asked.name, scored.values, len(coords))
     missing = int(np.isnan(values).sum())
     notes = [f"{missing} of {len(values)} tiles have no value and are not drawn"] * bool(missing)
-    shown = TileMap(values, found.name, average=average_weight(found.name, values))
+    shown = TileMap(values, scored.name, average=average_weight(scored.name, values))
     notes += _findings([shown])
-    return SlideMaps(coords, info, (shown,), f"{found.name} from {path.name}", notes=tuple(notes))
+    return SlideMaps(coords, info, (shown,), f"{scored.name} from {path.name}", notes=tuple(notes))
 
 
 def maps_of_runs(asked: AskedSlide, explainers: Sequence[RunExplainer], settings: HeatmapSettings) -> SlideMaps:
@@ -80,15 +79,14 @@ def maps_of_runs(asked: AskedSlide, explainers: Sequence[RunExplainer], settings
             f"{asked.name}: no features of this slide were found; extract it, or name slides that have some"
         )
     first = explainers[0]
+    bag, headers, number = _bag(asked, first.run)
     for explainer in explainers[1:]:
-        _refuse_other_features(asked, explainer)
-    bag, number = _bag(asked, first)  # which refuses features that the first run was not trained with
-    info = inspect_features(asked.slide.source)
-    outputs = [explainer.outputs(bag, explainer.trained_for(bag.id)) for explainer in explainers]
-    said = first.said(first.trained_for(bag.id), outputs[0])
-    name = settings.name or max(said, key=lambda one: said[one])
+        _refuse_other_features(headers, explainer.run)
+    outputs = [explainer.outputs(bag, explainer.run.trained_for(bag.id)) for explainer in explainers]
+    said = first.said(first.run.trained_for(bag.id), outputs[0])
+    name = settings.name or max(said, key=lambda name: said[name])
     if name not in said:
-        raise AsmilError(f"{first.path}: there is no class {name!r} to explain; {did_you_mean(name, said)}")
+        raise AsmilError(f"{first.run.path}: there is no class {name!r} to explain; {did_you_mean(name, said)}")
     main = 0
     if settings.by == "epoch":
         by_run = [list(_epoch_maps(asked, bag, *one)) for one in zip(explainers, _shown_names(explainers), strict=True)]
@@ -100,35 +98,33 @@ def maps_of_runs(asked: AskedSlide, explainers: Sequence[RunExplainer], settings
     notes = [note for one in drawn for note in one.notes]
     # attention is flat when training starts; of recorded epochs the last one counts
     notes += _findings(maps if settings.by != "epoch" else [maps[main]])
-    if any(explainer.saw(bag.id) for explainer in explainers):
+    if any(explainer.run.saw(bag.id) for explainer in explainers):
         notes.append("the models were trained on this slide")
     named = zip(explainers, _shown_names(explainers), outputs, strict=True)
     about = "; ".join(_said(*one, bag.id, name) for one in named)
     measurements = first.tile_probabilities(bag) if settings.qupath else {}
     measured = {key: of_slide(values, bag, number)[0] for key, values in measurements.items()}
-    alone = of_slide(drawn[0].values, bag, number)[1]
-    coords = None if alone.coords is None else alone.coords.numpy().astype(np.int64)
+    info = headers[number]
+    coords = pixel_coords(of_slide(drawn[0].values, bag, number)[1], info)
     return SlideMaps(coords, info, maps, about, measured, tuple(dict.fromkeys(notes)), main)
 
 
-def _refuse_other_features(asked: AskedSlide, explainer: RunExplainer) -> None:
-    """Raise if the slide, or another one of its patient, has other features than those of a run's training."""
-    assert asked.slide is not None
-    joined = asked.joined if explainer.predictor.unit == "patient" else ()
-    for slide in (asked.slide, *joined):
+def _refuse_other_features(headers: Sequence[FeatureInfo], run: Run) -> None:
+    """Raise if the feature files differ from those that another run was trained with."""
+    for header in headers:
         try:
-            explainer.predictor.description.refuse_other_features(inspect_features(slide.source))
+            run.description.refuse_other_features(header)
         except AsmilError as error:
-            raise AsmilError(f"{explainer.path}: {error}, or draw this run by itself with its own features") from None
+            raise AsmilError(f"{run.path}: {error}, or draw this run by itself with its own features") from None
 
 
-def _bag(asked: AskedSlide, explainer: RunExplainer) -> tuple[Bag, int]:
-    """The bag that the models see, and the place of the slide in it: the slides of a patient may be joined."""
+def _bag(asked: AskedSlide, run: Run) -> tuple[Bag, tuple[FeatureInfo, ...], int]:
+    """The bag that the models see, its headers, and the index of the slide in it: a patient's slides may be joined."""
     assert asked.slide is not None
-    if explainer.predictor.unit == "patient" and len(asked.joined) > 1:
+    if run.unit == "patient" and len(asked.joined) > 1:
         unit = Unit(asked.slide.patient, asked.slide.patient, asked.joined)
-        return explainer.read_unit(unit), [one.slide for one in asked.joined].index(asked.name)
-    return explainer.read(asked.slide)[0], 0
+        return *run.bag(unit), [slide.slide for slide in asked.joined].index(asked.name)
+    return *run.bag(asked.slide), 0
 
 
 def _maps(
@@ -138,8 +134,7 @@ def _maps(
     several_kinds = len(settings.kinds) > 1
     for explainer, run, known in zip(explainers, _shown_names(explainers), outputs, strict=True):
         for kind in settings.kinds or (None,):
-            trained = explainer.trained_for(bag.id)
-            groups = _groups(settings.by, trained, read_fold_names(explainer.path))
+            groups = _groups(settings.by, explainer.run.trained_for(bag.id), explainer.run.fold_names)
             found = []
             for label, members in groups.items():
                 one = explainer.explain(bag, kind, name, members, known)
@@ -163,33 +158,33 @@ def _groups(by: str | None, trained: Sequence[TrainedModel], folds: FoldNames) -
 
 def _epoch_maps(asked: AskedSlide, bag: Bag, explainer: RunExplainer, run: str) -> Iterator[TileMap]:
     """Attention that was recorded during training, at up to eight moments, by the first training that has the slide."""
-    training, record, place = _recorded(explainer, bag.id)
-    if int(record.n_tiles[place]) != len(bag):
+    training, record, index = _recorded(explainer.run, bag.id)
+    if int(record.n_tiles[index]) != len(bag):
         raise AsmilError(
-            f"{asked.name}: {record.path} has {int(record.n_tiles[place])} tiles, the features {len(bag)}; "
+            f"{asked.name}: {record.path} has {int(record.n_tiles[index])} tiles, the features {len(bag)}; "
             "restore the features of the training"
         )
     chosen = np.unique(np.linspace(0, len(record.epochs) - 1, MOST_EPOCHS).round().astype(int))
     note = f"attention as it was recorded in the training of {_joined(run, training)}"
-    for moment, values in zip(chosen, record.attention(place, chosen.tolist()), strict=True):
+    for moment, values in zip(chosen, record.attention(index, chosen.tolist()), strict=True):
         title = _joined(run, f"epoch {record.epochs[moment]:g}")
         yield TileMap(values, "attention", title=title, notes=(note,), average=average_weight("attention", values))
 
 
-def _recorded(explainer: RunExplainer, slide: str) -> tuple[str, AttentionRecord, int]:
+def _recorded(run: Run, slide: str) -> tuple[str, AttentionRecord, int]:
     known: list[str] = []
-    for fold, seed, training in explainer.predictor.folder.trainings():
+    for fold, seed, training in run.layout.trainings():
         record = read_attention(training)
         if record is not None and slide in record.slides:
-            return f"{read_fold_names(explainer.path)[fold]}, seed {seed}", record, record.slides.index(slide)
+            return f"{run.fold_names[fold]}, seed {seed}", record, record.slides.index(slide)
         known += [] if record is None else list(record.slides)
     if known:
         raise AsmilError(
-            f"{slide}: its attention was not recorded during training; {explainer.path} recorded "
+            f"{slide}: its attention was not recorded during training; {run.path} recorded "
             f"{', '.join(sorted(set(known))[:5])}"
         )
     raise AsmilError(
-        f"{explainer.path}: no attention was recorded during training; record that of four slides with "
+        f"{run.path}: no attention was recorded during training; record that of four slides with "
         "`asmil train ... --set record.attention=4`"
     )
 
@@ -214,13 +209,13 @@ def _findings(maps: Sequence[TileMap]) -> list[str]:
 
 def _shown_names(explainers: Sequence[RunExplainer]) -> list[str]:
     """The names of several runs; of one run, which needs none, an empty text."""
-    return unique_names([one.path for one in explainers]) if len(explainers) > 1 else [""]
+    return unique_names([explainer.run.path for explainer in explainers]) if len(explainers) > 1 else [""]
 
 
 def _said(explainer: RunExplainer, run: str, outputs: Outputs, slide: str, name: str) -> str:
     """What the models of a run say of a slide. run: its name, or empty: the method is named instead."""
-    run = run or explainer.method
-    trained = explainer.trained_for(slide)
+    run = run or explainer.run.method
+    trained = explainer.run.trained_for(slide)
     shown = explainer.said(trained, outputs).get(name)
     if shown is None:
         return run

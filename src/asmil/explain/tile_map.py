@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from asmil.cohort.bag import COORDS_UM, Bag
 from asmil.cohort.features import inspect_features
 from asmil.cohort.reader import open_features
 from asmil.cohort.source import FeatureInfo, FeatureSource
@@ -86,6 +87,17 @@ def slide_frame(
     if tile_px is None:
         raise AsmilError(f"{slide}: the side of its tiles at level 0 is not known; give it with --tile-px")
     return framed(slide, corners, tile_px, info, image, mpp)
+
+
+def pixel_coords(bag: Bag, info: FeatureInfo) -> npt.NDArray[np.int64] | None:
+    """N x 2, upper left corners of the tiles in level-0 pixels; None if they are not known.
+
+    info: the header of the feature file; its resolution is used if the coordinates are in microns
+    """
+    if bag.coords is None and COORDS_UM in bag.extras and info.mpp is not None:
+        microns = bag.extras[COORDS_UM].numpy()
+        return np.asarray(np.rint(microns / info.mpp), dtype=np.int64)
+    return None if bag.coords is None else bag.coords.numpy().astype(np.int64)
 
 
 def read_frame(

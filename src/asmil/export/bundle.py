@@ -23,8 +23,8 @@ from asmil.reporting.formats import format_count, format_interval, format_number
 from asmil.runs.bundle import BUNDLE_FILE, FORMAT, Bundle, BundleAlarm, BundleMetric, is_bundle, sha256
 from asmil.runs.layout import CHOICE_FILE, TASK_FILE
 from asmil.runs.operating_point import FILE as OPERATING_POINT_FILE
-from asmil.runs.prediction import RunPredictor
-from asmil.runs.run import read_run
+from asmil.runs.prediction import open_models
+from asmil.runs.run import Run, read_run
 from asmil.tables.time_units import unit_in_words
 from asmil.version import __version__
 
@@ -57,12 +57,12 @@ def write_bundle(run: Path | str, out: Path | str, method: str | None = None) ->
         raise AsmilError(f"{run} is a bundle already; copy the folder")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise AsmilError(f"{out} exists and is not empty; give --out a new folder")
-    predictor = RunPredictor(run, "cpu", method)  # loads every model, so nothing damaged is handed on
+    opened = open_models(run, "cpu", method)  # loads every model, so nothing damaged is handed on
     evaluation = evaluate_run(read_run(run))
     out.parent.mkdir(parents=True, exist_ok=True)
     partial = out.with_name(f".{out.name}.{secrets.token_hex(4)}.partial")
     try:
-        _write(partial, predictor, evaluation)
+        _write(partial, opened, evaluation)
         if out.exists():
             out.rmdir()
         partial.replace(out)
@@ -71,23 +71,23 @@ def write_bundle(run: Path | str, out: Path | str, method: str | None = None) ->
     return out
 
 
-def _write(folder: Path, predictor: RunPredictor, evaluation: RunEvaluation) -> None:
-    run = predictor.folder
-    settings = predictor.description.to_dict()
-    settings["asmil"] = run.read_values().get("asmil", __version__)
+def _write(folder: Path, run: Run, evaluation: RunEvaluation) -> None:
+    layout, settings = run.layout, run.description.to_dict()
+    settings["asmil"] = run.values.get("asmil", __version__)
     settings["cohort"] = {"slides": settings["cohort"].get("slides")}
     if settings["init"]["weights"] is not None:  # which were read; where they were is nobody's business
         settings["init"]["weights"] = Path(settings["init"]["weights"]).name
-    write_text(folder / run.config.name, yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
-    for one in predictor.trained:
-        source, target = run.training(one.fold, one.seed), Path(run.training(one.fold, one.seed).relative_to(run.path))
+    write_text(folder / layout.config.name, yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
+    for trained in run.trained:
+        source = layout.training(trained.fold, trained.seed)
+        target = folder / source.relative_to(run.path)
         for name in _OF_A_TRAINING:
-            _copy(source / name, folder / target / name)
-        _copy(run.fold(one.fold) / CHOICE_FILE, folder / target.parent / CHOICE_FILE)
+            _copy(source / name, target / name)
+        _copy(source.parent / CHOICE_FILE, target.parent / CHOICE_FILE)
     _copy(run.path / OPERATING_POINT_FILE, folder / OPERATING_POINT_FILE)
-    if predictor.training_slides is not None:
-        predictor.training_slides.for_bundle().save(folder)
-    write_text(folder / CARD_FILE, model_card(predictor, evaluation))
+    if run.training_slides is not None:
+        run.training_slides.for_bundle().save(folder)
+    write_text(folder / CARD_FILE, model_card(run, evaluation))
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     bundle = Bundle(
         format=FORMAT,
@@ -115,27 +115,27 @@ def _metrics(evaluation: RunEvaluation) -> dict[str, BundleMetric]:
     return found
 
 
-def model_card(predictor: RunPredictor, evaluation: RunEvaluation) -> str:
+def model_card(run: Run, evaluation: RunEvaluation) -> str:
     """The card as Markdown."""
-    config = predictor.description.config
+    config = run.description.config
     title = f"{config.method} for {config.task.kind}"
     parts = [
         _FRONT_MATTER + f"# {title}",
-        _summary(predictor),
+        _summary(run),
         *_alarms(evaluation),
-        "## Data\n\n" + markdown_table(["property", "value"], _data(predictor)),
+        "## Data\n\n" + markdown_table(["property", "value"], _data(run)),
         "## Metrics\n\n" + _results(evaluation),
-        "## Limits\n\n" + "\n".join(f"- {limit}" for limit in _limits(predictor, evaluation)),
-        "## Use\n\n" + _use(predictor),
+        "## Limits\n\n" + "\n".join(f"- {limit}" for limit in _limits(run, evaluation)),
+        "## Use\n\n" + _use(run),
         f"Written by asmil {__version__}. Add the license under which you share the weights.",
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _use(predictor: RunPredictor) -> str:
+def _use(run: Run) -> str:
     """Commands that predict: slides if it is known how to extract them, else features."""
-    given = "slides/" if predictor.description.features.get("extraction") else "features/"
-    method = predictor.description.config.method
+    given = "slides/" if run.description.features.get("extraction") else "features/"
+    method = run.description.config.method
     option, argument = (f" --method {shlex.quote(method)}", f", method={method!r}") if is_own(method) else ("", "")
     return (
         f"```bash\nasmil predict THIS_FOLDER {given} --out predictions.csv{option}\n```\n\n"
@@ -143,16 +143,16 @@ def _use(predictor: RunPredictor) -> str:
     )
 
 
-def _summary(predictor: RunPredictor) -> str:
-    folds, seeds = (len({getattr(one, name) for one in predictor.trained}) for name in ("fold", "seed"))
+def _summary(run: Run) -> str:
+    folds, seeds = (len({getattr(one, name) for one in run.trained}) for name in ("fold", "seed"))
     parts = f"{format_count(folds, 'fold')}, {format_count(seeds, 'seed')} per fold"
-    n = len(predictor.trained)
+    n = len(run.trained)
     models = "One trained model" if n == 1 else f"The mean prediction of {n} trained models ({parts})"
-    task, classes = predictor.description.config.task, predictor.description.classes
+    task, classes = run.description.config.task, run.description.classes
     names = "Labels" if task.kind == "multilabel" else "Classes"
     among = f" {names}: {escape_markdown(', '.join(classes))}." if classes else ""
     unit = f" Times are in {unit_in_words(task.time_unit)}." if task.kind == "survival" else ""
-    return f"{models} of the method `{predictor.description.config.method}`.{among}{unit}"
+    return f"{models} of the method `{run.description.config.method}`.{among}{unit}"
 
 
 def _alarms(evaluation: RunEvaluation) -> list[str]:
@@ -161,10 +161,10 @@ def _alarms(evaluation: RunEvaluation) -> list[str]:
     return ["## Alarms\n\n" + "\n".join(lines)] if lines else []
 
 
-def _data(predictor: RunPredictor) -> Iterator[tuple[str, str]]:
-    features: Mapping[str, Any] = predictor.description.features
-    yield "slides in the cohort", _or_unknown(predictor.description.cohort.get("slides"))
-    splits = Splits.load(predictor.folder.splits)
+def _data(run: Run) -> Iterator[tuple[str, str]]:
+    features: Mapping[str, Any] = run.description.features
+    yield "slides in the cohort", _or_unknown(run.description.cohort.get("slides"))
+    splits = Splits.load(run.layout.splits)
     yield "patients in the cohort", str(splits.table["patient"].nunique())
     in_turn = f", over {splits.n_folds} folds" if splits.n_folds > 1 else ""
     for role in ROLES:
@@ -173,11 +173,11 @@ def _data(predictor: RunPredictor) -> Iterator[tuple[str, str]]:
         yield f"{role} slides", f"{part['slide'].nunique()} of {patients}{in_turn}"
     yield "encoder", _or_unknown(features.get("encoder"))
     yield "SHA-256 of the encoder's weights", _or_unknown(features.get("weights_hash"))
-    yield "numbers per tile", str(predictor.description.in_features)
+    yield "numbers per tile", str(run.description.in_features)
     yield "tile size in microns", _or_unknown(features.get("tile_um"))
     yield "tile size in pixels", _or_unknown(features.get("tile_px"))
-    if predictor.operating_point is not None:
-        point = predictor.operating_point
+    if run.operating_point is not None:
+        point = run.operating_point
         yield (
             "operating point",
             f"{point.positive} from a probability of {format_number(point.threshold)}, chosen on validation slides "
@@ -196,13 +196,13 @@ def _results(evaluation: RunEvaluation) -> str:
     return f"{how}\n\n{markdown_table(['metric', 'value', '95 % interval'], rows)}"
 
 
-def _limits(predictor: RunPredictor, evaluation: RunEvaluation) -> Iterator[str]:
+def _limits(run: Run, evaluation: RunEvaluation) -> Iterator[str]:
     if evaluation.n_patients < SMALL_TEST_PART:
         yield f"The test set is small: {evaluation.sizes}."
-    yield _of_sites(site_overlap(predictor.folder.path, predictor.description))
+    yield _of_sites(site_overlap(run))
     if evaluation.n_trainings > 1:
         yield "The metrics are those of single trainings. The mean of all models was not tested on its own."
-    yield _of_features(predictor.description.features)
+    yield _of_features(run.description.features)
     for warning in evaluation.warnings:
         yield escape_markdown(warning)
 

@@ -25,8 +25,8 @@ from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError, AsmilWarning
 from asmil.evaluation.run_alarms import alarm_findings
 from asmil.files import replacing
-from asmil.runs.prediction import RunPredictor
-from asmil.runs.run import read_fold_names
+from asmil.runs.prediction import open_models
+from asmil.runs.run import Run
 from asmil.settings.documents import one_line
 
 EXAMPLE_TILES = 64
@@ -38,13 +38,13 @@ TOLERANCE = 1e-4
 class RunGraph(nn.Module):
     """All models of a run behind one `forward` on plain tensors."""
 
-    def __init__(self, predictor: RunPredictor) -> None:
+    def __init__(self, run: Run) -> None:
         super().__init__()
-        self.trained = predictor.trained
-        self.models = nn.ModuleList(one.model for one in predictor.trained)  # registers their weights
-        self.tasks = [one.task for one in predictor.trained]
-        self.has_heatmap = all(one.model.has_heatmap for one in predictor.trained)
-        example = torch.zeros(1, predictor.trained[0].task.n_outputs)
+        self.trained = run.trained
+        self.models = nn.ModuleList(one.model for one in run.trained)  # registers their weights
+        self.tasks = [one.task for one in run.trained]
+        self.has_heatmap = all(one.model.has_heatmap for one in run.trained)
+        example = torch.zeros(1, run.trained[0].task.n_outputs)
         self.has_probabilities = self.tasks[0].probabilities(example) is not None
 
     @property
@@ -65,18 +65,18 @@ class RunGraph(nn.Module):
         return tuple(found)
 
 
-def export_torch(run: Path | str, out: Path | str, method: str | None = None) -> Path:
+def export_torch(path: Path | str, out: Path | str, method: str | None = None) -> Path:
     """Write a run as a file of `torch.export` (`torch.export.load(...).module()`), and return its path."""
     _refuse_folder(out)
-    predictor = RunPredictor(run, "cpu", method)
-    graph, program = _exported(predictor)
+    run = open_models(path, "cpu", method)
+    graph, program = _exported(run)
     with replacing(out) as partial, _quiet():
-        torch.export.save(program, str(partial), extra_files={"asmil.json": json.dumps(metadata(predictor))})
-    _compare(graph, lambda features: program.module()(features), Path(out), predictor)
+        torch.export.save(program, str(partial), extra_files={"asmil.json": json.dumps(metadata(run))})
+    _compare(graph, lambda features: program.module()(features), Path(out), run)
     return Path(out)
 
 
-def export_onnx(run: Path | str, out: Path | str, method: str | None = None) -> Path:
+def export_onnx(path: Path | str, out: Path | str, method: str | None = None) -> Path:
     """Write a run as an ONNX file and return its path; its metadata names the classes, the encoder and the resolution.
 
     The file is compared with the run on bags of several sizes, by onnxruntime.
@@ -88,15 +88,15 @@ def export_onnx(run: Path | str, out: Path | str, method: str | None = None) -> 
         import onnxscript  # noqa: F401 torch writes ONNX with it
     except ModuleNotFoundError as error:
         raise AsmilError(f"ONNX needs the package {error.name}; install asmil[export]") from None
-    predictor = RunPredictor(run, "cpu", method)
-    graph, program = _exported(predictor)
-    with _explained(predictor), _quiet():
+    run = open_models(path, "cpu", method)
+    graph, program = _exported(run)
+    with _explained(run), _quiet():
         model = torch.onnx.export(
             program, input_names=["features"], output_names=graph.output_names, dynamo=True, verbose=False
         )
     assert model is not None
     proto = model.model_proto
-    for key, value in metadata(predictor).items():
+    for key, value in metadata(run).items():
         proto.metadata_props.add(key=key, value=value if isinstance(value, str) else json.dumps(value))
     with replacing(out) as partial:
         onnx.save(proto, str(partial))
@@ -105,7 +105,7 @@ def export_onnx(run: Path | str, out: Path | str, method: str | None = None) -> 
         graph,
         lambda features: [torch.from_numpy(one) for one in session.run(None, {"features": features.numpy()})],
         Path(out),
-        predictor,
+        run,
     )
     return Path(out)
 
@@ -115,38 +115,37 @@ def _refuse_folder(out: Path | str) -> None:
         raise AsmilError(f"{out} is a folder; give --out the name of a file in it")
 
 
-def metadata(predictor: RunPredictor) -> dict[str, Any]:
+def metadata(run: Run) -> dict[str, Any]:
     """What the user of an exported model must know."""
-    description = predictor.description
-    point, folds = predictor.operating_point, read_fold_names(predictor.folder.path)
-    found: dict[str, Any] = {
+    description, point = run.description, run.operating_point
+    about: dict[str, Any] = {
         "asmil": description.to_dict()["asmil"],
-        "method": description.config.method,
-        "task": predictor.trained[0].task.kind,
+        "method": run.method,
+        "task": run.trained[0].task.kind,
         "classes": list(description.classes),
-        "models": [f"{folds[one.fold]}, seed {one.seed}" for one in predictor.trained],
+        "models": [f"{run.fold_names[one.fold]}, seed {one.seed}" for one in run.trained],
         "encoder": description.features.get("encoder") or "",
         "features": {key: value for key, value in description.features.items() if key != "extraction"},
     }
-    if alarms := alarm_findings([predictor.folder.path]):
-        found["alarms"] = list(alarms)
+    if alarms := alarm_findings([run.path]):
+        about["alarms"] = list(alarms)
     if point is not None:
-        found["operating_point"] = {"positive": point.positive, "threshold": point.threshold, "rule": point.rule}
-    return found
+        about["operating_point"] = {"positive": point.positive, "threshold": point.threshold, "rule": point.rule}
+    return about
 
 
-def _exported(predictor: RunPredictor) -> tuple[RunGraph, torch.export.ExportedProgram]:
-    graph = RunGraph(predictor).eval()
+def _exported(run: Run) -> tuple[RunGraph, torch.export.ExportedProgram]:
+    graph = RunGraph(run).eval()
     tiles = torch.export.Dim("tiles", min=2)
-    with _explained(predictor), _quiet(), torch.no_grad():
-        example = _bag(EXAMPLE_TILES, predictor.description.in_features)
+    with _explained(run), _quiet(), torch.no_grad():
+        example = _bag(EXAMPLE_TILES, run.description.in_features)
         return graph, torch.export.export(graph, (example,), dynamic_shapes=({0: tiles},))
 
 
 @contextmanager
-def _explained(predictor: RunPredictor) -> Iterator[None]:
+def _explained(run: Run) -> Iterator[None]:
     """What stops an export is an error that names the method."""
-    method = predictor.description.config.method
+    method = run.method
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", AsmilWarning)
@@ -177,10 +176,10 @@ def _bag(tiles: int, width: int) -> Tensor:
     return torch.from_numpy(np.random.default_rng(tiles).normal(size=(tiles, width)).astype(np.float32))
 
 
-def _compare(graph: RunGraph, answer: Any, file: Path, predictor: RunPredictor) -> None:
+def _compare(graph: RunGraph, answer: Any, file: Path, run: Run) -> None:
     """Compare the written model with the run on bags of several sizes; one that differs is removed."""
     for tiles in CHECKED_TILES:
-        features = _bag(tiles, predictor.description.in_features)
+        features = _bag(tiles, run.description.in_features)
         with torch.no_grad():
             expected, answered = graph(features), answer(features)
         for name, wanted, found in zip(graph.output_names, expected, answered, strict=True):
@@ -188,6 +187,6 @@ def _compare(graph: RunGraph, answer: Any, file: Path, predictor: RunPredictor) 
             if wanted.shape != found.shape or float((wanted - found).abs().max()) > TOLERANCE * scale:
                 file.unlink(missing_ok=True)
                 raise AsmilError(
-                    f"{file}: the exported {predictor.description.config.method} answers other {name} than the run for "
+                    f"{file}: the exported {run.method} answers other {name} than the run for "
                     f"a bag of {tiles} tiles, so it was removed; please report this"
                 )

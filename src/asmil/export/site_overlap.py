@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from asmil.cohort.splits import Splits
 from asmil.errors import AsmilError
-from asmil.runs.cohort import RunCohort
-from asmil.runs.folder import RunDescription, rows_sha256
-from asmil.runs.layout import RunLayout
+from asmil.runs.description import rows_sha256
+from asmil.runs.run import Run
 
 
 @dataclass(frozen=True)
@@ -26,20 +24,19 @@ class SiteOverlap:
     train_sites: int
 
 
-def site_overlap(run: Path, description: RunDescription) -> SiteOverlap | None:
+def site_overlap(run: Run) -> SiteOverlap | None:
     """The overlap, by the manifest of the run; None if it names no site, or is not what the run was trained on.
 
     A slide that several folds test is of an unseen site only if it is in all of them.
     """
-    trained_on = RunCohort.of(description.to_dict())
-    if not trained_on.is_there:
+    if not run.cohort.is_there:
         return None
     try:
-        cohort, _ = trained_on.read(description.config.task.kind)
-        splits = Splits.load(RunLayout(run).splits)
+        cohort, _ = run.cohort.read(run.kind)
+        splits = Splits.load(run.layout.splits)
     except AsmilError:
         return None
-    if rows_sha256(description.config.task.kind, cohort) != description.cohort.get("rows_sha256"):
+    if rows_sha256(run.kind, cohort) != run.settings.cohort.rows_sha256:
         return None
     site_of = {slide.slide: slide.site for slide in cohort.slides}
     if not any(site_of.values()):

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from asmil.cohort.manifest import Cohort, read_manifest
 from asmil.cohort.problems import Problem
 from asmil.errors import AsmilError
-from asmil.runs.run import setting
+from asmil.runs.stored_settings import StoredSettings
 from asmil.tables.columns import ColumnMapping, understand_columns
 from asmil.tables.text_table import is_table, read_text_table
 from asmil.tables.time_units import TimeUnit
@@ -33,15 +31,14 @@ class RunCohort:
     time_unit: TimeUnit | None = None
 
     @classmethod
-    def of(cls, config: Mapping[str, Any]) -> RunCohort:
-        """The cohort of the run with these values in its `config.yaml`; a bundle names none."""
-        manifest, features = (setting(config, "cohort", name) for name in ("manifest", "features"))
-        columns = setting(config, "cohort", "columns")
+    def of(cls, settings: StoredSettings) -> RunCohort:
+        """The cohort of a run with these settings; a bundle names none."""
+        stored = settings.cohort
         return cls(
-            None if manifest is None else Path(str(manifest)),
-            None if features is None else Path(str(features)),
-            {str(name): str(column) for name, column in columns.items()} if isinstance(columns, Mapping) else None,
-            setting(config, "task", "time_unit"),
+            None if stored.manifest is None else Path(stored.manifest),
+            None if stored.features is None else Path(stored.features),
+            stored.columns,
+            settings.task.time_unit,
         )
 
     def at(self, manifest: Path) -> RunCohort:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,9 @@ import yaml
 from asmil.errors import AsmilError
 from asmil.models.base import ModelConfig
 from asmil.models.own_method import is_own
-from asmil.runs.cohort import RunCohort
 from asmil.runs.config import TASK_DEFAULTS, RunConfig, resolve
-from asmil.runs.run import setting
+from asmil.runs.run import Run
+from asmil.runs.stored_settings import StoredSettings
 from asmil.settings.config import flat, merge, parse_settings
 from asmil.tables.columns import format_mapping
 
@@ -33,14 +32,12 @@ NOT_SET = ("method", "preset", "init.weights", *OPTIONS)
 """Settings that `--set` does not give."""
 
 
-def train_command(config: Mapping[str, Any], out: str) -> str | None:
+def train_command(run: Run, out: str) -> str | None:
     """`asmil train ...` with every setting that differs from the method's preset; None if it cannot be given.
 
     Paths that exist are written in full, so that the command works in every folder.
-
-    config: the values of a run's `config.yaml`
     """
-    cohort, method, preset = RunCohort.of(config), str(config.get("method")), str(config.get("preset"))
+    config, cohort, method, preset = run.values, run.cohort, str(run.settings.method), str(run.settings.preset)
     if cohort.manifest is None or method.startswith("__main__:"):
         return None
     try:
@@ -78,8 +75,8 @@ def _in_full(path: Path) -> str:
 
 
 def _own_in_full(method: str) -> str:
-    place, _, attribute = method.rpartition(":")
-    return f"{_in_full(Path(place))}:{attribute}" if place.endswith(".py") else method
+    file, _, attribute = method.rpartition(":")
+    return f"{_in_full(Path(file))}:{attribute}" if file.endswith(".py") else method
 
 
 def _as_yaml(value: Any) -> str:
@@ -91,35 +88,27 @@ def _as_yaml(value: Any) -> str:
     return yaml.safe_dump([value], default_flow_style=True, width=math.inf, allow_unicode=True).strip()[1:-1]
 
 
-def run_label(config: Mapping[str, Any]) -> str:
+def run_label(settings: StoredSettings) -> str:
     """The method and the changes to its attention, as a short label for a legend.
 
-    >>> run_label({"method": "abmil", "preset": "paper", "anchor": {"normalizer": "nsf", "weight": 0.1}})
+    >>> run_label(StoredSettings(method="abmil", preset="paper", anchor={"normalizer": "nsf", "weight": 0.1}))
     'abmil + anchor (nsf, weight 0.1)'
     """
-    parts = [str(config.get("method") or "unknown")]
-    preset = config.get("preset")
-    if preset not in (None, "paper"):
-        parts[0] += f" ({preset})"
-    rule = setting(config, "attention", "normalizer")
-    if rule not in (None, "own"):
-        parts[0] += f" with {rule}"
-    if has_anchor(config):
-        weight = setting(config, "anchor", "weight")
-        weighted = "" if weight in (None, 1) else f", weight {weight:g}"
-        parts.append(f"anchor ({setting(config, 'anchor', 'normalizer')}{weighted})")
-    weights = {name: setting(config, "stabilizers", name, "weight") for name in config.get("stabilizers") or {}}
+    parts = [settings.method or "unknown"]
+    if settings.preset not in (None, "paper"):
+        parts[0] += f" ({settings.preset})"
+    if settings.attention.normalizer not in (None, "own"):
+        parts[0] += f" with {settings.attention.normalizer}"
+    if settings.has_anchor:
+        weight = settings.anchor.weight
+        parts.append(f"anchor ({settings.anchor.normalizer}{'' if weight in (None, 1) else f', weight {weight:g}'})")
+    weights = {name: term.weight for name, term in settings.stabilizers.items()}
     return " + ".join(parts + [f"{name} {weight:g}" for name, weight in weights.items() if weight])
 
 
-def has_anchor(config: Mapping[str, Any]) -> bool:
-    """Whether a run was trained with an anchor."""
-    return setting(config, "anchor", "normalizer") not in (None, "none") and setting(config, "anchor", "weight") != 0
-
-
-def selection_sentence(config: Mapping[str, Any], role: str, has_validation: bool, metric: str) -> str:
+def selection_sentence(settings: StoredSettings, role: str, has_validation: bool, metric: str) -> str:
     """How the epoch was selected, and whether on the evaluated data; metric: the default selection metric."""
-    rule = setting(config, "training", "select")
+    rule = settings.training.select
     if rule is None:
         return "It is unknown which epoch was kept (training.select is not set)."
     if rule == "last":
@@ -133,26 +122,25 @@ def selection_sentence(config: Mapping[str, Any], role: str, has_validation: boo
     return f"{sentence}; the test set was not used."
 
 
-def cap_sentence(config: Mapping[str, Any]) -> str:
+def cap_sentence(settings: StoredSettings) -> str:
     """How many tiles training and prediction used."""
-    cap = setting(config, "data", "max_tiles")
+    cap = settings.data.max_tiles
     if cap is None:
         return "Training and prediction used all tiles (data.max_tiles is not set)."
     return f"Training used up to {cap} tiles per bag, drawn anew every epoch; prediction used all (data.max_tiles)."
 
 
-def schedule_sentence(config: Mapping[str, Any]) -> str:
+def schedule_sentence(settings: StoredSettings) -> str:
     """The learning-rate schedule of a run, and its effect on the movement of attention at the end."""
-    schedule, lr = setting(config, "training", "schedule"), setting(config, "training", "lr")
-    if schedule is None or lr is None:
+    training = settings.training
+    if training.schedule is None or training.lr is None:
         return "unknown."
-    drops = setting(config, "training", "lr_drops") or []
-    factor = setting(config, "training", "lr_drop_factor")
-    fall = f", times {factor} after epoch {', '.join(map(str, drops))}" if drops else ""
-    if schedule == "cosine":
+    drops = ", ".join(map(str, training.lr_drops))
+    fall = f", times {training.lr_drop_factor or 1:g} after epoch {drops}" if drops else ""
+    if training.schedule == "cosine":
         return (
-            f"cosine from {lr:g} to {setting(config, 'training', 'lr_min') or 0:g}{fall}; the steps become so small "
-            "that any attention stops moving, so little movement at the end proves little."
+            f"cosine from {training.lr:g} to {training.lr_min:g}{fall}; the steps become so small that any attention "
+            "stops moving, so little movement at the end proves little."
         )
     meaning = "any attention moves less after a drop" if drops else "the step size stays the same"
-    return f"{schedule}, {lr:g}{fall}; {meaning}."
+    return f"{training.schedule}, {training.lr:g}{fall}; {meaning}."

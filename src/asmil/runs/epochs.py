@@ -4,13 +4,37 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 from pydantic import BaseModel, FiniteFloat, PositiveInt
 
 from asmil.errors import AsmilError
+from asmil.runs.notes import read_kept_epoch
 from asmil.settings.documents import parse_json, validated
+
+
+@dataclass(frozen=True)
+class Training:
+    """The epochs of one training: one row per epoch, in columns like `train.loss`; and the epoch that was kept."""
+
+    fold: int
+    seed: int
+    epochs: pd.DataFrame
+    selected_epoch: int | None
+
+
+def read_training(folder: Path, fold: int, seed: int) -> Training | None:
+    """The epochs of the training in a folder; None if there is no log, AsmilError if it is damaged."""
+    log = folder / "metrics.jsonl"
+    if not log.is_file():
+        return None
+    epochs = pd.json_normalize(read_epochs(log))
+    if epochs.empty:
+        raise AsmilError(f"{log}: no epoch is complete; run the same `asmil train` command again to finish it")
+    return Training(fold, seed, epochs, read_kept_epoch(folder))
 
 
 def read_epochs(path: Path) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from asmil.reporting.drawing import COLORS, new_figure, plain_text, svg_text
-from asmil.runs.run import Training
+from asmil.runs.epochs import Training
 from asmil.tables.arrays import Floats
 
 TITLES = {

@@ -8,7 +8,7 @@ from asmil.errors import AsmilError
 from asmil.extraction.extract import identify
 from asmil.extraction.settings import parse_extraction
 from asmil.extraction.worker import WorkerPlan
-from asmil.runs.folder import RunDescription
+from asmil.runs.description import RunDescription
 from asmil.slides.encoders.own_callable import confirmed_encoder
 
 

@@ -1,52 +1,101 @@
-"""Read a run folder: its settings, its predictions and the epochs of its trainings."""
+"""A run on disk: one object for everything that is read from its folder, or from a bundle."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from copy import copy
 from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
-import numpy as np
-import numpy.typing as npt
 import pandas as pd
-import pyarrow as pa
-from pandas.api.types import is_integer_dtype, is_numeric_dtype
+import torch
 
+from asmil.cohort.bag import Bag
+from asmil.cohort.features import read_bag_and_info
+from asmil.cohort.loader import naming_slide
+from asmil.cohort.manifest import Slide
+from asmil.cohort.source import FeatureInfo
 from asmil.cohort.splits import FoldNames, Splits
+from asmil.cohort.units import Unit, UnitKind, joined_bag
+from asmil.engine.machine import choose_device
 from asmil.errors import AsmilError
-from asmil.files import replacing
-from asmil.runs.bundle import refuse_bundle
-from asmil.runs.epochs import read_epochs
+from asmil.models.base import MILModel
+from asmil.runs.bundle import is_bundle, read_bundle, refuse_bundle
+from asmil.runs.cohort import RunCohort
+from asmil.runs.description import RunDescription, read_description
 from asmil.runs.layout import RunLayout
-from asmil.runs.notes import read_kept_epoch
-from asmil.settings.documents import one_line
-from asmil.tables.text_table import without_categories
+from asmil.runs.operating_point import FILE as OPERATING_POINT_FILE
+from asmil.runs.operating_point import OperatingPoint, read_operating_point
+from asmil.runs.predictions import read_predictions, refuse_invalid
+from asmil.runs.stored_settings import StoredSettings
+from asmil.runs.trained_models import TrainedModel, load_trained_models
+from asmil.runs.training_slides import TrainingSlides, read_training_slides
+from asmil.settings.documents import validated
 from asmil.tables.time_units import unit_in_words
 from asmil.tasks.base import TaskKind
 from asmil.tasks.prediction_format import PredictionFormat, prediction_format
 
-KEY_COLUMNS = ("slide", "patient", "fold", "seed", "role")
-ROUNDING = 1e-6
-"""How far a probability may be outside 0 to 1 because of rounding."""
+FoldsOfRoles = Mapping[str, set[int]]
+"""The folds of each role: train, val or test."""
 
 
-@dataclass(frozen=True)
 class Run:
-    """A finished run: settings and predictions, checked."""
+    """A run, finished or not, or a bundle. Each file is read when it is first needed.
 
-    path: Path
-    config: Mapping[str, Any]
-    classes: tuple[str, ...]
-    predictions: pd.DataFrame
-    kind: TaskKind = "classification"
-    named: str = ""
+    layout: the paths of its files
+    values: the content of `config.yaml`; settings: the same with types, as far as it is known without the method's code
+    device: where the models are put
+    own_method: the run's method as given by the user; required for the models if it is code, `module:Class`
+    """
+
+    def __init__(self, path: Path | str, device: str = "auto", own_method: str | None = None) -> None:
+        self.layout = RunLayout(path)
+        self.path = self.layout.path
+        self.values = self.layout.read_values()
+        self.settings = validated(self.values, StoredSettings, str(self.layout.config), "restore it or train again")
+        self._device, self._own_method = device, own_method
+        self._named = ""
 
     @property
     def name(self) -> str:
         """Name of the folder, or what it is called beside another run of that name."""
-        return self.named or self.path.resolve().name
+        return self._named or self.path.resolve().name
+
+    @property
+    def method(self) -> str:
+        """Name of the trained method."""
+        return self.settings.method or "unknown"
+
+    def called(self, name: str) -> Run:
+        """The same run under another name."""
+        other = copy(self)
+        other._named = name
+        return other
+
+    @property
+    def is_bundle(self) -> bool:
+        """Whether this is a bundle, which has models but nothing about single slides."""
+        return is_bundle(self.path)
+
+    # Task
+
+    @property
+    def kind(self) -> TaskKind:
+        """The task."""
+        kind: Any = self.settings.task.kind
+        if kind not in get_args(TaskKind):
+            raise AsmilError(f"{self.path}: the task of this run is {kind!r}, but a known task is needed")
+        return kind  # type: ignore[no-any-return]
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes or labels, in the order of the outputs; empty for survival and regression."""
+        classes = self.settings.task.classes
+        fewest = prediction_format(self.kind, classes).fewest_names
+        if len(classes) < fewest:
+            raise AsmilError(f"{self.layout.config}: task.classes must have at least {fewest} names")
+        return classes
 
     @cached_property
     def format(self) -> PredictionFormat:
@@ -56,142 +105,154 @@ class Run:
     @property
     def time_unit(self) -> str:
         """The unit of survival times, in words."""
-        return unit_in_words(self.setting("task", "time_unit"))
+        return unit_in_words(self.settings.task.time_unit)
+
+    @property
+    def unit(self) -> UnitKind:
+        """What a bag is: a slide, or a patient with all slides joined."""
+        return self.settings.unit
+
+    # Slides
+
+    @property
+    def cohort(self) -> RunCohort:
+        """The cohort that the run was trained on."""
+        return RunCohort.of(self.settings)
+
+    @cached_property
+    def predictions(self) -> pd.DataFrame:
+        """The predictions of all trainings, checked: one row per slide, fold, seed and role."""
+        refuse_bundle(self.path)
+        file = self.layout.predictions
+        if not file.is_file():
+            raise AsmilError(
+                f"{self.path}: the run is unfinished (no predictions.parquet); run the same "
+                "`asmil train` command again to finish it"
+            )
+        table = read_predictions(file)
+        refuse_invalid(file, table, self.format)
+        return table
+
+    def with_predictions(self, table: pd.DataFrame) -> Run:
+        """The same run with predictions of other slides."""
+        other = copy(self)
+        other.__dict__["predictions"] = table
+        return other
+
+    @cached_property
+    def splits(self) -> Splits | None:
+        """The role of each slide in each fold; None for a bundle and for a run that has just begun."""
+        return Splits.load(self.layout.splits) if self.layout.splits.exists() else None
 
     @cached_property
     def fold_names(self) -> FoldNames:
-        """How the folds of the run are called."""
-        return read_fold_names(self.path)
+        """How the folds are called; by their numbers if the splits cannot be read."""
+        try:
+            return FoldNames() if self.splits is None else self.splits.fold_names
+        except AsmilError:
+            return FoldNames()
 
-    def setting(self, *keys: str) -> Any:
-        """A value of the settings by its path, or None."""
-        return setting(self.config, *keys)
+    def roles_of(self, name: str, column: UnitKind = "slide") -> FoldsOfRoles:
+        """The folds of each role that a slide or patient has; empty if it is not one of the run."""
+        return self._roles[column].get(name, {})
 
+    @cached_property
+    def _roles(self) -> dict[UnitKind, dict[str, dict[str, set[int]]]]:
+        by_column: dict[UnitKind, dict[str, dict[str, set[int]]]] = {"slide": {}, "patient": {}}
+        if self.splits is not None:
+            table = self.splits.table
+            for column, by_name in by_column.items():
+                for name, role, fold in zip(table[column], table["role"], table["fold"], strict=True):
+                    by_name.setdefault(str(name), {}).setdefault(str(role), set()).add(int(fold))
+        return by_column
 
-@dataclass(frozen=True)
-class Training:
-    """The epochs of one training: one row per epoch, in columns like `train.loss`; and the epoch that was kept."""
+    def slides_of_role(self, role: str) -> list[str]:
+        """The slides that have a role in a fold (`all`: every slide), in the order of the splits."""
+        return [name for name, roles in self._roles["slide"].items() if role in (*roles, "all")]
 
-    fold: int
-    seed: int
-    epochs: pd.DataFrame
-    selected_epoch: int | None
+    def bag(self, slide: Slide | Unit) -> tuple[Bag, tuple[FeatureInfo, ...]]:
+        """The bag of a slide, or of a patient whose slides are joined, and the headers of its feature files.
 
+        Features that were extracted differently from those of the training are refused.
+        """
+        unit = slide if isinstance(slide, Unit) else Unit.of_slide(slide)
+        bags, headers = [], []
+        for one in unit.slides:
+            with naming_slide(one.slide, one):
+                bag, header = read_bag_and_info(
+                    one.source, one.slide, one.mpp, accept=self.description.refuse_other_features
+                )
+            bags.append(bag)
+            headers.append(header)
+        with naming_slide(unit.name, unit.slides[0]):
+            return joined_bag(bags, unit.name), tuple(headers)
 
-def setting(config: Mapping[str, Any], *keys: str) -> Any:
-    """A value of a run's settings by its path, or None."""
-    value: Any = config
-    for key in keys:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value
+    # Models
+
+    @cached_property
+    def description(self) -> RunDescription:
+        """All settings of the run, with those of its method; code that the user has not named is refused."""
+        if self.is_bundle:
+            read_bundle(self.path)
+        return read_description(self.layout, self._own_method)
+
+    @cached_property
+    def device(self) -> torch.device:
+        """Where the models are."""
+        return choose_device(self._device)
+
+    @cached_property
+    def trained(self) -> list[TrainedModel]:
+        """The models of all finished trainings, in eval mode; at least one."""
+        return load_trained_models(self.layout, self.description, self.device)
+
+    @property
+    def models(self) -> list[MILModel]:
+        """The models without their folds, seeds and tasks."""
+        return [trained.model for trained in self.trained]
+
+    @property
+    def n_unfinished(self) -> int:
+        """The number of trainings that were started and have not ended."""
+        return len(list(self.layout.trainings())) - len(self.trained)
+
+    def trained_for(self, name: str) -> list[TrainedModel]:
+        """The models that were not trained on a slide (or patient); all if all were."""
+        seen = self._folds_trained_on(name)
+        return [trained for trained in self.trained if trained.fold not in seen] or self.trained
+
+    def saw(self, name: str) -> bool:
+        """Whether all models were trained on a slide (or patient)."""
+        seen = self._folds_trained_on(name)
+        return all(trained.fold in seen for trained in self.trained)
+
+    def _folds_trained_on(self, name: str) -> set[int]:
+        return self.roles_of(name, self.unit).get("train", set())
+
+    @cached_property
+    def operating_point(self) -> OperatingPoint | None:
+        """The threshold that was chosen on validation slides; None if none was."""
+        point = read_operating_point(self.path)
+        if point is not None and (len(self.classes) != 2 or point.positive not in self.classes):
+            raise AsmilError(
+                f"{self.path / OPERATING_POINT_FILE}: {point.positive!r} is not one of two classes of the run; "
+                "remove it and evaluate the run again"
+            )
+        return point
+
+    @cached_property
+    def training_slides(self) -> TrainingSlides | None:
+        """What the run keeps of its training slides; None for runs of earlier versions."""
+        return read_training_slides(self.path)
 
 
 def read_run(path: Path | str, kind: TaskKind | None = None) -> Run:
-    """Read and check a run folder; AsmilError describes the first problem.
+    """A finished run with checked predictions; AsmilError describes the first problem.
 
     kind: the expected task; None accepts any
     """
-    folder = RunLayout(path)
-    path, config = folder.path, folder.read_values()
-    found: Any = setting(config, "task", "kind")
-    if found not in get_args(TaskKind) or (kind is not None and found != kind):
-        raise AsmilError(f"{path}: the task of this run is {found!r}, but a {kind or 'known'} task is needed")
-    named = setting(config, "task", "classes") or ()
-    if not isinstance(named, (list, tuple)):
-        raise AsmilError(f"{folder.config}: task.classes is {named!r}, not a list; restore it or train again")
-    classes = tuple(str(name) for name in named)
-    fewest = prediction_format(found, classes).fewest_names
-    if len(classes) < fewest:
-        raise AsmilError(f"{folder.config}: task.classes must have at least {fewest} names")
-    run = Run(path, config, classes, _predictions_of(folder), found)
-    _refuse_invalid(folder.predictions, run)
+    run = Run(path)
+    if kind not in (None, run.kind):
+        raise AsmilError(f"{run.path}: the task of this run is {run.kind!r}, but a {kind} task is needed")
+    _ = run.predictions
     return run
-
-
-def read_fold_names(path: Path) -> FoldNames:
-    """How the folds of the run at `path` are called; by their numbers if its splits cannot be read."""
-    try:
-        return Splits.load(RunLayout(path).splits).fold_names
-    except AsmilError:
-        return FoldNames()
-
-
-def read_training(path: Path, fold: int, seed: int) -> Training | None:
-    """The epochs of a training of the run at `path`; None if there is no log, AsmilError if it is damaged."""
-    folder = RunLayout(path).training(fold, seed)
-    log = folder / "metrics.jsonl"
-    if not log.is_file():
-        return None
-    epochs = pd.json_normalize(read_epochs(log))
-    if epochs.empty:
-        raise AsmilError(f"{log}: no epoch is complete; run the same `asmil train` command again to finish it")
-    return Training(fold, seed, epochs, read_kept_epoch(folder))
-
-
-def _predictions_of(folder: RunLayout) -> pd.DataFrame:
-    file = folder.predictions
-    refuse_bundle(folder.path)
-    if not file.is_file():
-        raise AsmilError(
-            f"{folder.path}: the run is unfinished (no predictions.parquet); run the same "
-            "`asmil train` command again to finish it"
-        )
-    return read_predictions(file)
-
-
-def _refuse_invalid(file: Path, run: Run) -> None:
-    table, expected = run.predictions, run.format
-    columns = (*KEY_COLUMNS, *expected.truth_columns, *expected.prediction_columns)
-    missing = [name for name in columns if name not in table]
-    if missing:
-        raise AsmilError(f"{file}: missing columns {', '.join(missing)}; it has {', '.join(table.columns)}")
-    texts = [name for name in expected.number_columns if not is_numeric_dtype(table[name])]
-    if texts:
-        raise AsmilError(f"{file}: the columns {', '.join(texts)} do not contain numbers; restore it or train again")
-    refuse_rows(
-        file, table, table.duplicated(["slide", "fold", "seed", "role"]), "is predicted twice by the same training"
-    )
-    for bad, problem in expected.problems(table):
-        refuse_rows(file, table, bad, problem)
-    values = expected.predictions(table)
-    # a survival curve that never falls has an infinite mean time, so its risk is minus infinity
-    finite = (~np.isnan(values) if expected.may_be_infinite else np.isfinite(values)).all(axis=1)
-    refuse_rows(file, table, ~finite, "has predictions that are not finite; train again")
-    if expected.are_probabilities:
-        outside = ((values < -ROUNDING) | (values > 1 + ROUNDING)).any(axis=1)
-        refuse_rows(
-            file, table, outside, "has a probability that is not between 0 and 1; restore the file or train again"
-        )
-
-
-def refuse_rows(file: Path, table: pd.DataFrame, bad: npt.ArrayLike, problem: str) -> None:
-    """Raise AsmilError that names the first bad row of a table of predictions."""
-    marked = np.asarray(bad, dtype=bool)
-    if marked.any():
-        row = table[marked].iloc[0]
-        raise AsmilError(f"{file}: slide {row['slide']} (fold {row['fold']}, seed {row['seed']}) {problem}")
-
-
-def write_predictions(path: Path, table: pd.DataFrame) -> None:
-    """Write a table of predictions atomically."""
-    with replacing(path) as partial:
-        table.to_parquet(partial, index=False)
-
-
-def read_predictions(path: Path) -> pd.DataFrame:
-    """The table; `fold` and `seed` are integers, `slide`, `patient` and `role` are text, if present."""
-    try:
-        table = without_categories(pd.read_parquet(path))
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError, pa.ArrowException) as error:
-        raise AsmilError(f"{path} cannot be read ({one_line(error)}); restore it or train again") from None
-    wrong = [name for name in ("fold", "seed") if name in table and not is_integer_dtype(table[name])]
-    if wrong:
-        raise AsmilError(f"{path}: the column {wrong[0]} does not contain integers; restore it or train again")
-    wrong = [name for name in ("slide", "patient", "role") if name in table and not _is_text(table[name])]
-    if wrong:
-        raise AsmilError(f"{path}: the column {wrong[0]} does not contain text; restore it or train again")
-    return table
-
-
-def _is_text(column: pd.Series[Any]) -> bool:
-    return all(isinstance(value, str) for value in column)

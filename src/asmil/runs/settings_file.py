@@ -14,7 +14,8 @@ from pydantic.fields import FieldInfo
 from asmil.errors import AsmilError, did_you_mean
 from asmil.runs.cohort import RunCohort
 from asmil.runs.config import RunConfig, resolve
-from asmil.settings.documents import read_yaml
+from asmil.runs.stored_settings import StoredSettings
+from asmil.settings.documents import read_yaml, validated
 from asmil.tables.columns import format_mapping
 
 _PLACES = ("cohort", "features", "out")
@@ -48,7 +49,7 @@ def read_settings_file(path: Path) -> SettingsFile:
     """Read a settings file, or the `config.yaml` of a run to reuse its settings."""
     values = read_yaml(path, "write one with `asmil init`")
     if isinstance(values.get("cohort"), Mapping):
-        values = _of_run(values)
+        values = _of_run(path, values)
     # a section whose keys are all commented out
     values = {key: value for key, value in values.items() if value is not None}
     known = [*_PLACES, "columns", *RunConfig.model_fields]
@@ -68,16 +69,16 @@ def read_settings_file(path: Path) -> SettingsFile:
     )
 
 
-def _of_run(values: Mapping[str, Any]) -> dict[str, Any]:
+def _of_run(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
     """The settings in a run's `config.yaml`, and its cohort."""
-    found = {key: value for key, value in values.items() if key in RunConfig.model_fields}
-    if isinstance(found.get("task"), Mapping):
-        found["task"] = {key: value for key, value in found["task"].items() if key != "classes"}
-    trained_on = RunCohort.of(values)
+    settings = {key: value for key, value in values.items() if key in RunConfig.model_fields}
+    if isinstance(settings.get("task"), Mapping):
+        settings["task"] = {key: value for key, value in settings["task"].items() if key != "classes"}
+    trained_on = RunCohort.of(validated(values, StoredSettings, str(path), "restore it"))
     if trained_on.columns:
-        found["columns"] = format_mapping(trained_on.columns)
-    places = {"cohort": trained_on.manifest, "features": trained_on.features_there}
-    return found | {name: str(place.absolute()) for name, place in places.items() if place is not None}
+        settings["columns"] = format_mapping(trained_on.columns)
+    paths = {"cohort": trained_on.manifest, "features": trained_on.features_there}
+    return settings | {name: str(path.absolute()) for name, path in paths.items() if path is not None}
 
 
 def commented_settings(name: str, cohort: str, out: str, method: str, preset: str) -> str:

@@ -15,8 +15,7 @@ from asmil.cohort.source import FeatureSource
 from asmil.cohort.table import OUTCOME_COLUMNS
 from asmil.errors import AsmilError
 from asmil.files import write_text
-from asmil.runs.cohort import RunCohort
-from asmil.runs.layout import RunLayout
+from asmil.runs.run import Run
 from asmil.tables.text_table import read_text_table
 from asmil.tasks.base import TaskKind
 
@@ -56,27 +55,21 @@ def store_labels(folder: Path, cohort: Cohort, kind: TaskKind) -> None:
     write_text(folder / FILE, text.getvalue())
 
 
-def label_changes(run: Path | str) -> LabelChanges | None:
+def label_changes(run: Run) -> LabelChanges | None:
     """What has changed in the manifest of a run since its training; None if nothing has, or if it cannot be told.
 
     It cannot be told for bundles, for runs of earlier versions, and if the manifest was moved or can no longer be read.
     """
-    layout = RunLayout(run)
-    stored = layout.path / FILE
-    if not stored.is_file():
+    stored, trained_on, kind = run.path / FILE, run.cohort, run.kind
+    if not stored.is_file() or trained_on.manifest is None or not trained_on.is_there:
         return None
-    values = layout.read_values()
-    trained_on = RunCohort.of(values)
-    if trained_on.manifest is None or not trained_on.is_there:
-        return None
-    kind: TaskKind = values["task"]["kind"]
     before = read_labels(stored)
     try:
         # as the training reads it: labels may be in several columns, and times be computed from others
-        found = read_whole_manifest(trained_on.manifest, trained_on.features_there, kind, trained_on.columns)
+        manifest = read_whole_manifest(trained_on.manifest, trained_on.features_there, kind, trained_on.columns)
     except AsmilError:
         return None
-    now = {slide.slide: slide for slide in found.everyone.slides}
+    now = {slide.slide: slide for slide in manifest.everyone.slides}
     outcomes = {
         name: (_text(old, kind), _text(now[name], kind))
         for name, old in before.items()

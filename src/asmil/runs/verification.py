@@ -9,13 +9,13 @@ from asmil.cohort.splits import Splits
 from asmil.errors import AsmilError
 from asmil.runs import checkpoint
 from asmil.runs.attention_file import read_attention
+from asmil.runs.description import read_description
 from asmil.runs.epochs import read_epochs
-from asmil.runs.folder import RunFolder
 from asmil.runs.layout import CHOICE_FILE, TASK_FILE, RunLayout
 from asmil.runs.notes import read_choice, read_kept_epoch
 from asmil.runs.operating_point import FILE as OPERATING_POINT_FILE
 from asmil.runs.operating_point import read_operating_point
-from asmil.runs.run import read_predictions
+from asmil.runs.predictions import read_predictions
 from asmil.runs.stored_labels import FILE as LABELS_FILE
 from asmil.runs.stored_labels import read_labels
 from asmil.runs.task import read_task
@@ -37,7 +37,7 @@ def verify_run(run: Path | str) -> Iterator[tuple[Path, AsmilError | None]]:
 
 
 def _readers(layout: RunLayout) -> Iterator[tuple[Path, Callable[[Path], object]]]:
-    yield layout.config, lambda path: RunFolder(path.parent).read()
+    yield layout.config, lambda path: read_description(layout)
     yield layout.splits, Splits.load
     yield layout.predictions, read_predictions
     yield layout.path / LABELS_FILE, read_labels

@@ -14,7 +14,8 @@ from asmil.cohort.problems import listed
 from asmil.cohort.splits import Splits
 from asmil.cohort.tile_hashes import tile_sketch
 from asmil.errors import AsmilError
-from asmil.runs.folder import RunDescription, RunFolder
+from asmil.runs.description import RunDescription, read_description
+from asmil.runs.layout import RunLayout
 from asmil.runs.model import build_model
 from asmil.runs.training_slides import ROLES_SEEN, TrainingSlides, read_training_slides
 from asmil.settings.own_code import same_attribute
@@ -35,7 +36,7 @@ def refuse_unsuitable_start(
     """Raise if the run that the weights are from cannot be the start of a run with this description."""
     if weights.run is None:
         return
-    before = RunFolder(weights.run).read(weights.method)
+    before = read_description(RunLayout(weights.run), weights.method)
     _refuse_other_encoder(weights, before, cohort, description)
     if _moved(before.classes, description.classes) and _loads_head(done, description, n_outputs):
         raise AsmilError(
@@ -50,7 +51,7 @@ def class_note(weights: InitialWeights, description: RunDescription) -> Iterator
     """A line if the weights were trained for other classes, which may be meant."""
     if weights.run is None:
         return
-    before = RunFolder(weights.run).read(weights.method).classes
+    before = read_description(RunLayout(weights.run), weights.method).classes
     if before != description.classes and len(before) == len(description.classes) > 0:
         yield f"the weights were trained for the classes {_names(before)}; here they are {_names(description.classes)}"
 
@@ -88,7 +89,7 @@ def _refuse_seen_slides(weights: InitialWeights, cohort: Cohort, splits: Splits)
     are compared with it.
     """
     assert weights.run is not None
-    known, path = read_training_slides(weights.run), RunFolder(weights.run).splits
+    known, path = read_training_slides(weights.run), RunLayout(weights.run).splits
     before = Splits.load(path) if path.exists() else None
     roles_then = {"test": ROLES_SEEN, "val": ("train",)} if before is not None else {"test": ROLES_SEEN}
     for role, then in roles_then.items():

@@ -24,7 +24,7 @@ from asmil.models.own_method import method_name
 from asmil.runs.bundle import is_bundle, read_bundle, sha256
 from asmil.runs.checkpoint import load_checkpoint, refuse_not_finite, save_checkpoint
 from asmil.runs.config import RunConfig, resolve
-from asmil.runs.folder import RunFolder
+from asmil.runs.description import config_of_fold, read_description
 from asmil.runs.layout import RunLayout
 from asmil.settings.config import merge
 from asmil.settings.documents import one_line
@@ -112,7 +112,7 @@ def resolve_with_init(
 
 def _noted(out: Path | str) -> tuple[str | None, Mapping[str, Any], str] | None:
     """Method, model settings and hash of the initial weights of the run in a folder."""
-    folder = RunFolder(out)
+    folder = RunLayout(out)
     if not (folder.config.exists() and (folder.path / INIT_FILE).exists()):
         return None
     values = folder.read_values()
@@ -173,12 +173,12 @@ def _own(path: Path) -> tuple[dict[str, Tensor], str | None] | None:
 def _of_asmil(path: Path, tensors: dict[str, Tensor], method: str | None) -> InitialWeights:
     """The weights of a checkpoint, with the model settings from its run folder, if any."""
     width, model, run, number = None, {}, None, None
-    folder = RunFolder(path.parents[3]) if len(path.parents) > 3 else None
+    folder = RunLayout(path.parents[3]) if len(path.parents) > 3 else None
     if folder is not None and path.parents[0].name == "checkpoints" and folder.config.is_file():
-        description = folder.read(method)
+        description = read_description(folder, method)
         fold = path.parents[2].name.removeprefix("fold-")
         run, number = folder.path, int(fold) if fold.isdecimal() else None
-        config = description.config if number is None else folder.config_of(description, number)
+        config = description.config if number is None else config_of_fold(folder, description, number)
         width, model = description.in_features, config.model.model_dump(mode="json")
     return InitialWeights(path, sha256(path), method, width, tensors, model, run, number)
 

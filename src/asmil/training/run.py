@@ -21,13 +21,14 @@ from asmil.cohort.units import Unit, units_of
 from asmil.errors import AsmilError
 from asmil.models.registry import find_method
 from asmil.runs.config import RunConfig, with_settings
-from asmil.runs.folder import OtherRunError, RunDescription, RunFolder, describe
+from asmil.runs.description import RunDescription, describe
 from asmil.runs.layout import PREDICTIONS_FILE, is_finished
-from asmil.runs.run import read_predictions, write_predictions
+from asmil.runs.predictions import read_predictions, write_predictions
 from asmil.runs.stored_labels import FILE as LABELS_FILE
 from asmil.runs.stored_labels import store_labels
 from asmil.runs.training_slides import FILE as TRAINING_SLIDES_FILE
 from asmil.runs.training_slides import describe_training_slides
+from asmil.runs.writer import OtherRunError, RunWriter
 from asmil.tables.columns import ColumnMapping
 from asmil.tasks.base import TaskKind
 from asmil.training.initial_checks import class_note, refuse_unsuitable_start
@@ -86,7 +87,7 @@ def plan_run(
     processes: OneProcess | None = None,
 ) -> RunPlan:
     """Check everything that `train_run` needs and plan the run, without writing anything; same arguments."""
-    folder, kind, processes = RunFolder(out), config.task.kind, processes or OneProcess()
+    folder, kind, processes = RunWriter(out), config.task.kind, processes or OneProcess()
     require_trackers(config.training.track)
     candidates(config)  # an invalid grid raises before thousands of slides are inspected
     if processes.count > 1:
@@ -140,7 +141,7 @@ def train_run(
     engine: TrainingEngine | None = None,
     processes: OneProcess | None = None,
     again: bool = False,
-) -> RunFolder:
+) -> RunWriter:
     """Train every fold and seed of a run; an interrupted run is resumed.
 
     The slides of a test fold are read only after the training of that fold has ended. Only one process at a time can
@@ -154,7 +155,7 @@ def train_run(
     processes: the processes that share the steps of the training, led by this one; None: this process alone
     again: train from the start if the folder contains a run that was made from something else, instead of refusing
     """
-    folder, observer = RunFolder(out), observer or RunObserver()
+    folder, observer = RunWriter(out), observer or RunObserver()
     with folder.locked():
         try:
             plan = plan_run(source, out, config, features, observer, item_timeout_s, columns, processes)
@@ -171,7 +172,7 @@ def train_run(
 
 def _train(
     plan: RunPlan,
-    folder: RunFolder,
+    folder: RunWriter,
     config: RunConfig,
     observer: RunObserver,
     engine: TrainingEngine | None,

@@ -30,10 +30,11 @@ from asmil.models.base import MILModel
 from asmil.models.own_method import method_name
 from asmil.runs.checkpoint import drop_training_state
 from asmil.runs.config import RunConfig, with_settings
-from asmil.runs.folder import RunDescription, RunFolder
+from asmil.runs.description import RunDescription
+from asmil.runs.layout import RunLayout
 from asmil.runs.model import build_model
 from asmil.runs.notes import read_epochs_done
-from asmil.runs.run import write_predictions
+from asmil.runs.predictions import write_predictions
 from asmil.runs.task import build_task
 from asmil.training.executors import JobRunner
 from asmil.training.fold_seed_job import FoldSeedJob, TrainingData
@@ -92,7 +93,7 @@ class Trainings:
     def __init__(self, part: RunPart, device: torch.device, observer: RunObserver, processes: OneProcess) -> None:
         config, cohort = part.config, part.cohort
         self.config, self.cohort, self.observer = config, cohort, observer
-        self.folder = RunFolder(part.folder)
+        self.folder = RunLayout(part.folder)
         self.splits = Splits.load(self.folder.splits)
         units = units_of(cohort.slides, config.unit)
         outcomes = outcomes_of(cohort, units, config.task.kind)

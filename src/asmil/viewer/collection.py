@@ -13,17 +13,17 @@ from asmil.cohort.table import positive, read_table
 from asmil.errors import AsmilError
 from asmil.runs.cohort import RunCohort
 from asmil.runs.layout import RunLayout
+from asmil.runs.run import Run
 from asmil.runs.stored_labels import label_changes
 from asmil.slides.annotations import find_annotations
 from asmil.slides.discovery import SLIDES_FOLDER, SlideFile, find_slides
 from asmil.slides.opening import refuse_absent
-from asmil.tables.names import unique_names
+from asmil.tables.names import FEATURE_SUFFIXES, unique_names
 from asmil.tables.text_table import TABLE_SUFFIXES
 from asmil.tables.time_units import unit_in_words
 
 MANIFEST_NAMES = ("cohort.csv", "cohort.parquet")
 ANNOTATIONS_FOLDER = "annotations"
-FEATURE_SUFFIXES = (".h5", ".hdf5", ".pt")
 MOST_NOTES = 5
 
 
@@ -120,7 +120,8 @@ class _Found:
 
 
 def _of_run(path: Path, places: Places) -> _Found:
-    trained_on = RunCohort.of(RunLayout(path).read_values())
+    run = Run(path)
+    trained_on = run.cohort
     if places.cohort is not None:
         trained_on = trained_on.at(places.cohort)
     if not trained_on.is_there:
@@ -129,7 +130,7 @@ def _of_run(path: Path, places: Places) -> _Found:
         raise AsmilError(f"{path}: the run was trained on {where}; give the manifest with --cohort")
     found = _of_manifest(trained_on, places)
     found.path = path
-    if places.cohort is None and (changes := label_changes(path)) is not None:
+    if places.cohort is None and (changes := label_changes(run)) is not None:
         found.notes.append(changes.sentence(f"the models of {path} were trained with the old ones"))
     return found
 

@@ -6,14 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from asmil.cohort.splits import Splits
 from asmil.errors import AsmilError
-from asmil.runs.layout import RunLayout
-from asmil.runs.run import Run, read_run, setting
+from asmil.runs.run import Run
 from asmil.viewer.collection import ViewedRun
-from asmil.viewer.maps import joins_slides
 
 ROLE_ORDER = ("test", "val", "train")
 
@@ -36,30 +32,29 @@ class RunTable:
     notes: tuple[str, ...]
 
 
-def read_run_table(run: ViewedRun) -> RunTable:
+def read_run_table(viewed: ViewedRun) -> RunTable:
     """The list's view of a run; one that is unfinished has no predictions, and a note says so."""
-    layout = RunLayout(run.path)
-    config = layout.read_values()
+    run = Run(viewed.path)
     notes: list[str] = []
     predictions: dict[str, dict[str, Any]] = {}
-    classes = tuple(str(name) for name in setting(config, "task", "classes") or ())
-    try:
-        predictions = _predictions(read_run(run.path))
-    except AsmilError as error:
-        notes.append(str(error))
     roles: dict[str, str] = {}
     try:
-        roles = _roles(Splits.load(layout.splits).table)
+        predictions = _predictions(run)
     except AsmilError as error:
         notes.append(str(error))
-    except OSError:
-        notes.append(f"{run.path}: the run has no splits.csv yet")
+    try:
+        for name in run.slides_of_role("all"):
+            roles[name] = min(run.roles_of(name), key=ROLE_ORDER.index)
+        if run.splits is None:
+            notes.append(f"{viewed.path}: the run has no splits.csv yet")
+    except AsmilError as error:
+        notes.append(str(error))
     return RunTable(
-        name=run.name,
-        method=str(setting(config, "method") or "unknown"),
-        task=str(setting(config, "task", "kind") or "classification"),
-        unit="patient" if joins_slides(config) else "slide",
-        classes=classes,
+        name=viewed.name,
+        method=run.method,
+        task=run.settings.task.kind or "classification",
+        unit=run.unit,
+        classes=run.settings.task.classes,
         predictions=predictions,
         roles=roles,
         notes=tuple(notes),
@@ -74,13 +69,13 @@ def unread_run(run: ViewedRun, why: str) -> RunTable:
 def _predictions(run: Run) -> dict[str, dict[str, Any]]:
     """The mean over folds and seeds of the test predictions of each slide, or of the validation ones."""
     columns = list(run.format.prediction_columns)
-    found: dict[str, dict[str, Any]] = {}
+    by_slide: dict[str, dict[str, Any]] = {}
     for role in ("test", "val"):
         chosen = run.predictions[run.predictions["role"] == role]
         means = chosen.groupby("slide")[columns].mean()
         for slide, values in zip(means.index, means.to_numpy(dtype=np.float64), strict=True):
-            found.setdefault(str(slide), {**_described(run, values), "role": role})
-    return found
+            by_slide.setdefault(str(slide), {**_described(run, values), "role": role})
+    return by_slide
 
 
 def _described(run: Run, values: np.ndarray[Any, np.dtype[np.float64]]) -> dict[str, Any]:
@@ -93,12 +88,3 @@ def _described(run: Run, values: np.ndarray[Any, np.dtype[np.float64]]) -> dict[
         return {"prediction": "; ".join(likely) or "none", "value": max(values.tolist()), "probabilities": finite}
     name = run.format.prediction_columns[0]
     return {"prediction": name, "value": finite[0], "probabilities": None}
-
-
-def _roles(splits: pd.DataFrame) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for slide, role in zip(splits["slide"], splits["role"], strict=True):
-        known = found.get(str(slide))
-        if known is None or ROLE_ORDER.index(str(role)) < ROLE_ORDER.index(known):
-            found[str(slide)] = str(role)
-    return found

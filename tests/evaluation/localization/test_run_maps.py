@@ -12,11 +12,11 @@ from asmil.cohort.features import read_bag
 from asmil.cohort.manifest import load_cohort
 from asmil.cohort.splits import Splits
 from asmil.errors import AsmilError
+from asmil.evaluation.localization.evaluated_maps import EvaluatedMaps
 from asmil.evaluation.localization.localize import LocalizeSettings, localize_run
-from asmil.explain.role_maps import RoleMaps
 from asmil.models.inference import infer
 from asmil.runs.config import resolve
-from asmil.runs.prediction import RunPredictor
+from asmil.runs.prediction import open_models
 from asmil.training.run import train_run
 
 
@@ -36,16 +36,16 @@ def cross_validated(small_cohort, tmp_path_factory):
 
 
 def maps_by_hand(run, slide, folds):
-    predictor = RunPredictor(run, "cpu")
+    trained_run = open_models(run, "cpu")
     bag = read_bag(slide.source, slide.slide)
-    models = [one.model for one in predictor.trained if one.fold in folds]
+    models = [one.model for one in trained_run.trained if one.fold in folds]
     return np.mean([one.heatmap(infer(one, bag)).numpy() for one in models], axis=0)
 
 
 @pytest.mark.parametrize("role", ["test", "val"])
 def test_the_folds_of_the_role_judge_a_slide_averaged_over_seeds(cross_validated, role):
     run, cohort, _ = cross_validated
-    maps = RoleMaps(run, role, device="cpu")
+    maps = EvaluatedMaps(run, role, device="cpu")
     table = Splits.load(run / "splits.csv").table
     for slide in list(cohort.slides)[:6]:
         folds = set(table.loc[(table["slide"] == slide.slide) & (table["role"] == role), "fold"])
@@ -60,10 +60,10 @@ def test_the_folds_of_the_role_judge_a_slide_averaged_over_seeds(cross_validated
 
 def test_new_slides_are_judged_by_all_models_unless_their_patient_is_known(cross_validated):
     run, cohort, _ = cross_validated
-    maps = RoleMaps(run, device="cpu")
+    maps = EvaluatedMaps(run, device="cpu")
     new = replace(cohort.slides[0], slide="new", patient="nobody")
     assert maps.map_of(new).n_models == 4
-    assert not RoleMaps(run, "train", device="cpu").may_evaluate(new)
+    assert not EvaluatedMaps(run, "train", device="cpu").may_evaluate(new)
     relative = replace(cohort.slides[0], slide="new")
     assert maps.map_of(relative).n_models == 2
     np.testing.assert_array_equal(maps.map_of(relative).heat, maps.map_of(cohort.slides[0]).heat)
@@ -103,7 +103,7 @@ def test_a_cross_validated_run_is_judged_on_all_its_slides(cross_validated):
 def test_what_cannot_be_asked_for(cross_validated, tmp_path):
     run, _, truth = cross_validated
     with pytest.raises(AsmilError, match=r"'scores'.*attention"):
-        RoleMaps(run, heatmap="scores", device="cpu")
+        EvaluatedMaps(run, heatmap="scores", device="cpu")
     with pytest.raises(AsmilError, match="--annotations"):
         localize_run(run, LocalizeSettings())
     with pytest.raises(AsmilError, match="preset"):

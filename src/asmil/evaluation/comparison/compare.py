@@ -50,7 +50,6 @@ from asmil.evaluation.statistics import (
 )
 from asmil.reporting import Estimate, Interval
 from asmil.reporting.estimate import AT_THE_EDGE, TOO_FEW, UNDEFINED
-from asmil.runs.layout import RunLayout
 from asmil.tables.arrays import Floats
 from asmil.tasks.bootstrap import (
     draw_patients,
@@ -141,7 +140,8 @@ def _scores(paired: PairedPredictions, asked: Request) -> tuple[dict[str, RunSco
                 per_seed=dict(zip(run.seeds, per_seed.tolist(), strict=True)),
                 per_training=paired.per_training(run, metric),
             )
-        method, preset = (str(run.run.setting(key) or "unknown") for key in ("method", "preset"))
+        settings = run.run.settings
+        method, preset = settings.method or "unknown", settings.preset or "unknown"
         scores[name] = RunScores(name, str(run.run.path), method, preset, run.seeds, metrics)
     return scores, int(np.isnan(next(iter(drawn.values()))).any(axis=1).sum())
 
@@ -333,7 +333,7 @@ def _part_sizes(paired: PairedPredictions, pair: tuple[str, str], asked: Request
     unit = "patient" if paired.rows.task.by_patient else asked.unit
     found = []
     for name in pair:
-        file = RunLayout(paired.runs[name].run.path).splits
+        file = paired.runs[name].run.layout.splits
         try:
             table = Splits.load(file).table.drop_duplicates([unit, "fold", "role"])
         except AsmilError as error:
@@ -439,7 +439,7 @@ def _other_training_parts(runs: Sequence[ComparedRun]) -> Iterator[str]:
 
 def _training_part(run: ComparedRun) -> frozenset[tuple[int, str]] | None:
     try:
-        table = Splits.load(RunLayout(run.run.path).splits).table
+        table = Splits.load(run.run.layout.splits).table
     except AsmilError:
         return None
     chosen = table[table["role"] == "train"]

@@ -10,6 +10,7 @@ from typing import cast
 from asmil.cohort.manifest import Cohort
 from asmil.cohort.splits import Roles
 from asmil.errors import AsmilError, did_you_mean
+from asmil.evaluation.localization.evaluated_maps import EvaluatedMaps
 from asmil.evaluation.localization.froc_curve import Froc, FrocOptions, froc_of_hits, froc_options, resampled_froc
 from asmil.evaluation.localization.points import Conversion
 from asmil.evaluation.localization.scaling import THRESHOLDS, Scaling
@@ -24,7 +25,6 @@ from asmil.evaluation.localization.tile_ranking import rank_tiles, resampled_ran
 from asmil.evaluation.localization.truth import TileTruth, Truth
 from asmil.evaluation.run_alarms import alarms_of_run
 from asmil.evaluation.stability.alarms import Alarm
-from asmil.explain.role_maps import RoleMaps
 from asmil.reporting import Estimate
 from asmil.runs.bundle import refuse_bundle
 from asmil.runs.cohort import RunCohort
@@ -137,14 +137,14 @@ def localize_run(
     if (settings.annotations is None) == (settings.truth is None):
         raise AsmilError("give either --annotations (a folder) or --truth (a table of tiles)")
     options = froc_options(settings.preset)
-    maps = RoleMaps(run, settings.role, settings.heatmap, settings.device, settings.method, settings.normal)
+    maps = EvaluatedMaps(run, settings.role, settings.heatmap, settings.device, settings.method, settings.normal)
     cohort, problems = _read_cohort(maps, settings)
     skipped = read_skip_list(settings.skip_list) if settings.skip_list else ()
     asked = [slide for slide in cohort.slides if settings.slides is None or slide.slide in settings.slides]
     wanted = [
         slide for slide in asked if slide.label is not None and slide.slide not in skipped and maps.may_evaluate(slide)
     ]
-    normal = normal_labels([*maps.description.classes, *cohort.classes], settings.normal)
+    normal = normal_labels([*maps.run.classes, *cohort.classes], settings.normal)
     protocol = LocalizationProtocol(_scalings(settings, normal), options, settings.conversion, settings.radius)
     truth = _truth(settings, cohort)
     evaluator = SlideEvaluator(maps, truth, protocol, normal, n_masks)
@@ -157,8 +157,8 @@ def localize_run(
         )
     notes = [*_run_notes(maps, cohort, settings, skipped, normal), *truth.notes(), *_spacing_notes(slides)]
     return Localization(
-        path=maps.path,
-        method=maps.description.config.method,
+        path=maps.run.path,
+        method=maps.run.method,
         heatmap_kind=maps.kind,
         n_seeds=len(maps.seeds),
         settings=settings,
@@ -170,7 +170,7 @@ def localize_run(
         skipped=tuple(name for name in skipped if name in cohort),
         notes=tuple(notes),
         problems=tuple(problems),
-        alarms=alarms_of_run(maps.path),
+        alarms=alarms_of_run(maps.run.path),
         trained_on=_cohort_of(maps, settings),
     )
 
@@ -184,14 +184,14 @@ def tile_auc_and_froc(run: Path | str, settings: LocalizeSettings) -> tuple[Esti
     return found.unscaled["tile_auc"], found.scaled["minmax"].numbers["froc"]
 
 
-def _read_cohort(maps: RoleMaps, settings: LocalizeSettings) -> tuple[Cohort, list[str]]:
+def _read_cohort(maps: EvaluatedMaps, settings: LocalizeSettings) -> tuple[Cohort, list[str]]:
     """The cohort, and the errors in slides that should be evaluated.
 
     For the run's own manifest only slides with the role matter; for another manifest, all do.
     """
     own = settings.cohort is None
     if own:
-        refuse_bundle(maps.path)
+        refuse_bundle(maps.run.path)
     evaluated = _cohort_of(maps, settings)
     path = evaluated.manifest
     if own and not evaluated.is_there:
@@ -201,7 +201,7 @@ def _read_cohort(maps: RoleMaps, settings: LocalizeSettings) -> tuple[Cohort, li
     if not own:
         return cohort, errors
     problems = []
-    for name in sorted(maps.slides_of_role()):
+    for name in sorted(maps.run.slides_of_role(maps.role)):
         about = [text for text in errors if f"'{name}'" in text]
         if about:
             problems.append(about[0])
@@ -210,11 +210,11 @@ def _read_cohort(maps: RoleMaps, settings: LocalizeSettings) -> tuple[Cohort, li
     return cohort, problems
 
 
-def _cohort_of(maps: RoleMaps, settings: LocalizeSettings) -> RunCohort:
+def _cohort_of(maps: EvaluatedMaps, settings: LocalizeSettings) -> RunCohort:
     """The cohort of the run, or the one that the user names."""
     if settings.cohort is not None:
         return RunCohort(settings.cohort)
-    return RunCohort.of(maps.description.to_dict())
+    return maps.run.cohort
 
 
 def _scalings(settings: LocalizeSettings, normal: frozenset[str]) -> tuple[Scaling, ...]:
@@ -260,23 +260,23 @@ def read_skip_list(path: Path | str) -> tuple[str, ...]:
 
 
 def _run_notes(
-    maps: RoleMaps, cohort: Cohort, settings: LocalizeSettings, skipped: Sequence[str], normal: frozenset[str]
+    maps: EvaluatedMaps, cohort: Cohort, settings: LocalizeSettings, skipped: Sequence[str], normal: frozenset[str]
 ) -> Iterator[str]:
     """Caveats about the run and the choice of slides."""
     left_out = [slide.slide for slide in cohort.slides if not maps.may_evaluate(slide)]
     if left_out and settings.cohort is not None:
         yield f"{len(left_out)} slides of {settings.cohort} are left out: the run used them or their patients"
-    changes = label_changes(maps.path) if settings.cohort is None else None
+    changes = label_changes(maps.run) if settings.cohort is None else None
     if changes is not None:
         yield changes.sentence("the models are those of the old ones, and slides count as normal by the new ones")
     if settings.role != "test":
         yield f"these are {settings.role} slides, which the models have seen in training: the numbers are optimistic"
     if len(maps.seeds) > 1:
         yield f"maps and probabilities are averaged over {len(maps.seeds)} seeds before metrics are computed"
-    if maps.predictor.unit == "patient":
+    if maps.run.unit == "patient":
         yield "the run joins the slides of a patient into one bag; here every slide is a separate bag"
-    if maps.predictor.unfinished:
-        yield f"{maps.predictor.unfinished} trainings of the run are unfinished; their models are not used"
+    if maps.run.n_unfinished:
+        yield f"{maps.run.n_unfinished} trainings of the run are unfinished; their models are not used"
     if not normal:
         yield "the run has no normal label, so all slides count as tumor slides; give the normal label with --normal"
     unknown = [name for name in skipped if name not in cohort]

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from asmil.cohort.manifest import Slide
 from asmil.errors import AsmilError
+from asmil.evaluation.localization.evaluated_maps import EvaluatedMaps
 from asmil.evaluation.localization.froc_curve import FrocOptions, FrocSlide, SlideHits, judge_detections
 from asmil.evaluation.localization.lesions import EvaluationMask, evaluation_mask
 from asmil.evaluation.localization.points import Conversion, points_from_tiles
@@ -27,7 +28,6 @@ from asmil.evaluation.localization.tile_maps import (
 )
 from asmil.evaluation.localization.tile_ranking import rank_tiles
 from asmil.evaluation.localization.truth import Truth
-from asmil.explain.role_maps import RoleMaps
 from asmil.reporting.estimate import NAN
 from asmil.tables.arrays import Floats
 
@@ -37,7 +37,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class SlideMap:
-    """A `RoleMap` with the frame in which it is compared with annotations."""
+    """An `EvaluatedMap` with the frame in which it is compared with annotations."""
 
     slide: Slide
     coords: npt.NDArray[np.int64]
@@ -113,7 +113,7 @@ class SlideEvaluator:
     n_masks: number of tumor slides whose masks are kept for figures
     """
 
-    maps: RoleMaps
+    maps: EvaluatedMaps
     truth: Truth
     protocol: LocalizationProtocol
     normal: frozenset[str]
@@ -158,7 +158,7 @@ class SlideEvaluator:
         return self.maps.kind == "attention"
 
     def _measure(self, one: SlideMap, tumor: Mask | None, limits: tuple[float, float] | None) -> SlideMeasures:
-        normal = [place for place, name in enumerate(self.maps.description.classes) if name in self.normal]
+        normal = [place for place, name in enumerate(self.maps.run.classes) if name in self.normal]
         probability = float(np.clip(1 - one.probabilities[normal].sum(), 0, 1))
         scores = {
             scaling: scaled_map(one.heat, scaling, probability, limits, self._is_attention)

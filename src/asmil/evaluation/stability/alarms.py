@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 
 from asmil.attention.measures import FLAT_SHARE
 from asmil.cohort.splits import FoldNames
-from asmil.runs.described import has_anchor
-from asmil.runs.run import setting
+from asmil.runs.stored_settings import StoredSettings
+from asmil.settings.config import flat as flattened
 
 FEWEST_TILES = 10
 """Slides with at most this many tiles raise no alarm: their attention can be flat or peaked by chance."""
@@ -23,8 +22,6 @@ DISAGREEING_OVERLAP = 0.2
 DISAGREEING_RANKS = 0.5
 TRAININGS_NAMED = 4
 TRAINING = ["fold", "seed"]
-
-Config = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -87,7 +84,7 @@ MEANINGS = {
 
 
 def alarms_of(
-    config: Config,
+    settings: StoredSettings,
     times: pd.DataFrame,
     slides: pd.DataFrame,
     agreement: pd.DataFrame,
@@ -96,17 +93,19 @@ def alarms_of(
     """All alarms raised by the tables of a run; folds: how its folds are called."""
     folds = FoldNames() if folds is None else folds
     eligible = slides[slides["n_tiles"] > FEWEST_TILES]
-    uniform = _uniform(config, times, eligible, folds)
+    uniform = _uniform(settings, times, eligible, folds)
     found = (
         uniform,
-        _one_tile(config, eligible, folds),
-        _moving(config, times, eligible, folds),
-        _seeds_disagree(config, agreement[agreement["slide"].isin(eligible["slide"])], flat=uniform is not None),
+        _one_tile(settings, eligible, folds),
+        _moving(settings, times, eligible, folds),
+        _seeds_disagree(settings, agreement[agreement["slide"].isin(eligible["slide"])], flat=uniform is not None),
     )
     return tuple(alarm for alarm in found if alarm is not None)
 
 
-def _uniform(config: Config, times: pd.DataFrame, slides: pd.DataFrame, folds: Mapping[int, str]) -> Alarm | None:
+def _uniform(
+    settings: StoredSettings, times: pd.DataFrame, slides: pd.DataFrame, folds: Mapping[int, str]
+) -> Alarm | None:
     flat = slides["effective_share"] > UNIFORM_SHARE
     extent = _extent(slides, flat, folds)
     if extent is None:
@@ -114,9 +113,9 @@ def _uniform(config: Config, times: pd.DataFrame, slides: pd.DataFrame, folds: M
     shares = times.groupby([*TRAINING, "slide"])["effective_share"].agg(["min", "last"])
     others = slides[flat].join(shares, on=[*TRAINING, "slide"])
     lowest, last = others["min"].median(), others["last"].median()
-    faster = f"raise the learning rate with {_scaled(config, 3, 'training', 'lr')}"
-    longer = f"train longer with {_scaled(config, 2, 'training', 'epochs')}"
-    proposals = [*_less_flattening(config), faster, longer]
+    faster = f"raise the learning rate with {_scaled(settings, 3, 'training.lr')}"
+    longer = f"train longer with {_scaled(settings, 2, 'training.epochs')}"
+    proposals = [*_less_flattening(settings), faster, longer]
     if others["min"].min() > UNIFORM_SHARE:
         when = "at every recording"
     elif last > UNIFORM_SHARE:
@@ -134,23 +133,25 @@ def _uniform(config: Config, times: pd.DataFrame, slides: pd.DataFrame, folds: M
     )
 
 
-def _one_tile(config: Config, slides: pd.DataFrame, folds: Mapping[int, str]) -> Alarm | None:
+def _one_tile(settings: StoredSettings, slides: pd.DataFrame, folds: Mapping[int, str]) -> Alarm | None:
     peaked = slides["max_weight"] > ONE_TILE_WEIGHT
     extent = _extent(slides, peaked, folds)
     if extent is None:
         return None
-    proposals = [*_own_rule(config, ("sparsemax", "entmax")), _more_anchor(config), _more_entropy(config)]
+    proposals = [*_own_rule(settings, ("sparsemax", "entmax")), _more_anchor(settings), _more_entropy(settings)]
     return Alarm(
         "one_tile",
         f"one tile gets nearly all the attention {extent.text}: its weight is above {ONE_TILE_WEIGHT:g} (median "
         f"{slides.loc[peaked, 'max_weight'].median():.3f}). The prediction rests on that tile alone; check whether it "
         "shows the lesion or an artifact.",
-        _to_try([*proposals, _learn_slower(config)]),
+        _to_try([*proposals, _learn_slower(settings)]),
         extent.some,
     )
 
 
-def _moving(config: Config, times: pd.DataFrame, slides: pd.DataFrame, folds: Mapping[int, str]) -> Alarm | None:
+def _moving(
+    settings: StoredSettings, times: pd.DataFrame, slides: pd.DataFrame, folds: Mapping[int, str]
+) -> Alarm | None:
     ended = slides[slides["finished"].astype(bool)]
     moving = (ended["jsd_late"] > MOVING_JSD) & (ended["jsd_relative"] > MOVING_RELATIVE)
     extent = _extent(ended, moving, folds)
@@ -160,19 +161,19 @@ def _moving(config: Config, times: pd.DataFrame, slides: pd.DataFrame, folds: Ma
     apart = times.groupby([*TRAINING, "slide"])["epoch"].diff().median()
     step = "from one epoch to the next" if apart == 1 else f"between recordings {apart:.2g} epochs apart"
     calmer = "use more slides per step with `--set training.accumulate=4`"
-    if setting(config, "training", "schedule") == "constant":
+    if settings.training.schedule == "constant":
         calmer = "decay the learning rate with `--set training.schedule=cosine`, which settles any model at the end"
     return Alarm(
         "moving",
         f"the attention was still moving when training ended, {extent.text}: {step} the late JSD is "
         f"{seen['jsd_late'].median():.3f} nats, {100 * seen['jsd_relative'].median():.1f} % of ln N - entropy "
         "(medians). The map of another epoch would look different.",
-        _to_try([_more_anchor(config), _learn_slower(config), calmer]),
+        _to_try([_more_anchor(settings), _learn_slower(settings), calmer]),
         extent.some,
     )
 
 
-def _seeds_disagree(config: Config, agreement: pd.DataFrame, *, flat: bool) -> Alarm | None:
+def _seeds_disagree(settings: StoredSettings, agreement: pd.DataFrame, *, flat: bool) -> Alarm | None:
     if agreement.empty:
         return None
     alike = agreement.groupby(["fold", "slide"])[["top1_overlap", "rank_correlation"]].mean()
@@ -180,7 +181,7 @@ def _seeds_disagree(config: Config, agreement: pd.DataFrame, *, flat: bool) -> A
     if 2 * unlike.sum() <= len(unlike):
         return None
     overlap, ranks = alike.loc[unlike].mean()
-    cure = "fix the uniform attention first" if flat else _more_anchor(config)
+    cure = "fix the uniform attention first" if flat else _more_anchor(settings)
     return Alarm(
         "seeds_disagree",
         f"the seeds disagree about where to look on {unlike.sum()} of {len(unlike)} slides: two seeds share "
@@ -218,51 +219,51 @@ def _to_try(proposals: list[str]) -> str:
     return "Try: " + "; or ".join(proposals) + "."
 
 
-def _less_flattening(config: Config) -> list[str]:
+def _less_flattening(settings: StoredSettings) -> list[str]:
     """Suggestions that weaken the settings that make attention flat."""
-    if config.get("method") == "asmil" and config.get("preset") == "paper":
+    if settings.method == "asmil" and settings.preset == "paper":
         return ["use larger initial tokens and no anchor: `--preset recommended`"]
     ways = []
-    if has_anchor(config):
-        ways.append(f"weaken the anchor with {_scaled(config, 0.1, 'anchor', 'weight')}")
-        if setting(config, "anchor", "normalizer") == "nsf":
+    if settings.has_anchor:
+        ways.append(f"weaken the anchor with {_scaled(settings, 0.1, 'anchor.weight')}")
+        if settings.anchor.normalizer == "nsf":
             ways.append("use an anchor that is flat only among the top tiles: `--anchor standardized_nsf`")
-    ways += _own_rule(config, ("nsf", "standardized_nsf", "mixture"))
-    if config.get("method") == "aem":
-        ways.append(f"weaken the entropy term with {_scaled(config, 0.1, 'model', 'weight')}")
-    terms = [name for name in ("entropy", "l2") if setting(config, "stabilizers", name, "weight")]
+    ways += _own_rule(settings, ("nsf", "standardized_nsf", "mixture"))
+    if settings.method == "aem":
+        ways.append(f"weaken the entropy term with {_scaled(settings, 0.1, 'model.weight')}")
+    terms = [name for name in ("entropy", "l2") if settings.weight_of(name)]
     return ways + [
-        f"weaken the {name} term with {_scaled(config, 0.1, 'stabilizers', name, 'weight')}" for name in terms
+        f"weaken the {name} term with {_scaled(settings, 0.1, f'stabilizers.{name}.weight')}" for name in terms
     ]
 
 
-def _own_rule(config: Config, blamed: tuple[str, ...]) -> list[str]:
+def _own_rule(settings: StoredSettings, blamed: tuple[str, ...]) -> list[str]:
     """The suggestion to return to the method's own normalizer, if one of `blamed` replaced it."""
-    replaced = setting(config, "attention", "normalizer") in blamed
+    replaced = settings.attention.normalizer in blamed
     return ["return to the method's own normalizer with `--set attention.normalizer=own`"] if replaced else []
 
 
-def _more_anchor(config: Config) -> str:
-    if not has_anchor(config):
+def _more_anchor(settings: StoredSettings) -> str:
+    if not settings.has_anchor:
         return "add an anchor: `--anchor nsf`"
-    return f"strengthen the anchor with {_scaled(config, 10, 'anchor', 'weight')}"
+    return f"strengthen the anchor with {_scaled(settings, 10, 'anchor.weight')}"
 
 
-def _more_entropy(config: Config) -> str:
-    if config.get("method") == "aem":
-        return f"strengthen the entropy term with {_scaled(config, 10, 'model', 'weight')}"
-    if setting(config, "stabilizers", "entropy", "weight"):
-        return f"strengthen the entropy term with {_scaled(config, 10, 'stabilizers', 'entropy', 'weight')}"
+def _more_entropy(settings: StoredSettings) -> str:
+    if settings.method == "aem":
+        return f"strengthen the entropy term with {_scaled(settings, 10, 'model.weight')}"
+    if settings.weight_of("entropy"):
+        return f"strengthen the entropy term with {_scaled(settings, 10, 'stabilizers.entropy.weight')}"
     return "add an entropy term: `--stabilizer entropy=0.1`"
 
 
-def _learn_slower(config: Config) -> str:
-    return f"lower the learning rate with {_scaled(config, 1 / 3, 'training', 'lr')}"
+def _learn_slower(settings: StoredSettings) -> str:
+    return f"lower the learning rate with {_scaled(settings, 1 / 3, 'training.lr')}"
 
 
-def _scaled(config: Config, factor: float, *keys: str) -> str:
+def _scaled(settings: StoredSettings, factor: float, name: str) -> str:
     """A setting multiplied by a factor, as a command-line option with the current value if it is known."""
-    name, now = ".".join(keys), setting(config, *keys)
+    now = flattened(settings.model_dump()).get(name)
     if not isinstance(now, int | float):
         return f"another {name}"
     return f"`--set {name}={now * factor:.3g}` (now {now:g})"

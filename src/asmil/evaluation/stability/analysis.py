@@ -21,9 +21,9 @@ from asmil.reporting import jsonable
 from asmil.runs.attention_file import AttentionRecord, read_attention
 from asmil.runs.bundle import refuse_bundle
 from asmil.runs.described import run_label
-from asmil.runs.layout import RunLayout
 from asmil.runs.notes import read_kept_epoch
-from asmil.runs.run import read_fold_names, setting
+from asmil.runs.run import Run
+from asmil.runs.stored_settings import StoredSettings
 from asmil.tables.arrays import Floats
 from asmil.tables.names import unique_names
 from asmil.tasks.prediction_format import prediction_format
@@ -59,7 +59,8 @@ class RunStability:
     name: str
     method: str
     label: str
-    config: Mapping[str, Any]
+    values: Mapping[str, Any]
+    settings: StoredSettings
     trainings: tuple[TrainingStability, ...]
     times: pd.DataFrame
     slides: pd.DataFrame
@@ -70,11 +71,13 @@ class RunStability:
 
 def read_stability(run: Path | str) -> RunStability:
     """Measure the attention that a run recorded, slide by slide, including unfinished trainings."""
-    layout = RunLayout(run)
-    config = layout.read_values()
-    has_classes = prediction_format(setting(config, "task", "kind") or "classification").part_name == "class"
+    opened = Run(run)
+    settings = opened.settings
+    has_classes = (
+        prediction_format("classification" if settings.task.kind is None else opened.kind).part_name == "class"
+    )
     trainings, courses, slides = [], [], []
-    for fold, seed, folder in layout.trainings():
+    for fold, seed, folder in opened.layout.trainings():
         record = read_attention(folder)
         if record is None or len(record.epochs) == 0:
             continue
@@ -86,21 +89,22 @@ def read_stability(run: Path | str) -> RunStability:
             courses.append(course)
             slides.append(_slide_row(course, training.kept, finished))
     if not trainings:
-        raise AsmilError(_why_nothing_was_recorded(layout.path, config))
+        raise AsmilError(_why_nothing_was_recorded(opened))
     times, table = pd.concat(courses, ignore_index=True), pd.DataFrame(slides)
-    agreement, fold_names = agreement_by_fold(trainings), read_fold_names(layout.path)
+    agreement, fold_names = agreement_by_fold(trainings), opened.fold_names
     return RunStability(
-        path=layout.path,
-        name=layout.path.resolve().name,
-        method=str(config.get("method") or "unknown"),
-        label=run_label(config),
-        config=config,
+        path=opened.path,
+        name=opened.name,
+        method=settings.method or "unknown",
+        label=run_label(settings),
+        values=opened.values,
+        settings=settings,
         trainings=tuple(trainings),
         times=times,
         slides=table,
         agreement=agreement,
         fold_names=fold_names,
-        alarms=alarms_of(config, times, table, agreement, fold_names),
+        alarms=alarms_of(settings, times, table, agreement, fold_names),
     )
 
 
@@ -152,14 +156,14 @@ def summary_of(stability: RunStability) -> dict[str, Any]:
     Each metric is averaged over the slides and folds of each seed, then over seeds.
     """
     slides, trainings = stability.slides, stability.trainings
-    planned = int(stability.config.get("folds") or 1) * int(stability.config.get("seeds") or 1)
+    planned = (stability.settings.folds or 1) * (stability.settings.seeds or 1)
     recordings = [len(training.record.epochs) for training in trainings]
     return {
         "run": str(stability.path),
         "name": stability.name,
         "method": stability.method,
         "label": stability.label,
-        "schedule": setting(stability.config, "training", "schedule"),
+        "schedule": stability.settings.training.schedule,
         "every": trainings[0].record.every,
         "trainings": len(trainings),
         "trainings_asked_for": max(planned, len(trainings)),
@@ -261,13 +265,12 @@ def _kept_recording(folder: Path, record: AttentionRecord) -> int:
     return max(0, int(np.searchsorted(record.epochs, epoch, side="right")) - 1)
 
 
-def _why_nothing_was_recorded(path: Path, config: Mapping[str, Any]) -> str:
+def _why_nothing_was_recorded(run: Run) -> str:
+    path, method = run.path, str(run.settings.method)
     refuse_bundle(path)
-    method = str(config.get("method"))
     if not _has_attention(method):
         return f"{path}: {method} has no attention to measure; use a run of another method"
-    chosen = setting(config, "record", "attention")
-    if chosen in (None, "none", 0):
+    if run.settings.record.attention in (None, "none", 0):
         return (
             f"{path}: the run recorded no attention; train into another folder with `--set record.attention=2` "
             "(slides per class, or all)"

@@ -65,7 +65,7 @@ def course_caption(stabilities: Sequence[RunStability]) -> str:
         lines = "Thin lines are single trainings (means over slides), thick lines the mean over trainings."
     schedules: dict[str, list[str]] = {}
     for name, stability in zip(legend_names(stabilities), stabilities, strict=True):
-        schedules.setdefault(schedule_sentence(stability.config), []).append(name)
+        schedules.setdefault(schedule_sentence(stability.settings), []).append(name)
     rates = [
         f"Learning rate{' of ' + ', '.join(runs) if len(schedules) > 1 else ''}: {schedule}"
         for schedule, runs in schedules.items()

@@ -163,7 +163,7 @@ def _run_sections(stabilities: Sequence[RunStability], single: Sequence[Figures]
         blocks: list[Block] = [stability.label] if stability.label != name else []
         blocks += [f"{alarm.text[:1].upper()}{alarm.text[1:]} {alarm.advice}" for alarm in stability.alarms]
         blocks += [*_figure_blocks(figures.values(), shown), _slides(stability), _agreement(stability)]
-        blocks.append(Folded("Settings", [settings_table(stability.config)]))
+        blocks.append(Folded("Settings", [settings_table(stability.values)]))
         sections.append(Section(name, blocks))
     return sections
 

@@ -1,15 +1,12 @@
-"""A run folder on disk: its files and the content of its `config.yaml`."""
+"""What a run is: the content of its `config.yaml`, with complete settings."""
 
 from __future__ import annotations
 
 import hashlib
-import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, FiniteFloat, PositiveInt
 
 from asmil.cohort.consistency import TOLERANCE
@@ -17,15 +14,13 @@ from asmil.cohort.fingerprint import fingerprint
 from asmil.cohort.manifest import Cohort
 from asmil.cohort.source import FeatureInfo, read_extraction
 from asmil.errors import AsmilError
-from asmil.files import leftovers, write_text
-from asmil.machine.locks import locked_folder
 from asmil.models.own_method import confirm
 from asmil.runs.config import RunConfig, parse_run_config, with_settings
-from asmil.runs.layout import CHOICE_FILE, LOCK_FILE, RunLayout
+from asmil.runs.layout import CHOICE_FILE, RunLayout
 from asmil.runs.notes import read_choice
 from asmil.settings.config import flat
 from asmil.settings.documents import validated
-from asmil.settings.made_from import MadeFrom, in_short
+from asmil.settings.made_from import MadeFrom
 from asmil.settings.own_code import same_attribute
 from asmil.tasks.base import TaskKind
 from asmil.version import __version__
@@ -41,29 +36,11 @@ _FREE_TO_CHANGE = {
 }
 """Settings that may change when a run resumes: they do not affect its results."""
 
-TIME_UNIT = "task.time_unit"
-
 _ADDED = ("attention", "stabilizers", "record", "nested", "init")
 """Sections that runs of earlier versions do not have; their defaults reproduce those versions."""
 
 _NAMES = {"cohort.rows_sha256": "manifest rows", "cohort.features_sha256": "features"}
 """What users call some entries of `config.yaml`."""
-
-_WRITTEN = (
-    "predictions*",
-    "splits*",
-    "init.safetensors",
-    "init.json",
-    "labels.csv",
-    "training_slides.safetensors",
-    "cache",
-    "operating_point*",
-    "evaluation*",
-    "report*",
-    "stability*",
-)
-_WRITTEN_FOLDERS = ("fold-*", "localization*", "faithfulness*")
-"""What a run folder holds: the run, and reports about it that are written there unless another folder is named."""
 
 _SIZES = ("tile_um", "tile_px", "magnification")
 _FEATURE_KEYS = ("width", "encoder", "weights_hash", *_SIZES)
@@ -195,94 +172,32 @@ def _sha256(values: list[Any]) -> str:
     return hashlib.sha256(repr(values).encode()).hexdigest()
 
 
-class OtherRunError(AsmilError):
-    """The folder contains a run that was made from something else."""
+def read_description(layout: RunLayout, method: str | None = None) -> RunDescription:
+    """The description in the `config.yaml` of a run.
+
+    method: the run's method as given by the user; required if it is code, `module:Class`
+    """
+    values = layout.read_values()
+    known = validated(values, _File, str(layout.config), "restore it or train again")
+    missing = [key for key in RunConfig.model_fields if key not in values and key not in _ADDED]
+    if missing:
+        raise AsmilError(f"{layout.config}: missing {', '.join(missing)}; it was not written by asmil train")
+    settings = {key: values[key] for key in RunConfig.model_fields if key in values}
+    settings["task"] = {key: value for key, value in values["task"].items() if key != "classes"}
+    confirm(str(settings["method"]), method, str(layout.config))
+    try:
+        config = parse_run_config(settings)
+    except AsmilError as error:
+        raise AsmilError(f"{layout.config}: {error}") from None
+    return RunDescription(config, known.task.classes, dict(values["features"]), known.cohort)
 
 
-class RunFolder(RunLayout):
-    """A run folder for training: its description is written once and checked on every resume."""
-
-    def read(self, method: str | None = None) -> RunDescription:
-        """The description in `config.yaml`.
-
-        method: the run's method as given by the user; required if it is code, `module:Class`
-        """
-        values = self.read_values()
-        found = validated(values, _File, str(self.config), "restore it or train again")
-        missing = [key for key in RunConfig.model_fields if key not in values and key not in _ADDED]
-        if missing:
-            raise AsmilError(f"{self.config}: missing {', '.join(missing)}; it was not written by asmil train")
-        settings = {key: values[key] for key in RunConfig.model_fields if key in values}
-        settings["task"] = {key: value for key, value in values["task"].items() if key != "classes"}
-        confirm(str(settings["method"]), method, str(self.config))
-        try:
-            config = parse_run_config(settings)
-        except AsmilError as error:
-            raise AsmilError(f"{self.config}: {error}") from None
-        return RunDescription(config, found.task.classes, dict(values["features"]), found.cohort)
-
-    def config_of(self, description: RunDescription, fold: int) -> RunConfig:
-        """The settings of a fold: those of the run, with the choices of nested cross-validation."""
-        chosen = read_choice(self.fold(fold))
-        if chosen is None:
-            return description.config
-        try:
-            return with_settings(description.config, chosen)
-        except AsmilError as error:
-            raise AsmilError(f"{self.fold(fold) / CHOICE_FILE}: {error}") from None
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Lock the folder for training by this process."""
-        if self.path.exists() and not self.path.is_dir():
-            raise AsmilError(f"{self.path} is a file; give --out a new folder")
-        busy = f"{self.path}: another process is training into this folder; wait for it, or give another --out"
-        with locked_folder(self.path, LOCK_FILE, busy):
-            self._remove_leftovers()
-            yield
-
-    def _remove_leftovers(self) -> None:
-        """Remove temporary files of killed trainings; those of reports may be in use by another command."""
-        own = (self.config, self.splits, self.predictions)
-        for partial, path in leftovers(self.path):
-            if path in own or path.relative_to(self.path).parts[0].startswith(("fold-", "cache")):
-                partial.unlink(missing_ok=True)
-
-    def begin(self, description: RunDescription) -> None:
-        """Write the description or, if there is already a run, check that it is the same."""
-        self.refuse_other_run(description)
-        if not self.config.exists():
-            self._write(description.to_dict())
-            return
-        unit, values = description.config.task.time_unit, self.read_values()
-        if unit is not None and values["task"].get("time_unit") is None:  # runs of earlier versions have no unit
-            self._write({**values, "task": {**values["task"], "time_unit": unit}})
-
-    def _write(self, values: Mapping[str, Any]) -> None:
-        write_text(self.config, yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True))
-
-    def refuse_other_run(self, description: RunDescription) -> None:
-        """Raise if the folder contains a run with a different description."""
-        if not self.config.exists():
-            return
-        there, now = dict(self.read().made_from().values), dict(description.made_from().values)
-        if TIME_UNIT not in there or TIME_UNIT not in now:  # an unknown unit contradicts none
-            there.pop(TIME_UNIT, None)
-            now.pop(TIME_UNIT, None)
-        differing = MadeFrom(now).differences(MadeFrom(there).record())
-        if differing:
-            raise OtherRunError(
-                f"{self.path} contains a run that was made from something else ({in_short(differing)}); give another "
-                "--out, the same inputs and settings to resume it, or --again to train it again from the start"
-            )
-
-    def clear(self) -> None:
-        """Remove the run and the reports in its folder; files of others stay."""
-        for pattern in (*_WRITTEN, *_WRITTEN_FOLDERS):
-            for path in self.path.glob(pattern):
-                if path.is_dir():
-                    shutil.rmtree(path)
-                else:
-                    path.unlink()
-        # last: a run that was cleared in part is still known as the one that it was
-        self.config.unlink(missing_ok=True)
+def config_of_fold(layout: RunLayout, description: RunDescription, fold: int) -> RunConfig:
+    """The settings of a fold: those of the run, with the choices of nested cross-validation."""
+    chosen = read_choice(layout.fold(fold))
+    if chosen is None:
+        return description.config
+    try:
+        return with_settings(description.config, chosen)
+    except AsmilError as error:
+        raise AsmilError(f"{layout.fold(fold) / CHOICE_FILE}: {error}") from None
