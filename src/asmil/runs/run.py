@@ -24,8 +24,8 @@ from asmil.runs.notes import read_kept_epoch
 from asmil.settings.documents import one_line
 from asmil.tables.text_table import without_categories
 from asmil.tables.time_units import unit_in_words
-from asmil.tasks.base import TaskKind
-from asmil.tasks.prediction_format import PredictionFormat, prediction_format
+from asmil.tasks.base import PredictionFormat, TaskKind
+from asmil.tasks.prediction_format import prediction_format
 
 KEY_COLUMNS = ("slide", "patient", "fold", "seed", "role")
 ROUNDING = 1e-6

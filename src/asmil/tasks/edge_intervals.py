@@ -16,8 +16,8 @@ from scipy.special import betaincinv, ndtri
 from asmil.reporting import Estimate, Interval
 from asmil.reporting.estimate import AT_THE_EDGE, TOO_FEW, UNDEFINED
 from asmil.tables.arrays import Floats
+from asmil.tasks.base import Mask, Metric, PredictionFormat, Truth
 from asmil.tasks.metrics import predicted_classes
-from asmil.tasks.prediction_format import Mask, Metric, PredictionFormat, Truth
 
 TAIL = 0.025
 EDGE = 1e-9

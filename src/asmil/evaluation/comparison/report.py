@@ -12,16 +12,16 @@ from matplotlib.axes import Axes
 
 from asmil.evaluation.comparison.findings import Comparison, Difference, EnsembleTest, FoldTest
 from asmil.evaluation.curves import KINDS, run_curves
-from asmil.evaluation.evaluate import FEW_PATIENTS, PART_TITLES
+from asmil.evaluation.run_evaluation import FEW_PATIENTS, PART_TITLES
 from asmil.reporting import Block, Cell, Document, Figure, Row, Section, SideBySide, Table
 from asmil.reporting.document import estimate_cell, problem_sections
 from asmil.reporting.drawing import COLORS, EDGE, new_figure, plain_text, svg_text
 from asmil.reporting.estimate import TOO_FEW, Estimate, jsonable
 from asmil.reporting.files import write_document
 from asmil.reporting.formats import format_count, format_number, format_p, format_signed, format_signed_interval
+from asmil.tasks.base import Metric
 from asmil.tasks.bootstrap import draw_patients, number_patients
 from asmil.tasks.edge_intervals import is_at_edge
-from asmil.tasks.prediction_format import Metric
 
 MOST_IN_ANSWER = 2
 BAND_DRAWS = 200

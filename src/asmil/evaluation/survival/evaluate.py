@@ -18,8 +18,8 @@ import numpy.typing as npt
 import pandas as pd
 
 from asmil.errors import AsmilError
-from asmil.evaluation.evaluate import Request, Role, RunEvaluation
 from asmil.evaluation.rows import rows_of, trainings_of
+from asmil.evaluation.run_evaluation import Request, Role, RunEvaluation
 from asmil.reporting import Estimate, Interval, jsonable
 from asmil.reporting.estimate import UNDEFINED, means_by
 from asmil.reporting.estimate import mean_defined as mean_of_numbers
