@@ -24,8 +24,7 @@ from asmil.reporting.estimate import means_by
 from asmil.runs.run import Run
 from asmil.tables.arrays import Floats
 from asmil.tasks.base import Metric, PredictionFormat, Truth
-from asmil.tasks.bootstrap import draw_patients, estimate, number_patients, under_draws
-from asmil.tasks.edge_intervals import edge_interval, widest
+from asmil.tasks.intervals import draw_patients, edge_interval, estimate, number_patients, under_draws, widest
 from asmil.tasks.weighted import mean_defined
 
 FEW_PER_CLASS = 20

@@ -34,8 +34,8 @@ from asmil.runs.prediction import TrainedModel
 from asmil.settings.made_from import DoneBefore, MadeFrom, Record, file_content
 from asmil.tables.arrays import Floats
 from asmil.tasks.base import TaskKind
-from asmil.tasks.bootstrap import drawn_slides, mean_estimate
 from asmil.tasks.classification import normal_labels
+from asmil.tasks.intervals import drawn_slides, mean_estimate
 from asmil.tasks.prediction_format import prediction_format
 
 RANDOM, ORACLE = "random", "oracle"

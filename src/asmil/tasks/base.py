@@ -96,8 +96,8 @@ class Metric:
     scale: the range on which reports draw the metric; None if it has none
     in_terminal: whether terminal tables show the metric
     mean_of: the metric of single classes or labels whose mean this is
-    edge: how its interval is found if a bootstrap collapses, see `edge_intervals`: a proportion of the patients of
-        all classes, of the class, of the rest or of those predicted as the class; None: not at all
+    edge: how its interval is found if a bootstrap collapses, see `tasks/intervals.py`: a proportion of the patients
+        of all classes, of the class, of the rest or of those predicted as the class; None: not at all
     """
 
     name: str

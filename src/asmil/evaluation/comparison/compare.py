@@ -53,15 +53,18 @@ from asmil.reporting.estimate import AT_THE_EDGE, TOO_FEW, UNDEFINED
 from asmil.runs.layout import RunLayout
 from asmil.tables.arrays import Floats
 from asmil.tasks.base import Metric
-from asmil.tasks.bootstrap import (
+from asmil.tasks.intervals import (
+    difference_interval,
     draw_patients,
+    edge_interval,
     estimate,
     has_collapsed,
+    is_at_edge,
     number_patients,
     percentile_interval,
     under_draws,
+    widest,
 )
-from asmil.tasks.edge_intervals import difference_interval, edge_interval, is_at_edge, widest
 from asmil.tasks.metrics import predicted_classes
 from asmil.tasks.weighted import has_two_classes
 

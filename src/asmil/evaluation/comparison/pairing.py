@@ -24,7 +24,7 @@ from asmil.tables.arrays import Floats
 from asmil.tables.names import unique_names
 from asmil.tables.time_units import UNKNOWN_UNIT
 from asmil.tasks.base import Metric, PredictionFormat, Truth
-from asmil.tasks.bootstrap import number_patients, under_draws
+from asmil.tasks.intervals import number_patients, under_draws
 
 Integers = npt.NDArray[np.integer]
 KEYS = ["fold", "slide"]

@@ -20,8 +20,7 @@ from asmil.reporting.estimate import TOO_FEW, Estimate, jsonable
 from asmil.reporting.files import write_document
 from asmil.reporting.formats import format_count, format_number, format_p, format_signed, format_signed_interval
 from asmil.tasks.base import Metric
-from asmil.tasks.bootstrap import draw_patients, number_patients
-from asmil.tasks.edge_intervals import is_at_edge
+from asmil.tasks.intervals import draw_patients, is_at_edge, number_patients
 
 MOST_IN_ANSWER = 2
 BAND_DRAWS = 200

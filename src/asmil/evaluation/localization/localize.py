@@ -32,8 +32,8 @@ from asmil.runs.stored_labels import label_changes
 from asmil.slides.class_names import ClassNames
 from asmil.tables.arrays import Floats
 from asmil.tables.names import plain_spaces
-from asmil.tasks.bootstrap import drawn_slides, estimate, mean_estimate, ratio_estimate
 from asmil.tasks.classification import normal_labels
+from asmil.tasks.intervals import drawn_slides, estimate, mean_estimate, ratio_estimate
 
 
 @dataclass(frozen=True)
