@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from asmil.cohort.splits import Splits
-from asmil.engine.jobs import Engine
+from asmil.engine.jobs import Engine, Progress
 from asmil.errors import AsmilError
 from asmil.explain.asked_slides import AskedSlide, SlidePlaces, asked_slides
-from asmil.explain.heatmaps import HeatmapPlan, HeatmapResult, Progress, SlideOutlines, draw_heatmaps
+from asmil.explain.heatmaps import HeatmapPlan, HeatmapResult, SlideOutlines, draw_heatmaps
 from asmil.explain.settings import HeatmapSettings
 from asmil.runs.bundle import is_bundle
 from asmil.runs.cohort import RunCohort

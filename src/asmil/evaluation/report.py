@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from asmil.cohort.splits import Splits
 from asmil.errors import AsmilError
 from asmil.evaluation.evaluate import evaluator_of
-from asmil.evaluation.run_evaluation import FEW_PATIENTS, PART_TITLES, RunEvaluation
+from asmil.evaluation.result_files import attention_results
+from asmil.evaluation.run_evaluation import FEWEST_TO_RANK, PART_TITLES, RunEvaluation
 from asmil.files import write_json
 from asmil.reporting import Block, Cell, Document, Figure, Folded, Heading, Note, Row, Section, SideBySide, Table
 from asmil.reporting.document import estimate_cell, sections_of, settings_table
-from asmil.reporting.estimate import NAN, Estimate, Interval
 from asmil.reporting.files import write_document
 from asmil.reporting.formats import format_count, format_interval_of, format_number
 from asmil.runs.cohort import RunCohort
@@ -33,7 +30,6 @@ from asmil.tasks.metrics import predicted_classes
 
 SHOWN_SLIDES, PICTURED_SLIDES = 4, 2
 MOST_LEFT_OUT = 50
-ENDS = ("value", "low", "high")
 
 
 def write_report(
@@ -119,7 +115,7 @@ def _answer(evaluations: Sequence[RunEvaluation]) -> str:
     choose = max if metric.larger_is_better else min
     best = choose(defined, key=lambda one: one.metrics[metric.name].value)
     found = best.metrics[metric.name]
-    few = " These are too few patients to rank methods." if best.n_patients < FEW_PATIENTS else ""
+    few = " These are too few patients to rank methods." if best.n_patients < FEWEST_TO_RANK else ""
     return (
         f"{best.name} has the best {metric.title} of {len(evaluations)} runs: {format_number(found.value)} "
         f"(95 % interval {format_interval_of(found)}) {part}: {best.sizes}.{few}"
@@ -215,51 +211,15 @@ def _slides(evaluation: RunEvaluation) -> list[Block]:
 
 def _attention(evaluation: RunEvaluation) -> list[Block]:
     """Results about the attention of the run that other commands wrote into the run folder."""
-    rows: list[Row] = []
-    pages: dict[str, str] = {}
-    # files written by other versions may have another layout; skip what cannot be read
-    with suppress(LookupError, TypeError, AttributeError, ValueError):
-        for page, command, title, meaning, numbers in _measured_elsewhere(evaluation.path):
-            value, low, high = (NAN if numbers.get(key) is None else float(numbers[key]) for key in ENDS)
-            rows.append([Cell(title, (meaning,)), estimate_cell(Estimate(value, Interval(low, high)))])
-            pages[page] = command
-    if not rows:
-        return []
-    where = ", ".join(f"`{page}` (by `{command}`)" for page, command in pages.items())
-    caption = f"Value with its 95 % interval. More in the run folder: {where}."
-    return [Heading("Where the model looks"), Table(["measure", "value"], rows, caption=caption)]
-
-
-def _measured_elsewhere(run: Path) -> Iterator[tuple[str, str, str, str, Mapping[str, Any]]]:
-    """Page, command, title, meaning and value of each result of other commands in a run folder."""
-    stability = _read(run / "stability.json")
-    if stability is not None:
-        measures, command = stability[0]["measures"], ("stability.html", "asmil stability")
-        yield *command, "effective share", "1: attention is flat", measures["effective_share"]
-        yield *command, "late JSD", "movement at the end of training, nats", measures["jsd_late"]
-    localization = _read(run / "localization" / "localization.json")
-    if localization is not None:
-        scaled = localization["scalings"]["minmax"]["measures"] | localization["measures"]
-        for name, title in {"froc": "FROC", "dice": "Dice", "tile_auc": "tile AUC"}.items():
-            page, meaning = "localization/localization.html", "compared with annotations"
-            yield page, "asmil localize", title, meaning, scaled[name]
-    from asmil.explain.kinds import titled
-
-    faithfulness = _read(run / "faithfulness" / "faithfulness.json")
-    for kind, measures in (faithfulness or {"kinds": {}})["kinds"].items():
-        page, meaning = (
-            "faithfulness/faithfulness.html",
-            "how much more removing its highest tiles changes predictions than its lowest; 0: chance",
-        )
-        yield page, "asmil faithfulness", f"faithfulness of {titled(kind)}", meaning, measures["area"]
-
-
-def _read(file: Path) -> Any:
-    """The content of a JSON file that another command wrote; None if it is missing or damaged."""
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
+    results, problems = attention_results(evaluation.path)
+    blocks: list[Block] = [Note(f"Left out: {problem}") for problem in problems]
+    if results:
+        rows = [[Cell(result.title, (result.meaning,)), estimate_cell(result.number.estimate)] for result in results]
+        pages = {result.page: result.command for result in results}
+        where = ", ".join(f"`{page}` (by `{command}`)" for page, command in pages.items())
+        caption = f"Value with its 95 % interval. More in the run folder: {where}."
+        blocks.append(Table(["metric", "value"], rows, caption=caption))
+    return [Heading("Where the model looks"), *blocks] if blocks else []
 
 
 def _origin(evaluation: RunEvaluation) -> list[Block]:

@@ -23,7 +23,7 @@ from asmil.tasks.base import Truth
 
 Role = Literal["test", "val"]
 PART_TITLES: Mapping[Role, str] = {"test": "test set", "val": "validation set"}
-FEW_PATIENTS = 30
+FEWEST_TO_RANK = 30
 """With fewer patients a report warns that they are too few to rank methods."""
 
 
@@ -154,7 +154,7 @@ class RunEvaluation(Displayed):
         assert self.run.format.in_words is not None
         values = {name: one.value for name, one in self.metrics.items()}
         said = self.run.format.in_words(self.by_slide[1], self.decided, values, self.unit_name)
-        few = f" {self.sizes} are too few to rank methods." if self.n_patients < FEW_PATIENTS else ""
+        few = f" {self.sizes} are too few to rank methods." if self.n_patients < FEWEST_TO_RANK else ""
         how = f"With {' and '.join(self.counted_with)}, " if self.counted_with else ""
         return f"{how}{self.name} {said}.{self.aside}{few}"
 

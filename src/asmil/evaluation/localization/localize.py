@@ -9,6 +9,7 @@ from typing import cast
 
 from asmil.cohort.manifest import Cohort
 from asmil.cohort.splits import Roles
+from asmil.engine.jobs import Progress
 from asmil.errors import AsmilError, did_you_mean
 from asmil.evaluation.localization.froc_curve import Froc, FrocOptions, froc_of_hits, froc_options, resampled_froc
 from asmil.evaluation.localization.points import Conversion
@@ -16,7 +17,6 @@ from asmil.evaluation.localization.scaling import THRESHOLDS, Scaling
 from asmil.evaluation.localization.slide_evaluator import (
     LocalizationProtocol,
     Mask,
-    Progress,
     SlideEvaluator,
     SlideMeasures,
 )
