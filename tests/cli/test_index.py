@@ -32,8 +32,9 @@ def results(tmp_path):
         evaluation = {"name": name, "role": "test", "slides": 12, "metrics": metrics}
         (run / "evaluation.json").write_text(json.dumps(evaluation))
         if tile_auc is not None:
-            measures = {"measures": {"tile_auc": {"value": tile_auc}}}
-            (run / "localization" / "localization.json").write_text(json.dumps(measures))
+            minmax = {"metrics": {"froc": {"value": 0.5}, "dice": {"value": 0.5}}}
+            content = {"metrics": {"tile_auc": {"value": tile_auc}}, "scalings": {"minmax": minmax}}
+            (run / "localization" / "localization.json").write_text(json.dumps(content))
             (run / "localization" / "localization.html").write_text("<html></html>")
     maps = tmp_path / "maps"
     maps.mkdir()

@@ -83,12 +83,12 @@ def test_features_with_known_tiles(asmil_here, trained, small_cohort):
     manifest = pd.read_csv(small_cohort)
     assert set(table["slide"]) == set(manifest.loc[manifest["split"] == "test", "slide"])
     for scaling, part in found["scalings"].items():
-        measures = part["measures"]
+        measures = part["metrics"]
         assert measures["dice"]["value"] == pytest.approx(table[f"{scaling}_dice"].mean())
         assert measures["specificity"]["value"] == pytest.approx(table[f"{scaling}_specificity"].mean())
         recall = table[f"{scaling}_regions_found"].sum() / table["regions"].sum()
         assert measures["region_recall"]["value"] == pytest.approx(recall)
-    assert found["measures"]["tile_auc"]["value"] == pytest.approx(table["tile_auc"].mean())
+    assert found["metrics"]["tile_auc"]["value"] == pytest.approx(table["tile_auc"].mean())
     assert found["highest_specificity_with_minmax"] == pytest.approx(
         (1 - 1 / table.loc[table["is_normal"], "tiles"]).mean()
     )
@@ -100,7 +100,7 @@ def test_features_with_known_tiles(asmil_here, trained, small_cohort):
     assert "run <b>" not in page
     text = (folder / "localization.md").read_text()
     assert f"{found['highest_specificity_with_minmax']:.4f}" in text
-    dice = found["scalings"]["gated"]["measures"]["dice"]
+    dice = found["scalings"]["gated"]["metrics"]["dice"]
     limits = "too few to say" if dice["low"] is None else f"{dice['low']:.3f} to {dice['high']:.3f}"
     assert f"{dice['value']:.3f} ({limits})" in text
     assert f"{dice['value']:.3f}" in done.stdout

@@ -70,7 +70,7 @@ def test_several_runs_are_printed_side_by_side_and_written_only_if_asked(asmil_h
 def test_json_is_one_object_for_one_run_and_a_list_for_several(asmil_here, two_runs):
     several = json.loads(asmil_here("stability", *two_runs, "--json").stdout)
     assert [one["name"] for one in several] == ["calm", "moving"]
-    assert several[0]["measures"]["jsd_late"]["value"] < 1e-3 < several[1]["measures"]["jsd_late"]["value"]
+    assert several[0]["metrics"]["jsd_late"]["value"] < 1e-3 < several[1]["metrics"]["jsd_late"]["value"]
     assert [alarm["kind"] for alarm in several[1]["alarms"]] == ["moving", "seeds_disagree"]
 
 

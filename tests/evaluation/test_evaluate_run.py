@@ -134,7 +134,7 @@ def test_resamples_with_one_class_are_counted(tmp_path: Path) -> None:
 def test_chunks_of_resamples_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_run(tmp_path)
     whole = evaluate_run(tmp_path, resamples=50).to_dict()
-    monkeypatch.setattr("asmil.tasks.bootstrap.CELLS_AT_ONCE", 300)
+    monkeypatch.setattr("asmil.tasks.intervals.CELLS_AT_ONCE", 300)
     assert evaluate_run(tmp_path, resamples=50).to_dict() == whole
 
 

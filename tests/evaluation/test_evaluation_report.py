@@ -173,6 +173,7 @@ def test_the_report_shows_what_other_commands_measured(tmp_path: Path) -> None:
     text = write_report(evaluate_run(tmp_path / "run", resamples=20)).read_text()
     assert "0.123" in text
     assert "faithfulness/faithfulness.html" in text
+    assert "stability.json" in text, "a damaged file is named"
 
 
 def test_one_predicted_class_is_an_alarm(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def test_tables_hold_every_run_and_json_only_numbers(tmp_path: Path) -> None:
     text = (tmp_path / "out" / "stability.json").read_text()
     told = json.loads(text, parse_constant=_reject_constant)
     assert told == [summary_of(run) for run in runs]
-    assert told[1]["measures"]["jsd_late"] == {"value": None, "sd_seeds": None, "per_seed": {"0": None}}
+    assert told[1]["metrics"]["jsd_late"] == {"value": None, "sd_seeds": None, "per_seed": {"0": None}}
 
 
 def test_the_tables_of_a_run_with_one_seed_have_their_columns(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_a_summary_averages_the_slides_of_a_seed_and_then_the_seeds(tmp_path: Pa
     assert summary["recordings"] == {"least": 25, "most": 25}
     for name in MEASURES:
         per_seed = [run.slides.loc[run.slides["seed"] == seed, name].mean() for seed in (0, 1, 2)]
-        found = summary["measures"][name]
+        found = summary["metrics"][name]
         assert list(found["per_seed"].values()) == pytest.approx(per_seed)
         assert found["value"] == pytest.approx(np.mean(per_seed))
         assert found["sd_seeds"] == pytest.approx(np.std(per_seed, ddof=1))

@@ -1,7 +1,6 @@
-"""No module imports itself by way of others, also where only type checkers look (`if TYPE_CHECKING:`)."""
+"""No module imports itself by way of others, also not inside of functions or where only type checkers look."""
 
 import ast
-from collections.abc import Iterable, Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -17,25 +16,16 @@ def module_name(path: Path, root: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def module_level_imports(statements: Iterable[ast.stmt]) -> Iterator[ast.Import | ast.ImportFrom]:
-    for statement in statements:
-        if isinstance(statement, ast.Import | ast.ImportFrom):
-            yield statement
-        elif isinstance(statement, ast.If | ast.Try | ast.With):
-            blocks = [statement.body, getattr(statement, "orelse", []), getattr(statement, "finalbody", [])]
-            blocks += [handler.body for handler in getattr(statement, "handlers", [])]
-            yield from module_level_imports(inner for block in blocks for inner in block)
-
-
 def imported_modules(path: Path, known: set[str]) -> set[str]:
-    found = set()
-    for node in module_level_imports(ast.parse(path.read_text()).body):
+    """Modules that a file imports, at its top or inside of functions."""
+    imported = set()
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif node.module is not None:
+            imported |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
             inner = {f"{node.module}.{alias.name}" for alias in node.names}
-            found |= {name if name in known else node.module for name in inner}
-    return found & known
+            imported |= {name if name in known else node.module for name in inner}
+    return imported & known
 
 
 def import_graph(root: Path) -> dict[str, set[str]]:
@@ -47,10 +37,17 @@ def test_no_module_cycles():
     TopologicalSorter(import_graph(SOURCES)).prepare()
 
 
-def test_a_cycle_under_type_checking_is_found(tmp_path):
+@pytest.mark.parametrize(
+    "second",
+    [
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from first import Thing\n",
+        "def function():\n    from first import Thing\n    return Thing\n",
+        "class Lazy:\n    def method(self):\n        import first\n        return first\n",
+    ],
+    ids=["type checking", "function", "method"],
+)
+def test_a_hidden_cycle_is_found(tmp_path, second):
     (tmp_path / "first.py").write_text("import second")
-    (tmp_path / "second.py").write_text(
-        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from first import Thing\n"
-    )
+    (tmp_path / "second.py").write_text(second)
     with pytest.raises(CycleError):
         TopologicalSorter(import_graph(tmp_path)).prepare()

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asmil.tasks import weighted
-from asmil.tasks.bootstrap import (
+from asmil.tasks.intervals import (
     draw_patients,
     number_patients,
     percentile_interval,

@@ -12,8 +12,7 @@ from scipy.stats import binomtest, norm
 from asmil.evaluation import compare_runs, evaluate_run
 from asmil.reporting.document import estimate_cell
 from asmil.reporting.estimate import AT_THE_EDGE, TOO_FEW, Interval
-from asmil.tasks.bootstrap import draw_patients, estimate, percentile_interval
-from asmil.tasks.edge_intervals import auc_interval, proportion_interval
+from asmil.tasks.intervals import auc_interval, draw_patients, estimate, percentile_interval, proportion_interval
 from asmil.tasks.weighted import binary_auc
 from fake_compared_runs import THREE, TWO, write_compared_run
 

@@ -17,7 +17,7 @@ from asmil.cohort.table import OUTCOME_COLUMNS
 from asmil.cohort.units import UnitKind
 from asmil.errors import AsmilError, did_you_mean
 from asmil.evaluation.comparison import Comparison, compare_runs
-from asmil.evaluation.evaluate import Role, RunEvaluation
+from asmil.evaluation.run_evaluation import Role, RunEvaluation
 from asmil.models.base import MILModel
 from asmil.runs.prediction import SlidePrediction
 from asmil.settings.config import merge, nested

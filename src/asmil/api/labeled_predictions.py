@@ -14,7 +14,8 @@ from asmil.cohort.manifest import Slide
 from asmil.cohort.problems import listed
 from asmil.cohort.table import label_names, number, unknown_labels
 from asmil.cohort.units import Unit
-from asmil.evaluation.evaluate import RunEvaluation, evaluate_run
+from asmil.evaluation.evaluate import evaluate_run
+from asmil.evaluation.run_evaluation import RunEvaluation
 from asmil.runs.prediction import SlidePrediction, prediction_row
 from asmil.runs.run import Run
 from asmil.tasks.prediction_format import prediction_format

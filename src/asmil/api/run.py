@@ -18,7 +18,8 @@ from asmil.cohort.manifest import Cohort, cohort_from_features
 from asmil.cohort.problems import raise_errors
 from asmil.cohort.units import Unit, UnitKind, units_of
 from asmil.errors import AsmilError, did_you_mean
-from asmil.evaluation.evaluate import Role, RunEvaluation, evaluate_run, noting_changed_labels
+from asmil.evaluation.evaluate import evaluate_run, noting_changed_labels
+from asmil.evaluation.run_evaluation import Role, RunEvaluation
 from asmil.explain.run_explainer import RunExplainer, SlideExplanation
 from asmil.export.bundle import write_bundle
 from asmil.export.hub import download, upload

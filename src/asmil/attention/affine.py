@@ -14,7 +14,7 @@ decides.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +28,7 @@ from asmil.cohort.features import read_bag
 from asmil.cohort.manifest import Slide, read_manifest
 from asmil.cohort.problems import Problem, problems_of
 from asmil.cohort.reader import open_features
+from asmil.engine.jobs import Progress
 from asmil.errors import AsmilError
 
 Form = Literal["plain", "softmax"]
@@ -186,7 +187,7 @@ def cohort_dependence(
     manifest: Path | str,
     features: Path | str | None = None,
     deduplicate: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> CohortDependence:
     """The verdict on every slide of a manifest; of bags that their size decides only the header is read.
 

@@ -71,7 +71,7 @@ def run_job(job: Job, bag_set: BagSet) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class JobRunner:
+class ClassicWorker:
     """What every worker process gets: the sets. Results are written as soon as they are there."""
 
     sets: Mapping[str, BagSet]
@@ -160,7 +160,7 @@ def run_jobs(
     if jobs and jobs[0].file is not None:
         done.refuse(jobs[0].file.parents[1])
     yield from kept
-    for outcome in engine.run(JobRunner(sets), waiting):
+    for outcome in engine.run(ClassicWorker(sets), waiting):
         yield Done(outcome.job, outcome.result, outcome.error)
 
 

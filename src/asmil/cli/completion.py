@@ -6,6 +6,9 @@ from typing import Annotated, Literal
 
 import typer
 
+COMPLETION_VARIABLE = "_ASMIL_COMPLETE"
+"""Set by the printed scripts when a shell asks for completions."""
+
 
 def completion(
     shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(help="bash, zsh or fish.")],
@@ -18,7 +21,5 @@ def completion(
     Example: eval "$(asmil completion bash)"
     """
     from typer.completion import get_completion_script  # type: ignore[attr-defined]
-
-    from asmil.cli.main import COMPLETION_VARIABLE
 
     typer.echo(get_completion_script(prog_name="asmil", complete_var=COMPLETION_VARIABLE, shell=shell))

@@ -19,13 +19,12 @@ def index(
     """
     from dataclasses import asdict
 
-    from asmil.cli.main import COMMANDS
     from asmil.console import print_json, results, say
     from asmil.experiments.results_index import index_results, write_index
 
     found = index_results(folder)
     steps = []
-    if "view" in COMMANDS and found.run_folders:
+    if found.run_folders:
         runs = " ".join(map(str, found.viewed_runs))
         steps.append(f"To look at the slides with their maps in a browser: `asmil view {runs}`")
     page = write_index(found, title or folder.resolve().name, steps)

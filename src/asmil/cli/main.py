@@ -48,8 +48,6 @@ from asmil.version import __version__
 
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 """The error of typer for whatever a command line gets wrong."""
-COMPLETION_VARIABLE = "_ASMIL_COMPLETE"
-"""Set by the scripts of `asmil completion` when a shell asks for completions."""
 PIPE_CLOSED = 141
 """The exit code of programs whose reader has closed the pipe, as shells report it."""
 
@@ -108,7 +106,6 @@ VERBS = {
     "Your shell": (completion.completion,),
 }
 """All verbs, in the groups and the order in which the help lists them."""
-COMMANDS = [verb.__name__.replace("_", "-") for verbs in VERBS.values() for verb in verbs]
 for group, verbs in VERBS.items():
     for verb in verbs:
         app.command(cls=Verb, rich_help_panel=group)(verb)
@@ -132,7 +129,7 @@ def _options(
 def main() -> NoReturn:
     """Run the command; a mistake is reported in one sentence and ends with an exit code other than zero."""
     make_streams_safe()
-    if COMPLETION_VARIABLE in os.environ:
+    if completion.COMPLETION_VARIABLE in os.environ:
         from typer.completion import completion_init  # type: ignore[attr-defined]
 
         completion_init()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -19,6 +19,7 @@ from asmil.cohort.source import FeatureInfo, stored_bytes
 from asmil.cohort.splits import make_splits
 from asmil.cohort.table import OUTCOME_COLUMNS, label_names, number
 from asmil.cohort.units import units_of
+from asmil.engine.jobs import Progress
 from asmil.errors import AsmilError
 from asmil.tables.columns import ColumnMapping
 from asmil.tasks.base import TaskKind
@@ -75,7 +76,7 @@ def check_cohort(
     features: Path | str | None = None,
     folds: int | None = None,
     deep: bool = True,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     kind: TaskKind = "classification",
     item_timeout_s: float | None = 0.0,
     columns: ColumnMapping | None = None,

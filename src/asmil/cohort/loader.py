@@ -17,10 +17,11 @@ from torch import Tensor
 from asmil.cohort.bag import Bag
 from asmil.cohort.features import read_bag
 from asmil.cohort.manifest import Slide
-from asmil.cohort.pack.packing import Progress, read_packed, write_pack
+from asmil.cohort.pack.packing import read_packed, write_pack
 from asmil.cohort.pack.reading import Pack
 from asmil.cohort.source import stored_bytes
 from asmil.cohort.units import Unit, joined_bag
+from asmil.engine.jobs import Progress
 from asmil.errors import AsmilError, did_you_mean
 
 CacheMode = Literal["auto", "none", "memory", "disk"]

@@ -3,7 +3,6 @@ from asmil.evaluation.comparison import Comparison as Comparison
 from asmil.evaluation.comparison import Difference as Difference
 from asmil.evaluation.comparison import compare_runs as compare_runs
 from asmil.evaluation.comparison import write_comparison as write_comparison
-from asmil.evaluation.evaluate import RunEvaluation as RunEvaluation
 from asmil.evaluation.evaluate import evaluate_run as evaluate_run
 from asmil.evaluation.localization import FrocOptions as FrocOptions
 from asmil.evaluation.localization import FrocSlide as FrocSlide
@@ -15,6 +14,7 @@ from asmil.evaluation.localization import scale_scores as scale_scores
 from asmil.evaluation.localization import tile_mask as tile_mask
 from asmil.evaluation.localization import tile_overlap as tile_overlap
 from asmil.evaluation.report import write_report as write_report
+from asmil.evaluation.run_evaluation import RunEvaluation as RunEvaluation
 from asmil.evaluation.slide_evaluation import ClassSummary as ClassSummary
 from asmil.evaluation.slide_evaluation import SlideEvaluation as SlideEvaluation
 from asmil.evaluation.statistics import benjamini_hochberg as benjamini_hochberg

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from asmil.evaluation.evaluate import Request
 from asmil.evaluation.rows import folds_are_disjoint, part_of, replicates_of, rows_of, trainings_of
+from asmil.evaluation.run_evaluation import Request
 from asmil.evaluation.slide_evaluation import Measured, SlideEvaluation, evaluated, few_per_class, measure_rows
 from asmil.reporting import Estimate, jsonable
 from asmil.reporting.formats import format_count, format_number, format_share

@@ -16,7 +16,7 @@ from asmil.evaluation.classification import (
     rule_in_words,
 )
 from asmil.evaluation.curves import KINDS, CurveKind, class_curves
-from asmil.evaluation.report import SLIDE_READING, parts_table
+from asmil.evaluation.slide_report import SLIDE_READING, parts_table
 from asmil.reporting import Block, Cell, Figure, Heading, Row, SideBySide, Table, estimate_cell
 from asmil.reporting.drawing import COLORS, GUIDE, new_figure, svg_text
 from asmil.reporting.formats import format_number

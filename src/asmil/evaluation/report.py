@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from asmil.cohort.splits import Splits
 from asmil.errors import AsmilError
-from asmil.evaluation.evaluate import FEW_PATIENTS, PART_TITLES, RunEvaluation, evaluator_of
-from asmil.evaluation.slide_evaluation import SlideEvaluation
+from asmil.evaluation.evaluate import evaluator_of
+from asmil.evaluation.result_files import attention_results
+from asmil.evaluation.run_evaluation import FEWEST_TO_RANK, PART_TITLES, RunEvaluation
 from asmil.files import write_json
 from asmil.reporting import Block, Cell, Document, Figure, Folded, Heading, Note, Row, Section, SideBySide, Table
 from asmil.reporting.document import estimate_cell, sections_of, settings_table
-from asmil.reporting.drawing import COLORS, GUIDE, new_figure, svg_text
-from asmil.reporting.estimate import NAN, Estimate, Interval
 from asmil.reporting.files import write_document
 from asmil.reporting.formats import format_count, format_interval_of, format_number
 from asmil.runs.described import cap_sentence, selection_sentence, train_command
@@ -30,18 +26,8 @@ from asmil.runs.learning_curves import learning_figures, stage_starts
 from asmil.tables.names import unique_names
 from asmil.tasks.metrics import predicted_classes
 
-SLIDE_READING = (
-    "Values are means over seeds. For each seed the metric is computed on the joined slides of all folds.",
-    "Intervals are 95 % percentile intervals of a bootstrap over patients, each drawn with all its slides. They show "
-    "the uncertainty due to the choice of patients; the standard deviation (sd) over seeds shows the variance of "
-    "training.",
-    "If all resamples agree, as for an AUC of 1, the interval depends on the number of patients only: exact for "
-    "shares, Newcombe's for an AUC. Other metrics read `too few to say`.",
-)
-"""How to read the numbers of runs that predict slides."""
 SHOWN_SLIDES, PICTURED_SLIDES = 4, 2
 MOST_LEFT_OUT = 50
-ENDS = ("value", "low", "high")
 
 
 def write_report(
@@ -115,22 +101,6 @@ def _named(run: str, block: Block) -> Block:
     return replace(block, title=f"{run}: {block.title}") if isinstance(block, Table) and block.in_terminal else block
 
 
-def parts_table(evaluation: Any, column: str, caption: str) -> Table:
-    """One row per class or label, with its metrics and its number of slides."""
-    metrics = evaluation.run.format.part_metrics
-    return Table(
-        [evaluation.part_name, *(metric.title for metric in metrics), column],
-        [
-            [row.name, *(estimate_cell(row.metrics[metric.name]) for metric in metrics), str(row.support)]
-            for row in evaluation.classes
-        ],
-        narrow=frozenset(metric.title for metric in metrics if not metric.in_terminal),
-        title=f"each {evaluation.part_name}{', ' * bool(evaluation.mean_of)}{evaluation.mean_of}",
-        caption=caption,
-        in_terminal=True,
-    )
-
-
 def _answer(evaluations: Sequence[RunEvaluation]) -> str:
     first = evaluations[0]
     shown = first.run.format.compared
@@ -143,7 +113,7 @@ def _answer(evaluations: Sequence[RunEvaluation]) -> str:
     choose = max if metric.larger_is_better else min
     best = choose(defined, key=lambda one: one.metrics[metric.name].value)
     found = best.metrics[metric.name]
-    few = " These are too few patients to rank methods." if best.n_patients < FEW_PATIENTS else ""
+    few = " These are too few patients to rank methods." if best.n_patients < FEWEST_TO_RANK else ""
     return (
         f"{best.name} has the best {metric.title} of {len(evaluations)} runs: {format_number(found.value)} "
         f"(95 % interval {format_interval_of(found)}) {part}: {best.sizes}.{few}"
@@ -239,51 +209,15 @@ def _slides(evaluation: RunEvaluation) -> list[Block]:
 
 def _attention(evaluation: RunEvaluation) -> list[Block]:
     """Results about the attention of the run that other commands wrote into the run folder."""
-    rows: list[Row] = []
-    pages: dict[str, str] = {}
-    # files written by other versions may have another layout; skip what cannot be read
-    with suppress(LookupError, TypeError, AttributeError, ValueError):
-        for page, command, title, meaning, numbers in _measured_elsewhere(evaluation.path):
-            value, low, high = (NAN if numbers.get(key) is None else float(numbers[key]) for key in ENDS)
-            rows.append([Cell(title, (meaning,)), estimate_cell(Estimate(value, Interval(low, high)))])
-            pages[page] = command
-    if not rows:
-        return []
-    where = ", ".join(f"`{page}` (by `{command}`)" for page, command in pages.items())
-    caption = f"Value with its 95 % interval. More in the run folder: {where}."
-    return [Heading("Where the model looks"), Table(["measure", "value"], rows, caption=caption)]
-
-
-def _measured_elsewhere(run: Path) -> Iterator[tuple[str, str, str, str, Mapping[str, Any]]]:
-    """Page, command, title, meaning and value of each result of other commands in a run folder."""
-    stability = _read(run / "stability.json")
-    if stability is not None:
-        measures, command = stability[0]["measures"], ("stability.html", "asmil stability")
-        yield *command, "effective share", "1: attention is flat", measures["effective_share"]
-        yield *command, "late JSD", "movement at the end of training, nats", measures["jsd_late"]
-    localization = _read(run / "localization" / "localization.json")
-    if localization is not None:
-        scaled = localization["scalings"]["minmax"]["measures"] | localization["measures"]
-        for name, title in {"froc": "FROC", "dice": "Dice", "tile_auc": "tile AUC"}.items():
-            page, meaning = "localization/localization.html", "compared with annotations"
-            yield page, "asmil localize", title, meaning, scaled[name]
-    from asmil.explain.kinds import titled
-
-    faithfulness = _read(run / "faithfulness" / "faithfulness.json")
-    for kind, measures in (faithfulness or {"kinds": {}})["kinds"].items():
-        page, meaning = (
-            "faithfulness/faithfulness.html",
-            "how much more removing its highest tiles changes predictions than its lowest; 0: chance",
-        )
-        yield page, "asmil faithfulness", f"faithfulness of {titled(kind)}", meaning, measures["area"]
-
-
-def _read(file: Path) -> Any:
-    """The content of a JSON file that another command wrote; None if it is missing or damaged."""
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
+    results, problems = attention_results(evaluation.path)
+    blocks: list[Block] = [Note(f"Left out: {problem}") for problem in problems]
+    if results:
+        rows = [[Cell(result.title, (result.meaning,)), estimate_cell(result.number.estimate)] for result in results]
+        pages = {result.page: result.command for result in results}
+        where = ", ".join(f"`{page}` (by `{command}`)" for page, command in pages.items())
+        caption = f"Value with its 95 % interval. More in the run folder: {where}."
+        blocks.append(Table(["metric", "value"], rows, caption=caption))
+    return [Heading("Where the model looks"), *blocks] if blocks else []
 
 
 def _origin(evaluation: RunEvaluation) -> list[Block]:
@@ -382,51 +316,3 @@ def _about_runs(evaluations: Sequence[RunEvaluation]) -> list[str]:
         chosen = selection_sentence(one.run.settings, one.role, has_validation, one.run.format.selected_by)
         sentences += [prefix + text for text in (chosen, cap_sentence(one.run.settings))]
     return sentences
-
-
-def value_blocks(evaluation: SlideEvaluation) -> list[Block]:
-    """Predicted against true values of one run."""
-    caption = "One dot per slide, the mean over trainings. On the dashed line prediction and truth are equal."
-    return [Heading("Predictions"), Figure(scatter_figure(evaluation), "Predicted and true values", caption)]
-
-
-def value_reading(evaluations: Sequence[SlideEvaluation]) -> list[str]:
-    """How to read the numbers."""
-    return [
-        *SLIDE_READING,
-        "MAE (mean absolute error) and RMSE (root mean squared error) are in the unit of the target. R² is 0 for a "
-        "model that always predicts the mean of the evaluated targets, and it can be negative. Pearson and Spearman "
-        "correlations do not change if predictions are shifted or scaled.",
-    ]
-
-
-def label_blocks(evaluation: SlideEvaluation) -> list[Block]:
-    """The labels of one run."""
-    table = parts_table(
-        evaluation,
-        f"positive {evaluation.unit_name}s",
-        f"{'Mean over seeds' if evaluation.n_seeds > 1 else 'Value'} with its 95 % patient-level bootstrap interval.",
-    )
-    return [Heading("Labels"), table]
-
-
-def label_reading(evaluations: Sequence[SlideEvaluation]) -> list[str]:
-    """How to read the numbers."""
-    return [
-        *SLIDE_READING,
-        "Each label is evaluated separately: its AUC, its average precision (whose chance level is the share of slides "
-        "with the label), and its F1 at a probability of 0.5. Means give every label the same weight and skip "
-        "labels whose AUC or average precision is undefined; an F1 with a zero denominator is 0.",
-    ]
-
-
-def scatter_figure(evaluation: SlideEvaluation) -> str:
-    """Predicted against true values, one dot per slide (mean over trainings), with the identity line."""
-    means = evaluation.rows.groupby("slide", sort=True)[["target", "value"]].mean()
-    ends = np.array([means.to_numpy().min(), means.to_numpy().max()])
-    with new_figure(4.6, 4.4) as figure:
-        axes = figure.add_subplot()
-        axes.plot(ends, ends, color=GUIDE, linewidth=1, linestyle="--")
-        axes.plot(means["target"], means["value"], "o", color=COLORS[0], markersize=6, alpha=0.7, markeredgewidth=0)
-        axes.set(title="Predicted and true values", xlabel="true value", ylabel="predicted value")
-        return svg_text(figure)

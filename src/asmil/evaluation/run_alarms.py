@@ -15,7 +15,7 @@ from asmil.runs.bundle import is_bundle, read_bundle_file
 from asmil.runs.run import read_run
 from asmil.tables.arrays import Floats
 from asmil.tables.names import unique_names
-from asmil.tasks.prediction_format import PredictionFormat, Truth
+from asmil.tasks.base import PredictionFormat, Truth
 
 SAME_PREDICTION_ADVICE = (
     "Try: train longer; or raise the learning rate; or weight rare classes with "

@@ -17,15 +17,14 @@ import numpy.typing as npt
 import pandas as pd
 
 from asmil.cohort.units import UnitKind
-from asmil.evaluation.evaluate import Request, RunEvaluation
 from asmil.evaluation.rows import folds_are_disjoint, replicates_of, rows_of, trainings_of
+from asmil.evaluation.run_evaluation import Request, RunEvaluation
 from asmil.reporting import Estimate, Interval
 from asmil.reporting.estimate import means_by
 from asmil.runs.run import Run
 from asmil.tables.arrays import Floats
-from asmil.tasks.bootstrap import draw_patients, estimate, number_patients, under_draws
-from asmil.tasks.edge_intervals import edge_interval, widest
-from asmil.tasks.prediction_format import Metric, PredictionFormat, Truth
+from asmil.tasks.base import Metric, PredictionFormat, Truth
+from asmil.tasks.intervals import draw_patients, edge_interval, estimate, number_patients, under_draws, widest
 from asmil.tasks.weighted import mean_defined
 
 FEW_PER_CLASS = 20

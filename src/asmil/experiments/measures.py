@@ -2,7 +2,7 @@
 
     slides         metrics of the task on test slides (test_auc, test_f1, ...) and validation slides (val_auc, ...)
     attention      how recorded attention moves and how wide it is (jsd_late, effective_share, ...)
-    tiles          heat maps of test slides against the truth of the tiles (tile_auc, dice, specificity, no_missed, ...)
+    tiles          heat maps of test slides against the truth of the tiles (tile_auc, tile_dice, specificity, ...)
     froc           lesion-level FROC of test slides; needs one seed per run folder
     learning       the course of the validation metrics: best epoch, fall from the best to the last
     bag_features   silhouette of the classes in recorded bag features, at the first, middle and last recording
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 Training = tuple[int, int]
 """Fold and seed."""
 Numbers = dict[Training, dict[str, float]]
-THRESHOLD = 0.5
 SMALL_FOCUS = 4
 """Foci of at most this many tiles count as small."""
 
@@ -179,36 +178,35 @@ def slide_tile_numbers(heat: npt.NDArray[np.float64], truth: pd.DataFrame) -> di
     """
     import numpy as np
 
-    from asmil.tasks.metrics import auc_per_class
+    from asmil.attention.measures import effective_tiles
+    from asmil.evaluation.localization.scaling import THRESHOLDS, scale_scores
+    from asmil.evaluation.localization.tile_maps import dice, specificity
+    from asmil.evaluation.localization.tile_ranking import rank_tiles
 
     lesion = truth["tumor"].to_numpy(dtype=bool)
-    span = float(np.ptp(heat))
-    positive = (heat - heat.min()) / span >= THRESHOLD if span > 0 else np.zeros(len(heat), dtype=bool)
+    scores = scale_scores(heat, "minmax")
     if not lesion.any():
-        return {"specificity": float(1 - positive.mean())}
+        return {"specificity": specificity(scores, THRESHOLDS["minmax"])}
+    positive = scores >= THRESHOLDS["minmax"]
     share = np.clip(heat, 0, None)
     share = share / share.sum() if share.sum() > 0 else np.full(len(heat), 1 / len(heat))
-    entropy = float(-(share * np.log(np.maximum(share, 1e-300))).sum())
+    focus = truth["focus"].to_numpy()[lesion]
+    names, sizes = np.unique(focus, return_counts=True)
+    hit = np.array([positive[lesion][focus == name].any() for name in names])
     numbers = {
-        "tile_auc": float(auc_per_class(lesion.astype(np.int64), np.stack([-heat, heat], axis=1))[1]),
-        "dice": float(2 * (positive & lesion).sum() / (positive.sum() + lesion.sum())),
-        "map_effective_share": float(np.exp(entropy) / len(heat)),
+        "tile_auc": rank_tiles([lesion], [heat]).mean.auc,
+        "tile_dice": dice(positive, lesion),
+        "map_effective_share": float(effective_tiles(share)) / len(heat),
+        "no_missed": float(hit.all()),
     }
-    focus = truth["focus"].to_numpy()
-    hits = {int(one): (int((focus[lesion] == one).sum()), bool(positive[lesion & (focus == one)].any()))
-            for one in np.unique(focus[lesion])}  # fmt: skip
-    numbers["no_missed"] = float(all(hit for _, hit in hits.values()))
-    for name, chosen in (
-        ("small_foci_found", [hit for size, hit in hits.values() if size <= SMALL_FOCUS]),
-        ("large_foci_found", [hit for size, hit in hits.values() if size > SMALL_FOCUS]),
-    ):
-        if chosen:
-            numbers[name] = float(np.mean(chosen))
+    for name, chosen in {"small_foci_found": sizes <= SMALL_FOCUS, "large_foci_found": sizes > SMALL_FOCUS}.items():
+        if chosen.any():
+            numbers[name] = float(hit[chosen].mean())
     return numbers
 
 
 def measure_froc(run: FinishedRun) -> Numbers:
-    """FROC, Dice and specificity as `asmil localize` reports them, for a run of one training."""
+    """FROC as `asmil localize` reports it, for a run of one training."""
     from asmil.cohort.tile_truth import TRUTH_FILE
     from asmil.evaluation.localization.localize import LocalizeSettings, localize_run
 

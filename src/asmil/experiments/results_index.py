@@ -6,16 +6,16 @@ import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from asmil.errors import AsmilError
+from asmil.evaluation.result_files import EvaluationFile, Number, read_localization, read_result
 from asmil.files import write_text
 from asmil.reporting import Document, Figure, Link, Links, Section
 from asmil.reporting.formats import format_count
 from asmil.reporting.page import html_document, with_links
 from asmil.runs.run import Run
-from asmil.settings.documents import one_line, read_json
+from asmil.settings.documents import one_line
 from asmil.tables.names import unique_names
 
 INDEX_FILE = "index.html"
@@ -190,28 +190,23 @@ def _is_hidden(path: Path) -> bool:
 
 
 def _summary(run: Path) -> RunSummary | None:
-    evaluated = _read(run / "evaluation.json")
-    if evaluated is None or evaluated.get("role") != "test":
+    evaluated = read_result(run / "evaluation.json", EvaluationFile, "asmil evaluate")
+    if evaluated is None or evaluated.role != "test":
         return None
-    metrics = evaluated.get("metrics", {})
-    metric = next((name for name in HEADLINES if name in metrics), "")
-    headline = metrics.get(metric, {})
-    localized = _read(run / "localization" / "localization.json") or {}
+    metric = next((name for name in HEADLINES if name in evaluated.metrics), "")
+    headline = evaluated.metrics.get(metric, Number(value=None))
+    localized = read_localization(run)
     return RunSummary(
         name=run.name,
-        slides=int(evaluated.get("slides", 0)),
+        slides=evaluated.slides,
         metric=HEADLINES.get(metric, ""),
-        value=headline.get("value"),
-        low=headline.get("low"),
-        high=headline.get("high"),
-        tile_auc=localized.get("measures", {}).get("tile_auc", {}).get("value"),
+        value=headline.value,
+        low=headline.low,
+        high=headline.high,
+        tile_auc=localized.metrics.tile_auc.value if localized else None,
         alarms=_alarms(run),
-        patients=int(evaluated.get("patients", 0)),
+        patients=evaluated.patients,
     )
-
-
-def _read(path: Path) -> dict[str, Any] | None:
-    return read_json(path, dict[str, Any], "make the report again") if path.exists() else None
 
 
 def _alarms(run: Path) -> tuple[str, ...]:

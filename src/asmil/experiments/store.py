@@ -143,7 +143,11 @@ def write_parquet(out: Path) -> Path:
 
 
 def _read_result(path: Path) -> _Result:
-    return read_json(path, _Result, "remove it, and the run is measured again")
+    result = read_json(path, _Result, "remove it, and the run is measured again")
+    for row in result.rows:
+        if "dice" in row:  # what `tile_dice` was called up to version 0.5
+            row["tile_dice"] = row.pop("dice")
+    return result
 
 
 def _read_failure(path: Path) -> _Failure:

@@ -19,7 +19,7 @@ from asmil.cohort.splits import Roles
 from asmil.cohort.tile_truth import TRUTH_FILE, read_tile_truth
 from asmil.cohort.units import Unit, units_of
 from asmil.engine.inline import InlineEngine
-from asmil.engine.jobs import Engine, Place, made_progress
+from asmil.engine.jobs import Engine, Place, Progress, made_progress
 from asmil.errors import AsmilError, did_you_mean
 from asmil.explain.flipped_slides import FlippedSlide, FlippedSlides
 from asmil.explain.flipping import SHARES, Ask, Flipping, at_shares, flip
@@ -34,8 +34,8 @@ from asmil.runs.trained_models import TrainedModel
 from asmil.settings.made_from import DoneBefore, MadeFrom, Record, file_content
 from asmil.tables.arrays import Floats
 from asmil.tasks.base import TaskKind
-from asmil.tasks.bootstrap import drawn_slides, mean_estimate
 from asmil.tasks.classification import normal_labels
+from asmil.tasks.intervals import drawn_slides, mean_estimate
 from asmil.tasks.prediction_format import prediction_format
 
 RANDOM, ORACLE = "random", "oracle"
@@ -112,7 +112,6 @@ class Faithfulness:
         return self.path.resolve().name
 
 
-Progress = Callable[[int, int], None]
 Locate = Callable[[str, Path, frozenset[str]], tuple[Estimate, Estimate] | None]
 """Tile AUC and FROC of a kind of map, from the table of tumor tiles and the slides; None if they cannot be measured."""
 MakeEngine = Callable[[int], Engine]

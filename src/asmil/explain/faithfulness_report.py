@@ -195,8 +195,8 @@ def _summary_dict(one: KindSummary) -> dict[str, Any]:
 
 def _rows(found: Faithfulness) -> Iterator[dict[str, Any]]:
     for kind, one in found.kinds.items():
-        for measure, value in _summary_dict(one).items():
-            yield {"map": kind, "measure": measure, **value}
+        for metric, value in _summary_dict(one).items():
+            yield {"map": kind, "metric": metric, **value}
 
 
 def _slide_rows(found: Faithfulness) -> Iterator[dict[str, Any]]:

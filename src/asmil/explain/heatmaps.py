@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from shapely.geometry import MultiPolygon
 
 from asmil.cohort.reader import common_step
-from asmil.engine.jobs import Engine, Place, made_progress
+from asmil.engine.jobs import Engine, Place, Progress, made_progress
 from asmil.errors import AsmilError
 from asmil.explain.asked_slides import AskedSlide
 from asmil.explain.canvas import PICTURE_BOXES, boxes_text
@@ -66,7 +66,6 @@ class SlideOutlines:
 
 TABLE, SETTINGS = "heatmaps.csv", "heatmaps.yaml"
 SAVE_EVERY_S = 2.0
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)

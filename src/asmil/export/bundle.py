@@ -14,7 +14,8 @@ import yaml
 
 from asmil.cohort.splits import ROLES, Splits
 from asmil.errors import AsmilError
-from asmil.evaluation.evaluate import RunEvaluation, evaluate_run
+from asmil.evaluation.evaluate import evaluate_run
+from asmil.evaluation.run_evaluation import RunEvaluation
 from asmil.export.site_overlap import SiteOverlap, site_overlap
 from asmil.files import write_json, write_text
 from asmil.models.own_method import is_own

@@ -13,7 +13,7 @@ from asmil.paper.printed import PrintedRow, printed
 FigureKind = Literal["courses", "bag_features", "histograms", "maps"]
 Settings = dict[str, Any]
 NO_ANCHOR: Settings = {"anchor.normalizer": "none"}
-SUFFIX = {"f1": "test_f1", "auc": "test_auc", "c_index": "test_c_index"}
+SUFFIX = {"f1": "test_f1", "auc": "test_auc", "c_index": "test_c_index", "dice": "tile_dice"}
 """Result columns of printed metrics; any other metric is the column of its own name."""
 
 

@@ -23,7 +23,7 @@ STAND_IN = (
 )
 SMOKE = "A smoke size (--quick): for trying the recipe, not for conclusions."
 SMALL = "Reduced size (--small): smaller cohorts, fewer epochs and seeds than in the paper."
-MAIN_METRICS = {"test_auc": "AUC", "test_c_index": "C-index", "dice": "Dice"}
+MAIN_METRICS = {"test_auc": "AUC", "test_c_index": "C-index", "tile_dice": "tile Dice"}
 """Metrics by which rows are ranked in the answer, the first that a table has."""
 METRICS_IN_TERMINAL, MOST_EFFECTS = 3, 24
 

@@ -1,4 +1,4 @@
-"""A value with its interval, and plain values for JSON."""
+"""A value with its interval (computed by `asmil.tasks.intervals`), and plain values for JSON."""
 
 from __future__ import annotations
 

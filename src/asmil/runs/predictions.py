@@ -15,7 +15,7 @@ from asmil.errors import AsmilError
 from asmil.files import replacing
 from asmil.settings.documents import one_line
 from asmil.tables.text_table import without_categories
-from asmil.tasks.prediction_format import PredictionFormat
+from asmil.tasks.base import PredictionFormat
 
 KEY_COLUMNS = ("slide", "patient", "fold", "seed", "role")
 ROUNDING = 1e-6

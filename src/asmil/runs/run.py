@@ -33,8 +33,8 @@ from asmil.runs.trained_models import TrainedModel, load_trained_models
 from asmil.runs.training_slides import TrainingSlides, read_training_slides
 from asmil.settings.documents import validated
 from asmil.tables.time_units import unit_in_words
-from asmil.tasks.base import TaskKind
-from asmil.tasks.prediction_format import PredictionFormat, prediction_format
+from asmil.tasks.base import PredictionFormat, TaskKind
+from asmil.tasks.prediction_format import prediction_format
 
 FoldsOfRoles = Mapping[str, set[int]]
 """The folds of each role: train, val or test."""

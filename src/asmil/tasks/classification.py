@@ -14,8 +14,7 @@ from torch.nn import functional
 from asmil.errors import AsmilError, did_you_mean
 from asmil.tables.arrays import Floats
 from asmil.tasks import metrics, weighted
-from asmil.tasks.base import Columns, TaskKind
-from asmil.tasks.prediction_format import Mask, Metric, PredictionFormat, Table, Truth
+from asmil.tasks.base import Columns, Mask, Metric, PredictionFormat, Table, TaskKind, Truth
 
 NORMAL_NAMES = frozenset(
     {"normal", "negative", "neg", "benign", "healthy", "no tumor", "non tumor", "nontumor", "tumor free", "control"}

@@ -14,8 +14,7 @@ from torch.nn import functional
 from asmil.errors import AsmilError
 from asmil.tables.arrays import Floats
 from asmil.tasks import weighted
-from asmil.tasks.base import Columns, TaskKind
-from asmil.tasks.prediction_format import Mask, Metric, PredictionFormat, Table, Truth, numbers
+from asmil.tasks.base import Columns, Mask, Metric, PredictionFormat, Table, TaskKind, Truth, numbers
 from asmil.tasks.weighted import mean_defined
 
 THRESHOLD = 0.5

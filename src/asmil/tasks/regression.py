@@ -16,8 +16,7 @@ from asmil.errors import AsmilError
 from asmil.reporting.formats import format_number
 from asmil.tables.arrays import Floats
 from asmil.tasks import weighted
-from asmil.tasks.base import Columns, TaskKind
-from asmil.tasks.prediction_format import Mask, Metric, PredictionFormat, Table, Truth
+from asmil.tasks.base import Columns, Mask, Metric, PredictionFormat, Table, TaskKind, Truth
 
 
 class Regression:

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from asmil.errors import AsmilError
 from asmil.tables.arrays import Floats
-from asmil.tasks.base import Columns, TaskKind
+from asmil.tasks.base import Columns, Mask, Metric, PredictionFormat, Table, TaskKind, Truth, numbers
 from asmil.tasks.checked_arrays import checked_outcomes
 from asmil.tasks.concordance import concordance, concordance_pairs, weighted_concordance
-from asmil.tasks.prediction_format import Mask, Metric, PredictionFormat, Table, Truth, numbers
 from asmil.tasks.survival_curves import (
     mean_survival_time,
     risk,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 
 from asmil.cohort.manifest import Cohort
 from asmil.cohort.splits import Splits, inner_splits
+from asmil.engine.jobs import Progress
 from asmil.errors import AsmilError, did_you_mean
 from asmil.files import write_json
 from asmil.runs.config import RunConfig, with_settings
@@ -73,7 +74,7 @@ class InnerSearch:
     fold: int
     folder: Path
 
-    def choose(self, report: Callable[[int, int], None]) -> Chosen:
+    def choose(self, report: Progress) -> Chosen:
         """The candidate with the highest mean score over the inner folds; ties: the lower mean loss, then the first.
 
         report: called with the number of inner trainings done and their total

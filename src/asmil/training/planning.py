@@ -31,7 +31,7 @@ from asmil.settings.config import merge, nested
 from asmil.tables.time_units import TimeUnit
 from asmil.tasks.base import TaskKind
 
-FEW_PATIENTS = 30
+FEWEST_IN_GROUP = 30
 """Patients in the smallest group: with 30, the 95 % interval (Wilson) of a sensitivity of 0.8 is 0.63 to 0.90."""
 MANY_PATIENTS = 1000
 IMBALANCE = 3.0
@@ -54,7 +54,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class TrainingCost:
     """The expected cost of the training on this machine, from a few timed steps."""
 
     seconds: float
@@ -75,7 +75,7 @@ class TrainingPlan:
     choices: tuple[Choice, ...]
     warnings: tuple[str, ...]
     config: RunConfig
-    estimate: Estimate
+    estimate: TrainingCost
 
 
 def plan_training(
@@ -192,7 +192,7 @@ def _site_facts(slides: Sequence[Slide]) -> list[str]:
 def _warnings(cohort: Cohort, kind: TaskKind, groups: dict[str, set[str]], tiles: Sequence[int]) -> Iterator[str]:
     if groups:
         name, found = min(groups.items(), key=lambda item: len(item[1]))
-        if len(found) < FEW_PATIENTS:
+        if len(found) < FEWEST_IN_GROUP:
             yield f"only {len(found)} patients in the smallest group ('{name}'): intervals will be wide"
     if not any(slide.patient != slide.slide for slide in cohort.slides):
         yield "there is no column 'patient': if some patients have several slides, the results are optimistic"
@@ -223,7 +223,7 @@ def _confounded_sites(slides: Sequence[Slide], kind: TaskKind) -> Iterator[str]:
 
 def _estimate(
     config: RunConfig, cohort: Cohort, infos: Sequence[FeatureInfo], kind: TaskKind, n_groups: int
-) -> Estimate:
+) -> TrainingCost:
     device = choose_device(config.training.device)
     n_outputs = max(1, n_groups) if kind in ("classification", "multilabel") else 4 if kind == "survival" else 1
     width = infos[0].width
@@ -242,7 +242,7 @@ def _estimate(
     longest = min(max(info.n_tiles for info in infos), cap)
     inner = max((one.shape[0] for one in model.parameters() if one.ndim == 2), default=width)
     memory = 16 * parameters + 4 * longest * (width + 4 * inner)
-    return Estimate(1.2 * seconds * steps, memory, str(device), steps)
+    return TrainingCost(1.2 * seconds * steps, memory, str(device), steps)
 
 
 def _seconds_per_step(model: MILModel, tiles: int, width: int, device: torch.device, repeats: int = 3) -> float:
@@ -261,7 +261,7 @@ def _seconds_per_step(model: MILModel, tiles: int, width: int, device: torch.dev
     return min(found)
 
 
-def memory_warning(estimate: Estimate) -> str | None:
+def memory_warning(estimate: TrainingCost) -> str | None:
     """A sentence if the largest bag may not fit into memory."""
     free = available_bytes()
     if estimate.device != "cpu" or estimate.memory_bytes < 0.7 * free:

@@ -278,7 +278,7 @@ def test_chunks_of_draws_change_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     for seed, run in enumerate(runs):
         write_compared_run(run, noise_seed=seed, slides=30)
     whole = compare_runs(runs, resamples=FEW)
-    monkeypatch.setattr("asmil.tasks.bootstrap.CELLS_AT_ONCE", 300)
+    monkeypatch.setattr("asmil.tasks.intervals.CELLS_AT_ONCE", 300)
     again = compare_runs(runs, resamples=FEW)
     for one, other in zip(whole.differences, again.differences, strict=True):
         assert one.interval == other.interval

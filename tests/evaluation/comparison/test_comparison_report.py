@@ -55,7 +55,7 @@ def test_csv_and_json_hold_the_same_numbers(compared: tuple[Comparison, Path]) -
     assert len(whole) == 4 * len(found.differences) == 8
     assert len(table) == 8 + len(THREE)
     for one, stored in zip(found.differences, written["differences"], strict=True):
-        rows = {row.quantity: row for row in whole[whole["measure"] == one.metric.name].itertuples()}
+        rows = {row.quantity: row for row in whole[whole["metric"] == one.metric.name].itertuples()}
         mean, ensemble, folds = (rows[name] for name in ("mean over seeds", "seed ensemble", "mean over folds"))
         for row, there in ((mean, stored), (ensemble, stored["ensemble"]), (folds, stored["folds"])):
             assert (row.difference, row.low, row.high, row.p) == tuple(
@@ -67,10 +67,10 @@ def test_csv_and_json_hold_the_same_numbers(compared: tuple[Comparison, Path]) -
         assert stored["per_seed"]["rule"] == "twice_median"
         assert mean.holm_family == written["holm_family"] == 2
         assert ensemble.holm_family == written["ensemble_holm_family"] == 2
-    assert [method["name"] for method in written["methods"]] == ["plain", NASTY]
+    assert [method["name"] for method in written["runs"]] == ["plain", NASTY]
     scores = pd.read_csv(out / "comparison.csv", float_precision="round_trip")
     assert scores["value"].tolist() == [
-        score["value"] for method in written["methods"] for score in method["measures"].values()
+        score["value"] for method in written["runs"] for score in method["metrics"].values()
     ]
     assert "absent" in written["problems"][0]
 

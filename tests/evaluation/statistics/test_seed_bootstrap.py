@@ -58,7 +58,7 @@ def cohort(n, k, n_seeds, seed=0):
 )
 @pytest.mark.parametrize("n_patients", [5, None])
 def test_equal_to_drawing_slide_by_slide(name, k, n_patients, monkeypatch):
-    monkeypatch.setattr("asmil.tasks.bootstrap.CELLS_AT_ONCE", 100)
+    monkeypatch.setattr("asmil.tasks.intervals.CELLS_AT_ONCE", 100)
     target, a = cohort(14, k, 4)
     _, b = cohort(14, k, 3, seed=1)
     patients = None if n_patients is None else np.random.default_rng(2).integers(0, n_patients, 14)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,10 +18,9 @@ from asmil.cohort.pack.reading import Pack
 from asmil.cohort.pack.writing import PackWriter, is_stale, writing
 from asmil.cohort.problems import Problem, fail, problems_of, raise_errors
 from asmil.cohort.source import FeatureInfo, FeatureSource
+from asmil.engine.jobs import Progress
 from asmil.errors import AsmilError
 from asmil.settings.made_from import DoneBefore
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,8 @@ from asmil.evaluation.comparison.pairing import (
     pair_runs,
     pairs_of,
 )
-from asmil.evaluation.evaluate import Request, Role
 from asmil.evaluation.run_alarms import alarms_given
+from asmil.evaluation.run_evaluation import Request, Role
 from asmil.evaluation.slide_evaluation import few_per_class
 from asmil.evaluation.statistics import (
     CombinationRule,
@@ -51,17 +51,20 @@ from asmil.evaluation.statistics import (
 from asmil.reporting import Estimate, Interval
 from asmil.reporting.estimate import AT_THE_EDGE, TOO_FEW, UNDEFINED
 from asmil.tables.arrays import Floats
-from asmil.tasks.bootstrap import (
+from asmil.tasks.base import Metric
+from asmil.tasks.intervals import (
+    difference_interval,
     draw_patients,
+    edge_interval,
     estimate,
     has_collapsed,
+    is_at_edge,
     number_patients,
     percentile_interval,
     under_draws,
+    widest,
 )
-from asmil.tasks.edge_intervals import difference_interval, edge_interval, is_at_edge, widest
 from asmil.tasks.metrics import predicted_classes
-from asmil.tasks.prediction_format import Metric
 from asmil.tasks.weighted import has_two_classes
 
 SEED_RULE: CombinationRule = "twice_median"

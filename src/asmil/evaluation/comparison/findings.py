@@ -10,11 +10,11 @@ import pandas as pd
 
 from asmil.cohort.units import UnitKind
 from asmil.evaluation.comparison.pairing import PairedPredictions
-from asmil.evaluation.evaluate import PART_TITLES, Role
+from asmil.evaluation.run_evaluation import PART_TITLES, Role
 from asmil.reporting import Estimate, Interval
 from asmil.reporting.formats import format_count, format_signed
 from asmil.reporting.notebook import Displayed
-from asmil.tasks.prediction_format import Metric, PredictionFormat
+from asmil.tasks.base import Metric, PredictionFormat
 
 ROUNDED = 5e-4
 """Smaller differences read 0.000."""

@@ -17,14 +17,14 @@ import numpy.typing as npt
 import pandas as pd
 
 from asmil.errors import AsmilError, did_you_mean
-from asmil.evaluation.evaluate import Request
 from asmil.evaluation.rows import rows_of
+from asmil.evaluation.run_evaluation import Request
 from asmil.runs.run import Run, read_run
 from asmil.tables.arrays import Floats
 from asmil.tables.names import unique_names
 from asmil.tables.time_units import UNKNOWN_UNIT
-from asmil.tasks.bootstrap import number_patients, under_draws
-from asmil.tasks.prediction_format import Metric, PredictionFormat, Truth
+from asmil.tasks.base import Metric, PredictionFormat, Truth
+from asmil.tasks.intervals import number_patients, under_draws
 
 Integers = npt.NDArray[np.integer]
 KEYS = ["fold", "slide"]

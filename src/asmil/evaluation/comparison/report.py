@@ -12,16 +12,15 @@ from matplotlib.axes import Axes
 
 from asmil.evaluation.comparison.findings import Comparison, Difference, EnsembleTest, FoldTest
 from asmil.evaluation.curves import KINDS, run_curves
-from asmil.evaluation.evaluate import FEW_PATIENTS, PART_TITLES
+from asmil.evaluation.run_evaluation import FEWEST_TO_RANK, PART_TITLES
 from asmil.reporting import Block, Cell, Document, Figure, Row, Section, SideBySide, Table
 from asmil.reporting.document import estimate_cell, problem_sections
 from asmil.reporting.drawing import COLORS, EDGE, new_figure, plain_text, svg_text
 from asmil.reporting.estimate import TOO_FEW, Estimate, jsonable
 from asmil.reporting.files import write_document
 from asmil.reporting.formats import format_count, format_number, format_p, format_signed, format_signed_interval
-from asmil.tasks.bootstrap import draw_patients, number_patients
-from asmil.tasks.edge_intervals import is_at_edge
-from asmil.tasks.prediction_format import Metric
+from asmil.tasks.base import Metric
+from asmil.tasks.intervals import draw_patients, is_at_edge, number_patients
 
 MOST_IN_ANSWER = 2
 BAND_DRAWS = 200
@@ -99,7 +98,7 @@ def _opposite_signs(found: Comparison) -> str:
 def _clear_differences(found: Comparison) -> str:
     clear = [one for one in found.differences if one.interval.excludes_zero]
     too_few = f" {format_count(found.n_patients, 'patient')} are too few to rank methods."
-    few = too_few * (found.n_patients < FEW_PATIENTS)
+    few = too_few * (found.n_patients < FEWEST_TO_RANK)
     if not clear:
         return "No difference shown: no 95 % interval of a difference excludes 0." + few
     here = "on these patients " * any(map(_may_be_chance, clear))
@@ -393,14 +392,14 @@ def comparison_to_dict(found: Comparison) -> dict[str, Any]:
             "level": 0.95,
         },
         "how": HOW,
-        "methods": [
+        "runs": [
             {
                 "name": run.name,
                 "run": run.path,
                 "method": run.method,
                 "preset": run.preset,
                 "seeds": run.seeds,
-                "measures": {name: one.to_dict("seeds", "folds") for name, one in run.metrics.items()},
+                "metrics": {name: one.to_dict("seeds", "folds") for name, one in run.metrics.items()},
             }
             for run in found.runs
         ],
@@ -417,7 +416,7 @@ def _difference_to_dict(one: Difference) -> dict[str, Any]:
     return {
         "run": one.run,
         "reference": one.reference,
-        "measure": one.metric.name,
+        "metric": one.metric.name,
         "difference": one.value,
         **one.interval._asdict(),
         "sd": one.sd,
@@ -454,7 +453,7 @@ def _run_rows(found: Comparison) -> Iterator[dict[str, Any]]:
                 "method": run.method,
                 "preset": run.preset,
                 "role": found.role,
-                "measure": name,
+                "metric": name,
                 "value_of": HOW["value"],
                 "interval_of": one.how if is_at_edge(one) else HOW["interval"],
                 **one.with_sd(),
@@ -472,7 +471,7 @@ def _run_rows(found: Comparison) -> Iterator[dict[str, Any]]:
 def _difference_rows(found: Comparison) -> Iterator[dict[str, Any]]:
     """One row per pair, metric and quantity; undefined values are empty."""
     for one in found.differences:
-        pair = {"run": one.run, "reference": one.reference, "measure": one.metric.name, "class": ""}
+        pair = {"run": one.run, "reference": one.reference, "metric": one.metric.name, "class": ""}
         yield {
             **pair,
             "quantity": "mean over seeds",
@@ -500,7 +499,7 @@ def _difference_rows(found: Comparison) -> Iterator[dict[str, Any]]:
         for row in one.classes:
             yield {
                 **pair,
-                "measure": "auc",
+                "metric": "auc",
                 "class": row.name,
                 "quantity": "seed ensemble",
                 **_numbers(Estimate(row.difference, row.interval), f"difference of {HOW['ensemble']}", "DeLong"),

@@ -9,6 +9,7 @@ from typing import cast
 
 from asmil.cohort.manifest import Cohort
 from asmil.cohort.splits import Roles
+from asmil.engine.jobs import Progress
 from asmil.errors import AsmilError, did_you_mean
 from asmil.evaluation.localization.evaluated_maps import EvaluatedMaps
 from asmil.evaluation.localization.froc_curve import Froc, FrocOptions, froc_of_hits, froc_options, resampled_froc
@@ -17,7 +18,6 @@ from asmil.evaluation.localization.scaling import THRESHOLDS, Scaling
 from asmil.evaluation.localization.slide_evaluator import (
     LocalizationProtocol,
     Mask,
-    Progress,
     SlideEvaluator,
     SlideMeasures,
 )
@@ -32,8 +32,8 @@ from asmil.runs.stored_labels import label_changes
 from asmil.slides.class_names import ClassNames
 from asmil.tables.arrays import Floats
 from asmil.tables.names import plain_spaces
-from asmil.tasks.bootstrap import drawn_slides, estimate, mean_estimate, ratio_estimate
 from asmil.tasks.classification import normal_labels
+from asmil.tasks.intervals import drawn_slides, estimate, mean_estimate, ratio_estimate
 
 
 @dataclass(frozen=True)

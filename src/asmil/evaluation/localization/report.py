@@ -18,7 +18,8 @@ from asmil.reporting.estimate import Estimate, jsonable
 from asmil.reporting.files import folded_table, write_document
 from asmil.reporting.formats import format_count, format_interval_of, format_number, format_share
 
-FEW_PATIENTS = 10
+FEWEST_OF_A_KIND = 10
+"""With fewer patients with tumor slides, or with normal ones, bootstrap intervals are too narrow."""
 MOST_ROWS = 300
 TITLES = {
     "froc": ("FROC", "lesions found, mean over false alarms allowed"),
@@ -103,7 +104,7 @@ def _warnings(found: Localization) -> list[str]:
     if found.settings.role != "test":
         sentences.append(f"Optimistic: the models have seen these slides (role {found.settings.role}).")
     counts = {"tumor": found.summary.n_tumor_patients, "normal": found.summary.n_normal_patients}
-    few = [f"{format_count(n, 'patient')} with {kind} slides" for kind, n in counts.items() if 0 < n < FEW_PATIENTS]
+    few = [f"{format_count(n, 'patient')} with {kind} slides" for kind, n in counts.items() if 0 < n < FEWEST_OF_A_KIND]
     if few:
         sentences.append(f"Only {' and '.join(few)}: the true uncertainty is larger than the intervals.")
     for scaling, one in found.summary.scaled.items():
@@ -120,7 +121,7 @@ def _measures(found: Localization) -> Table:
         estimates = [shared or summary.scaled[scaling].numbers[name] for scaling in scalings]
         rows.append([Cell(title, (meaning,)), *map(estimate_cell, estimates)])
     return Table(
-        ["measure", *map(scaling_title, scalings)],
+        ["metric", *map(scaling_title, scalings)],
         rows,
         title="value and 95 % interval (bootstrap over patients)",
         caption="Value and 95 % patient-level bootstrap interval. Tiles above the threshold are marked. Scalings: "
@@ -283,7 +284,7 @@ def localization_dict(found: Localization) -> dict[str, Any]:
     scalings = {
         scaling: {
             "cut": THRESHOLDS[scaling],
-            "measures": _estimates(one.numbers),
+            "metrics": _estimates(one.numbers),
             "froc_curve": {
                 "average_fp": one.froc.average_fp,
                 "sensitivity": one.froc.sensitivity,
@@ -311,7 +312,7 @@ def localization_dict(found: Localization) -> dict[str, Any]:
         "patients": summary.n_patients,
         "resamples": summary.resamples,
         "highest_specificity_with_minmax": summary.best_specificity,
-        "measures": _estimates(summary.unscaled),
+        "metrics": _estimates(summary.unscaled),
         "scalings": scalings,
         "left_out": found.skipped,
         "notes": found.notes,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from asmil.cohort.manifest import Slide
+from asmil.engine.jobs import Progress
 from asmil.errors import AsmilError
 from asmil.evaluation.localization.evaluated_maps import EvaluatedMaps
 from asmil.evaluation.localization.froc_curve import FrocOptions, FrocSlide, SlideHits, judge_detections
@@ -32,7 +33,6 @@ from asmil.reporting.estimate import NAN
 from asmil.tables.arrays import Floats
 
 Mask = npt.NDArray[np.bool_]
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)

@@ -171,7 +171,7 @@ def summary_of(stability: RunStability) -> dict[str, Any]:
         "seeds": int(slides["seed"].nunique()),
         "slides": sorted(slides["slide"].unique()),
         "recordings": {"least": min(recordings), "most": max(recordings)},
-        "measures": {name: _measure(slides, name) for name in MEASURES},
+        "metrics": {name: _measure(slides, name) for name in MEASURES},
         "agreement": {
             "pairs": len(stability.agreement),
             **{name: jsonable(stability.agreement[name].mean()) for name in AGREEMENT},

@@ -140,7 +140,7 @@ def _summary(stabilities: Sequence[RunStability], names: Sequence[str]) -> Table
         summary = summary_of(stability)
         size = f"{format_count(summary['trainings'], 'training')}, {format_count(len(summary['slides']), 'slide')}"
         cells = []
-        for found in (summary["measures"][measure] for measure in MEASURE_TITLES):
+        for found in (summary["metrics"][measure] for measure in MEASURE_TITLES):
             spread = () if found["sd_seeds"] is None else (f"sd {format_small(found['sd_seeds'])}",)
             cells.append(Cell(format_small(found["value"]), spread))
         seeds = [format_small(summary["agreement"][measure]) for measure in ("top1_overlap", "rank_correlation")]

@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from asmil.errors import AsmilError
 from asmil.tables.arrays import Floats
-from asmil.tasks.bootstrap import number_patients
 from asmil.tasks.checked_arrays import Classes, numbers_of, same_length
+from asmil.tasks.intervals import number_patients
 
 
 def p_values_of(p: npt.ArrayLike) -> Floats:

@@ -19,8 +19,8 @@ from asmil.evaluation.statistics.checks import generator_of, units_of
 from asmil.reporting import Interval
 from asmil.tables.arrays import Floats
 from asmil.tasks import weighted
-from asmil.tasks.bootstrap import percentile_interval, under_draws
 from asmil.tasks.checked_arrays import Classes, classes_of, numbers_of, same_length
+from asmil.tasks.intervals import percentile_interval, under_draws
 
 SeedMetric = Literal["auc", "macro_auc", "macro_f1"]
 

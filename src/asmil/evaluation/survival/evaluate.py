@@ -18,15 +18,15 @@ import numpy.typing as npt
 import pandas as pd
 
 from asmil.errors import AsmilError
-from asmil.evaluation.evaluate import Request, Role, RunEvaluation
 from asmil.evaluation.rows import rows_of, trainings_of
+from asmil.evaluation.run_evaluation import Request, Role, RunEvaluation
 from asmil.reporting import Estimate, Interval, jsonable
 from asmil.reporting.estimate import UNDEFINED, means_by
 from asmil.reporting.estimate import mean_defined as mean_of_numbers
 from asmil.runs.run import Run, read_run
 from asmil.tables.arrays import Floats
-from asmil.tasks.bootstrap import draw_patients, estimate, number_patients, percentile_interval, under_draws
 from asmil.tasks.concordance import weighted_concordance
+from asmil.tasks.intervals import draw_patients, estimate, number_patients, percentile_interval, under_draws
 from asmil.tasks.risk_groups import GROUP_NAMES, RiskGroups, compare_groups
 from asmil.tasks.survival_curves import survival_between_bins
 from asmil.tasks.survival_metrics import (

@@ -369,7 +369,7 @@ def _localized(measured: Measured, metric: str, table: str = "localization") -> 
 
 def localization_best(measured: Measured) -> Ruling:
     """Dice of ASMIL against the three methods that come closest."""
-    return _localized(measured, "dice")
+    return _localized(measured, "tile_dice")
 
 
 def no_missed(measured: Measured) -> Ruling:
@@ -393,9 +393,8 @@ def small_foci(measured: Measured) -> Ruling:
 
 def nsf_localizes(measured: Measured) -> Ruling:
     """Dice is lower without NSF."""
-    return _judge(
-        measured, "localization", [pooled(measured, "localization", "asmil without nsf", "asmil", "dice")], -1
-    )
+    difference = pooled(measured, "localization", "asmil without nsf", "asmil", "tile_dice")
+    return _judge(measured, "localization", [difference], -1)
 
 
 def plug_in(measured: Measured) -> Ruling:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asmil.engine.inline import InlineEngine
-from asmil.engine.jobs import Engine, Outcome, Place, made_progress
+from asmil.engine.jobs import Engine, Outcome, Place, Progress, made_progress
 from asmil.engine.local import LocalEngine
 from asmil.engine.watching import checked_timeout
 from asmil.errors import AsmilError
@@ -43,7 +43,6 @@ from asmil.slides.tissue.geojson import tissue_geojson
 from asmil.slides.tissue.regions import Tissue
 
 SAVE_EVERY_S = 2.0
-Progress = Callable[[int, int], None]
 PICTURE_SIDE_PX = 1024
 
 

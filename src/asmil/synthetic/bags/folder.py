@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import pandas as pd
 
 from asmil.cohort.features import Provenance, write_features
 from asmil.cohort.tile_truth import TRUTH_FILE
+from asmil.engine.jobs import Progress
 from asmil.errors import AsmilError
 from asmil.files import replacing, write_text
 from asmil.settings.folder_settings import claim_folder, differing_settings
@@ -27,7 +27,6 @@ from asmil.synthetic.bags.world import build_world
 MPP = 0.5
 SETTINGS_FILE = "synthetic.yaml"
 PATIENT_TRUTH = "patient_truth.parquet"
-Progress = Callable[[int, int], None]
 
 
 def write_synthetic(

@@ -13,7 +13,7 @@ from typing import Any
 import cv2
 
 from asmil.engine.inline import InlineEngine
-from asmil.engine.jobs import Engine, Place, one_line
+from asmil.engine.jobs import Engine, Place, Progress, one_line
 from asmil.engine.local import LocalEngine, usable_cores
 from asmil.errors import AsmilError
 from asmil.files import write_text
@@ -27,7 +27,6 @@ from asmil.synthetic.slides.plan import SlidePlan, Stream, SyntheticSlidesConfig
 from asmil.synthetic.slides.rendering import SlideRenderer, draw_light, draw_stain
 
 SETTINGS_FILE = "synthetic_slides.yaml"
-Progress = Callable[[int, int], None]
 
 
 def write_synthetic_slides(

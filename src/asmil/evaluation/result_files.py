@@ -1,0 +1,150 @@
+"""The JSON files of results in a run folder, as far as other reports repeat them; each is checked when it is read.
+
+Up to version 0.5, `localization.json` and `stability.json` said `measures` instead of `metrics`; both are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from pydantic import AliasChoices, BaseModel, Field
+
+from asmil.errors import AsmilError
+from asmil.reporting.estimate import NAN, Estimate, Interval
+from asmil.settings.documents import read_json
+
+METRICS = Field(validation_alias=AliasChoices("metrics", "measures"))
+Content = TypeVar("Content")
+
+
+class Number(BaseModel):
+    """A value with the limits of its interval; None if they are undefined."""
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def estimate(self) -> Estimate:
+        """The same, undefined numbers as nan."""
+        value, low, high = (NAN if number is None else number for number in (self.value, self.low, self.high))
+        return Estimate(value, Interval(low, high))
+
+
+class EvaluationFile(BaseModel):
+    """`evaluation.json` of `asmil evaluate`; survival is evaluated by patient and has no slides."""
+
+    role: str
+    metrics: dict[str, Number]
+    slides: int = 0
+    patients: int = 0
+
+
+class _StabilityMetrics(BaseModel):
+    effective_share: Number
+    jsd_late: Number
+
+
+class StabilityFile(BaseModel):
+    """One run of `stability.json` of `asmil stability`."""
+
+    metrics: _StabilityMetrics = METRICS
+
+
+class _ScaledMetrics(BaseModel):
+    froc: Number
+    dice: Number
+
+
+class _Scaling(BaseModel):
+    metrics: _ScaledMetrics = METRICS
+
+
+class _Scalings(BaseModel):
+    minmax: _Scaling
+
+
+class _UnscaledMetrics(BaseModel):
+    tile_auc: Number
+
+
+class LocalizationFile(BaseModel):
+    """`localization.json` of `asmil localize`."""
+
+    metrics: _UnscaledMetrics = METRICS
+    scalings: _Scalings
+
+
+class _MapFaithfulness(BaseModel):
+    area: Number
+
+
+class FaithfulnessFile(BaseModel):
+    """`faithfulness.json` of `asmil faithfulness`, by kind of map."""
+
+    kinds: dict[str, _MapFaithfulness]
+
+
+def read_result(path: Path, kind: type[Content], command: str) -> Content | None:
+    """The results in a file that a command wrote; None if it was not written, an error if it is damaged."""
+    return read_json(path, kind, f"write it again with `{command}`") if path.is_file() else None
+
+
+def read_localization(run: Path) -> LocalizationFile | None:
+    """The localization of a run, if there is one."""
+    return read_result(run / "localization" / "localization.json", LocalizationFile, "asmil localize")
+
+
+class AttentionResult(NamedTuple):
+    """A number about the attention of a run; page, command: where it stands, and what wrote it."""
+
+    page: str
+    command: str
+    title: str
+    meaning: str
+    number: Number
+
+
+def attention_results(run: Path) -> tuple[list[AttentionResult], list[str]]:
+    """The numbers about attention that other commands wrote into a run folder, and one sentence per damaged file."""
+    results, problems = [], []
+    for read in (_stability, _localization, _faithfulness):
+        try:
+            results += list(read(run))
+        except AsmilError as error:
+            problems.append(str(error))
+    return results, problems
+
+
+def _stability(run: Path) -> Iterator[AttentionResult]:
+    runs = read_result(run / "stability.json", list[StabilityFile], "asmil stability")
+    for summary in (runs or [])[:1]:
+        metrics, source = summary.metrics, ("stability.html", "asmil stability")
+        yield AttentionResult(*source, "effective share", "1: attention is flat", metrics.effective_share)
+        yield AttentionResult(*source, "late JSD", "movement at the end of training, nats", metrics.jsd_late)
+
+
+def _localization(run: Path) -> Iterator[AttentionResult]:
+    content = read_localization(run)
+    if content is not None:
+        scaled = content.scalings.minmax.metrics
+        for title, number in {"FROC": scaled.froc, "Dice": scaled.dice, "tile AUC": content.metrics.tile_auc}.items():
+            source = ("localization/localization.html", "asmil localize")
+            yield AttentionResult(*source, title, "compared with annotations", number)
+
+
+def _faithfulness(run: Path) -> Iterator[AttentionResult]:
+    from asmil.explain.kinds import titled
+
+    file = run / "faithfulness" / "faithfulness.json"
+    content = read_result(file, FaithfulnessFile, "asmil faithfulness")
+    for kind, numbers in (content.kinds if content else {}).items():
+        yield AttentionResult(
+            "faithfulness/faithfulness.html",
+            "asmil faithfulness",
+            f"faithfulness of {titled(kind)}",
+            "how much more removing its highest tiles changes predictions than its lowest; 0: chance",
+            numbers.area,
+        )
