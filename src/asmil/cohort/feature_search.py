@@ -67,16 +67,16 @@ class FeatureSearch:
             self._of_place.append(Problem("error", str(self.manifest), f"there are no features in {self.place}", todo))
             return {}
         try:
-            found = find_features(self.place)
+            sources = find_features(self.place)
         except AsmilError as error:
             self._of_place.append(Problem("error", str(self.manifest), str(error)))
             return {}
-        if not found and not self._nested:
+        if not sources and not self._nested:
             todo = "extract features or add a column 'features'"
             what = f"there is no feature file (.h5 or .pt) in {self.place}"
             self._of_place.append(Problem("error", str(self.manifest), what, todo))
         # slides of a manifest have plain spaces, files may be named otherwise
-        return {plain_spaces(name): source for name, source in found.items()} | found
+        return {plain_spaces(name): source for name, source in sources.items()} | sources
 
     @cached_property
     def _nested(self) -> Mapping[str, list[FeatureSource]]:
@@ -90,17 +90,19 @@ class FeatureSearch:
         if "/" not in slide:
             return candidates
         wanted = without_extension(slide)
-        exact = [one for one in candidates if one.path.with_suffix("") == self.place / wanted]
-        return exact or [one for one in candidates if one.path.with_suffix("").as_posix().endswith(f"/{wanted}")]
+        exact = [source for source in candidates if source.path.with_suffix("") == self.place / wanted]
+        return exact or [
+            source for source in candidates if source.path.with_suffix("").as_posix().endswith(f"/{wanted}")
+        ]
 
     def _named(self, slide: str, cell: str) -> FeatureSource | None:
         named, _, group = cell.partition(GROUP_MARK)
         path, problem = self._named_path(named)
         if problem is None:
             return FeatureSource(path, group or None)
-        if self.given and not path.exists() and (found := self._found.get(path.stem) or self._found.get(slide)):
-            return found  # the files have moved to the folder given by the user
-        near = [one.name for one in path.parent.glob("*") if one.suffix == path.suffix and one.is_file()]
+        if self.given and not path.exists() and (source := self._found.get(path.stem) or self._found.get(slide)):
+            return source  # the files have moved to the folder given by the user
+        near = [file.name for file in path.parent.glob("*") if file.suffix == path.suffix and file.is_file()]
         self._report(slide, problem, near, path.name, GIVE_FOLDER)
         return None
 
@@ -108,7 +110,7 @@ class FeatureSearch:
         """A path relative to the manifest, and why it cannot contain features."""
         path = self.manifest.parent / named
         # some tools write paths relative to their working folder
-        path = next((one for one in (path, Path(named)) if _holds_features(one)), path)
+        path = next((candidate for candidate in (path, Path(named)) if _holds_features(candidate)), path)
         if _holds_features(path):
             return path, None
         if path.is_dir():

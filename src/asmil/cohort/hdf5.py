@@ -182,12 +182,12 @@ def _is_endless(block: bytes, at: int) -> bool:
     if at + HEADER > len(block):
         return False
     (size,) = struct.unpack_from("<Q", block, at + 8)
-    end, place = min(at + size, len(block)), at + HEADER
-    while place + OBJECT <= end:
-        number, length = struct.unpack_from("<H6xQ", block, place)
+    end, position = min(at + size, len(block)), at + HEADER
+    while position + OBJECT <= end:
+        number, length = struct.unpack_from("<H6xQ", block, position)
         if number == 0 and length == 0:
             return True
-        place += length if number == 0 else OBJECT + -(-length // 8) * 8
+        position += length if number == 0 else OBJECT + -(-length // 8) * 8
     return False
 
 
@@ -200,14 +200,14 @@ def _structures(file: h5py.File) -> Iterator[tuple[int, int]]:
             contents.extend(_contents(node))
 
     file.visititems(add)
-    place = 0
+    position = 0
     for start, size in sorted(contents):
-        if start > place:
-            yield place, start
-        place = max(place, start + size)
+        if start > position:
+            yield position, start
+        position = max(position, start + size)
     total = Path(file.filename).stat().st_size
-    if total > place:
-        yield place, total
+    if total > position:
+        yield position, total
 
 
 def _contents(data: h5py.Dataset) -> list[tuple[int, int]]:
@@ -215,12 +215,12 @@ def _contents(data: h5py.Dataset) -> list[tuple[int, int]]:
     if data.chunks is None:
         start = data.id.get_offset()
         return [] if start is None else [(start, data.id.get_storage_size())]
-    found: list[tuple[int, int]] = []
+    pieces: list[tuple[int, int]] = []
 
     def add(chunk: Any) -> None:
         if chunk.byte_offset is not None:
-            found.append((chunk.byte_offset, chunk.size))
+            pieces.append((chunk.byte_offset, chunk.size))
 
     if data.id.get_num_chunks():
         data.id.chunk_iter(add)
-    return found
+    return pieces

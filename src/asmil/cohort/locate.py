@@ -23,17 +23,17 @@ PLACES = (
 NOT_SEARCHED = ("pt_files", "h5_files", "patches")
 
 
-def find_features(place: Path) -> dict[str, FeatureSource]:
+def find_features(path: Path) -> dict[str, FeatureSource]:
     """All slides, by name, of a folder of feature files (or CLAM's two subfolders), a cohort file or a pack."""
-    if place.is_file():
-        return {name: FeatureSource(place, name) for name in _groups(place)}
-    if is_pack(place):
-        return {name: FeatureSource(place, name) for name in Pack.open(place).entries}
-    if not place.is_dir():
-        fail(place, "the folder of features does not exist", "fix the path or extract the features first")
-    if is_zarr_store(place):
-        return {place.stem: FeatureSource(place)}
-    return _in_folder(place)
+    if path.is_file():
+        return {name: FeatureSource(path, name) for name in _groups(path)}
+    if is_pack(path):
+        return {name: FeatureSource(path, name) for name in Pack.open(path).entries}
+    if not path.is_dir():
+        fail(path, "the folder of features does not exist", "fix the path or extract the features first")
+    if is_zarr_store(path):
+        return {path.stem: FeatureSource(path)}
+    return _in_folder(path)
 
 
 def find_nested_features(folder: Path) -> dict[str, list[FeatureSource]]:
@@ -41,15 +41,15 @@ def find_nested_features(folder: Path) -> dict[str, list[FeatureSource]]:
 
     TRIDENT creates one subfolder per encoder; STAMP keeps the subfolders of the slides.
     """
-    found: dict[str, list[FeatureSource]] = {}
+    sources: dict[str, list[FeatureSource]] = {}
     seen = {folder.resolve()}
-    for place, subfolders, _ in os.walk(folder, followlinks=True):
-        here = Path(place)
+    for walked, subfolders, _ in os.walk(folder, followlinks=True):
+        here = Path(walked)
         subfolders[:] = sorted(name for name in subfolders if _may_hold_features(here / name, seen))
         for name in subfolders:
             for slide, source in _in_folder(here / name).items():
-                found.setdefault(slide, []).append(source)
-    return found
+                sources.setdefault(slide, []).append(source)
+    return sources
 
 
 def _may_hold_features(folder: Path, seen: set[Path]) -> bool:
@@ -64,13 +64,13 @@ def _may_hold_features(folder: Path, seen: set[Path]) -> bool:
 
 
 def _in_folder(folder: Path) -> dict[str, FeatureSource]:
-    found = {}
+    sources = {}
     for subfolder, suffix in PLACES:
         # names that begin with a dot are partial files, or files added by macOS
         for path in sorted((folder / subfolder).glob(f"[!.]*{suffix}")):
             if not path.name.endswith(".index.npz"):  # the coordinates that slideflow writes next to a bag
-                found[path.stem] = FeatureSource(path)
-    return found
+                sources[path.stem] = FeatureSource(path)
+    return sources
 
 
 def holds_a_cohort(path: Path) -> bool:

@@ -122,7 +122,7 @@ class Cohort:
 
     @cached_property
     def _places(self) -> dict[str, int]:
-        return {name: place for place, name in enumerate(self.classes)}
+        return {name: index for index, name in enumerate(self.classes)}
 
     def __getitem__(self, name: str) -> Slide:
         if name not in self._by_name:
@@ -164,26 +164,26 @@ def load_cohort(
     """
     cohort, problems = read_manifest(path, features, kind, columns)
     raise_errors(problems)
-    return replace(cohort, notes=(*cohort.notes, *(f"{one.what}; {one.todo}" for one in problems)))
+    return replace(cohort, notes=(*cohort.notes, *(f"{problem.what}; {problem.todo}" for problem in problems)))
 
 
-def cohort_from_features(place: Path | str) -> Cohort:
+def cohort_from_features(path: Path | str) -> Cohort:
     """Slides without labels: a folder of feature files, a file of one slide, a cohort file, or a pack.
 
     `file.h5::group` is one slide of a cohort file, `cohort.pack::slide` of a pack.
     """
-    source = FeatureSource.parse(str(place))
+    source = FeatureSource.parse(str(path))
     if not source.path.exists():
-        fail(place, "the path does not exist", "give a folder of feature files, a feature file, or a manifest")
+        fail(path, "the path does not exist", "give a folder of feature files, a feature file, or a manifest")
     if source.group is not None or (source.path.is_file() and not holds_a_cohort(source.path)):
-        found = {source.group or source.path.stem: source}
+        sources = {source.group or source.path.stem: source}
     else:
-        found = find_features(source.path)
-    if not found:
-        fail(place, "there is no feature file (.h5 or .pt) in the folder", "give the folder that contains them")
-    names = sorted(found)
+        sources = find_features(source.path)
+    if not sources:
+        fail(path, "there is no feature file (.h5 or .pt) in the folder", "give the folder that contains them")
+    names = sorted(sources)
     raise_errors(naming_problems(source.path, {"slide": names}, kind=None))
-    return Cohort(source.path, tuple(Slide(name, name, None, found[name]) for name in names))
+    return Cohort(source.path, tuple(Slide(name, name, None, sources[name]) for name in names))
 
 
 @dataclass(frozen=True)
@@ -206,8 +206,8 @@ def read_manifest(
     columns: ColumnMapping | None = None,
 ) -> tuple[Cohort, list[Problem]]:
     """The cohort of all usable rows, and the problems of the others."""
-    found = read_whole_manifest(path, features, kind, columns)
-    return found.cohort, found.problems
+    reading = read_whole_manifest(path, features, kind, columns)
+    return reading.cohort, reading.problems
 
 
 def read_whole_manifest(
@@ -237,8 +237,8 @@ def read_whole_manifest(
     problems += [*missing_problems(table, kind), *spelling_problems(table, kind), *binary_problems(table, kind)]
     if kind is not None:
         problems += patient_column_problems(table)
-    place = Path(features) if features is not None else None
-    search = FeatureSearch(path, place)
+    folder = Path(features) if features is not None else None
+    search = FeatureSearch(path, folder)
     slides: dict[str, Slide] = {}
     for row in rows:
         name = row["slide"]
@@ -251,7 +251,7 @@ def read_whole_manifest(
         task=kind,
         columns=dict(columns or {}),
         notes=notes,
-        features=place,
+        features=folder,
         time_unit=table.time_unit,
     )
     located = tuple(slide for slide in everyone.slides if slide.source != NOWHERE)
@@ -316,8 +316,8 @@ def _barcode_problems(table: Columns, slides: list[str]) -> list[Problem]:
     """Problems of TCGA slides, whose names contain the patient."""
     by_patient: dict[str, list[str]] = {}
     for slide in slides:
-        if found := TCGA.match(slide.rpartition("/")[2]):
-            by_patient.setdefault(found[0].upper(), []).append(slide)
+        if barcode := TCGA.match(slide.rpartition("/")[2]):
+            by_patient.setdefault(barcode[0].upper(), []).append(slide)
     shared = {patient: names for patient, names in by_patient.items() if len(set(names)) > 1}
     if not shared:
         return []

@@ -25,7 +25,7 @@ def patient_name_problems(cohort: Cohort, splits: Splits | None) -> list[Problem
 def _sample_problems(cohort: Cohort, splits: Splits | None) -> Iterator[Problem]:
     """Patients that are TCGA barcodes of samples (TCGA-XX-XXXX-01A) instead of patients (TCGA-XX-XXXX)."""
     patients = sorted({slide.patient for slide in cohort.slides if slide.patient != slide.slide})
-    samples = {name: found[0].upper() for name in patients if (found := TCGA.match(name)) and found[0] != name}
+    samples = {name: barcode[0].upper() for name in patients if (barcode := TCGA.match(name)) and barcode[0] != name}
     if not samples:
         return
     several = _groups(samples.__getitem__, samples)

@@ -164,12 +164,12 @@ def _slideflow_corners(index: Path, n_tiles: int) -> tuple[NDArray[Any], int] | 
 
 
 def _open_zarr(source: FeatureSource) -> OpenFeatures:
-    found = read_zarr(source)
-    values = torch.from_numpy(found.features)
+    store = read_zarr(source)
+    values = torch.from_numpy(store.features)
     dtype = str(values.dtype).removeprefix("torch.")
     info = _info(source, "anndata", tuple(values.shape), dtype, values.element_size())
-    known = asdict(found.provenance) | {"coords_unit": None if found.coords is None else "px"}
-    return OpenFeatures(FeatureInfo(**(info | known)), values, found.coords)
+    known = asdict(store.provenance) | {"coords_unit": None if store.coords is None else "px"}
+    return OpenFeatures(FeatureInfo(**(info | known)), values, store.coords)
 
 
 def _open_pack(source: FeatureSource, whole: bool) -> OpenFeatures:
@@ -476,10 +476,10 @@ def text(value: Any) -> str | None:
 def number(value: Any) -> float | None:
     """An attribute as a positive number (all numbers read here are sizes), or None."""
     try:
-        found = float(plain(value))
+        size = float(plain(value))
     except (TypeError, ValueError, OverflowError):
         return None
-    return found if 0 < found < math.inf else None
+    return size if 0 < size < math.inf else None
 
 
 def integer(value: Any) -> int | None:

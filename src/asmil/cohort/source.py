@@ -122,8 +122,8 @@ def source_state(path: Path) -> tuple[int, int]:
     if is_pack(path) and (states := index_state(path)):
         return sum(size for _, size, _ in states), max(changed for _, _, changed in states)
     if path.is_dir():  # a zarr store
-        found = [file.stat() for file in path.rglob("*") if file.is_file()]
-        return sum(stat.st_size for stat in found), max((stat.st_mtime_ns for stat in found), default=0)
+        stats = [file.stat() for file in path.rglob("*") if file.is_file()]
+        return sum(stat.st_size for stat in stats), max((stat.st_mtime_ns for stat in stats), default=0)
     try:
         stat = os.stat(path)
     except FileNotFoundError:
@@ -169,8 +169,8 @@ def read_extraction(info: FeatureInfo) -> ExtractionRecord | None:
 
 def checksum_of(*arrays: NDArray[Any] | None) -> int:
     """The CRC-32 of the concatenated bytes of the arrays; None and empty arrays are skipped."""
-    found = 0
+    checksum = 0
     for array in arrays:
         if array is not None and array.size:
-            found = zlib.crc32(memoryview(np.ascontiguousarray(array).data).cast("B"), found)
-    return found
+            checksum = zlib.crc32(memoryview(np.ascontiguousarray(array).data).cast("B"), checksum)
+    return checksum

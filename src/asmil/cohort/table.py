@@ -116,7 +116,7 @@ def row_problems(path: Path, rows: list[dict[str, str]], kind: TaskKind | None) 
         if row.get("mpp") and positive(row["mpp"]) is None:
             todo = _point(row["mpp"], "give microns per level-0 pixel")
             report(name, f"mpp '{row['mpp']}' is not a positive number", todo)
-    folds = sorted({found for row in rows if has_fold and (found := whole_number(row["fold"])) is not None})
+    folds = sorted({number for row in rows if has_fold and (number := whole_number(row["fold"])) is not None})
     if folds and folds != list(range(max(2, len(folds)))):
         what = f"column 'fold' has the values {listed(folds)}"
         problems.append(Problem("error", str(path), what, "number two or more folds 0, 1, 2, ..."))
@@ -134,18 +134,18 @@ def _outcome_problems(row: dict[str, str], kind: TaskKind | None) -> list[tuple[
         return [(f"the label '{row['label']}' is not a number", _point(row["label"], "a regression needs numbers"))]
     if kind != "survival":
         return []
-    found = []
+    problems = []
     time = number(row.get("time", "0"))
     if time is None or time < 0:
-        found.append(
+        problems.append(
             (
                 f"the time '{row['time']}' is not a non-negative number",
                 _point(row["time"], "give the follow-up time as a number"),
             )
         )
     if row.get("event", "0").lower() not in EVENTS:
-        found.append((f"the event '{row['event']}' is neither 1 nor 0", "write 1 for an event, 0 for censored"))
-    return found
+        problems.append((f"the event '{row['event']}' is neither 1 nor 0", "write 1 for an event, 0 for censored"))
+    return problems
 
 
 def _point(cell: str, todo: str) -> str:

@@ -104,12 +104,10 @@ def _corners(shapes: Path, table: Any, n_tiles: int, source: FeatureSource) -> N
         return None
     corners = shapely.bounds(shapely.from_wkb(tiles["geometry"].to_numpy()))[:, :2]
     if "tile_id" in tiles.columns and "obs/tile_id" in table:
-        places = {int(number): place for place, number in enumerate(tiles["tile_id"])}
-        wanted = [places.get(int(number), -1) for number in read_array(table, "obs/tile_id", source)]
+        row_of = {int(number): row for row, number in enumerate(tiles["tile_id"])}
+        wanted = [row_of.get(int(number), -1) for number in read_array(table, "obs/tile_id", source)]
         if min(wanted, default=0) < 0:
-            what = (
-                f"{sum(place < 0 for place in wanted)} feature rows do not belong to any tile of {shapes.parent.name}"
-            )
+            what = f"{sum(row < 0 for row in wanted)} feature rows do not belong to any tile of {shapes.parent.name}"
             fail(source, what, "extract the features of the tiles again")
         corners = corners[wanted]
     if len(corners) != n_tiles:
@@ -135,12 +133,12 @@ def _text(value: Any) -> str:
 
 def _provenance(spec: Mapping[str, Any]) -> Provenance:
     """Sizes of the tiles from a `TileSpec`: width in pixels as encoded, base_width in level-0 pixels."""
-    found = {
+    known = {
         name: float(np.asarray(spec[name])) for name in ("width", "base_width", "mpp") if spec.get(name) is not None
     }
-    side, mpp = found.get("width"), found.get("mpp")
+    side, mpp = known.get("width"), known.get("mpp")
     return Provenance(
         tile_px=None if side is None else round(side),
-        tile_px_level0=round(found["base_width"]) if "base_width" in found else None,
+        tile_px_level0=round(known["base_width"]) if "base_width" in known else None,
         tile_um=side * mpp if side and mpp else None,
     )

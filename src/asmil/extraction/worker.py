@@ -205,7 +205,7 @@ class SlideWorker:
             "mpp_y": resolution.mpp_y,
             "content": slide_content(job.path).stored().model_dump(),
         }
-        found = {"share": tissue.share, "threshold": tissue.threshold, "notes": list(tissue.notes)}
+        about_tissue = {"share": tissue.share, "threshold": tissue.threshold, "notes": list(tissue.notes)}
         return Provenance(
             encoder=self._encoder.name,
             weights_hash=self._encoder.weights_hash,
@@ -216,7 +216,7 @@ class SlideWorker:
             mpp_source=resolution.source,
             slide_width_px=image.size[0],
             slide_height_px=image.size[1],
-            extraction=about_text(self.config, slide, found, self._encoder.precision, self._code),
+            extraction=about_text(self.config, slide, about_tissue, self._encoder.precision, self._code),
         )
 
 

@@ -109,14 +109,14 @@ class MadeFrom:
 
     def differences(self, record: Record) -> list[str]:
         """What differs from a record, in words; values with what they were and are."""
-        found = differing_values(record.values, _plain(self.values))
+        differing = differing_values(record.values, _plain(self.values))
         for name in dict.fromkeys([*self.contents, *record.contents]):
             there, now = record.contents.get(name), self.contents.get(name)
             if there is None or now is None:
-                found.append(f"{name} ({'not used' if there is None else 'used'} there)")
+                differing.append(f"{name} ({'not used' if there is None else 'used'} there)")
             elif not now.is_same(there):
-                found.append(f"{name} (other content)")
-        return found
+                differing.append(f"{name} (other content)")
+        return differing
 
 
 def differing_values(there: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -228,7 +228,9 @@ def sampled_sha256(path: Path) -> str:
 def state_of(*paths: Path) -> tuple[int, int]:
     """The size of files and the time of their last change, as the file system notes it: copying cannot set it back."""
     states = [path.stat() for path in _files_of(paths)]
-    return sum(one.st_size for one in states), max((max(one.st_ctime_ns, one.st_mtime_ns) for one in states), default=0)
+    return sum(state.st_size for state in states), max(
+        (max(state.st_ctime_ns, state.st_mtime_ns) for state in states), default=0
+    )
 
 
 def _of_files(paths: Sequence[Path], checksum: Callable[[Path], str]) -> Content:
@@ -242,7 +244,7 @@ def _of_files(paths: Sequence[Path], checksum: Callable[[Path], str]) -> Content
 def _files_of(paths: Iterable[Path]) -> Iterator[Path]:
     for path in paths:
         if path.is_dir():
-            yield from sorted(one for one in path.rglob("*") if one.is_file())
+            yield from sorted(file for file in path.rglob("*") if file.is_file())
         else:
             yield path
 

@@ -38,7 +38,7 @@ def unique_names(folders: Sequence[Path]) -> list[str]:
     parts = [folder.resolve().parts for folder in folders]
     wanted = len(set(parts))
     for length in range(1, max(map(len, parts), default=0)):
-        names = ["/".join(one[-length:]) for one in parts]
+        names = ["/".join(above[-length:]) for above in parts]
         if len(set(names)) == wanted:
             return names
     return list(map(str, folders))
@@ -64,8 +64,8 @@ def name_problem(name: str) -> str | None:
     >>> name_problem("../escaped")
     "would become a file outside its folder ('..')"
     """
-    if found := text_problem(name):
-        return found
+    if problem := text_problem(name):
+        return problem
     if "\\" in name:
         return "holds a backslash, which separates folders on Windows"
     if name.startswith("/") or _DRIVE.match(name):
@@ -84,8 +84,8 @@ def file_in(folder: Path, name: str, suffix: str) -> Path:
     >>> file_in(Path("out"), "a.1", ".h5").as_posix()
     'out/a.1.h5'
     """
-    if found := name_problem(name):
-        raise AsmilError(f"the name '{name}' {found}; rename it")
+    if problem := name_problem(name):
+        raise AsmilError(f"the name '{name}' {problem}; rename it")
     return folder / f"{name}{suffix}"
 
 

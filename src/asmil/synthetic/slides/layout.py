@@ -88,7 +88,7 @@ def raise_blob(
 ) -> None:
     """Raise the field to 1 at the center, falling to 0 on a randomly rotated ellipse, and to -1 beyond it."""
     reach = 2 * max(radii)
-    left, top = (max(0, int(place - reach)) for place in center)
+    left, top = (max(0, int(middle - reach)) for middle in center)
     window = field[top : int(center[1] + reach) + 1, left : int(center[0] + reach) + 1]
     x, y = coordinates((window.shape[0], window.shape[1]))
     angle = rng.uniform(0, np.pi)
