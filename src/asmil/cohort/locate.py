@@ -12,13 +12,10 @@ from asmil.cohort.reader import slide_groups
 from asmil.cohort.source import FeatureSource
 from asmil.cohort.zarr_stores import is_zarr_store
 from asmil.errors import AsmilError
+from asmil.tables.names import FEATURE_SUFFIXES
 
-# the last match wins, so the folder itself is preferred to CLAM's subfolders, and HDF5 (with coordinates) to tensors
-PLACES = (
-    ("pt_files", ".pt"),
-    ("h5_files", ".h5"),
-    *(("", suffix) for suffix in (".zarr", ".npy", ".npz", ".pt", ".h5ad", ".hdf5", ".h5")),
-)
+# the last match wins, so the folder itself is preferred to CLAM's subfolders
+PLACES = (("pt_files", ".pt"), ("h5_files", ".h5"), *(("", suffix) for suffix in reversed(FEATURE_SUFFIXES)))
 # subfolders that belong to the parent folder, or contain only coordinates (CLAM, TRIDENT)
 NOT_SEARCHED = ("pt_files", "h5_files", "patches")
 
@@ -26,7 +23,10 @@ NOT_SEARCHED = ("pt_files", "h5_files", "patches")
 def find_features(path: Path) -> dict[str, FeatureSource]:
     """All slides, by name, of a folder of feature files (or CLAM's two subfolders), a cohort file or a pack."""
     if path.is_file():
-        return {name: FeatureSource(path, name) for name in _groups(path)}
+        groups = slide_groups(path)
+        if not groups:
+            fail(path, "the file does not have one group per slide", "give a folder of feature files, or a cohort file")
+        return {name: FeatureSource(path, name) for name in groups}
     if is_pack(path):
         return {name: FeatureSource(path, name) for name in Pack.open(path).entries}
     if not path.is_dir():
@@ -43,11 +43,10 @@ def find_nested_features(folder: Path) -> dict[str, list[FeatureSource]]:
     """
     sources: dict[str, list[FeatureSource]] = {}
     seen = {folder.resolve()}
-    for walked, subfolders, _ in os.walk(folder, followlinks=True):
-        here = Path(walked)
-        subfolders[:] = sorted(name for name in subfolders if _may_hold_features(here / name, seen))
+    for parent, subfolders, _ in os.walk(folder, followlinks=True):
+        subfolders[:] = sorted(name for name in subfolders if _may_hold_features(Path(parent, name), seen))
         for name in subfolders:
-            for slide, source in _in_folder(here / name).items():
+            for slide, source in _in_folder(Path(parent, name)).items():
                 sources.setdefault(slide, []).append(source)
     return sources
 
@@ -55,7 +54,7 @@ def find_nested_features(folder: Path) -> dict[str, list[FeatureSource]]:
 def _may_hold_features(folder: Path, seen: set[Path]) -> bool:
     """Whether to search a folder: not those of coordinates or slide vectors, and no folder twice through a link."""
     name = folder.name
-    if name.startswith((".", "slide_features")) or name in NOT_SEARCHED or name.endswith(".zarr") or is_pack(folder):
+    if name.startswith((".", "slide_features")) or name in NOT_SEARCHED or is_zarr_store(folder) or is_pack(folder):
         return False
     real = folder.resolve()
     is_new = real not in seen
@@ -79,13 +78,3 @@ def holds_a_cohort(path: Path) -> bool:
         return bool(slide_groups(path))
     except (OSError, AsmilError):
         return False
-
-
-def _groups(path: Path) -> list[str]:
-    try:
-        names = slide_groups(path)
-    except OSError:
-        fail(path, "the cohort file is damaged or not HDF5", "copy it again or give a folder of feature files")
-    if not names:
-        fail(path, "the file does not have one group per slide", "give a folder of feature files, or a cohort file")
-    return names

@@ -35,7 +35,7 @@ from asmil.cohort.wide_labels import is_single_binary, with_wide_labels
 from asmil.errors import AsmilError, did_you_mean
 from asmil.reporting.formats import format_count
 from asmil.tables.columns import COLUMNS, LABELS, TCGA, TCGA_BARCODE, ColumnMapping, Columns
-from asmil.tables.names import folded, lookalikes, name_problem, spelled, text_problem
+from asmil.tables.names import FEATURE_SUFFIXES, folded, lookalikes, name_problem, spelled, text_problem
 from asmil.tables.time_units import TimeUnit
 from asmil.tasks.base import TaskKind
 
@@ -180,7 +180,8 @@ def cohort_from_features(path: Path | str) -> Cohort:
     else:
         sources = find_features(source.path)
     if not sources:
-        fail(path, "there is no feature file (.h5 or .pt) in the folder", "give the folder that contains them")
+        what = f"there is no feature file ({', '.join(FEATURE_SUFFIXES)}) in the folder"
+        fail(path, what, "give the folder that contains them")
     names = sorted(sources)
     raise_errors(naming_problems(source.path, {"slide": names}, kind=None))
     return Cohort(source.path, tuple(Slide(name, name, None, sources[name]) for name in names))

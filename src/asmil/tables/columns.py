@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from asmil.errors import AsmilError, did_you_mean
-from asmil.tables.names import FEATURE_SUFFIXES, folded, plain_spaces, without_extension
+from asmil.tables.names import folded, is_feature_file, plain_spaces, without_extension
 from asmil.tables.text_table import TextTable
 from asmil.tables.time_units import TIME_COLUMNS, TimeUnit, unit_in_name
 
@@ -275,7 +275,7 @@ def _paths(given: Mapping[str, _Given], column: str) -> list[str]:
     keys = []
     for key in PATH_ALIASES:
         filled = [cell for cell in given[key].cells if cell] if key in given else []
-        of_features = all(cell.lower().endswith(FEATURE_SUFFIXES) for cell in filled)
+        of_features = all(is_feature_file(Path(cell)) for cell in filled)
         if filled and of_features == (column == "features"):
             keys.append(key)
     return keys
