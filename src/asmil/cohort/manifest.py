@@ -19,7 +19,6 @@ from asmil.cohort.source import FeatureSource
 from asmil.cohort.table import (
     EVENTS,
     OUTCOME_COLUMNS,
-    SPLIT_NAMES,
     column_problems,
     is_missing,
     label_names,
@@ -34,7 +33,7 @@ from asmil.cohort.table import (
 from asmil.cohort.wide_labels import is_single_binary, with_wide_labels
 from asmil.errors import AsmilError, did_you_mean
 from asmil.reporting.formats import format_count
-from asmil.tables.columns import COLUMNS, LABELS, TCGA, TCGA_BARCODE, ColumnMapping, Columns
+from asmil.tables.columns import COLUMNS, LABELS, PARTS, TCGA, TCGA_BARCODE, ColumnMapping, Columns
 from asmil.tables.names import FEATURE_SUFFIXES, folded, lookalikes, name_problem, spelled, text_problem
 from asmil.tables.time_units import TimeUnit
 from asmil.tasks.base import TaskKind
@@ -121,7 +120,7 @@ class Cohort:
         return {slide.slide: slide for slide in self.slides}
 
     @cached_property
-    def _places(self) -> dict[str, int]:
+    def _class_indices(self) -> dict[str, int]:
         return {name: index for index, name in enumerate(self.classes)}
 
     def __getitem__(self, name: str) -> Slide:
@@ -143,10 +142,10 @@ class Cohort:
         slide = self[slide] if isinstance(slide, str) else slide
         if slide.label is None:
             raise AsmilError(f"{self.path}: slide '{slide.slide}' has no label; fill its cell in column 'label'")
-        if slide.label not in self._places:
+        if slide.label not in self._class_indices:
             hint = did_you_mean(slide.label, self.classes)
             raise AsmilError(f"{self.path}: label '{slide.label}' of slide '{slide.slide}' is not a class; {hint}")
-        return self._places[slide.label]
+        return self._class_indices[slide.label]
 
 
 def load_cohort(
@@ -276,7 +275,7 @@ def slide_of_row(row: Mapping[str, str], source: FeatureSource) -> Slide:
         source=source,
         site=row.get("site") or None,
         mpp=positive(row.get("mpp", "")),
-        split=cast(Literal["train", "val", "test"], split) if split in SPLIT_NAMES else None,
+        split=cast(Literal["train", "val", "test"], split) if split in PARTS else None,
         fold=whole_number(row.get("fold", "")),
         time=number(row.get("time", "")),
         event=EVENTS.get(row.get("event", "").lower()),
@@ -295,9 +294,7 @@ def patient_column_problems(table: Columns) -> list[Problem]:
             what = f"column '{column}' looks like the patient ('{value}' has {count} slides) and is not used"
             todo = f"give --columns patient={column}, or {INDEPENDENT}"
             problems.append(Problem("error", str(table.path), what, todo))
-    if not problems:
-        problems += _barcode_problems(table, slides)
-    return problems
+    return problems or _barcode_problems(table, slides)
 
 
 def _names_a_person(column: str) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from asmil.cohort.follow_up import with_follow_up
 from asmil.cohort.problems import Problem, fail, listed, raise_errors
-from asmil.cohort.table import is_missing, number, row_problems, without_missing
+from asmil.cohort.table import OUTCOMES, is_missing, number, row_problems, without_missing
 from asmil.cohort.wide_labels import with_wide_labels
 from asmil.errors import AsmilError, did_you_mean
 from asmil.files import replacing
@@ -29,7 +29,6 @@ from asmil.tables.time_units import TimeUnit
 
 OF_PATIENTS = ("label", "time", "event", "site", "split", "fold")
 """Columns of a table of patients that apply to all slides of a patient."""
-OUTCOMES = ("label", "time", "event")
 
 
 @dataclass(frozen=True)

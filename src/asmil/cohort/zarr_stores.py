@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from asmil.cohort.array_files import first_line
 from asmil.cohort.problems import fail, listed
-from asmil.cohort.source import FeatureSource, Provenance
+from asmil.cohort.source import FeatureSource, Provenance, tile_spec_provenance
 from asmil.cohort.zarr_arrays import read_array, refuse_objects
 from asmil.errors import AsmilError
 
@@ -66,7 +66,7 @@ def _of_anndata(store: Any, source: FeatureSource) -> ZarrFeatures:
     coords = read_array(store, "obsm/spatial", source) if "obsm/spatial" in store else None
     spec = store.get("uns/tile_spec", {})
     known = {name: read_array(spec, name, source) for name in ("width", "base_width", "mpp") if name in spec}
-    return ZarrFeatures(_features(store, source), coords, _provenance(known))
+    return ZarrFeatures(_features(store, source), coords, tile_spec_provenance(known))
 
 
 def _of_spatialdata(store: Any, source: FeatureSource) -> ZarrFeatures:
@@ -89,7 +89,7 @@ def _of_spatialdata(store: Any, source: FeatureSource) -> ZarrFeatures:
     spec = dict(store.attrs).get("tile_spec") or {}
     known = spec.get(region) if isinstance(spec, Mapping) else None
     coords = _corners(source.path / "shapes" / region / "shapes.parquet", table, len(features), source)
-    return ZarrFeatures(features, coords, _provenance(known if isinstance(known, Mapping) else {}))
+    return ZarrFeatures(features, coords, tile_spec_provenance(known if isinstance(known, Mapping) else {}))
 
 
 def _corners(shapes: Path, table: Any, n_tiles: int, source: FeatureSource) -> NDArray[Any] | None:
@@ -129,16 +129,3 @@ def _shape(values: Any) -> tuple[int, ...]:
 def _text(value: Any) -> str:
     plain = np.asarray(value).ravel()[0]
     return plain.decode() if isinstance(plain, bytes) else str(plain)
-
-
-def _provenance(spec: Mapping[str, Any]) -> Provenance:
-    """Sizes of the tiles from a `TileSpec`: width in pixels as encoded, base_width in level-0 pixels."""
-    known = {
-        name: float(np.asarray(spec[name])) for name in ("width", "base_width", "mpp") if spec.get(name) is not None
-    }
-    side, mpp = known.get("width"), known.get("mpp")
-    return Provenance(
-        tile_px=None if side is None else round(side),
-        tile_px_level0=round(known["base_width"]) if "base_width" in known else None,
-        tile_um=side * mpp if side and mpp else None,
-    )

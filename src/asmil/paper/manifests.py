@@ -22,8 +22,8 @@ import pandas as pd
 from asmil.errors import AsmilError, did_you_mean
 from asmil.files import write_text
 from asmil.paper.datasets import DATASETS
+from asmil.tables.columns import PARTS
 
-PARTS = ("train", "val", "test")
 CAMELYON17_TEST_FROM = 60
 """The first patient of the test set: 20 patients per center, five centers."""
 BRACS_LABELS = {"BT": "benign", "AT": "atypical", "MT": "malignant"}

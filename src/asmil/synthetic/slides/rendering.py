@@ -206,11 +206,8 @@ class SlideRenderer:
         x, y = places[chosen].T
         allowed = (clear[y, x] == 0) & ~(cells.in_stroma[chosen] & (body[y, x] > 0))
         layer = np.zeros((height, width), dtype=np.uint8)
-        sprites = self._sprites
-        for column, row, number in zip(
-            x[allowed].tolist(), y[allowed].tolist(), cells.sprites[chosen][allowed].tolist(), strict=True
-        ):
-            sprite = sprites[number]
+        for column, row, number in np.stack([x, y, cells.sprites[chosen]], axis=1)[allowed].tolist():
+            sprite = self._sprites[number]
             half = len(sprite) // 2
             under = layer[row - half : row + half + 1, column - half : column + half + 1]
             np.maximum(under, sprite, out=under)
