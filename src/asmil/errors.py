@@ -28,7 +28,7 @@ def printable(text: str) -> str:
     >>> printable("slide \x1b[2J")
     'slide \\x1b[2J'
     """
-    return HIDDEN.sub(lambda found: found[0] if found[0] in "\n\t" else _escape(found[0]), text)
+    return HIDDEN.sub(lambda letter: letter[0] if letter[0] in "\n\t" else _escape(letter[0]), text)
 
 
 def _escape(letter: str) -> str:

@@ -1,4 +1,4 @@
-"""Writing files so that a killed process leaves either the old file or the new one."""
+"""Files: atomic writing, so that a killed process leaves the old file or the new one, and sizes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 from asmil.errors import AsmilError
 
 ABANDONED_SECONDS = 3600.0
-"""Temporary files that are older belong to no process at work."""
+"""Older temporary files belong to no running process."""
 _being_written: set[Path] = set()
 _PARTIAL = re.compile(r"\.(.+)\.[0-9a-f]{8}\.partial")
 
@@ -56,9 +56,9 @@ def discard_partials() -> None:
 
 
 def leftovers(folder: Path, below: bool = True) -> Iterator[tuple[Path, Path]]:
-    """The temporary files in a folder and, unless told otherwise, below it, each with the file it would have become.
+    """The temporary files in a folder, each with the file it would have become; below: also those in subfolders.
 
-    They are of killed processes, or of some that are writing now.
+    Killed processes left them, or running ones are writing them.
     """
     for partial in folder.glob(f"{'**/' if below else ''}.*.partial"):
         named = _PARTIAL.fullmatch(partial.name)
@@ -67,7 +67,7 @@ def leftovers(folder: Path, below: bool = True) -> Iterator[tuple[Path, Path]]:
 
 
 def remove_abandoned(folder: Path, below: bool = True) -> None:
-    """Remove what killed processes left in a folder (and below it); younger files may belong to a process at work."""
+    """Remove what killed processes left in a folder; younger files may belong to a running process."""
     for partial, _ in leftovers(folder, below):
         with suppress(FileNotFoundError):
             if time.time() - partial.stat().st_mtime > ABANDONED_SECONDS:
@@ -80,18 +80,28 @@ def is_disk_full(error: OSError) -> bool:
 
 
 def refuse_special_file(path: Path | str) -> None:
-    """Stop at a named pipe, a socket or a device: opening one may block. A path that does not exist passes."""
+    """Raise for a named pipe, a socket or a device: opening one may block. A path that does not exist passes."""
     path = Path(path)
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise AsmilError(f"{path}: this is neither a file nor a folder (a named pipe, socket or device); remove it")
 
 
+def files_of(path: Path) -> list[Path]:
+    """The files in a folder and its subfolders, sorted; a path that is no folder is returned itself."""
+    return sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+
+
+def bytes_of(path: Path) -> int:
+    """The size of a file, or of all files in a folder."""
+    return sum(file.stat().st_size for file in files_of(path))
+
+
 def write_text(path: Path | str, text: str) -> None:
-    """Write a text file whole or not at all."""
+    """Write a text file atomically."""
     with replacing(path) as partial:
         partial.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path | str, value: Any) -> None:
-    """Write a JSON file whole or not at all."""
+    """Write a JSON file atomically."""
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")

@@ -370,7 +370,7 @@ def test_a_damaged_index_is_one_sentence_or_the_same_bags(tmp_path_factory, data
 
 def test_slides_are_noted_in_a_journal_until_the_pack_is_closed(tmp_path, monkeypatch):
     """However many there are, the index is written once; what was noted is there if the writer is killed."""
-    monkeypatch.setattr(pack_writing, "SLIDES_A_LINE", 2)
+    monkeypatch.setattr(pack_writing, "SLIDES_PER_JOURNAL_LINE", 2)
     written = []
     monkeypatch.setattr(pack_writing, "write_index", lambda *a: (written.append(a), pack_index.write_index(*a)))
     slides = make_slides(tmp_path, 9)

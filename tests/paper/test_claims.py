@@ -1,6 +1,7 @@
 """The claims of the paper: every one has a rule, and rules decide by what they are given."""
 
 import json
+from importlib.resources import files
 
 import pandas as pd
 import pytest
@@ -9,15 +10,25 @@ from typer.testing import CliRunner
 from asmil.cli.main import app
 from asmil.errors import AsmilError
 from asmil.paper.claims import counts, in_print, mathematics, runs
-from asmil.paper.claims.listing import NEEDS_SLIDES, NO_RULE, claims, rule
-from asmil.paper.claims.measured import Measured, carried_about
+from asmil.paper.claims.listing import claims, rule
+from asmil.paper.claims.measured import CARRIED, Measured
+from asmil.paper.recipes import RECIPES
 
 
 def test_every_claim_has_exactly_one_rule():
-    rules = [mathematics.RULES, in_print.RULES, counts.RULES, runs.RULES, NEEDS_SLIDES, NO_RULE]
-    ids = [name for one in rules for name in one]
-    assert sorted(ids) == sorted(claim.id for claim in claims())
-    assert len(ids) == 62
+    in_code = [name for rules in (mathematics, in_print, counts, runs) for name in rules.RULES]
+    as_data = [claim.id for claim in claims() for data in (claim.compare, claim.lead, claim.ruling) if data is not None]
+    assert sorted([*in_code, *as_data]) == sorted(claim.id for claim in claims())
+    assert len(claims()) == 62
+
+
+def test_comparisons_name_rows_and_data_sets_of_their_tables():
+    for claim in claims():
+        for data in filter(None, (claim.compare, claim.lead)):
+            recipe = RECIPES[data.table]
+            named = [name for pair in data.pairs for name in pair] if claim.compare else [data.row]
+            assert set(named) <= {row.name for row in recipe.rows}, claim.id
+            assert set(getattr(data, "datasets", ())) <= set(recipe.datasets), claim.id
 
 
 @pytest.mark.parametrize("name", [*mathematics.RULES, *in_print.RULES])
@@ -28,7 +39,7 @@ def test_mathematics_and_print_are_decided(name):
 
 
 def test_known_verdicts():
-    verdicts = {name: found().verdict for name, found in in_print.RULES.items()}
+    verdicts = {name: decide().verdict for name, decide in in_print.RULES.items()}
     assert verdicts["gain-c17"] == verdicts["gain-bracs"] == verdicts["plug-in-max"] == "supported"
     assert verdicts["gain-c16"] == verdicts["classic-4-of-5"] == verdicts["flops-vs-mhim"] == "not supported"
     assert mathematics.RULES["kl-gradient"]().verdict == "supported"
@@ -39,7 +50,7 @@ def test_at_least_forty_claims_are_decided_with_what_the_package_carries():
     measured = Measured()
     decided = [claim.id for claim in claims() if rule(claim, measured).decided]
     assert len(decided) >= 40
-    assert carried_about()["trainings"]
+    assert json.loads(files("asmil.paper").joinpath(CARRIED, "about.json").read_text())["trainings"]
 
 
 def results(folder, values, size="full"):

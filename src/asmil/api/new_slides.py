@@ -22,9 +22,9 @@ from asmil.errors import AsmilError, AsmilWarning
 from asmil.runs.prediction import SlidePrediction, load_models, predict_slides
 from asmil.runs.run import Run
 from asmil.tables.columns import ColumnMapping
+from asmil.tables.names import is_feature_file
 from asmil.tables.text_table import is_table
 
-FEATURE_FILES = (".h5", ".hdf5", ".pt", ".npy", ".npz", ".h5ad")
 MOST_NAMED = 5
 
 
@@ -51,7 +51,7 @@ def are_images(path: Path, columns: ColumnMapping | None = None) -> bool:
     place = FeatureSource.parse(str(path)).path
     if place.is_dir():
         return not find_features(place)
-    if not place.is_file() or place.suffix.lower() in FEATURE_FILES:
+    if not place.is_file() or is_feature_file(place):
         return False
     if not is_table(place):
         return True
@@ -69,7 +69,7 @@ def rows_of_table(slides: Path, columns: ColumnMapping | None = None) -> dict[st
 def feature_slides(path: Path, features: Path | None = None, columns: ColumnMapping | None = None) -> Cohort:
     """The slides of a folder of feature files, of one such file, or of a table."""
     place = FeatureSource.parse(str(path)).path
-    if not place.is_file() or place.suffix.lower() in FEATURE_FILES:
+    if not place.is_file() or is_feature_file(place):
         return cohort_from_features(path)
     return load_cohort(path, features, kind=None, columns=columns)
 

@@ -30,7 +30,7 @@ class Bag:
     float32 and at most LARGEST_FEATURE, so that a layer of a model does not overflow
     coords: N x 2, top-left corners (x, y) in level-0 pixels, or None if unknown
     slide_index: N, the slide of each tile, for patients whose slides were joined
-    extras: parameter-free additions (clusters, neighbours, low-resolution tiles)
+    extras: parameter-free additions (clusters, neighbors, low-resolution tiles)
     mask: N, false for padding rows; None: every row is a tile. Models whose `padding_from` allows padding give such
         rows the score minus infinity
     """
@@ -78,7 +78,11 @@ class Bag:
 
     def subset(self, tiles: Tensor) -> Bag:
         """The bag of the given tiles (indices), in this order; only the extras that come from a file are kept."""
-        extras: dict[str, Any] = {LOWRES: self._chosen_lowres(tiles)} if LOWRES in self.extras else {}
+        extras: dict[str, Any] = {}
+        if LOWRES in self.extras:
+            # without those that do not belong to single tiles
+            lowres = {name: values for name, values in self.extras[LOWRES].items() if len(values) == len(self)}
+            extras[LOWRES] = {name: values[tiles] for name, values in lowres.items()}
         if COORDS_UM in self.extras:
             extras[COORDS_UM] = self.extras[COORDS_UM][tiles]
         return replace(
@@ -112,14 +116,9 @@ class Bag:
         features = first.new_zeros(len(bags), length or longest, bags[0].width)
         for row, bag in zip(features, bags, strict=True):
             row[: len(bag)] = bag.features
-        places = torch.arange(features.shape[1], device=first.device)
-        mask = places < torch.tensor(sizes, device=first.device).unsqueeze(1)
+        rows = torch.arange(features.shape[1], device=first.device)
+        mask = rows < torch.tensor(sizes, device=first.device).unsqueeze(1)
         return PaddedBags(features, mask, tuple(bag.id for bag in bags), tuple(sizes))
-
-    def _chosen_lowres(self, tiles: Tensor) -> dict[str, Tensor]:
-        """The extras of the given tiles, without extras that do not belong to single tiles."""
-        lowres: Mapping[str, Tensor] = self.extras[LOWRES]
-        return {name: values[tiles] for name, values in lowres.items() if len(values) == len(self)}
 
 
 @dataclass(frozen=True)

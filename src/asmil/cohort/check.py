@@ -96,11 +96,11 @@ def check_cohort(
         return CheckReport(problems_of(error, manifest_path), None)
     cohort, problems = reading.cohort, list(reading.problems)
     infos: dict[str, FeatureInfo] = {}
-    for done, (slide, found) in enumerate(inspect_slides(cohort.slides, deep, item_timeout_s), start=1):
-        if isinstance(found, AsmilError):
-            problems += problems_of(found, f"slide '{slide.slide}'")
+    for done, (slide, inspected) in enumerate(inspect_slides(cohort.slides, deep, item_timeout_s), start=1):
+        if isinstance(inspected, AsmilError):
+            problems += problems_of(inspected, f"slide '{slide.slide}'")
         else:
-            infos[slide.slide] = found
+            infos[slide.slide] = inspected
         if progress is not None:
             progress(done, len(cohort))
     readable = [slide for slide in cohort.slides if slide.slide in infos]
@@ -164,14 +164,14 @@ def _split_problems(cohort: Cohort, folds: int | None, kind: TaskKind) -> list[P
 def _coords_problems(slides: Sequence[Slide], infos: dict[str, FeatureInfo]) -> list[Problem]:
     bare = [slide.slide for slide in slides if infos[slide.slide].coords_unit is None]
     microns = [slide.slide for slide in slides if infos[slide.slide].coords_unit == "um" and slide.mpp is None]
-    found = []
+    problems = []
     if bare:
         what = f"{len(bare)} slides have no coordinates ({listed(bare)})"
-        found.append(Problem("warning", "features", what, "their heat maps cannot be drawn"))
+        problems.append(Problem("warning", "features", what, "their heat maps cannot be drawn"))
     if microns:
         what = f"coordinates of {len(microns)} slides are in microns ({listed(microns)})"
-        found.append(Problem("warning", "features", what, "add a column 'mpp' to convert them to pixels"))
-    return found
+        problems.append(Problem("warning", "features", what, "add a column 'mpp' to convert them to pixels"))
+    return problems
 
 
 def _summary(cohort: Cohort, infos: Sequence[FeatureInfo], kind: TaskKind) -> CohortSummary:

@@ -12,7 +12,7 @@ from asmil.cohort.problems import SHOWN, Problem, listed
 from asmil.cohort.source import GROUP_MARK, FeatureSource
 from asmil.cohort.zarr_stores import is_zarr_store
 from asmil.errors import AsmilError, did_you_mean
-from asmil.tables.names import plain_spaces, without_extension
+from asmil.tables.names import FEATURE_SUFFIXES, plain_spaces, without_extension
 
 GIVE_FOLDER = "correct the path, or give the folder of the files with --features"
 
@@ -20,11 +20,11 @@ GIVE_FOLDER = "correct the path, or give the folder of the files with --features
 class FeatureSearch:
     """Finds features by the column `features`, or by slide name in a folder, which is listed only once if needed."""
 
-    def __init__(self, manifest: Path, place: Path | None) -> None:
+    def __init__(self, manifest: Path, folder: Path | None) -> None:
         self.manifest = manifest
-        self.given = place is not None
-        self.place = place if place is not None else manifest.parent / "features"
-        self._of_place: list[Problem] = []
+        self.given = folder is not None
+        self.folder = folder if folder is not None else manifest.parent / "features"
+        self._of_folder: list[Problem] = []
         self._of_slides: list[Problem] = []
         self._in_several: dict[tuple[str, ...], list[str]] = {}
         # many rows may refer to the same cohort file or pack
@@ -35,16 +35,16 @@ class FeatureSearch:
         slide = row["slide"]
         if cell := row.get("features"):
             return self._named(slide, cell)
-        if found := self._found.get(slide) or self._found.get(without_extension(slide)):
-            return found
-        candidates = self._below_place(slide)
+        if source := self._direct.get(slide) or self._direct.get(without_extension(slide)):
+            return source
+        candidates = self._in_subfolders(slide)
         if len(candidates) == 1:
             return candidates[0]
         if candidates:
-            folders = tuple(str(source.path.parent) for source in candidates)
+            folders = tuple(str(candidate.path.parent) for candidate in candidates)
             self._in_several.setdefault(folders, []).append(slide)
-        elif self._found or self._nested:
-            self._report(slide, f"no feature file in {self.place}", [*self._found, *self._nested])
+        elif self._direct or self._nested:
+            self._report(slide, f"no feature file in {self.folder}", [*self._direct, *self._nested])
         return None
 
     def problems(self) -> list[Problem]:
@@ -58,49 +58,53 @@ class FeatureSearch:
             )
             for folders, slides in self._in_several.items()
         ]
-        return [*self._of_place, *several, *self._of_slides]
+        return [*self._of_folder, *several, *self._of_slides]
 
     @cached_property
-    def _found(self) -> Mapping[str, FeatureSource]:
-        if not self.given and not self.place.exists():
+    def _direct(self) -> Mapping[str, FeatureSource]:
+        if not self.given and not self.folder.exists():
             todo = "give their folder with --features, or extract them first"
-            self._of_place.append(Problem("error", str(self.manifest), f"there are no features in {self.place}", todo))
+            self._of_folder.append(
+                Problem("error", str(self.manifest), f"there are no features in {self.folder}", todo)
+            )
             return {}
         try:
-            found = find_features(self.place)
+            sources = find_features(self.folder)
         except AsmilError as error:
-            self._of_place.append(Problem("error", str(self.manifest), str(error)))
+            self._of_folder.append(Problem("error", str(self.manifest), str(error)))
             return {}
-        if not found and not self._nested:
+        if not sources and not self._nested:
             todo = "extract features or add a column 'features'"
-            what = f"there is no feature file (.h5 or .pt) in {self.place}"
-            self._of_place.append(Problem("error", str(self.manifest), what, todo))
+            what = f"there is no feature file ({', '.join(FEATURE_SUFFIXES)}) in {self.folder}"
+            self._of_folder.append(Problem("error", str(self.manifest), what, todo))
         # slides of a manifest have plain spaces, files may be named otherwise
-        return {plain_spaces(name): source for name, source in found.items()} | found
+        return {plain_spaces(name): source for name, source in sources.items()} | sources
 
     @cached_property
     def _nested(self) -> Mapping[str, list[FeatureSource]]:
-        is_folder = self.place.is_dir() and not is_pack(self.place)
-        return find_nested_features(self.place) if is_folder else {}
+        is_folder = self.folder.is_dir() and not is_pack(self.folder)
+        return find_nested_features(self.folder) if is_folder else {}
 
-    def _below_place(self, slide: str) -> list[FeatureSource]:
+    def _in_subfolders(self, slide: str) -> list[FeatureSource]:
         """The files of a slide in subfolders; if the name contains folders, those in folders of these names."""
         names = [name.rpartition("/")[2] for name in (slide, without_extension(slide))]
         candidates = next((self._nested[name] for name in names if name in self._nested), [])
         if "/" not in slide:
             return candidates
         wanted = without_extension(slide)
-        exact = [one for one in candidates if one.path.with_suffix("") == self.place / wanted]
-        return exact or [one for one in candidates if one.path.with_suffix("").as_posix().endswith(f"/{wanted}")]
+        exact = [source for source in candidates if source.path.with_suffix("") == self.folder / wanted]
+        return exact or [
+            source for source in candidates if source.path.with_suffix("").as_posix().endswith(f"/{wanted}")
+        ]
 
     def _named(self, slide: str, cell: str) -> FeatureSource | None:
         named, _, group = cell.partition(GROUP_MARK)
         path, problem = self._named_path(named)
         if problem is None:
             return FeatureSource(path, group or None)
-        if self.given and not path.exists() and (found := self._found.get(path.stem) or self._found.get(slide)):
-            return found  # the files have moved to the folder given by the user
-        near = [one.name for one in path.parent.glob("*") if one.suffix == path.suffix and one.is_file()]
+        if self.given and not path.exists() and (source := self._direct.get(path.stem) or self._direct.get(slide)):
+            return source  # the files have moved to the folder given by the user
+        near = [file.name for file in path.parent.glob("*") if file.suffix == path.suffix and file.is_file()]
         self._report(slide, problem, near, path.name, GIVE_FOLDER)
         return None
 
@@ -108,7 +112,7 @@ class FeatureSearch:
         """A path relative to the manifest, and why it cannot contain features."""
         path = self.manifest.parent / named
         # some tools write paths relative to their working folder
-        path = next((one for one in (path, Path(named)) if _holds_features(one)), path)
+        path = next((candidate for candidate in (path, Path(named)) if _holds_features(candidate)), path)
         if _holds_features(path):
             return path, None
         if path.is_dir():

@@ -76,12 +76,12 @@ def sampled_tiles(slides: Sequence[Slide]) -> list[Floats32]:
     Slides with few tiles are left out, and those with values that are not finite: training refuses these by name.
     """
     chosen = [slides[i] for i in spaced(len(slides), SAMPLED_SLIDES)]
-    found = []
+    samples = []
     for slide in chosen:
         with open_features(slide.source, mmap=True) as file:
             if file.info.n_tiles >= FEWEST_TILES:
-                found.append(file.features(spaced(file.info.n_tiles, SAMPLED_TILES)).float().numpy())
-    return [tiles for tiles in found if np.isfinite(tiles).all()]
+                samples.append(file.features(spaced(file.info.n_tiles, SAMPLED_TILES)).float().numpy())
+    return [tiles for tiles in samples if np.isfinite(tiles).all()]
 
 
 def fit_structure(bags: Sequence[Floats32]) -> FeatureStructure | None:

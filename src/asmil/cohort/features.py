@@ -71,25 +71,26 @@ def write_features(
         what = f"low-magnification tiles are {lowres.dtype} of shape {lowres.shape}"
         fail(path, what, f"give uint8 of {len(bag)} x p x p x 3")
     values, corners = stored.numpy(), np.rint(np.asarray(coords)).astype(np.int64)
-    about = {FORMAT_KEY: FORMAT_VERSION, "asmil_version": __version__, CHECKSUM_KEY: checksum_of(values, corners)}
-    known = {name: value for name, value in asdict(provenance).items() if value is not None}
     with new_hdf5(path) as file:
         file["features"] = values
         file["coords"] = corners
         if lowres is not None:
             file[f"{LOWRES}/{LOWRES_TILES}"] = lowres
-        set_attributes(file, about | known)
+        set_attributes(file, _attributes(provenance, values, corners))
         set_attributes(file["coords"], _trident_attributes(provenance))
 
 
 def write_slide_vector(path: Path | str, vector: NDArray[Any], provenance: Provenance) -> None:
     """Write one vector for a slide atomically; it is read as a bag of one tile without coordinates."""
     values = np.ascontiguousarray(vector, dtype=np.float32)
-    about = {FORMAT_KEY: FORMAT_VERSION, "asmil_version": __version__, CHECKSUM_KEY: checksum_of(values)}
-    known = {name: value for name, value in asdict(provenance).items() if value is not None}
     with new_hdf5(Path(path)) as file:
         file["features"] = values
-        set_attributes(file, about | known)
+        set_attributes(file, _attributes(provenance, values))
+
+
+def _attributes(provenance: Provenance, *arrays: NDArray[Any]) -> dict[str, Any]:
+    known = {name: value for name, value in asdict(provenance).items() if value is not None}
+    return {FORMAT_KEY: FORMAT_VERSION, "asmil_version": __version__, CHECKSUM_KEY: checksum_of(*arrays), **known}
 
 
 def _trident_attributes(provenance: Provenance) -> dict[str, int]:

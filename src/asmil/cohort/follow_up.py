@@ -61,7 +61,7 @@ def _without_unknown(name: str, cells: Sequence[str], is_own: bool) -> tuple[lis
     is_own: it is a column of asmil, of which words for missing values are reported one by one
     """
     unknown = Counter(cell for cell in cells if folded(cell) in DOUBTFUL or (is_missing(cell) and not is_own))
-    found = ["" if cell in unknown else cell for cell in cells]
+    filled = ["" if cell in unknown else cell for cell in cells]
     words = ", ".join(map(repr, unknown))
-    count = unknown.total() if is_own else found.count("")
-    return found, [f"'{name}' is missing in {count} rows" + (f" ({words})" if words else "")] if count else []
+    count = unknown.total() if is_own else filled.count("")
+    return filled, [f"'{name}' is missing in {count} rows" + (f" ({words})" if words else "")] if count else []

@@ -1,9 +1,10 @@
-"""HDF5 files: new ones, whole or not at all, and the parts of foreign ones that are safe to read."""
+"""HDF5 files: new ones, written atomically, and the parts of foreign ones that are safe to read."""
 
 from __future__ import annotations
 
 import io
 import math
+import re
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
@@ -57,7 +58,7 @@ def set_attributes(node: h5py.File | h5py.Group | h5py.Dataset, values: Mapping[
 
 
 def reading_hdf5(path: Path | str) -> h5py.File:
-    """An HDF5 file, opened read-only and without locking; refused where reading its texts would never end."""
+    """An HDF5 file, opened read-only and without locking; OSError if reading its texts would never end."""
     file = h5py.File(path, "r", locking=False)
     try:
         endless = has_endless_heap(file)
@@ -71,7 +72,7 @@ def reading_hdf5(path: Path | str) -> h5py.File:
 
 
 def refuse_altered(path: Path | str) -> None:
-    """Raise OSError if the file has the checksum of `new_hdf5` behind its content, and another content."""
+    """Raise OSError if the file ends with a checksum of `new_hdf5` that its content does not match."""
     status = Path(path).stat()
     _compare_checksum(str(path), status.st_ino, status.st_size, status.st_mtime_ns)
 
@@ -94,9 +95,9 @@ def _compare_checksum(path: str, _file: int, size: int, _changed_ns: int) -> Non
 
 
 def member(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset | None:
-    """What a group holds under a name, None if nothing.
+    """The member of a group with this name, or None.
 
-    What lies in other files is refused: a feature file from elsewhere could name any file of this machine.
+    Links to other files are refused: a feature file from elsewhere could name any file of this machine.
     """
     link = group.get(name, getlink=True)
     if link is None:
@@ -110,7 +111,7 @@ def member(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset | None:
 
 
 def dataset(file: h5py.File, name: str) -> h5py.Dataset:
-    """The dataset at a path such as `attention/3`, whole and in this file; KeyError if there is none."""
+    """The complete dataset at a path such as `attention/3`; KeyError if there is none."""
     node: h5py.Group | h5py.Dataset | None = file
     for part in name.split("/"):
         node = member(node, part) if isinstance(node, h5py.Group) else None
@@ -151,11 +152,11 @@ def _refuse(node: h5py.Group | h5py.Dataset, what: str) -> NoReturn:
 def has_endless_heap(file: h5py.File) -> bool:
     """Whether reading a text of this file could never end.
 
-    Texts of variable length, as most tools write their attributes, lie in collections that begin with `GCOL`. A
-    collection is a row of objects: number (2 bytes), references (2), nothing (4), size (8), then the content, padded to
-    8 bytes. Number 0 is the free rest, whose size counts its own 16 bytes. Where a damaged disk left zeros, the library
-    (1.14) meets a free rest of no size again and again, and never returns. Collections lie among the structures of a
-    file, so only what is not the content of a dataset is searched.
+    Texts of variable length, as most tools write their attributes, are in collections that begin with `GCOL`. A
+    collection is a sequence of objects: number (2 bytes), references (2), unused (4), size (8), then the content,
+    padded to 8 bytes. Number 0 is the free rest, whose size includes its own 16 bytes. Where a damaged disk left zeros,
+    the library (1.14) reads a free rest of size 0 again and again, and never returns. Collections are outside the
+    values of datasets, so only the bytes between those are searched.
     """
     with Path(file.filename).open("rb") as stream:
         left = MOST_SEARCHED
@@ -163,31 +164,24 @@ def has_endless_heap(file: h5py.File) -> bool:
             stream.seek(start)
             block = stream.read(min(end - start, left))
             left -= len(block)
-            if any(_is_endless(block, at) for at in _signatures(block)):
+            if any(_is_endless(block, match.start()) for match in re.finditer(SIGNATURE, block)):
                 return True
             if left <= 0:
                 break
     return False
 
 
-def _signatures(block: bytes) -> Iterator[int]:
-    at = block.find(SIGNATURE)
-    while at >= 0:
-        yield at
-        at = block.find(SIGNATURE, at + 1)
-
-
 def _is_endless(block: bytes, at: int) -> bool:
-    """Whether the collection at this place has a free rest without a size."""
+    """Whether the collection at this position has a free rest of size 0."""
     if at + HEADER > len(block):
         return False
     (size,) = struct.unpack_from("<Q", block, at + 8)
-    end, place = min(at + size, len(block)), at + HEADER
-    while place + OBJECT <= end:
-        number, length = struct.unpack_from("<H6xQ", block, place)
+    end, position = min(at + size, len(block)), at + HEADER
+    while position + OBJECT <= end:
+        number, length = struct.unpack_from("<H6xQ", block, position)
         if number == 0 and length == 0:
             return True
-        place += length if number == 0 else OBJECT + -(-length // 8) * 8
+        position += length if number == 0 else OBJECT + -(-length // 8) * 8
     return False
 
 
@@ -200,14 +194,14 @@ def _structures(file: h5py.File) -> Iterator[tuple[int, int]]:
             contents.extend(_contents(node))
 
     file.visititems(add)
-    place = 0
+    position = 0
     for start, size in sorted(contents):
-        if start > place:
-            yield place, start
-        place = max(place, start + size)
+        if start > position:
+            yield position, start
+        position = max(position, start + size)
     total = Path(file.filename).stat().st_size
-    if total > place:
-        yield place, total
+    if total > position:
+        yield position, total
 
 
 def _contents(data: h5py.Dataset) -> list[tuple[int, int]]:
@@ -215,12 +209,12 @@ def _contents(data: h5py.Dataset) -> list[tuple[int, int]]:
     if data.chunks is None:
         start = data.id.get_offset()
         return [] if start is None else [(start, data.id.get_storage_size())]
-    found: list[tuple[int, int]] = []
+    pieces: list[tuple[int, int]] = []
 
     def add(chunk: Any) -> None:
         if chunk.byte_offset is not None:
-            found.append((chunk.byte_offset, chunk.size))
+            pieces.append((chunk.byte_offset, chunk.size))
 
     if data.id.get_num_chunks():
         data.id.chunk_iter(add)
-    return found
+    return pieces

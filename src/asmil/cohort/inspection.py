@@ -54,24 +54,24 @@ def inspect_slides(
         key = slide.source, slide.mpp
         if key not in known:
             known[key] = next(answers)
-        found = known[key]
-        if isinstance(found, AsmilError):
-            yield slide, _naming(slide, found)
+        inspected = known[key]
+        if isinstance(inspected, AsmilError):
+            yield slide, _naming(slide, inspected)
         else:
-            remember_fingerprint(slide.source, found.fingerprint)
-            if found.sketch is not None:
-                remember_sketch(slide.source, found.sketch)
-            yield slide, found.info
+            remember_fingerprint(slide.source, inspected.fingerprint)
+            if inspected.sketch is not None:
+                remember_sketch(slide.source, inspected.sketch)
+            yield slide, inspected.info
 
 
 def _inspect(deep: bool, tiles: bool, slide: Slide) -> _Inspected:
     with open_features(slide.source, mmap=True) as file:
         sketch = sketch_of(all_hashes(file)) if tiles and not deep else None
-        found = _Inspected(info_of(file), fingerprint_of(file), sketch)
-    if not deep and found.info.n_tiles:
-        return found
+        inspected = _Inspected(info_of(file), fingerprint_of(file), sketch)
+    if not deep and inspected.info.n_tiles:
+        return inspected
     bag = read_bag(slide.source, slide.slide, slide.mpp, verify=True)
-    return replace(found, sketch=sketch_of(tile_hashes(bag.features)))
+    return replace(inspected, sketch=sketch_of(tile_hashes(bag.features)))
 
 
 def _naming(slide: Slide, error: AsmilError) -> AsmilError:

@@ -31,19 +31,19 @@ def near_labels(counts: Mapping[str, int]) -> list[tuple[str, str]]:
     if len(counts) > MOST:
         return []
     words = {name: _WORDS.findall(folded(_CAMEL.sub(" ", name))) for name in counts}
-    found = []
+    pairs = []
     for first, second in combinations(sorted(counts, key=lambda name: (-counts[name], name)), 2):
         if len(words[first]) != len(words[second]):
             continue
         differing = [pair for pair in zip(words[first], words[second], strict=True) if pair[0] != pair[1]]
         if len(differing) == 1 and _is_slip(*differing[0]):
-            found.append((second, first))
-    return found
+            pairs.append((second, first))
+    return pairs
 
 
-def _is_slip(one: str, other: str) -> bool:
+def _is_slip(first: str, second: str) -> bool:
     """Whether two words differ by a letter that was left out, added, replaced or exchanged with its neighbor."""
-    short, long = sorted((one, other), key=len)
+    short, long = sorted((first, second), key=len)
     if not (short.isalpha() and long.isalpha()) or len(short) < SHORTEST or len(long) - len(short) > 1:
         return False
     if {short[:SHORTEST], long[:SHORTEST]} in _DIFFERENT:

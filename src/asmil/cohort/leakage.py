@@ -86,7 +86,7 @@ def _near_copies(slides: Sequence[Slide], equal: set[frozenset[str]]) -> Iterato
 
 
 def _groups(slides: Iterable[Slide], key: Callable[[Slide], Hashable]) -> list[list[Slide]]:
-    found: dict[Hashable, list[Slide]] = defaultdict(list)
+    groups: dict[Hashable, list[Slide]] = defaultdict(list)
     for slide in slides:
-        found[key(slide)].append(slide)
-    return list(found.values())
+        groups[key(slide)].append(slide)
+    return list(groups.values())

@@ -12,28 +12,28 @@ from asmil.cohort.reader import slide_groups
 from asmil.cohort.source import FeatureSource
 from asmil.cohort.zarr_stores import is_zarr_store
 from asmil.errors import AsmilError
+from asmil.tables.names import FEATURE_SUFFIXES
 
-# the last match wins, so the folder itself is preferred to CLAM's subfolders, and HDF5 (with coordinates) to tensors
-PLACES = (
-    ("pt_files", ".pt"),
-    ("h5_files", ".h5"),
-    *(("", suffix) for suffix in (".zarr", ".npy", ".npz", ".pt", ".h5ad", ".hdf5", ".h5")),
-)
+# the last match wins, so the folder itself is preferred to CLAM's subfolders
+PLACES = (("pt_files", ".pt"), ("h5_files", ".h5"), *(("", suffix) for suffix in reversed(FEATURE_SUFFIXES)))
 # subfolders that belong to the parent folder, or contain only coordinates (CLAM, TRIDENT)
 NOT_SEARCHED = ("pt_files", "h5_files", "patches")
 
 
-def find_features(place: Path) -> dict[str, FeatureSource]:
+def find_features(path: Path) -> dict[str, FeatureSource]:
     """All slides, by name, of a folder of feature files (or CLAM's two subfolders), a cohort file or a pack."""
-    if place.is_file():
-        return {name: FeatureSource(place, name) for name in _groups(place)}
-    if is_pack(place):
-        return {name: FeatureSource(place, name) for name in Pack.open(place).entries}
-    if not place.is_dir():
-        fail(place, "the folder of features does not exist", "fix the path or extract the features first")
-    if is_zarr_store(place):
-        return {place.stem: FeatureSource(place)}
-    return _in_folder(place)
+    if path.is_file():
+        groups = slide_groups(path)
+        if not groups:
+            fail(path, "the file does not have one group per slide", "give a folder of feature files, or a cohort file")
+        return {name: FeatureSource(path, name) for name in groups}
+    if is_pack(path):
+        return {name: FeatureSource(path, name) for name in Pack.open(path).entries}
+    if not path.is_dir():
+        fail(path, "the folder of features does not exist", "fix the path or extract the features first")
+    if is_zarr_store(path):
+        return {path.stem: FeatureSource(path)}
+    return _in_folder(path)
 
 
 def find_nested_features(folder: Path) -> dict[str, list[FeatureSource]]:
@@ -41,21 +41,20 @@ def find_nested_features(folder: Path) -> dict[str, list[FeatureSource]]:
 
     TRIDENT creates one subfolder per encoder; STAMP keeps the subfolders of the slides.
     """
-    found: dict[str, list[FeatureSource]] = {}
+    sources: dict[str, list[FeatureSource]] = {}
     seen = {folder.resolve()}
-    for place, subfolders, _ in os.walk(folder, followlinks=True):
-        here = Path(place)
-        subfolders[:] = sorted(name for name in subfolders if _may_hold_features(here / name, seen))
+    for parent, subfolders, _ in os.walk(folder, followlinks=True):
+        subfolders[:] = sorted(name for name in subfolders if _may_hold_features(Path(parent, name), seen))
         for name in subfolders:
-            for slide, source in _in_folder(here / name).items():
-                found.setdefault(slide, []).append(source)
-    return found
+            for slide, source in _in_folder(Path(parent, name)).items():
+                sources.setdefault(slide, []).append(source)
+    return sources
 
 
 def _may_hold_features(folder: Path, seen: set[Path]) -> bool:
     """Whether to search a folder: not those of coordinates or slide vectors, and no folder twice through a link."""
     name = folder.name
-    if name.startswith((".", "slide_features")) or name in NOT_SEARCHED or name.endswith(".zarr") or is_pack(folder):
+    if name.startswith((".", "slide_features")) or name in NOT_SEARCHED or is_zarr_store(folder) or is_pack(folder):
         return False
     real = folder.resolve()
     is_new = real not in seen
@@ -64,13 +63,13 @@ def _may_hold_features(folder: Path, seen: set[Path]) -> bool:
 
 
 def _in_folder(folder: Path) -> dict[str, FeatureSource]:
-    found = {}
+    sources = {}
     for subfolder, suffix in PLACES:
         # names that begin with a dot are partial files, or files added by macOS
         for path in sorted((folder / subfolder).glob(f"[!.]*{suffix}")):
             if not path.name.endswith(".index.npz"):  # the coordinates that slideflow writes next to a bag
-                found[path.stem] = FeatureSource(path)
-    return found
+                sources[path.stem] = FeatureSource(path)
+    return sources
 
 
 def holds_a_cohort(path: Path) -> bool:
@@ -79,13 +78,3 @@ def holds_a_cohort(path: Path) -> bool:
         return bool(slide_groups(path))
     except (OSError, AsmilError):
         return False
-
-
-def _groups(path: Path) -> list[str]:
-    try:
-        names = slide_groups(path)
-    except OSError:
-        fail(path, "the cohort file is damaged or not HDF5", "copy it again or give a folder of feature files")
-    if not names:
-        fail(path, "the file does not have one group per slide", "give a folder of feature files, or a cohort file")
-    return names

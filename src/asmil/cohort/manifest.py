@@ -19,7 +19,6 @@ from asmil.cohort.source import FeatureSource
 from asmil.cohort.table import (
     EVENTS,
     OUTCOME_COLUMNS,
-    SPLIT_NAMES,
     column_problems,
     is_missing,
     label_names,
@@ -34,8 +33,8 @@ from asmil.cohort.table import (
 from asmil.cohort.wide_labels import is_single_binary, with_wide_labels
 from asmil.errors import AsmilError, did_you_mean
 from asmil.reporting.formats import format_count
-from asmil.tables.columns import COLUMNS, LABELS, TCGA, TCGA_BARCODE, ColumnMapping, Columns
-from asmil.tables.names import folded, lookalikes, name_problem, spelled, text_problem
+from asmil.tables.columns import COLUMNS, LABELS, PARTS, TCGA, TCGA_BARCODE, ColumnMapping, Columns
+from asmil.tables.names import FEATURE_SUFFIXES, folded, lookalikes, name_problem, spelled, text_problem
 from asmil.tables.time_units import TimeUnit
 from asmil.tasks.base import TaskKind
 
@@ -121,8 +120,8 @@ class Cohort:
         return {slide.slide: slide for slide in self.slides}
 
     @cached_property
-    def _places(self) -> dict[str, int]:
-        return {name: place for place, name in enumerate(self.classes)}
+    def _class_indices(self) -> dict[str, int]:
+        return {name: index for index, name in enumerate(self.classes)}
 
     def __getitem__(self, name: str) -> Slide:
         if name not in self._by_name:
@@ -143,10 +142,10 @@ class Cohort:
         slide = self[slide] if isinstance(slide, str) else slide
         if slide.label is None:
             raise AsmilError(f"{self.path}: slide '{slide.slide}' has no label; fill its cell in column 'label'")
-        if slide.label not in self._places:
+        if slide.label not in self._class_indices:
             hint = did_you_mean(slide.label, self.classes)
             raise AsmilError(f"{self.path}: label '{slide.label}' of slide '{slide.slide}' is not a class; {hint}")
-        return self._places[slide.label]
+        return self._class_indices[slide.label]
 
 
 def load_cohort(
@@ -164,26 +163,27 @@ def load_cohort(
     """
     cohort, problems = read_manifest(path, features, kind, columns)
     raise_errors(problems)
-    return replace(cohort, notes=(*cohort.notes, *(f"{one.what}; {one.todo}" for one in problems)))
+    return replace(cohort, notes=(*cohort.notes, *(f"{problem.what}; {problem.todo}" for problem in problems)))
 
 
-def cohort_from_features(place: Path | str) -> Cohort:
+def cohort_from_features(path: Path | str) -> Cohort:
     """Slides without labels: a folder of feature files, a file of one slide, a cohort file, or a pack.
 
     `file.h5::group` is one slide of a cohort file, `cohort.pack::slide` of a pack.
     """
-    source = FeatureSource.parse(str(place))
+    source = FeatureSource.parse(str(path))
     if not source.path.exists():
-        fail(place, "the path does not exist", "give a folder of feature files, a feature file, or a manifest")
+        fail(path, "the path does not exist", "give a folder of feature files, a feature file, or a manifest")
     if source.group is not None or (source.path.is_file() and not holds_a_cohort(source.path)):
-        found = {source.group or source.path.stem: source}
+        sources = {source.group or source.path.stem: source}
     else:
-        found = find_features(source.path)
-    if not found:
-        fail(place, "there is no feature file (.h5 or .pt) in the folder", "give the folder that contains them")
-    names = sorted(found)
+        sources = find_features(source.path)
+    if not sources:
+        what = f"there is no feature file ({', '.join(FEATURE_SUFFIXES)}) in the folder"
+        fail(path, what, "give the folder that contains them")
+    names = sorted(sources)
     raise_errors(naming_problems(source.path, {"slide": names}, kind=None))
-    return Cohort(source.path, tuple(Slide(name, name, None, found[name]) for name in names))
+    return Cohort(source.path, tuple(Slide(name, name, None, sources[name]) for name in names))
 
 
 @dataclass(frozen=True)
@@ -206,8 +206,8 @@ def read_manifest(
     columns: ColumnMapping | None = None,
 ) -> tuple[Cohort, list[Problem]]:
     """The cohort of all usable rows, and the problems of the others."""
-    found = read_whole_manifest(path, features, kind, columns)
-    return found.cohort, found.problems
+    reading = read_whole_manifest(path, features, kind, columns)
+    return reading.cohort, reading.problems
 
 
 def read_whole_manifest(
@@ -237,8 +237,8 @@ def read_whole_manifest(
     problems += [*missing_problems(table, kind), *spelling_problems(table, kind), *binary_problems(table, kind)]
     if kind is not None:
         problems += patient_column_problems(table)
-    place = Path(features) if features is not None else None
-    search = FeatureSearch(path, place)
+    folder = Path(features) if features is not None else None
+    search = FeatureSearch(path, folder)
     slides: dict[str, Slide] = {}
     for row in rows:
         name = row["slide"]
@@ -251,7 +251,7 @@ def read_whole_manifest(
         task=kind,
         columns=dict(columns or {}),
         notes=notes,
-        features=place,
+        features=folder,
         time_unit=table.time_unit,
     )
     located = tuple(slide for slide in everyone.slides if slide.source != NOWHERE)
@@ -275,7 +275,7 @@ def slide_of_row(row: Mapping[str, str], source: FeatureSource) -> Slide:
         source=source,
         site=row.get("site") or None,
         mpp=positive(row.get("mpp", "")),
-        split=cast(Literal["train", "val", "test"], split) if split in SPLIT_NAMES else None,
+        split=cast(Literal["train", "val", "test"], split) if split in PARTS else None,
         fold=whole_number(row.get("fold", "")),
         time=number(row.get("time", "")),
         event=EVENTS.get(row.get("event", "").lower()),
@@ -294,9 +294,7 @@ def patient_column_problems(table: Columns) -> list[Problem]:
             what = f"column '{column}' looks like the patient ('{value}' has {count} slides) and is not used"
             todo = f"give --columns patient={column}, or {INDEPENDENT}"
             problems.append(Problem("error", str(table.path), what, todo))
-    if not problems:
-        problems += _barcode_problems(table, slides)
-    return problems
+    return problems or _barcode_problems(table, slides)
 
 
 def _names_a_person(column: str) -> bool:
@@ -316,8 +314,8 @@ def _barcode_problems(table: Columns, slides: list[str]) -> list[Problem]:
     """Problems of TCGA slides, whose names contain the patient."""
     by_patient: dict[str, list[str]] = {}
     for slide in slides:
-        if found := TCGA.match(slide.rpartition("/")[2]):
-            by_patient.setdefault(found[0].upper(), []).append(slide)
+        if barcode := TCGA.match(slide.rpartition("/")[2]):
+            by_patient.setdefault(barcode[0].upper(), []).append(slide)
     shared = {patient: names for patient, names in by_patient.items() if len(set(names)) > 1}
     if not shared:
         return []

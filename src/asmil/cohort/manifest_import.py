@@ -10,7 +10,7 @@ from pathlib import Path
 
 from asmil.cohort.follow_up import with_follow_up
 from asmil.cohort.problems import Problem, fail, listed, raise_errors
-from asmil.cohort.table import is_missing, number, row_problems, without_missing
+from asmil.cohort.table import OUTCOMES, is_missing, number, row_problems, without_missing
 from asmil.cohort.wide_labels import with_wide_labels
 from asmil.errors import AsmilError, did_you_mean
 from asmil.files import replacing
@@ -29,7 +29,6 @@ from asmil.tables.time_units import TimeUnit
 
 OF_PATIENTS = ("label", "time", "event", "site", "split", "fold")
 """Columns of a table of patients that apply to all slides of a patient."""
-OUTCOMES = ("label", "time", "event")
 
 
 @dataclass(frozen=True)
@@ -116,23 +115,23 @@ def import_manifest(
 
 def _understood(tables: Sequence[tuple[Path, TextTable]], columns: ColumnMapping) -> tuple[list[Columns], list[str]]:
     """The tables with asmil's columns, and how they were read."""
-    found: list[Columns] = []
+    understood: list[Columns] = []
     notes = []
     for (path, text), own in zip(tables, _shared_out(tables, columns), strict=True):
-        if found and "patient" not in own:
-            own |= _same_patients(found[0], text)
+        if understood and "patient" not in own:
+            own |= _same_patients(understood[0], text)
         read, filled = without_missing(understand_columns(path, text, own))
         read, counted, problems = with_wide_labels(read)
         raise_errors(problems)
-        found.append(read)
+        understood.append(read)
         notes += [f"{path}: {note}" for note in (*read.understood, *filled, *counted)]
-    has_labels = any(any(table.cells.get("label", [])) for table in found)
-    for place, table in enumerate(found):
+    has_labels = any(any(table.cells.get("label", [])) for table in understood)
+    for index, table in enumerate(understood):
         # beside a label, follow-up is an outcome only if it has its own columns
         if not has_labels or {"time", "event"} <= table.cells.keys():
-            found[place], read_as = with_follow_up(table)
+            understood[index], read_as = with_follow_up(table)
             notes += [f"{table.path}: {note}" for note in read_as]
-    return found, notes
+    return understood, notes
 
 
 def _same_patients(slides: Columns, patients: TextTable) -> dict[str, str]:
@@ -175,12 +174,17 @@ def _shared_out(tables: Sequence[tuple[Path, TextTable]], columns: ColumnMapping
     shares: list[dict[str, str]] = [{} for _ in tables]
     for name, column in columns.items():
         wanted = columns_of(name, column)
-        holders = [n for n, (_, table) in enumerate(tables) if all(has_column(table, one) for one in wanted)]
+        holders = [
+            n for n, (_, table) in enumerate(tables) if all(has_column(table, name_there) for name_there in wanted)
+        ]
         if column == TCGA_BARCODE:
             holders = [0]
         if not holders:
             known = [given.strip() for _, table in tables for given in table.names]
-            column = next((one for one in wanted if not any(has_column(table, one) for _, table in tables)), column)
+            column = next(
+                (name_there for name_there in wanted if not any(has_column(table, name_there) for _, table in tables)),
+                column,
+            )
             where = " and ".join(str(path) for path, _ in tables)
             raise AsmilError(
                 f"{where}: there is no column '{column}' (--columns {name}={column}); {did_you_mean(column, known)}"
@@ -202,14 +206,14 @@ def _join(
         )
     problems = []
     for row in rows:
-        found = people.get(row.get("patient", ""))
-        if found is None:
+        person = people.get(row.get("patient", ""))
+        if person is None:
             what = f"the patient '{row.get('patient', '')}' is not in {patients.path}"
             problems.append(
                 Problem("error", str(slides), what, "add the patient, or give --drop-missing", row["slide"])
             )
             continue
-        for name, value in found.items():
+        for name, value in person.items():
             row[name] = row.get(name) or value
     if len(problems) == len(rows):
         mine, theirs = rows[0].get("patient", ""), next(iter(people), "")
@@ -225,11 +229,11 @@ def _by_patient(table: Columns, others: Sequence[str]) -> tuple[dict[str, dict[s
     """
     if "patient" not in table.cells:
         fail(table.path, "there is no patient column", "choose it with --columns patient=COLUMN")
-    found: dict[str, dict[str, str]] = {}
+    rows: dict[str, dict[str, str]] = {}
     differing: dict[str, None] = {}
     for row in table.rows:
         own = {name: row[name] for name in (*OF_PATIENTS, *others) if name in row}
-        other = found.setdefault(row["patient"], own)
+        other = rows.setdefault(row["patient"], own)
         for name in (name for name in own if own[name] != other[name]):
             if name in OF_PATIENTS:
                 values = f"'{other[name]}', '{own[name]}'"
@@ -237,7 +241,7 @@ def _by_patient(table: Columns, others: Sequence[str]) -> tuple[dict[str, dict[s
                 fail(table.path, what, "keep one row per patient")
             differing[name] = None
     people = {
-        patient: {name: cell for name, cell in row.items() if name not in differing} for patient, row in found.items()
+        patient: {name: cell for name, cell in row.items() if name not in differing} for patient, row in rows.items()
     }
     return people, list(differing)
 

@@ -117,7 +117,7 @@ def _labels(cohort: Cohort, slides: Sequence[Slide]) -> Outcomes:
     names = tuple(sorted(set[str]().union(*labels)))
     if not names:
         fail(cohort.path, "no slide has a label", f"enter labels in column 'label', separated by {LABEL_SEPARATOR!r}")
-    targets: NDArray[Any] = np.array([[name in one for name in names] for one in labels], dtype=np.int64)
+    targets: NDArray[Any] = np.array([[name in of_slide for name in names] for of_slide in labels], dtype=np.int64)
     unknown = np.array([[name in unknown_labels(slide.label or "") for name in names] for slide in slides])
     if unknown.any():
         targets = np.where(unknown, np.nan, targets).astype(np.float32)

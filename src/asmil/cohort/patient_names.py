@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 
 from asmil.cohort.manifest import Cohort
 from asmil.cohort.problems import Problem, listed
 from asmil.cohort.splits import Splits
 from asmil.tables.columns import TCGA, TCGA_BARCODE
-from asmil.tables.names import folded
+from asmil.tables.names import folded, lookalikes
 
 _PADDING = re.compile(r"(?<!\d)0+(?=\d)")
 
@@ -25,10 +25,10 @@ def patient_name_problems(cohort: Cohort, splits: Splits | None) -> list[Problem
 def _sample_problems(cohort: Cohort, splits: Splits | None) -> Iterator[Problem]:
     """Patients that are TCGA barcodes of samples (TCGA-XX-XXXX-01A) instead of patients (TCGA-XX-XXXX)."""
     patients = sorted({slide.patient for slide in cohort.slides if slide.patient != slide.slide})
-    samples = {name: found[0].upper() for name in patients if (found := TCGA.match(name)) and found[0] != name}
+    samples = {name: barcode[0].upper() for name in patients if (barcode := TCGA.match(name)) and barcode[0] != name}
     if not samples:
         return
-    several = _groups(samples.__getitem__, samples)
+    several = lookalikes(samples, samples.__getitem__)
     todo = (
         "keep only the first 12 characters of the barcodes, which name the patient; if the slides have barcodes, "
         f"give --columns patient={TCGA_BARCODE}"
@@ -55,7 +55,7 @@ def _are_divided(patients: list[str], splits: Splits) -> bool:
 
 def _padding_problems(cohort: Cohort) -> Iterator[Problem]:
     """Patients whose names differ only in zeros before a number."""
-    for names in _groups(unpadded, sorted({slide.patient for slide in cohort.slides})):
+    for names in lookalikes(sorted({slide.patient for slide in cohort.slides}), unpadded):
         what = f"the patients {listed(names)} differ only in zeros before a number"
         todo = "if they are one patient, give them one name, so that the patient is not in training and test"
         yield Problem("warning", str(cohort.path), what, todo)
@@ -68,10 +68,3 @@ def unpadded(name: str) -> str:
     ('p1', 'p1', 'p10', 'a-7/0')
     """
     return _PADDING.sub("", folded(name))
-
-
-def _groups(key: Callable[[str], str], names: Iterable[str]) -> list[list[str]]:
-    found: dict[str, list[str]] = {}
-    for name in names:
-        found.setdefault(key(name), []).append(name)
-    return [group for group in found.values() if len(group) > 1]

@@ -65,9 +65,9 @@ def grouped(problems: Sequence[Problem]) -> list[ProblemGroup]:
     """Group equal problems of several slides or files, in the order of the first of each group."""
     groups: dict[tuple[str, ...], list[Problem]] = {}
     for problem in problems:
-        place = "" if problem.slide is None else problem.where
+        where = "" if problem.slide is None else problem.where
         # the details in brackets about a damaged file differ from file to file
-        key = (problem.severity, str(problem.slide is None), place, _without_details(problem.what))
+        key = (problem.severity, str(problem.slide is None), where, _without_details(problem.what))
         groups.setdefault(key, []).append(problem)
     return [ProblemGroup(tuple(group)) for group in groups.values()]
 

@@ -6,7 +6,6 @@ content, never by folder names; see `read_header`. `array_files` reads files of 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
@@ -27,7 +26,18 @@ from asmil.cohort.pack.files import is_pack
 from asmil.cohort.pack.index import info_of
 from asmil.cohort.pack.reading import Pack
 from asmil.cohort.problems import fail, listed
-from asmil.cohort.source import FEATURE_NAMES, CoordsUnit, FeatureInfo, FeatureSource, Layout, Provenance
+from asmil.cohort.source import (
+    FEATURE_NAMES,
+    CoordsUnit,
+    FeatureInfo,
+    FeatureSource,
+    Layout,
+    Provenance,
+    integer,
+    number,
+    plain,
+    tile_spec_provenance,
+)
 from asmil.cohort.zarr_stores import is_zarr_store, read_zarr
 from asmil.errors import AsmilError, did_you_mean
 from asmil.files import refuse_special_file
@@ -164,12 +174,12 @@ def _slideflow_corners(index: Path, n_tiles: int) -> tuple[NDArray[Any], int] | 
 
 
 def _open_zarr(source: FeatureSource) -> OpenFeatures:
-    found = read_zarr(source)
-    values = torch.from_numpy(found.features)
+    store = read_zarr(source)
+    values = torch.from_numpy(store.features)
     dtype = str(values.dtype).removeprefix("torch.")
     info = _info(source, "anndata", tuple(values.shape), dtype, values.element_size())
-    known = asdict(found.provenance) | {"coords_unit": None if found.coords is None else "px"}
-    return OpenFeatures(FeatureInfo(**(info | known)), values, found.coords)
+    known = asdict(store.provenance) | {"coords_unit": None if store.coords is None else "px"}
+    return OpenFeatures(FeatureInfo(**(info | known)), values, store.coords)
 
 
 def _open_pack(source: FeatureSource, whole: bool) -> OpenFeatures:
@@ -372,15 +382,11 @@ def _anndata(file: h5py.File, source: FeatureSource) -> Header:
     features = _numbers(file, "X", source)
     if features is None:
         fail(source, "the AnnData file has no X", "write the features of the tiles as X, N x D")
-    places = member(file, "obsm")
-    coords = _numbers(places, "spatial", source) if isinstance(places, h5py.Group) else None
+    obsm = member(file, "obsm")
+    coords = _numbers(obsm, "spatial", source) if isinstance(obsm, h5py.Group) else None
     notes = member(file, "uns")
     known = _scalars(member(notes, "tile_spec")) if isinstance(notes, h5py.Group) else {}
-    side, mpp = integer(known.get("width")), number(known.get("mpp"))
-    provenance = Provenance(
-        tile_px=side, tile_px_level0=integer(known.get("base_width")), tile_um=side * mpp if side and mpp else None
-    )
-    return Header("anndata", features, coords, provenance)
+    return Header("anndata", features, coords, tile_spec_provenance(known))
 
 
 def _scalars(node: object) -> dict[str, Any]:
@@ -453,36 +459,7 @@ def _stamp_historic(attrs: Mapping[str, Any], features: h5py.Dataset, coords: h5
     return Header("stamp_historic", features, coords, provenance, coords_unit="um", um_per_unit=scale)
 
 
-# Attributes
-
-
-def plain(value: Any) -> Any:
-    """An attribute as a Python value; tools store None as the text 'None'."""
-    if isinstance(value, np.ndarray):
-        value = value.reshape(-1)[0] if value.size == 1 else value.tolist()
-    if isinstance(value, bytes):
-        value = value.decode("utf-8", "replace")
-    if isinstance(value, np.generic):
-        value = value.item()
-    return None if isinstance(value, str) and value == "None" else value
-
-
 def text(value: Any) -> str | None:
     """An attribute as text, or None."""
     value = plain(value)
     return None if value is None else str(value)
-
-
-def number(value: Any) -> float | None:
-    """An attribute as a positive number (all numbers read here are sizes), or None."""
-    try:
-        found = float(plain(value))
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return found if 0 < found < math.inf else None
-
-
-def integer(value: Any) -> int | None:
-    """An attribute as an integer, or None."""
-    exact = number(value)
-    return None if exact is None else round(exact)

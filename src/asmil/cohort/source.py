@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
+import math
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -12,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
-from asmil.cohort.pack.files import OWN_FILES, index_state, is_pack
+from asmil.cohort.pack.files import INDEX, JOURNAL, OWN_FILES, file_states, is_pack
 from asmil.cohort.problems import fail
+from asmil.files import bytes_of, files_of
 from asmil.settings.documents import parse_json
 
 Layout = Literal["asmil", "trident", "clam", "stamp", "stamp_historic", "cohort_h5", "anndata", "tensor", "numpy"]
@@ -119,25 +121,53 @@ class FeatureInfo(Provenance):
 
 def source_state(path: Path) -> tuple[int, int]:
     """Size and modification time; they change when a file is rewritten or a pack is written to."""
-    if is_pack(path) and (states := index_state(path)):
+    if is_pack(path) and (states := file_states(path, INDEX, JOURNAL)):
         return sum(size for _, size, _ in states), max(changed for _, _, changed in states)
-    if path.is_dir():  # a zarr store
-        found = [file.stat() for file in path.rglob("*") if file.is_file()]
-        return sum(stat.st_size for stat in found), max((stat.st_mtime_ns for stat in found), default=0)
     try:
-        stat = os.stat(path)
+        stats = [file.stat() for file in files_of(path)]  # a zarr store has several
     except FileNotFoundError:
         fail(path, "the feature file does not exist", "fix its path or extract the slide")
-    return stat.st_size, stat.st_mtime_ns
+    return sum(stat.st_size for stat in stats), max((stat.st_mtime_ns for stat in stats), default=0)
 
 
 def stored_bytes(path: Path) -> int:
-    """Bytes on disk."""
+    """The size of a feature file, a zarr store or a pack on disk; other files in a pack's folder do not count."""
     if is_pack(path):
         return sum(file.stat().st_size for file in path.iterdir() if file.name in OWN_FILES)
-    if path.is_dir():
-        return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-    return path.stat().st_size
+    return bytes_of(path)
+
+
+def plain(value: Any) -> Any:
+    """An attribute as a Python value; tools store None as the text 'None'."""
+    if isinstance(value, np.ndarray):
+        value = value.reshape(-1)[0] if value.size == 1 else value.tolist()
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, str) and value == "None" else value
+
+
+def number(value: Any) -> float | None:
+    """An attribute as a positive number (all numbers read here are sizes), or None."""
+    try:
+        size = float(plain(value))
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return size if 0 < size < math.inf else None
+
+
+def integer(value: Any) -> int | None:
+    """An attribute as an integer, or None."""
+    exact = number(value)
+    return None if exact is None else round(exact)
+
+
+def tile_spec_provenance(spec: Mapping[str, Any]) -> Provenance:
+    """The sizes of the tiles of LazySlide: `width` in pixels as encoded, `base_width` in level-0 pixels, `mpp`."""
+    side, mpp = integer(spec.get("width")), number(spec.get("mpp"))
+    tile_um = side * mpp if side and mpp else None
+    return Provenance(tile_px=side, tile_px_level0=integer(spec.get("base_width")), tile_um=tile_um)
 
 
 class TissueRecord(BaseModel, extra="allow"):
@@ -169,8 +199,8 @@ def read_extraction(info: FeatureInfo) -> ExtractionRecord | None:
 
 def checksum_of(*arrays: NDArray[Any] | None) -> int:
     """The CRC-32 of the concatenated bytes of the arrays; None and empty arrays are skipped."""
-    found = 0
+    checksum = 0
     for array in arrays:
         if array is not None and array.size:
-            found = zlib.crc32(memoryview(np.ascontiguousarray(array).data).cast("B"), found)
-    return found
+            checksum = zlib.crc32(memoryview(np.ascontiguousarray(array).data).cast("B"), checksum)
+    return checksum

@@ -93,11 +93,11 @@ class Splits:
         if not all(cells["slide"]):
             fail(path, "a row has no slide", "make the splits again")
         known = [*COLUMNS, *[TEST_SITE] * (TEST_SITE in table.names)]
-        found = pd.DataFrame({name: cells[name] for name in known} | {"fold": folds})
-        untrained = sorted(set(found["fold"]) - set(found.loc[found["role"] == "train", "fold"]))
+        roles = pd.DataFrame({name: cells[name] for name in known} | {"fold": folds})
+        untrained = sorted(set(roles["fold"]) - set(roles.loc[roles["role"] == "train", "fold"]))
         if untrained:
             fail(path, f"there are no training slides in fold {untrained[0]}", "make the splits again")
-        return cls(found)
+        return cls(roles)
 
 
 def make_splits(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from asmil.cohort.problems import Problem, listed
 from asmil.errors import did_you_mean
-from asmil.tables.columns import COLUMNS, ColumnMapping, Columns, understand_columns
+from asmil.tables.columns import COLUMNS, PARTS, ColumnMapping, Columns, understand_columns
 from asmil.tables.names import folded
 from asmil.tables.text_table import read_text_table
 from asmil.tasks.base import TaskKind
@@ -27,7 +27,6 @@ EVENTS = {"1": True, "0": False, "1.0": True, "0.0": False, "true": True, "false
 """Values of the event column; pandas writes integers with decimals if some are missing."""
 LABEL_SEPARATOR, NO_LABEL, UNKNOWN_LABEL = ";", "none", "=?"
 """In a multi-label manifest: `a;c` for two labels, `none` for none, `a;b=?` if b is unknown."""
-SPLIT_NAMES = ("train", "val", "test")
 MISSING = frozenset(
     {
         *("na", "n/a", "n.a.", "n.a", "nan", "null", "nil", "<na>", "nat", "missing", "not available", "not reported"),
@@ -90,36 +89,32 @@ def row_problems(path: Path, rows: list[dict[str, str]], kind: TaskKind | None) 
     for line, row in enumerate(rows, start=2):
         lines.setdefault(row["slide"], []).append(line)
 
-    def report(name: str, what: str, todo: str) -> None:
+    def report(name: str | None, what: str, todo: str) -> None:
         problems.append(Problem("error", str(path), what, todo, name))
 
     for name, where in lines.items():
         numbers = ", ".join(map(str, where[:5]))
         if not name:
-            problems.append(
-                Problem("error", str(path), f"column 'slide' is empty in line {numbers}", "give every slide a name")
-            )
+            report(None, f"column 'slide' is empty in line {numbers}", "give every slide a name")
         elif len(where) > 1:
             report(name, f"the slide is in several lines ({numbers})", "keep one row per slide")
     has_split, has_fold = (any(row.get(key) for row in rows) for key in ("split", "fold"))
     if has_split and has_fold:
-        todo = "keep only one of them"
-        problems.append(Problem("error", str(path), "columns 'split' and 'fold' are both filled", todo))
+        report(None, "columns 'split' and 'fold' are both filled", "keep only one of them")
     for row in rows:
         name, split, fold = row["slide"], row.get("split", ""), row.get("fold", "")
         for what, todo in _outcome_problems(row, kind):
             report(name, what, todo)
-        if has_split and split not in SPLIT_NAMES:
-            report(name, f"split '{split}' is not train, val or test", did_you_mean(split.lower(), SPLIT_NAMES))
+        if has_split and split not in PARTS:
+            report(name, f"split '{split}' is not train, val or test", did_you_mean(split.lower(), PARTS))
         if has_fold and whole_number(fold) is None:
             report(name, f"fold '{fold}' is not a number", "number the folds 0, 1, 2, ...")
         if row.get("mpp") and positive(row["mpp"]) is None:
             todo = _point(row["mpp"], "give microns per level-0 pixel")
             report(name, f"mpp '{row['mpp']}' is not a positive number", todo)
-    folds = sorted({found for row in rows if has_fold and (found := whole_number(row["fold"])) is not None})
+    folds = sorted({number for row in rows if has_fold and (number := whole_number(row["fold"])) is not None})
     if folds and folds != list(range(max(2, len(folds)))):
-        what = f"column 'fold' has the values {listed(folds)}"
-        problems.append(Problem("error", str(path), what, "number two or more folds 0, 1, 2, ..."))
+        report(None, f"column 'fold' has the values {listed(folds)}", "number two or more folds 0, 1, 2, ...")
     return problems
 
 
@@ -134,18 +129,14 @@ def _outcome_problems(row: dict[str, str], kind: TaskKind | None) -> list[tuple[
         return [(f"the label '{row['label']}' is not a number", _point(row["label"], "a regression needs numbers"))]
     if kind != "survival":
         return []
-    found = []
+    problems = []
     time = number(row.get("time", "0"))
     if time is None or time < 0:
-        found.append(
-            (
-                f"the time '{row['time']}' is not a non-negative number",
-                _point(row["time"], "give the follow-up time as a number"),
-            )
-        )
+        todo = _point(row["time"], "give the follow-up time as a number")
+        problems.append((f"the time '{row['time']}' is not a non-negative number", todo))
     if row.get("event", "0").lower() not in EVENTS:
-        found.append((f"the event '{row['event']}' is neither 1 nor 0", "write 1 for an event, 0 for censored"))
-    return found
+        problems.append((f"the event '{row['event']}' is neither 1 nor 0", "write 1 for an event, 0 for censored"))
+    return problems
 
 
 def _point(cell: str, todo: str) -> str:

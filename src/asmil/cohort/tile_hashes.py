@@ -107,11 +107,11 @@ def are_one_slide(a: TileSketch, b: TileSketch, ignored: Hashes | None = None) -
     ignored: hashes of background tiles, which do not count
     """
     # above the end of an incomplete sketch nothing is known of its slide
-    ends = [one.hashes[-1] for one in (a, b) if not one.complete]
+    ends = [sketch.hashes[-1] for sketch in (a, b) if not sketch.complete]
     end = min(ends, default=np.uint64(2**64 - 1))
-    first, second = (one.hashes[one.hashes <= end] for one in (a, b))
+    first, second = (sketch.hashes[sketch.hashes <= end] for sketch in (a, b))
     if ignored is not None:
-        first, second = (one[~np.isin(one, ignored, assume_unique=True)] for one in (first, second))
+        first, second = (sketch[~np.isin(sketch, ignored, assume_unique=True)] for sketch in (first, second))
     shared = len(np.intersect1d(first, second, assume_unique=True))
     if len(first) < FEWEST_SHARED or len(second) < FEWEST_SHARED:
         return 0 < shared == len(first) == len(second)
@@ -123,7 +123,7 @@ def copies(sketches: Sequence[TileSketch], patients: Sequence[Hashable]) -> Iter
     holders = _holders(sketches)
     background = _background(holders, patients)
     ignored = np.array(sorted(background), dtype=np.uint64)
-    pairs = {pair for value, places in holders.items() if value not in background for pair in combinations(places, 2)}
+    pairs = {pair for value, indices in holders.items() if value not in background for pair in combinations(indices, 2)}
     for i, j in sorted(pairs):
         if are_one_slide(sketches[i], sketches[j], ignored):
             yield i, j
@@ -132,27 +132,30 @@ def copies(sketches: Sequence[TileSketch], patients: Sequence[Hashable]) -> Iter
 def without_background(sketches: Sequence[TileSketch], patients: Sequence[Hashable]) -> list[TileSketch]:
     """The sketches without the tiles that many patients share."""
     ignored = np.array(sorted(_background(_holders(sketches), patients)), dtype=np.uint64)
-    return [TileSketch(one.hashes[~np.isin(one.hashes, ignored, assume_unique=True)], one.complete) for one in sketches]
+    return [
+        TileSketch(sketch.hashes[~np.isin(sketch.hashes, ignored, assume_unique=True)], sketch.complete)
+        for sketch in sketches
+    ]
 
 
 def _holders(sketches: Sequence[TileSketch]) -> dict[int, list[int]]:
     """The places of the sketches that hold a hash, for every hash that several of them hold."""
     values = np.concatenate([np.zeros(0, np.uint64), *(sketch.hashes for sketch in sketches)])
-    places = np.repeat(np.arange(len(sketches)), [len(sketch.hashes) for sketch in sketches])
+    indices = np.repeat(np.arange(len(sketches)), [len(sketch.hashes) for sketch in sketches])
     order = np.argsort(values, kind="stable")
-    values, places = values[order], places[order]
+    values, indices = values[order], indices[order]
     shared = np.zeros(len(values), dtype=np.bool_)
     shared[1:] = values[1:] == values[:-1]
     shared[:-1] |= shared[1:]
-    found: dict[int, list[int]] = defaultdict(list)
-    for value, place in zip(values[shared].tolist(), places[shared].tolist(), strict=True):
-        found[value].append(place)
-    return found
+    holders: dict[int, list[int]] = defaultdict(list)
+    for value, index in zip(values[shared].tolist(), indices[shared].tolist(), strict=True):
+        holders[value].append(index)
+    return holders
 
 
 def _background(holders: Mapping[int, Sequence[int]], patients: Sequence[Hashable]) -> set[int]:
     return {
         value
-        for value, places in holders.items()
-        if len(places) >= BACKGROUND and len({patients[place] for place in places}) >= BACKGROUND
+        for value, indices in holders.items()
+        if len(indices) >= BACKGROUND and len({patients[index] for index in indices}) >= BACKGROUND
     }

@@ -80,7 +80,7 @@ def _version_2(metadata: Mapping[str, Any]) -> Layout:
     separator = metadata.get("dimension_separator", ".")
     codecs = [codec for codec in (*(metadata.get("filters") or ()), metadata.get("compressor")) if codec]
     shape, chunks = tuple(metadata["shape"]), tuple(metadata["chunks"])
-    return Layout(metadata["dtype"], codecs, shape, chunks, lambda place: separator.join(map(str, place)) or "0")
+    return Layout(metadata["dtype"], codecs, shape, chunks, lambda index: separator.join(map(str, index)) or "0")
 
 
 def _version_3(metadata: Mapping[str, Any]) -> Layout:
@@ -94,7 +94,7 @@ def _version_3(metadata: Mapping[str, Any]) -> Layout:
         metadata["codecs"],
         tuple(metadata["shape"]),
         tuple(grid["configuration"]["chunk_shape"]),
-        lambda place: separator.join((*start, *map(str, place))) or "0",
+        lambda index: separator.join((*start, *map(str, index))) or "0",
     )
 
 
@@ -115,13 +115,13 @@ def _refuse_missing_chunks(layout: Layout, folder: Path, name: str, source: Feat
     if shard is not None and len(layout.codecs) > 1:
         raise ValueError(f"codecs in front of {SHARDING} are not supported")
     for number in range(math.prod(counts)):  # which may be any number, so the places are not listed
-        place = tuple(map(int, np.unravel_index(number, counts)))
-        key = layout.key(place)
+        index = tuple(map(int, np.unravel_index(number, counts)))
+        key = layout.key(index)
         path = folder / key
         lost = None
         if not path.is_file():
             lost = f"chunk {key}"
-        elif shard is not None and (inner := _missing_in_shard(path, place, layout, shard["configuration"])):
+        elif shard is not None and (inner := _missing_in_shard(path, index, layout, shard["configuration"])):
             lost = f"chunk {'.'.join(map(str, inner))} in the shard {key}"
         if lost is not None:
             fail(
@@ -132,7 +132,7 @@ def _refuse_missing_chunks(layout: Layout, folder: Path, name: str, source: Feat
             )
 
 
-def _missing_in_shard(path: Path, place: Index, layout: Layout, settings: Mapping[str, Any]) -> Index | None:
+def _missing_in_shard(path: Path, index: Index, layout: Layout, settings: Mapping[str, Any]) -> Index | None:
     """The first chunk that a shard should hold and does not, by its place in the array's grid of chunks."""
     inner = tuple(settings["chunk_shape"])
     per_shard = [outer // side for outer, side in zip(layout.chunks, inner, strict=True)]
@@ -150,8 +150,8 @@ def _missing_in_shard(path: Path, place: Index, layout: Layout, settings: Mappin
             raise ValueError(f"the shard {path.name} is truncated")
     offsets = np.frombuffer(content, f"{order}u8", entries, start).reshape(*per_shard, 2)[..., 0]
     for where in np.argwhere(offsets == NO_CHUNK).tolist():
-        found = tuple(shard * n + one for shard, n, one in zip(place, per_shard, where, strict=True))
+        chunk = tuple(shard * n + step for shard, n, step in zip(index, per_shard, where, strict=True))
         # a shard at the edge of the array has room for chunks beyond it
-        if all(one * side < size for one, side, size in zip(found, inner, layout.shape, strict=True)):
-            return found
+        if all(step * side < size for step, side, size in zip(chunk, inner, layout.shape, strict=True)):
+            return chunk
     return None

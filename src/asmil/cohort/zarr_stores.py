@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from asmil.cohort.array_files import first_line
 from asmil.cohort.problems import fail, listed
-from asmil.cohort.source import FeatureSource, Provenance
+from asmil.cohort.source import FeatureSource, Provenance, tile_spec_provenance
 from asmil.cohort.zarr_arrays import read_array, refuse_objects
 from asmil.errors import AsmilError
 
@@ -66,7 +66,7 @@ def _of_anndata(store: Any, source: FeatureSource) -> ZarrFeatures:
     coords = read_array(store, "obsm/spatial", source) if "obsm/spatial" in store else None
     spec = store.get("uns/tile_spec", {})
     known = {name: read_array(spec, name, source) for name in ("width", "base_width", "mpp") if name in spec}
-    return ZarrFeatures(_features(store, source), coords, _provenance(known))
+    return ZarrFeatures(_features(store, source), coords, tile_spec_provenance(known))
 
 
 def _of_spatialdata(store: Any, source: FeatureSource) -> ZarrFeatures:
@@ -89,7 +89,7 @@ def _of_spatialdata(store: Any, source: FeatureSource) -> ZarrFeatures:
     spec = dict(store.attrs).get("tile_spec") or {}
     known = spec.get(region) if isinstance(spec, Mapping) else None
     coords = _corners(source.path / "shapes" / region / "shapes.parquet", table, len(features), source)
-    return ZarrFeatures(features, coords, _provenance(known if isinstance(known, Mapping) else {}))
+    return ZarrFeatures(features, coords, tile_spec_provenance(known if isinstance(known, Mapping) else {}))
 
 
 def _corners(shapes: Path, table: Any, n_tiles: int, source: FeatureSource) -> NDArray[Any] | None:
@@ -104,12 +104,10 @@ def _corners(shapes: Path, table: Any, n_tiles: int, source: FeatureSource) -> N
         return None
     corners = shapely.bounds(shapely.from_wkb(tiles["geometry"].to_numpy()))[:, :2]
     if "tile_id" in tiles.columns and "obs/tile_id" in table:
-        places = {int(number): place for place, number in enumerate(tiles["tile_id"])}
-        wanted = [places.get(int(number), -1) for number in read_array(table, "obs/tile_id", source)]
+        row_of = {int(number): row for row, number in enumerate(tiles["tile_id"])}
+        wanted = [row_of.get(int(number), -1) for number in read_array(table, "obs/tile_id", source)]
         if min(wanted, default=0) < 0:
-            what = (
-                f"{sum(place < 0 for place in wanted)} feature rows do not belong to any tile of {shapes.parent.name}"
-            )
+            what = f"{sum(row < 0 for row in wanted)} feature rows do not belong to any tile of {shapes.parent.name}"
             fail(source, what, "extract the features of the tiles again")
         corners = corners[wanted]
     if len(corners) != n_tiles:
@@ -131,16 +129,3 @@ def _shape(values: Any) -> tuple[int, ...]:
 def _text(value: Any) -> str:
     plain = np.asarray(value).ravel()[0]
     return plain.decode() if isinstance(plain, bytes) else str(plain)
-
-
-def _provenance(spec: Mapping[str, Any]) -> Provenance:
-    """Sizes of the tiles from a `TileSpec`: width in pixels as encoded, base_width in level-0 pixels."""
-    found = {
-        name: float(np.asarray(spec[name])) for name in ("width", "base_width", "mpp") if spec.get(name) is not None
-    }
-    side, mpp = found.get("width"), found.get("mpp")
-    return Provenance(
-        tile_px=None if side is None else round(side),
-        tile_px_level0=round(found["base_width"]) if "base_width" in found else None,
-        tile_um=side * mpp if side and mpp else None,
-    )

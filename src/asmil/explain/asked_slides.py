@@ -15,7 +15,7 @@ from asmil.runs.cohort import RunCohort
 from asmil.slides.discovery import SLIDES_FOLDER, SlideFile, find_slides
 from asmil.slides.file_names import is_picture, is_slide, slide_name
 from asmil.tables.columns import ColumnMapping
-from asmil.tables.names import FEATURE_SUFFIXES
+from asmil.tables.names import is_feature_file
 from asmil.tables.text_table import is_table
 
 
@@ -130,7 +130,7 @@ def _meaning(
 
 
 def _holds_features(path: Path) -> bool:
-    return bool(find_features(path)) if path.is_dir() else path.suffix.lower() in FEATURE_SUFFIXES
+    return bool(find_features(path)) if path.is_dir() else is_feature_file(path)
 
 
 def _named_features(place: Path) -> dict[str, Slide]:

@@ -137,16 +137,16 @@ def encoded(
     places = None if coords is None else coords.to(device)
     try:
         with torch.inference_mode():
-            found = encoder(features.to(device, torch.float32), places, side, info.mpp)
+            vector = encoder(features.to(device, torch.float32), places, side, info.mpp)
     except Exception as error:  # noqa: BLE001 - the user's code may raise anything
         raise AsmilError(
             f"{info.source}: the slide encoder {name} fails with {type(error).__name__}: {one_line(error)}; "
             f"it was given {len(features)} tiles of width {features.shape[1]}, coordinates: {coords is not None}, "
             f"tile side: {side}, mpp: {info.mpp}"
         ) from None
-    values = found.detach().float().cpu().numpy() if isinstance(found, Tensor) else np.asarray(found)
+    values = vector.detach().float().cpu().numpy() if isinstance(vector, Tensor) else np.asarray(vector)
     if values.dtype.kind not in "fiu" or values.size == 0 or values.ndim == 0 or values.size != values.shape[-1]:
-        got = f"shape {values.shape}" if values.dtype.kind in "fiu" else f"a {type(found).__name__}"
+        got = f"shape {values.shape}" if values.dtype.kind in "fiu" else f"a {type(vector).__name__}"
         raise AsmilError(f"{info.source}: the slide encoder {name} returned {got}; return one vector per slide")
     if not np.isfinite(values).all():
         raise AsmilError(f"{info.source}: the slide encoder {name} returned values that are not finite")

@@ -12,6 +12,7 @@ from asmil.cohort.features import inspect_features
 from asmil.cohort.source import ExtractionRecord, FeatureInfo, FeatureSource, read_extraction
 from asmil.errors import AsmilError
 from asmil.extraction.settings import ExtractionConfig
+from asmil.files import bytes_of
 from asmil.settings.config import flat
 from asmil.settings.documents import read_yaml
 from asmil.settings.folder_settings import claim_folder
@@ -108,7 +109,7 @@ def _record(info: FeatureInfo, about: ExtractionRecord, slide: SlideFile, now: M
     contents = {}
     if now.contents:
         stored = StoredContent.model_validate(about.slide.get("content") or {})
-        if stored.checksum is None and about.slide.get("bytes") != slide_bytes(slide.path):
+        if stored.checksum is None and about.slide.get("bytes") != bytes_of(slide.path):
             stored = StoredContent(checksum="")
         contents["slide image"] = stored
     return Record(asmil=noted.get("asmil"), values=values, contents=contents)
@@ -128,10 +129,3 @@ def about_text(
     record = {"settings": config.model_dump(mode="json"), "slide": slide, "tissue": tissue, "precision": precision}
     own = {} if code is None else {"code": code}
     return json.dumps({**record, **own, "asmil": __version__}, ensure_ascii=False)
-
-
-def slide_bytes(path: Path) -> int:
-    """The size of a slide: of its file, or of all files of a folder (DICOM)."""
-    if path.is_dir():
-        return sum(part.stat().st_size for part in path.rglob("*") if part.is_file())
-    return path.stat().st_size

@@ -19,7 +19,8 @@ from asmil.engine.jobs import Place, Report, ignore, made_progress
 from asmil.errors import AsmilError, did_you_mean
 from asmil.extraction.batching import CPU_BATCH, GPU_BATCH, Batcher, Rows, Tiles
 from asmil.extraction.settings import ExtractionConfig
-from asmil.extraction.store import EncoderIdentity, about_text, slide_bytes
+from asmil.extraction.store import EncoderIdentity, about_text
+from asmil.files import bytes_of
 from asmil.machine.memory import keep_freed_memory
 from asmil.slides.encoders.base import Encoder, Precision
 from asmil.slides.encoders.registry import load_encoder
@@ -197,7 +198,7 @@ class SlideWorker:
         tiling = self.config.tiling
         slide = {
             "file": job.path.name,
-            "bytes": slide_bytes(job.path),
+            "bytes": bytes_of(job.path),
             "reader": image.reader,
             "vendor": image.vendor,
             "levels": [list(size) for size in image.level_sizes],
@@ -205,7 +206,7 @@ class SlideWorker:
             "mpp_y": resolution.mpp_y,
             "content": slide_content(job.path).stored().model_dump(),
         }
-        found = {"share": tissue.share, "threshold": tissue.threshold, "notes": list(tissue.notes)}
+        about_tissue = {"share": tissue.share, "threshold": tissue.threshold, "notes": list(tissue.notes)}
         return Provenance(
             encoder=self._encoder.name,
             weights_hash=self._encoder.weights_hash,
@@ -216,7 +217,7 @@ class SlideWorker:
             mpp_source=resolution.source,
             slide_width_px=image.size[0],
             slide_height_px=image.size[1],
-            extraction=about_text(self.config, slide, found, self._encoder.precision, self._code),
+            extraction=about_text(self.config, slide, about_tissue, self._encoder.precision, self._code),
         )
 
 

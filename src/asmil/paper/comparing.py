@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Literal
 
 import numpy as np
@@ -86,85 +87,52 @@ def welch_interval(ours: Sequence[float], mean: float, sd: float, n: int) -> Int
         return UNDEFINED
     mine = float(known.var(ddof=1) / len(known))
     theirs = 0.0 if math.isnan(sd) else sd**2 / n
+    difference = float(known.mean()) - mean
     if mine + theirs == 0:
-        return Interval(float(known.mean()) - mean, float(known.mean()) - mean)
+        return Interval(difference, difference)
     df = (mine + theirs) ** 2 / (mine**2 / (len(known) - 1) + (theirs**2 / (n - 1) if theirs else 0.0) or 1e-300)
     half = float(stdtrit(df, 0.975)) * math.sqrt(mine + theirs)
-    difference = float(known.mean()) - mean
     return Interval(difference - half, difference + half)
 
 
 def cells(recipe: Recipe, results: pd.DataFrame, synthetic: bool) -> list[Cell]:
     """Every number of ours, beside the printed one where there is one."""
     table = printed()[0].get(recipe.id)
-    found = []
-    for row in recipe.rows:
-        for dataset in recipe.datasets:
-            for metric in recipe.metrics:
-                values = seed_values(results, row, dataset, metric)
-                if values.empty:
-                    continue
-                mean, sd = _printed_cell(recipe, row, dataset, metric)
-                n = table.seeds if table is not None else 5
-                interval = welch_interval(values.to_list(), mean, sd, n) if not math.isnan(mean) else UNDEFINED
-                verdict, why = _absolute(interval, mean, len(values), synthetic)
-                found.append(
-                    Cell(
-                        row.name,
-                        dataset,
-                        metric,
-                        float(values.mean()),
-                        float(values.std(ddof=1)) if len(values) > 1 else math.nan,
-                        len(values),
-                        mean,
-                        sd,
-                        float(values.mean()) - mean,
-                        interval,
-                        verdict,
-                        why,
-                    )
-                )
-    return found
+    compared = []
+    for row, dataset, metric in product(recipe.rows, recipe.datasets, recipe.metrics):
+        values = seed_values(results, row, dataset, metric)
+        if values.empty:
+            continue
+        ours, n = float(values.mean()), len(values)
+        sd = float(values.std(ddof=1)) if n > 1 else math.nan
+        mean, printed_sd = _printed_cell(recipe, row, dataset, metric)
+        seeds = table.seeds if table is not None else 5
+        interval = UNDEFINED if math.isnan(mean) else welch_interval(values.to_list(), mean, printed_sd, seeds)
+        judged = _judge_cell(interval, mean, n, synthetic)
+        numbers = (ours, sd, n, mean, printed_sd, ours - mean)
+        compared.append(Cell(row.name, dataset, metric, *numbers, interval, *judged))
+    return compared
 
 
 def effects(recipe: Recipe, results: pd.DataFrame, smoke: bool = False) -> list[Effect]:
     """Every row minus its reference, paired by seed. smoke: a size from which nothing is concluded."""
     by_name = {row.name: row for row in recipe.rows}
-    found = []
-    for row in recipe.rows:
-        name = recipe.reference(row.name)
-        if name is None or name not in by_name:
+    compared = []
+    for row, dataset, metric in product(recipe.rows, recipe.datasets, recipe.metrics):
+        if row.reference is None:
             continue
-        reference = by_name[name]
-        for dataset in recipe.datasets:
-            for metric in recipe.metrics:
-                mine = seed_values(results, row, dataset, metric)
-                theirs = seed_values(results, reference, dataset, metric)
-                differences = (mine - theirs).dropna()
-                if differences.empty:
-                    continue
-                interval, p = t_interval(differences.to_list())
-                pair = [_printed_cell(recipe, one, dataset, metric)[0] for one in (row, reference)]
-                said = pair[0] - pair[1]
-                verdict, why = judge_effect(interval, said)
-                if smoke:
-                    verdict, why = "cannot be compared", "smoke size"
-                found.append(
-                    Effect(
-                        row.name,
-                        name,
-                        dataset,
-                        metric,
-                        float(differences.mean()),
-                        interval,
-                        p,
-                        len(differences),
-                        said,
-                        verdict,
-                        why,
-                    )
-                )
-    return found
+        pair = (row, by_name[row.reference])
+        mine, theirs = (seed_values(results, either, dataset, metric) for either in pair)
+        differences = (mine - theirs).dropna()
+        if differences.empty:
+            continue
+        interval, p = t_interval(differences.to_list())
+        mine_printed, theirs_printed = (_printed_cell(recipe, either, dataset, metric)[0] for either in pair)
+        said = mine_printed - theirs_printed
+        verdict, why = ("cannot be compared", "smoke size") if smoke else judge_effect(interval, said)
+        numbers = (float(differences.mean()), interval, p, len(differences), said)
+        compared.append(Effect(row.name, row.reference, dataset, metric, *numbers, verdict, why))
+    return compared
 
 
 def judge_effect(interval: Interval, said: float) -> tuple[Verdict, str]:
@@ -181,7 +149,7 @@ def judge_effect(interval: Interval, said: float) -> tuple[Verdict, str]:
     return "undecided", "the interval contains 0"
 
 
-def _absolute(interval: Interval, mean: float, seeds: int, synthetic: bool) -> tuple[Verdict, str]:
+def _judge_cell(interval: Interval, mean: float, seeds: int, synthetic: bool) -> tuple[Verdict, str]:
     if math.isnan(mean):
         return "cannot be compared", "the paper prints no number"
     if synthetic:

@@ -83,57 +83,51 @@ def write_counted(
 
     again: count again what was counted from something else, instead of refusing
     """
-    found = COUNTERS[table](printed_table(table), Asked(out, size, cohort, features, again))
-    document = counted_document(found)
+    counted = COUNTERS[table](printed_table(table), Asked(out, size, cohort, features, again))
+    document = counted_document(counted)
     write_text(out / "table.html", html_document(document))
     write_text(out / "table.md", markdown_document(document))
-    numbers = [{"row": row, "column": key, "ours": value} for (row, key), value in found.values.items()]
-    about = {"table": table, "synthetic": found.synthetic, "size": size}
-    write_json(out / "table.json", jsonable({**about, "numbers": numbers, "notes": found.notes}))
-    return found
+    numbers = [{"row": row, "column": key, "ours": value} for (row, key), value in counted.values.items()]
+    about = {"table": table, "synthetic": counted.synthetic, "size": size}
+    write_json(out / "table.json", jsonable({**about, "numbers": numbers, "notes": counted.notes}))
+    return counted
 
 
-def counted_document(found: Counted) -> Document:
+def counted_document(counted: Counted) -> Document:
     """Our numbers beside the printed ones."""
-    by_row = dict(zip(found.rows, found.table.rows, strict=True))
     rows, verdicts = [], []
-    for row, source in by_row.items():
-        for column in found.table.columns:
-            ours = found.values.get((row, column.key), math.nan)
+    for row, source in zip(counted.rows, counted.table.rows, strict=True):
+        for column in counted.table.columns:
+            ours = counted.values.get((row, column.key), math.nan)
             mean, _ = source.values.get(column.key, (math.nan, math.nan))
             unit = f" {column.unit}" if column.unit else ""
-            verdict = f"cannot be compared: {found.why}" if found.why else "agrees" if ours == mean else "differs"
+            verdict = f"cannot be compared: {counted.why}" if counted.why else "agrees" if ours == mean else "differs"
             if math.isnan(ours):
                 verdict = "not measured here"
             verdicts.append(verdict)
             rows.append([row, column.key, _number(ours), _number(mean) + unit, verdict])
-    warnings = [STAND_IN] if found.synthetic else []
-    if found.size != "full" and found.synthetic:
-        warnings.append(SMALL if found.size == "small" else SMOKE)
+    warnings = [STAND_IN] if counted.synthetic else []
+    if counted.size != "full" and counted.synthetic:
+        warnings.append(SMALL if counted.size == "small" else SMOKE)
     # a reason that holds for all rows is in the answer
-    left_out = frozenset({"verdict"}) if found.why else frozenset()
+    left_out = frozenset({"verdict"}) if counted.why else frozenset()
     columns = ["row", "column", "ours", "printed", "verdict"]
+    table = Table(columns, rows, "ours beside the paper's", in_terminal=True, narrow=left_out)
     return Document(
-        kind="table of the paper" + (" (synthetic stand-in)" if found.synthetic else ""),
-        title=f"{found.table.id}: {found.table.title}",
-        answer=_answer(found, verdicts),
-        sections=[
-            Section(
-                "Numbers",
-                [Table(columns, rows, "ours beside the paper's", in_terminal=True, narrow=left_out), *found.notes],
-            )
-        ],
-        warnings=[*warnings, *(f"In print: {doubt}." for doubt in found.table.doubts)],
+        kind="table of the paper" + (" (synthetic stand-in)" if counted.synthetic else ""),
+        title=f"{counted.table.id}: {counted.table.title}",
+        answer=_answer(counted, verdicts),
+        sections=[Section("Numbers", [table, *counted.notes])],
+        warnings=[*warnings, *(f"In print: {doubt}." for doubt in counted.table.doubts)],
     )
 
 
-def _answer(found: Counted, verdicts: Sequence[str]) -> str:
+def _answer(counted: Counted, verdicts: Sequence[str]) -> str:
     """How many numbers there are, and how they compare with the printed ones."""
-    counted = f"{found.table.id}: {format_count(len(found.values), 'number')} counted or measured here."
-    if found.why:
-        return f"{counted} They cannot be compared with the printed ones: {found.why}."
-    same = sum(verdict == "agrees" for verdict in verdicts)
-    return f"{counted} {same} equal the printed ones, {sum(verdict == 'differs' for verdict in verdicts)} do not."
+    total = f"{counted.table.id}: {format_count(len(counted.values), 'number')} counted or measured here."
+    if counted.why:
+        return f"{total} They cannot be compared with the printed ones: {counted.why}."
+    return f"{total} {verdicts.count('agrees')} equal the printed ones, {verdicts.count('differs')} do not."
 
 
 def _number(value: float) -> str:
@@ -232,7 +226,8 @@ def _cost(table: PrintedTable, asked: Asked) -> Counted:
     values: Values = {}
     names = []
     for row in table.rows:
-        method, anchor = row.about["method"], bool(row.about.get("anchor", method_has_anchor(row.about["method"])))
+        method = row.about["method"]
+        anchor = bool(row.about.get("anchor", method == "asmil"))  # ASMIL always trains with an anchor
         name = f"{method}{'+anchor' if row.about.get('anchor') else ''}"
         names.append(name)
         training, inference = step_milliseconds(method, anchor, repeats)
@@ -245,11 +240,6 @@ def _cost(table: PrintedTable, asked: Asked) -> Counted:
         f"{repeats}; the paper's are of an RTX 5000. Memory: docs/anchor_cost.md and docs/performance.md.",
     )
     return Counted(table, values, tuple(names), False, asked.size, "another machine and code", notes)
-
-
-def method_has_anchor(method: str) -> bool:
-    """Whether a method trains with an anchor of its own."""
-    return method == "asmil"
 
 
 SETS: Mapping[str, tuple[int, int, int, int]] = {
@@ -283,9 +273,9 @@ def _classic_sets(table: PrintedTable, asked: Asked) -> Counted:
     for row in table.rows:
         name = row.about["dataset"]
         if name in sets:
-            one = sets[name]
-            positive = int(one.label.sum())
-            counts = (one.n_bags, positive, one.n_bags - positive, len(one.bag), one.n_features)
+            bag_set = sets[name]
+            positive = int(bag_set.label.sum())
+            counts = (bag_set.n_bags, positive, bag_set.n_bags - positive, len(bag_set.bag), bag_set.n_features)
             values |= {(name, column.key): float(n) for column, n in zip(table.columns, counts, strict=True)}
     names = tuple(row.about["dataset"] for row in table.rows)
     why = "synthetic stand-in" if asked.cohort is None else ""
@@ -298,8 +288,8 @@ def _classic(table: PrintedTable, asked: Asked) -> Counted:
     seeds, folds = {"quick": (1, 2), "small": (2, 5), "full": (5, 10)}[asked.size]
     rows = contenders([row.about["method"] for row in table.rows], ["paper"], {"training": {"epochs": epochs}})
     jobs = [
-        Job(one.name, row, seed, folds, out / JOBS / f"{one.name}-{row.file_name}-{seed}-{epochs}-{folds}.json")
-        for one in sets.values()
+        Job(bag_set.name, row, seed, folds, out / JOBS / f"{bag_set.name}-{row.file_name}-{seed}-{epochs}-{folds}.json")
+        for bag_set in sets.values()
         for row in rows
         for seed in range(seeds)
     ]
@@ -320,8 +310,8 @@ def _sets(folder: Path | None, size: Size) -> dict[str, BagSet]:
     if folder is None:
         share = {"quick": 0.1, "small": 0.5, "full": 1.0}[size]
         return {name: stand_in_set(name, share) for name in SETS}
-    found = [read_set(path) for path in find_sets([folder])]
-    return {one.name: one for one in found if one.name in SETS}
+    bag_sets = [read_set(path) for path in find_sets([folder])]
+    return {bag_set.name: bag_set for bag_set in bag_sets if bag_set.name in SETS}
 
 
 Counter = Callable[[PrintedTable, Asked], Counted]

@@ -32,24 +32,22 @@ class Dataset:
     """A data set as the paper splits it.
 
     parts: slides of train, val and test; val 0: a tenth of train is drawn anew for every seed
-    classes: 2 or 3 of a stand-in; 0 for survival
+    classes: of a stand-in, 2 or 3
     sites, test_sites: of the training and of the test set
     tokens: FEAT tokens of ASMIL, as the paper chose
     censored: share of censored patients, for survival
     """
 
     id: str
-    title: str
     parts: tuple[int, int, int]
     task: TaskKind = "classification"
-    classes: int = 2
+    classes: Literal[2, 3] = 2
     sites: int = 2
     test_sites: int = 1
     witness: tuple[float, float] = (0.005, 0.2)
     tokens: int = 8
     censored: float = 0.5
     folds: int = 1
-    notes: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -59,40 +57,24 @@ class Dataset:
 
 
 DATASETS = {
-    one.id: one
-    for one in (
-        Dataset(
-            "camelyon16",
-            "CAMELYON-16",
-            (270, 0, 129),
-            witness=(0.002, 0.1),
-            settings={"data.val_share": 0.1},
-            notes=("the paper names 130 and 129 test slides; the official test set has 129",),
-        ),
+    data_set.id: data_set
+    for data_set in (
+        # the paper names 130 and 129 test slides; the official test set has 129
+        Dataset("camelyon16", (270, 0, 129), witness=(0.002, 0.1), settings={"data.val_share": 0.1}),
+        # the paper does not say how many classes it uses; the stand-in has two
         Dataset(
             "camelyon17",
-            "CAMELYON-17",
             (300, 0, 200),
             sites=3,
             test_sites=2,
             witness=(0.002, 0.1),
             tokens=16,
             settings={"data.val_share": 0.1},
-            notes=("the paper does not say how many classes it uses; the stand-in has two",),
         ),
-        Dataset("bracs", "BRACS", (395, 65, 87), classes=3, sites=1, witness=(0.05, 0.4)),
+        Dataset("bracs", (395, 65, 87), classes=3, sites=1, witness=(0.05, 0.4)),
+        # folds of 5-fold cross-validation by patient; features of CONCH
         *(
-            Dataset(
-                f"tcga_{name}",
-                f"TCGA-{name.upper()}",
-                (patients, 0, 0),
-                task="survival",
-                classes=2,
-                sites=4,
-                censored=censored,
-                folds=5,
-                notes=("folds of 5-fold cross-validation by patient; features of CONCH",),
-            )
+            Dataset(f"tcga_{name}", (patients, 0, 0), task="survival", sites=4, censored=censored, folds=5)
             for name, patients, censored in (
                 ("blca", 373, 0.54),
                 ("brca", 956, 0.86),
@@ -125,43 +107,35 @@ class Scale:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-_SMALL_MODEL = {"training.checkpoint_seconds": 600}
+_RARE_CHECKPOINTS = {"training.checkpoint_seconds": 600}
 SCALES: dict[Size, Scale] = {
-    "quick": Scale(0.06, 30, 32, (20, 60), 2, 2, _SMALL_MODEL),
-    "small": Scale(0.35, 150, 128, (100, 1000), 20, 3, _SMALL_MODEL),
+    "quick": Scale(0.06, 30, 32, (20, 60), 2, 2, _RARE_CHECKPOINTS),
+    "small": Scale(0.35, 150, 128, (100, 1000), 20, 3, _RARE_CHECKPOINTS),
     "full": Scale(1.0, 10_000, 384, (200, 5000), 50, 5),
 }
-
-
 QUICK_CENSORED = 0.5
 
 
-def stand_in(one: Dataset, size: Size, backbone: str = USUAL_BACKBONE) -> CohortConfig:
+def stand_in(data_set: Dataset, size: Size, backbone: str = USUAL_BACKBONE) -> CohortConfig:
     """A synthetic cohort of the shape of a data set; `quick` and `small` keep the shares of the parts."""
     scale = SCALES[size]
-    slides = max(20, min(scale.most_slides, round(scale.slides * one.slides)))
-    survives = one.task == "survival"
+    slides = max(20, min(scale.most_slides, round(scale.slides * data_set.slides)))
+    survives = data_set.task == "survival"
     synthetic = SyntheticConfig(
         slides=slides,
-        quota=(1, 0, 0) if survives else one.parts,
-        classes=3 if one.classes == 3 else 2,
+        quota=(1, 0, 0) if survives else data_set.parts,
+        classes=data_set.classes,
         width=scale.width,
         tiles_min=scale.tiles[0],
         tiles_max=scale.tiles[1],
-        witness_min=max(one.witness[0], 1.0 / scale.tiles[0]),
-        witness_max=max(one.witness[1], 1.0 / scale.tiles[0]),
+        witness_min=max(data_set.witness[0], 1.0 / scale.tiles[0]),
+        witness_max=max(data_set.witness[1], 1.0 / scale.tiles[0]),
         difficulty=BACKBONES.get(backbone, "medium"),
-        sites=one.sites,
-        test_sites=one.test_sites,
-        seed=_seed_of(one.id, backbone),
+        sites=data_set.sites,
+        test_sites=data_set.test_sites,
+        seed=sum(map(ord, data_set.id)) % 1000,  # the same for all kinds of features
     )
     # a fold of a smoke size has too few events for time bins where nearly all patients are censored
-    censored = min(one.censored, QUICK_CENSORED) if size == "quick" else one.censored
+    censored = min(data_set.censored, QUICK_CENSORED) if size == "quick" else data_set.censored
     survival = SurvivalConfig(censored=censored) if survives else SurvivalConfig()
-    return CohortConfig(synthetic=synthetic, task=one.task, survival=survival, settings=dict(one.settings))
-
-
-def _seed_of(name: str, backbone: str) -> int:
-    """A seed that differs between data sets but not between kinds of features."""
-    del backbone
-    return sum(map(ord, name)) % 1000
+    return CohortConfig(synthetic=synthetic, task=data_set.task, survival=survival, settings=dict(data_set.settings))

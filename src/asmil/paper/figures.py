@@ -32,17 +32,17 @@ def write_figures(run: PaperRun) -> list[Path]:
 
 def _recorded(run: PaperRun) -> dict[str, dict[str, RunStability]]:
     """The recorded attention by cohort and row."""
-    found: dict[str, dict[str, RunStability]] = {}
+    recorded: dict[str, dict[str, RunStability]] = {}
     results = run.results()
     if results.empty:
-        return found
+        return recorded
     for (cohort, variant), part in results.groupby(["cohort", "variant"], sort=False):
         try:
             stability = read_stability(run.out / part.sort_values("seed")["run"].iloc[0])
         except AsmilError:
             continue  # a method without attention
-        found.setdefault(str(cohort), {})[str(variant)] = stability
-    return found
+        recorded.setdefault(str(cohort), {})[str(variant)] = stability
+    return recorded
 
 
 def _figures(kind: FigureKind, stabilities: dict[str, RunStability]) -> Iterator[tuple[str, Figure]]:

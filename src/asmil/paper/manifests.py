@@ -22,18 +22,12 @@ import pandas as pd
 from asmil.errors import AsmilError, did_you_mean
 from asmil.files import write_text
 from asmil.paper.datasets import DATASETS
+from asmil.tables.columns import PARTS
 
 CAMELYON17_TEST_FROM = 60
 """The first patient of the test set: 20 patients per center, five centers."""
 BRACS_LABELS = {"BT": "benign", "AT": "atypical", "MT": "malignant"}
-BRACS_SETS = {
-    "training": "train",
-    "train": "train",
-    "validation": "val",
-    "val": "val",
-    "testing": "test",
-    "test": "test",
-}
+BRACS_SETS = {"training": "train", "validation": "val", "testing": "test"} | {part: part for part in PARTS}
 
 
 @dataclass(frozen=True)
@@ -61,20 +55,20 @@ def build_manifest(name: str, labels: Sequence[Path], out: Path) -> list[str]:
 
 def describe_manifest() -> list[str]:
     """The files that each data set needs, one line per data set."""
-    return [f"{name}: {one.files}" for name, one in MANIFESTS.items()]
+    return [f"{name}: {recipe.files}" for name, recipe in MANIFESTS.items()]
 
 
 def _check_counts(name: str, table: pd.DataFrame) -> None:
-    one = DATASETS[name]
-    if one.task == "survival":
-        found, wanted = table["patient"].nunique(), one.slides
-        if found != wanted:
-            raise AsmilError(f"{name}: {found} patients were found, the published folds have {wanted}; check the files")
+    data_set = DATASETS[name]
+    if data_set.task == "survival":
+        count, wanted = table["patient"].nunique(), data_set.slides
+        if count != wanted:
+            raise AsmilError(f"{name}: {count} patients were found, the published folds have {wanted}; check the files")
         return
-    for part, wanted in zip(("train", "val", "test"), one.parts, strict=True):
-        found = int((table["split"] == part).sum())
-        if found != wanted:
-            raise AsmilError(f"{name}: {found} {part} slides were found, the paper has {wanted}; check the files")
+    for part, wanted in zip(PARTS, data_set.parts, strict=True):
+        count = int((table["split"] == part).sum())
+        if count != wanted:
+            raise AsmilError(f"{name}: {count} {part} slides were found, the paper has {wanted}; check the files")
 
 
 def _read(path: Path, header: bool = True) -> pd.DataFrame:
@@ -100,16 +94,14 @@ def _stem(name: str) -> str:
 def _camelyon16(labels: Sequence[Path]) -> pd.DataFrame:
     rows = []
     for path in labels:
-        table = _read(path, header=False)
-        for cells in table.itertuples(index=False):
-            stem = _stem(str(cells[0]))
+        for cells in _read(path, header=False).itertuples(index=False):
+            slide = _stem(str(cells[0])).lower()
             kind = str(cells[1]).strip().lower() if len(cells) > 1 else ""
-            if match := re.fullmatch(r"(normal|tumor)_\d+", stem.lower()):
-                rows.append((stem.lower(), match[1], "train"))
-            elif re.fullmatch(r"test_\d+", stem.lower()):
-                label = "normal" if kind == "normal" else "tumor"
-                rows.append((stem.lower(), label, "test"))
-    return _slides(rows)
+            if match := re.fullmatch(r"(normal|tumor)_\d+", slide):
+                rows.append((slide, slide, match[1], "train"))
+            elif re.fullmatch(r"test_\d+", slide):
+                rows.append((slide, slide, "normal" if kind == "normal" else "tumor", "test"))
+    return pd.DataFrame(rows, columns=["slide", "patient", "label", "split"])
 
 
 def _camelyon17(labels: Sequence[Path]) -> pd.DataFrame:
@@ -120,9 +112,8 @@ def _camelyon17(labels: Sequence[Path]) -> pd.DataFrame:
         for name, stage in zip(names, stages, strict=True):
             if match := re.fullmatch(r"(patient_(\d+))_node_\d+", _stem(name)):
                 split = "test" if int(match[2]) >= CAMELYON17_TEST_FROM else "train"
-                rows.append((_stem(name), stage.lower(), split, match[1], f"center-{int(match[2]) // 20}"))
-    found = pd.DataFrame(rows, columns=["slide", "label", "split", "patient", "site"])
-    return found[["slide", "patient", "label", "split", "site"]]
+                rows.append((_stem(name), match[1], stage.lower(), split, f"center-{int(match[2]) // 20}"))
+    return pd.DataFrame(rows, columns=["slide", "patient", "label", "split", "site"])
 
 
 def _bracs(labels: Sequence[Path]) -> pd.DataFrame:
@@ -151,7 +142,7 @@ def _tcga(labels: Sequence[Path]) -> pd.DataFrame:
     if folds is None or survival is None:
         raise AsmilError("give two files with --labels: the survival table and the table of folds (case_id, fold)")
     path, table = survival
-    found = pd.DataFrame(
+    slides = pd.DataFrame(
         {
             "slide": _column(path, table, "slideid").map(_stem),
             "patient": _column(path, table, "caseid"),
@@ -160,14 +151,8 @@ def _tcga(labels: Sequence[Path]) -> pd.DataFrame:
         }
     )
     fold_of = dict(zip(_column(folds[0], folds[1], "caseid"), _column(folds[0], folds[1], "fold"), strict=True))
-    found["fold"] = found["patient"].map(fold_of)
-    return found[found["fold"].notna()].reset_index(drop=True)
-
-
-def _slides(rows: Sequence[tuple[str, str, str]]) -> pd.DataFrame:
-    table = pd.DataFrame(rows, columns=["slide", "label", "split"])
-    table.insert(1, "patient", table["slide"])
-    return table
+    slides["fold"] = slides["patient"].map(fold_of)
+    return slides[slides["fold"].notna()].reset_index(drop=True)
 
 
 MANIFESTS: dict[str, _Recipe] = {
@@ -176,7 +161,7 @@ MANIFESTS: dict[str, _Recipe] = {
     "bracs": _Recipe("the published sheet as CSV (WSI Filename, Patient Id, WSI label, Set)", _bracs),
     **{
         name: _Recipe("a survival table and a table of folds", _tcga)
-        for name, one in DATASETS.items()
-        if one.task == "survival"
+        for name, data_set in DATASETS.items()
+        if data_set.task == "survival"
     },
 }

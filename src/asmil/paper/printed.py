@@ -88,8 +88,8 @@ def printed() -> tuple[dict[str, PrintedTable], dict[str, PrintedFigure]]:
         table["rows"] = [
             {"about": {k: v for k, v in row.items() if k != "values"}, "values": row["values"]} for row in table["rows"]
         ]
-    found = validated(values, _Paper, "data/tables.yaml", "install asmil again")
-    return {one.id: one for one in found.tables}, {one.id: one for one in found.figures}
+    paper = validated(values, _Paper, "data/tables.yaml", "install asmil again")
+    return {table.id: table for table in paper.tables}, {figure.id: figure for figure in paper.figures}
 
 
 def printed_table(name: str) -> PrintedTable:

@@ -31,7 +31,7 @@ METRICS_IN_TERMINAL, MOST_EFFECTS = 3, 24
 def paper_document(run: PaperRun, results: pd.DataFrame) -> Document:
     """Our numbers beside the printed ones, and the effects of rows against their references."""
     recipe, smoke = run.recipe, run.size == "quick"
-    ours, compared = cells(recipe, results, run.synthetic), effects(recipe, results, smoke)
+    ours, compared = _compare(run, results)
     warnings = [STAND_IN] if run.synthetic else []
     if run.size == "small":
         warnings.append(SMALL)
@@ -39,7 +39,7 @@ def paper_document(run: PaperRun, results: pd.DataFrame) -> Document:
     doubts = [] if table is None else [f"In print: {doubt}." for doubt in table.doubts]
     sections = [Section("Numbers", [_overview(ours, recipe.metrics)])]
     if compared:
-        clear = [one for one in compared if one.interval.excludes_zero]
+        clear = [effect for effect in compared if effect.interval.excludes_zero]
         short = len(compared) > MOST_EFFECTS
         sections.append(Section("Effects", [_effects(compared, "effects", in_terminal=not smoke and not short)]))
         if short and clear and not smoke:
@@ -62,6 +62,10 @@ def paper_document(run: PaperRun, results: pd.DataFrame) -> Document:
     )
 
 
+def _compare(run: PaperRun, results: pd.DataFrame) -> tuple[list[Cell], list[Effect]]:
+    return cells(run.recipe, results, run.synthetic), effects(run.recipe, results, run.size == "quick")
+
+
 def answer(run: PaperRun, trainings: int, ours: Sequence[Cell], compared: Sequence[Effect]) -> str:
     """The result in words: which rows are best, and how many effects are as printed."""
     where = "on synthetic stand-ins" if run.synthetic else "on this cohort"
@@ -75,35 +79,31 @@ def answer(run: PaperRun, trainings: int, ours: Sequence[Cell], compared: Sequen
 
 def _best_rows(ours: Sequence[Cell]) -> str:
     """The highest mean of the main metric on each data set; empty if none of the metrics is a score of slides."""
-    metric = next((name for name in MAIN_METRICS if any(one.metric == name for one in ours)), None)
+    metric = next((name for name in MAIN_METRICS if any(cell.metric == name for cell in ours)), None)
     if metric is None:
         return ""
-    found = []
-    for dataset in dict.fromkeys(one.dataset for one in ours):
-        rows = [one for one in ours if one.metric == metric and one.dataset == dataset]
+    best = []
+    for dataset in dict.fromkeys(cell.dataset for cell in ours):
+        rows = [cell for cell in ours if cell.metric == metric and cell.dataset == dataset]
         if rows:
-            highest = _number(max(one.ours for one in rows))
-            named = [one.row for one in rows if _number(one.ours) == highest]
+            highest = _number(max(cell.ours for cell in rows))
+            named = [cell.row for cell in rows if _number(cell.ours) == highest]
             others = f" and {format_count(len(named) - 1, 'other row')}" if len(named) > 1 else ""
-            found.append(f"{named[0]}{others} on {dataset} ({highest})")
-    return f"Highest mean {MAIN_METRICS[metric]}: {', '.join(found)}."
+            best.append(f"{named[0]}{others} on {dataset} ({highest})")
+    return f"Highest mean {MAIN_METRICS[metric]}: {', '.join(best)}."
 
 
 def _counted_effects(compared: Sequence[Effect]) -> str:
     if not compared:
         return ""
-    counts: Counter[Verdict] = Counter(one.verdict for one in compared if one.verdict != "cannot be compared")
+    counts: Counter[Verdict] = Counter(effect.verdict for effect in compared if effect.verdict != "cannot be compared")
     if counts:
-        words: dict[Verdict, str] = {
-            "agrees": "as printed",
-            "differs": "absent or reversed",
-            "undecided": "undecided",
-        }
+        words: dict[Verdict, str] = {"agrees": "as printed", "differs": "absent or reversed", "undecided": "undecided"}
         counted = ", ".join(f"{counts[verdict]} {word}" for verdict, word in words.items())
         return f"Of {format_count(sum(counts.values()), 'effect')} in print: {counted}."
-    if any(not math.isnan(one.printed) for one in compared):
+    if any(not math.isnan(effect.printed) for effect in compared):
         return "The effects in print cannot be compared: fewer than two paired seeds."
-    clear = sum(one.interval.excludes_zero for one in compared)
+    clear = sum(effect.interval.excludes_zero for effect in compared)
     return f"The paper prints no numbers for it; {clear} of {format_count(len(compared), 'effect')} are clear."
 
 
@@ -112,16 +112,8 @@ def write_paper(run: PaperRun, results: pd.DataFrame) -> Path:
     document = paper_document(run, results)
     write_text(run.out / "table.html", html_document(document))
     write_text(run.out / "table.md", markdown_document(document))
-    write_json(
-        run.out / "table.json",
-        jsonable(
-            {
-                **run.about(),
-                "cells": cells(run.recipe, results, run.synthetic),
-                "effects": effects(run.recipe, results, run.size == "quick"),
-            }
-        ),
-    )
+    ours, compared = _compare(run, results)
+    write_json(run.out / "table.json", jsonable({**run.about(), "cells": ours, "effects": compared}))
     return run.out / "table.html"
 
 
@@ -141,26 +133,27 @@ def _with_spread(mean: float, sd: float) -> str:
 
 def _overview(ours: Sequence[Cell], metrics: Sequence[str]) -> Table:
     """One line for each row and data set: our mean of every metric, and the printed one beside it."""
-    known = [name for name in metrics if any(one.metric == name for one in ours)]
-    in_print = [name for name in known if any(one.metric == name and not math.isnan(one.printed) for one in ours)]
+    known = [name for name in metrics if any(cell.metric == name for cell in ours)]
+    in_print = [name for name in known if any(cell.metric == name and not math.isnan(cell.printed) for cell in ours)]
     crowded = len(in_print) > 1  # 80 characters have no room for the spread, which the table of every number has
-    by_place: dict[tuple[str, str], dict[str, Cell]] = {}
-    for one in ours:
-        by_place.setdefault((one.row, one.dataset), {})[one.metric] = one
+    by_row: dict[tuple[str, str], dict[str, Cell]] = {}
+    for cell in ours:
+        by_row.setdefault((cell.row, cell.dataset), {})[cell.metric] = cell
     rows = []
-    for (row, dataset), found in by_place.items():
+    for (row, dataset), of_row in by_row.items():
         shown = [row, dataset]
         for name in known:
-            cell = found.get(name)
-            shown.append("–" if cell is None else _with_spread(cell.ours, math.nan if crowded else cell.sd))
+            measured = of_row.get(name)
+            sd = math.nan if crowded or measured is None else measured.sd
+            shown.append("–" if measured is None else _with_spread(measured.ours, sd))
             if name in in_print:
-                shown.append("–" if cell is None or math.isnan(cell.printed) else _printed(cell))
+                shown.append("–" if measured is None or math.isnan(measured.printed) else _printed(measured))
         rows.append(shown)
     columns, left_out = ["row", "data set"], set()
-    for place, name in enumerate(known):
+    for position, name in enumerate(known):
         titles = [name.removeprefix("test_"), *([f"printed {name.removeprefix('test_')}"] if name in in_print else [])]
         columns += titles
-        left_out |= set(titles) if place >= METRICS_IN_TERMINAL else set()
+        left_out |= set(titles) if position >= METRICS_IN_TERMINAL else set()
     title = f"our mean{'' if crowded else ' ± sd'} over seeds" + (", and the printed mean" if in_print else "")
     return Table(columns, rows, title, in_terminal=True, narrow=frozenset(left_out))
 
@@ -173,16 +166,16 @@ def _printed(cell: Cell) -> str:
 def _numbers(ours: Sequence[Cell]) -> Table:
     rows = [
         [
-            one.row,
-            one.dataset,
-            one.metric.removeprefix("test_"),
-            _with_spread(one.ours, one.sd),
-            str(one.seeds),
-            _with_spread(one.printed, one.printed_sd) if not math.isnan(one.printed) else "–",
-            format_signed(one.difference),
-            one.verdict + (f": {one.why}" if one.verdict == "cannot be compared" else ""),
+            cell.row,
+            cell.dataset,
+            cell.metric.removeprefix("test_"),
+            _with_spread(cell.ours, cell.sd),
+            str(cell.seeds),
+            _with_spread(cell.printed, cell.printed_sd) if not math.isnan(cell.printed) else "–",
+            format_signed(cell.difference),
+            cell.verdict + (f": {cell.why}" if cell.verdict == "cannot be compared" else ""),
         ]
-        for one in ours
+        for cell in ours
     ]
     columns = ["row", "data set", "metric", "ours", "seeds", "printed", "difference", "verdict"]
     return Table(columns, rows, "ours beside the paper's")
@@ -191,17 +184,17 @@ def _numbers(ours: Sequence[Cell]) -> Table:
 def _effects(compared: Sequence[Effect], title: str, in_terminal: bool) -> Table:
     rows = [
         [
-            f"{one.row} − {one.reference}",
-            one.dataset,
-            one.metric.removeprefix("test_"),
-            _signed(one.ours),
-            format_signed_interval(one.interval),
-            format_p(one.p),
-            format_signed(one.printed),
-            one.verdict,
-            one.why,
+            f"{effect.row} − {effect.reference}",
+            effect.dataset,
+            effect.metric.removeprefix("test_"),
+            _signed(effect.ours),
+            format_signed_interval(effect.interval),
+            format_p(effect.p),
+            format_signed(effect.printed),
+            effect.verdict,
+            effect.why,
         ]
-        for one in compared
+        for effect in compared
     ]
     columns = ["effect", "data set", "metric", "ours", "95 % interval", "paired p", "printed", "verdict", "why"]
     return Table(columns, rows, title, in_terminal=in_terminal, narrow=frozenset({"paired p", "why"}))

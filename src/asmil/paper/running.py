@@ -73,24 +73,24 @@ class PaperRun:
 
     def sweeps(self) -> list[SweepConfig]:
         """One sweep for each cohort: data set and kind of features."""
-        found = []
+        sweeps = []
         for name in self.chosen_datasets():
             by_backbone: dict[str, list[RecipeRow]] = {}
             for row in self.chosen_rows():
                 by_backbone.setdefault(row.backbone, []).append(row)
-            found += [self._sweep(name, backbone, rows) for backbone, rows in by_backbone.items()]
-        return found
+            sweeps += [self._sweep(name, backbone, rows) for backbone, rows in by_backbone.items()]
+        return sweeps
 
     def _sweep(self, name: str, backbone: str, rows: Sequence[RecipeRow]) -> SweepConfig:
-        one, scale = dataset(name), SCALES[self.size]
+        data_set, scale = dataset(name), SCALES[self.size]
         cohort = self.cohort or self._stand_in(name, backbone)
-        cohort = cohort.model_copy(update={"settings": {**one.settings, **cohort.settings}})
+        cohort = cohort.model_copy(update={"settings": {**data_set.settings, **cohort.settings}})
         variants = {
             row.name: VariantConfig(
                 method=row.method,
                 preset=self.preset if row.method == "asmil" else "paper",
                 settings={
-                    **self.recipe.own_settings(row, one),
+                    **self.recipe.own_settings(row, data_set),
                     **((self.asmil_settings or {}) if row.method == "asmil" else {}),
                 },
             )
@@ -107,9 +107,9 @@ class PaperRun:
             variants=variants,
             settings=settings,
             seeds=self.seeds or (self.recipe.seeds if self.size == "full" else min(self.recipe.seeds, scale.seeds)),
-            folds=one.folds if self.size == "full" else min(one.folds, 2),
+            folds=data_set.folds if self.size == "full" else min(data_set.folds, 2),
             # a data set without a validation set draws another tenth for every seed
-            group_seeds="auto" if one.parts[1] or one.task == "survival" else False,
+            group_seeds="auto" if data_set.parts[1] or data_set.task == "survival" else False,
             measures=[
                 measure
                 for measure in self.recipe.measures

@@ -1,4 +1,4 @@
-"""What results were made from: recorded with every result, and compared before it is kept as done.
+"""What results were made from: recorded with every result, and compared before an existing result is kept.
 
 A verb that skips finished work states the ingredients of each result as a `MadeFrom`, stores its `record()` with the
 result, and lets `DoneBefore` decide:
@@ -8,14 +8,14 @@ result, and lets `DoneBefore` decide:
     done.refuse(out)  # before anything is written
 
 The same ingredients: the result is kept. Others: `refuse` names them and stops; with `again` the result is made again.
-Another version of asmil alone never stops: the result is kept, and `notes` says so.
+A result of another version of asmil is kept if all else is the same; `notes` reports it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +24,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from asmil.errors import AsmilError
-from asmil.files import write_json
+from asmil.files import files_of, write_json
 from asmil.settings.documents import read_json
 from asmil.version import __version__
 
@@ -34,7 +34,7 @@ NOT_SET = "not set"
 NOT_RECORDED = "it is not recorded what it was made from"
 MOST_NAMED, MOST_DIFFERENCES = 5, 4
 SAMPLED_ABOVE, BLOCK, BLOCKS = 4 << 20, 64 << 10, 64
-"""Of a file with more bytes, `sampled_sha256` reads so many blocks of so many bytes."""
+"""Of a file above the first size, `sampled_sha256` reads `BLOCKS` blocks of `BLOCK` bytes."""
 
 
 class Content:
@@ -57,14 +57,11 @@ class Content:
         return StoredContent(checksum=self.checksum, size=self.size, changed_ns=self.changed_ns)
 
     def is_same(self, stored: StoredContent) -> bool:
-        """Whether this is the recorded content; of what earlier versions did not record, nothing is compared."""
+        """Whether this is the recorded content; content that earlier versions did not record counts as the same."""
         if stored.checksum is None:
             return True
-        unchanged = None not in (self.size, self.changed_ns) and (self.size, self.changed_ns) == (
-            stored.size,
-            stored.changed_ns,
-        )
-        return unchanged or self.checksum == stored.checksum
+        now, then = (self.size, self.changed_ns), (stored.size, stored.changed_ns)
+        return (None not in now and now == then) or self.checksum == stored.checksum
 
 
 class StoredContent(BaseModel):
@@ -99,7 +96,7 @@ class MadeFrom:
         return Record(asmil=__version__, values=_plain(self.values), contents=stored)
 
     def refreshed(self, record: Record) -> Record:
-        """A record without differences, with the state of the files now: they need not be read again the next time."""
+        """A record without differences, with the current state of the files, which are then not read again."""
         contents = {
             name: StoredContent(checksum=stored.checksum, size=now.size, changed_ns=now.changed_ns)
             for name, stored in record.contents.items()
@@ -109,14 +106,14 @@ class MadeFrom:
 
     def differences(self, record: Record) -> list[str]:
         """What differs from a record, in words; values with what they were and are."""
-        found = differing_values(record.values, _plain(self.values))
+        differing = differing_values(record.values, _plain(self.values))
         for name in dict.fromkeys([*self.contents, *record.contents]):
             there, now = record.contents.get(name), self.contents.get(name)
             if there is None or now is None:
-                found.append(f"{name} ({'not used' if there is None else 'used'} there)")
+                differing.append(f"{name} ({'not used' if there is None else 'used'} there)")
             elif not now.is_same(there):
-                found.append(f"{name} (other content)")
-        return found
+                differing.append(f"{name} (other content)")
+        return differing
 
 
 def differing_values(there: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -137,7 +134,7 @@ def in_short(differences: Sequence[str]) -> str:
 class DoneBefore:
     """Decides which results of earlier commands are kept.
 
-    again: make those again that were made from something else, instead of refusing them
+    again: replace results that were made from something else, instead of refusing them
     """
 
     def __init__(self, again: bool = False) -> None:
@@ -161,12 +158,12 @@ class DoneBefore:
         return not self.again
 
     def refuse(self, where: Path) -> None:
-        """Raise if any result was made from something else; the sentence names it and what differs."""
+        """Raise if any result was made from something else; the message names it and what differs."""
         if self._refused:
-            told = "; ".join(f"{_named(names)}: {what}" for what, names in self._refused.items())
+            described = "; ".join(f"{_named(names)}: {what}" for what, names in self._refused.items())
             raise AsmilError(
-                f"{where} holds results that were made from something else ({told}); nothing was changed: give --again "
-                "to make them again (in Python: again=True), or choose another folder"
+                f"{where} holds results that were made from something else ({described}); nothing was changed: give "
+                "--again to make them again (in Python: again=True), or choose another folder"
             )
 
     @property
@@ -227,24 +224,18 @@ def sampled_sha256(path: Path) -> str:
 
 def state_of(*paths: Path) -> tuple[int, int]:
     """The size of files and the time of their last change, as the file system notes it: copying cannot set it back."""
-    states = [path.stat() for path in _files_of(paths)]
-    return sum(one.st_size for one in states), max((max(one.st_ctime_ns, one.st_mtime_ns) for one in states), default=0)
+    states = [file.stat() for path in paths for file in files_of(path)]
+    return sum(state.st_size for state in states), max(
+        (max(state.st_ctime_ns, state.st_mtime_ns) for state in states), default=0
+    )
 
 
 def _of_files(paths: Sequence[Path], checksum: Callable[[Path], str]) -> Content:
     def compute() -> str:
-        sums = [checksum(path) for path in _files_of(paths)]
+        sums = [checksum(file) for path in paths for file in files_of(path)]
         return sums[0] if len(sums) == 1 else hashlib.sha256("\n".join(sums).encode()).hexdigest()
 
     return Content(compute, *state_of(*paths))
-
-
-def _files_of(paths: Iterable[Path]) -> Iterator[Path]:
-    for path in paths:
-        if path.is_dir():
-            yield from sorted(one for one in path.rglob("*") if one.is_file())
-        else:
-            yield path
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:

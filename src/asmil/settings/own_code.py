@@ -42,8 +42,8 @@ def code_checksum(name: str) -> str | None:
 
     name: `module:name` or `file.py:name`, importable
     """
-    place = name.rpartition(":")[0]
-    path = Path(place) if place.endswith(".py") or os.sep in place else _origin(place)
+    module = name.rpartition(":")[0]
+    path = Path(module) if module.endswith(".py") or os.sep in module else _origin(module)
     if path is None or path.suffix != ".py" or not path.is_file():
         return None
     return hashlib.sha256(ast.dump(ast.parse(path.read_bytes())).encode()).hexdigest()
@@ -54,18 +54,18 @@ def _origin(module: str) -> Path | None:
     return None if spec is None or spec.origin is None else Path(spec.origin)
 
 
-def own_module(place: str, named_as: str) -> ModuleType:
+def own_module(module: str, named_as: str) -> ModuleType:
     """The module of code that the user names; a file is executed again by every call.
 
     place: the module or file, what stands before the colon
     named_as: what the user gave and where, for messages: `--method my_method.py:Mine`
     """
     try:
-        if place.endswith(".py") or os.sep in place:
-            return _from_file(place, named_as)
+        if module.endswith(".py") or os.sep in module:
+            return _from_file(module, named_as)
         if os.getcwd() not in sys.path:
             sys.path.append(os.getcwd())
-        return importlib.import_module(place)
+        return importlib.import_module(module)
     except AsmilError:
         raise
     except ModuleNotFoundError as error:
@@ -73,7 +73,7 @@ def own_module(place: str, named_as: str) -> ModuleType:
             f"{named_as}: there is no module {error.name!r} in this folder or the installation; check its name"
         ) from None
     except Exception as error:  # noqa: BLE001  whatever the user's module does wrong
-        raise AsmilError(f"{named_as}: importing {place} fails with {describe(error)}; correct it") from None
+        raise AsmilError(f"{named_as}: importing {module} fails with {describe(error)}; correct it") from None
 
 
 def describe(error: BaseException) -> str:
@@ -82,8 +82,8 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__
 
 
-def _from_file(place: str, named_as: str) -> ModuleType:
-    path = Path(place)
+def _from_file(file: str, named_as: str) -> ModuleType:
+    path = Path(file)
     if not path.is_file():
         raise AsmilError(f"{named_as}: there is no file {path}; correct its path")
     full = path.resolve()

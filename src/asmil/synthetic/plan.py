@@ -1,21 +1,22 @@
-"""What synthetic cohorts of features and of slides share: who is in a cohort, and where random numbers come from.
+"""What synthetic cohorts of features and of slides share: the slides of a cohort, and the random streams.
 
-Slide 7 must be the same slide in a cohort of 10 and of 1,000. So nothing is drawn from one long stream: each thing
-(a tissue, a site, a patient, a slide) has its own stream, addressed by the seed and by numbers that single it out, and
-the parts of a cohort are filled by quota.
+Slide 7 must be the same slide in a cohort of 10 and of 1,000. So nothing is drawn from one long stream: each tissue,
+site, patient and slide has its own stream, identified by the seed and by its numbers, and slides are assigned to the
+parts of a cohort by quota.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedSlide:
-    """Who a slide is, before anything of it is drawn; sites are counted from 0."""
+    """The name, patient, split and site of a slide that is not drawn yet; sites are counted from 0."""
 
     index: int
     slide: str
@@ -30,8 +31,13 @@ class PlannedSlide:
 
 
 def generator(seed: int, stream: int, *address: int) -> np.random.Generator:
-    """The generator of one thing. `stream` says what it is for, `address` which of its kind it is."""
+    """The generator of a random stream. stream: what it is for; address: the numbers of its tissue, site, slide, ..."""
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(stream, *address))))
+
+
+def log_uniform(rng: np.random.Generator, low: float, high: float, size: int | None = None) -> Any:
+    """A number whose logarithm is uniform, or `size` of them."""
+    return np.exp(rng.uniform(np.log(low), np.log(high), size))
 
 
 def parts_by_quota(slides: int, quota: Mapping[str, int]) -> Iterator[tuple[str, int]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from asmil.errors import AsmilError, did_you_mean
-from asmil.tables.names import FEATURE_SUFFIXES, folded, plain_spaces, without_extension
+from asmil.tables.names import folded, is_feature_file, plain_spaces, without_extension
 from asmil.tables.text_table import TextTable
 from asmil.tables.time_units import TIME_COLUMNS, TimeUnit, unit_in_name
 
@@ -185,13 +185,13 @@ def understand_columns(path: Path, table: TextTable, mapping: ColumnMapping | No
         cells["patient"] = _patients_of_barcodes(path, cells["slide"])
         read_as["patient"] = "the TCGA barcode of the slide"
     used = {*cells, *(_key(name) for name in read_as.values()), *chosen.values()} - set(labels)
-    others = {one.name.strip(): one.cells for key, one in given.items() if key not in used}
+    others = {other_column.name.strip(): other_column.cells for key, other_column in given.items() if key not in used}
     return Columns(path, cells | others, read_as, table.notes, tuple(dict.fromkeys(given[key].name for key in labels)))
 
 
 def columns_of(name: str, column: str) -> list[str]:
     """The columns of a table that an entry of a mapping names: several of `labels`, else one."""
-    return [one for one in column.split(",") if one] if name == LABELS else [column]
+    return [label for label in column.split(",") if label] if name == LABELS else [column]
 
 
 def has_column(table: TextTable, column: str) -> bool:
@@ -246,7 +246,7 @@ def _chosen(path: Path, name: str, column: str, given: Mapping[str, _Given]) -> 
     for key in (_key(column), *ALIASES.get(column, ())):
         if key in given:
             return key
-    names = [one.name.strip() for one in given.values()]
+    names = [known.name.strip() for known in given.values()]
     raise AsmilError(f"{path}: --columns {name}={column}: there is no column '{column}'; {did_you_mean(column, names)}")
 
 
@@ -272,13 +272,13 @@ def _without_decimals(label: str) -> str:
 
 def _paths(given: Mapping[str, _Given], column: str) -> list[str]:
     """The columns of paths to feature files, or to images."""
-    found = []
+    keys = []
     for key in PATH_ALIASES:
         filled = [cell for cell in given[key].cells if cell] if key in given else []
-        of_features = all(cell.lower().endswith(FEATURE_SUFFIXES) for cell in filled)
+        of_features = all(is_feature_file(Path(cell)) for cell in filled)
         if filled and of_features == (column == "features"):
-            found.append(key)
-    return found
+            keys.append(key)
+    return keys
 
 
 def _slides(key: str, cells: list[str]) -> list[str]:
@@ -292,14 +292,14 @@ def _stems(paths: list[str]) -> list[str]:
 
 
 def _patients_of_barcodes(path: Path, slides: list[str]) -> list[str]:
-    found = [TCGA.match(slide.rpartition("/")[2]) for slide in slides]
-    other = next((slide for slide, barcode in zip(slides, found, strict=True) if slide and barcode is None), None)
+    barcodes = [TCGA.match(slide.rpartition("/")[2]) for slide in slides]
+    other = next((slide for slide, barcode in zip(slides, barcodes, strict=True) if slide and barcode is None), None)
     if other is not None:
         raise AsmilError(
             f"{path}: --columns patient={TCGA_BARCODE}: the slide '{other}' has no TCGA barcode (TCGA-XX-XXXX-...); "
             "give a column of patients instead"
         )
-    return [barcode[0].upper() if barcode else "" for barcode in found]
+    return [barcode[0].upper() if barcode else "" for barcode in barcodes]
 
 
 def _disagreement(column: str, key: str, cells: Mapping[str, list[str]], other: list[str]) -> int | None:

@@ -1,4 +1,4 @@
-"""Names of slides, patients and runs: which may become file names, and which are one name in two spellings."""
+"""Names of slides, patients, runs and files: which can be file names, and which are two spellings of one name."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ SLIDE_SUFFIXES = (
 )
 PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp")
 """Plain pictures: one level, no resolution."""
-FEATURE_SUFFIXES = (".h5", ".hdf5", ".pt", ".pth", ".npy", ".npz", ".h5ad", ".zarr")
+FEATURE_SUFFIXES = (".h5", ".hdf5", ".h5ad", ".pt", ".pth", ".npz", ".npy", ".zarr")
+"""Endings of feature files, the preferred first: HDF5 files also hold coordinates. Those of `.zarr` are folders."""
 FORMULA_STARTS = ("=", "@")
-"""Spreadsheets compute cells that begin so. `+` and `-` are not among them: labels and values begin with them."""
+"""Spreadsheets compute cells that begin with these; `+` and `-` are left out, since labels and values use them."""
 LONGEST_PART = 200
-"""Bytes of a name: file systems allow 255, and endings are added."""
+"""In bytes: file systems allow 255, and endings are added."""
 _DRIVE = re.compile(r"[A-Za-z]:")
 _INVISIBLE = "Cf"
 _SPACES = "\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
 _NO_WIDTH = "\u00ad\u200b\u200e\u200f\u2060\ufeff"
-"""Soft hyphen, zero-width space, marks of direction, word joiner, byte order mark: pasted in without being seen."""
+"""Soft hyphen, zero-width space, direction marks, word joiner, byte order mark: invisible, and pasted unnoticed."""
 _PLAIN_SPACES = str.maketrans(dict.fromkeys(_SPACES, " ") | dict.fromkeys(_NO_WIDTH, ""))
 
 
 def unique_names(folders: Sequence[Path]) -> list[str]:
-    """The names of folders, such as runs; with as many folders above them as it takes to tell them apart.
+    """The names of folders, such as runs, with as many parent folders as are needed to tell them apart.
 
     >>> unique_names([Path("/lab/runs/abmil"), Path("/lab/runs/asmil")])
     ['abmil', 'asmil']
@@ -38,18 +39,18 @@ def unique_names(folders: Sequence[Path]) -> list[str]:
     parts = [folder.resolve().parts for folder in folders]
     wanted = len(set(parts))
     for length in range(1, max(map(len, parts), default=0)):
-        names = ["/".join(one[-length:]) for one in parts]
+        names = ["/".join(path[-length:]) for path in parts]
         if len(set(names)) == wanted:
             return names
     return list(map(str, folders))
 
 
 def text_problem(text: str) -> str | None:
-    """Why a label or a site cannot be used, None if it can: it would change a terminal or run in a spreadsheet."""
+    """Why a label or a site cannot be used: it would change a terminal or run in a spreadsheet; None if it can."""
     if hidden := HIDDEN.search(text):
-        return f"holds the control character {hidden[0]!a}"
+        return f"contains the control character {hidden[0]!a}"
     if text.startswith(FORMULA_STARTS):
-        return f"begins with '{text[0]}', which spreadsheets take for a formula"
+        return f"begins with '{text[0]}', which spreadsheets read as a formula"
     return None
 
 
@@ -64,10 +65,10 @@ def name_problem(name: str) -> str | None:
     >>> name_problem("../escaped")
     "would become a file outside its folder ('..')"
     """
-    if found := text_problem(name):
-        return found
+    if problem := text_problem(name):
+        return problem
     if "\\" in name:
-        return "holds a backslash, which separates folders on Windows"
+        return "contains a backslash, which separates folders on Windows"
     if name.startswith("/") or _DRIVE.match(name):
         return "is an absolute path"
     for part in name.split("/"):
@@ -79,14 +80,19 @@ def name_problem(name: str) -> str | None:
 
 
 def file_in(folder: Path, name: str, suffix: str) -> Path:
-    """The file of a slide or a patient in a folder; a name that leaves the folder is refused.
+    """The file of a slide or a patient in a folder; a name that would leave the folder is an error.
 
     >>> file_in(Path("out"), "a.1", ".h5").as_posix()
     'out/a.1.h5'
     """
-    if found := name_problem(name):
-        raise AsmilError(f"the name '{name}' {found}; rename it")
+    if problem := name_problem(name):
+        raise AsmilError(f"the name '{name}' {problem}; rename it")
     return folder / f"{name}{suffix}"
+
+
+def is_feature_file(path: Path) -> bool:
+    """Whether a path has the ending of a feature file."""
+    return path.suffix.lower() in FEATURE_SUFFIXES
 
 
 def without_extension(name: str) -> str:
@@ -103,7 +109,7 @@ def without_extension(name: str) -> str:
 
 
 def plain_spaces(text: str) -> str:
-    r"""A text of a table without blanks around it: every kind of space becomes a blank, those of no width go.
+    r"""The text of a cell, stripped: every kind of space becomes a blank, and invisible characters are removed.
 
     >>> plain_spaces("small\u00a0cell\u200b "), plain_spaces("\ufeffslide")
     ('small cell', 'slide')
@@ -112,7 +118,7 @@ def plain_spaces(text: str) -> str:
 
 
 def folded(name: str) -> str:
-    r"""What all spellings of a name have in common: Unicode forms, case, blanks and invisible characters do not count.
+    r"""The common form of all spellings of a name: Unicode form, case, blanks and invisible characters are ignored.
 
     >>> folded("P\u200b1 ") == folded("p1"), folded("Mu\u0308ller") == folded("m\u00fcller")
     (True, True)
@@ -132,7 +138,7 @@ def lookalikes(names: Iterable[str], key: Callable[[str], str] = folded) -> list
 
 
 def spelled(names: Iterable[str]) -> str:
-    r"""Names in quotes; characters that a reader could not tell apart are written as escapes.
+    r"""Names in quotes; names that look the same are written with escapes.
 
     >>> spelled(["p1", "P1"]), spelled(["u\u0308", "\u00fc"])
     ("'p1' and 'P1'", "'u\\u0308' and '\\xfc'")

@@ -185,9 +185,9 @@ def _read_excel(path: Path, wanted: str | None) -> TextTable:
     if beyond:
         notes.append(f"cells to the right of the header line are not read (in {beyond} rows)")
     rows = [row for row in body if any(row[:width])]
-    named = [place for place, name in enumerate(header) if name]
-    cells = ([row[place] if place < len(row) else "" for row in rows] for place in named)
-    return _named((header[place] for place in named), cells, notes)
+    named = [column for column, name in enumerate(header) if name]
+    cells = ([row[column] if column < len(row) else "" for row in rows] for column in named)
+    return _named((header[column] for column in named), cells, notes)
 
 
 def _filled_rows(sheet: Any) -> list[list[str]]:

@@ -19,8 +19,8 @@ def unit_in_name(column: str) -> TimeUnit | None:
     >>> unit_in_name("days_to_death"), unit_in_name("OS_MONTHS"), unit_in_name("Survival (years)"), unit_in_name("time")
     ('days', 'months', 'years', None)
     """
-    found = {f"{first or second}s" for first, second in _NAMED.findall(column.strip().lower())}
-    units: list[TimeUnit] = [unit for unit in get_args(TimeUnit) if unit in found]
+    named = {f"{first or second}s" for first, second in _NAMED.findall(column.strip().lower())}
+    units: list[TimeUnit] = [unit for unit in get_args(TimeUnit) if unit in named]
     return units[0] if len(units) == 1 else None
 
 

@@ -18,7 +18,7 @@ from asmil.runs.stored_labels import label_changes
 from asmil.slides.annotations import find_annotations
 from asmil.slides.discovery import SLIDES_FOLDER, SlideFile, find_slides
 from asmil.slides.opening import refuse_absent
-from asmil.tables.names import FEATURE_SUFFIXES, unique_names
+from asmil.tables.names import is_feature_file, unique_names
 from asmil.tables.text_table import TABLE_SUFFIXES
 from asmil.tables.time_units import unit_in_words
 
@@ -144,7 +144,7 @@ def _of_cohort(source: Path, places: Places) -> _Found:
             return _of_features(source, places)
     elif source.suffix.lower() in TABLE_SUFFIXES:
         return _of_manifest(RunCohort(source), places)
-    elif source.suffix.lower() in FEATURE_SUFFIXES:
+    elif is_feature_file(source):
         return _of_features(source, places)
     features = find_features(places.features) if places.features else {}
     slides = [

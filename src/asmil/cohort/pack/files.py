@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -23,13 +24,11 @@ def is_pack(path: Path) -> bool:
     )
 
 
-def index_state(folder: Path) -> list[tuple[int, int, int]]:
-    """Inode, size and modification time of the index files; empty if there is no index."""
+def file_states(folder: Path, *names: str) -> list[tuple[int, int, int]]:
+    """Inode, size and modification time of those of the files that exist."""
     states = []
-    for name in (INDEX, JOURNAL):
-        try:
+    for name in names:
+        with suppress(FileNotFoundError, NotADirectoryError):
             stat = os.stat(f"{folder}/{name}")
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        states.append((stat.st_ino, stat.st_size, stat.st_mtime_ns))
+            states.append((stat.st_ino, stat.st_size, stat.st_mtime_ns))
     return states

@@ -133,13 +133,15 @@ def _fitting(
     """The slides whose headers agree with each other and with the pack, and the problems of the others."""
     infos: dict[str, FeatureInfo] = {}
     problems: list[Problem] = []
-    for slide, found in inspect_slides(slides, item_timeout_s=item_timeout_s):
-        if isinstance(found, AsmilError):
-            problems += problems_of(found, f"slide '{slide.slide}'")
+    for slide, inspected in inspect_slides(slides, item_timeout_s=item_timeout_s):
+        if isinstance(inspected, AsmilError):
+            problems += problems_of(inspected, f"slide '{slide.slide}'")
         else:
-            infos[slide.slide] = found
+            infos[slide.slide] = inspected
     index = writer.index
-    packed = [info_of(writer.folder, index.dtype, one) for one in index.entries.values() if one.slide not in infos]
+    packed = [
+        info_of(writer.folder, index.dtype, entry) for entry in index.entries.values() if entry.slide not in infos
+    ]
     width = _common_width(packed or list(infos.values()))
     for name, info in list(infos.items()):
         if width is not None and info.n_tiles and info.width != width:

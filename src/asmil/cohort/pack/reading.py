@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import math
 import mmap
-import os
 import sys
-from collections.abc import Iterator
-from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from asmil.cohort.pack.files import COORDS, FEATURE_FILES, LOWRES_FILE, index_state
+from asmil.cohort.pack.files import COORDS, FEATURE_FILES, INDEX, JOURNAL, LOWRES_FILE, file_states
 from asmil.cohort.pack.index import Entry, PackIndex, read_index
 from asmil.cohort.problems import fail
 from asmil.cohort.source import checksum_of
@@ -48,7 +45,9 @@ class Pack:
     def open(cls, folder: Path | str) -> Pack:
         """Open a pack; an unchanged pack is opened only once per process."""
         folder = folder if isinstance(folder, Path) else Path(folder)
-        pack = _opened(folder, (*index_state(folder), *_data_state(folder)))
+        # a verification is valid only while the data files are unchanged
+        names = (INDEX, JOURNAL, *FEATURE_FILES.values(), COORDS, LOWRES_FILE)
+        pack = _opened(folder, tuple(file_states(folder, *names)))
         pack._refuse_cut()
         return pack
 
@@ -91,24 +90,9 @@ class Pack:
     def _refuse_cut(self) -> None:
         """Raise if a data file is truncated: reading mapped data beyond its end would crash the process."""
         for name, size in self._sizes.items():
-            if size and _file_size(f"{self.folder}/{name}") < size:
+            if size and sum(stored for _, stored, _ in file_states(self.folder, name)) < size:
                 what = f"the pack in the folder is incomplete: {name} is shorter than the index says"
                 fail(self.folder, what, "copy the pack again, or pack the cohort again")
-
-
-def _data_state(folder: Path) -> Iterator[tuple[int, int, int]]:
-    """Inode, size and modification time of the data files: a verification is valid only while they are unchanged."""
-    for name in (*FEATURE_FILES.values(), COORDS, LOWRES_FILE):
-        with suppress(OSError):
-            stat = os.stat(f"{folder}/{name}")
-            yield stat.st_ino, stat.st_size, stat.st_mtime_ns
-
-
-def _file_size(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return 0
 
 
 class _Mapped:
@@ -143,9 +127,5 @@ def _opened(folder: Path, state: tuple[tuple[int, int, int], ...]) -> Pack:
     """Cached by `state`, the state of the files: a pack that was written to is opened again."""
     index = read_index(folder)
     if index is None or not index.entries:
-        _refuse_unfinished(folder)
+        fail(folder, "there is no finished pack in the folder", "pack the cohort (again)")
     return Pack(folder, index)
-
-
-def _refuse_unfinished(folder: Path) -> NoReturn:
-    fail(folder, "there is no finished pack in the folder", "pack the cohort (again)")

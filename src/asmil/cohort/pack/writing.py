@@ -46,7 +46,7 @@ from asmil.machine.locks import locked
 from asmil.settings.made_from import Content, DoneBefore, MadeFrom, Record, StoredContent
 from asmil.version import __version__
 
-SLIDES_A_LINE = 32
+SLIDES_PER_JOURNAL_LINE = 32
 
 
 class PackWriter:
@@ -75,15 +75,11 @@ class PackWriter:
         entry = self.index.entries[slide.slide]
         if _matches(entry, slide):
             return True
-        packed = (
-            None
-            if entry.crc32 is None
-            else Record(
-                asmil=__version__,  # a pack is a copy: the version that made it does not matter
-                values={"mpp": entry.mpp},
-                contents={"features": StoredContent(checksum=str(entry.crc32))},
-            )
-        )
+        packed = None
+        if entry.crc32 is not None:
+            contents = {"features": StoredContent(checksum=str(entry.crc32))}
+            # a pack is a copy: the version that made it does not matter
+            packed = Record(asmil=__version__, values={"mpp": entry.mpp}, contents=contents)
         now = Content(lambda: str(self._checksum(slide)))
         return done.keeps(slide.slide, packed, MadeFrom({"mpp": slide.mpp}, {"features": now}))
 
@@ -93,9 +89,7 @@ class PackWriter:
         if not _matches(entry, slide):
             size, mtime_ns = source_state(slide.source.path)
             source = absolute(slide.source)
-            entry = replace(entry, source=source, source_size=size, source_mtime_ns=mtime_ns)
-            self.index.entries[slide.slide] = entry
-            self._unsaved.append(entry)
+            self._register(replace(entry, source=source, source_size=size, source_mtime_ns=mtime_ns))
 
     def _checksum(self, slide: Slide) -> int:
         """The checksum that a slide would have in the pack."""
@@ -110,15 +104,15 @@ class PackWriter:
         features = _stored(bag, self.index.dtype, slide.source)
         corners, unit = _corners(bag)
         tiles = _lowres_tiles(bag, slide.source)
-        places = self._append(features, corners, tiles)
+        offsets = self._append(features, corners, tiles)
         entry = Entry(
             slide=slide.slide,
-            offset=places[0],
+            offset=offsets[0],
             n=len(bag),
             width=bag.width,
-            coords_offset=places[1],
+            coords_offset=offsets[1],
             coords_unit=unit,
-            lowres_offset=places[2],
+            lowres_offset=offsets[2],
             lowres_shape=None if tiles is None else tiles.shape,
             source=absolute(slide.source),
             source_size=size,
@@ -129,10 +123,13 @@ class PackWriter:
             provenance=_provenance(info, slide),
             crc32=checksum_of(features, corners, tiles),
         )
-        self.index.entries[slide.slide] = entry
-        self._unsaved.append(entry)
-        if len(self._unsaved) == SLIDES_A_LINE:
+        self._register(entry)
+        if len(self._unsaved) == SLIDES_PER_JOURNAL_LINE:
             self._note()
+
+    def _register(self, entry: Entry) -> None:
+        self.index.entries[entry.slide] = entry
+        self._unsaved.append(entry)
 
     def close(self) -> None:
         """Flush the added data to disk, then write the index."""
@@ -158,15 +155,15 @@ class PackWriter:
 
     def _append(self, *parts: NDArray[Any] | None) -> list[int]:
         """Append features, corners and low-magnification tiles; return their offsets in their files, in values."""
-        ends, places = dict(self._sizes), []
+        ends, offsets = dict(self._sizes), []
         for name, values in zip((FEATURE_FILES[self.index.dtype], COORDS, LOWRES_FILE), parts, strict=True):
-            places.append(self._sizes[name] // (1 if values is None else values.itemsize))
+            offsets.append(self._sizes[name] // (1 if values is None else values.itemsize))
             file = self._opened(name)
             if values is not None:
                 _write_at(file, self._sizes[name], memoryview(np.ascontiguousarray(values).data).cast("B"))
                 ends[name] = file.tell()
         self._sizes = ends
-        return places
+        return offsets
 
     def _opened(self, name: str) -> FileIO:
         """Open a file unbuffered, so that a write that failed on a full disk is not repeated on closing."""
@@ -196,7 +193,9 @@ def writing(folder: Path, dtype: PackDtype | None = None) -> Iterator[PackWriter
     _refuse_foreign(folder)
     is_new = not folder.exists()
     try:
-        with _locked(folder), ExitStack() as files:
+        folder.mkdir(parents=True, exist_ok=True)
+        # the lock is released when the process ends, even if it is killed
+        with locked(folder / LOCK), ExitStack() as files:
             writer = _begun(folder, dtype, files)
             try:
                 yield writer
@@ -299,11 +298,3 @@ def _remove_empty(folder: Path) -> None:
         for path in folder.iterdir():
             path.unlink()
         folder.rmdir()
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Lock the folder; the lock is released when the process ends, even if it is killed."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder / LOCK):
-        yield

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
 from asmil.attention.anchor import Anchor
 from asmil.attention.normalizers import NSF, Entmax
-from asmil.paper.claims.ruling import How, Ruling, ruled
+from asmil.paper.claims.ruling import Ruling, ruled
 from asmil.paper.counted import cost_bag, cost_model, multiply_adds, step_milliseconds
 
-HOW: How = "count"
+_ruled = partial(ruled, "count")
 PLUG_INS = ("abmil", "clam_sb", "transmil", "dsmil", "asmil")
 
 
@@ -19,8 +20,8 @@ def temporal_memory() -> Ruling:
     """Storing averages of attention costs memory proportional to slides times tiles."""
     slides, tiles = 547, 5000
     megabytes = 4 * slides * tiles / 1e6
-    return ruled(
-        True, HOW, f"4 bytes per slide, tile and row: {slides} slides x {tiles} tiles = {megabytes:.0f} MB for one row"
+    return _ruled(
+        True, f"4 bytes per slide, tile and row: {slides} slides x {tiles} tiles = {megabytes:.0f} MB for one row"
     )
 
 
@@ -29,33 +30,31 @@ def no_inference_cost() -> Ruling:
     differing = []
     for method in PLUG_INS:
         model, bag = cost_model(method), cost_bag()
-        before = (multiply_adds(model, bag), sum(one.numel() for one in model.parameters()))
+        before = (multiply_adds(model, bag), sum(parameter.numel() for parameter in model.parameters()))
         anchor = Anchor(model)
         anchor.attend(model.prepare(bag))
-        if (multiply_adds(model, bag), sum(one.numel() for one in model.parameters())) != before:
+        if (multiply_adds(model, bag), sum(parameter.numel() for parameter in model.parameters())) != before:
             differing.append(method)
-    return ruled(not differing, HOW, f"operations and parameters are the same for {', '.join(PLUG_INS)}")
+    return _ruled(not differing, f"operations and parameters are the same for {', '.join(PLUG_INS)}")
 
 
 def cheaper_than_transmil() -> Ruling:
     """ASMIL's inference needs fewer operations than TransMIL's."""
     mine, theirs = (multiply_adds(cost_model(method), cost_bag()) for method in ("asmil", "transmil"))
-    return ruled(mine < theirs, HOW, f"asmil {mine:.0f} M, transmil {theirs:.0f} M multiply-adds at 2,000 tiles")
+    return _ruled(mine < theirs, f"asmil {mine:.0f} M, transmil {theirs:.0f} M multiply-adds at 2,000 tiles")
 
 
 def mhim_memory() -> Ruling:
     """ASMIL needs a quarter (at most 0.4) of MHIM's training memory: bytes that a step keeps for its backward pass."""
     mine, theirs = (_kept_bytes(method) / 1e6 for method in ("asmil", "mhim"))
-    return ruled(
-        mine <= 0.4 * theirs, HOW, f"a step keeps {mine:.1f} MB (asmil) and {theirs:.1f} MB (mhim) at 2,000 tiles"
-    )
+    return _ruled(mine <= 0.4 * theirs, f"a step keeps {mine:.1f} MB (asmil) and {theirs:.1f} MB (mhim) at 2,000 tiles")
 
 
 def entmax_slower() -> Ruling:
     """Entmax by bisection (alpha 1.25) makes a training step of ASMIL a fifth longer or more, on this machine."""
     slow, fast = (step_milliseconds("asmil", True, 15, normalizer=rule)[0] for rule in (Entmax(1.25), NSF()))
     rise = 100 * (slow / fast - 1)
-    return ruled(rise >= 20, HOW, f"a step on 2,000 tiles: {slow:.0f} instead of {fast:.0f} ms here, {rise:+.0f} %")
+    return _ruled(rise >= 20, f"a step on 2,000 tiles: {slow:.0f} instead of {fast:.0f} ms here, {rise:+.0f} %")
 
 
 def _kept_bytes(method: str) -> int:

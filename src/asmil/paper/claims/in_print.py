@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
-from asmil.paper.claims.ruling import How, Ruling, ruled
+from asmil.paper.claims.ruling import Ruling, ruled
 from asmil.paper.printed import PrintedTable, printed_table
 
-HOW: How = "print"
+_ruled = partial(ruled, "print")
 
 
 def _lead(table: PrintedTable, key: str, backbone: str) -> tuple[float, float, str]:
@@ -26,14 +27,14 @@ def _vit(key: str) -> tuple[float, float, str]:
 def gain_bracs() -> Ruling:
     """BRACS leads of 3.9 F1 and 0.9 AUC points."""
     f1, auc = (round(100 * (mine - best), 1) for mine, best, _ in (_vit("bracs_f1"), _vit("bracs_auc")))
-    return ruled((f1, auc) == (3.9, 0.9), HOW, f"the table gives {f1} and {auc} points over the best other method")
+    return _ruled((f1, auc) == (3.9, 0.9), f"the table gives {f1} and {auc} points over the best other method")
 
 
 def gain_camelyon17() -> Ruling:
     """CAMELYON-17 F1 lead of 6.49 percent."""
     mine, best, name = _vit("camelyon17_f1")
     relative = 100 * (mine - best) / best
-    return ruled(round(relative, 2) == 6.49, HOW, f"{relative:.2f} % ({100 * (mine - best):.1f} points) over {name}")
+    return _ruled(round(relative, 2) == 6.49, f"{relative:.2f} % ({100 * (mine - best):.1f} points) over {name}")
 
 
 def gain_camelyon16() -> Ruling:
@@ -45,13 +46,13 @@ def gain_camelyon16() -> Ruling:
         points, relative = 100 * (mine - best), 100 * (mine - best) / best
         fits &= quoted in (round(points, 1), round(relative, 1))
         told.append(f"{key.split('_')[1]} {relative:.2f} % ({points:.1f} points) over {name}")
-    return ruled(fits, HOW, "the table gives " + ", ".join(told))
+    return _ruled(fits, "the table gives " + ", ".join(told))
 
 
 def more_gain_where_sparse() -> Ruling:
     """The gain is larger where tumor is sparse."""
     sparse, dense = (mine - best for mine, best, _ in (_vit("camelyon16_f1"), _vit("bracs_f1")))
-    return ruled(sparse > dense, HOW, f"lead in F1: CAMELYON-16 (sparse) {sparse:+.3f}, BRACS {dense:+.3f}")
+    return _ruled(sparse > dense, f"lead in F1: CAMELYON-16 (sparse) {sparse:+.3f}, BRACS {dense:+.3f}")
 
 
 def largest_plug_in_gain() -> Ruling:
@@ -67,20 +68,22 @@ def largest_plug_in_gain() -> Ruling:
                 gains[row.about["method"], column.dataset, bool(row.about["nsf"])] = gain
     best = max(gains, key=lambda key: gains[key])
     fits = best[:2] == ("abmil", "bracs") and math.floor(100 * gains[best]) / 100 == 10.73
-    return ruled(fits, HOW, f"the largest relative gain is {best[0]} on {best[1]}, {gains[best]:.3f} %")
+    return _ruled(fits, f"the largest relative gain is {best[0]} on {best[1]}, {gains[best]:.3f} %")
 
 
 def drop_less_spread() -> Ruling:
     """Drop reduces the spread between runs."""
     table = printed_table("components")
-    pairs = []
-    for anchor, nsf in ((True, True), (True, False), (False, False)):
-        for key in ("bracs_f1", "bracs_auc"):
-            spread = [table.row(anchor=anchor, nsf=nsf, drop=drop).values[key][1] for drop in (True, False)]
-            pairs.append(spread)
+    pairs = [
+        [table.row(anchor=anchor, nsf=nsf, drop=drop).values[key][1] for drop in (True, False)]
+        for anchor, nsf in ((True, True), (True, False), (False, False))
+        for key in ("bracs_f1", "bracs_auc")
+    ]
     lower = sum(with_drop < without for with_drop, without in pairs)
-    return ruled(lower > len(pairs) / 2 and pairs[0][0] < pairs[0][1], HOW,
-                 f"printed sd is lower with drop in {lower} of {len(pairs)} cells; full model F1 {pairs[0][0]} with, {pairs[0][1]} without")  # fmt: skip # noqa: E501
+    f1_with, f1_without = pairs[0]
+    counted = f"printed sd is lower with drop in {lower} of {len(pairs)} cells"
+    why = f"{counted}; full model F1 {f1_with} with, {f1_without} without"
+    return _ruled(lower > len(pairs) / 2 and f1_with < f1_without, why)
 
 
 def foundation_features() -> Ruling:
@@ -92,7 +95,7 @@ def foundation_features() -> Ruling:
             mine, best, name = _lead(table, column.key, backbone)
             if mine <= best:
                 lost.append(f"{column.key} with {backbone}: {name} {best}, asmil {mine}")
-    return ruled(not lost, HOW, "; ".join(lost) or "best in every cell")
+    return _ruled(not lost, "; ".join(lost) or "best in every cell")
 
 
 def specificity() -> Ruling:
@@ -101,13 +104,13 @@ def specificity() -> Ruling:
     others = {row.about["method"]: row.values["specificity"][0] for row in table.rows}
     mine = others.pop("asmil")
     ties = [method for method, value in others.items() if value >= mine]
-    return ruled(not ties, HOW, f"printed {mine}, the same as {', '.join(ties)}" if ties else "the highest in print")
+    return _ruled(not ties, f"printed {mine}, the same as {', '.join(ties)}" if ties else "the highest in print")
 
 
 def all_regions() -> Ruling:
     """ASMIL highlights every tumor region."""
     rate = printed_table("no-missed").value("rate", method="asmil")
-    return ruled(rate == 100, HOW, f"the paper's own rate of slides without a missed region is {rate} %")
+    return _ruled(rate == 100, f"the paper's own rate of slides without a missed region is {rate} %")
 
 
 def classic_wins() -> Ruling:
@@ -118,16 +121,14 @@ def classic_wins() -> Ruling:
         values = {row.about["method"]: row.values[column.key][0] for row in table.rows}
         mine = values.pop("asmil")
         wins += mine > max(values.values())
-    return ruled(wins >= 4, HOW, f"above all others on {wins} sets in print; near 0.95 on FOX needs the label as input")
+    return _ruled(wins >= 4, f"above all others on {wins} sets in print; near 0.95 on FOX needs the label as input")
 
 
 def flops_against_mhim() -> Ruling:
     """ASMIL's operations are lower than or like MHIM's."""
     table = printed_table("cost")
     mine, theirs = (table.value("infer_flops", method=method) for method in ("asmil", "mhim"))
-    return ruled(
-        mine <= 1.05 * theirs, HOW, f"asmil {mine:g} M, mhim {theirs:g} M: {100 * (mine / theirs - 1):.0f} % more"
-    )
+    return _ruled(mine <= 1.05 * theirs, f"asmil {mine:g} M, mhim {theirs:g} M: {100 * (mine / theirs - 1):.0f} % more")
 
 
 def training_overhead() -> Ruling:
@@ -141,7 +142,7 @@ def training_overhead() -> Ruling:
             rises.append(100 * (with_anchor / without - 1))
         fits &= max(rises) <= 25
         told.append(f"{method} time {rises[0]:+.0f} %, memory {rises[1]:+.0f} %")
-    return ruled(fits, HOW, "; ".join(told))
+    return _ruled(fits, "; ".join(told))
 
 
 def competitive_resnet() -> Ruling:
@@ -152,7 +153,7 @@ def competitive_resnet() -> Ruling:
         values = [row.values[column.key][0] for row in table.rows if row.about["backbone"] == "resnet18_imagenet"]
         mine = table.value(column.key, method="asmil", backbone="resnet18_imagenet")
         ranks.append(1 + sum(value > mine for value in values))
-    return ruled(max(ranks) <= 2, HOW, f"ranks in print: {', '.join(map(str, ranks))}; not run here")
+    return _ruled(max(ranks) <= 2, f"ranks in print: {', '.join(map(str, ranks))}; not run here")
 
 
 def survival_best() -> Ruling:
@@ -162,7 +163,7 @@ def survival_best() -> Ruling:
     mine = means.pop("asmil")
     best = max(means, key=lambda method: means[method])
     why = f"printed means: asmil {mine:.4f}, {best} {means[best]:.4f}, a lead below every sd; not run here"
-    return ruled(mine > means[best], HOW, why)
+    return _ruled(mine > means[best], why)
 
 
 WITHOUT_RUNS: dict[str, Callable[[], Ruling]] = {

@@ -14,12 +14,19 @@ from asmil.settings.documents import parse_yaml, validated
 
 
 class Claim(Settings):
-    """A claim of the paper. where: in the paper; expected: what a test of it should find."""
+    """A claim of the paper.
+
+    where: in the paper; expected: what a test of it should find
+    compare, lead: the trainings that decide it; ruling: of a claim that nothing here decides
+    """
 
     id: str
     claim: str
     where: str
     expected: str
+    compare: runs.Comparison | None = None
+    lead: runs.Lead | None = None
+    ruling: Ruling | None = None
 
 
 @dataclass(frozen=True)
@@ -28,16 +35,6 @@ class Ruled:
 
     claim: Claim
     ruling: Ruling
-
-
-NEEDS_SLIDES = {
-    "affine-share": "a count of real slides: run `asmil affine` on your cohort; every slide with more tiles than "
-    "features plus one counts",
-}
-NO_RULE = {
-    "nsf-selective": "NSF and softmax of the same scores order the tiles alike, so at an equal rate of false positives "
-    "nothing changes; what a fixed threshold changes is not decided",
-}
 
 
 @cache
@@ -49,21 +46,20 @@ def claims() -> tuple[Claim, ...]:
 
 def rule(claim: Claim, measured: Measured) -> Ruling:
     """Decide one claim."""
+    if claim.ruling is not None:
+        return claim.ruling
     for rules in (mathematics.RULES, in_print.RULES, counts.RULES):
         if claim.id in rules:
             return rules[claim.id]()
-    if claim.id in NEEDS_SLIDES:
-        return Ruling("not testable here", "none", NEEDS_SLIDES[claim.id])
-    if claim.id in NO_RULE:
-        return Ruling("undecided", "mathematics", NO_RULE[claim.id])
-    table, by_runs = runs.RULES[claim.id]
-    otherwise = {**in_print.WITHOUT_RUNS, **counts.WITHOUT_RUNS}.get(claim.id)
+    rule_by_runs = claim.compare or claim.lead
+    table, decide = (rule_by_runs.table, rule_by_runs.decide) if rule_by_runs else runs.RULES[claim.id]
     try:
         if measured.has(table):
-            return by_runs(measured)
+            return decide(measured)
         missing = f"no results of `asmil paper {table}` yet"
     except runs.Missing as error:
         missing = str(error)
+    otherwise = {**in_print.WITHOUT_RUNS, **counts.WITHOUT_RUNS}.get(claim.id)
     return Ruling("undecided", "run", missing, measured.where(table)) if otherwise is None else otherwise()
 
 

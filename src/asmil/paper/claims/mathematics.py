@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -12,10 +13,10 @@ import torch
 from asmil.attention import theorem
 from asmil.attention.divergences import kl
 from asmil.attention.normalizers import entmax, log_nsf, log_softmax, nsf, softmax, sparsemax
-from asmil.paper.claims.ruling import How, Ruling, ruled
+from asmil.paper.claims.ruling import Ruling, ruled
 
 DRAWS = 2000
-HOW: How = "mathematics"
+_ruled = partial(ruled, "mathematics")
 
 
 def _gapped(draw: np.random.Generator) -> tuple[torch.Tensor, float, float, int]:
@@ -34,7 +35,7 @@ def nsf_equalizes() -> Ruling:
         scores, tau, _, highs = _gapped(draw)
         weights = nsf(scores)[0, :highs]
         worst = max(worst, float(weights.max() / weights.min()) - (1 + math.exp(-tau)))
-    return ruled(worst <= 1e-12, HOW, f"largest ratio minus its bound in {DRAWS} drawn score vectors: {worst:.1e}")
+    return _ruled(worst <= 1e-12, f"largest ratio minus its bound in {DRAWS} drawn score vectors: {worst:.1e}")
 
 
 def nsf_suppresses() -> Ruling:
@@ -49,7 +50,7 @@ def nsf_suppresses() -> Ruling:
         f"largest weight of a low minus its bound in {DRAWS} drawn score vectors: {worst:.1e}; the bound is for one "
         f"low: 50 highs among 5,050 tokens together hold {example:.3f}"
     )
-    return ruled(worst <= 1e-12, HOW, why)
+    return _ruled(worst <= 1e-12, why)
 
 
 def softmax_needs_high_temperature() -> Ruling:
@@ -62,7 +63,7 @@ def softmax_needs_high_temperature() -> Ruling:
         for factor, holds in ((0.999, False), (1.001, True)):
             ratio = math.exp(gamma / (factor * limit))
             wrong += (ratio <= kappa) != holds
-    return ruled(wrong == 0, HOW, f"the limit of T is exact in {DRAWS - wrong} of {DRAWS} draws with two highs or more")
+    return _ruled(wrong == 0, f"the limit of T is exact in {DRAWS - wrong} of {DRAWS} draws with two highs or more")
 
 
 def softmax_needs_low_temperature() -> Ruling:
@@ -76,7 +77,7 @@ def softmax_needs_low_temperature() -> Ruling:
         f"the stated limit is T = {printed:.3f}; at T = {temperature} the low weight is {low:.4f}, eps is {epsilon}; "
         "the limit of the proof is exact"
     )
-    return ruled(not refuted, HOW, why)
+    return _ruled(not refuted, why)
 
 
 def no_single_temperature() -> Ruling:
@@ -89,10 +90,8 @@ def no_single_temperature() -> Ruling:
         lowest = theorem.lowest_temperature(gamma, theorem.nsf_ratio_bound(tau, gamma), highs)
         epsilon = theorem.nsf_low_bound(tau, highs)
         both += lowest <= theorem.highest_temperature(tau, highs, epsilon)
-    return ruled(
-        both == 0,
-        HOW,
-        f"no such T in {len(cases) - both} of {len(cases)} cases with tau from 1 to 10 and two highs or more",
+    return _ruled(
+        both == 0, f"no such T in {len(cases) - both} of {len(cases)} cases with tau from 1 to 10 and two highs or more"
     )
 
 
@@ -103,10 +102,8 @@ def middle_scores() -> Ruling:
     low = float(softmax(scores)[0, highs])
     limit = theorem.highest_temperature(tau, highs, epsilon)
     refuted = low <= epsilon and temperature > limit
-    return ruled(
-        not refuted,
-        HOW,
-        f"at T = {temperature}, above the limit {limit:.3f}, the low weight is {low:.4f}; eps is {epsilon}",
+    return _ruled(
+        not refuted, f"at T = {temperature}, above the limit {limit:.3f}, the low weight is {low:.4f}; eps is {epsilon}"
     )
 
 
@@ -120,7 +117,7 @@ def kl_gradient() -> Ruling:
         kl(log_nsf(anchor), log_softmax(online)).sum().backward()
         assert online.grad is not None
         worst = max(worst, float((online.grad - (softmax(online.detach()) - nsf(anchor))).abs().max()))
-    return ruled(worst < 1e-12, HOW, f"largest difference of 200 automatic gradients from the formula: {worst:.1e}")
+    return _ruled(worst < 1e-12, f"largest difference of 200 automatic gradients from the formula: {worst:.1e}")
 
 
 def bag_feature_not_injective() -> Ruling:
@@ -136,9 +133,8 @@ def bag_feature_not_injective() -> Ruling:
         other = attention + step * null
         worst = max(worst, float(np.abs(other @ features - attention @ features).max()))
         least = min(least, float(np.abs(other - attention).sum() / 2))
-    return ruled(
+    return _ruled(
         worst < 1e-9 and least > 0,
-        HOW,
         f"in 50 bags, attention differs by {least:.2f} or more and bag features by {worst:.1e} or less",
     )
 
@@ -149,7 +145,7 @@ def entmax_family() -> Ruling:
     as_printed = entmax(scores * (2 - 1) / 2, 2.0)  # the printed factor is (alpha - 1) / alpha, the library's alpha - 1
     right = sparsemax(scores)
     why = f"with the printed factor, alpha = 2 gives {_list(as_printed)} where sparsemax is {_list(right)}"
-    return ruled(bool(torch.allclose(as_printed, right)), HOW, why)
+    return _ruled(bool(torch.allclose(as_printed, right)), why)
 
 
 def temperature_flattens() -> Ruling:
@@ -161,9 +157,7 @@ def temperature_flattens() -> Ruling:
         log = log_softmax(scores / temperature)
         shares.append((-(log.exp() * log).sum(dim=1)).exp() / 300)
     rising = all(bool((b > a).all()) for a, b in pairwise(shares))
-    return ruled(
-        rising, HOW, "effective share at T = 1, 2, 4, 8: " + ", ".join(f"{float(s.mean()):.2f}" for s in shares)
-    )
+    return _ruled(rising, "effective share at T = 1, 2, 4, 8: " + ", ".join(f"{float(s.mean()):.2f}" for s in shares))
 
 
 def mixture_reaches_softmax() -> Ruling:
@@ -172,7 +166,7 @@ def mixture_reaches_softmax() -> Ruling:
     rates = 0.5e-4 * (1 + np.cos(np.pi * np.arange(steps) / steps))
     xi = float(rates.sum())  # Adam's step is at most the learning rate while gradients keep their sign
     zeta = 1 / (1 + math.exp(-xi))
-    return ruled(zeta >= 0.9894, HOW, f"the optimizer can move xi by {xi:.2f} at most: zeta {zeta:.2f}, printed 0.9894")
+    return _ruled(zeta >= 0.9894, f"the optimizer can move xi by {xi:.2f} at most: zeta {zeta:.2f}, printed 0.9894")
 
 
 def instance_dropout() -> Ruling:
@@ -180,15 +174,14 @@ def instance_dropout() -> Ruling:
     draw = torch.Generator().manual_seed(2)
     online, anchor = (torch.randn(2, 40, generator=draw, dtype=torch.float64) for _ in range(2))
     dropped = torch.rand(40, generator=draw) < 0.3
-    online, anchor = (one.masked_fill(dropped, -torch.inf) for one in (online, anchor))
+    online, anchor = (scores.masked_fill(dropped, -torch.inf) for scores in (online, anchor))
     online.requires_grad_()
     loss = kl(log_nsf(anchor), log_softmax(online)).sum()
     loss.backward()
     assert online.grad is not None
     fits = bool(torch.isfinite(loss)) and bool(torch.isfinite(online.grad).all())
-    return ruled(
+    return _ruled(
         not fits,
-        HOW,
         f"if both sides drop the same tiles, the divergence is defined ({float(loss.detach()):.3f} in the example)",
     )
 
@@ -209,7 +202,7 @@ def online_nsf_gradient() -> Ruling:
         f"gradient at scores around 6 over that at 0: nsf {norms['nsf', 6.0] / norms['nsf', 0.0]:.3f}, softmax "
         f"{norms['softmax', 6.0] / norms['softmax', 0.0]:.2f}; that it is the cause of lower scores is not shown"
     )
-    return Ruling("undecided", HOW, why) if falls else ruled(False, HOW, why)
+    return Ruling("undecided", "mathematics", why) if falls else _ruled(False, why)
 
 
 def _list(values: torch.Tensor) -> str:

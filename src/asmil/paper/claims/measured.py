@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from importlib.resources import files
 from io import StringIO
@@ -15,7 +14,7 @@ from asmil.errors import AsmilError
 from asmil.settings.documents import read_json
 
 CARRIED = "data/measured"
-"""In the package: `TABLE.csv` with the results of trainings, and `about.json` with where and how they were made."""
+"""In the package: `TABLE.csv` with the results of trainings, and `about.json`, which states how they were made."""
 
 
 @dataclass(frozen=True)
@@ -47,30 +46,24 @@ def _carried() -> dict[str, _Source]:
     folder = files("asmil.paper").joinpath(CARRIED)
     if not folder.is_dir():
         return {}
-    found = {}
+    sources = {}
     for entry in folder.iterdir():
         if entry.name.endswith(".csv"):
             table = entry.name.removesuffix(".csv")
             results = pd.read_csv(StringIO(entry.read_text(encoding="utf-8")))
-            found[table] = _Source(f"asmil/paper/{CARRIED}/{entry.name}", results)
-    return found
-
-
-def carried_about() -> dict[str, Any]:
-    """Where and how the bundled results were made."""
-    path = files("asmil.paper").joinpath(f"{CARRIED}/about.json")
-    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+            sources[table] = _Source(f"asmil/paper/{CARRIED}/{entry.name}", results)
+    return sources
 
 
 def _found(runs: Path) -> dict[str, _Source]:
     if not runs.is_dir():
         raise AsmilError(f"{runs}: there is no such folder; give --runs a folder that holds results of `asmil paper`")
-    found: dict[str, _Source] = {}
+    sources: dict[str, _Source] = {}
     for note in sorted([*runs.glob("paper.json"), *runs.glob("*/paper.json")]):
         about = read_json(note, dict[str, Any], "run `asmil paper` again")
         results = note.parent / "results.csv"
         if about.get("size") == "quick" or not results.is_file():
             continue
         table = pd.read_csv(results)
-        found[str(about["table"])] = _Source(str(note.parent), table[table["status"] == "done"])
-    return found
+        sources[str(about["table"])] = _Source(str(note.parent), table[table["status"] == "done"])
+    return sources

@@ -28,6 +28,6 @@ class Ruling:
         return self.verdict in ("supported", "not supported")
 
 
-def ruled(supported: bool, how: How, why: str, run: str = "") -> Ruling:
+def ruled(how: How, supported: bool, why: str, run: str = "") -> Ruling:
     """Supported or not."""
     return Ruling("supported" if supported else "not supported", how, why, run)

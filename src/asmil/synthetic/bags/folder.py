@@ -10,9 +10,8 @@ import pandas as pd
 from asmil.cohort.features import Provenance, write_features
 from asmil.cohort.tile_truth import TRUTH_FILE
 from asmil.engine.jobs import Progress
-from asmil.errors import AsmilError
-from asmil.files import replacing, write_text
-from asmil.settings.folder_settings import claim_folder, differing_settings
+from asmil.files import replacing
+from asmil.settings.folder_settings import differing_settings
 from asmil.synthetic.bags.outcomes import (
     SurvivalConfig,
     SyntheticTask,
@@ -23,6 +22,7 @@ from asmil.synthetic.bags.outcomes import (
 from asmil.synthetic.bags.plan import SlidePlan, SyntheticConfig, plan_slides
 from asmil.synthetic.bags.slides import TILE_PX, SlideLayout, draw_features, draw_layout
 from asmil.synthetic.bags.world import build_world
+from asmil.synthetic.folder import MANIFEST, claim_cohort, write_manifest
 
 MPP = 0.5
 SETTINGS_FILE = "synthetic.yaml"
@@ -45,17 +45,17 @@ def write_synthetic(
     risks).
     A second call with the same settings writes missing files; different settings are an error, unless `again`.
 
-    progress: called with (slides done, slides in total) after every slide
     task: the outcome in the manifest; the slides are the same for every task
     survival: settings of the survival times, for that task
     again: replace a cohort with different settings
     """
     folder = Path(folder)
     times = survival or SurvivalConfig()
-    _claim(folder, _noted(config, task, times), again)
+    made = (TRUTH_FILE, PATIENT_TRUTH, "features/slide-*.h5")
+    claim_cohort(folder / SETTINGS_FILE, _noted(config, task, times), "a synthetic cohort", again, made)
     plans = plan_slides(config)
     paths = [folder / "features" / f"{plan.slide}.h5" for plan in plans]
-    manifest, truth, patients = (folder / name for name in ("cohort.csv", TRUTH_FILE, PATIENT_TRUTH))
+    manifest, truth, patients = (folder / name for name in (MANIFEST, TRUTH_FILE, PATIENT_TRUTH))
     wanted = [manifest, truth, *paths, *([patients] if task == "survival" else [])]
     if all(path.is_file() for path in wanted):
         return manifest
@@ -81,15 +81,13 @@ def write_synthetic(
         outcome = {"label": morphology_labels(plans, tiles)}
     else:
         outcome = {"label": [plan.class_name for plan in plans]}
-    write_text(manifest, _manifest(plans, outcome).to_csv(index=False))
-    return manifest
+    return write_manifest(folder, plans, outcome)
 
 
 def is_synthetic(folder: Path, config: SyntheticConfig, task: SyntheticTask, survival: SurvivalConfig) -> bool:
     """Whether a folder contains this cohort, written to its end."""
-    return (folder / "cohort.csv").is_file() and not differing_settings(
-        folder / SETTINGS_FILE, _noted(config, task, survival)
-    )
+    noted = _noted(config, task, survival)
+    return (folder / MANIFEST).is_file() and not differing_settings(folder / SETTINGS_FILE, noted)
 
 
 def _noted(config: SyntheticConfig, task: SyntheticTask, survival: SurvivalConfig) -> dict[str, Any]:
@@ -108,26 +106,6 @@ def _noted(config: SyntheticConfig, task: SyntheticTask, survival: SurvivalConfi
 def _write_parquet(path: Path, table: pd.DataFrame) -> None:
     with replacing(path) as partial:
         table.to_parquet(partial, index=False)
-
-
-def _claim(folder: Path, settings: dict[str, Any], again: bool) -> None:
-    """Write the settings into the folder, or raise if it contains a cohort with different settings.
-
-    again: remove that cohort instead
-    """
-    note = folder / SETTINGS_FILE
-    if not note.is_file() and (folder / "cohort.csv").exists():
-        raise AsmilError(
-            f"{folder} contains a cohort.csv but no {SETTINGS_FILE}, so it is not a synthetic cohort; "
-            "choose an empty folder"
-        )
-    if again and differing_settings(note, settings):
-        # the manifest first: without it the cohort counts as unfinished
-        for name in ("cohort.csv", TRUTH_FILE, PATIENT_TRUTH):
-            (folder / name).unlink(missing_ok=True)
-        for path in (folder / "features").glob("slide-*.h5"):
-            path.unlink()
-    claim_folder(note, settings, "a synthetic cohort", again)
 
 
 def _provenance(config: SyntheticConfig, layout: SlideLayout) -> Provenance:
@@ -155,17 +133,5 @@ def _tile_truth(plan: SlidePlan, layout: SlideLayout) -> pd.DataFrame:
             "morphology": layout.morphology.astype("int8"),
             "tissue": layout.tissue.astype("int16"),
             "focus": layout.focus.astype("int32"),
-        }
-    )
-
-
-def _manifest(plans: list[SlidePlan], outcome: dict[str, list[Any]]) -> pd.DataFrame:
-    return pd.DataFrame(
-        {
-            "slide": [plan.slide for plan in plans],
-            "patient": [plan.patient for plan in plans],
-            **outcome,
-            "split": [plan.split for plan in plans],
-            "site": [plan.site_name for plan in plans],
         }
     )

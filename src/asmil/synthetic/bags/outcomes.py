@@ -90,8 +90,8 @@ def lesion_shares(plans: list[SlidePlan], tiles: pd.DataFrame) -> list[float]:
 
 def morphology_labels(plans: list[SlidePlan], tiles: pd.DataFrame) -> list[str]:
     """The morphologies that occur on every slide, as the letters a, b, ...: `a;c`, or `none`."""
-    found = tiles[tiles["morphology"] > 0].groupby("slide")["morphology"].unique()
-    letters = {slide: ";".join(chr(ord("a") + kind - 1) for kind in sorted(kinds)) for slide, kinds in found.items()}
+    present = tiles[tiles["morphology"] > 0].groupby("slide")["morphology"].unique()
+    letters = {slide: ";".join(chr(ord("a") + kind - 1) for kind in sorted(kinds)) for slide, kinds in present.items()}
     return [letters.get(plan.slide, "none") for plan in plans]
 
 

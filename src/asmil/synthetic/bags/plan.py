@@ -13,6 +13,7 @@ from pydantic import Field, field_validator, model_validator
 
 from asmil.settings.config import Settings
 from asmil.synthetic.plan import PlannedSlide, generator, parts_by_quota, patient_name, slide_name
+from asmil.tables.columns import PARTS
 
 CLASS_NAMES = {2: ("normal", "tumor"), 3: ("benign", "atypical", "malignant")}
 DIFFICULTIES = {"easy": 0.7, "medium": 1.0, "hard": 1.6}
@@ -88,7 +89,6 @@ class SyntheticConfig(Settings):
         return MEDIUM_SEPARATION / factor
 
 
-PARTS = ("train", "val", "test")
 SLIDES_IN_UNIT = 2
 
 

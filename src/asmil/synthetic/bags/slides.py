@@ -11,7 +11,7 @@ import numpy.typing as npt
 from asmil.synthetic.bags.plan import SlidePlan, Stream, SyntheticConfig, plan_slides
 from asmil.synthetic.bags.tissue import MARGIN_TILES, draw_foci, draw_patches, draw_tissue
 from asmil.synthetic.bags.world import SUB_MORPHOLOGIES, World, build_world
-from asmil.synthetic.plan import generator
+from asmil.synthetic.plan import generator, log_uniform
 from asmil.tables.arrays import Floats, Integers
 
 TILE_PX = 256
@@ -67,13 +67,13 @@ def draw_layout(config: SyntheticConfig, plan: SlidePlan) -> SlideLayout:
     patient_tissue = patient.dirichlet(np.full(config.clusters, TISSUE_EVENNESS))
     patient_morphology = patient.dirichlet(np.ones(SUB_MORPHOLOGIES))
 
-    n_tiles = round(_log_uniform(rng, config.tiles_min, config.tiles_max))
+    n_tiles = round(log_uniform(rng, config.tiles_min, config.tiles_max))
     positions = draw_tissue(rng, n_tiles)
     composition = rng.dirichlet(SLIDE_LIKE_PATIENT * patient_tissue + 1 / config.clusters)
     tissue = draw_patches(rng, positions, composition)
     focus = np.zeros(n_tiles, dtype=np.int64)
     if plan.label > 0:
-        witness_rate = _log_uniform(rng, config.witness_min, config.witness_max)
+        witness_rate = log_uniform(rng, config.witness_min, config.witness_max)
         focus = draw_foci(rng, positions, max(1, round(witness_rate * n_tiles)))
     morphology = _morphology_of_foci(rng, plan.label, int(focus.max()), patient_morphology)[focus]
     columns, rows = positions.max(axis=0) + 1 + MARGIN_TILES
@@ -108,7 +108,3 @@ def _morphology_of_foci(rng: np.random.Generator, label: int, n_foci: int, prefe
     if label > 1 and rng.random() < MIXED_MALIGNANT_SLIDES:
         grade[1:] -= rng.random(max(0, n_foci - 1)) < ATYPICAL_FOCI
     return np.concatenate([[0], 1 + kind + SUB_MORPHOLOGIES * (grade - 1)]).astype(np.int64)
-
-
-def _log_uniform(rng: np.random.Generator, low: float, high: float) -> float:
-    return float(np.exp(rng.uniform(np.log(low), np.log(high))))

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
+from asmil.slides.tissue.regions import Mask
 from asmil.synthetic.slides.layout import Layout
 from asmil.synthetic.slides.sprites import Nucleus, choose_sprites
 
@@ -43,19 +44,15 @@ def place_cells(rng: np.random.Generator, layout: Layout) -> Cells:
     """Fill a layout."""
     glands, lumens, gland_nuclei = _glands(rng, layout)
     vessels, red_cells, vessel_nuclei = _vessels(rng, layout)
-    nuclei = [
+    nuclei = _joined(
         _stroma_nuclei(rng, layout),
         gland_nuclei,
         vessel_nuclei,
-        _lymphocytes(rng, layout),
-        _tumor_nuclei(rng, layout),
-    ]
+        _filling(rng, layout, layout.lymphoid, Nucleus.LYMPHOCYTE, rng.uniform(7.5, 9.5), 0.35),
+        _filling(rng, layout, layout.nests, Nucleus.TUMOR, rng.uniform(11.5, 15.0), 0.38),
+    )
     return Cells(
-        Nuclei(
-            np.concatenate([part.centers for part in nuclei]),
-            np.concatenate([part.sprites for part in nuclei]),
-            np.concatenate([part.in_stroma for part in nuclei]),
-        ),
+        nuclei,
         glands,
         np.concatenate([lumens, _tumor_lumens(rng, layout)]),
         _vacuoles(rng, layout),
@@ -177,16 +174,12 @@ def _stroma_nuclei(rng: np.random.Generator, layout: Layout) -> Nuclei:
     )
 
 
-def _lymphocytes(rng: np.random.Generator, layout: Layout) -> Nuclei:
-    places = jittered_grid(rng, layout.size_um, rng.uniform(7.5, 9.5), 0.35)
-    places = places[layout.at(layout.lymphoid, places)]
-    return _nuclei(rng, layout, Nucleus.LYMPHOCYTE, places, None, in_stroma=False)
-
-
-def _tumor_nuclei(rng: np.random.Generator, layout: Layout) -> Nuclei:
-    places = jittered_grid(rng, layout.size_um, rng.uniform(11.5, 15.0), 0.38)
-    places = places[layout.at(layout.nests, places)]
-    return _nuclei(rng, layout, Nucleus.TUMOR, places, None, in_stroma=False)
+def _filling(
+    rng: np.random.Generator, layout: Layout, mask: Mask, kind: Nucleus, spacing_um: float, jitter: float
+) -> Nuclei:
+    """Nuclei all over a mask."""
+    places = jittered_grid(rng, layout.size_um, spacing_um, jitter)
+    return _nuclei(rng, layout, kind, places[layout.at(mask, places)], None, in_stroma=False)
 
 
 def _nuclei(
@@ -202,9 +195,9 @@ def _nuclei(
     return Nuclei(places[kept], sprites[kept], np.full(int(kept.sum()), in_stroma))
 
 
-def _joined(first: Nuclei, second: Nuclei) -> Nuclei:
+def _joined(*parts: Nuclei) -> Nuclei:
     return Nuclei(
-        np.concatenate([first.centers, second.centers]),
-        np.concatenate([first.sprites, second.sprites]),
-        np.concatenate([first.in_stroma, second.in_stroma]),
+        np.concatenate([part.centers for part in parts]),
+        np.concatenate([part.sprites for part in parts]),
+        np.concatenate([part.in_stroma for part in parts]),
     )

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import cv2
+import pandas as pd
 
 from asmil.engine.inline import InlineEngine
 from asmil.engine.jobs import Engine, Place, Progress, one_line
 from asmil.engine.local import LocalEngine, usable_cores
 from asmil.errors import AsmilError
 from asmil.files import write_text
-from asmil.settings.folder_settings import claim_folder, differing_settings
 from asmil.slides.annotations.writing import write_asap, write_geojson
 from asmil.slides.pyramid_tiff import write_pyramid
+from asmil.synthetic.folder import MANIFEST, claim_cohort, write_manifest
 from asmil.synthetic.plan import generator
 from asmil.synthetic.slides.cells import place_cells
 from asmil.synthetic.slides.layout import Layout, SlideTruth, draw_layout, slide_truth
@@ -27,6 +25,7 @@ from asmil.synthetic.slides.plan import SlidePlan, Stream, SyntheticSlidesConfig
 from asmil.synthetic.slides.rendering import SlideRenderer, draw_light, draw_stain
 
 SETTINGS_FILE = "synthetic_slides.yaml"
+TUMOR_LABEL = "tumor"
 
 
 def write_synthetic_slides(
@@ -43,14 +42,14 @@ def write_synthetic_slides(
     (slide, patient, label, split, site, image). A second call with the same settings writes missing
     files; different settings are an error, unless `again`.
 
-    progress: called with (slides done, slides in total) after every slide
     workers: number of processes; default: the number of cores; with 1 the slides are made in this process
     again: replace a cohort with different settings
     """
     folder = Path(folder)
-    _claim(folder, config, again)
+    made = ("truth.csv", "slides/slide-*.tif", "annotations/slide-*")
+    claim_cohort(folder / SETTINGS_FILE, config.model_dump(mode="json"), "synthetic slides", again, made)
     plans = plan_slides(config)
-    manifest, truth_table = folder / "cohort.csv", folder / "truth.csv"
+    manifest, truth_table = folder / MANIFEST, folder / "truth.csv"
     if manifest.is_file() and truth_table.is_file() and all(_is_whole(folder, plan) for plan in plans):
         return manifest
     truths: dict[int, SlideTruth] = {}
@@ -58,9 +57,16 @@ def write_synthetic_slides(
         truths[index] = truth
         if progress is not None:
             progress(len(truths), len(plans))
-    write_text(truth_table, _truth_table(plans, truths))
-    write_text(manifest, _manifest(folder, plans))
-    return manifest
+    in_order = [truths[plan.index] for plan in plans]
+    columns = {
+        "slide": [plan.slide for plan in plans],
+        "tumor_mm2": [round(truth.tumor_mm2, 4) for truth in in_order],
+        "tissue_mm2": [round(truth.tissue_mm2, 4) for truth in in_order],
+        "foci": [len(truth.regions) for truth in in_order],
+    }
+    write_text(truth_table, pd.DataFrame(columns).to_csv(index=False))
+    images = [slide_files(folder, plan).image.relative_to(folder).as_posix() for plan in plans]
+    return write_manifest(folder, plans, {"label": [plan.label for plan in plans]}, {"image": images})
 
 
 def _is_whole(folder: Path, plan: SlidePlan) -> bool:
@@ -112,66 +118,6 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         cv2.setNumThreads(before)
-
-
-def _claim(folder: Path, config: SyntheticSlidesConfig, again: bool) -> None:
-    """Write the settings into the folder, or raise if it contains slides with different settings.
-
-    again: remove those slides instead
-    """
-    note = folder / SETTINGS_FILE
-    if not note.is_file() and (folder / "cohort.csv").exists():
-        raise AsmilError(
-            f"{folder} contains a cohort.csv but no {SETTINGS_FILE}, so it is not a cohort of synthetic slides; "
-            "choose an empty folder"
-        )
-    settings = config.model_dump(mode="json")
-    if again and differing_settings(note, settings):
-        # the manifest first: without it the cohort counts as unfinished
-        for name in ("cohort.csv", "truth.csv"):
-            (folder / name).unlink(missing_ok=True)
-        for path in (*(folder / "slides").glob("slide-*.tif"), *(folder / "annotations").glob("slide-*")):
-            path.unlink()
-    claim_folder(note, settings, "synthetic slides", again)
-
-
-def _manifest(folder: Path, plans: list[SlidePlan]) -> str:
-    rows = [
-        (
-            plan.slide,
-            plan.patient,
-            plan.label,
-            plan.split,
-            plan.site_name,
-            slide_files(folder, plan).image.relative_to(folder).as_posix(),
-        )
-        for plan in plans
-    ]
-    return _csv(("slide", "patient", "label", "split", "site", "image"), rows)
-
-
-def _truth_table(plans: list[SlidePlan], truths: dict[int, SlideTruth]) -> str:
-    rows = [
-        (
-            plan.slide,
-            round(truths[plan.index].tumor_mm2, 4),
-            round(truths[plan.index].tissue_mm2, 4),
-            len(truths[plan.index].regions),
-        )
-        for plan in plans
-    ]
-    return _csv(("slide", "tumor_mm2", "tissue_mm2", "foci"), rows)
-
-
-def _csv(header: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
-    return text.getvalue()
-
-
-TUMOR_LABEL = "tumor"
 
 
 @dataclass(frozen=True)

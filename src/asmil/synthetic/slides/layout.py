@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from asmil.slides.tissue.geojson import region_shape
 from asmil.slides.tissue.regions import Mask, Polygon, Region
-from asmil.synthetic.plan import generator
+from asmil.synthetic.plan import generator, log_uniform
 from asmil.synthetic.slides.noise import coordinates, smooth_field
 from asmil.synthetic.slides.plan import SlidePlan, Stream, SyntheticSlidesConfig
 from asmil.tables.arrays import Bytes, Floats32
@@ -88,7 +88,7 @@ def raise_blob(
 ) -> None:
     """Raise the field to 1 at the center, falling to 0 on a randomly rotated ellipse, and to -1 beyond it."""
     reach = 2 * max(radii)
-    left, top = (max(0, int(place - reach)) for place in center)
+    left, top = (max(0, int(middle - reach)) for middle in center)
     window = field[top : int(center[1] + reach) + 1, left : int(center[0] + reach) + 1]
     x, y = coordinates((window.shape[0], window.shape[1]))
     angle = rng.uniform(0, np.pi)
@@ -241,8 +241,8 @@ def _tumor(rng: np.random.Generator, grid: MapGrid, tissue: Mask, micro: float) 
     if rng.random() < micro:
         diameters_mm = rng.uniform(SMALLEST_FOCUS_MM, MICRO_FOCUS_MM, int(rng.integers(1, 4)))
     else:
-        main = _log_uniform(rng, 0.4, LARGEST_FOCUS_MM, 1)
-        diameters_mm = np.append(main, _log_uniform(rng, SMALLEST_FOCUS_MM, 0.5, rng.poisson(1.5)))
+        main = log_uniform(rng, 0.4, LARGEST_FOCUS_MM, 1)
+        diameters_mm = np.append(main, log_uniform(rng, SMALLEST_FOCUS_MM, 0.5, rng.poisson(1.5)))
     depth = cv2.distanceTransform(tissue.astype(np.uint8), cv2.DIST_L2, 3)
     field = np.full(grid.shape, -1, dtype=np.float32)
     for diameter_mm in diameters_mm:
@@ -281,10 +281,6 @@ def _fibers(rng: np.random.Generator, grid: MapGrid) -> tuple[Floats32, Floats32
     cos, sin = np.float32(np.cos(angle) * grid.um), np.float32(np.sin(angle) * grid.um)
     bend = 110 * grid.noise(rng, 450) + 25 * grid.noise(rng, 130)
     return np.asarray(x * cos + y * sin), np.asarray(y * cos - x * sin + bend)
-
-
-def _log_uniform(rng: np.random.Generator, low: float, high: float, count: int) -> NDArray[np.float64]:
-    return np.asarray(np.exp(rng.uniform(np.log(low), np.log(high), count)))
 
 
 @dataclass(frozen=True)

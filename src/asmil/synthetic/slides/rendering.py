@@ -206,11 +206,8 @@ class SlideRenderer:
         x, y = places[chosen].T
         allowed = (clear[y, x] == 0) & ~(cells.in_stroma[chosen] & (body[y, x] > 0))
         layer = np.zeros((height, width), dtype=np.uint8)
-        sprites = self._sprites
-        for column, row, number in zip(
-            x[allowed].tolist(), y[allowed].tolist(), cells.sprites[chosen][allowed].tolist(), strict=True
-        ):
-            sprite = sprites[number]
+        for column, row, number in np.stack([x, y, cells.sprites[chosen]], axis=1)[allowed].tolist():
+            sprite = self._sprites[number]
             half = len(sprite) // 2
             under = layer[row - half : row + half + 1, column - half : column + half + 1]
             np.maximum(under, sprite, out=under)
@@ -218,12 +215,12 @@ class SlideRenderer:
 
     def _stroma(self, left: int, top: int, width: int, height: int) -> Bytes:
         """Fibers: the texture of streaks, looked up along the bent coordinates."""
-        places = []
+        coordinates = []
         for field in self._fiber_px:
-            place = self._layout.grid.enlarged(field, left, top, width, height)
-            place -= SIDE_PX * (np.floor(place[height // 2, width // 2] / SIDE_PX) - 1)
-            places.append(place)
-        stroma = cv2.remap(self._fibers, places[0], places[1], cv2.INTER_LINEAR, borderMode=cv2.BORDER_WRAP)
+            coordinate = self._layout.grid.enlarged(field, left, top, width, height)
+            coordinate -= SIDE_PX * (np.floor(coordinate[height // 2, width // 2] / SIDE_PX) - 1)
+            coordinates.append(coordinate)
+        stroma = cv2.remap(self._fibers, coordinates[0], coordinates[1], cv2.INTER_LINEAR, borderMode=cv2.BORDER_WRAP)
         return np.asarray(stroma, dtype=np.uint8)
 
     def _draw_red_cells(self, eosin: Bytes, left: int, top: int) -> None:
@@ -265,8 +262,10 @@ def _pen(rng: np.random.Generator, layout: Layout) -> NDArray[np.float64]:
     step = rng.uniform(0.4, 1.0) * side / 40
     path = start + np.cumsum(np.stack([np.cos(heading), np.sin(heading)], axis=1) * step, axis=0)
     cv2.polylines(ink, [path.astype(np.int32)], False, 255, int(layout.grid.px(rng.uniform(60, 130))), cv2.LINE_AA)
-    for place in rng.uniform(0.03, 0.97, (int(rng.integers(0, 4)), 2)) * shape[::-1]:
-        cv2.circle(ink, (int(place[0]), int(place[1])), int(layout.grid.px(rng.uniform(40, 90))), 255, -1, cv2.LINE_AA)
+    for center in rng.uniform(0.03, 0.97, (int(rng.integers(0, 4)), 2)) * shape[::-1]:
+        cv2.circle(
+            ink, (int(center[0]), int(center[1])), int(layout.grid.px(rng.uniform(40, 90))), 255, -1, cv2.LINE_AA
+        )
     covered = cv2.GaussianBlur(ink, (0, 0), layout.grid.px(8)) / 255.0
     grain = cv2.GaussianBlur(rng.standard_normal(shape).astype(np.float32), (0, 0), layout.grid.px(24))
     return np.asarray(covered * np.clip(rng.uniform(0.75, 0.95) + 0.8 * grain, 0.3, 1), dtype=np.float64)

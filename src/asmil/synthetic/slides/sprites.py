@@ -93,7 +93,9 @@ def _draw(rng: np.random.Generator, look: _Look, angle: float, mpp: float) -> By
     chromatin = smooth_field(rng, x.shape, 1.6 / mpp)
     values = darkness + look.clumps * chromatin + look.rim * np.exp(-(((radius - 0.9) / 0.14) ** 2))
     for _ in range(rng.poisson(look.nucleoli)):
-        place = rng.uniform(-0.45, 0.45, 2) * (half_length, half_width)
-        values += 70 * np.exp(-((along - place[0]) ** 2 + (across - place[1]) ** 2) / (2 * rng.uniform(0.5, 0.9) ** 2))
+        nucleolus = rng.uniform(-0.45, 0.45, 2) * (half_length, half_width)
+        values += 70 * np.exp(
+            -((along - nucleolus[0]) ** 2 + (across - nucleolus[1]) ** 2) / (2 * rng.uniform(0.5, 0.9) ** 2)
+        )
     sprite = np.clip(inside * values, 0, 250).astype(np.uint8)
     return np.asarray(cv2.GaussianBlur(sprite, (3, 3), 0), dtype=np.uint8)
