@@ -199,7 +199,7 @@ def test_a_long_bag_in_chunks_is_the_same(monkeypatch):
         bag = model.prepare(bag_of(50))
         whole = infer(model, bag)
         with monkeypatch.context() as patch:
-            patch.setattr("asmil.models.blocks.chunks.CHUNK_TILES", 7)
+            patch.setattr("asmil.models.blocks.layers.CHUNK_TILES", 7)
             parts = infer(model, bag)
         torch.testing.assert_close(parts.logits, whole.logits)
         torch.testing.assert_close(parts.extras["neighbor_scores"], whole.extras["neighbor_scores"])

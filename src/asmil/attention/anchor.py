@@ -209,5 +209,4 @@ def _take_over_epochs(module: nn.Module, incompatible_keys: Any) -> None:
 
 
 def _attend(model: Any, bag: Any) -> Tensor:
-    scores: Tensor = model.attend(bag)
-    return scores
+    return model.attend(bag)

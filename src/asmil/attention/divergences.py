@@ -40,7 +40,7 @@ def kl_to_softmax(target_scores: Tensor, normalizer: Normalizer, scores: Tensor)
     The gradient with respect to z is `softmax(z) - t`. It is formed in the forward pass, a few rows at a time so that
     all intermediate values stay in the processor's cache; the backward pass is one product.
     """
-    return _KLToSoftmax.apply(target_scores, normalizer, scores)  # type: ignore[no-any-return, no-untyped-call]
+    return _KLToSoftmax.apply(target_scores, normalizer, scores)  # type: ignore[no-untyped-call]
 
 
 def negative_entropy(log_attention: Tensor) -> Tensor:

@@ -144,5 +144,4 @@ def _mean(per_row: Tensor, rows: Tensor | None) -> Tensor:
 
 
 def _embedding(model: Any, bag: Any) -> Tensor:
-    embedding: Tensor = model(bag).embedding
-    return embedding
+    return model(bag).embedding

@@ -131,8 +131,7 @@ class ACMIL(AttentionPoolModel):
         """The weights that pooled, A x N; outside training they are the normalized scores."""
         if "branch_attention" in output.extras:
             return output.extras["branch_attention"]
-        attention: Tensor = self.normalizer(output.scores)
-        return attention
+        return self.normalizer(output.scores)
 
 
 class GatedBranches(nn.Module):
@@ -144,8 +143,7 @@ class GatedBranches(nn.Module):
 
     def score(self, embedded: Tensor) -> Tensor:
         """N x I -> T x N."""
-        scores: Tensor = self.attention(embedded)
-        return scores
+        return self.attention(embedded)
 
     def read(self, pooled: Tensor) -> tuple[Tensor, Tensor]:
         """T x I -> the features of the branches (T x I) and of the slide (I)."""

@@ -137,8 +137,7 @@ class AEM(ModelOnBase):
         self.weight = config.weight
 
     def forward(self, bag: Bag) -> Output:
-        output: Output = self.current_base()(bag)
-        return output
+        return self.current_base()(bag)
 
     def stream(self, chunks: Iterable[Tensor]) -> Output:
         return self.current_base().stream(chunks)

@@ -44,8 +44,8 @@ from torch import Tensor, nn
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.base import MILModel, ModelConfig, Output
-from asmil.models.blocks.chunks import tile_by_tile
 from asmil.models.blocks.graph import Adjacency, adjacency, weighted_sum
+from asmil.models.blocks.layers import tile_by_tile
 from asmil.models.blocks.neighbors import given_edges, nearest_edges
 from asmil.models.blocks.nystrom import NystromAttention
 from asmil.models.blocks.scoring import ScoreNetwork

@@ -37,9 +37,8 @@ from asmil.errors import AsmilError
 from asmil.models.attention_pool import AttentionPoolModel
 from asmil.models.base import Loss, Output, masked_scores, predicted_row
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
-from asmil.models.blocks.instance_loss import InstanceLossConfig, cluster_logits, clustering_loss
+from asmil.models.blocks.instance_loss import InstanceLossConfig, cluster_logits, clustering_loss, smooth_svm
 from asmil.models.blocks.scoring import ScoreNetwork
-from asmil.models.blocks.smooth_svm import smooth_svm
 from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
 from asmil.models.registry import register
 from asmil.tasks.base import Task

@@ -42,10 +42,9 @@ from torch.nn import functional
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.base import MILModel, Output
-from asmil.models.blocks.chunks import tile_by_tile
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.kmeans import cluster
-from asmil.models.blocks.precision import floating
+from asmil.models.blocks.layers import floating, tile_by_tile
 from asmil.models.blocks.randomness import Dropout
 from asmil.models.blocks.scoring import ScoreNetwork
 from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed

@@ -176,12 +176,10 @@ class DTFD(MILModel):
 
     def embed(self, features: Tensor) -> Tensor:
         """N x D -> N x I, tile by tile."""
-        embedded: Tensor = self.residual(self.embedding(features))
-        return embedded
+        return self.residual(self.embedding(features))
 
     def attend(self, bag: Bag) -> Tensor:
-        scores: Tensor = self.attention(self.embed(bag.features))
-        return scores
+        return self.attention(self.embed(bag.features))
 
     def forward(self, bag: Bag) -> Output:
         embedded = self.embed(bag.features)

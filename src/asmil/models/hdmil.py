@@ -50,8 +50,8 @@ from asmil.errors import AsmilError
 from asmil.models.attention_pool import RunningPool
 from asmil.models.base import Loss, MILModel, Output, Stage, predicted_row
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
-from asmil.models.blocks.initialization import start_xavier
 from asmil.models.blocks.instance_loss import InstanceLossConfig, cluster_logits, clustering_loss
+from asmil.models.blocks.layers import start_xavier
 from asmil.models.blocks.scoring import ScoreNetwork
 from asmil.models.clam import OFFICIAL_TRAINING as CLAM_TRAINING
 from asmil.models.clam import UNUSED_LOSS, clam_layouts
@@ -164,12 +164,10 @@ class HDMIL(MILModel):
 
     def embed(self, features: Tensor) -> Tensor:
         """N x D -> N x 512, tile by tile."""
-        embedded: Tensor = self.embedding(features)
-        return embedded
+        return self.embedding(features)
 
     def attend(self, bag: Bag) -> Tensor:
-        scores: Tensor = self.attention(self.embed(bag.features))
-        return scores
+        return self.attention(self.embed(bag.features))
 
     def forward(self, bag: Bag) -> Output:
         if self.lipn is not None:

@@ -88,8 +88,7 @@ class InvertedBottleneck(nn.Module):
         self.project = ConvNorm(wide, after, 1, relu=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        projected: Tensor = self.project(self.middle(self.expand(self.start(x))))
-        return projected
+        return self.project(self.middle(self.expand(self.start(x))))
 
 
 class TinyMobileNet(nn.Module):
@@ -128,8 +127,7 @@ class TinyMobileNet(nn.Module):
     def _score(self, tiles: Tensor) -> Tensor:
         pixels = tiles.permute(0, 3, 1, 2).to(self.head.weight.dtype) / 255 - 0.5
         pooled = self.features(pixels).mean(dim=(2, 3), keepdim=True)
-        scores: Tensor = self.head(self.neck(pooled).flatten(1))
-        return scores
+        return self.head(self.neck(pooled).flatten(1))
 
 
 class LIPN(MILModel):

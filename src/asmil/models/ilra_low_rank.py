@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from asmil.models.blocks.precision import full_precision
+from asmil.models.blocks.layers import full_precision
 
 
 class ProjectedAttention(nn.Module):
@@ -72,8 +72,7 @@ class ProjectedAttention(nn.Module):
         maps = ((0, projected), (1, self.key(keys)), (2, self.value(keys)))
         q, k, v = (self.second_map(which, x).transpose(0, 1) for which, x in maps)
         attended = functional.scaled_dot_product_attention(q.unsqueeze(0), k.unsqueeze(0), v.unsqueeze(0))
-        out: Tensor = self.out(attended[0].transpose(0, 1).flatten(1))
-        return out
+        return self.out(attended[0].transpose(0, 1).flatten(1))
 
 
 class FewQueries(ProjectedAttention):
@@ -150,8 +149,7 @@ class LowRankBlock(nn.Module):
 
     def forward(self, tiles: Tensor) -> Tensor:
         tiles = converted_once(tiles)
-        filled: Tensor = self.read_latents(tiles, self.read_tiles(self.latents, tiles))
-        return filled
+        return self.read_latents(tiles, self.read_tiles(self.latents, tiles))
 
 
 def converted_once(tiles: Tensor) -> Tensor:

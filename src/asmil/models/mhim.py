@@ -81,8 +81,7 @@ class PureMHIM(AttentionPoolModel):
         return self.config.base == "transmil"
 
     def embed(self, features: Tensor) -> Tensor:
-        embedded: Tensor = self.network.embedding(features)
-        return embedded
+        return self.network.embedding(features)
 
     def score(self, embedded: Tensor) -> Tensor:
         return self.network.encoder.attend(self._read(self.network, embedded))[:, : len(embedded)]

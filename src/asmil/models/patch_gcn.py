@@ -39,9 +39,9 @@ from torch.nn import functional
 
 from asmil.cohort.bag import Bag
 from asmil.models.base import MILModel, Output
-from asmil.models.blocks.chunks import tile_by_tile
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.graph import GENConv, ResidualGENConv, adjacency
+from asmil.models.blocks.layers import tile_by_tile
 from asmil.models.blocks.neighbors import given_edges, nearest_edges
 from asmil.models.blocks.randomness import Dropout
 from asmil.models.blocks.scoring import ScoreNetwork

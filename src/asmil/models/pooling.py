@@ -34,7 +34,7 @@ from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.base import MILModel, Output
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
-from asmil.models.blocks.initialization import start_xavier
+from asmil.models.blocks.layers import start_xavier
 from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
 from asmil.models.registry import register
 

@@ -34,9 +34,8 @@ from torch import Tensor, nn
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.base import MILModel, Output
-from asmil.models.blocks.activations import Activation
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
-from asmil.models.blocks.initialization import start_xavier
+from asmil.models.blocks.layers import Activation, start_xavier
 from asmil.models.blocks.scoring import ScoreNetwork
 from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
 from asmil.models.r2t_regional import CrossRegionAttention, FeedForward, Folding, RegionalLayer, RegionAttention
@@ -120,12 +119,10 @@ class R2T(MILModel):
         """The tiles after the encoder, N x I: what the pooling reads."""
         embedded: Tensor = self.embedding(bag.features)
         x = self.cross(self.regional(embedded))
-        normed: Tensor = self.norm(x + embedded if self.config.all_shortcut else x)
-        return normed
+        return self.norm(x + embedded if self.config.all_shortcut else x)
 
     def attend(self, bag: Bag) -> Tensor:
-        scores: Tensor = self.attention(self.reembed(bag))
-        return scores
+        return self.attention(self.reembed(bag))
 
     def forward(self, bag: Bag) -> Output:
         tiles = self.reembed(bag)

@@ -160,8 +160,7 @@ class TransMIL(MILModel):
         return self.layer2.attention.row_scores(normed[: 1 + n_tiles], CLASS_TOKEN)[:, 1:]
 
     def _feature(self, tokens: Tensor, update: Tensor) -> Tensor:
-        feature: Tensor = self.norm(tokens[CLASS_TOKEN] + update)
-        return feature
+        return self.norm(tokens[CLASS_TOKEN] + update)
 
 
 def _attention(width: int, config: TransMILConfig) -> NystromAttention:

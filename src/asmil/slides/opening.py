@@ -118,8 +118,7 @@ def _open_with_openslide(path: Path, given: Resolution | None) -> SlideImage:
 
 
 def _vendor(slide: openslide.OpenSlide) -> str | None:
-    vendor: str | None = slide.properties.get("openslide.vendor")
-    return vendor
+    return slide.properties.get("openslide.vendor")
 
 
 def _same_tiff(path: Path, slide: openslide.OpenSlide, given: Resolution | None) -> SlideImage | None:

@@ -25,8 +25,8 @@ from torch.nn import functional
 from asmil.attention.normalizers import Normalizer
 from asmil.errors import AsmilError
 from asmil.models.base import Loss, Output
+from asmil.models.blocks.layers import TileLinear, floating
 from asmil.models.blocks.randomness import Dropout
-from asmil.models.blocks.tile_linear import TileLinear
 from asmil.models.official import Tensors, renamed
 from asmil.tasks.base import Task
 
@@ -197,7 +197,7 @@ def multilabel_bce(logits: Tensor, classes: Tensor) -> Tensor:
 
     A class index of C or more (the negative class) is the vector of zeros; with one output the class is the target.
     """
-    logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+    logits = floating(logits)
     n_outputs = logits.shape[1]
     positive = 1 if n_outputs == 1 else torch.arange(n_outputs, device=logits.device)
     wanted = (classes.unsqueeze(1) == positive).to(logits.dtype)

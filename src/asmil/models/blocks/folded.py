@@ -110,7 +110,7 @@ def embed_and_attend(features: Tensor, embedding: Tensor, vectors: Tensor, const
     The same numbers as the plain operations, with half as many passes over memory in the backward pass: the gradients
     of both uses of h are one product, [dz; a]^T [V; db], and the sum in the gradient of softmax is db . b.
     """
-    return _EmbedAndAttend.apply(features, embedding, vectors, constants)  # type: ignore[no-any-return, no-untyped-call]
+    return _EmbedAndAttend.apply(features, embedding, vectors, constants)  # type: ignore[no-untyped-call]
 
 
 class _EmbedAndAttend(torch.autograd.Function):

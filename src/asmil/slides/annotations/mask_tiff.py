@@ -98,8 +98,7 @@ def _sample(
 
 
 def _sources(length: int, ratio: float) -> NDArray[np.int64]:
-    places: NDArray[np.int64] = np.floor((np.arange(length) + 0.5) * ratio).astype(np.int64)
-    return places
+    return np.floor((np.arange(length) + 0.5) * ratio).astype(np.int64)
 
 
 def _chosen(path: Path, values: Values, value: int | None) -> Booleans:

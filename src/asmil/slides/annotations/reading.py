@@ -112,8 +112,7 @@ def _features(value: Any) -> Iterable[Mapping[str, Any]]:
     if isinstance(value, list):
         return value
     if value["type"] == "FeatureCollection":
-        features: list[Mapping[str, Any]] = value["features"]
-        return features
+        return value["features"]
     if value["type"] == "Feature":
         return [value]
     if value["type"] in ("Polygon", "MultiPolygon"):

@@ -44,8 +44,7 @@ class AttentionPooledTransformer(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Features, n x width, of images, n x 3 x h x w."""
-        features: Tensor = self.ln_contrast(self.attn_pool_contrast(self.trunk.tokens(images)))
-        return features
+        return self.ln_contrast(self.attn_pool_contrast(self.trunk.tokens(images)))
 
 
 CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)

@@ -58,8 +58,7 @@ class ConvStem(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """The tokens, by row and column."""
-        tokens: Tensor = self.norm(self.proj(images).permute(0, 2, 3, 1))
-        return tokens
+        return self.norm(self.proj(images).permute(0, 2, 3, 1))
 
 
 class WindowAttention(nn.Module):
@@ -81,8 +80,7 @@ class WindowAttention(nn.Module):
         bias = self.relative_position_bias_table[offsets].permute(2, 0, 1)[None]
         bias = bias if apart is None else bias + apart.to(bias.dtype)
         mixed = functional.scaled_dot_product_attention(query, key, value, attn_mask=bias)
-        projected: Tensor = self.proj(mixed.transpose(2, 3).flatten(3))
-        return projected
+        return self.proj(mixed.transpose(2, 3).flatten(3))
 
 
 class SwinBlock(nn.Module):
@@ -105,8 +103,7 @@ class SwinBlock(nn.Module):
         apart = tokens_apart(rows, self.window, shift, tokens.device) if shift else None
         mixed = joined(self.attn(cut(inputs, self.window), apart), rows, self.window)
         tokens = tokens + torch.roll(mixed, (shift, shift), (1, 2))
-        changed: Tensor = tokens + self.mlp(self.norm2(tokens))
-        return changed
+        return tokens + self.mlp(self.norm2(tokens))
 
 
 class Merging(nn.Module):
@@ -120,8 +117,7 @@ class Merging(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """n x rows x columns x width to n x rows/2 x columns/2 x 2 width."""
         squares = [tokens[:, row::2, column::2] for column in (0, 1) for row in (0, 1)]
-        merged: Tensor = self.reduction(self.norm(torch.cat(squares, dim=-1)))
-        return merged
+        return self.reduction(self.norm(torch.cat(squares, dim=-1)))
 
 
 class Stage(nn.Module):
@@ -134,8 +130,7 @@ class Stage(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """The tokens of the next stage."""
-        merged: Tensor = self.downsample(self.blocks(tokens))
-        return merged
+        return self.downsample(self.blocks(tokens))
 
 
 class SwinTransformer(nn.Module):
@@ -156,8 +151,7 @@ class SwinTransformer(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """The features, n x shape.features."""
-        features: Tensor = self.norm(self.layers(self.patch_embed(images))).mean(dim=(1, 2))
-        return features
+        return self.norm(self.layers(self.patch_embed(images))).mean(dim=(1, 2))
 
 
 def cut(tokens: Tensor, window: int) -> Tensor:

@@ -97,15 +97,13 @@ class VisionTransformer(nn.Module):
 
     def tokens(self, images: Tensor) -> Tensor:
         """All tokens after the last norm, n x t x width: class, registers, patches."""
-        tokens: Tensor = self.norm(self.blocks(self._embedded(images)))
-        return tokens
+        return self.norm(self.blocks(self._embedded(images)))
 
     def _class_features(self, tokens: Tensor) -> Tensor:
         *before, last = cast("list[Block]", list(self.blocks))
         for block in before:
             tokens = block(tokens)
-        features: Tensor = self.head(self.norm(last.first(tokens)[:, 0]))
-        return features
+        return self.head(self.norm(last.first(tokens)[:, 0]))
 
     def _embedded(self, images: Tensor) -> Tensor:
         patches = self.patch_embed(images)
@@ -119,8 +117,7 @@ class VisionTransformer(nn.Module):
         tokens = torch.cat([*(token.expand(n, -1, -1).to(patches.dtype) for token in firsts), patches], dim=1)
         if self.shape.positions == "all":
             tokens = tokens + positions
-        normed: Tensor = self.norm_pre(tokens)
-        return normed
+        return self.norm_pre(tokens)
 
     def _block(self) -> Block:
         shape = self.shape

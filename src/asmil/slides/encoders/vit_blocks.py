@@ -63,8 +63,7 @@ class Attention(nn.Module):
 
     def _mixed(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         mixed = functional.scaled_dot_product_attention(query, key, value)
-        projected: Tensor = self.proj(self.norm(mixed.transpose(1, 2).flatten(2)))
-        return projected
+        return self.proj(self.norm(mixed.transpose(1, 2).flatten(2)))
 
 
 class Mlp(nn.Module):
@@ -79,8 +78,7 @@ class Mlp(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Applied to every token separately."""
-        changed: Tensor = self.fc2(self.norm(self.act(self.fc1(tokens))))
-        return changed
+        return self.fc2(self.norm(self.act(self.fc1(tokens))))
 
 
 class SwiGlu(nn.Module):
@@ -97,8 +95,7 @@ class SwiGlu(nn.Module):
         half = self.fc2.in_features
         gate = functional.linear(tokens, self.fc1.weight[:half], self.fc1.bias[:half])
         value = functional.linear(tokens, self.fc1.weight[half:], self.fc1.bias[half:])
-        changed: Tensor = self.fc2(functional.silu(gate) * value)
-        return changed
+        return self.fc2(functional.silu(gate) * value)
 
 
 class LayerScale(nn.Module):
@@ -142,8 +139,7 @@ class Block(nn.Module):
         return self._mlp(self.ls1(tokens[:, :1], self.attn.first(self.norm1(tokens))))
 
     def _mlp(self, tokens: Tensor) -> Tensor:
-        changed: Tensor = self.ls2(tokens, self.mlp(self.norm2(tokens)))
-        return changed
+        return self.ls2(tokens, self.mlp(self.norm2(tokens)))
 
 
 def _inner_norm(width: int, eps: float | None) -> nn.Module:
