@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from asmil import AsmilError, Bag, build
 from asmil.models import official
-from asmil.models.camil_context import HeadConvolution, official_similarity, paper_similarity
+from asmil.models.camil import HeadConvolution, official_similarity, paper_similarity
 from asmil.models.inference import infer
 
 

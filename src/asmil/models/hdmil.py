@@ -56,7 +56,7 @@ from asmil.models.blocks.scoring import ScoreNetwork
 from asmil.models.clam import OFFICIAL_TRAINING as CLAM_TRAINING
 from asmil.models.clam import UNUSED_LOSS, clam_layouts
 from asmil.models.hdmil_lipn import GumbelMask, TinyMobileNet, harden, lipn_state, lowres_tiles
-from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
+from asmil.models.official import Config, Converted, Tensors, register_official, renamed, weight_names
 from asmil.models.registry import register
 from asmil.tasks.base import Task
 
@@ -326,11 +326,9 @@ def _register_layout(layers: dict[str, str], lipn: bool) -> None:
         options |= {word: config[word] for word in _WORDS if config.get(word) is not None}
         return in_features, n_outputs, options, state
 
-    required = {f"{name}.weight" for name in layers.values()}
+    required = weight_names([*layers.values(), *(["extractor.classifier"] if lipn else [])])
     required |= {f"{heads}.0.{_COEFFICIENTS}" for heads in ("classifiers", "instance_classifiers")}
-    if lipn:
-        required.add("extractor.classifier.weight")
-    register_official(OfficialForm("hdmil", frozenset(required), convert, unused=UNUSED_LOSS))
+    register_official("hdmil", required, convert, unused=UNUSED_LOSS)
 
 
 _COEFFICIENTS = "act_fun.0.cheby_coeffs"

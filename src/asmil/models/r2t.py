@@ -37,7 +37,7 @@ from asmil.models.base import MILModel, Output
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.layers import Activation, start_xavier
 from asmil.models.blocks.scoring import ScoreNetwork
-from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
+from asmil.models.official import Config, Converted, Tensors, register_official, renamed, weight_names
 from asmil.models.r2t_regional import CrossRegionAttention, FeedForward, Folding, RegionalLayer, RegionAttention
 from asmil.models.registry import register
 from asmil.models.shared_presets import MHIM_AND_R2T
@@ -231,10 +231,4 @@ def _convert(tensors: Tensors, config: Config) -> Converted:
     return in_features, state["head.weight"].shape[0], options, state
 
 
-register_official(
-    OfficialForm(
-        "r2t",
-        frozenset({"patch_to_emb.0.weight", "online_encoder.cr_msa.norm.weight", "predictor.weight"}),
-        _convert,
-    )
-)
+register_official("r2t", weight_names(("patch_to_emb.0", "online_encoder.cr_msa.norm", "predictor")), _convert)
