@@ -1,9 +1,8 @@
-"""How far two attentions lie apart, row by row, from their logarithms (natural logarithm throughout: nats).
+"""Divergences of two attentions, row by row, from their logarithms (natural logarithm: nats).
 
 `log_target` and `log_attention` are ... x N log-probabilities; a result has one number per row. A tile whose target
-weight is 0 (log weight minus infinity: masked, or outside a sparse target) contributes nothing. Nothing else is left
-out: NaN in either makes the row NaN, and a tile that has weight in the target but none in the attention makes it
-infinite.
+weight is 0 (log weight minus infinity: masked, or outside a sparse target) contributes nothing. NaN in either makes the
+row NaN, and a tile that has weight in the target but none in the attention makes it infinite.
 """
 
 from __future__ import annotations
@@ -62,10 +61,8 @@ class _KLToSoftmax(torch.autograd.Function):
         difference = torch.empty_like(scores)
         per_row = []
         for rows in _row_blocks(scores):
-            (logs, target), (online_logs, attention) = (
-                normalizer.unscaled(target_scores[rows]),
-                _ONLINE.unscaled(scores[rows]),
-            )
+            logs, target = normalizer.unscaled(target_scores[rows])
+            online_logs, attention = _ONLINE.unscaled(scores[rows])
             sums, online_sums = target.sum(dim=-1, keepdim=True), attention.sum(dim=-1, keepdim=True)
             terms = (logs - online_logs).add_(online_sums.log() - sums.log()).mul_(target.div_(sums))
             if scores.is_cuda or not bool(target.amin() > 0):
