@@ -52,7 +52,6 @@ class OpenSlideImage(SlideImage):
         return (int(bounds[0]), int(bounds[1])) if all(text.isdecimal() for text in bounds) else (0, 0)
 
     def read(self, x: int, y: int, level: int, width: int, height: int, outside: int = 255) -> Pixels:
-        """A region of a level; (x, y) is its corner at level 0."""
         if x >= 0 and y >= 0:
             return self._read_inside(x, y, level, width, height, outside)
         # left of and above the slide, OpenSlide is off by up to a pixel
@@ -82,7 +81,6 @@ class OpenSlideImage(SlideImage):
         return (width, height) if width and height else None
 
     def close(self) -> None:
-        """Close the file."""
         self._slide.close()
 
 
