@@ -124,11 +124,7 @@ class AEMConfig(EmbeddingConfig):
     paper="Zhang et al., AEM: Attention Entropy Maximization for Multiple Instance Learning based Whole Slide Image "
     "Classification",
     year=2024,
-    presets={
-        "official": {
-            "training": {"optimizer": "adamw", "lr": 1e-4, "weight_decay": 1e-5, "epochs": 50},
-        }
-    },
+    presets={"official": {"training": {"optimizer": "adamw", "lr": 1e-4, "weight_decay": 1e-5, "epochs": 50}}},
 )
 class AEM(ModelOnBase):
     """AEM; see the module's text for the formulas. The rows of the scores are the base's."""

@@ -124,12 +124,7 @@ class HDMILConfig(EmbeddingConfig, InstanceLossConfig):
     paper="Dong et al., Fast and Accurate Gigapixel Pathological Image Classification with Hierarchical Distillation "
     "Multi-Instance Learning",
     year=2025,
-    presets={
-        "official": {
-            "model": {"lipn_lr": 1e-4},
-            "training": {**CLAM_TRAINING, "lr": 3e-4},
-        }
-    },
+    presets={"official": {"model": {"lipn_lr": 1e-4}, "training": {**CLAM_TRAINING, "lr": 3e-4}}},
 )
 class HDMIL(MILModel):
     """HDMIL; see the module's text for the formulas."""

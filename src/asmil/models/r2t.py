@@ -81,12 +81,7 @@ class R2TConfig(EmbeddingConfig):
     summary="tiles are re-embedded by attention within and between windows of the sequence, then pooled by attention",
     paper="Tang et al., Feature Re-Embedding: Towards Foundation Model-Level Performance in Computational Pathology",
     year=2024,
-    presets={
-        "official": {
-            "model": {"crmsa_k": 1, "all_shortcut": True},
-            "training": MHIM_AND_R2T,
-        }
-    },
+    presets={"official": {"model": {"crmsa_k": 1, "all_shortcut": True}, "training": MHIM_AND_R2T}},
 )
 class R2T(MILModel):
     """R2T-MIL; see the module's text for the formulas."""

@@ -27,11 +27,7 @@ class OpenSlideImage(SlideImage):
     reader = "openslide"
 
     def __init__(
-        self,
-        path: Path,
-        slide: openslide.OpenSlide,
-        resolution: Resolution | None,
-        levels: Sequence[int] | None = None,
+        self, path: Path, slide: openslide.OpenSlide, resolution: Resolution | None, levels: Sequence[int] | None = None
     ) -> None:
         self.path = path
         self.name = slide_name(path)

@@ -126,11 +126,7 @@ class DualStream(nn.Module):
 
 def two_stream_output(streams: TwoStreams, pooled: Tensor, bag_logits: Tensor, predict: Prediction = "bag") -> Output:
     """The output of a method with two streams; `predict` decides what its logits are. pooled: C x D."""
-    extras = {
-        "max_logits": streams.max_logits,
-        "bag_logits": bag_logits,
-        "critical_index": streams.critical,
-    }
+    extras = {"max_logits": streams.max_logits, "bag_logits": bag_logits, "critical_index": streams.critical}
     logits = bag_logits if predict == "bag" else mean_prediction(streams.max_logits, bag_logits)
     return Output(logits, streams.scores, pooled.flatten(), streams.instance_logits, extras)
 

@@ -66,11 +66,7 @@ def excludes(config: InstanceLossConfig, n_classes: int) -> bool:
 
 
 def cluster_logits(
-    embedded: Tensor,
-    scores: Tensor,
-    heads: Iterable[nn.Module],
-    config: InstanceLossConfig,
-    mask: Tensor | None = None,
+    embedded: Tensor, scores: Tensor, heads: Iterable[nn.Module], config: InstanceLossConfig, mask: Tensor | None = None
 ) -> dict[str, Tensor]:
     """The logits of each class's head for its tiles: `cluster_logits_c`, 2k x 2.
 

@@ -119,12 +119,7 @@ RESNET18, RESNET50 = (2, 2, 2, 2), (3, 4, 6, 3)
 
 
 def _register_imagenet(
-    name: str,
-    summary: str,
-    width: int,
-    build: Callable[[], nn.Module],
-    hub: str,
-    unused: tuple[str, ...] = ("fc.",),
+    name: str, summary: str, width: int, build: Callable[[], nn.Module], hub: str, unused: tuple[str, ...] = ("fc.",)
 ) -> None:
     """A network with torchvision's first ImageNet weights, without the unused layers."""
     register(

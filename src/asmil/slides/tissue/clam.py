@@ -129,10 +129,7 @@ def segment(seen: Saturation, parameters: ClamParameters) -> Segmentation:
 
 
 def tissue_of(
-    segmentation: Segmentation,
-    parameters: ClamParameters,
-    downsample: tuple[float, float],
-    notes: tuple[str, ...] = (),
+    segmentation: Segmentation, parameters: ClamParameters, downsample: tuple[float, float], notes: tuple[str, ...] = ()
 ) -> Tissue:
     """The regions that are large enough, in level-0 pixels, and notes for the user."""
     unit = parameters.reference_area(downsample)
