@@ -8,8 +8,7 @@ from torch.nn import functional
 
 from asmil import Bag, MILModel
 from asmil.models.blocks.nystrom import NystromAttention
-from asmil.models.camil import CAMIL
-from asmil.models.camil_context import HeadConvolution
+from asmil.models.camil import CAMIL, HeadConvolution
 
 
 class PlainCAMIL(nn.Module):

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from asmil.models.base import MILModel
-from asmil.models.ilra import ILRA
-from asmil.models.ilra_low_rank import LowRankBlock, ProjectedAttention
+from asmil.models.ilra import ILRA, LowRankBlock, ProjectedAttention
 
 
 class PlainAttention(nn.Module):

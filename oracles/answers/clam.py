@@ -6,8 +6,7 @@ import torch
 
 from asmil import MILModel
 from asmil.models import official
-from asmil.models.blocks.instance_loss import cluster_samples, excludes
-from asmil.models.blocks.smooth_svm import is_decisive, smooth_svm
+from asmil.models.blocks.instance_loss import cluster_samples, excludes, is_decisive, smooth_svm
 from asmil.models.clam import CLAM
 from oracles.answers.common import Answers, common, task_of
 from oracles.problem import Problem

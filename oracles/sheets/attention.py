@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from asmil.attention import further_measures as attention
 from asmil.attention import measures
 from oracles.sheet import Content
 
@@ -29,17 +28,17 @@ def attention_numbers(row: Content) -> dict[str, Any]:
     entropy = float(measures.entropy(p))
     answers: dict[str, Any] = {
         "entropy_nats": entropy,
-        "entropy_bits": attention.bits(entropy),
-        "normalised_entropy": _null_if_nan(attention.normalized_entropy(p)),
+        "entropy_bits": measures.bits(entropy),
+        "normalised_entropy": _null_if_nan(measures.normalized_entropy(p)),
         "effective_number": float(measures.effective_tiles(p)),
-        "inverse_simpson": attention.inverse_simpson(p),
+        "inverse_simpson": measures.inverse_simpson(p),
         "gini": float(measures.gini(p)),
     }
     for key in row:
         if (asked := TOP_MASS.fullmatch(key)) is not None:
-            answers[key] = attention.top_k_mass(p, int(asked[1]))
+            answers[key] = measures.top_k_mass(p, int(asked[1]))
         elif (asked := TILES_FOR.fullmatch(key)) is not None:
-            answers[key] = attention.tiles_for_share(p, int(asked[1]) / 100)
+            answers[key] = measures.tiles_for_share(p, int(asked[1]) / 100)
     return answers | (_two_attentions(row, p) if "q" in row else {})
 
 
@@ -48,17 +47,17 @@ def _two_attentions(row: Content, p: NDArray[np.float64]) -> dict[str, Any]:
     jsd = float(measures.jsd(p, q))
     answers: dict[str, Any] = {
         "jsd_nats": jsd,
-        "jsd_bits": attention.bits(jsd),
+        "jsd_bits": measures.bits(jsd),
         "scipy_jensenshannon_distance": math.sqrt(jsd),
-        "kl_p_q": attention.kl_divergence(p, q),
-        "total_variation": attention.total_variation(p, q),
+        "kl_p_q": measures.kl_divergence(p, q),
+        "total_variation": measures.total_variation(p, q),
         "spearman": _null_if_nan(float(measures.rank_correlation(p, q))),
-        "kendall_tau_b": _null_if_nan(attention.kendall_tau_b(p, q)),
+        "kendall_tau_b": _null_if_nan(measures.kendall_tau_b(p, q)),
     }
     for key in row:
         asked = TOP_OVERLAP.fullmatch(key)
         if asked is not None:
-            answers[key] = attention.top_k_jaccard(p, q, int(asked[1]))
+            answers[key] = measures.top_k_jaccard(p, q, int(asked[1]))
     return answers
 
 

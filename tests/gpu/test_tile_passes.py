@@ -5,8 +5,8 @@ from contextlib import nullcontext
 import pytest
 import torch
 
+from asmil.models.blocks.layers import TileLinear
 from asmil.models.blocks.scoring import ScoreNetwork
-from asmil.models.blocks.tile_linear import TileLinear
 from asmil.models.blocks.tile_passes import gate, relu_dropout, single_passes
 from asmil.models.blocks.top_tiles import top_tiles
 

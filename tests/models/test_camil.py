@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from asmil import AsmilError, Bag, build
 from asmil.models import official
-from asmil.models.camil_context import HeadConvolution, official_similarity, paper_similarity
+from asmil.models.camil import HeadConvolution, official_similarity, paper_similarity
 from asmil.models.inference import infer
 
 
@@ -199,7 +199,7 @@ def test_a_long_bag_in_chunks_is_the_same(monkeypatch):
         bag = model.prepare(bag_of(50))
         whole = infer(model, bag)
         with monkeypatch.context() as patch:
-            patch.setattr("asmil.models.blocks.chunks.CHUNK_TILES", 7)
+            patch.setattr("asmil.models.blocks.layers.CHUNK_TILES", 7)
             parts = infer(model, bag)
         torch.testing.assert_close(parts.logits, whole.logits)
         torch.testing.assert_close(parts.extras["neighbor_scores"], whole.extras["neighbor_scores"])

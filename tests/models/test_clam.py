@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from asmil import AsmilError, Bag, build
 from asmil.models import official
-from asmil.models.blocks.smooth_svm import is_decisive, smooth_svm
+from asmil.models.blocks.instance_loss import is_decisive, smooth_svm
 from asmil.models.clam import percentiles
 from asmil.models.inference import infer
 from asmil.runs.config import resolve

@@ -105,7 +105,7 @@ def test_a_long_bag_in_chunks_is_the_same(monkeypatch):
     model = build("patch_gcn", 12, 2).eval()
     bag = model.prepare(bag_of(50))
     whole = infer(model, bag)
-    monkeypatch.setattr("asmil.models.blocks.chunks.CHUNK_TILES", 7)
+    monkeypatch.setattr("asmil.models.blocks.layers.CHUNK_TILES", 7)
     parts = infer(model, bag)
     torch.testing.assert_close(parts.logits, whole.logits)
     torch.testing.assert_close(parts.scores, whole.scores)

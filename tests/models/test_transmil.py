@@ -8,9 +8,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from asmil import AsmilError, Bag, Output
 from asmil.models import official
 from asmil.models.blocks.landmark_attention import gather
-from asmil.models.blocks.nystrom import NystromAttention, TokenConvolution
+from asmil.models.blocks.nystrom import NystromAttention, TokenConvolution, pseudo_inverse
 from asmil.models.blocks.position import PyramidPosition, repeats_to_square, square_side
-from asmil.models.blocks.pseudo_inverse import pseudo_inverse
 from asmil.models.transmil import LAYERS, TransMIL, TransMILConfig
 from plain_methods.transmil import PlainAttention, PlainTransMIL
 

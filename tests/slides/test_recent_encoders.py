@@ -8,7 +8,7 @@ from asmil.slides.encoders.clip import AttentionalPooler
 from asmil.slides.encoders.recent import from_conch_v15
 from asmil.slides.encoders.registry import find_encoder
 from asmil.slides.encoders.state import empty_network
-from asmil.slides.encoders.vit_blocks import SwiGlu
+from asmil.slides.encoders.vit import SwiGlu
 from asmil.slides.encoders.vit_names import from_hugging_face_vit
 
 MILLIONS = {

@@ -11,8 +11,7 @@ import torch
 from asmil.slides.encoders.registry import encoders, find_encoder
 from asmil.slides.encoders.state import empty_network
 from asmil.slides.encoders.swin import SwinTransformer
-from asmil.slides.encoders.vit import VisionTransformer
-from asmil.slides.encoders.vit_blocks import fold_layer_scales
+from asmil.slides.encoders.vit import VisionTransformer, fold_layer_scales
 from vit_cases import CASES, frozen, loaded
 from vit_weights import draw_images
 

@@ -1,4 +1,4 @@
-"""Normalizers, divergences, the anchor and other stabilizers: all that concerns attention, whatever the model."""
+"""Attention, independent of the model: normalizers, divergences, the anchor and other stabilizers."""
 
 from asmil.attention.anchor import Anchor
 from asmil.attention.divergences import cross_entropy, jsd, kl, kl_to_softmax, negative_entropy

@@ -1,14 +1,14 @@
-"""The share of affinely dependent bags: those in which matching bag features cannot pin the attention.
+"""The share of affinely dependent bags: those in which matching bag features does not determine the attention.
 
 Tiles x_1..x_N in R^D are affinely dependent if a psi other than 0 has sum psi_i = 0 and sum psi_i x_i = 0. Attention
-can then move along psi while the bag feature stays as it is. With s the singular values of X without its column means,
+can then move along psi without changing the bag feature. With s the singular values of X without its column means,
 
     tolerance = max(N, D) * eps * max(s_1, max |X|)
     rank      = number of s above the tolerance
     dependent <=> rank < N - 1                      always so, whatever the features, for N >= D + 2
 
-eps belongs to the type in which the features are stored, since their rounding is noise of that size. Where the softmax
-of bag features is matched, sum psi_i x_i = c (1, ..., 1) is enough: each row's mean is removed first, and N >= D + 1
+eps is that of the type in which the features are stored, since their rounding is noise of that size. If the softmax of
+bag features is matched, sum psi_i x_i = c (1, ..., 1) is enough: each row's mean is removed first, and N >= D + 1
 decides.
 """
 
@@ -37,10 +37,10 @@ FORMS: tuple[Form, ...] = ("plain", "softmax")
 
 @dataclass(frozen=True)
 class AffineVerdict:
-    """Whether one bag is dependent, and by what.
+    """Whether a bag is dependent, and what decided it.
 
     by_count: N alone decides; rank and singular values are None if they were not needed
-    exact_rank: the rank if the stored values are taken as exact, without their rounding
+    exact_rank: the rank if the stored values are assumed to be exact, not rounded
     smallest_relevant: the (N - 1)-th singular value, None if there is none
     """
 
@@ -61,19 +61,19 @@ class AffineVerdict:
 
     @property
     def within_rounding(self) -> bool:
-        """Whether the bag is dependent only if the rounding of the stored values is allowed for."""
+        """Whether the bag is dependent only if the rounding of the stored values is taken into account."""
         return self.dependent and self.exact_rank is not None and self.exact_rank >= self.needed
 
 
 def count_decides(n: int, d: int, form: Form = "plain") -> bool:
-    """Whether n tiles of d features are dependent whatever the features are."""
+    """Whether n tiles of d features are dependent for any values of the features."""
     return n >= d + (2 if form == "plain" else 1)
 
 
 def affine_dependence(
     features: NDArray[Any], eps: float, form: Form = "plain", magnitude: float | None = None
 ) -> AffineVerdict:
-    """The verdict on N x D features, with rank and singular values also where the count decides.
+    """The verdict on N x D features, with rank and singular values even if the count decides.
 
     eps: of the type in which the features are stored
     magnitude: max |X| of the tolerance (default: of the features as they are given, for both forms)
@@ -101,7 +101,7 @@ def affine_dependence(
 
 
 def distinct_tiles(features: Tensor) -> NDArray[np.int64]:
-    """The rows (ascending) of N x D features that are left when copies of an earlier tile are taken out."""
+    """The rows (ascending) of N x D features that remain when copies of earlier tiles are removed."""
     raw = (features + 0).contiguous().view(torch.uint8).numpy()  # adding 0 turns -0 into 0
     _, first = np.unique(raw.view(f"V{raw.shape[1]}").ravel(), return_index=True)
     return np.sort(first)
@@ -128,9 +128,9 @@ class SlideDependence:
 
 @dataclass(frozen=True)
 class Share:
-    """How many slides are dependent, and how they were decided; all that the count decides are dependent.
+    """The number of dependent slides, and what decided; slides that the count decides are all dependent.
 
-    within_rounding: dependent ones that would be independent if the stored values were exact
+    within_rounding: dependent slides that would be independent if the stored values were exact
     """
 
     slides: int
@@ -146,7 +146,7 @@ class Share:
 
     @property
     def share_if_exact(self) -> float:
-        """The same if the stored values are taken as exact."""
+        """The same if the stored values are assumed to be exact."""
         return (self.dependent - self.within_rounding) / self.slides if self.slides else float("nan")
 
     def to_dict(self) -> dict[str, float | None]:
@@ -189,21 +189,21 @@ def cohort_dependence(
     deduplicate: bool = False,
     progress: Progress | None = None,
 ) -> CohortDependence:
-    """The verdict on every slide of a manifest; of bags that their size decides only the header is read.
+    """The verdict on every slide of a manifest; of bags that are decided by their size, only the header is read.
 
     deduplicate: also test the distinct tiles of every slide, which reads all features
-    progress: called with the slides looked at and the number of all
+    progress: called with the number of slides done and of all slides
     """
     cohort, problems = read_manifest(manifest, features, kind=None)
-    judged = []
+    slides = []
     for done, slide in enumerate(cohort.slides, start=1):
         try:
-            judged.append(slide_dependence(slide, deduplicate))
+            slides.append(slide_dependence(slide, deduplicate))
         except AsmilError as error:
             problems += problems_of(error, f"slide '{slide.slide}'")
         if progress is not None:
             progress(done, len(cohort))
-    return CohortDependence(tuple(judged), tuple(problems))
+    return CohortDependence(tuple(slides), tuple(problems))
 
 
 def slide_dependence(slide: Slide, deduplicate: bool = False) -> SlideDependence:

@@ -1,4 +1,4 @@
-"""The anchor: a slowly moving copy of a model's attention path that the attention is held to.
+"""The anchor: a slowly moving copy of a model's attention path, and the loss that keeps the attention close to it.
 
     theta' <- m theta' + (1 - m) theta          after every optimizer step, or after every epoch
     L_AS    = KL(normalizer(z') || attention(z))   summed over tiles, averaged over the rows of the scores
@@ -26,7 +26,7 @@ _TILES_TO_TELL_WEIGHTS = 10
 
 
 class Anchor(EmaCopy):
-    """Holds the attention of a model in training to that of its moving average.
+    """Keeps the attention of a model in training close to that of its moving average.
 
     >>> import asmil, torch
     >>> model, bag = asmil.build("abmil", in_features=8, n_outputs=2), asmil.Bag(torch.randn(5, 8))
@@ -44,7 +44,7 @@ class Anchor(EmaCopy):
     divergence: "kl", or "cross_entropy" (same gradient, another value)
     reduction: "sum" over tiles as published, or "mean", which divides by the number of unmasked tiles as well
     both_sides: the online scores are compared under the anchor's normalizer too, not under the model's own
-    ramp_epochs: the weight rises over so many epochs, by exp(-5 (1 - e / E)^2) in epoch e, as in Mean Teacher
+    ramp_epochs: the weight rises over this many epochs, by exp(-5 (1 - e / E)^2) in epoch e, as in Mean Teacher
     ramp_momentum: the momentum during the ramp; default: the same as after it
 
     The anchor keeps only what the scores depend on: the first bag shows which parameters are read, and the copies of
@@ -76,8 +76,8 @@ class Anchor(EmaCopy):
         self.normalizer = build_normalizer(normalizer) if isinstance(normalizer, str) else normalizer
         if any(True for _ in self.normalizer.parameters()):
             raise AsmilError(
-                f"an anchor cannot have the normalizer {type(self.normalizer).__name__}: it is trained, and nothing of "
-                "an anchor is; use it in the online model and give the anchor nsf or softmax"
+                f"an anchor cannot have the normalizer {type(self.normalizer).__name__}, because an anchor is not "
+                "trained; use it in the online model and give the anchor nsf or softmax"
             )
         self.weight = weight
         self.ramp_epochs = ramp_epochs
@@ -94,8 +94,8 @@ class Anchor(EmaCopy):
         self._online_normalizer = (online if isinstance(online, Normalizer) else Softmax(),)
         if self._online_normalizer[0].sparse:
             raise AsmilError(
-                f"an anchor cannot hold {type(self._online_normalizer[0]).__name__} attention: where it gives a tile "
-                "the weight 0 the divergence is infinite; give the online model softmax, nsf or mixture"
+                f"an anchor cannot stabilize {type(self._online_normalizer[0]).__name__} attention: if a tile has the "
+                "weight 0, the divergence is infinite; give the online model softmax, nsf or mixture"
             )
 
     epochs_done: Tensor
@@ -117,7 +117,7 @@ class Anchor(EmaCopy):
         self.momentum = self._momenta[self._epochs >= self.ramp_epochs]
         super().end_epoch(model)
         if self.ramp_epochs:
-            # beside the buffer, which is saved, a plain number: reading a buffer waits for a GPU
+            # a plain number besides the buffer, which is saved: reading a buffer waits for a GPU
             self._epochs += 1
             self.epochs_done += 1
 
@@ -159,7 +159,7 @@ class Anchor(EmaCopy):
             )
         if mask is not None:
             padding = (mask == 0).to(scores.device)
-            scores, target_scores = (one.masked_fill(padding, -torch.inf) for one in (scores, target_scores))
+            scores, target_scores = (z.masked_fill(padding, -torch.inf) for z in (scores, target_scores))
         per_row = self._per_row(target_scores, scores)
         return self.weight * self.ramp * (per_row.mean() if rows is None else per_row[rows].mean())
 
@@ -187,13 +187,13 @@ class Anchor(EmaCopy):
         return per_row + 0.0 * target_scores.amax(dim=-1)
 
     def _warn_of_weights(self, scores: Tensor) -> None:
-        """Look at the first bag that is large enough to tell, once, since reading values waits for a GPU."""
+        """Check the first bag that is large enough, and only this one, since reading values waits for a GPU."""
         if scores.shape[-1] < _TILES_TO_TELL_WEIGHTS:
             return
         self._looked_for_weights = True
         values = scores.detach().float()
         sums = values.sum(dim=-1)
-        # Less than 1 where a model has further tokens (a class token, padding) that take their share.
+        # Less than 1 if a model has further tokens (a class token, padding) that take a share.
         if bool(((values >= 0).all(dim=-1) & (sums > 0) & (sums < 1.001)).all()):
             warnings.warn(
                 "anchor: no score is negative and no row sums to more than 1, so these look like attention weights; "
@@ -209,5 +209,4 @@ def _take_over_epochs(module: nn.Module, incompatible_keys: Any) -> None:
 
 
 def _attend(model: Any, bag: Any) -> Tensor:
-    scores: Tensor = model.attend(bag)
-    return scores
+    return model.attend(bag)

@@ -1,9 +1,8 @@
-"""How far two attentions lie apart, row by row, from their logarithms (natural logarithm throughout: nats).
+"""Divergences of two attentions, row by row, from their logarithms (natural logarithm: nats).
 
 `log_target` and `log_attention` are ... x N log-probabilities; a result has one number per row. A tile whose target
-weight is 0 (log weight minus infinity: masked, or outside a sparse target) contributes nothing. Nothing else is left
-out: NaN in either makes the row NaN, and a tile that has weight in the target but none in the attention makes it
-infinite.
+weight is 0 (log weight minus infinity: masked, or outside a sparse target) contributes nothing. NaN in either makes the
+row NaN, and a tile that has weight in the target but none in the attention makes it infinite.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def kl_to_softmax(target_scores: Tensor, normalizer: Normalizer, scores: Tensor)
     The gradient with respect to z is `softmax(z) - t`. It is formed in the forward pass, a few rows at a time so that
     all intermediate values stay in the processor's cache; the backward pass is one product.
     """
-    return _KLToSoftmax.apply(target_scores, normalizer, scores)  # type: ignore[no-any-return, no-untyped-call]
+    return _KLToSoftmax.apply(target_scores, normalizer, scores)  # type: ignore[no-untyped-call]
 
 
 def negative_entropy(log_attention: Tensor) -> Tensor:
@@ -62,10 +61,8 @@ class _KLToSoftmax(torch.autograd.Function):
         difference = torch.empty_like(scores)
         per_row = []
         for rows in _row_blocks(scores):
-            (logs, target), (online_logs, attention) = (
-                normalizer.unscaled(target_scores[rows]),
-                _ONLINE.unscaled(scores[rows]),
-            )
+            logs, target = normalizer.unscaled(target_scores[rows])
+            online_logs, attention = _ONLINE.unscaled(scores[rows])
             sums, online_sums = target.sum(dim=-1, keepdim=True), attention.sum(dim=-1, keepdim=True)
             terms = (logs - online_logs).add_(online_sums.log() - sums.log()).mul_(target.div_(sums))
             if scores.is_cuda or not bool(target.amin() > 0):

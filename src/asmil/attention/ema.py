@@ -1,10 +1,9 @@
-"""A copy of a model that follows it slowly, pruned to what one quantity of the model depends on."""
+"""The moving average of a model, pruned to the parameters that one quantity of the model depends on."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -36,11 +35,11 @@ def unwrapped(model: nn.Module) -> nn.Module:
 class EmaCopy(Stabilizer):
     """`theta' <- m theta' + (1 - m) theta`, for all parameters that `read(model, bag)` reads.
 
-    The first bag shows which parameters they are, and the copies of all others are dropped. It is in eval mode, has
-    no gradients, moves with `.to()`, and its state dict restores it, also as a part of another module's state dict.
+    The first bag shows which parameters they are, and the copies of all others are dropped. The copy is in eval mode,
+    has no gradients, moves with `.to()`, and its state dict restores it, also as part of another module's state dict.
 
-    The average of a half-precision parameter is kept in float32, beside the copy that computes: bfloat16 and float16
-    round an update of 0.1 % away. The state dict holds the float32 average.
+    The average of a half-precision parameter is kept in float32 besides the copy that computes, because bfloat16 and
+    float16 round an update of 0.1 % away. The state dict contains the float32 average.
 
     update: "step" moves the copy at each `update`, "epoch" at each `end_epoch`, "never" keeps it as it started
     """
@@ -64,16 +63,13 @@ class EmaCopy(Stabilizer):
         self._seen: tuple[Any, Tensor] | None = None
 
     def prefetch(self, bag: Any) -> None:
-        """Read the bag already, before the model in training does: then a step needs hardly more memory than without.
-
-        The next `read` of the same bag has it.
-        """
-        self._seen = (bag, self._find(bag))
+        """Compute the next `read` of a bag before the model in training does, so that a step needs less memory."""
+        self._seen = (bag, self._compute(bag))
 
     def read(self, bag: Any) -> Tensor:
-        """The quantity, as the copy has it for a bag."""
+        """The quantity of a bag, computed with the copy."""
         seen, self._seen = self._seen, None
-        return seen[1] if seen is not None and seen[0] is bag else self._find(bag)
+        return seen[1] if seen is not None and seen[0] is bag else self._compute(bag)
 
     @property
     def is_pruned(self) -> bool:
@@ -81,13 +77,15 @@ class EmaCopy(Stabilizer):
         return self._pruned
 
     @torch.no_grad()
-    def _find(self, bag: Any) -> Tensor:
+    def _compute(self, bag: Any) -> Tensor:
         if self._pruned:
             return self._read(self.copy, bag)
-        with _recorded_reads() as storages:
-            found = self._read(self.copy, bag)
-        self._keep_only({name for name, tensor in self._tensors() if tensor.untyped_storage().data_ptr() in storages})
-        return found
+        with _ReadRecorder() as recorder:
+            value = self._read(self.copy, bag)
+        self._keep_only(
+            {name for name, tensor in self._tensors() if tensor.untyped_storage().data_ptr() in recorder.storages}
+        )
+        return value
 
     def update(self, model: nn.Module) -> None:
         """To be called after every optimizer step; moves the copy if it updates by step."""
@@ -100,7 +98,7 @@ class EmaCopy(Stabilizer):
             self._move_towards(model)
 
     def train(self, mode: bool = True) -> EmaCopy:
-        """The copy stays in eval mode, whatever is asked of it."""
+        """The copy always stays in eval mode."""
         del mode
         return super().train(False)
 
@@ -160,7 +158,7 @@ class EmaCopy(Stabilizer):
 
 
 def _save_averages(module: nn.Module, state_dict: dict[str, Any], prefix: str, local_metadata: Any) -> None:
-    """Put the float32 averages into a state dict, in the place of their half-precision copies."""
+    """Put the float32 averages into a state dict, instead of their half-precision copies."""
     del local_metadata
     assert isinstance(module, EmaCopy)
     for name, average in module._averages.items():
@@ -174,7 +172,7 @@ def _take_over(module: nn.Module, state_dict: dict[str, Any], prefix: str, *args
     start = f"{prefix}copy."
     saved = {name.removeprefix(start): value for name, value in state_dict.items() if name.startswith(start)}
     if not saved:
-        return  # of a model that had no such copy; torch reports the missing names
+        return  # saved by a model without such a copy; torch reports the missing names
     if not module._pruned:
         module._keep_only(set(saved))
     for name, average in module._averages.items():
@@ -183,6 +181,8 @@ def _take_over(module: nn.Module, state_dict: dict[str, Any], prefix: str, *args
 
 
 class _ReadRecorder(TorchDispatchMode):
+    """Records the storages that any operation inside the block takes as an argument."""
+
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.storages: set[int] = set()
@@ -192,10 +192,3 @@ class _ReadRecorder(TorchDispatchMode):
             if isinstance(leaf, Tensor):
                 self.storages.add(leaf.untyped_storage().data_ptr())
         return func(*args, **(kwargs or {}))
-
-
-@contextmanager
-def _recorded_reads() -> Iterator[set[int]]:
-    """The storages that any operation inside the block takes as an argument."""
-    with _ReadRecorder() as recorder:
-        yield recorder.storages

@@ -9,8 +9,8 @@ Scores are A x N (rows: branches, heads, tokens; columns: tiles); every row is n
     entmax            [(alpha - 1) z_i - tau]_+ ^ (1 / (alpha - 1)), tau such that the sum is 1; 1 < alpha <= 2
     sparsemax         entmax with alpha = 2
 
-A masked tile has the score minus infinity, gets the weight 0 from all of them and enters no sum. The first three have
-the form `softmax(g(z))`, which is what keeps them exact for scores of any size:
+A masked tile has the score minus infinity, gets the weight 0 from all rules and enters no sum. The first three have the
+form `softmax(g(z))`, which keeps them exact for scores of any size:
 
     sigmoid(z_i) / sum_j sigmoid(z_j) = softmax(log sigmoid(z))_i
 """
@@ -55,7 +55,7 @@ def standardized_nsf(scores: Tensor, kappa: float = 2.0, offset: float = 1.0) ->
     """The normalized sigmoid of scores that were standardized over the last axis: `nsf(kappa (s - offset))`.
 
     It does not change when all scores are shifted or scaled: a tile counts as high when it lies `offset` standard
-    deviations above the mean, and `kappa` says how sharp that border is.
+    deviations above the mean, and `kappa` is the sharpness of that border.
     """
     return nsf(kappa * (_standardized(scores) - offset))
 
@@ -77,9 +77,7 @@ def log_mixture(scores: Tensor, xi: Tensor | float = 0.0) -> Tensor:
     terms = functional.logsigmoid(xi) + log_softmax(scores), functional.logsigmoid(-xi) + log_nsf(scores)
     # A masked tile is minus infinity in both terms, where the derivative of logaddexp is not defined.
     masked = scores == -torch.inf
-    return torch.logaddexp(terms[0].masked_fill(masked, 0), terms[1].masked_fill(masked, 0)).masked_fill(
-        masked, -torch.inf
-    )
+    return torch.logaddexp(*(term.masked_fill(masked, 0) for term in terms)).masked_fill(masked, -torch.inf)
 
 
 def entmax(scores: Tensor, alpha: float = 1.5) -> Tensor:
@@ -93,12 +91,10 @@ def entmax(scores: Tensor, alpha: float = 1.5) -> Tensor:
         return softmax(scores)
     scores = _bounded(scores.to(_working_type(scores)), alpha)
     if alpha == 1.5:
-        attention: Tensor = _entmax_package.entmax15(scores, dim=-1)
-    elif alpha == 2:
-        attention = _entmax_package.sparsemax(scores, dim=-1)
-    else:
-        attention = _entmax_package.entmax_bisect(scores, alpha, dim=-1)
-    return attention
+        return _entmax_package.entmax15(scores, dim=-1)
+    if alpha == 2:
+        return _entmax_package.sparsemax(scores, dim=-1)
+    return _entmax_package.entmax_bisect(scores, alpha, dim=-1)
 
 
 def log_entmax(scores: Tensor, alpha: float = 1.5) -> Tensor:
@@ -143,9 +139,9 @@ def _standardized(scores: Tensor) -> Tensor:
 
 
 def _bounded(scores: Tensor, alpha: float) -> Tensor:
-    """The scores below their maximum, and none so low (or masked) that sums of them lose the high ones.
+    """The scores minus their maximum, bounded below, so that sums with very low (or masked) scores stay accurate.
 
-    A tile that lies 1 / (alpha - 1) below the maximum has the weight 0, however much lower it is.
+    A tile whose score is 1 / (alpha - 1) below the maximum has the weight 0, however much lower it is.
     """
     below = scores - scores.amax(dim=-1, keepdim=True).detach()
     return below.clamp_min(-1 / (alpha - 1) - 1)
@@ -309,7 +305,7 @@ NORMALIZERS: dict[str, type[Normalizer]] = {
 
 
 def build_normalizer(name: str, **options: float) -> Normalizer:
-    """A normalizer by its name; an unknown name is answered with the nearest one, as is an option it does not take."""
+    """A normalizer by its name; an error for an unknown name suggests the nearest one."""
     if name not in NORMALIZERS:
         raise AsmilError(f"unknown normalizer {name!r}: {did_you_mean(name, NORMALIZERS)}")
     kind = NORMALIZERS[name]

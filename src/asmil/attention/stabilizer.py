@@ -1,4 +1,4 @@
-"""What every stabilizer of attention is: a term of the training loss, perhaps with a memory."""
+"""The base class of stabilizers of attention: a term of the training loss, which may have a state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from asmil.attention.normalizers import Normalizer
 class AttentionStep:
     """What a training step shows to the stabilizers: a bag, and what the model in training made of it.
 
-    bag: has an `id`, by which a stabilizer may know it again
+    bag: has an `id`, by which a stabilizer may recognize it
     scores: A x N, with gradient
     embedding: the bag as a vector, with gradient
     normalizer: the model's own rule from scores to attention
@@ -35,13 +35,13 @@ class AttentionStep:
 
 
 class Stabilizer(nn.Module):
-    """A term of the loss that keeps attention from moving, or from gathering on a few tiles.
+    """A term of the loss that keeps attention from moving, or from concentrating on a few tiles.
 
     It is saved with a checkpoint (`state_dict`) and moves with `.to()`.
     """
 
     def prefetch(self, bag: Any) -> None:
-        """Called before the model in training sees the bag, while nothing is held for its backward pass."""
+        """Called before the model in training sees the bag, while no memory is needed for its backward pass."""
 
     def penalty(self, step: AttentionStep) -> Tensor:
         """The term for one bag of a training step, its weight included."""

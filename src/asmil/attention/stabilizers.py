@@ -1,4 +1,4 @@
-"""Other ways to steady attention than the anchor, each a term of the loss.
+"""Stabilizers of attention besides the anchor, each a term of the loss.
 
     temporal   KL(a || average of the slide's own past attentions), the average moving by 1 - rho at every visit
     features   KL(softmax(f' / t') || softmax(f / t)) over the channels of the bag feature f; f' is that of a moving
@@ -27,10 +27,10 @@ from asmil.errors import AsmilError
 
 
 class TemporalEnsemble(Stabilizer):
-    """Holds the attention of a slide to the average of its attentions at earlier visits.
+    """Keeps the attention of a slide close to the average of its attentions at earlier visits.
 
-    The first visit has no earlier attention to compare with and costs nothing. The averages take 4 A N
-    bytes per slide, and are part of every checkpoint.
+    The first visit has no earlier attention to compare with, so its term is 0. The averages take 4 A N bytes per slide,
+    and are part of every checkpoint.
     """
 
     def __init__(self, normalizer: Normalizer, weight: float = 1.0, rate: float = 0.9) -> None:
@@ -39,8 +39,8 @@ class TemporalEnsemble(Stabilizer):
             raise AsmilError(f"temporal rate = {rate}: it must be at least 0 and below 1")
         if normalizer.sparse:
             raise AsmilError(
-                f"temporal ensembling cannot hold {type(normalizer).__name__} attention: a tile that had the weight 0 "
-                "makes the divergence infinite; give the online model softmax, nsf or mixture"
+                f"temporal ensembling cannot stabilize {type(normalizer).__name__} attention: a tile that had the "
+                "weight 0 makes the divergence infinite; give the online model softmax, nsf or mixture"
             )
         self.weight = weight
         self.rate = rate
@@ -75,7 +75,7 @@ class TemporalEnsemble(Stabilizer):
 
 
 class FeatureMatching(EmaCopy):
-    """Holds the bag feature to that of a moving copy of the model, as a distribution over its channels."""
+    """Keeps the bag feature close to that of a moving copy of the model, as a distribution over its channels."""
 
     def __init__(
         self,
@@ -92,11 +92,11 @@ class FeatureMatching(EmaCopy):
 
     def penalty(self, step: AttentionStep) -> Tensor:
         teacher, student = self.read(step.bag).float(), step.embedding.float()
-        log_target, log_found = (
+        log_target, log_student = (
             torch.log_softmax(feature.flatten() / temperature, dim=-1)
             for feature, temperature in zip((teacher, student), self.temperatures, strict=True)
         )
-        return self.weight * divergences.kl(log_target, log_found)
+        return self.weight * divergences.kl(log_target, log_student)
 
 
 class EntropyReward(Stabilizer):
@@ -144,5 +144,4 @@ def _mean(per_row: Tensor, rows: Tensor | None) -> Tensor:
 
 
 def _embedding(model: Any, bag: Any) -> Tensor:
-    embedding: Tensor = model(bag).embedding
-    return embedding
+    return model(bag).embedding

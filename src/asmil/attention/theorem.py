@@ -1,4 +1,4 @@
-"""Theorem 1 of the ASMIL paper, corrected: what the normalized sigmoid promises of scores with a gap around 0.
+"""Theorem 1 of the ASMIL paper, corrected: bounds of the normalized sigmoid for scores with a gap around 0.
 
 The premise: h high scores in [tau, tau + gamma], any number of low scores at most -tau, nothing between.
 

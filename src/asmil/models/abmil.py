@@ -5,23 +5,22 @@
     b   = sum_i softmax(z)_i h_i
     logits = W_c b + b_c
 
-The defaults are the form that the ASMIL study ran on slides: gated, attention 128 wide, embedding without bias and as
-wide as the feature width asks. The original (`--preset official`) embeds to 500 with a bias. With several branches
-(K > 1) the pooled vectors are joined before the head; the original code fails there.
+The defaults are the form that the ASMIL study ran on slides: gated, attention 128 wide, and an embedding without bias
+whose width follows from the feature width. The original (`--preset official`) embeds to 500 with a bias. With several
+branches (K > 1) the pooled vectors are concatenated before the head; the original code fails there.
 
-Two published variants are options of it:
+Two published variants are presets:
 - the survival baseline of VLSA (`--preset survival`): no embedding (h_i = x_i), plain attention 256 wide
 - MIL-Dropout's ABMIL (`--preset mil_dropout`): three embedding layers, each followed by MIL-Dropout (see
   `blocks/mil_dropout.py`), embedding 128 and attention 64 wide. Tiles that the last layer drops stay in the softmax
-  with the score of a zero vector, as in the official code, so tiles keep their places.
+  with the score of a zero vector, as in the official code, so tiles keep their positions.
 
-b_w cancels in softmax, so it gets no gradient from the bag's loss; it stays because it shifts the normalized sigmoid
-of an anchor and because official checkpoints hold it.
+b_w cancels in softmax, so it gets no gradient from the bag's loss. It is kept because it shifts the normalized sigmoid
+of an anchor and because official checkpoints contain it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
@@ -31,7 +30,16 @@ from asmil.models.attention_pool import AttentionPoolModel
 from asmil.models.base import Output
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.scoring import ScoreNetwork
-from asmil.models.official import UNUSED_NORM, Config, Converted, OfficialForm, Tensors, register_official, renamed
+from asmil.models.official import (
+    GATED_ATTENTION,
+    UNUSED_NORM,
+    Config,
+    Converted,
+    Tensors,
+    register_official,
+    renamed,
+    weight_names,
+)
 from asmil.models.registry import register
 from asmil.models.shared_presets import VLSA_SURVIVAL
 
@@ -57,10 +65,7 @@ class ABMILConfig(EmbeddingConfig):
             "model": {"inner": 500, "bias": True, "gated": False},
             "training": {"lr": 5e-4, "weight_decay": 1e-4, "epochs": 20, "schedule": "constant"},
         },
-        "survival": {
-            "model": {"embedding_layers": 0, "gated": False, "attention": 256},
-            "training": VLSA_SURVIVAL,
-        },
+        "survival": {"model": {"embedding_layers": 0, "gated": False, "attention": 256}, "training": VLSA_SURVIVAL},
         "mil_dropout": {
             "model": {
                 "embedding_layers": 3,
@@ -93,8 +98,8 @@ class ABMIL(AttentionPoolModel):
         return Output(self.head(embedding), scores, embedding)
 
 
-def _official(
-    embedding: Sequence[str],
+def _register_layout(
+    embedding: list[str],
     value: str,
     gate: str | None,
     weight: str,
@@ -102,13 +107,13 @@ def _official(
     *,
     drops: bool = False,
     headless: bool = False,
-) -> OfficialForm:
-    """A published layout, given the names of its layers.
+) -> None:
+    """Register a published layout, given the names of its layers.
 
     drops: MIL-Dropout follows each embedding layer; headless: it is published without the head
     """
-    embedding_layers = {f"embedding.layers.{place}": name for place, name in enumerate(embedding)}
-    layers = embedding_layers | {"attention.value": value, "attention.weight": weight}
+    layers = {f"embedding.layers.{index}": name for index, name in enumerate(embedding)}
+    layers |= {"attention.value": value, "attention.weight": weight}
     if not headless:
         layers["head"] = head
     if gate is not None:
@@ -129,52 +134,35 @@ def _official(
         }
         if drops and config.get("dropout_flag", 1):
             options |= {"mil_dropout": config.get("topk", 3), "mil_dropout_neighbors": config.get("kernel", 4)}
-        n_outputs = 1 if headless else state["head.weight"].shape[0]
-        return in_features, n_outputs, options, state
+        return in_features, 1 if headless else state["head.weight"].shape[0], options, state
 
-    required = frozenset(f"{name}.weight" for name in layers.values())
-    return OfficialForm(
+    register_official(
         "abmil",
-        required,
+        weight_names(layers.values()),
         convert,
         (lambda tensors, _: f"{head}.weight" not in tensors) if headless else None,
-        unused=(UNUSED_NORM,) if embedding == ["dimreduction.fc1"] else (),
+        unused=UNUSED_NORM if embedding == ["dimreduction.fc1"] else (),
     )
 
 
 _GATED = ("attention_V.0", "attention_U.0")
 _PLAIN = ("attention.0", None, "attention.2", "classifier.0")
-_DROPPING = [f"feature_extractor.{place}" for place in (0, 3, 6)]
-_NOT_DROPPING = [f"feature_extractor.{place}" for place in (0, 2, 4)]
-
 _LAB = ("global_attn.attention_a.0", "global_attn.attention_b.0", "global_attn.attention_c", "classifier")
 _LAB_PLAIN = ("global_attn.module.0", None, "global_attn.module.3", "classifier")
-
-for _form in (
-    # MIL-Lab; its pretrained models (FEATHER) come without a head
-    *(
-        _official(embedding, *layers, headless=headless)
-        for embedding in (["patch_embed.0"], ["patch_embed.0", "patch_embed.3"])
-        for layers in (_LAB, _LAB_PLAIN)
-        for headless in (False, True)
-    ),
-    _official(["feature_extractor_part2.0"], *_PLAIN),
-    _official(["feature_extractor_part2.0"], *_GATED, "attention_w", "classifier.0"),
-    _official(
-        ["dimreduction.fc1"],
-        "attention.attention_V.0",
-        "attention.attention_U.0",
-        "attention.attention_weights",
-        "classifier.fc",
-    ),
-    _official(["feature.0"], *_PLAIN),
-    # MIL-Dropout's ABMIL, with and without the layers
-    _official(_DROPPING, *_GATED, "attention_weights", "classifier.0", drops=True),
-    _official(_DROPPING, *_PLAIN, drops=True),
-    _official(_NOT_DROPPING, *_GATED, "attention_weights", "classifier.0"),
-    _official(_NOT_DROPPING, *_PLAIN),
-    # the survival form, plain and gated
-    _official([], "sigma.attention.0", None, "sigma.attention.2", "g"),
-    _official([], "sigma.fc1.0", "sigma.score.0", "sigma.fc2", "g"),
-):
-    register_official(_form)
+# MIL-Lab; its pretrained models (FEATHER) come without a head
+for _embedding in (["patch_embed.0"], ["patch_embed.0", "patch_embed.3"]):
+    for _layers in (_LAB, _LAB_PLAIN):
+        _register_layout(_embedding, *_layers)
+        _register_layout(_embedding, *_layers, headless=True)
+_register_layout(["feature_extractor_part2.0"], *_PLAIN)
+_register_layout(["feature_extractor_part2.0"], *_GATED, "attention_w", "classifier.0")
+_register_layout(["dimreduction.fc1"], *GATED_ATTENTION.values(), "classifier.fc")
+_register_layout(["feature.0"], *_PLAIN)
+# MIL-Dropout's ABMIL, with and without its dropout layers
+for _entries, _drops in (((0, 3, 6), True), ((0, 2, 4), False)):
+    _embedding = [f"feature_extractor.{entry}" for entry in _entries]
+    _register_layout(_embedding, *_GATED, "attention_weights", "classifier.0", drops=_drops)
+    _register_layout(_embedding, *_PLAIN, drops=_drops)
+# the survival form, plain and gated
+_register_layout([], "sigma.attention.0", None, "sigma.attention.2", "g")
+_register_layout([], "sigma.fc1.0", "sigma.score.0", "sigma.fc2", "g")

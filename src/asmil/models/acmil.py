@@ -41,11 +41,20 @@ from asmil.cohort.bag import Bag
 from asmil.models.attention_pool import AttentionPoolModel
 from asmil.models.base import Loss, Output, masked_scores, refuse_uneven
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
-from asmil.models.blocks.folded import FoldedProjections
+from asmil.models.blocks.folded import OFFICIAL_LAYERS, FoldedProjections
 from asmil.models.blocks.randomness import Dropout, RandomModule
 from asmil.models.blocks.scoring import ScoreNetwork
 from asmil.models.blocks.top_tiles import top_tiles
-from asmil.models.official import UNUSED_NORM, Config, Converted, OfficialForm, Tensors, register_official, renamed
+from asmil.models.official import (
+    GATED_ATTENTION,
+    UNUSED_NORM,
+    Config,
+    Converted,
+    Tensors,
+    register_official,
+    renamed,
+    weight_names,
+)
 from asmil.models.registry import register
 from asmil.tasks.base import Task
 
@@ -131,8 +140,7 @@ class ACMIL(AttentionPoolModel):
         """The weights that pooled, A x N; outside training they are the normalized scores."""
         if "branch_attention" in output.extras:
             return output.extras["branch_attention"]
-        attention: Tensor = self.normalizer(output.scores)
-        return attention
+        return self.normalizer(output.scores)
 
 
 class GatedBranches(nn.Module):
@@ -144,8 +152,7 @@ class GatedBranches(nn.Module):
 
     def score(self, embedded: Tensor) -> Tensor:
         """N x I -> T x N."""
-        scores: Tensor = self.attention(embedded)
-        return scores
+        return self.attention(embedded)
 
     def read(self, pooled: Tensor) -> tuple[Tensor, Tensor]:
         """T x I -> the features of the branches (T x I) and of the slide (I)."""
@@ -164,8 +171,7 @@ class QueryBranches(nn.Module):
 
     def score(self, embedded: Tensor) -> Tensor:
         """N x I -> (H T) x N, the branches of the first head first."""
-        vectors, constants = self.block.fold_queries(self.queries)
-        return torch.addmm(constants.to(embedded.dtype), vectors.to(embedded.dtype), embedded.t())
+        return self.block.score(self.queries, embedded)
 
     def read(self, pooled: Tensor) -> tuple[Tensor, Tensor]:
         """(H T) x I -> the features of the branches (T x I) and of the slide (I)."""
@@ -202,17 +208,9 @@ def branch_similarity(attention: Tensor, branches: int) -> Tensor:
     return ((length - branches) / (branches * (branches - 1))).mean()
 
 
-_SLIDE_LAYERS = {"v": "v_proj", "out": "out_proj", "norm": "layer_norm"}
-_BRANCH_LAYERS = {"q": "q_proj", "k": "k_proj", **_SLIDE_LAYERS}
-
-
 def _convert_ga(tensors: Tensors, config: Config) -> Converted:
     n_branches, hidden = tensors["attention.attention_weights.weight"].shape
-    layers = {
-        "branches.attention.value": "attention.attention_V.0",
-        "branches.attention.gate": "attention.attention_U.0",
-        "branches.attention.weight": "attention.attention_weights",
-    }
+    layers = {f"branches.{ours}": theirs for ours, theirs in GATED_ATTENTION.items()}
     return _converted(tensors, config, n_branches, layers, {}, {"arch": "ga", "attention": hidden})
 
 
@@ -220,11 +218,11 @@ def _convert_mha(tensors: Tensors, config: Config) -> Converted:
     n_branches = tensors["q"].shape[1]
     state = {"branches.queries": tensors["q"][0]}
     for leaf in ("weight", "bias"):
-        for ours, theirs in _BRANCH_LAYERS.items():
+        for ours, theirs in OFFICIAL_LAYERS.items():
             each = [tensors[f"sub_attention.{branch}.{theirs}.{leaf}"] for branch in range(n_branches)]
             state[f"branches.block.{ours}_{leaf}"] = torch.stack(each)
-        for ours, theirs in _SLIDE_LAYERS.items():
-            state[f"branches.slide_block.{ours}_{leaf}"] = tensors[f"bag_attention.{theirs}.{leaf}"].unsqueeze(0)
+            if ours not in ("q", "k"):
+                state[f"branches.slide_block.{ours}_{leaf}"] = tensors[f"bag_attention.{theirs}.{leaf}"].unsqueeze(0)
     heads = config.get("heads", config.get("n_heads", config.get("num_heads", 8)))
     return _converted(tensors, config, n_branches, {}, state, {"arch": "mha", "heads": heads})
 
@@ -251,22 +249,13 @@ def _converted(
     return in_features, state["head.bias"].shape[0], options, state
 
 
-_SHARED = {"dimreduction.fc1.weight", "classifier.0.fc.weight", "Slide_classifier.fc.weight"}
+_SHARED = ("dimreduction.fc1", "classifier.0.fc", "Slide_classifier.fc")
+register_official("acmil", weight_names((*_SHARED, *GATED_ATTENTION.values())), _convert_ga, unused=UNUSED_NORM)
 register_official(
-    OfficialForm(
-        "acmil",
-        frozenset(_SHARED | {f"attention.attention_{layer}.weight" for layer in ("V.0", "U.0", "weights")}),
-        _convert_ga,
-        unused=(UNUSED_NORM,),
-    ),
-)
-register_official(
-    OfficialForm(
-        "acmil",
-        frozenset(_SHARED | {"q", "sub_attention.0.q_proj.weight", "bag_attention.v_proj.weight"}),
-        _convert_mha,
-        # ASMIL's layout has all these names too, and its own queries in the last block.
-        applies=lambda tensors, config: "bag_attention.q_proj.weight" not in tensors,
-        unused=(UNUSED_NORM,),
-    )
+    "acmil",
+    {"q"} | weight_names((*_SHARED, "sub_attention.0.q_proj", "bag_attention.v_proj")),
+    _convert_mha,
+    # ASMIL's layout has all these names too, and its own queries in the last block.
+    applies=lambda tensors, config: "bag_attention.q_proj.weight" not in tensors,
+    unused=UNUSED_NORM,
 )

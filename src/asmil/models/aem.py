@@ -34,13 +34,21 @@ from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.abmil import ABMIL, ABMILConfig
 from asmil.models.attention_pool import AttentionPoolModel
-from asmil.models.base import Loss, MILModel, Output, inner_width, refuse_uneven
+from asmil.models.base import Loss, MILModel, ModelOnBase, Output, inner_width, refuse_uneven
 from asmil.models.blocks.dual_stream import LINEAR_QUERY, from_official, official_names
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
-from asmil.models.blocks.folded import FoldedProjections, embed_and_attend, single_layer
+from asmil.models.blocks.folded import OFFICIAL_LAYERS, FoldedProjections, embed_and_attend, single_layer
 from asmil.models.dsmil import DSMIL, DSMILConfig
-from asmil.models.official import UNUSED_NORM, Config, Converted, OfficialForm, Tensors, register_official, renamed
-from asmil.models.on_base import ModelOnBase
+from asmil.models.official import (
+    GATED_ATTENTION,
+    UNUSED_NORM,
+    Config,
+    Converted,
+    Tensors,
+    register_official,
+    renamed,
+    weight_names,
+)
 from asmil.models.registry import register
 from asmil.tasks.base import Task
 
@@ -83,8 +91,7 @@ class QueryPool(AttentionPoolModel):
         return self.padding_for(1)
 
     def score(self, embedded: Tensor) -> Tensor:
-        vectors, constants = self.block.fold_queries(self.query)
-        return torch.addmm(constants.to(embedded.dtype), vectors.to(embedded.dtype), embedded.t())
+        return self.block.score(self.query, embedded)
 
     def forward(self, bag: Bag) -> Output:
         weight = single_layer(self.embedding, self.normalizer, bag)
@@ -117,11 +124,7 @@ class AEMConfig(EmbeddingConfig):
     paper="Zhang et al., AEM: Attention Entropy Maximization for Multiple Instance Learning based Whole Slide Image "
     "Classification",
     year=2024,
-    presets={
-        "official": {
-            "training": {"optimizer": "adamw", "lr": 1e-4, "weight_decay": 1e-5, "epochs": 50},
-        }
-    },
+    presets={"official": {"training": {"optimizer": "adamw", "lr": 1e-4, "weight_decay": 1e-5, "epochs": 50}}},
 )
 class AEM(ModelOnBase):
     """AEM; see the module's text for the formulas. The rows of the scores are the base's."""
@@ -137,8 +140,7 @@ class AEM(ModelOnBase):
         self.weight = config.weight
 
     def forward(self, bag: Bag) -> Output:
-        output: Output = self.current_base()(bag)
-        return output
+        return self.current_base()(bag)
 
     def stream(self, chunks: Iterable[Tensor]) -> Output:
         return self.current_base().stream(chunks)
@@ -196,15 +198,8 @@ def _converted(base: str, state: dict[str, Tensor], config: Config, **options: A
     return embedding.shape[1], n_outputs, options, ours
 
 
-_ABMIL = {
-    "embedding.layers.0": "dimreduction.fc1",
-    "attention.value": "attention.attention_V.0",
-    "attention.gate": "attention.attention_U.0",
-    "attention.weight": "attention.attention_weights",
-    "head": "classifier.fc",
-}
 _MHA = {"embedding.layers.0": "dimreduction.fc1", "head": "classifier.fc"}
-_BLOCK = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "out_proj", "norm": "layer_norm"}
+_ABMIL = _MHA | GATED_ATTENTION
 
 
 def _convert_abmil(tensors: Tensors, config: Config) -> Converted:
@@ -215,7 +210,7 @@ def _convert_abmil(tensors: Tensors, config: Config) -> Converted:
 
 def _convert_mha(tensors: Tensors, config: Config) -> Converted:
     state = {"query": tensors["q"][0], **renamed(tensors, _MHA)}
-    for ours, theirs in _BLOCK.items():
+    for ours, theirs in OFFICIAL_LAYERS.items():
         for leaf in ("weight", "bias"):
             state[f"block.{ours}_{leaf}"] = tensors[f"attention.{theirs}.{leaf}"].unsqueeze(0)
     heads = config.get("heads") or config.get("n_heads") or 8
@@ -227,21 +222,8 @@ def _convert_dsmil(tensors: Tensors, config: Config) -> Converted:
     return _converted("dsmil", state, config, inner=options["query_width"])
 
 
+register_official("aem", weight_names(_ABMIL.values()), _convert_abmil, _has_weight, unused=UNUSED_NORM)
 register_official(
-    OfficialForm(
-        "aem",
-        frozenset(f"{layer}.weight" for layer in _ABMIL.values()),
-        _convert_abmil,
-        _has_weight,
-        unused=(UNUSED_NORM,),
-    )
+    "aem", {"q"} | weight_names(("dimreduction.fc1", "attention.q_proj")), _convert_mha, unused=UNUSED_NORM
 )
-register_official(
-    OfficialForm(
-        "aem",
-        frozenset({"q", "dimreduction.fc1.weight", "attention.q_proj.weight"}),
-        _convert_mha,
-        unused=(UNUSED_NORM,),
-    )
-)
-register_official(OfficialForm("aem", official_names(LINEAR_QUERY), _convert_dsmil, _has_weight))
+register_official("aem", official_names(LINEAR_QUERY), _convert_dsmil, _has_weight)

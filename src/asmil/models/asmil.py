@@ -32,9 +32,9 @@ from asmil.errors import AsmilError
 from asmil.models.attention_pool import AttentionPoolModel
 from asmil.models.base import Output, refuse_uneven
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
-from asmil.models.blocks.folded import FoldedProjections, embed_and_attend, single_layer
+from asmil.models.blocks.folded import OFFICIAL_LAYERS, FoldedProjections, embed_and_attend, single_layer
 from asmil.models.blocks.randomness import RandomModule
-from asmil.models.official import UNUSED_NORM, Config, Converted, OfficialForm, Tensors, register_official
+from asmil.models.official import UNUSED_NORM, Config, Converted, Tensors, register_official, weight_names
 from asmil.models.registry import register
 
 
@@ -134,8 +134,7 @@ class ASMIL(AttentionPoolModel):
         return self.padding_for(1)
 
     def score(self, embedded: Tensor) -> Tensor:
-        vectors, constants = self.token_block.fold_queries(self.tokens)
-        return _scores(vectors, constants, embedded)
+        return self.token_block.score(self.tokens, embedded)
 
     def forward(self, bag: Bag) -> Output:
         weight = single_layer(self.embedding, self.normalizer, bag)
@@ -148,7 +147,7 @@ class ASMIL(AttentionPoolModel):
     def readout(self, pooled: Tensor, scores: Tensor | None) -> Output:
         token_features = self.token_block.project_pooled(pooled)
         kept = self.token_drop(token_features)
-        bag_scores = _scores(*self.bag_block.fold_queries(self.cls), token_features)
+        bag_scores = self.bag_block.score(self.cls, token_features)
         read = bag_scores if kept is None else bag_scores.masked_fill(~kept, -torch.inf)
         bag_attention = torch.softmax(read, dim=-1)
         bag_feature = self.bag_block.project_pooled(bag_attention @ token_features).squeeze(0)
@@ -159,14 +158,6 @@ class ASMIL(AttentionPoolModel):
             logits = [head(row) for head, row in zip(self.token_heads, token_features, strict=True)]
             extras["token_logits"] = torch.stack(logits)
         return Output(self.head(bag_feature), scores, bag_feature, extras=extras)
-
-
-def _scores(vectors: Tensor, constants: Tensor, embedded: Tensor) -> Tensor:
-    """A x I, A x 1 and N x I -> A x N, contiguous along the tiles so that normalizing reads in order."""
-    return torch.addmm(constants.to(embedded.dtype), vectors.to(embedded.dtype), embedded.t())
-
-
-_BLOCK_LAYERS = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "out_proj", "norm": "layer_norm"}
 
 
 def _convert_released(tensors: Tensors, config: Config) -> Converted:
@@ -180,7 +171,7 @@ def _convert_released(tensors: Tensors, config: Config) -> Converted:
         "head.bias": tensors["Slide_classifier.fc.bias"],
     }
     for leaf in ("weight", "bias"):
-        for ours, theirs in _BLOCK_LAYERS.items():
+        for ours, theirs in OFFICIAL_LAYERS.items():
             per_token = [tensors[f"sub_attention.{token}.{theirs}.{leaf}"] for token in range(n_tokens)]
             state[f"token_block.{ours}_{leaf}"] = torch.stack(per_token)
             state[f"bag_block.{ours}_{leaf}"] = tensors[f"bag_attention.{theirs}.{leaf}"].unsqueeze(0)
@@ -192,18 +183,8 @@ def _convert_released(tensors: Tensors, config: Config) -> Converted:
 
 
 register_official(
-    OfficialForm(
-        "asmil",
-        frozenset(
-            {
-                "q",
-                "cls",
-                "dimreduction.fc1.weight",
-                "sub_attention.0.q_proj.weight",
-                "Slide_classifier.fc.weight",
-            }
-        ),
-        _convert_released,
-        unused=(UNUSED_NORM,),
-    )
+    "asmil",
+    {"q", "cls"} | weight_names(("dimreduction.fc1", "sub_attention.0.q_proj", "Slide_classifier.fc")),
+    _convert_released,
+    unused=UNUSED_NORM,
 )

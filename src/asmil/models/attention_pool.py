@@ -29,13 +29,11 @@ class AttentionPoolModel(MILModel):
 
     def embed(self, features: Tensor) -> Tensor:
         """N x D -> N x I, tile by tile."""
-        embedded: Tensor = self.embedding(features)
-        return embedded
+        return self.embedding(features)
 
     def score(self, embedded: Tensor) -> Tensor:
         """N x I -> A x N, tile by tile."""
-        scores: Tensor = self.attention(embedded)
-        return scores
+        return self.attention(embedded)
 
     def readout(self, pooled: Tensor, scores: Tensor | None) -> Output:
         """A x I -> the output; `scores` are passed through."""

@@ -242,6 +242,39 @@ class MILModel(nn.Module):
         use_generator(self, generator)
 
 
+class ModelOnBase(MILModel):
+    """A method that is built on another one and shares its attention: scores, heat map and padding are the base's.
+
+    A subclass sets `base` and `forward`.
+    """
+
+    base: MILModel
+
+    def current_base(self) -> MILModel:
+        """The base, with the current normalizer of this model; a state dict contains the normalizer only once."""
+        self.base._modules.pop("normalizer", None)
+        object.__setattr__(self.base, "normalizer", self.normalizer)
+        return self.base
+
+    @property
+    def normalizer_built_in(self) -> bool:
+        return self.base.normalizer_built_in
+
+    @property
+    def padding_from(self) -> int | None:
+        return self.base.padding_from
+
+    @property
+    def can_stream(self) -> bool:
+        return self.current_base().can_stream
+
+    def attend(self, bag: Bag) -> Tensor:
+        return self.current_base().attend(bag)
+
+    def draw_heatmap(self, output: Output, kind: str) -> Tensor:
+        return self.current_base().draw_heatmap(output, kind)
+
+
 def _refuse_misfit(model: nn.Module, args: tuple[Any, ...]) -> None:
     assert isinstance(model, MILModel)
     model.refuse_misfit(args[0])

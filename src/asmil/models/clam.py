@@ -37,10 +37,9 @@ from asmil.errors import AsmilError
 from asmil.models.attention_pool import AttentionPoolModel
 from asmil.models.base import Loss, Output, masked_scores, predicted_row
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
-from asmil.models.blocks.instance_loss import InstanceLossConfig, cluster_logits, clustering_loss
+from asmil.models.blocks.instance_loss import InstanceLossConfig, cluster_logits, clustering_loss, smooth_svm
 from asmil.models.blocks.scoring import ScoreNetwork
-from asmil.models.blocks.smooth_svm import smooth_svm
-from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
+from asmil.models.official import Config, Converted, Tensors, register_official, renamed, weight_names
 from asmil.models.registry import register
 from asmil.tasks.base import Task
 
@@ -221,9 +220,8 @@ def _register_layout(layers: dict[str, str], branches: bool) -> None:
         options |= {option: config[word] for word, option in _WORDS.items() if config.get(word) is not None}
         return in_features, n_classes, options, state
 
-    required = {f"{name}.weight" for name in (*layers.values(), head, "instance_classifiers.0")}
-    method = "clam_mb" if branches else "clam_sb"
-    register_official(OfficialForm(method, frozenset(required), convert, unused=UNUSED_LOSS))
+    required = weight_names((*layers.values(), head, "instance_classifiers.0"))
+    register_official("clam_mb" if branches else "clam_sb", required, convert, unused=UNUSED_LOSS)
 
 
 for _layers in clam_layouts():

@@ -42,13 +42,12 @@ from torch.nn import functional
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.base import MILModel, Output
-from asmil.models.blocks.chunks import tile_by_tile
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.kmeans import cluster
-from asmil.models.blocks.precision import floating
+from asmil.models.blocks.layers import floating, tile_by_tile
 from asmil.models.blocks.randomness import Dropout
 from asmil.models.blocks.scoring import ScoreNetwork
-from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
+from asmil.models.official import Config, Converted, Tensors, register_official, renamed, weight_names
 from asmil.models.registry import register
 from asmil.models.shared_presets import VLSA_SURVIVAL
 
@@ -185,66 +184,45 @@ class DeepAttnMISL(MILModel):
         return super().draw_heatmap(output, kind)
 
 
-def _convert_official(tensors: Tensors, config: Config) -> Converted:
-    layers = {
+def _register_layout(variant: str, layers: dict[str, str]) -> None:
+    """Register a published layout, given the official names of the layers by ours."""
+
+    def convert(tensors: Tensors, config: Config) -> Converted:
+        state = renamed(tensors, layers)
+        # The embedding is stored as a convolution with a kernel of one tile.
+        state["embedding.layers.0.weight"] = state["embedding.layers.0.weight"].flatten(1)
+        inner, in_features = state["embedding.layers.0.weight"].shape
+        n_outputs, head = state["head.weight"].shape
+        options = {
+            "variant": variant,
+            "clusters": config.get("cluster_num", config.get("num_clusters")),
+            "inner": inner,
+            "attention": state["attention.value.weight"].shape[0],
+            "head": head,
+        }
+        return in_features, n_outputs, options, state
+
+    register_official("deepattnmisl", weight_names(layers.values()), convert)
+
+
+_register_layout(
+    "official",
+    {
         "embedding.layers.0": "embedding_net.0",
         "attention.value": "attention.0",
         "attention.weight": "attention.2",
         "hidden": "fc6.0",
         "head": "fc6.3",
-    }
-    return _converted(renamed(tensors, layers), config, "official")
-
-
-def _convert_vlsa(tensors: Tensors, config: Config) -> Converted:
-    layers = {
+    },
+)
+_register_layout(
+    "vlsa",
+    {
         "embedding.layers.0": "phis.0",
         "mix": "attention_net.0",
         "attention.value": "attention_net.3.fc1.0",
         "attention.gate": "attention_net.3.score.0",
         "attention.weight": "attention_net.3.fc2",
         "head": "output_layer",
-    }
-    return _converted(renamed(tensors, layers), config, "vlsa")
-
-
-def _converted(state: dict[str, Tensor], config: Config, variant: str) -> Converted:
-    # The embedding is stored as a convolution with a kernel of one tile.
-    state["embedding.layers.0.weight"] = state["embedding.layers.0.weight"].flatten(1)
-    inner, in_features = state["embedding.layers.0.weight"].shape
-    n_outputs, head = state["head.weight"].shape
-    options = {
-        "variant": variant,
-        "clusters": config.get("cluster_num", config.get("num_clusters")),
-        "inner": inner,
-        "attention": state["attention.value.weight"].shape[0],
-        "head": head,
-    }
-    return in_features, n_outputs, options, state
-
-
-register_official(
-    OfficialForm(
-        "deepattnmisl",
-        frozenset(
-            {"embedding_net.0.weight", "attention.0.weight", "attention.2.weight", "fc6.0.weight", "fc6.3.weight"}
-        ),
-        _convert_official,
-    )
-)
-register_official(
-    OfficialForm(
-        "deepattnmisl",
-        frozenset(
-            {
-                "phis.0.weight",
-                "attention_net.0.weight",
-                "attention_net.3.fc1.0.weight",
-                "attention_net.3.score.0.weight",
-                "attention_net.3.fc2.weight",
-                "output_layer.weight",
-            }
-        ),
-        _convert_vlsa,
-    )
+    },
 )

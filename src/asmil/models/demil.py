@@ -40,7 +40,7 @@ from asmil.errors import AsmilError
 from asmil.models.attention_pool import AttentionPoolModel
 from asmil.models.base import Loss, Output
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
-from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
+from asmil.models.official import Config, Converted, Tensors, register_official, renamed
 from asmil.models.psmil import POOLINGS
 from asmil.models.registry import register
 from asmil.tasks.base import Task
@@ -211,21 +211,17 @@ def _convert_pooling(tensors: Tensors, config: Config) -> Converted:
 
 _GATES = {"linear_V.weight", "linear_U.weight"}
 register_official(
-    OfficialForm(
-        "demil",
-        frozenset({"feature_extractor_part2.0.weight", "attention_weights.0.weight", "classifier.0.weight"} | _GATES),
-        _convert_demipl,
-        # the code calls V in both gates, and neither of the att_layers
-        unused=("linear_U", "att_layer_U", "att_layer_V"),
-    )
+    "demil",
+    {"feature_extractor_part2.0.weight", "attention_weights.0.weight", "classifier.0.weight"} | _GATES,
+    _convert_demipl,
+    # the code calls V in both gates, and neither of the att_layers
+    unused=("linear_U", "att_layer_U", "att_layer_V"),
 )
 register_official(
-    OfficialForm(
-        "demil",
-        frozenset({"linear"} | _GATES),
-        _convert_pooling,
-        # those classes hold several poolings side by side, PSMIL's (with its bank of prototypes) among them
-        applies=lambda tensors, config: config.get("pooling") == "mha" or "fbank" not in tensors,
-        unused=POOLINGS,
-    )
+    "demil",
+    {"linear"} | _GATES,
+    _convert_pooling,
+    # these classes contain several poolings side by side, including PSMIL's with its bank of prototypes
+    applies=lambda tensors, config: config.get("pooling") == "mha" or "fbank" not in tensors,
+    unused=POOLINGS,
 )

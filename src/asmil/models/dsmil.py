@@ -41,7 +41,7 @@ from asmil.models.blocks.dual_stream import (
     two_stream_loss,
     two_stream_output,
 )
-from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official
+from asmil.models.official import Config, Converted, Tensors, register_official
 from asmil.models.registry import register
 from asmil.tasks.base import Task
 
@@ -128,15 +128,15 @@ class DSMIL(MILModel):
         return attention[0]
 
 
-def _official(query: tuple[str, ...]) -> OfficialForm:
+def _register_layout(query: tuple[str, ...]) -> None:
     def convert(tensors: Tensors, config: Config) -> Converted:
         del config
         options, state = from_official(tensors, query)
         n_outputs, in_features = state["streams.instance.weight"].shape
         return in_features, n_outputs, options, state
 
-    return OfficialForm("dsmil", official_names(query), convert)
+    register_official("dsmil", official_names(query), convert)
 
 
-register_official(_official(LINEAR_QUERY))
-register_official(_official(NONLINEAR_QUERY))
+_register_layout(LINEAR_QUERY)
+_register_layout(NONLINEAR_QUERY)

@@ -49,7 +49,7 @@ from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.exporting import warn_of_fixed_size
 from asmil.models.blocks.randomness import Dropout, RandomModule
 from asmil.models.blocks.scoring import ScoreNetwork
-from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
+from asmil.models.official import GATED_ATTENTION, Config, Converted, Tensors, register_official, renamed, weight_names
 from asmil.models.registry import register
 from asmil.tasks.base import Task
 
@@ -176,12 +176,10 @@ class DTFD(MILModel):
 
     def embed(self, features: Tensor) -> Tensor:
         """N x D -> N x I, tile by tile."""
-        embedded: Tensor = self.residual(self.embedding(features))
-        return embedded
+        return self.residual(self.embedding(features))
 
     def attend(self, bag: Bag) -> Tensor:
-        scores: Tensor = self.attention(self.embed(bag.features))
-        return scores
+        return self.attention(self.embed(bag.features))
 
     def forward(self, bag: Bag) -> Output:
         embedded = self.embed(bag.features)
@@ -294,13 +292,18 @@ def _averaged(outputs: Sequence[Output]) -> Output:
     )
 
 
+_LAYERS = {
+    "embedding.layers.0": "dim_reduction.fc1",
+    "classifier": "classifier.fc",
+    **GATED_ATTENTION,
+    **{f"tier2.{ours}": f"att_classifier.{theirs}" for ours, theirs in GATED_ATTENTION.items()},
+    "tier2.classifier": "att_classifier.classifier.fc",
+}
+
+
 def _convert_official(tensors: Tensors, config: Config) -> Converted:
     """The four official modules under one parent."""
-    gated = {"value": "attention_V.0", "gate": "attention_U.0", "weight": "attention_weights"}
-    layers = {"embedding.layers.0": "dim_reduction.fc1", "classifier": "classifier.fc"}
-    layers |= {f"attention.{ours}": f"attention.{theirs}" for ours, theirs in gated.items()}
-    layers |= {f"tier2.attention.{ours}": f"att_classifier.attention.{theirs}" for ours, theirs in gated.items()}
-    layers["tier2.classifier"] = "att_classifier.classifier.fc"
+    layers = dict(_LAYERS)
     blocks = 0
     while f"dim_reduction.resBlocks.{blocks}.block.0.weight" in tensors:
         block = f"dim_reduction.resBlocks.{blocks}.block"
@@ -326,22 +329,5 @@ def _word(config: Config, otherwise: Any, *names: str) -> Any:
     return next((config[name] for name in names if name in config), otherwise)
 
 
-register_official(
-    OfficialForm(
-        "dtfd",
-        frozenset(
-            f"{layer}.weight"
-            for layer in (
-                "dim_reduction.fc1",
-                "attention.attention_V.0",
-                "attention.attention_U.0",
-                "classifier.fc",
-                "att_classifier.attention.attention_V.0",
-                "att_classifier.attention.attention_U.0",
-                "att_classifier.classifier.fc",
-            )
-        ),
-        _convert_official,
-        unused=("dim_reduction.bn",),
-    )
-)
+_IDENTIFYING = [layer for layer in _LAYERS.values() if not layer.endswith("attention_weights")]
+register_official("dtfd", weight_names(_IDENTIFYING), _convert_official, unused=("dim_reduction.bn",))

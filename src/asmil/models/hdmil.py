@@ -50,13 +50,13 @@ from asmil.errors import AsmilError
 from asmil.models.attention_pool import RunningPool
 from asmil.models.base import Loss, MILModel, Output, Stage, predicted_row
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
-from asmil.models.blocks.initialization import start_xavier
 from asmil.models.blocks.instance_loss import InstanceLossConfig, cluster_logits, clustering_loss
+from asmil.models.blocks.layers import start_xavier
 from asmil.models.blocks.scoring import ScoreNetwork
 from asmil.models.clam import OFFICIAL_TRAINING as CLAM_TRAINING
 from asmil.models.clam import UNUSED_LOSS, clam_layouts
 from asmil.models.hdmil_lipn import GumbelMask, TinyMobileNet, harden, lipn_state, lowres_tiles
-from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
+from asmil.models.official import Config, Converted, Tensors, register_official, renamed, weight_names
 from asmil.models.registry import register
 from asmil.tasks.base import Task
 
@@ -124,12 +124,7 @@ class HDMILConfig(EmbeddingConfig, InstanceLossConfig):
     paper="Dong et al., Fast and Accurate Gigapixel Pathological Image Classification with Hierarchical Distillation "
     "Multi-Instance Learning",
     year=2025,
-    presets={
-        "official": {
-            "model": {"lipn_lr": 1e-4},
-            "training": {**CLAM_TRAINING, "lr": 3e-4},
-        }
-    },
+    presets={"official": {"model": {"lipn_lr": 1e-4}, "training": {**CLAM_TRAINING, "lr": 3e-4}}},
 )
 class HDMIL(MILModel):
     """HDMIL; see the module's text for the formulas."""
@@ -164,12 +159,10 @@ class HDMIL(MILModel):
 
     def embed(self, features: Tensor) -> Tensor:
         """N x D -> N x 512, tile by tile."""
-        embedded: Tensor = self.embedding(features)
-        return embedded
+        return self.embedding(features)
 
     def attend(self, bag: Bag) -> Tensor:
-        scores: Tensor = self.attention(self.embed(bag.features))
-        return scores
+        return self.attention(self.embed(bag.features))
 
     def forward(self, bag: Bag) -> Output:
         if self.lipn is not None:
@@ -328,11 +321,9 @@ def _register_layout(layers: dict[str, str], lipn: bool) -> None:
         options |= {word: config[word] for word in _WORDS if config.get(word) is not None}
         return in_features, n_outputs, options, state
 
-    required = {f"{name}.weight" for name in layers.values()}
+    required = weight_names([*layers.values(), *(["extractor.classifier"] if lipn else [])])
     required |= {f"{heads}.0.{_COEFFICIENTS}" for heads in ("classifiers", "instance_classifiers")}
-    if lipn:
-        required.add("extractor.classifier.weight")
-    register_official(OfficialForm("hdmil", frozenset(required), convert, unused=UNUSED_LOSS))
+    register_official("hdmil", required, convert, unused=UNUSED_LOSS)
 
 
 _COEFFICIENTS = "act_fun.0.cheby_coeffs"

@@ -20,7 +20,7 @@ from asmil.cohort.bag import LOWRES, Bag
 from asmil.errors import AsmilError
 from asmil.models.base import MILModel, ModelConfig, Output
 from asmil.models.blocks.randomness import RandomModule
-from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
+from asmil.models.official import Config, Converted, Tensors, register_official, renamed, weight_names
 
 TILES_AT_ONCE = 8192
 """In inference, tiles go through the network in parts of this size; in training BatchNorm sees the bag whole."""
@@ -88,8 +88,7 @@ class InvertedBottleneck(nn.Module):
         self.project = ConvNorm(wide, after, 1, relu=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        projected: Tensor = self.project(self.middle(self.expand(self.start(x))))
-        return projected
+        return self.project(self.middle(self.expand(self.start(x))))
 
 
 class TinyMobileNet(nn.Module):
@@ -128,8 +127,7 @@ class TinyMobileNet(nn.Module):
     def _score(self, tiles: Tensor) -> Tensor:
         pixels = tiles.permute(0, 3, 1, 2).to(self.head.weight.dtype) / 255 - 0.5
         pooled = self.features(pixels).mean(dim=(2, 3), keepdim=True)
-        scores: Tensor = self.head(self.neck(pooled).flatten(1))
-        return scores
+        return self.head(self.neck(pooled).flatten(1))
 
 
 class LIPN(MILModel):
@@ -203,15 +201,9 @@ def _convert(tensors: Tensors, config: Config) -> Converted:
     return 3 * pixels**2, len(state["network.head.weight"]), {}, state
 
 
-def _build(in_features: int, n_outputs: int, options: dict[str, Any]) -> LIPN:
-    return LIPN(in_features, n_outputs, ModelConfig(**options))
-
-
 register_official(
-    OfficialForm(
-        "hdmil_lipn",
-        frozenset({"extractor.classifier.weight", "extractor.features.0.block.0.weight"}),
-        _convert,
-        build=_build,
-    )
+    "hdmil_lipn",
+    weight_names(("extractor.classifier", "extractor.features.0.block.0")),
+    _convert,
+    build=lambda in_features, n_outputs, options: LIPN(in_features, n_outputs, ModelConfig(**options)),
 )

@@ -29,7 +29,7 @@ import copy
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -39,21 +39,36 @@ from torch.nn import functional
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.abmil import ABMIL, ABMILConfig
-from asmil.models.base import Loss, MILModel, Output, Stage
-from asmil.models.blocks.dual_stream import LossKind, Query, logits_loss
+from asmil.models.base import Loss, MILModel, ModelOnBase, Output, Stage
+from asmil.models.blocks.dual_stream import (
+    LINEAR_QUERY,
+    NONLINEAR_QUERY,
+    LossKind,
+    Query,
+    from_official,
+    logits_loss,
+    official_names,
+)
 from asmil.models.blocks.embedding import EmbeddingConfig
 from asmil.models.blocks.kmeans import cluster
 from asmil.models.blocks.randomness import Dropout
 from asmil.models.dsmil import DSMIL, DSMILConfig
 from asmil.models.inference import infer
-from asmil.models.layouts.ibmil import FORMS
-from asmil.models.official import register_official
-from asmil.models.on_base import ModelOnBase
+from asmil.models.official import (
+    GATED_ATTENTION,
+    UNUSED_NORM,
+    Config,
+    Converted,
+    Tensors,
+    register_official,
+    renamed,
+    weight_names,
+)
 from asmil.models.registry import register
-from asmil.models.transmil import TransMIL, TransMILConfig
+from asmil.models.transmil import LAYERS, TransMIL, TransMILConfig
 from asmil.tasks.base import Task
 
-GATED_ATTENTION = 128
+GATED_WIDTH = 128
 DSMIL_KEY_DROPOUT = 0.1
 TRANSMIL_WIDTH = 512
 Merge = Literal["cat", "add", "sub"]
@@ -179,7 +194,7 @@ def _headless_base(in_features: int, n_outputs: int, config: IBMILConfig) -> tup
         width = base.embedding.width
     else:
         gated = config.base == "gated"
-        hidden = config.attention or (GATED_ATTENTION if gated else in_features)
+        hidden = config.attention or (GATED_WIDTH if gated else in_features)
         base = ABMIL(in_features, n_outputs, ABMILConfig(**embedding, attention=hidden, gated=gated))
         width = base.embedding.width
     base.head = nn.Identity()  # type: ignore[assignment]
@@ -190,10 +205,6 @@ def _key_dropout(config: IBMILConfig) -> float:
     if config.key_dropout is not None:
         return config.key_dropout
     return DSMIL_KEY_DROPOUT if config.base == "dsmil" else 0.0
-
-
-for _form in FORMS:
-    register_official(_form)
 
 
 def find_prototypes(rows: Tensor, k: int, seed: int = SEED) -> Tensor:
@@ -256,3 +267,85 @@ class ConfounderDictionary(nn.Module):
         if self.merge == "cat":
             return torch.cat([rows, mixture], dim=-1), attention
         return (rows + mixture if self.merge == "add" else rows - mixture), attention
+
+
+_GATED = {"embedding.layers.0": "dimreduction.fc1", **GATED_ATTENTION}
+_PLAIN = {"attention.value": "attention.0", "attention.weight": "attention.2"}
+
+
+def _converted(
+    base: str, state: dict[str, Tensor], tensors: Tensors, config: Config, prefix: str = "", feat: str = ""
+) -> tuple[int, dict[str, Any], dict[str, Tensor]]:
+    """The outputs, the options and our state from the base's state (with its head) and the dictionary's tensors.
+
+    prefix: of W_q and W_k; feat: before confounder_feat
+    """
+    ours = {name if name.startswith("head.") else f"base.{name}": tensor for name, tensor in state.items()}
+    options: dict[str, Any] = {"base": base, "prototypes": 0}
+    if f"{prefix}W_q.weight" in tensors:
+        prototypes = tensors[f"{feat}confounder_feat"]
+        ours |= renamed(tensors, {"dictionary.query": f"{prefix}W_q", "dictionary.key": f"{prefix}W_k"})
+        ours["dictionary.prototypes"] = prototypes
+        ours["dictionary.used"] = torch.ones(len(prototypes), dtype=torch.bool)
+        options["prototypes"] = len(prototypes)
+        options["joint"] = len(ours["dictionary.query.weight"])
+        options["merge"] = config.get("merge") or config.get("c_merge") or "cat"
+        options["learn_prototypes"] = bool(config.get("confounder_learn"))
+    return len(ours["head.bias"]), options, ours
+
+
+def _convert_gated(tensors: Tensors, config: Config) -> Converted:
+    head = "classifier" if "classifier.weight" in tensors else "classifier.fc"
+    state = renamed(tensors, {**_GATED, "head": head})
+    n_outputs, options, ours = _converted("gated", state, tensors, config)
+    inner, in_features = state["embedding.layers.0.weight"].shape
+    return in_features, n_outputs, {**options, "inner": inner, "attention": len(state["attention.value.weight"])}, ours
+
+
+def _convert_plain(tensors: Tensors, config: Config) -> Converted:
+    state = renamed(tensors, {**_PLAIN, "head": "classifier"})
+    n_outputs, options, ours = _converted("plain", state, tensors, config)
+    attention, in_features = state["attention.value.weight"].shape
+    return in_features, n_outputs, {**options, "attention": attention}, ours
+
+
+def _convert_dsmil(tensors: Tensors, config: Config) -> Converted:
+    nonlinear = f"{NONLINEAR_QUERY[0]}.weight" in tensors
+    streams, state = from_official(tensors, NONLINEAR_QUERY if nonlinear else LINEAR_QUERY)
+    if streams["values"]:
+        raise AsmilError("these tensors are of IBMIL's DSMIL with learned values, which ibmil does not have")
+    n_outputs, options, ours = _converted("dsmil", state, tensors, config, "b_classifier.confounder_", "b_classifier.")
+    options |= {"query": streams["query"], "query_width": streams["query_width"]}
+    return state["streams.instance.weight"].shape[1], n_outputs, options, ours
+
+
+def _convert_transmil(tensors: Tensors, config: Config) -> Converted:
+    state = renamed(tensors, LAYERS) | {"class_token": tensors["cls_token"].flatten(0, 1)}
+    n_outputs, options, ours = _converted("transmil", state, tensors, config, "confounder_")
+    inner, in_features = state["embedding.layers.0.weight"].shape
+    return in_features, n_outputs, {**options, "inner": inner}, ours
+
+
+def _says_ibmil(tensors: Tensors, config: Config) -> bool:
+    """Whether tensors of a base, without a dictionary, are those of IBMIL's first training."""
+    del tensors
+    return "stage" in config or "num_confounders" in config
+
+
+def _is_plain_alone(tensors: Tensors, config: Config) -> bool:
+    layers = {name.rpartition(".")[0] for name in tensors}
+    return _says_ibmil(tensors, config) or layers == {*_PLAIN.values(), "classifier"}
+
+
+_DICTIONARY = {"confounder_feat", "W_q.weight", "W_k.weight", "classifier.weight"}
+_GATED_NAMES, _PLAIN_NAMES = weight_names(_GATED.values()), weight_names(_PLAIN.values())
+_TRANSMIL_NAMES = {"cls_token"} | weight_names(LAYERS.values())
+register_official("ibmil", _GATED_NAMES | _DICTIONARY, _convert_gated, unused=UNUSED_NORM)
+register_official("ibmil", _GATED_NAMES | {"classifier.fc.weight"}, _convert_gated, _says_ibmil, unused=UNUSED_NORM)
+register_official("ibmil", _PLAIN_NAMES | _DICTIONARY, _convert_plain)
+register_official("ibmil", _PLAIN_NAMES | {"classifier.weight"}, _convert_plain, _is_plain_alone)
+register_official("ibmil", _TRANSMIL_NAMES | {"confounder_feat"}, _convert_transmil)
+register_official("ibmil", _TRANSMIL_NAMES, _convert_transmil, _says_ibmil)
+for _query in (LINEAR_QUERY, NONLINEAR_QUERY):
+    register_official("ibmil", official_names(_query) | {"b_classifier.confounder_feat"}, _convert_dsmil)
+    register_official("ibmil", official_names(_query), _convert_dsmil, _says_ibmil)

@@ -64,8 +64,7 @@ def infer(
 
 def _run(model: MILModel, bag: Bag, device: torch.device, chunk: int) -> Output:
     if len(bag) <= chunk:
-        output: Output = model(bag.to(device))
-        return output
+        return model(bag.to(device))
     model.refuse_misfit(bag)
     return model.stream(part.to(device, non_blocking=True) for part in bag.features.split(chunk))
 

@@ -20,10 +20,9 @@ from torch import Tensor, nn
 
 from asmil.attention.normalizers import Normalizer
 from asmil.models.base import Output
-from asmil.models.blocks.activations import Activation
 from asmil.models.blocks.dual_stream import DualStream, two_stream_output
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
-from asmil.models.blocks.initialization import start_xavier
+from asmil.models.blocks.layers import Activation, start_xavier
 from asmil.models.blocks.nystrom import NystromAttention, NystromLayer
 from asmil.models.blocks.position import PyramidPosition
 from asmil.models.blocks.randomness import Dropout
@@ -138,8 +137,7 @@ class TokenMerge(nn.Module):
         attention = self.dropout(torch.softmax(vectors.to(normed.dtype) @ normed.t(), dim=-1))
         pooled = (attention.to(normed.dtype) @ normed).view(self.heads, n_tokens, width)
         values = (pooled @ to_value.transpose(1, 2)).transpose(0, 1).flatten(1)
-        tokens: Tensor = self.dropout(self.to_out(values))
-        return tokens
+        return self.dropout(self.to_out(values))
 
     @torch.no_grad()
     def follow(self, tokens: Tensor, momentum: float) -> None:
@@ -193,8 +191,7 @@ class AttentionEncoder(nn.Module):
         self.head = nn.Linear(width, n_outputs)
 
     def attend(self, embedded: Tensor) -> Tensor:
-        scores: Tensor = self.attention(embedded)
-        return scores
+        return self.attention(embedded)
 
     def forward(self, embedded: Tensor, normalizer: Normalizer) -> Output:
         scores = self.attend(embedded)
@@ -288,8 +285,7 @@ class TransformerEncoder(nn.Module):
         attention = self.layer1.attention
         to_value = attention.to_qkv.weight.chunk(3)[2]
         values = (normed @ to_value.t()).view(len(normed), attention.heads, attention.head_width)
-        contributions: Tensor = attention.dropout(attention.to_out((values * row.t().unsqueeze(2)).flatten(1)))
-        return contributions
+        return attention.dropout(attention.to_out((values * row.t().unsqueeze(2)).flatten(1)))
 
     def _after_first(self, embedded: Tensor) -> Tensor:
         """What enters layer 2: (1 + N) x I."""
@@ -302,8 +298,7 @@ class TransformerEncoder(nn.Module):
         return self.layer2.attention.row_scores(normed, CLASS_TOKEN)[:, 1:]
 
     def _feature(self, tokens: Tensor, update: Tensor) -> Tensor:
-        feature: Tensor = self.norm(tokens[CLASS_TOKEN] + update)
-        return feature
+        return self.norm(tokens[CLASS_TOKEN] + update)
 
 
 class DualStreamEncoder(nn.Module):

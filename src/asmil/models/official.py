@@ -1,13 +1,13 @@
 """Models from the tensors of official implementations.
 
-`load(tensors)` recognizes the family by the tensor names, takes all sizes from the shapes, and gives our model with
+`load(tensors)` recognizes the method by the tensor names, takes all sizes from the shapes, and returns our model with
 those weights: `load(torch.load("checkpoint.pt", weights_only=True))`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,10 @@ from asmil.models.registry import build, methods
 Tensors = Mapping[str, Tensor]
 Config = Mapping[str, Any]
 Converted = tuple[int, int, dict[str, Any], dict[str, Tensor]]
-"""What a layout is here: in_features, n_outputs, the options of `build`, and our state dict."""
+"""A layout in our terms: in_features, n_outputs, the options of `build`, and our state dict."""
+Convert = Callable[[Tensors, Config], Converted]
+Applies = Callable[[Tensors, Config], bool]
+Build = Callable[[int, int, dict[str, Any]], MILModel]
 
 
 @dataclass(frozen=True)
@@ -32,29 +35,53 @@ class OfficialForm:
 
     method: the name it is registered under here
     required: the names that identify the layout (all must be present)
-    convert: (tensors, config) -> Converted; a tensor it misses is a KeyError with its name, one it does not read is
-        unknown
-    unused: tensors, or layers, that official files contain and official predictions do not depend on
-    applies: whether tensors with these names are of this layout, where names alone do not decide
+    convert: (tensors, config) -> Converted; a tensor that it lacks is a KeyError with its name, and a tensor that it
+        does not read is unknown
+    applies: whether tensors with these names have this layout, if the names alone do not decide
     build: (in_features, n_outputs, options) -> the model, if it is a part of a method and not registered itself
+    unused: tensors, or layers, that official files contain and official predictions do not depend on
     """
 
     method: str
     required: frozenset[str]
-    convert: Callable[[Tensors, Config], Converted]
-    applies: Callable[[Tensors, Config], bool] | None = None
-    build: Callable[[int, int, dict[str, Any]], MILModel] | None = None
+    convert: Convert
+    applies: Applies | None = None
+    build: Build | None = None
     unused: tuple[str, ...] = ()
 
+    @property
+    def looks(self) -> str:
+        """The beginning of an error about tensors of this layout."""
+        return f"the state dict looks like {self.method} but"
 
-UNUSED_NORM = "dimreduction.bn"
-"""A batch norm that a published class for the embedding owns and never calls."""
+
+GATED_ATTENTION = {
+    "attention.value": "attention.attention_V.0",
+    "attention.gate": "attention.attention_U.0",
+    "attention.weight": "attention.attention_weights",
+}
+"""The gated attention network in the code that ACMIL, AEM, DTFD and IBMIL share: its layers by our names."""
+UNUSED_NORM = ("dimreduction.bn",)
+"""A batch norm that a published embedding class contains and never calls."""
 _FORMS: list[OfficialForm] = []
 
 
-def register_official(form: OfficialForm) -> None:
-    """Make a published layout known to `load`."""
-    _FORMS.append(form)
+def register_official(
+    method: str,
+    required: Iterable[str],
+    convert: Convert,
+    applies: Applies | None = None,
+    *,
+    build: Build | None = None,
+    unused: tuple[str, ...] = (),
+) -> None:
+    """Make a published layout known to `load`; the arguments are those of `OfficialForm`."""
+    _FORMS.append(OfficialForm(method, frozenset(required), convert, applies, build, unused))
+
+
+def weight_names(layers: Iterable[str]) -> frozenset[str]:
+    """The names of the weights of these layers."""
+    return frozenset(f"{layer}.weight" for layer in layers)
 
 
 @dataclass(frozen=True)
@@ -75,43 +102,37 @@ class Recognized:
 
     @property
     def method(self) -> str:
-        """The method that they are of."""
+        """The name of the method."""
         return self.form.method
-
-    @property
-    def looks(self) -> str:
-        """How an error about them begins."""
-        return f"the state dict looks like {self.method} but"
 
 
 def recognize(tensors: Mapping[str, Any], config: Mapping[str, Any] | None = None) -> Recognized:
-    """Which method official tensors are of, its sizes, and the tensors by our names; arguments as of `load`."""
+    """The method of official tensors, its sizes, and the tensors by our names; the arguments are those of `load`."""
     methods()
     config = config or {}
     states = [_Official(_flattened(tensors))]
     if not states[0]:
-        raise AsmilError("there are no tensors in this; give a state dict, names with their tensors")
+        raise AsmilError("the checkpoint contains no tensors; give a state dict (names and tensors)")
     while not (fitting := _fitting(states[-1], config)) and (bare := _without_prefix(states[-1])):
         states.append(_Official(bare))
     if not fitting:
         raise AsmilError(_why_none(max(states, key=lambda state: _overlap(_closest(state), state))))
     state = states[-1]
     form = max(fitting, key=lambda form: (len(form.required), form.applies is not None))
-    looks = f"the state dict looks like {form.method} but"
     if halves := _layers_with_a_bias_alone(state):
-        raise AsmilError(f"{looks} lacks {', '.join(f'{layer}.weight' for layer in halves)}")
+        raise AsmilError(f"{form.looks} lacks {', '.join(f'{layer}.weight' for layer in halves)}")
     try:
         in_features, n_outputs, options, ours = form.convert(state, config)
     except AsmilError:
         raise
     except KeyError:
         missing = [state.official_name(name) for name in _missing(form, state, config)]
-        raise AsmilError(f"{looks} lacks {', '.join(missing)}") from None
+        raise AsmilError(f"{form.looks} lacks {', '.join(missing)}") from None
     except (RuntimeError, ValueError, IndexError) as error:
-        raise AsmilError(f"{looks} its tensors do not fit each other: {str(error).splitlines()[0]}") from None
+        raise AsmilError(f"{form.looks} its tensors do not fit each other: {str(error).splitlines()[0]}") from None
     if unknown := [name for name in state if name not in state.read and not _is_unused(name, form)]:
         raise AsmilError(
-            f"{looks} has tensors that {form.method} does not: {listed(unknown)}; it is another model, "
+            f"{form.looks} has tensors that {form.method} does not: {listed(unknown)}; it is another model, "
             "or, if its predictions do not depend on them, leave them out of the state dict"
         )
     return Recognized(form, in_features, n_outputs, options, ours, state)
@@ -120,31 +141,30 @@ def recognize(tensors: Mapping[str, Any], config: Mapping[str, Any] | None = Non
 def load(tensors: Mapping[str, Any], config: Mapping[str, Any] | None = None) -> MILModel:
     """Our model with the weights of an official state dict.
 
-    config adds only what shapes do not determine (heads, activations), in the terms of the official code. Of several
-    layouts that fit, the one with the most names is used, and among those one with its own condition. Checkpoints
-    come as they were saved: the weights may lie under `state_dict` or `model`, in several state dicts side by side
-    (DTFD), and all names may begin with the same word (`module.`, `model.`). Tensors that the method does not have are
-    an error, except those that its layout lists as unused.
+    config adds only what shapes do not determine (heads, activations), in the terms of the official code. If several
+    layouts fit, the one with the most names is used, and among those one with its own condition. Checkpoints are taken
+    as they were saved: the weights may be under `state_dict` or `model`, or in several state dicts side by side (DTFD),
+    and all names may begin with the same word (`module.`, `model.`). Tensors that the method does not have are an
+    error, except those that its layout lists as unused.
     """
-    found = recognize(tensors, config)
-    form, state, ours, looks = found.form, found.source, found.tensors, found.looks
-    if form.build is None:
-        model = build(form.method, found.in_features, found.n_outputs, **found.options)
-    else:
-        model = form.build(found.in_features, found.n_outputs, found.options)
+    recognized = recognize(tensors, config)
+    form, state, ours = recognized.form, recognized.source, recognized.tensors
+    sizes, options = (recognized.in_features, recognized.n_outputs), recognized.options
+    model = build(form.method, *sizes, **options) if form.build is None else form.build(*sizes, options)
     own = model.state_dict()
     missing = [state.official_name(name) for name in own if name not in ours]
     misfit = [name for name in ours if name not in own or own[name].shape != ours[name].shape]
     if (missing or misfit) and _overlap(_closest(state), state) > len(form.required):
         raise AsmilError(_why_none(state))
     if missing:
-        raise AsmilError(f"{looks} lacks {', '.join(missing)}")
+        raise AsmilError(f"{form.looks} lacks {', '.join(missing)}")
     if misfit:
         name = state.official_name(misfit[0])
-        raise AsmilError(f"{looks} {name} {tuple(ours[misfit[0]].shape)} does not fit the other tensors")
+        raise AsmilError(f"{form.looks} {name} {tuple(ours[misfit[0]].shape)} does not fit the other tensors")
     model.load_state_dict(ours)
-    if broken := [state.official_name(name) for name, one in model.state_dict().items() if not one.isfinite().all()]:
-        raise AsmilError(f"{looks} contains values that are not finite: {listed(broken)}; copy the file again")
+    loaded = model.state_dict()
+    if broken := [state.official_name(name) for name in loaded if not loaded[name].isfinite().all()]:
+        raise AsmilError(f"{form.looks} contains values that are not finite: {listed(broken)}; copy the file again")
     return model.eval()
 
 
@@ -185,7 +205,7 @@ def _is_unused(name: str, form: OfficialForm) -> bool:
 
 
 class _Official(dict[str, Tensor]):
-    """Official tensors by name, which remember what was read of them, and what `renamed` calls them here."""
+    """Official tensors by name; records which were read, and what `renamed` calls them here."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         super().__init__(tensors)
@@ -204,25 +224,25 @@ class _Official(dict[str, Tensor]):
 
 
 def _layers_with_a_bias_alone(tensors: Tensors) -> list[str]:
-    """Layers whose weight is gone; a layout in which the layer is optional would do without it unnoticed."""
+    """Layers without a weight; a layout in which the layer is optional would silently ignore it."""
     leaves: dict[str, set[str]] = {}
     for name in tensors:
         layer, _, leaf = name.rpartition(".")
         leaves.setdefault(layer, set()).add(leaf)
-    return [layer for layer, found in leaves.items() if found == {"bias"}]
+    return [layer for layer, present in leaves.items() if present == {"bias"}]
 
 
 def _why_none(tensors: Tensors) -> str:
-    """Why no layout fits: what the one that most of the names belong to still lacks."""
+    """Why no layout fits: what the closest one lacks."""
     closest = _closest(tensors)
     missing = sorted(closest.required - tensors.keys())
     if len(missing) == len(closest.required):
-        return f"these tensors are of no known official model (first: {sorted(tensors)[:3]})"
-    return f"the state dict looks like {closest.method} but lacks {', '.join(missing)}"
+        return f"these tensors belong to no known official model (first: {sorted(tensors)[:3]})"
+    return f"{closest.looks} lacks {', '.join(missing)}"
 
 
 def _closest(tensors: Tensors) -> OfficialForm:
-    """The layout, of those that lack something, that most of the names belong to."""
+    """The incomplete layout that has the most names in common with the tensors."""
     incomplete = [form for form in _FORMS if form.required - tensors.keys()]
     return max(incomplete, key=lambda form: (_overlap(form, tensors), -len(form.required)))
 
@@ -232,7 +252,7 @@ def _overlap(form: OfficialForm, tensors: Tensors) -> int:
 
 
 def _missing(form: OfficialForm, tensors: _Official, config: Config) -> list[str]:
-    """The names that a conversion asks for in vain; each is lent by a layer of the same kind to get to the next."""
+    """The names that a conversion lacks; each is replaced by a tensor of the same kind, to find the next one."""
     state, missing = _Official(tensors), []
     state.names = tensors.names
     while True:
@@ -241,10 +261,10 @@ def _missing(form: OfficialForm, tensors: _Official, config: Config) -> list[str
         except KeyError as error:
             missing.append(str(error.args[0]))
             kind = re.sub(r"\d+", "#", missing[-1])
-            lender = next((name for name in tensors if re.sub(r"\d+", "#", name) == kind), None)
-            if lender is None:
+            substitute = next((name for name in tensors if re.sub(r"\d+", "#", name) == kind), None)
+            if substitute is None:
                 return missing
-            state[missing[-1]] = tensors[lender]
+            state[missing[-1]] = tensors[substitute]
         else:
             return missing
 

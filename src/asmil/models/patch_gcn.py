@@ -39,13 +39,13 @@ from torch.nn import functional
 
 from asmil.cohort.bag import Bag
 from asmil.models.base import MILModel, Output
-from asmil.models.blocks.chunks import tile_by_tile
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.graph import GENConv, ResidualGENConv, adjacency
+from asmil.models.blocks.layers import tile_by_tile
 from asmil.models.blocks.neighbors import given_edges, nearest_edges
 from asmil.models.blocks.randomness import Dropout
 from asmil.models.blocks.scoring import ScoreNetwork
-from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
+from asmil.models.official import Config, Converted, Tensors, register_official, renamed, weight_names
 from asmil.models.registry import register
 from asmil.models.shared_presets import VLSA_SURVIVAL
 
@@ -139,8 +139,8 @@ class PatchGCN(MILModel):
         return Output(self.head(embedding), scores, embedding)
 
 
-def _official(attention: dict[str, str], head: str, variant: str) -> OfficialForm:
-    """A published layout, given the names of its attention layers and its head."""
+def _register_layout(variant: str, attention: dict[str, str], head: str) -> None:
+    """Register a published layout, given the names of its attention layers and its head."""
     outer = {"embedding.layers.0": "fc.0", "join": "path_phi.0", "head": head}
     outer |= {f"attention.{ours}": f"path_attention_head.{theirs}" for ours, theirs in attention.items()}
     if variant == "official":
@@ -162,26 +162,13 @@ def _official(attention: dict[str, str], head: str, variant: str) -> OfficialFor
                 layers[f"further.{layer - 1}.norm"] = f"layers.{layer}.norm"
         state |= renamed(tensors, layers)
         inner, in_features = state["embedding.layers.0.weight"].shape
-        options = {
-            "variant": variant,
-            "inner": inner,
-            "layers": n_layers,
-            "conv_bias": "first.widen.bias" in state,
-        }
+        options = {"variant": variant, "inner": inner, "layers": n_layers, "conv_bias": "first.widen.bias" in state}
         return in_features, state["head.weight"].shape[0], options, state
 
-    required = frozenset(f"{name}.weight" for name in (*outer.values(), "layers.0.conv.mlp.0"))
+    required = weight_names((*outer.values(), "layers.0.conv.mlp.0"))
     # the first layer is called without its norm
-    return OfficialForm("patch_gcn", required, convert, unused=("layers.0.norm",))
+    register_official("patch_gcn", required, convert, unused=("layers.0.norm",))
 
 
-register_official(
-    _official(
-        {"value": "attention_a.0", "gate": "attention_b.0", "weight": "attention_c"},
-        head="classifier",
-        variant="official",
-    )
-)
-register_official(
-    _official({"value": "fc1.0", "gate": "score.0", "weight": "fc2"}, head="output_layer", variant="vlsa")
-)
+_register_layout("official", {"value": "attention_a.0", "gate": "attention_b.0", "weight": "attention_c"}, "classifier")
+_register_layout("vlsa", {"value": "fc1.0", "gate": "score.0", "weight": "fc2"}, "output_layer")

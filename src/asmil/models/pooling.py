@@ -23,7 +23,7 @@ since April 2024, as here; `instance` and `embedding` start with Xavier-normal w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
 import torch
@@ -34,8 +34,8 @@ from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.base import MILModel, Output
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
-from asmil.models.blocks.initialization import start_xavier
-from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
+from asmil.models.blocks.layers import start_xavier
+from asmil.models.official import Config, Converted, Tensors, register_official, renamed, weight_names
 from asmil.models.registry import register
 
 _OFFICIAL = {"training": {"optimizer": "adamw", "weight_decay": 1e-5, "epochs": 100}}
@@ -191,41 +191,32 @@ class MaxPooling(PoolingModel):
         return Output(self.head(pooled), None, pooled, torch.cat(instance_logits))
 
 
-def _convert(tensors: Tensors, config: Config, layer: str, head: str, level: str) -> Converted:
-    state = renamed(tensors, {"embedding.layers.0": layer, "head": head})
-    inner, in_features = state["embedding.layers.0.weight"].shape
-    options = {"inner": inner, "level": level, "activation": config.get("act", "relu")}
-    return in_features, state["head.weight"].shape[0], options, state
+def _register_layout(embedding: str, head: str, level: str) -> None:
+    """Register a published layout, given the names of its layers: ACMIL's ("instance") or CLAM's ("tile").
 
-
-def _register_instance_level(head: str) -> None:
-    """ACMIL's layout, in which mean and max have the same tensors: `config["mode"]` decides."""
-    required = frozenset({"head.0.weight", f"{head}.weight"})
+    In ACMIL's layout mean and max have the same tensors: `config["mode"]` decides.
+    """
+    required = weight_names((embedding, head))
 
     def convert(tensors: Tensors, config: Config) -> Converted:
-        return _convert(tensors, config, "head.0", head, "instance")
+        state = renamed(tensors, {"embedding.layers.0": embedding, "head": head})
+        inner, in_features = state["embedding.layers.0.weight"].shape
+        options = {"inner": inner, "level": level, "activation": config.get("act", "relu")}
+        return in_features, state["head.weight"].shape[0], options, state
 
     def refuse(tensors: Tensors, config: Config) -> Converted:
         del tensors, config
-        raise AsmilError("mean and max pooling have the same tensors; say which: config={'mode': 'mean'} or 'max'")
+        raise AsmilError("mean and max pooling have the same tensors; give config={'mode': 'mean'} or {'mode': 'max'}")
 
-    def has_mode(mode: str) -> Callable[[Tensors, Config], bool]:
-        return lambda tensors, config: config.get("mode") == mode
-
-    for mode in ("mean", "max"):
-        register_official(OfficialForm(f"{mode}_pooling", required, convert, has_mode(mode)))
-    register_official(OfficialForm("mean_pooling", required, refuse))
-
-
-def _register_one_tile(head: str) -> None:
-    """CLAM's layout."""
-    required = frozenset({"fc.0.weight", f"{head}.weight"})
-    register_official(
-        OfficialForm("max_pooling", required, lambda tensors, config: _convert(tensors, config, "fc.0", head, "tile"))
-    )
+    if level == "tile":
+        register_official("max_pooling", required, convert)
+        return
+    register_official("mean_pooling", required, convert, lambda tensors, config: config.get("mode") == "mean")
+    register_official("max_pooling", required, convert, lambda tensors, config: config.get("mode") == "max")
+    register_official("mean_pooling", required, refuse)
 
 
-_register_instance_level("head.3")
-_register_instance_level("head.2")  # without dropout
-_register_one_tile("classifier")  # two classes
-_register_one_tile("classifiers")  # more
+_register_layout("head.0", "head.3", "instance")
+_register_layout("head.0", "head.2", "instance")  # without dropout
+_register_layout("fc.0", "classifier", "tile")  # two classes
+_register_layout("fc.0", "classifiers", "tile")  # more

@@ -45,7 +45,7 @@ from asmil.cohort.bag import Bag
 from asmil.models.attention_pool import AttentionPoolModel
 from asmil.models.base import Output
 from asmil.models.blocks.embedding import LAYERS_TEXT, EmbeddingConfig, Layers, TileEmbedding
-from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
+from asmil.models.official import Config, Converted, Tensors, register_official, renamed
 from asmil.models.registry import register
 
 WIDTH = 512
@@ -221,12 +221,10 @@ def _convert(tensors: Tensors, config: Config) -> Converted:
 
 
 register_official(
-    OfficialForm(
-        "psmil",
-        frozenset({"fbank", "linear", "ps_attention.0.weight"}),
-        _convert,
-        # the released classes hold several poolings side by side; `mha` is DEMIL's
-        applies=lambda tensors, config: config.get("pooling") != "mha",
-        unused=POOLINGS,
-    )
+    "psmil",
+    {"fbank", "linear", "ps_attention.0.weight"},
+    _convert,
+    # the released classes contain several poolings side by side; `mha` is DEMIL's
+    applies=lambda tensors, config: config.get("pooling") != "mha",
+    unused=POOLINGS,
 )

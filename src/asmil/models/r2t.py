@@ -34,11 +34,10 @@ from torch import Tensor, nn
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.base import MILModel, Output
-from asmil.models.blocks.activations import Activation
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
-from asmil.models.blocks.initialization import start_xavier
+from asmil.models.blocks.layers import Activation, start_xavier
 from asmil.models.blocks.scoring import ScoreNetwork
-from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
+from asmil.models.official import Config, Converted, Tensors, register_official, renamed, weight_names
 from asmil.models.r2t_regional import CrossRegionAttention, FeedForward, Folding, RegionalLayer, RegionAttention
 from asmil.models.registry import register
 from asmil.models.shared_presets import MHIM_AND_R2T
@@ -82,12 +81,7 @@ class R2TConfig(EmbeddingConfig):
     summary="tiles are re-embedded by attention within and between windows of the sequence, then pooled by attention",
     paper="Tang et al., Feature Re-Embedding: Towards Foundation Model-Level Performance in Computational Pathology",
     year=2024,
-    presets={
-        "official": {
-            "model": {"crmsa_k": 1, "all_shortcut": True},
-            "training": MHIM_AND_R2T,
-        }
-    },
+    presets={"official": {"model": {"crmsa_k": 1, "all_shortcut": True}, "training": MHIM_AND_R2T}},
 )
 class R2T(MILModel):
     """R2T-MIL; see the module's text for the formulas."""
@@ -120,12 +114,10 @@ class R2T(MILModel):
         """The tiles after the encoder, N x I: what the pooling reads."""
         embedded: Tensor = self.embedding(bag.features)
         x = self.cross(self.regional(embedded))
-        normed: Tensor = self.norm(x + embedded if self.config.all_shortcut else x)
-        return normed
+        return self.norm(x + embedded if self.config.all_shortcut else x)
 
     def attend(self, bag: Bag) -> Tensor:
-        scores: Tensor = self.attention(self.reembed(bag))
-        return scores
+        return self.attention(self.reembed(bag))
 
     def forward(self, bag: Bag) -> Output:
         tiles = self.reembed(bag)
@@ -234,10 +226,4 @@ def _convert(tensors: Tensors, config: Config) -> Converted:
     return in_features, state["head.weight"].shape[0], options, state
 
 
-register_official(
-    OfficialForm(
-        "r2t",
-        frozenset({"patch_to_emb.0.weight", "online_encoder.cr_msa.norm.weight", "predictor.weight"}),
-        _convert,
-    )
-)
+register_official("r2t", weight_names(("patch_to_emb.0", "online_encoder.cr_msa.norm", "predictor")), _convert)

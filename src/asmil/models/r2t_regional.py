@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from asmil.models.blocks.activations import ACTIVATIONS, Activation
 from asmil.models.blocks.exporting import warn_of_fixed_size
+from asmil.models.blocks.layers import ACTIVATIONS, Activation, floating
 from asmil.models.blocks.randomness import Dropout
 
 BLOCK_TOKENS = 16_384
@@ -64,8 +64,7 @@ class SelfAttention(nn.Module):
         if self.epeg is not None:
             q = self.epeg(q)
         attended = functional.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
-        out: Tensor = self.dropout(self.out(attended.transpose(1, 2).reshape(batch, tokens, width)))
-        return out
+        return self.dropout(self.out(attended.transpose(1, 2).reshape(batch, tokens, width)))
 
 
 class RegionAttention(nn.Module):
@@ -113,8 +112,7 @@ class CrossRegionAttention(nn.Module):
             # A window of one token has no span: its min-max weight is 0, and so is its token's share, without 0 / 1e-8.
             return torch.zeros_like(x)
         folded = windows.fold(x)
-        slots: Tensor = folded @ self.phi if isinstance(self.phi, nn.Parameter) else self.phi(folded)
-        slots = slots.float() if slots.dtype in (torch.float16, torch.bfloat16) else slots
+        slots = floating(folded @ self.phi if isinstance(self.phi, nn.Parameter) else self.phi(folded))
         combine = torch.softmax(slots, dim=1).to(folded.dtype)
         # Windows of padding alone are zero and take part as such.
         empty = windows.per_side**2 - windows.filled
@@ -137,8 +135,7 @@ class FeedForward(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        narrowed: Tensor = self.dropout(self.narrow(self.dropout(self.activation(self.widen(x)))))
-        return narrowed
+        return self.dropout(self.narrow(self.dropout(self.activation(self.widen(x)))))
 
 
 class RegionalLayer(nn.Module):

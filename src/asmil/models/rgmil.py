@@ -34,7 +34,7 @@ from torch.nn import functional
 from asmil.cohort.bag import Bag
 from asmil.models.base import MILModel, Output, predicted_row
 from asmil.models.blocks.embedding import LAYERS_TEXT, EmbeddingConfig, Layers, TileEmbedding
-from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
+from asmil.models.official import Config, Converted, Tensors, register_official, renamed
 from asmil.models.registry import register
 
 WIDTH = 512
@@ -112,6 +112,4 @@ def _convert(tensors: Tensors, config: Config) -> Converted:
     return in_features, tensors["linear"].shape[1], options, state
 
 
-register_official(
-    OfficialForm("rgmil", frozenset({"linear", "stem.stem.0.weight", "stem.stem.2.weight"}), _convert),
-)
+register_official("rgmil", {"linear", "stem.stem.0.weight", "stem.stem.2.weight"}, _convert)

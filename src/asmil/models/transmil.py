@@ -38,7 +38,7 @@ from asmil.models.base import MILModel, Output
 from asmil.models.blocks.embedding import EmbeddingConfig, TileEmbedding
 from asmil.models.blocks.nystrom import NystromAttention, NystromLayer, as_distribution
 from asmil.models.blocks.position import PyramidPosition, repeats_to_square
-from asmil.models.official import Config, Converted, OfficialForm, Tensors, register_official, renamed
+from asmil.models.official import Config, Converted, Tensors, register_official, renamed, weight_names
 from asmil.models.registry import register
 
 CLASS_TOKEN = 0
@@ -160,8 +160,7 @@ class TransMIL(MILModel):
         return self.layer2.attention.row_scores(normed[: 1 + n_tiles], CLASS_TOKEN)[:, 1:]
 
     def _feature(self, tokens: Tensor, update: Tensor) -> Tensor:
-        feature: Tensor = self.norm(tokens[CLASS_TOKEN] + update)
-        return feature
+        return self.norm(tokens[CLASS_TOKEN] + update)
 
 
 def _attention(width: int, config: TransMILConfig) -> NystromAttention:
@@ -214,6 +213,4 @@ def _convert(tensors: Tensors, config: Config) -> Converted:
     return in_features, state["head.weight"].shape[0], options, state
 
 
-register_official(
-    OfficialForm("transmil", frozenset({"cls_token", *(f"{name}.weight" for name in LAYERS.values())}), _convert)
-)
+register_official("transmil", {"cls_token"} | weight_names(LAYERS.values()), _convert)

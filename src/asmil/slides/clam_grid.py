@@ -31,8 +31,8 @@ def clam_coordinates(
 
     Tiles of different regions may overlap. The checked points are those of a square of side[0], as in CLAM.
     """
-    found = [_tiles_of(region, size, side, step, check, padding) for region in tissue.regions]
-    return np.concatenate([np.zeros((0, 2), dtype=np.int64), *found])
+    tiles = [_tiles_of(region, size, side, step, check, padding) for region in tissue.regions]
+    return np.concatenate([np.zeros((0, 2), dtype=np.int64), *tiles])
 
 
 def _tiles_of(

@@ -8,20 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asmil.errors import AsmilError, did_you_mean
-from asmil.slides.file_names import (
-    DICOM_SUFFIX,
-    PICTURE_SUFFIXES,
-    SLIDE_SUFFIXES,
-    dicom_files,
-    is_picture,
-    is_slide,
-    slide_name,
-    walk_once,
-)
+from asmil.slides.file_names import DICOM_SUFFIX, dicom_files, is_picture, is_slide, slide_name, walk_once
 from asmil.slides.opening import refuse_absent
 from asmil.slides.slide_content import MIRAX_SUFFIX
 from asmil.tables.columns import ColumnMapping, understand_columns
-from asmil.tables.names import name_problem
+from asmil.tables.names import PICTURE_SUFFIXES, SLIDE_SUFFIXES, name_problem
 from asmil.tables.text_table import is_table, read_text_table
 
 SLIDES_FOLDER = "slides"
@@ -36,7 +27,7 @@ class SlideFile:
     mpp: float | None = None
 
 
-def find_slides(place: Path | str, columns: ColumnMapping | None = None) -> list[SlideFile]:
+def find_slides(source: Path | str, columns: ColumnMapping | None = None) -> list[SlideFile]:
     """The slides of a folder and its subfolders, of a table (CSV, Excel or Parquet), or a single slide.
 
     A folder of DICOM files is one slide. A table has a column `slide` and, optionally, `image` (a path, relative to the
@@ -44,37 +35,36 @@ def find_slides(place: Path | str, columns: ColumnMapping | None = None) -> list
 
     columns: which columns of a table to read, by asmil's names
     """
-    place = Path(place)
-    refuse_absent(place)
-    if place.is_dir():
-        found = _in_order(_slides_in(place))
-    elif is_table(place):
-        found = _slides_of_table(place, columns)
+    source = Path(source)
+    refuse_absent(source)
+    if source.is_dir():
+        slides = _in_order(_slides_in(source))
+    elif is_table(source):
+        slides = _slides_of_table(source, columns)
     else:
-        found = [SlideFile(slide_name(place), place)]
-    for slide in found:
+        slides = [SlideFile(slide_name(source), source)]
+    for slide in slides:
         if reason := name_problem(slide.name):
-            raise AsmilError(f"{place}: the slide '{slide.name}' {reason}; rename it")
-    return found
+            raise AsmilError(f"{source}: the slide '{slide.name}' {reason}; rename it")
+    return slides
 
 
 def _slides_in(folder: Path) -> list[SlideFile]:
     files = list(_files_in(folder))
-    slides = [path for path in files if not is_picture(path)]
     # pictures next to slides are thumbnails, or the pixels of a .vms; without slides, the pictures are the slides
-    found = slides or [path for path in files if is_picture(path)]
-    if not found:
+    slides = [path for path in files if not is_picture(path)] or files
+    if not slides:
         suffixes = ", ".join((*SLIDE_SUFFIXES, *PICTURE_SUFFIXES))
         raise AsmilError(f"{folder}: there is no slide in the folder ({suffixes})")
-    return [SlideFile(slide_name(path), path) for path in found]
+    return [SlideFile(slide_name(path), path) for path in slides]
 
 
 def _files_in(folder: Path) -> Iterator[Path]:
     """Slides and pictures, and the folder for DICOM; without hidden files and files that belong to another slide."""
-    for here, subfolders, names in walk_once(folder):
-        if dicom_files(here):
-            yield here
-        paths = sorted(here / name for name in names if not name.startswith("."))
+    for current, subfolders, names in walk_once(folder):
+        if dicom_files(current):
+            yield current
+        paths = sorted(current / name for name in names if not name.startswith("."))
         of_mirax = {path.stem for path in paths if path.suffix.lower() == MIRAX_SUFFIX}
         subfolders[:] = sorted(name for name in subfolders if not name.startswith(".") and name not in of_mirax)
         for path in paths:

@@ -9,8 +9,6 @@ from pathlib import Path
 from asmil.errors import AsmilError
 from asmil.tables.names import PICTURE_SUFFIXES, SLIDE_SUFFIXES
 
-__all__ = ["DICOM_SUFFIX", "PICTURE_SUFFIXES", "SLIDE_SUFFIXES", "is_picture", "is_slide", "slide_name"]
-
 DICOM_SUFFIX = ".dcm"
 HEADER_BYTES = 64 << 10
 SOP_CLASS, SERIES = b"\x08\x00\x16\x00", b"\x20\x00\x0e\x00"
@@ -47,18 +45,17 @@ def walk_once(folder: Path) -> Iterator[tuple[Path, list[str], list[str]]]:
     Links are followed, but every folder is visited only once.
     """
     seen = set()
-    for place, subfolders, names in os.walk(folder, followlinks=True):
-        here = Path(place)
-        itself = here.stat()
-        if (itself.st_dev, itself.st_ino) in seen:
+    for current, subfolders, names in os.walk(folder, followlinks=True):
+        status = os.stat(current)
+        if (status.st_dev, status.st_ino) in seen:
             subfolders.clear()  # a link back to a folder above
             continue
-        seen.add((itself.st_dev, itself.st_ino))
-        yield here, subfolders, names
+        seen.add((status.st_dev, status.st_ino))
+        yield Path(current), subfolders, names
 
 
 def dicom_files(folder: Path) -> list[Path]:
-    """The DICOM files directly in a folder."""
+    """The DICOM files directly in a folder, without hidden ones."""
     files = (path for path in folder.iterdir() if path.suffix.lower() == DICOM_SUFFIX and path.is_file())
     return sorted(path for path in files if not path.name.startswith("."))
 

@@ -13,7 +13,7 @@ import tifffile
 
 from asmil.errors import AsmilError, did_you_mean
 from asmil.files import refuse_special_file
-from asmil.slides.file_names import PICTURE_SUFFIXES, SLIDE_SUFFIXES, any_dicom_file, dicom_files, is_picture
+from asmil.slides.file_names import any_dicom_file, dicom_files, is_picture
 from asmil.slides.image import Resolution, SlideImage
 from asmil.slides.openslide_image import OpenSlideImage, levels_with_whole_tiles, one_line
 from asmil.slides.picture_image import PictureImage
@@ -27,6 +27,7 @@ from asmil.slides.tiff_pages import (
     refuse_looping_pages,
     tiff_resolution,
 )
+from asmil.tables.names import PICTURE_SUFFIXES, SLIDE_SUFFIXES
 
 TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 READ_HERE = ("aperio", "generic-tiff")
@@ -51,7 +52,9 @@ def open_slide(path: Path | str, mpp: float | None = None) -> SlideImage:
         given = given_resolution(mpp)
     refuse_absent(path)
     if path.is_dir():
-        path = _file_of_folder(path)
+        if not dicom_files(path):
+            raise AsmilError(f"{path}: this is a folder, but not a DICOM slide; give a slide in it")
+        path = any_dicom_file(path)
     start = _first_bytes(path)
     if is_picture(path):
         return PictureImage(path, given)
@@ -103,7 +106,8 @@ def refuse_absent(path: Path) -> None:
 
 def _open_with_openslide(path: Path, given: Resolution | None) -> SlideImage:
     slide = openslide.OpenSlide(path)
-    if _vendor(slide) in READ_HERE:
+    vendor = slide.properties.get("openslide.vendor")
+    if vendor in READ_HERE:
         try:
             image = _same_tiff(path, slide, given)
         except AsmilError:
@@ -113,13 +117,8 @@ def _open_with_openslide(path: Path, given: Resolution | None) -> SlideImage:
         if image is not None:
             slide.close()
             return image
-    levels = levels_with_whole_tiles(path, slide.level_dimensions) if _vendor(slide) == "dicom" else None
+    levels = levels_with_whole_tiles(path, slide.level_dimensions) if vendor == "dicom" else None
     return OpenSlideImage(path, slide, given or from_properties(slide.properties), levels)
-
-
-def _vendor(slide: openslide.OpenSlide) -> str | None:
-    vendor: str | None = slide.properties.get("openslide.vendor")
-    return vendor
 
 
 def _same_tiff(path: Path, slide: openslide.OpenSlide, given: Resolution | None) -> SlideImage | None:
@@ -163,9 +162,3 @@ def _first_bytes(path: Path) -> bytes:
     if not start:
         raise AsmilError(f"{path}: the file is empty; {COPY_AGAIN}")
     return start
-
-
-def _file_of_folder(folder: Path) -> Path:
-    if not dicom_files(folder):
-        raise AsmilError(f"{folder}: this is a folder, but not a DICOM slide; give a slide in it")
-    return any_dicom_file(folder)

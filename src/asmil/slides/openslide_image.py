@@ -27,11 +27,7 @@ class OpenSlideImage(SlideImage):
     reader = "openslide"
 
     def __init__(
-        self,
-        path: Path,
-        slide: openslide.OpenSlide,
-        resolution: Resolution | None,
-        levels: Sequence[int] | None = None,
+        self, path: Path, slide: openslide.OpenSlide, resolution: Resolution | None, levels: Sequence[int] | None = None
     ) -> None:
         self.path = path
         self.name = slide_name(path)
@@ -52,7 +48,6 @@ class OpenSlideImage(SlideImage):
         return (int(bounds[0]), int(bounds[1])) if all(text.isdecimal() for text in bounds) else (0, 0)
 
     def read(self, x: int, y: int, level: int, width: int, height: int, outside: int = 255) -> Pixels:
-        """A region of a level; (x, y) is its corner at level 0."""
         if x >= 0 and y >= 0:
             return self._read_inside(x, y, level, width, height, outside)
         # left of and above the slide, OpenSlide is off by up to a pixel
@@ -82,7 +77,6 @@ class OpenSlideImage(SlideImage):
         return (width, height) if width and height else None
 
     def close(self) -> None:
-        """Close the file."""
         self._slide.close()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
 
 import cv2
 import numpy as np
@@ -34,18 +33,15 @@ class PictureImage(SlideImage):
         self.level_sizes = ((self._pixels.shape[1], self._pixels.shape[0]),)
 
     def read(self, x: int, y: int, level: int, width: int, height: int, outside: int = 255) -> Pixels:
-        """A region; (x, y) is its corner."""
         canvas = np.full((height, width, 3), outside, dtype=np.uint8)
         paste(canvas, self._pixels, -x, -y)
         return canvas
 
     @property
     def held_bytes(self) -> int:
-        """The pixels."""
         return int(self._pixels.nbytes)
 
     def close(self) -> None:
-        """Release the pixels."""
         self._pixels = np.empty((0, 0, 3), dtype=np.uint8)
 
 
@@ -88,4 +84,4 @@ def _decode(path: Path) -> Pixels:
         raise AsmilError(f"{path}: the picture cannot be decoded ({error.err}); save it again as PNG") from error
     if decoded is None:
         raise AsmilError(f"{path}: the picture cannot be decoded; save it again as PNG")
-    return cast(Pixels, decoded)
+    return decoded

@@ -53,10 +53,10 @@ def _lines_meeting_rows(start: Integers, grid: PointGrid) -> tuple[Integers, Int
     lowest, highest = np.minimum(y, next_y), np.maximum(y, next_y)
     rows_below = highest // grid.step_y
     meets = (rows_below * grid.step_y >= lowest) & (highest >= 0) & (lowest <= (grid.rows - 1) * grid.step_y)
-    place = np.flatnonzero(meets)
-    one, other = start[place], start[(place + 1) % len(start)]
-    upward = (other[:, 1] >= one[:, 1])[:, None]
-    return np.where(upward, one, other), np.where(upward, other, one)
+    lines = np.flatnonzero(meets)
+    first, second = start[lines], start[(lines + 1) % len(start)]
+    upward = (second[:, 1] >= first[:, 1])[:, None]
+    return np.where(upward, first, second), np.where(upward, second, first)
 
 
 def _count_sloped(low: Integers, high: Integers, grid: PointGrid, crossings: Integers, boundary: Booleans) -> None:

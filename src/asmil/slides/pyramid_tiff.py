@@ -100,11 +100,7 @@ class _Level:
         if (height, width) != (TILE_PX, TILE_PX):
             tile = np.pad(tile, ((0, TILE_PX - height), (0, TILE_PX - width), (0, 0)), mode="edge")
         encoded = imagecodecs.jpeg8_encode(
-            np.ascontiguousarray(tile),
-            level=self._quality,
-            colorspace="RGB",
-            outcolorspace="YCBCR",
-            subsampling="420",
+            np.ascontiguousarray(tile), level=self._quality, colorspace="RGB", outcolorspace="YCBCR", subsampling="420"
         )
         return bytes(encoded)
 

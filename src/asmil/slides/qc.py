@@ -33,11 +33,7 @@ SUBPIXEL_BITS = 4
 
 
 def qc_picture(
-    image: SlideImage,
-    tissue: Tissue,
-    coords: NDArray[np.int64] | None,
-    tile_px_level0: int,
-    side_px: int = 1024,
+    image: SlideImage, tissue: Tissue, coords: NDArray[np.int64] | None, tile_px_level0: int, side_px: int = 1024
 ) -> Pixels:
     """The slide, at most `side_px` wide and high, with its tissue (green), holes (blue) and tiles (a thin grid).
 

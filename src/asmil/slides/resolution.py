@@ -28,7 +28,7 @@ def given_resolution(mpp: float) -> Resolution:
 
 def from_properties(properties: Mapping[str, str]) -> Resolution | None:
     """From OpenSlide's properties: its own mpp, the vendor's keys, TIFF resolution, objective power."""
-    return next((found for found in _told_by(properties) if found is not None), None)
+    return next((resolution for resolution in _stated_by(properties) if resolution is not None), None)
 
 
 def from_pixels_per_unit(x: float | None, y: float | None, unit: str) -> Resolution | None:
@@ -83,7 +83,7 @@ def resolution_notes(resolution: Resolution) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _told_by(properties: Mapping[str, str]) -> Iterator[Resolution | None]:
+def _stated_by(properties: Mapping[str, str]) -> Iterator[Resolution | None]:
     def number(key: str) -> float | None:
         return _number(properties.get(key))
 

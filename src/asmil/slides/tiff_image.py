@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
@@ -60,7 +60,6 @@ class TiffImage(SlideImage):
         self._file_lock = Lock()
 
     def read(self, x: int, y: int, level: int, width: int, height: int, outside: int = 255) -> Pixels:
-        """A region of a level; (x, y) is its corner at level 0."""
         downsample_x, downsample_y = self._downsamples[level]
         fetch = partial(self._region, level, outside)
         try:
@@ -96,12 +95,11 @@ class TiffImage(SlideImage):
                 return None
             with self._file_lock:
                 tables = page.jpegtables
-            return whole_jpeg(data, tables, page.photometric == tifffile.PHOTOMETRIC.RGB)
+            return whole_jpeg(data, tables, page.photometric == PHOTOMETRIC.RGB)
         except (EOFError, OSError, ValueError) as error:
             raise unreadable(self.path, column, row, level, error) from error
 
     def close(self) -> None:
-        """Close the file."""
         self._cache.clear()
         self._tiff.close()
 
@@ -114,13 +112,13 @@ class TiffImage(SlideImage):
             stored = np.memmap(self.path, np.uint8, "r", offset=page.dataoffsets[0], shape=shape)
             paste(canvas, stored, -column, -row)
         else:
-            for place in segments_meeting(page, column, row, width, height):
-                pixels = self._segment(level, place.number)
+            for segment in segments_meeting(page, column, row, width, height):
+                pixels = self._segment(level, segment.number)
                 if pixels is not None:
                     # the last tiles of a row or column are padded beyond the image
-                    pixels = pixels[: page.imagelength - place.y, : page.imagewidth - place.x]
-                    part = canvas if pixels.shape[2] == channels else canvas[..., place.sample, None]
-                    paste(part, pixels, place.x - column, place.y - row)
+                    pixels = pixels[: page.imagelength - segment.y, : page.imagewidth - segment.x]
+                    part = canvas if pixels.shape[2] == channels else canvas[..., segment.sample, None]
+                    paste(part, pixels, segment.x - column, segment.y - row)
         return _rgb(canvas, page.photometric, outside)
 
     def _segment(self, level: int, number: int) -> NDArray[np.uint8] | None:
@@ -134,8 +132,7 @@ class TiffImage(SlideImage):
             return None
         with self._file_lock:
             decode, tables = page.decode, page.jpegtables
-        decoded, _, _ = decode(data, number, jpegtables=tables)
-        pixels: NDArray[np.uint8] = decoded[0]
+        pixels: NDArray[np.uint8] = decode(data, number, jpegtables=tables)[0][0]
         self._cache.put((level, number), pixels)
         return pixels
 
@@ -158,8 +155,8 @@ def _rgb(canvas: NDArray[np.uint8], photometric: int, outside: int) -> Pixels:
         return canvas
     if channels == 4:
         return over_gray(canvas, outside)
-    rgb = cast(Pixels, cv2.cvtColor(canvas, cv2.COLOR_GRAY2RGB))
-    return 255 - rgb if photometric == tifffile.PHOTOMETRIC.MINISWHITE else rgb
+    rgb: Pixels = cv2.cvtColor(canvas, cv2.COLOR_GRAY2RGB)
+    return 255 - rgb if photometric == PHOTOMETRIC.MINISWHITE else rgb
 
 
 # Tiles and strips of a page
@@ -180,7 +177,7 @@ class SegmentGrid(NamedTuple):
         return self.across * self.down * self.planes
 
 
-class SegmentPlace(NamedTuple):
+class Segment(NamedTuple):
     """A tile or strip of a page: its number, its corner in pixels, and its channel, if stored separately."""
 
     number: int
@@ -201,11 +198,11 @@ def segment_grid(page: Page) -> SegmentGrid:
         width, height = int(page.tilewidth), int(page.tilelength)
     else:
         width, height = page_width, min(int(page.rowsperstrip), page_height)
-    planes = page.samplesperpixel if page.planarconfig == tifffile.PLANARCONFIG.SEPARATE else 1
+    planes = page.samplesperpixel if page.planarconfig == PLANARCONFIG.SEPARATE else 1
     return SegmentGrid(width, height, -(-page_width // width), -(-page_height // height), planes)
 
 
-def segments_meeting(page: Page, column: int, row: int, width: int, height: int) -> Iterator[SegmentPlace]:
+def segments_meeting(page: Page, column: int, row: int, width: int, height: int) -> Iterator[Segment]:
     """The tiles or strips that intersect a region."""
     grid = segment_grid(page)
     rows = range(max(row // grid.height, 0), min(math.ceil((row + height) / grid.height), grid.down))
@@ -213,12 +210,12 @@ def segments_meeting(page: Page, column: int, row: int, width: int, height: int)
     for sample in range(grid.planes):
         for j in rows:
             for i in columns:
-                yield SegmentPlace((sample * grid.down + j) * grid.across + i, i * grid.width, j * grid.height, sample)
+                yield Segment((sample * grid.down + j) * grid.across + i, i * grid.width, j * grid.height, sample)
 
 
 def is_stored_as_array(page: Page) -> bool:
     """Whether the pixels are stored contiguously, so that any part can be read without the rest."""
-    one_plane = page.planarconfig == tifffile.PLANARCONFIG.CONTIG or page.samplesperpixel == 1
+    one_plane = page.planarconfig == PLANARCONFIG.CONTIG or page.samplesperpixel == 1
     return bool(not page.is_tiled and one_plane and page.is_memmappable)
 
 
@@ -256,8 +253,8 @@ class SegmentCache:
             self._bytes = 0
 
 
-def has_jpeg_tiles(page: Any) -> bool:
-    """Whether a page of a TIFF (a tifffile.TiffPage) is stored as JPEG tiles that every program can decode."""
+def has_jpeg_tiles(page: Page) -> bool:
+    """Whether a page is stored as JPEG tiles that every program can decode."""
     return bool(
         page.is_tiled
         and page.compression == COMPRESSION.JPEG

@@ -83,9 +83,9 @@ def pages_like(tiff: tifffile.TiffFile, path: Path, level_sizes: Sequence[Size])
 def tiff_resolution(tiff: tifffile.TiffFile, page: Page) -> Resolution | None:
     """From OME-XML, from ImageJ's unit, or from the resolution tags."""
     if tiff.is_ome and tiff.ome_metadata:
-        found = from_ome(tiff.ome_metadata)
-        if found is not None:
-            return found
+        resolution = from_ome(tiff.ome_metadata)
+        if resolution is not None:
+            return resolution
     x, y = (_rational(page, name) for name in ("XResolution", "YResolution"))
     if tiff.is_imagej and (tiff.imagej_metadata or {}).get("unit") in IMAGEJ_MICRONS:
         return plausible(1 / x if x else None, 1 / y if y else None, "tiff")
@@ -192,10 +192,10 @@ def _has_loop(path: Path) -> bool:
             counted = file.read(struct.calcsize(count_format))
             if len(counted) < struct.calcsize(count_format):
                 return False
-            place = offset + len(counted) + struct.unpack(order + count_format, counted)[0] * entry_bytes
-            if place >= size:
+            next_offset = offset + len(counted) + struct.unpack(order + count_format, counted)[0] * entry_bytes
+            if next_offset >= size:
                 return False
-            file.seek(place)
+            file.seek(next_offset)
             following = file.read(struct.calcsize(offset_format))
             if len(following) < struct.calcsize(offset_format):
                 return False

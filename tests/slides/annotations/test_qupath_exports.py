@@ -132,7 +132,7 @@ def test_an_archive_has_one_file_of_annotations(tmp_path, entries):
 
 
 def test_what_grows_without_end_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("asmil.slides.annotations.packed.MOST_BYTES", 1 << 10)
+    monkeypatch.setattr("asmil.slides.annotations.reading.MOST_BYTES", 1 << 10)
     for name in ("a.zip", "a.geojson.gz"):
         with pytest.raises(AsmilError, match=name):
             read_annotations(packed(tmp_path / name, OBJECTS * 10))

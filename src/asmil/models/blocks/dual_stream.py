@@ -25,9 +25,9 @@ from torch.nn import functional
 from asmil.attention.normalizers import Normalizer
 from asmil.errors import AsmilError
 from asmil.models.base import Loss, Output
+from asmil.models.blocks.layers import TileLinear, floating
 from asmil.models.blocks.randomness import Dropout
-from asmil.models.blocks.tile_linear import TileLinear
-from asmil.models.official import Tensors, renamed
+from asmil.models.official import Tensors, renamed, weight_names
 from asmil.tasks.base import Task
 
 Query = Literal["linear", "nonlinear"]
@@ -126,11 +126,7 @@ class DualStream(nn.Module):
 
 def two_stream_output(streams: TwoStreams, pooled: Tensor, bag_logits: Tensor, predict: Prediction = "bag") -> Output:
     """The output of a method with two streams; `predict` decides what its logits are. pooled: C x D."""
-    extras = {
-        "max_logits": streams.max_logits,
-        "bag_logits": bag_logits,
-        "critical_index": streams.critical,
-    }
+    extras = {"max_logits": streams.max_logits, "bag_logits": bag_logits, "critical_index": streams.critical}
     logits = bag_logits if predict == "bag" else mean_prediction(streams.max_logits, bag_logits)
     return Output(logits, streams.scores, pooled.flatten(), streams.instance_logits, extras)
 
@@ -161,7 +157,7 @@ LINEAR_QUERY, NONLINEAR_QUERY = ("b_classifier.q",), ("b_classifier.q.0", "b_cla
 
 def official_names(query: Sequence[str]) -> frozenset[str]:
     """The names that identify the official layout with this query."""
-    return frozenset(f"{layer}.weight" for layer in (INSTANCE, *query, HEAD))
+    return weight_names((INSTANCE, *query, HEAD))
 
 
 def from_official(tensors: Tensors, query: Sequence[str]) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -197,7 +193,7 @@ def multilabel_bce(logits: Tensor, classes: Tensor) -> Tensor:
 
     A class index of C or more (the negative class) is the vector of zeros; with one output the class is the target.
     """
-    logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+    logits = floating(logits)
     n_outputs = logits.shape[1]
     positive = 1 if n_outputs == 1 else torch.arange(n_outputs, device=logits.device)
     wanted = (classes.unsqueeze(1) == positive).to(logits.dtype)

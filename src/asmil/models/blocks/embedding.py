@@ -12,10 +12,9 @@ from torch.nn import functional
 
 from asmil.errors import AsmilError
 from asmil.models.base import ModelConfig, inner_width
-from asmil.models.blocks.activations import ACTIVATIONS, Activation
+from asmil.models.blocks.layers import ACTIVATIONS, Activation, TileLinear
 from asmil.models.blocks.mil_dropout import MILDropout
 from asmil.models.blocks.randomness import Dropout
-from asmil.models.blocks.tile_linear import TileLinear
 from asmil.models.blocks.tile_passes import one_pass, relu_dropout
 
 MLP_HIDDEN = 256
@@ -78,8 +77,7 @@ class TileEmbedding(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         if not self.layers:
-            untouched: Tensor = self.dropout(features.to(self.like.dtype))
-            return untouched
+            return self.dropout(features.to(self.like.dtype))
         # under autocast the first product converts the features, to what it needs
         autocast = torch.is_autocast_enabled(features.device.type)
         embedded = features if autocast else features.to(self.like.dtype)
@@ -91,8 +89,7 @@ class TileEmbedding(nn.Module):
         dropout = self.dropout
         if dropout.p and dropout.training and self.activation is functional.relu_ and one_pass(product):
             return relu_dropout(product, dropout.p, dropout.generator)
-        activated: Tensor = dropout(self.activation(product))
-        return activated
+        return dropout(self.activation(product))
 
     def weight_of_single_layer(self) -> Tensor | None:
         """W, if the embedding is ReLU(W x) and nothing else; otherwise None."""

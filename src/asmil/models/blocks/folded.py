@@ -21,6 +21,9 @@ from asmil.models.blocks.embedding import TileEmbedding
 from asmil.models.blocks.exporting import is_exporting
 from asmil.models.blocks.randomness import Dropout
 
+OFFICIAL_LAYERS = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "out": "out_proj", "norm": "layer_norm"}
+"""The layers of a block as the official code of ACMIL, AEM and ASMIL names them, by our names."""
+
 
 class FoldedProjections(nn.Module):
     """The q, k, v and output projections and LayerNorm of S attention blocks, stacked.
@@ -61,6 +64,11 @@ class FoldedProjections(nn.Module):
         vectors = torch.bmm(per_head, self._by_head(self.k_weight, n_tokens)).view(n_tokens, self.heads, width)
         constants = (queries * self.k_bias).view(n_tokens, self.heads, self.head_width).sum(dim=-1)
         return vectors.transpose(0, 1).reshape(-1, width), constants.t().reshape(-1, 1)
+
+    def score(self, tokens: Tensor, embedded: Tensor) -> Tensor:
+        """Tokens (T x I) and tiles (N x I) -> scores (H T) x N, contiguous along the tiles for the normalizer."""
+        vectors, constants = self.fold_queries(tokens)
+        return torch.addmm(constants.to(embedded.dtype), vectors.to(embedded.dtype), embedded.t())
 
     def project_pooled(self, pooled: Tensor) -> Tensor:
         """Pooled embeddings ((H T) x I) -> block outputs T x I: values, heads joined, output projection, norm."""
@@ -110,7 +118,7 @@ def embed_and_attend(features: Tensor, embedding: Tensor, vectors: Tensor, const
     The same numbers as the plain operations, with half as many passes over memory in the backward pass: the gradients
     of both uses of h are one product, [dz; a]^T [V; db], and the sum in the gradient of softmax is db . b.
     """
-    return _EmbedAndAttend.apply(features, embedding, vectors, constants)  # type: ignore[no-any-return, no-untyped-call]
+    return _EmbedAndAttend.apply(features, embedding, vectors, constants)  # type: ignore[no-untyped-call]
 
 
 class _EmbedAndAttend(torch.autograd.Function):

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from asmil.models.blocks.precision import floating
+from asmil.models.blocks.layers import floating
 from asmil.models.blocks.randomness import Dropout
 
 Adjacency = Mapping[str, Tensor]
@@ -72,7 +72,7 @@ def _gathered_sum(x: Tensor, indices: Tensor, starts: Tensor, values: Tensor | N
 
 def weighted_sum(matrix: Adjacency, x: Tensor) -> Tensor:
     """A x, N x d, in float32 at least; with its gradient."""
-    return _WeightedSum.apply(floating(x), matrix)  # type: ignore[no-any-return, no-untyped-call]
+    return _WeightedSum.apply(floating(x), matrix)  # type: ignore[no-untyped-call]
 
 
 class _WeightedSum(torch.autograd.Function):
@@ -94,7 +94,7 @@ def softmax_sum(matrix: Adjacency, messages: Tensor, t: Tensor) -> Tensor:
     messages, t = floating(messages), floating(t)
     lowest, highest = torch.aminmax(messages.detach())
     if bool((highest - lowest) * t.detach().abs() < _SPREAD):
-        return _SoftmaxSum.apply(messages, t, matrix)  # type: ignore[no-any-return, no-untyped-call]
+        return _SoftmaxSum.apply(messages, t, matrix)  # type: ignore[no-untyped-call]
     return _softmax_sum_by_edges(matrix, messages, t)
 
 
@@ -159,8 +159,7 @@ class GENConv(nn.Module):
     def forward(self, x: Tensor, matrix: Adjacency) -> Tensor:
         aggregate = softmax_sum(matrix, functional.relu(x) + _MESSAGE_FLOOR, self.t)
         hidden = self.norm(self.widen(aggregate.to(x.dtype) + x))
-        out: Tensor = self.narrow(functional.relu(hidden))
-        return out
+        return self.narrow(functional.relu(hidden))
 
 
 class ResidualGENConv(nn.Module):
@@ -173,5 +172,4 @@ class ResidualGENConv(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, matrix: Adjacency) -> Tensor:
-        out: Tensor = self.dropout(x + functional.relu(self.norm(self.conv(x, matrix))))
-        return out
+        return self.dropout(x + functional.relu(self.norm(self.conv(x, matrix))))

@@ -6,18 +6,26 @@ Class c owns a head g_c with two outputs. With k tiles of the largest and k of t
     c != y  l_c = mean of loss(g_c(h), 0) over the top k       only with `subtyping`: the classes exclude each other
     L   = sum_c l_c                                            divided by the number of classes with `subtyping`
 
-The loss is cross-entropy or the smooth top-1 SVM. The choice of tiles has no gradient.
+The loss is cross-entropy or the smooth top-1 SVM (Berrada, Zisserman, Kumar, Smooth Loss Functions for Deep Top-k
+Classification, 2018). The choice of tiles has no gradient. For the scores u of a sample of class t the SVM loss is
 
-A model does not know the label y, so `forward` keeps the logits of every head for its 2k tiles and the loss picks. A
-head that is not picked gets no gradient at all, and the optimizer leaves it alone.
+    hard    max_j (u_j + alpha [j != t]) - u_t
+    smooth  tau log sum_j exp((u_j + alpha [j != t] - u_t) / tau)
 
-Official code fails on bags below k tiles; here k is then the number of tiles. From k to 2k tiles a tile may be among
-the top and the bottom at once, as in the official code; `k_rule: half` takes at most half of the tiles for each
-(at least one).
+The hard form is used where the largest score exceeds the second by at least tau ln(1000), because both forms are equal
+up to rounding there. That choice depends on the scores only, not on the class.
+
+A model does not know the label y, so `forward` keeps the logits of every head for its 2k tiles, and the loss selects. A
+head that is not selected gets no gradient, and the optimizer does not change it.
+
+The official code fails on bags of fewer than k tiles; here k is then the number of tiles. In a bag of k to 2k tiles, a
+tile may be among the top and the bottom at once, as in the official code; `k_rule: half` takes at most half of the
+tiles for each (at least one).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -30,9 +38,10 @@ from torch.nn import functional
 
 from asmil.models.base import ModelConfig, Output
 from asmil.models.blocks.exporting import is_exporting
-from asmil.models.blocks.smooth_svm import smooth_svm
+from asmil.models.blocks.layers import floating
 from asmil.models.blocks.top_tiles import top_tiles
 
+_DECISIVE = math.log(1000)
 _known: ContextVar[list[int] | None] = ContextVar("known labels", default=None)
 
 
@@ -57,11 +66,7 @@ def excludes(config: InstanceLossConfig, n_classes: int) -> bool:
 
 
 def cluster_logits(
-    embedded: Tensor,
-    scores: Tensor,
-    heads: Iterable[nn.Module],
-    config: InstanceLossConfig,
-    mask: Tensor | None = None,
+    embedded: Tensor, scores: Tensor, heads: Iterable[nn.Module], config: InstanceLossConfig, mask: Tensor | None = None
 ) -> dict[str, Tensor]:
     """The logits of each class's head for its tiles: `cluster_logits_c`, 2k x 2.
 
@@ -109,6 +114,25 @@ def clustering_loss(outputs: Sequence[Output], classes: Tensor, config: Instance
         per_class = [_sample_loss(*samples, config) for samples in cluster_samples(output, label, subtyping)]
         losses.append(torch.stack(per_class).sum() / (n_classes if subtyping else 1))
     return torch.stack(losses).mean()
+
+
+def is_decisive(scores: Tensor, tau: float = 1.0) -> Tensor:
+    """Whether the hard form is used for each sample: scores n x C -> n booleans."""
+    first, second = scores.topk(2, dim=1).values.unbind(dim=1)
+    return first - second >= tau * _DECISIVE
+
+
+def smooth_svm(scores: Tensor, targets: Tensor, alpha: float = 1.0, tau: float = 1.0) -> Tensor:
+    """The smooth top-1 SVM loss of each sample: scores n x C, targets n class indices -> n.
+
+    alpha: the margin
+    tau: the temperature
+    """
+    scores = floating(scores)
+    own = functional.one_hot(targets, scores.shape[1]).to(scores.dtype)
+    excess = scores + alpha * (1 - own) - scores.gather(1, targets.unsqueeze(1))
+    smooth = tau * torch.logsumexp(excess / tau, dim=1)
+    return torch.where(is_decisive(scores, tau), excess.amax(dim=1), smooth)
 
 
 def _sample_loss(logits: Tensor, targets: Tensor, config: InstanceLossConfig) -> Tensor:

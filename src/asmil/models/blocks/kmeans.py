@@ -13,11 +13,7 @@ from asmil.models.blocks.exporting import refuse_in_export
 
 
 def cluster(
-    rows: Tensor | npt.NDArray[np.floating],
-    k: int,
-    seed: int = 0,
-    restarts: int = 10,
-    fit_rows: int | None = None,
+    rows: Tensor | npt.NDArray[np.floating], k: int, seed: int = 0, restarts: int = 10, fit_rows: int | None = None
 ) -> Tensor:
     """The cluster of every row (N x D -> N, integers from 0), by Euclidean distance.
 

@@ -24,8 +24,7 @@ BLOCK_TOKENS = {"cpu": 256, "cuda": 16_384}
 def gather(queries: Tensor, keys: Tensor, values: Tensor, run: int) -> Tensor:
     """H x M x h, H x n x h, H x n x h -> H x M x h."""
     runs = max(1, BLOCK_TOKENS.get(keys.device.type, BLOCK_TOKENS["cuda"]) // run)
-    pooled: Tensor = _Gather.apply(queries * queries.shape[-1] ** -0.5, keys, values, run, runs * run)  # type: ignore[no-untyped-call]
-    return pooled
+    return _Gather.apply(queries * queries.shape[-1] ** -0.5, keys, values, run, runs * run)  # type: ignore[no-untyped-call]
 
 
 def spread(queries: Tensor, keys: Tensor, values: Tensor, run: int) -> Tensor:

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from asmil.models.blocks.layers import floating, full_precision
+
 
 @dataclass(frozen=True)
 class TileDrop:
@@ -39,8 +41,8 @@ def choose_dropped(embedded: Tensor, top: int, neighbors: int) -> TileDrop:
     """Which tiles of a bag (N x I) fall. Everything stays on the device: nothing waits for a GPU."""
     n_tiles = len(embedded)
     # Rounded to half precision, means and similarities would tie.
-    with torch.autocast(embedded.device.type, enabled=False):
-        rows = embedded.float() if embedded.dtype in (torch.float16, torch.bfloat16) else embedded
+    with full_precision(embedded):
+        rows = floating(embedded)
         means = rows.mean(dim=1)
         importance = torch.sigmoid(means)
         # By the mean itself: sigmoid keeps the order, and may round two means to one value.

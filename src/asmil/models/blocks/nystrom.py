@@ -14,6 +14,8 @@ and they take their share of every softmax. Computed differently here, with the 
 - F1 and F3 are never stored: both products are attention between tokens and landmarks, done in blocks
   (`landmark_attention.py`).
 - Landmarks are means of x, projected; if only one output row is needed, q is projected for that row alone.
+- The backward pass of the pseudo-inverse is written out: the products alone, without the scaling and adding between
+  them that automatic differentiation makes separate steps of. Rows of a softmax sum to 1, so r is 1.
 - Runs made of pads alone all give the landmark zero. They are kept once, with their count: with P = F2 D on the kept
   rows (D the counts), Z' = D^-1 P^T D / (r c) goes through the same iteration and Z' acts on kept rows as Z on all.
 """
@@ -21,16 +23,17 @@ and they take their share of every softmax. Computed differently here, with the 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from asmil.errors import AsmilError
 from asmil.models.blocks.exporting import warn_of_fixed_size
 from asmil.models.blocks.landmark_attention import gather, spread
-from asmil.models.blocks.precision import floating, full_precision
-from asmil.models.blocks.pseudo_inverse import pseudo_inverse
+from asmil.models.blocks.layers import floating, full_precision
 from asmil.models.blocks.randomness import Dropout
 
 
@@ -164,8 +167,7 @@ class NystromAttention(nn.Module):
             tokens = floating(tokens)
             query = self._split(functional.linear(tokens[row : row + 1], to_query))
             folded = query @ to_key.view(self.heads, self.head_width, -1)
-            scores: Tensor = folded.squeeze(1) @ tokens.t() * self.head_width**-0.5
-            return scores
+            return folded.squeeze(1) @ tokens.t() * self.head_width**-0.5
 
     def _projections(self) -> tuple[Tensor, Tensor, Tensor]:
         query, key, value = floating(self.to_qkv.weight).chunk(3)
@@ -222,8 +224,7 @@ class NystromAttention(nn.Module):
                     near = self.residual(values[:, first : row + self.residual.reach + 1])
                     residual = near[:, row - first : row - first + 1]
             mixed = mixed + residual.transpose(0, 1)
-        out: Tensor = self.dropout(self.to_out(mixed.flatten(1).to(dtype)))
-        return out
+        return self.dropout(self.to_out(mixed.flatten(1).to(dtype)))
 
 
 class NystromLayer(nn.Module):
@@ -270,3 +271,48 @@ def as_distribution(weights: Tensor, otherwise: Tensor) -> Tensor:
     clipped = weights.clamp(min=0)
     total = clipped.sum()
     return clipped / total if total > 0 else otherwise
+
+
+def pseudo_inverse(kernel: Tensor, counts: Tensor, iterations: int) -> Tensor:
+    """The inverse of H kernels (H x M x M, rows sum to 1), all started with one number for all heads.
+
+    Landmark j of the M represents counts[j] equal ones, and its column holds their weights added up; the result then
+    acts on one row for each landmark as the inverse of the whole kernel acts on all rows.
+    """
+    columns = (counts @ kernel / counts).amax()
+    start = kernel.mT * (counts / counts.unsqueeze(1) / columns)
+    return _Iterate.apply(kernel, start, iterations)  # type: ignore[no-untyped-call]
+
+
+class _Iterate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, kernel: Tensor, start: Tensor, iterations: int) -> Tensor:
+        kept = [kernel]
+        inverse = start
+        for _ in range(iterations):
+            product = torch.bmm(kernel, inverse)
+            inner = torch.baddbmm(product, product, product, beta=7, alpha=-1)
+            outer = torch.baddbmm(product, product, inner, beta=15, alpha=-1)
+            kept += [inverse, product, inner, outer]
+            inverse = torch.baddbmm(inverse, inverse, outer, beta=3.25, alpha=-0.25)
+        ctx.save_for_backward(*kept)
+        return inverse
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, Tensor, None]:
+        kernel, *kept = ctx.saved_tensors
+        (d_inverse,) = upstream
+        d_kernel = torch.zeros_like(kernel)
+        with torch.autocast(kernel.device.type, enabled=False):
+            for first in reversed(range(0, len(kept), 4)):
+                inverse, product, inner, outer = kept[first : first + 4]
+                d_outer = torch.baddbmm(d_inverse, inverse.mT, d_inverse, beta=0, alpha=-0.25)
+                d_inner = torch.baddbmm(d_outer, product.mT, d_outer, beta=0, alpha=-1)
+                d_product = torch.baddbmm(d_outer, d_outer, inner.mT, beta=15, alpha=-1)
+                d_product.add_(d_inner, alpha=7)
+                d_product.baddbmm_(d_inner, product.mT, alpha=-1).baddbmm_(product.mT, d_inner, alpha=-1)
+                d_kernel.baddbmm_(d_product, inverse.mT)
+                d_inverse = torch.baddbmm(d_inverse, d_inverse, outer.mT, beta=3.25, alpha=-0.25)
+                d_inverse.baddbmm_(kernel.mT, d_product)
+        return d_kernel, d_inverse, None

@@ -56,8 +56,7 @@ class RandomModule(nn.Module):
         on_gpu = x.device.type == "cuda" and (self.generator is None or self.generator.device.type == "cuda")
         if on_gpu and not _batched.get():
             kept = torch.empty(x.shape, dtype=torch.bool, device=x.device).bernoulli_(1 - p, generator=self.generator)
-            scaled: Tensor = _Kept.apply(x, kept, 1 / (1 - p))  # type: ignore[no-untyped-call]
-            return scaled
+            return _Kept.apply(x, kept, 1 / (1 - p))  # type: ignore[no-untyped-call]
         if x.device.type != "cpu" or count < FEW or _batched.get():
             return x * (self.uniform(x.shape, x) >= p) / (1 - p)
         # Four numbers of 16 bits from every draw of a fast generator that one draw of the given one seeds: several
@@ -76,8 +75,7 @@ class _Kept(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, kept: Tensor, scale: float) -> Tensor:
         ctx.save_for_backward(kept)
         ctx.scale = scale
-        scaled: Tensor = torch.ops.aten.native_dropout_backward(x, kept, scale)
-        return scaled
+        return torch.ops.aten.native_dropout_backward(x, kept, scale)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from asmil.models.blocks.activations import ACTIVATIONS, Activation
+from asmil.models.blocks.layers import ACTIVATIONS, Activation, TileLinear, linear_over_tiles
 from asmil.models.blocks.randomness import Dropout
-from asmil.models.blocks.tile_linear import TileLinear, linear_over_tiles
 from asmil.models.blocks.tile_passes import gate, one_pass
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from asmil.models.blocks.tile_linear import many_on_gpu
+from asmil.models.blocks.layers import many_on_gpu
 
 _recorded: ContextVar[bool] = ContextVar("tiles are passed over in single kernels", default=False)
 BLOCK = 512
@@ -43,14 +43,12 @@ def one_pass(tiles: Tensor) -> bool:
 
 def gate(products: Tensor, p: float, generator: torch.Generator | None) -> Tensor:
     """tanh of the first half of each row times the sigmoid of the second, both with dropout p."""
-    gated: Tensor = _Gate.apply(products.contiguous(), p, _seed(products, p, generator))  # type: ignore[no-untyped-call]
-    return gated
+    return _Gate.apply(products.contiguous(), p, _seed(products, p, generator))  # type: ignore[no-untyped-call]
 
 
 def relu_dropout(tiles: Tensor, p: float, generator: torch.Generator | None) -> Tensor:
     """ReLU, then dropout p > 0."""
-    kept: Tensor = _ReluDropout.apply(tiles.contiguous(), p, _seed(tiles, p, generator))  # type: ignore[no-untyped-call]
-    return kept
+    return _ReluDropout.apply(tiles.contiguous(), p, _seed(tiles, p, generator))  # type: ignore[no-untyped-call]
 
 
 @cache

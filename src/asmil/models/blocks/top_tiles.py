@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from asmil.models.blocks.tile_linear import many_on_gpu
+from asmil.models.blocks.layers import many_on_gpu
 
 PIECE = 512
 
@@ -30,5 +30,4 @@ def search_pieces(scores: Tensor, top: int) -> Tensor:
     found = pieces.topk(top, dim=2, sorted=False)
     first = torch.arange(0, pieces.shape[1] * PIECE, PIECE, device=scores.device)
     places = (found.indices + first[:, None]).flatten(start_dim=1)
-    best: Tensor = places.gather(1, found.values.flatten(start_dim=1).topk(top, dim=1).indices)
-    return best
+    return places.gather(1, found.values.flatten(start_dim=1).topk(top, dim=1).indices)

@@ -98,18 +98,15 @@ def _sample(
 
 
 def _sources(length: int, ratio: float) -> NDArray[np.int64]:
-    places: NDArray[np.int64] = np.floor((np.arange(length) + 0.5) * ratio).astype(np.int64)
-    return places
+    return np.floor((np.arange(length) + 0.5) * ratio).astype(np.int64)
 
 
 def _chosen(path: Path, values: Values, value: int | None) -> Booleans:
     if value is not None:
         return np.asarray(values == value)
-    found = np.unique(values)
-    if np.count_nonzero(found) > 1:
-        shown = ", ".join(str(int(one)) for one in found[:MOST_VALUES_SHOWN]) + (
-            ", ..." * (len(found) > MOST_VALUES_SHOWN)
-        )
+    present = np.unique(values)
+    if np.count_nonzero(present) > 1:
+        shown = ", ".join(map(str, present[:MOST_VALUES_SHOWN].tolist())) + ", ..." * (len(present) > MOST_VALUES_SHOWN)
         raise AsmilError(
             f"{path}: the mask has the values {shown}, and it is unknown which of them is tumor; choose it with "
             "--mask-value (masks of the CAMELYON data release: 2)"

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from asmil.errors import AsmilError
 from asmil.slides.annotations.reading import ANNOTATION_SUFFIXES, annotation_suffix
-from asmil.slides.file_names import SLIDE_SUFFIXES, walk_once
+from asmil.slides.file_names import walk_once
+from asmil.tables.names import SLIDE_SUFFIXES
 
 _ADDED = re.compile(r"[ ._-]+(?:annotations?|masks?)$")
 _KIND = re.compile(r"[ ._-]+(?:evaluation|tumou?r)$")
@@ -33,19 +34,18 @@ class AnnotationFiles:
     clashing: dict[str, tuple[Path, ...]]
 
 
-def find_annotations(place: Path | str, slides: Iterable[str]) -> AnnotationFiles:
+def find_annotations(source: Path | str, slides: Iterable[str]) -> AnnotationFiles:
     """Match the annotation files of a folder and its subfolders (or one file) to slides by name.
 
     A file is named like its slide, ignoring case, with or without the slide's extension (`a.svs.geojson`), and may
     end in `_mask` or `_annotations`. If a slide has several files, GeoJSON is preferred to JSON, XML and masks.
     """
-    files = _files(Path(place))
     alike: dict[str, set[str]] = defaultdict(set)
     for slide in slides:
         alike[_without_ending(slide.lower())].add(slide)
     candidates: dict[str, list[Path]] = defaultdict(list)
     without_slide: list[Path] = []
-    for path in files:
+    for path in _files(Path(source)):
         owner = _owner(path.name[: len(path.name) - len(annotation_suffix(path))], alike)
         if owner is None:
             without_slide.append(path)
@@ -64,20 +64,20 @@ def find_annotations(place: Path | str, slides: Iterable[str]) -> AnnotationFile
     return AnnotationFiles(by_slide, tuple(without_slide), beside, clashing)
 
 
-def _files(place: Path) -> list[Path]:
-    if place.is_file():
-        return [place]
-    if not place.is_dir():
-        raise AsmilError(f"{place}: the folder of annotations does not exist; fix the path")
-    found = [
+def _files(source: Path) -> list[Path]:
+    if source.is_file():
+        return [source]
+    if not source.is_dir():
+        raise AsmilError(f"{source}: the folder of annotations does not exist; fix the path")
+    files = [
         folder / name
-        for folder, _, names in walk_once(place)
+        for folder, _, names in walk_once(source)
         for name in names
         if not name.startswith(".") and annotation_suffix(Path(name))
     ]
-    if not found:
-        raise AsmilError(f"{place}: there is no annotation file in the folder ({', '.join(ANNOTATION_SUFFIXES)})")
-    return sorted(found)
+    if not files:
+        raise AsmilError(f"{source}: there is no annotation file in the folder ({', '.join(ANNOTATION_SUFFIXES)})")
+    return sorted(files)
 
 
 def _owner(stem: str, alike: Mapping[str, set[str]]) -> str | None:

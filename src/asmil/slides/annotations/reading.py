@@ -1,11 +1,14 @@
-"""Read annotation files of any supported tool."""
+"""Read annotation files of any supported tool; files may be packed with gzip or zip, as QuPath does on request."""
 
 from __future__ import annotations
 
+import gzip
 import json
+import zipfile
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
@@ -16,7 +19,6 @@ from shapely.affinity import translate
 from asmil.errors import AsmilError
 from asmil.files import refuse_special_file
 from asmil.slides.annotations.mask_tiff import mask_outlines
-from asmil.slides.annotations.packed import unpacked
 from asmil.slides.annotations.regions import AnnotatedRegion, Annotations, Collector, Ring
 from asmil.slides.image import Size
 
@@ -35,6 +37,9 @@ FORMER_TYPES = {
     "PathRootObject": "root",
 }
 """QuPath 0.2 wrote the type of an object as the id of its feature."""
+MOST_BYTES = 2**31
+"""Of a file after unpacking; a packed file may be small and grow without end."""
+UNPACK_ERRORS = (OSError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError)
 ASAP_ROOT, APERIO_ROOT = "ASAP_Annotations", "Annotations"
 APERIO_UNNAMED = "Description"
 ASAP_AREAS = ("polygon", "spline", "rectangle")
@@ -82,9 +87,9 @@ def regions_on_slide(
     if path.suffix.lower() in MASK_SUFFIXES:
         marked = mask_outlines(path, size_px, mask_value)
         return [AnnotatedRegion(None, marked)] if marked.geoms else []
-    found = read_annotations(path)
-    shift = origin if found.kind == "geojson" else (0, 0)
-    return [replace(region, shape=translate(region.shape, *shift)) for region in found.regions]
+    annotations = read_annotations(path)
+    shift = origin if annotations.kind == "geojson" else (0, 0)
+    return [replace(region, shape=translate(region.shape, *shift)) for region in annotations.regions]
 
 
 def read_json(path: Path) -> Annotations:
@@ -112,8 +117,7 @@ def _features(value: Any) -> Iterable[Mapping[str, Any]]:
     if isinstance(value, list):
         return value
     if value["type"] == "FeatureCollection":
-        features: list[Mapping[str, Any]] = value["features"]
-        return features
+        return value["features"]
     if value["type"] == "Feature":
         return [value]
     if value["type"] in ("Polygon", "MultiPolygon"):
@@ -122,21 +126,21 @@ def _features(value: Any) -> Iterable[Mapping[str, Any]]:
 
 
 def _read_features(path: Path, features: Iterable[Mapping[str, Any]]) -> Annotations:
-    found = Collector(path, "geojson")
+    collector = Collector(path, "geojson")
     for feature in features:
         properties = feature.get("properties") or {}
         object_type = _object_type(feature, properties)
         geometry = feature["geometry"] or {"type": "missing geometry"}
         if object_type.lower() != ANNOTATION:
-            found.leave_out(f"of QuPath type {object_type}")
+            collector.leave_out(f"of QuPath type {object_type}")
         elif geometry["type"] == "Polygon":
-            found.add(_rings(geometry["coordinates"]), _class_name(properties))
+            collector.add(_rings(geometry["coordinates"]), _class_name(properties))
         elif geometry["type"] == "MultiPolygon":
             for polygon in geometry["coordinates"]:
-                found.add(_rings(polygon), _class_name(properties))
+                collector.add(_rings(polygon), _class_name(properties))
         else:
-            found.leave_out(f"of type {geometry['type']}, which has no area,")
-    return found.finish()
+            collector.leave_out(f"of type {geometry['type']}, which has no area,")
+    return collector.finish()
 
 
 def _object_type(feature: Mapping[str, Any], properties: Mapping[str, Any]) -> str:
@@ -146,11 +150,11 @@ def _object_type(feature: Mapping[str, Any], properties: Mapping[str, Any]) -> s
 
 
 def _read_ncrf(path: Path, value: Mapping[str, Any]) -> Annotations:
-    found = Collector(path, "ncrf")
+    collector = Collector(path, "ncrf")
     for group in (NCRF_TUMOR, NCRF_HOLE):
         for outline in value.get(group, []):
-            found.add(_rings([outline["vertices"]]), group, cut_out=group == NCRF_HOLE)
-    return found.finish()
+            collector.add(_rings([outline["vertices"]]), group, cut_out=group == NCRF_HOLE)
+    return collector.finish()
 
 
 def _class_name(properties: Mapping[str, Any]) -> str | None:
@@ -161,12 +165,9 @@ def _class_name(properties: Mapping[str, Any]) -> str | None:
 
 
 def _rings(rings: Iterable[Any]) -> list[Ring]:
-    found = []
-    for ring in rings:
-        points = np.asarray(ring, dtype=np.float64)
-        # a third coordinate, if any, is the height
-        found.append(points.reshape(0, 2) if points.size == 0 else points[..., :2])
-    return found
+    points = (np.asarray(ring, dtype=np.float64) for ring in rings)
+    # a third coordinate, if any, is the height
+    return [ring.reshape(0, 2) if ring.size == 0 else ring[..., :2] for ring in points]
 
 
 def read_xml(path: Path) -> Annotations:
@@ -188,24 +189,24 @@ def read_xml(path: Path) -> Annotations:
 
 
 def _read_asap(path: Path, root: Element) -> Annotations:
-    found = Collector(path, "asap")
+    collector = Collector(path, "asap")
     for annotation in root.iter("Annotation"):
         kind = annotation.get("Type", "Polygon")
         if kind.lower() not in ASAP_AREAS:
-            found.leave_out(f"of type {kind}, which has no area,")
+            collector.leave_out(f"of type {kind}, which has no area,")
             continue
         points = sorted(annotation.iter("Coordinate"), key=lambda point: _number(path, point, "Order"))
-        found.add([_ring(path, points)], _name(annotation.get("PartOfGroup")))
-    return found.finish()
+        collector.add([_ring(path, points)], _name(annotation.get("PartOfGroup")))
+    return collector.finish()
 
 
 def _read_aperio(path: Path, root: Element) -> Annotations:
-    found = Collector(path, "aperio")
+    collector = Collector(path, "aperio")
     for layer in root.iter("Annotation"):
         group = _layer_name(layer)
         for region in layer.iter("Region"):
-            found.add([_ring(path, region.iter("Vertex"))], group, region.get("NegativeROA", "0").strip() == "1")
-    return found.finish()
+            collector.add([_ring(path, region.iter("Vertex"))], group, region.get("NegativeROA", "0").strip() == "1")
+    return collector.finish()
 
 
 def _layer_name(layer: Element) -> str:
@@ -235,3 +236,37 @@ def _number(path: Path, point: Element, name: str) -> float:
 
 def _name(text: str | None) -> str | None:
     return None if text is None or text.strip().lower() in NO_GROUP else text.strip()
+
+
+def unpacked(path: Path) -> bytes:
+    """The bytes of a plain file, of a gzip file, or of the only GeoJSON file in a zip archive."""
+    suffix = path.suffix.lower()
+    if suffix not in (".gz", ".zip"):
+        return path.read_bytes()
+    try:
+        if suffix == ".zip":
+            content = _from_zip(path)
+        else:
+            with gzip.open(path) as file:
+                content = file.read(MOST_BYTES + 1)
+    except UNPACK_ERRORS as error:
+        raise AsmilError(f"{path}: the file cannot be unpacked ({error}); copy it again, or export it again") from None
+    if len(content) > MOST_BYTES:
+        raise AsmilError(f"{path}: the file is larger than {MOST_BYTES >> 30} GiB when unpacked; export fewer objects")
+    return content
+
+
+def _from_zip(path: Path) -> bytes:
+    with zipfile.ZipFile(path) as archive:
+        names = [name for name in archive.namelist() if _is_annotation(PurePosixPath(name))]
+        if len(names) != 1:
+            raise AsmilError(
+                f"{path}: the archive must contain one file of annotations (.geojson, .json), but there are "
+                f"{len(names)} ({', '.join(names) or 'none'}); export the annotations of one slide into one archive"
+            )
+        with archive.open(names[0]) as file:
+            return file.read(MOST_BYTES + 1)
+
+
+def _is_annotation(name: PurePosixPath) -> bool:
+    return name.suffix.lower() in (".geojson", ".json") and not any(part.startswith(("__", ".")) for part in name.parts)

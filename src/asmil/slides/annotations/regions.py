@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import shapely
 from numpy.typing import NDArray
 from shapely.geometry import MultiPolygon, Polygon
 from shapely.geometry.base import BaseGeometry
 
 from asmil.errors import AsmilError
-from asmil.slides.annotations.crossings import count_crossings
 from asmil.slides.tissue.geojson import polygons_of
 
 Kind = Literal["asap", "aperio", "geojson", "ncrf"]
@@ -25,6 +25,8 @@ MOST_CROSSINGS = 1_000
 """Of one outline: repairing as many takes about a second, and four times as many ten seconds. Drawn ones have a few."""
 FEW_CROSSINGS, MOST_CROSSINGS_OF_FILE = 10, 5_000
 """Outlines with few crossings are repaired in any number; of the others, the crossings are added up."""
+PAIRS_AT_ONCE, FEWEST_AT_ONCE = 200_000, 4
+"""The pairs of segments that are compared between two checks of the count, and the fewest segments for that."""
 
 
 @dataclass(frozen=True)
@@ -123,3 +125,32 @@ def area_of(shape: BaseGeometry) -> MultiPolygon:
 
 def _annotations(count: int) -> str:
     return f"{count} annotation{'s' * (count != 1)}"
+
+
+def count_crossings(polygon: Polygon, most: int) -> int:
+    """The pairs of segments of all rings that cross, touch or overlap, except neighbors; the count ends beyond `most`.
+
+    >>> count_crossings(Polygon([(0, 0), (1, 1), (1, 0), (0, 1)]), most=9)
+    1
+    """
+    rings = [shapely.get_coordinates(ring) for ring in (polygon.exterior, *polygon.interiors)]
+    parts = [np.stack([ring[:-1], ring[1:]], axis=1) for ring in rings]
+    parts = [part[moves] for part in parts if (moves := (part[:, 0] != part[:, 1]).any(axis=1)).any()]
+    if not parts:
+        return 0
+    segments = shapely.linestrings(np.concatenate(parts))
+    ends = np.cumsum([len(part) for part in parts])
+    follower = np.arange(1, len(segments) + 1)
+    follower[ends - 1] = np.concatenate([[0], ends[:-1]])
+    tree = shapely.STRtree(segments)
+    step = max(FEWEST_AT_ONCE, PAIRS_AT_ONCE // len(segments))
+    crossings = 0
+    for start in range(0, len(segments), step):
+        first, second = tree.query(segments[start : start + step], predicate="intersects")
+        first = first + start
+        once = first < second
+        first, second = first[once], second[once]
+        crossings += int(np.count_nonzero((follower[first] != second) & (follower[second] != first)))
+        if crossings > most:
+            break
+    return crossings

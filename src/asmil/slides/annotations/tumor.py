@@ -20,21 +20,8 @@ from asmil.slides.class_names import ClassNames
 from asmil.slides.polygon_grid import PointGrid, locate_points
 from asmil.tables.arrays import Booleans
 
-TUMOR_NAMES = frozenset(
-    {
-        "_0",
-        "_1",
-        "tumor",
-        "tumour",
-        "metastases",
-        "metastasis",
-        "cancer",
-        "carcinoma",
-        "malignant",
-        "lesion",
-        "positive",
-    }
-)
+_TUMOR_WORDS = {"tumor", "tumour", "metastases", "metastasis", "cancer", "carcinoma", "malignant", "lesion"}
+TUMOR_NAMES = frozenset(_TUMOR_WORDS | {"_0", "_1", "positive"})
 EXCLUSION_NAMES = frozenset({"_2", "exclusion", "exclude", "excluded", "hole", "negative"})
 ASAP_EXCLUSION_NAMES = EXCLUSION_NAMES | {"normal"}
 """In CAMELYON17, normal tissue is drawn inside metastases and excluded from them."""
@@ -149,5 +136,5 @@ def _draw(mask: Booleans, polygon: Polygon, scale: float) -> None:
 def _covered(ring: LinearRing, grid: PointGrid, scale: float) -> Booleans:
     """Columns x rows: the points within a ring or on it."""
     corners = np.rint(np.asarray(ring.coords)[:-1, :2] * scale).astype(np.int64)
-    found = locate_points(corners, grid)
-    return found.inside | found.boundary
+    points = locate_points(corners, grid)
+    return points.inside | points.boundary

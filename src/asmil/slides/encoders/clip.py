@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from asmil.slides.encoders.base import EncoderEntry, State
-from asmil.slides.encoders.registry import register
-from asmil.slides.encoders.vit import VisionTransformer, VitShape, vit_entry
+from asmil.slides.encoders.registry import register, register_vit
+from asmil.slides.encoders.vit import VisionTransformer, VitShape
 from asmil.slides.encoders.vit_names import from_clip
 
 
@@ -26,7 +26,6 @@ class AttentionalPooler(nn.Module):
         self.ln_k = nn.LayerNorm(tokens_width)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """The pooled tokens of every image."""
         tokens = self.ln_k(tokens)
         query = self.ln_q(self.query).expand(len(tokens), 1, -1).to(tokens.dtype)
         pooled: Tensor = self.attn(query, tokens, tokens, need_weights=False)[0]
@@ -43,9 +42,7 @@ class AttentionPooledTransformer(nn.Module):
         self.ln_contrast = nn.LayerNorm(width)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Features, n x width, of images, n x 3 x h x w."""
-        features: Tensor = self.ln_contrast(self.attn_pool_contrast(self.trunk.tokens(images)))
-        return features
+        return self.ln_contrast(self.attn_pool_contrast(self.trunk.tokens(images)))
 
 
 CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
@@ -92,32 +89,28 @@ register(
         convert=from_conch,
     )
 )
-
-
-def _register_clip(
-    name: str, summary: str, shape: VitShape, tile_px: int, licence: str, hub: str, hub_file: str, gated: bool = False
-) -> None:
-    """A CLIP image tower, projected and not normalized."""
-    entry = vit_entry(name, summary, shape, tile_px, licence, hub)
-    register(replace(entry, mean=CLIP_MEAN, std=CLIP_STD, hub_file=hub_file, gated=gated, convert=from_clip))
-
-
-_register_clip(
+register_vit(
     "plip",
     "CLIP ViT-B/32, projected and not normalized (Huang et al., 2023)",
     CLIP_B32,
     224,
     "none stated",
     "vinid/plip",
-    "pytorch_model.bin",
+    mean=CLIP_MEAN,
+    std=CLIP_STD,
+    hub_file="pytorch_model.bin",
+    convert=from_clip,
 )
-_register_clip(
+register_vit(
     "pathgen_clip_l",
     "CLIP ViT-L/14 at 336 px, projected and not normalized (Sun et al., 2024)",
     CLIP_L14,
     336,
     "CC-BY-2.0",
     "jamessyx/PathGen-CLIP-L",
-    "pathgen-clip-l.pt",
+    mean=CLIP_MEAN,
+    std=CLIP_STD,
+    hub_file="pathgen-clip-l.pt",
     gated=True,
+    convert=from_clip,
 )

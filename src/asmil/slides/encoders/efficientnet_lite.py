@@ -76,7 +76,6 @@ class InvertedBottleneck(nn.Module):
         self.bn2 = nn.BatchNorm2d(outputs, NORM_EPSILON)
 
     def forward(self, x: Tensor) -> Tensor:
-        """n x outputs x ceil(h / stride) x ceil(w / stride)."""
         (kernel, _), (stride, _) = self.depthwise_conv.kernel_size, self.depthwise_conv.stride
         hidden, padding = x, kernel // 2
         if stride != 1:
@@ -109,7 +108,6 @@ class EfficientNetLite0(nn.Module):
         self.bn1 = nn.BatchNorm2d(WIDTH, NORM_EPSILON)
 
     def forward(self, x: Tensor) -> Tensor:
-        """n x 1280."""
         x = convolved(padded(x, 3, 2), self.conv_stem, self.bn0, "relu6")
         x = convolved(self.blocks(x), self.conv_head, self.bn1, "relu6")
         return x.mean((2, 3))

@@ -40,8 +40,7 @@ def convolved(
     if isinstance(norm, nn.Identity) and x.device.type == "cpu" and _ONEDNN_CONVOLUTION is not None:
         name, parameters = _ONEDNN_ACTIVATIONS[activation]
         sizes = [list(around), list(conv.stride), list(conv.dilation), conv.groups]
-        fused: Tensor = _ONEDNN_CONVOLUTION(x, conv.weight, conv.bias, *sizes, name, parameters, "")
-        return fused
+        return _ONEDNN_CONVOLUTION(x, conv.weight, conv.bias, *sizes, name, parameters, "")
     x = norm(functional.conv2d(x, conv.weight, conv.bias, conv.stride, around, conv.dilation, conv.groups))
     if activation == "none":
         return x

@@ -32,7 +32,6 @@ class Function(nn.Module):
         self.mpp = getattr(function, "mpp", DEFAULT_MPP)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Call the function."""
         return self.function(x)
 
 
@@ -88,14 +87,15 @@ def load_own(name: str, device: torch.device, precision: Literal["float32", "bf1
 
 def imported(name: str) -> Any:
     """The result of calling the named callable without arguments; it must be callable itself."""
-    place, _, attribute = name.rpartition(":")
-    found: Any = own_module(place, f"encoder {name}")
+    source, _, attribute = name.rpartition(":")
+    owner: Any = own_module(source, f"encoder {name}")
     for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise AsmilError(f"encoder {name}: {place} has no {part!r}; {did_you_mean(part, _public_callables(found))}")
-        found = getattr(found, part)
+        if not hasattr(owner, part):
+            callables = [key for key, value in vars(owner).items() if callable(value) and not key.startswith("_")]
+            raise AsmilError(f"encoder {name}: {source} has no {part!r}; {did_you_mean(part, callables)}")
+        owner = getattr(owner, part)
     try:
-        network = found()
+        network = owner()
     except Exception as error:  # noqa: BLE001
         raise AsmilError(f"encoder {name}: calling it without arguments fails with {describe(error)}; fix it") from None
     if not callable(network):
@@ -106,11 +106,6 @@ def imported(name: str) -> Any:
 def _called(name: str) -> nn.Module:
     network = imported(name)
     return (network if isinstance(network, nn.Module) else Function(network)).eval()
-
-
-def _public_callables(place: Any) -> list[str]:
-    """The public callables of a module or class."""
-    return [name for name, value in vars(place).items() if callable(value) and not name.startswith("_")]
 
 
 def _width(name: str, network: nn.Module, device: torch.device) -> int:

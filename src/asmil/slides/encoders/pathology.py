@@ -7,11 +7,10 @@ network, tiles are not resized; the interpolation is only for tiles of another s
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
+from typing import Any
 
-from asmil.slides.encoders.base import EncoderEntry
-from asmil.slides.encoders.registry import register
-from asmil.slides.encoders.vit import VisionTransformer, VitShape, vit_entry
+from asmil.slides.encoders.registry import register_vit
+from asmil.slides.encoders.vit import VitShape
 from asmil.slides.encoders.vit_names import from_hugging_face_vit
 
 NON_COMMERCIAL = "CC-BY-NC-ND-4.0"
@@ -24,92 +23,109 @@ VIT_G14 = VitShape(patch_px=14, width=1536, depth=40, heads=24, hidden=8192, lay
 
 UNI2_H = replace(VIT_G14, depth=24, registers=8, positions="patches")
 VIRCHOW = replace(VIT_H14, readout="class_and_mean")
-VIRCHOW2 = replace(VIRCHOW, registers=4)
 H_OPTIMUS = replace(VIT_G14, registers=4, positions="patches")
-GIGAPATH = replace(VIT_G14, patch_px=16)
-# the published configuration uses the epsilon of transformers, unlike other vision transformers
-PHIKON = replace(VIT_B16, norm_eps=1e-12)
 
 # statistics of the training tiles, as published by Lunit; the copy on the hub states those of ImageNet instead
 LUNIT_MEAN, LUNIT_STD = (0.70322989, 0.53606487, 0.66096631), (0.21716536, 0.26081574, 0.20723464)
 H_OPTIMUS_MEAN, H_OPTIMUS_STD = (0.707223, 0.578729, 0.703617), (0.211883, 0.230117, 0.177517)
+_GATED: dict[str, Any] = {"gated": True, "hub_file": "pytorch_model.bin"}
+_LUNIT: dict[str, Any] = {"mean": LUNIT_MEAN, "std": LUNIT_STD}
+_H_OPTIMUS: dict[str, Any] = {**_GATED, "mean": H_OPTIMUS_MEAN, "std": H_OPTIMUS_STD, "interpolation": "bilinear"}
 
-
-def _entry(name: str, summary: str, shape: VitShape, tile_px: int, licence: str, hub: str) -> EncoderEntry:
-    return replace(vit_entry(name, summary, shape, tile_px, licence, hub), hub_file="pytorch_model.bin", gated=True)
-
-
-_LUNIT = _entry(
+register_vit(
     "lunit_vits16",
     "ViT-S/16 by DINO on 33 million tiles (Kang et al., 2023)",
     VIT_S16,
     224,
     "Lunit, non-commercial",
     "1aurent/vit_small_patch16_224.lunit_dino",
+    **_LUNIT,
 )
-_LUNIT = replace(_LUNIT, mean=LUNIT_MEAN, std=LUNIT_STD, gated=False, hub_file="model.safetensors")
-register(_LUNIT)
-register(
-    replace(
-        _LUNIT,
-        name="lunit_vits8",
-        summary="ViT-S/8 by DINO on 33 million tiles (Kang et al., 2023)",
-        build=partial(VisionTransformer, replace(VIT_S16, patch_px=8)),
-        hub="1aurent/vit_small_patch8_224.lunit_dino",
-        url="https://huggingface.co/1aurent/vit_small_patch8_224.lunit_dino",
-    )
+register_vit(
+    "lunit_vits8",
+    "ViT-S/8 by DINO on 33 million tiles (Kang et al., 2023)",
+    replace(VIT_S16, patch_px=8),
+    224,
+    "Lunit, non-commercial",
+    "1aurent/vit_small_patch8_224.lunit_dino",
+    **_LUNIT,
 )
-
-_UNI = _entry("uni", "ViT-L/16 by DINOv2 (Chen et al., 2024)", VIT_L16, 256, NON_COMMERCIAL, "MahmoodLab/UNI")
-_UNI2_H = _entry("uni2_h", "ViT-H/14 by DINOv2, successor of UNI", UNI2_H, 256, NON_COMMERCIAL, "MahmoodLab/UNI2-h")
-register(replace(_UNI, interpolation="bilinear"))
-register(replace(_UNI2_H, interpolation="bilinear"))
-
-register(
-    _entry(
-        "virchow",
-        "ViT-H/14 by DINOv2; class token and mean of the patches (Vorontsov et al., 2024)",
-        VIRCHOW,
+register_vit(
+    "uni",
+    "ViT-L/16 by DINOv2 (Chen et al., 2024)",
+    VIT_L16,
+    256,
+    NON_COMMERCIAL,
+    "MahmoodLab/UNI",
+    interpolation="bilinear",
+    **_GATED,
+)
+register_vit(
+    "uni2_h",
+    "ViT-H/14 by DINOv2, successor of UNI",
+    UNI2_H,
+    256,
+    NON_COMMERCIAL,
+    "MahmoodLab/UNI2-h",
+    interpolation="bilinear",
+    **_GATED,
+)
+register_vit(
+    "virchow",
+    "ViT-H/14 by DINOv2; class token and mean of the patches (Vorontsov et al., 2024)",
+    VIRCHOW,
+    224,
+    "Apache-2.0",
+    "paige-ai/Virchow",
+    **_GATED,
+)
+register_vit(
+    "virchow2",
+    "ViT-H/14 by DINOv2; class token and mean of the patches (Zimmermann et al., 2024)",
+    replace(VIRCHOW, registers=4),
+    224,
+    NON_COMMERCIAL,
+    "paige-ai/Virchow2",
+    **_GATED,
+)
+for _name, _year, _licence in (("0", 2024, "Apache-2.0"), ("1", 2025, NON_COMMERCIAL)):
+    register_vit(
+        f"h_optimus_{_name}",
+        f"ViT-g/14 by DINOv2 (Bioptimus, {_year})",
+        H_OPTIMUS,
         224,
-        "Apache-2.0",
-        "paige-ai/Virchow",
+        _licence,
+        f"bioptimus/H-optimus-{_name}",
+        **_H_OPTIMUS,
     )
-)
-register(
-    _entry(
-        "virchow2",
-        "ViT-H/14 by DINOv2; class token and mean of the patches (Zimmermann et al., 2024)",
-        VIRCHOW2,
-        224,
-        NON_COMMERCIAL,
-        "paige-ai/Virchow2",
-    )
-)
-
-_H_OPTIMUS_0 = _entry(
-    "h_optimus_0", "ViT-g/14 by DINOv2 (Bioptimus, 2024)", H_OPTIMUS, 224, "Apache-2.0", "bioptimus/H-optimus-0"
-)
-_H_OPTIMUS_1 = _entry(
-    "h_optimus_1", "ViT-g/14 by DINOv2 (Bioptimus, 2025)", H_OPTIMUS, 224, NON_COMMERCIAL, "bioptimus/H-optimus-1"
-)
-for _h_optimus in (_H_OPTIMUS_0, _H_OPTIMUS_1):
-    register(replace(_h_optimus, mean=H_OPTIMUS_MEAN, std=H_OPTIMUS_STD, interpolation="bilinear"))
-
-_GIGAPATH = _entry(
+register_vit(
     "gigapath",
     "ViT-g/16 by DINOv2, tile encoder of Prov-GigaPath (Xu et al., 2024)",
-    GIGAPATH,
+    replace(VIT_G14, patch_px=16),
     256,
     "Apache-2.0",
     "prov-gigapath/prov-gigapath",
+    resize_px=256,
+    **_GATED,
 )
-register(replace(_GIGAPATH, resize_px=256))
-
-_PHIKON = _entry(
-    "phikon", "ViT-B/16 by iBOT (Filiot et al., 2023)", PHIKON, 224, "Owkin, non-commercial", "owkin/phikon"
+register_vit(
+    "phikon",
+    "ViT-B/16 by iBOT (Filiot et al., 2023)",
+    # the published configuration uses the epsilon of transformers, unlike other vision transformers
+    replace(VIT_B16, norm_eps=1e-12),
+    224,
+    "Owkin, non-commercial",
+    "owkin/phikon",
+    hub_file="pytorch_model.bin",
+    convert=from_hugging_face_vit,
+    interpolation="bilinear",
 )
-_PHIKON_V2 = _entry(
-    "phikon_v2", "ViT-L/16 by DINOv2 (Filiot et al., 2024)", VIT_L16, 224, "Owkin, non-commercial", "owkin/phikon-v2"
+register_vit(
+    "phikon_v2",
+    "ViT-L/16 by DINOv2 (Filiot et al., 2024)",
+    VIT_L16,
+    224,
+    "Owkin, non-commercial",
+    "owkin/phikon-v2",
+    convert=from_hugging_face_vit,
 )
-register(replace(_PHIKON, convert=from_hugging_face_vit, gated=False, interpolation="bilinear"))
-register(replace(_PHIKON_V2, convert=from_hugging_face_vit, gated=False, hub_file="model.safetensors"))

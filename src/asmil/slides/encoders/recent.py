@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,8 +26,8 @@ from asmil.slides.encoders.pathology import (
     VIT_L16,
     VIT_S16,
 )
-from asmil.slides.encoders.registry import register
-from asmil.slides.encoders.vit import MPP, VisionTransformer, VitShape, interpolated_positions, vit_entry
+from asmil.slides.encoders.registry import register, register_vit
+from asmil.slides.encoders.vit import VisionTransformer, VitShape, interpolated_positions
 from asmil.slides.encoders.vit_names import from_beit3, from_hugging_face_registers, from_hugging_face_vit
 
 HALF = (0.5, 0.5, 0.5)
@@ -41,15 +42,14 @@ CONCH_V15_WIDTH = 768
 KEEP_WIDTH = 768
 
 
-def _entry(name: str, summary: str, shape: VitShape, tile_px: int, licence: str, hub: str) -> EncoderEntry:
-    # some were trained on images larger than the tiles
-    return replace(vit_entry(name, summary, shape, tile_px, licence, hub), input_px=224)
+_HALF: dict[str, Any] = {"mean": HALF, "std": HALF}
 
 
 def _register_kaiko(name: str, kind: str, shape: VitShape, hub: str) -> None:
     hub = f"1aurent/{hub}.kaiko_ai_towards_large_pathology_fms"
-    entry = _entry(name, f"{kind} on TCGA (Kaiko, 2024)", shape, 256, "Kaiko, non-commercial", hub)
-    register(replace(entry, mean=HALF, std=HALF, interpolation="bilinear"))
+    summary, licence = f"{kind} on TCGA (Kaiko, 2024)", "Kaiko, non-commercial"
+    # the largest was trained on images larger than the tiles
+    register_vit(name, summary, shape, 256, licence, hub, input_px=224, interpolation="bilinear", **_HALF)
 
 
 _register_kaiko("kaiko_vits16", "ViT-S/16 by DINO", VIT_S16, "vit_small_patch16_224")
@@ -58,54 +58,58 @@ _register_kaiko("kaiko_vitb16", "ViT-B/16 by DINO", VIT_B16, "vit_base_patch16_2
 _register_kaiko("kaiko_vitb8", "ViT-B/8 by DINO", replace(VIT_B16, patch_px=8), "vit_base_patch8_224")
 _register_kaiko("kaiko_vitl14", "ViT-L/14 by DINOv2", KAIKO_L14, "vit_large_patch14_reg4_dinov2")
 
-_MIDNIGHT = _entry(
+register_vit(
     "midnight_12k",
     "ViT-g/14 by DINOv2 on 12 thousand slides; class token and mean of the patches (Karasikov et al., 2025)",
     MIDNIGHT,
     224,
     "MIT",
     "kaiko-ai/midnight",
+    interpolation="bilinear",
+    convert=from_hugging_face_vit,
+    **_HALF,
 )
-register(replace(_MIDNIGHT, mean=HALF, std=HALF, interpolation="bilinear", convert=from_hugging_face_vit))
-
-_GPFM = _entry(
-    "gpfm", "ViT-L/14, distilled from several encoders (Ma et al., 2024)", VIT_L14, 224, NON_COMMERCIAL, "majiabo/GPFM"
+register_vit(
+    "gpfm",
+    "ViT-L/14, distilled from several encoders (Ma et al., 2024)",
+    VIT_L14,
+    224,
+    NON_COMMERCIAL,
+    "majiabo/GPFM",
+    hub_file="GPFM.pth",
 )
-register(replace(_GPFM, hub_file="GPFM.pth"))
-
-_H0_MINI = _entry(
+register_vit(
     "h0_mini",
     "ViT-B/14, distilled from H-optimus-0; class token (Filiot et al., 2025)",
     H0_MINI,
     224,
     NON_COMMERCIAL,
     "bioptimus/H0-mini",
+    mean=H_OPTIMUS_MEAN,
+    std=H_OPTIMUS_STD,
+    gated=True,
 )
-register(replace(_H0_MINI, mean=H_OPTIMUS_MEAN, std=H_OPTIMUS_STD, gated=True))
-
-
-_HIBOU = _entry(
+register_vit(
     "hibou_l",
     "ViT-L/14 by DINOv2 on 1.2 billion tiles; class token (Nechaev et al., 2024)",
     HIBOU_L,
     224,
     "Apache-2.0",
     "histai/hibou-L",
+    mean=HIBOU_MEAN,
+    std=HIBOU_STD,
+    gated=True,
+    convert=from_hugging_face_registers,
 )
-register(replace(_HIBOU, mean=HIBOU_MEAN, std=HIBOU_STD, gated=True, convert=from_hugging_face_registers))
-
-
-def _register_musk(name: str, summary: str, shape: VitShape) -> None:
-    entry = vit_entry(name, summary, shape, 384, NON_COMMERCIAL, "xiangjx/musk")
-    register(replace(entry, mean=HALF, std=HALF, gated=True, convert=from_beit3))
-
-
-_register_musk("musk", "BEiT-3 ViT-L/16 at 384 px, image expert; class token (Xiang et al., 2025)", MUSK)
-_register_musk(
-    "musk_two_scales",
-    "MUSK with its quarters at twice the size, as its authors advise for slides (Xiang et al., 2025)",
-    replace(MUSK, readout="two_scales"),
-)
+for _name, _summary, _shape in (
+    ("musk", "BEiT-3 ViT-L/16 at 384 px, image expert; class token (Xiang et al., 2025)", MUSK),
+    (
+        "musk_two_scales",
+        "MUSK with its quarters at twice the size, as its authors advise for slides (Xiang et al., 2025)",
+        replace(MUSK, readout="two_scales"),
+    ),
+):
+    register_vit(_name, _summary, _shape, 384, NON_COMMERCIAL, "xiangjx/musk", gated=True, convert=from_beit3, **_HALF)
 
 
 def from_conch_v15(published: Mapping[str, Tensor]) -> State:
@@ -133,7 +137,7 @@ register(
         summary="ViT-L/16 by CoCa, features before the projection; the tiles of TITAN and FEATHER (Ding et al., 2024)",
         width=CONCH_V15_WIDTH,
         tile_px=512,
-        mpp=MPP,
+        mpp=0.5,
         licence=NON_COMMERCIAL,
         url="https://huggingface.co/MahmoodLab/conchv1_5",
         build=partial(AttentionPooledTransformer, VIT_L16, CONCH_V15_WIDTH),
@@ -148,7 +152,7 @@ register(
 
 
 class ProjectedTransformer(nn.Module):
-    """visual_head(visual(x)), normalized to length one."""
+    """visual_head(visual(x)), normalized to length one: images, n x 3 x h x w, to features, n x width."""
 
     def __init__(self, shape: VitShape, width: int) -> None:
         super().__init__()
@@ -156,7 +160,6 @@ class ProjectedTransformer(nn.Module):
         self.visual_head = nn.Sequential(nn.Linear(shape.features, width), nn.GELU(), nn.Linear(width, width))
 
     def forward(self, images: Tensor) -> Tensor:
-        """Features, n x width, of images, n x 3 x h x w."""
         return functional.normalize(self.visual_head(self.visual(images)), dim=-1)
 
 
@@ -171,7 +174,7 @@ register(
         summary="ViT-L/16 with captions and disease knowledge, projected and normalized (Zhou et al., 2026)",
         width=KEEP_WIDTH,
         tile_px=256,
-        mpp=MPP,
+        mpp=0.5,
         licence="MIT",
         url="https://huggingface.co/Astaxanthin/KEEP",
         build=partial(ProjectedTransformer, VIT_L16, KEEP_WIDTH),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,18 +17,33 @@ from asmil.slides.encoders.base import Encoder, EncoderEntry, Precision
 from asmil.slides.encoders.fused import fold_batch_norms
 from asmil.slides.encoders.own_callable import is_own, load_own, own_entry
 from asmil.slides.encoders.state import empty_network, fill, fitted, read_state, state_hash
-from asmil.slides.encoders.vit_blocks import fold_layer_scales
+from asmil.slides.encoders.vit import VisionTransformer, VitShape, fold_layer_scales
 from asmil.slides.encoders.weights import find_weights
+from asmil.slides.settings import DEFAULT_MPP
 
 DEFAULT_ENCODER = "efficientnet_lite0"
 
 _ENTRIES: dict[str, EncoderEntry] = {}
 
 
-def register(entry: EncoderEntry) -> EncoderEntry:
+def register(entry: EncoderEntry) -> None:
     """Register an encoder under its name."""
     _ENTRIES[entry.name] = entry
-    return entry
+
+
+def register_vit(name: str, summary: str, shape: VitShape, tile_px: int, licence: str, hub: str, **others: Any) -> None:
+    """Register a vision transformer of the hub that gives one vector per tile.
+
+    others: fields of `EncoderEntry` that differ from their defaults
+    """
+    fields = {
+        "width": shape.features,
+        "mpp": DEFAULT_MPP,
+        "url": f"https://huggingface.co/{hub}",
+        "build": partial(VisionTransformer, shape),
+        "input_px": shape.image_px,
+    }
+    register(EncoderEntry(name, summary, tile_px=tile_px, licence=licence, hub=hub, **(fields | others)))
 
 
 def encoders() -> dict[str, EncoderEntry]:

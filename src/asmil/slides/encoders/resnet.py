@@ -19,7 +19,6 @@ from asmil.slides.encoders.fused import convolved
 from asmil.slides.encoders.registry import register
 
 Norm = Callable[[int], nn.Module]
-Convert = Callable[[Mapping[str, Tensor]], State]
 
 
 class BasicBlock(nn.Module):
@@ -36,7 +35,6 @@ class BasicBlock(nn.Module):
         self.downsample = _shortcut(inputs, channels, stride, norm)
 
     def forward(self, x: Tensor) -> Tensor:
-        """n x channels x h / stride x w / stride."""
         out = convolved(x, self.conv1, self.bn1, "relu")
         out = convolved(out, self.conv2, self.bn2)
         return functional.relu(out.add_(self.downsample(x)), inplace=True)
@@ -59,7 +57,6 @@ class Bottleneck(nn.Module):
         self.downsample = _shortcut(inputs, outputs, stride, norm)
 
     def forward(self, x: Tensor) -> Tensor:
-        """n x 4 channels x h / stride x w / stride."""
         out = convolved(x, self.conv1, self.bn1, "relu")
         out = convolved(out, self.conv2, self.bn2, "relu")
         out = convolved(out, self.conv3, self.bn3)
@@ -89,7 +86,6 @@ class ResNet(nn.Module):
             self.add_module(f"layer{number + 1}", nn.Sequential(*blocks))
 
     def forward(self, x: Tensor) -> Tensor:
-        """n x width."""
         x = convolved(x, self.conv1, self.bn1, "relu")
         x = functional.max_pool2d(x, 3, 2, 1)
         for number in range(self.stages):
@@ -97,14 +93,9 @@ class ResNet(nn.Module):
         return x.mean((2, 3))
 
 
-def without_classifier(published: Mapping[str, Tensor]) -> State:
-    """torchvision's state dict without its classifier."""
-    return {name: tensor for name, tensor in published.items() if not name.startswith("fc.")}
-
-
-def without_classifier_and_last_stage(published: Mapping[str, Tensor]) -> State:
-    """torchvision's state dict up to the third stage."""
-    return {name: tensor for name, tensor in published.items() if not name.startswith(("fc.", "layer4."))}
+def without(published: Mapping[str, Tensor], layers: tuple[str, ...]) -> State:
+    """torchvision's state dict without these layers."""
+    return {name: tensor for name, tensor in published.items() if not name.startswith(layers)}
 
 
 def from_simclr(published: Mapping[str, Tensor]) -> State:
@@ -113,8 +104,8 @@ def from_simclr(published: Mapping[str, Tensor]) -> State:
     state = {}
     for name, tensor in published.items():
         if not re.match(r"(l1|l2|fc)\.", name):
-            place = re.sub(r"^features\.(\d+)\.", lambda found: f"{stages.get(found[1], found[1])}.", name)
-            state[place.removeprefix("feature_extractor.")] = tensor
+            stage = re.sub(r"^features\.(\d+)\.", lambda number: f"{stages.get(number[1], number[1])}.", name)
+            state[stage.removeprefix("feature_extractor.")] = tensor
     return state
 
 
@@ -128,9 +119,9 @@ RESNET18, RESNET50 = (2, 2, 2, 2), (3, 4, 6, 3)
 
 
 def _register_imagenet(
-    name: str, summary: str, width: int, build: Callable[[], nn.Module], hub: str, convert: Convert = without_classifier
+    name: str, summary: str, width: int, build: Callable[[], nn.Module], hub: str, unused: tuple[str, ...] = ("fc.",)
 ) -> None:
-    """A network with torchvision's first ImageNet weights."""
+    """A network with torchvision's first ImageNet weights, without the unused layers."""
     register(
         EncoderEntry(
             name=name,
@@ -144,7 +135,7 @@ def _register_imagenet(
             hub=hub,
             url=f"https://huggingface.co/{hub}",
             build=build,
-            convert=convert,
+            convert=partial(without, layers=unused),
         )
     )
 
@@ -169,7 +160,7 @@ _register_imagenet(
     1024,
     partial(ResNet, Bottleneck, RESNET50[:3]),
     "timm/resnet50.tv_in1k",
-    without_classifier_and_last_stage,
+    ("fc.", "layer4."),
 )
 register(
     EncoderEntry(

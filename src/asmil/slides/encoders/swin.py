@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from asmil.slides.encoders.base import EncoderEntry, State
 from asmil.slides.encoders.registry import register
-from asmil.slides.encoders.vit_blocks import Mlp
+from asmil.slides.encoders.vit import Mlp
 
 APART = -100.0
 """Added to the attention scores between tokens that are in one window only because of the shift."""
@@ -57,9 +57,7 @@ class ConvStem(nn.Module):
         self.norm = nn.LayerNorm(width)
 
     def forward(self, images: Tensor) -> Tensor:
-        """The tokens, by row and column."""
-        tokens: Tensor = self.norm(self.proj(images).permute(0, 2, 3, 1))
-        return tokens
+        return self.norm(self.proj(images).permute(0, 2, 3, 1))
 
 
 class WindowAttention(nn.Module):
@@ -81,8 +79,7 @@ class WindowAttention(nn.Module):
         bias = self.relative_position_bias_table[offsets].permute(2, 0, 1)[None]
         bias = bias if apart is None else bias + apart.to(bias.dtype)
         mixed = functional.scaled_dot_product_attention(query, key, value, attn_mask=bias)
-        projected: Tensor = self.proj(mixed.transpose(2, 3).flatten(3))
-        return projected
+        return self.proj(mixed.transpose(2, 3).flatten(3))
 
 
 class SwinBlock(nn.Module):
@@ -97,7 +94,6 @@ class SwinBlock(nn.Module):
         self.mlp = Mlp(width, 4 * width, "gelu")
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """The tokens after attention and the MLP."""
         rows = tokens.shape[1]
         # one window contains all tokens, so there is nothing to shift
         shift = self.window // 2 if self.moved and rows > self.window else 0
@@ -105,12 +101,11 @@ class SwinBlock(nn.Module):
         apart = tokens_apart(rows, self.window, shift, tokens.device) if shift else None
         mixed = joined(self.attn(cut(inputs, self.window), apart), rows, self.window)
         tokens = tokens + torch.roll(mixed, (shift, shift), (1, 2))
-        changed: Tensor = tokens + self.mlp(self.norm2(tokens))
-        return changed
+        return tokens + self.mlp(self.norm2(tokens))
 
 
 class Merging(nn.Module):
-    """Squares of 2 x 2 tokens become one token of twice the width."""
+    """Squares of 2 x 2 tokens become one token of twice the width: n x rows/2 x columns/2 x 2 width."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -118,10 +113,8 @@ class Merging(nn.Module):
         self.reduction = nn.Linear(4 * width, 2 * width, bias=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """n x rows x columns x width to n x rows/2 x columns/2 x 2 width."""
         squares = [tokens[:, row::2, column::2] for column in (0, 1) for row in (0, 1)]
-        merged: Tensor = self.reduction(self.norm(torch.cat(squares, dim=-1)))
-        return merged
+        return self.reduction(self.norm(torch.cat(squares, dim=-1)))
 
 
 class Stage(nn.Module):
@@ -133,9 +126,7 @@ class Stage(nn.Module):
         self.downsample = nn.Identity() if last else Merging(width)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """The tokens of the next stage."""
-        merged: Tensor = self.downsample(self.blocks(tokens))
-        return merged
+        return self.downsample(self.blocks(tokens))
 
 
 class SwinTransformer(nn.Module):
@@ -155,9 +146,7 @@ class SwinTransformer(nn.Module):
         self.norm = nn.LayerNorm(shape.features)
 
     def forward(self, images: Tensor) -> Tensor:
-        """The features, n x shape.features."""
-        features: Tensor = self.norm(self.layers(self.patch_embed(images))).mean(dim=(1, 2))
-        return features
+        return self.norm(self.layers(self.patch_embed(images))).mean(dim=(1, 2))
 
 
 def cut(tokens: Tensor, window: int) -> Tensor:
@@ -177,8 +166,8 @@ def joined(windows: Tensor, rows: int, window: int) -> Tensor:
 @lru_cache(maxsize=16)
 def window_offsets(window: int, device: torch.device) -> Tensor:
     """Row of the bias table for every pair of tokens in a window, window^2 x window^2."""
-    place = torch.arange(window, device=device)
-    rows, columns = place.repeat_interleave(window), place.repeat(window)
+    positions = torch.arange(window, device=device)
+    rows, columns = positions.repeat_interleave(window), positions.repeat(window)
     down, right = (axis[:, None] - axis[None, :] + window - 1 for axis in (rows, columns))
     return down * (2 * window - 1) + right
 
@@ -186,8 +175,8 @@ def window_offsets(window: int, device: torch.device) -> Tensor:
 @lru_cache(maxsize=16)
 def tokens_apart(rows: int, window: int, shift: int, device: torch.device) -> Tensor:
     """APART for pairs of a shifted window that are not adjacent in the image, windows x 1 x window^2 x window^2."""
-    place = torch.arange(rows, device=device)
-    part = (place >= rows - window).int() + (place >= rows - shift).int()
+    positions = torch.arange(rows, device=device)
+    part = (positions >= rows - window).int() + (positions >= rows - shift).int()
     region = (3 * part[:, None] + part[None, :])[None, :, :, None]
     regions = cut(region, window)[0, :, :, 0]
     return APART * (regions[:, None, :, None] != regions[:, None, None, :]).float()

@@ -63,8 +63,8 @@ def _cached(entry: EncoderEntry) -> Path | None:
         from huggingface_hub import try_to_load_from_cache
     except ModuleNotFoundError:
         return None
-    found = try_to_load_from_cache(entry.hub, entry.hub_file)
-    return Path(found) if isinstance(found, str) else None
+    path = try_to_load_from_cache(entry.hub, entry.hub_file)
+    return Path(path) if isinstance(path, str) else None
 
 
 def _downloaded(entry: EncoderEntry, repository: str) -> Path:

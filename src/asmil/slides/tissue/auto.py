@@ -95,13 +95,13 @@ def auto_tissue(image: SlideImage, config: TissueConfig | None = None) -> Tissue
         overview = read_overview(image, mpp=config.mpp)
         x, y = overview.downsample
         scale = Scale(math.sqrt(x * resolution.mpp_x * y * resolution.mpp_y))
-    found = tissue_mask(overview.pixels, scale, config)
+    tissue = tissue_mask(overview.pixels, scale, config)
     return Tissue(
-        regions=mask_regions(found.mask, overview.downsample),
-        mask=found.mask,
+        regions=mask_regions(tissue.mask, overview.downsample),
+        mask=tissue.mask,
         downsample=overview.downsample,
-        threshold=found.threshold,
-        notes=_notes(found, resolution is not None),
+        threshold=tissue.threshold,
+        notes=_notes(tissue, resolution is not None),
     )
 
 
@@ -143,21 +143,21 @@ def _clean(stained: Mask, left_out: Mask, scale: Scale, config: TissueConfig) ->
     return drop_small(filled, scale.area_px(config.min_area_um2)), largest_piece(filled) * scale.mpp**2
 
 
-def _notes(found: TissueMask, scaled: bool) -> tuple[str, ...]:
-    share = float(found.mask.mean()) if found.mask.size else 0.0
+def _notes(tissue: TissueMask, scaled: bool) -> tuple[str, ...]:
+    share = float(tissue.mask.mean()) if tissue.mask.size else 0.0
     notes = []
     if not scaled:
         notes.append("no resolution: areas are relative")
-    if found.dark_field:
+    if tissue.dark_field:
         notes.append("dark background: fluorescence, not H&E")
-    if not found.mask.any():
-        dropped = f"; the largest stained piece has {found.largest_um2:,.0f} um2" if found.largest_um2 else ""
+    if not tissue.mask.any():
+        dropped = f"; the largest stained piece has {tissue.largest_um2:,.0f} um2" if tissue.largest_um2 else ""
         notes.append(f"no tissue found{dropped}")
     elif share > NEARLY_ALL:
         notes.append(f"tissue nearly everywhere ({share:.1%})")
-    if found.pen_share > 0:
-        advice = "; for a blue or green stain set tissue.pen=false" if found.pen_share > MUCH_PEN else ""
-        notes.append(f"pen marks left out ({found.pen_share:.1%} of the stain{advice})")
+    if tissue.pen_share > 0:
+        advice = "; for a blue or green stain set tissue.pen=false" if tissue.pen_share > MUCH_PEN else ""
+        notes.append(f"pen marks left out ({tissue.pen_share:.1%} of the stain{advice})")
     return tuple(notes)
 
 

@@ -129,10 +129,7 @@ def segment(seen: Saturation, parameters: ClamParameters) -> Segmentation:
 
 
 def tissue_of(
-    segmentation: Segmentation,
-    parameters: ClamParameters,
-    downsample: tuple[float, float],
-    notes: tuple[str, ...] = (),
+    segmentation: Segmentation, parameters: ClamParameters, downsample: tuple[float, float], notes: tuple[str, ...] = ()
 ) -> Tissue:
     """The regions that are large enough, in level-0 pixels, and notes for the user."""
     unit = parameters.reference_area(downsample)
@@ -159,13 +156,13 @@ def _remarks(
 
 def _all_too_small(areas: Sequence[float], parameters: ClamParameters, unit: int) -> str:
     largest = max(areas) / max(unit, 1)
-    found = (
+    problem = (
         f"no piece of tissue exceeds a_t {parameters.a_t:g} (squares of {parameters.reference_px} level-0 pixels): "
         f"the largest of {len(areas)} has {largest:.3g}"
     )
     if largest <= 0:
-        return f"{found}: they are lines one pixel wide, which no a_t keeps"
-    return f"{found} and would be kept with a_t {_rounded_down(largest):g}"
+        return f"{problem}: they are lines one pixel wide, which no a_t keeps"
+    return f"{problem} and would be kept with a_t {_rounded_down(largest):g}"
 
 
 def _rounded_down(value: float) -> float:

@@ -21,12 +21,12 @@ def trace_regions(mask: NDArray[np.uint8]) -> list[Region]:
         return []
     polygons = [np.asarray(contour, dtype=np.int32).reshape(-1, 2) for contour in contours]
     holes: dict[int, list[Polygon]] = {}
-    for place, parent in enumerate(hierarchy.reshape(-1, 4)[:, 3].tolist()):
+    for index, parent in enumerate(hierarchy.reshape(-1, 4)[:, 3].tolist()):
         if parent < 0:
-            holes.setdefault(place, [])
+            holes.setdefault(index, [])
         else:
-            holes.setdefault(parent, []).append(polygons[place])
-    return [Region(polygons[place], tuple(holes[place])) for place in sorted(holes)]
+            holes.setdefault(parent, []).append(polygons[index])
+    return [Region(polygons[index], tuple(holes[index])) for index in sorted(holes)]
 
 
 def polygon_area(polygon: Polygon) -> float:

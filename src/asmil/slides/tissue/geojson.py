@@ -22,10 +22,7 @@ def tissue_geojson(tissue: Tissue) -> dict[str, Any]:
         {
             "type": "Feature",
             "geometry": _whole_numbers(mapping(shape)),
-            "properties": {
-                "objectType": "annotation",
-                "classification": {"name": CLASS_NAME, "color": CLASS_COLOR},
-            },
+            "properties": {"objectType": "annotation", "classification": {"name": CLASS_NAME, "color": CLASS_COLOR}},
         }
         for region in tissue.regions
         if (shape := region_shape(region)) is not None

@@ -19,7 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from asmil.attention import divergences
 from asmil.attention.normalizers import Normalizer
-from asmil.models.blocks import folded, landmark_attention, nystrom, pseudo_inverse
+from asmil.models.blocks import folded, landmark_attention, nystrom
 
 
 def _kl_to_softmax(target_scores: Tensor, normalizer: Normalizer, scores: Tensor) -> Tensor:
@@ -57,7 +57,7 @@ PLAIN: list[tuple[type, str, Any]] = [
     (divergences._KLToSoftmax, "apply", staticmethod(_kl_to_softmax)),
     (folded._EmbedAndAttend, "apply", staticmethod(_embed_and_attend)),
     (landmark_attention._Gather, "apply", staticmethod(_gather)),
-    (pseudo_inverse._Iterate, "apply", staticmethod(_iterate)),
+    (nystrom._Iterate, "apply", staticmethod(_iterate)),
     (nystrom.TokenConvolution, "forward", _convolve),
 ]
 """The class of an operation, the name of its method, and its plain form."""

@@ -1,4 +1,6 @@
-"""A linear layer over many tiles whose gradients are cheap on a GPU.
+"""What methods compute tiles with: a linear layer, activations, initial weights, chunks of long bags, and precision.
+
+The linear layer has gradients that are cheap on a GPU:
 
     y_i = W x_i + b        dW = sum_i g_i x_i^T        db = sum_i g_i
 
@@ -8,7 +10,8 @@ it rounds the gradients of weights before it converts them to float32. Here both
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +20,14 @@ from torch.nn import functional
 from asmil.models.blocks.exporting import is_exporting
 from asmil.models.blocks.randomness import draws_batched
 
+Activation = Literal["relu", "gelu", "tanh"]
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "relu": functional.relu,
+    "gelu": functional.gelu,
+    "tanh": torch.tanh,
+}
+CHUNK_TILES = 16_384
+
 MANY = 512
 """From this many tiles on, the sums are worth a product."""
 
@@ -24,27 +35,49 @@ WIDE_PRODUCTS = tuple(int(part) for part in torch.__version__.split(".")[:2]) >=
 """Whether torch multiplies half precision to float32."""
 
 
+def start_xavier(module: nn.Module) -> None:
+    """Set every linear layer inside `module` to Xavier-normal weights and zero biases."""
+    for layer in module.modules():
+        if isinstance(layer, nn.Linear):
+            nn.init.xavier_normal_(layer.weight)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+
+
+def floating(tensor: Tensor) -> Tensor:
+    """The tensor in float32 at least."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def full_precision(like: Tensor) -> torch.autocast:
+    """A context in which autocast is off, on the device of `like`."""
+    return torch.autocast(like.device.type, enabled=False)
+
+
+def tile_by_tile(function: Callable[..., Tensor], *tiles: Tensor, dim: int = 0) -> Tensor:
+    """`function(*tiles)` for a function that treats every tile (row) on its own, in chunks if no gradient is kept.
+
+    Chunks bound the memory that the function needs. dim: the axis of the tiles in its result.
+    An exported model has no chunks, because their number would be that of the example bag.
+    """
+    if torch.is_grad_enabled() or is_exporting() or len(tiles[0]) <= CHUNK_TILES:
+        return function(*tiles)
+    chunks = zip(*(rows.split(CHUNK_TILES) for rows in tiles), strict=True)
+    return torch.cat([function(*chunk) for chunk in chunks], dim=dim)
+
+
 class TileLinear(nn.Linear):
-    """`nn.Linear`, with the gradients of the module's text where they pay."""
+    """`nn.Linear`, with the gradients of the module's text where they are faster."""
 
     def forward(self, tiles: Tensor) -> Tensor:
-        if _pays(tiles):
-            return _product_over_tiles(tiles, self.weight, self.bias)
-        return super().forward(tiles)
+        return linear_over_tiles(tiles, self.weight, self.bias)
 
 
 def linear_over_tiles(tiles: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """N x D -> N x I."""
-    return _product_over_tiles(tiles, weight, bias) if _pays(tiles) else functional.linear(tiles, weight, bias)
-
-
-def _pays(tiles: Tensor) -> bool:
-    return torch.is_grad_enabled() and many_on_gpu(tiles)
-
-
-def _product_over_tiles(tiles: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    product: Tensor = _TileProduct.apply(tiles, weight, bias)  # type: ignore[no-untyped-call]
-    return product
+    if torch.is_grad_enabled() and many_on_gpu(tiles):
+        return _TileProduct.apply(tiles, weight, bias)  # type: ignore[no-untyped-call]
+    return functional.linear(tiles, weight, bias)
 
 
 def many_on_gpu(tiles: Tensor) -> bool:

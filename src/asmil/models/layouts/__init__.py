@@ -1,1 +1,0 @@
-"""Published layouts of tensors that are too long for the file of the method."""
