@@ -83,7 +83,7 @@ def test_the_recovered_risk():
 
 
 def test_the_reproduction():
-    assert_page_has("reproduction.md", "\n".join(reproduction.tables_of(Measured())))
+    assert_page_has("results/tables_reproduction.md", "\n".join(reproduction.tables_of(Measured())))
 
 
 def test_the_preset_study():
