@@ -65,7 +65,7 @@ def test_the_way_from_slides_to_features():
     assert_page_has("slides.md", reading_speed.table(stored("reading_speed_cpu")["tiles_per_second"]))
     packs = stored("pack_speed_cpu")
     assert_page_has(
-        "performance.md",
+        "results/tables_performance.md",
         tissue_speed.table(stored("tissue_speed_cpu")["results"]),
         encoding_speed.table(stored("encoding_speed_cpu")["rates"]),
         encoding_speed.table(stored("encoding_speed_h200")["rates"]),
@@ -75,7 +75,8 @@ def test_the_way_from_slides_to_features():
 
 def test_the_growth_of_cost():
     found = stored("growth_cpu")
-    assert_page_has("performance.md", growth.tiles_table(found["tiles"]), growth.slides_table(found["slides"]))
+    tables = growth.tiles_table(found["tiles"]), growth.slides_table(found["slides"])
+    assert_page_has("results/tables_performance.md", *tables)
 
 
 def test_the_recovered_risk():
