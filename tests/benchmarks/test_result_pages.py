@@ -40,7 +40,7 @@ def test_the_study(folder):
     results = DOCS / "results" / folder
     agreement = json.loads((results / "agreement.json").read_text())
     table = pd.DataFrame(anchor_study.read_results(results))
-    assert_page_has("anchor_study.md", anchor_study_report.summary(table, agreement, "val"))
+    assert_page_has("results/tables_anchor_study.md", anchor_study_report.summary(table, agreement, "val"))
 
 
 @pytest.mark.parametrize(("device", "sizes"), [("cpu", (2_000, 10_000)), ("h200", (10_000,))])
