@@ -3,9 +3,10 @@
     python docs/tables.py            rewrite the tables that are out of date
     python docs/tables.py --check    list them, and exit with 1 if there are any
 
+The arguments and options of a verb stand between `<!-- options: VERB -->` and `<!-- end -->`.
+
 A table stands between `<!-- settings: NAME -->` and `<!-- end -->`. NAME is a module of `asmil.models` (the `model`
-section of its methods) or a section of `asmil.training.config.RunConfig`. The arguments and options of a verb stand
-between `<!-- options: VERB -->` and `<!-- end -->`.
+section of its methods) or a section of `asmil.training.config.RunConfig`.
 """
 
 from __future__ import annotations
