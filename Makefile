@@ -21,7 +21,7 @@ help:
 	@echo "make bench-gpu  a GPU: fused ASMIL steps, CUDA graphs of other methods, batches, asmil train from start to report"
 	@echo "make campaign   damaged files, killed commands, full disks: nothing may be lost, hang or end in a traceback"
 	@echo "make docs       the documentation site, in the folder site"
-	@echo "make docs-tables rewrite the tables of settings in docs/ from the code, and of evidence in README.md from docs/results"
+	@echo "make docs-tables rewrite the tables of settings and options in docs/ from the code, and of evidence in README.md from docs/results"
 	@echo "make coverage   make test without the linters, and which lines it runs"
 	@echo "make clean      remove the environment, the demo and all caches"
 

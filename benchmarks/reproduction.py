@@ -5,6 +5,7 @@
         [--tables TABLE...]
     python benchmarks/reproduction.py --out runs/reproduction --cohorts-only [--workers 15]   (before several at once)
     python benchmarks/reproduction.py --gather runs/reproduction --into src/asmil/paper/data/measured --about "..."
+    python benchmarks/reproduction.py --page docs/results/tables_reproduction.md
 
 Jobs are begun in the order of `PLAN`; the same command resumes. Trainings whose results are in a folder of `--known`
 are left out. `--gather` adds the results of each table to the files that come with the package, from the folder or from
@@ -296,7 +297,7 @@ def tables_beside(folder: Path = BESIDE) -> list[str]:
 
 
 def page_of(measured: Measured) -> str:
-    """The tables of docs/reproduction.md, and the verdicts on all claims."""
+    """The tables of docs/results/tables_reproduction.md, and the verdicts on all claims."""
     lines = [MARK, *tables_of(measured), *tables_beside()]
     found = rule_all(measured)
     counts: Counter[str] = Counter(one.ruling.verdict for one in found)

@@ -1,7 +1,9 @@
-"""Writes the tables of settings in the documentation from the code.
+"""Writes the tables of settings and options in the documentation from the code.
 
     python docs/tables.py            rewrite the tables that are out of date
     python docs/tables.py --check    list them, and exit with 1 if there are any
+
+The arguments and options of a verb stand between `<!-- options: VERB -->` and `<!-- end -->`.
 
 A table stands between `<!-- settings: NAME -->` and `<!-- end -->`. NAME is a module of `asmil.models` (the `model`
 section of its methods) or a section of `asmil.runs.config.RunConfig`.
@@ -9,12 +11,13 @@ section of its methods) or a section of `asmil.runs.config.RunConfig`.
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel
@@ -23,7 +26,7 @@ from pydantic.fields import FieldInfo
 DOCS = Path(__file__).parent
 NUMBERS = ("whole number", "number")
 BOUNDS = {Ge: "ge", Gt: "gt", Le: "le", Lt: "lt"}
-TABLE = re.compile(r"(<!-- settings: ([\w.]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+TABLE = re.compile(r"(<!-- (settings|options): ([\w.-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def main(arguments: list[str]) -> int:
@@ -38,7 +41,8 @@ def main(arguments: list[str]) -> int:
 
 def current(page: str) -> str:
     """The page with all its tables as the code has them now."""
-    return TABLE.sub(lambda found: f"{found[1]}{table_of(found[2])}{found[3]}", page)
+    write = {"settings": table_of, "options": options_table}
+    return TABLE.sub(lambda match: f"{match[1]}{write[match[2]](match[3])}{match[4]}", page)
 
 
 def table_of(name: str) -> str:
@@ -81,6 +85,60 @@ def model_rows(module: str) -> list[tuple[str, ...]]:
         (key, default, meaning if len(names) == common else f"{meaning} ({', '.join(names)})")
         for (key, default, meaning), names in rows.items()
     ]
+
+
+def options_table(verb: str) -> str:
+    """The table of the arguments and options of a verb, from its help."""
+    from typer.main import get_command
+
+    from asmil.cli.main import app
+
+    command = get_command(app).commands[verb]  # type: ignore[attr-defined]
+    types = get_type_hints(inspect.unwrap(command.callback))
+    rows = [
+        (parameter_name(parameter), parameter_default(parameter), parameter_meaning(parameter, types[parameter.name]))
+        for parameter in command.params
+        if not getattr(parameter, "hidden", False)
+    ]
+    return markdown(("argument", "default", "meaning"), rows)
+
+
+def parameter_name(parameter: Any) -> str:
+    """An argument as the usage line has it, or all spellings of an option, long ones first."""
+    if parameter.param_type_name == "argument":
+        several = "..." if parameter.nargs != 1 else ""
+        return str(parameter.metavar or f"{parameter.name.upper()}{several}")
+    spellings = sorted([*parameter.opts, *parameter.secondary_opts], key=lambda name: not name.startswith("--"))
+    value = f" {parameter.metavar}" if parameter.metavar else ""
+    return "`, `".join([f"{spellings[0]}{value}", *spellings[1:]])
+
+
+def parameter_default(parameter: Any) -> str:
+    """The default as the help shows it; empty if there is none."""
+    if parameter.required:
+        return "required"
+    if isinstance(parameter.show_default, str):
+        return parameter.show_default
+    value = parameter.default
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    unset = value is None or parameter.show_default is False or callable(value) or isinstance(value, list | tuple)
+    return "" if unset else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def parameter_meaning(parameter: Any, annotation: Any) -> str:
+    """The help of a parameter, and its choices where the help does not name them all."""
+    if not parameter.help:
+        raise SystemExit(f"{parameter.name} has no help; add one to its option")
+    named = [choice for choice in choices(annotation) if not re.search(rf"\b{re.escape(choice)}\b", parameter.help)]
+    return f"{parameter.help} One of: {', '.join(choices(annotation))}." if named else str(parameter.help)
+
+
+def choices(annotation: Any) -> list[str]:
+    """The values of a literal type, also inside of a union or a list."""
+    if get_origin(annotation) is Literal:
+        return list(map(str, get_args(annotation)))
+    return [value for part in get_args(annotation) for value in choices(part)]
 
 
 def is_section(kind: Any) -> bool:
@@ -149,7 +207,7 @@ def markdown(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     lines = [
         head,
         ("---",) * len(head),
-        *((f"`{key}`", *(cell.replace("|", "\\|") for cell in rest)) for key, *rest in rows),
+        *((f"`{key}`".replace("|", "\\|"), *(cell.replace("|", "\\|") for cell in rest)) for key, *rest in rows),
     ]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 

@@ -13,9 +13,9 @@ from mkdocs.structure.files import File, Files
 
 ROOT_PAGES = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md", "SECURITY.md": "security.md"}
 ROOT_LINK = re.compile(rf"\]\((?:\.\./)+({'|'.join(map(re.escape, ROOT_PAGES))})(#[^)]*)?\)")
-# stored results, tests and code are in the repository, not on the site
+# stored results (but not their tables), tests and code are in the repository, not on the site
 FILE_LINK = re.compile(
-    r"(?<!!)\[([^\]]+)\]\((?:(?:\.\./)+(?:src|tests|benchmarks|oracles|examples)|tests|(?:\.\./)*results)/[^)]*\)"
+    r"(?<!!)\[([^\]]+)\]\((?:(?:\.\./)+(?:src|tests|benchmarks|oracles|examples)|tests|(?:\.\./)*results(?!/[^)]*\.md))/[^)]*\)"
 )
 PUBLIC = ("asmil", "asmil.evaluation", "asmil.evaluation.localization")
 STUBS = {package: f"src/{package.replace('.', '/')}/__init__.pyi" for package in PUBLIC}

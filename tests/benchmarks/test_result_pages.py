@@ -40,7 +40,7 @@ def test_the_study(folder):
     results = DOCS / "results" / folder
     agreement = json.loads((results / "agreement.json").read_text())
     table = pd.DataFrame(anchor_study.read_results(results))
-    assert_page_has("anchor_study.md", anchor_study_report.summary(table, agreement, "val"))
+    assert_page_has("results/tables_anchor_study.md", anchor_study_report.summary(table, agreement, "val"))
 
 
 @pytest.mark.parametrize(("device", "sizes"), [("cpu", (2_000, 10_000)), ("h200", (10_000,))])
@@ -48,8 +48,9 @@ def test_the_cost_of_the_anchor(device, sizes):
     found = json.loads((DOCS / "results" / f"anchor_cost_{device}.json").read_text())
     methods = [[row for row in found["methods"] if row["tiles"] == size] for size in sizes]
     tables = [anchor_cost.method_table(part) for part in methods]
-    tables += [anchor_cost.paper_table(found["paper"]), anchor_cost.normalizer_table(found["normalizers"])]
-    assert_page_has("anchor_cost.md", *tables)
+    tables.append(anchor_cost.normalizer_table(found["normalizers"]))
+    assert_page_has("results/tables_anchor_cost.md", *tables)
+    assert_page_has("anchor_cost.md", anchor_cost.paper_table(found["paper"]))
 
 
 def test_the_cost_of_recording():
@@ -65,7 +66,7 @@ def test_the_way_from_slides_to_features():
     assert_page_has("slides.md", reading_speed.table(stored("reading_speed_cpu")["tiles_per_second"]))
     packs = stored("pack_speed_cpu")
     assert_page_has(
-        "performance.md",
+        "results/tables_performance.md",
         tissue_speed.table(stored("tissue_speed_cpu")["results"]),
         encoding_speed.table(stored("encoding_speed_cpu")["rates"]),
         encoding_speed.table(stored("encoding_speed_h200")["rates"]),
@@ -75,7 +76,8 @@ def test_the_way_from_slides_to_features():
 
 def test_the_growth_of_cost():
     found = stored("growth_cpu")
-    assert_page_has("performance.md", growth.tiles_table(found["tiles"]), growth.slides_table(found["slides"]))
+    tables = growth.tiles_table(found["tiles"]), growth.slides_table(found["slides"])
+    assert_page_has("results/tables_performance.md", *tables)
 
 
 def test_the_recovered_risk():
@@ -83,7 +85,7 @@ def test_the_recovered_risk():
 
 
 def test_the_reproduction():
-    assert_page_has("reproduction.md", "\n".join(reproduction.tables_of(Measured())))
+    assert_page_has("results/tables_reproduction.md", "\n".join(reproduction.tables_of(Measured())))
 
 
 def test_the_preset_study():

@@ -18,6 +18,7 @@ from asmil.classic.tables import (
 from shared_data import REPOSITORY
 
 PAGE = REPOSITORY / "docs" / "classic.md"
+TABLES = REPOSITORY / "docs" / "results" / "tables_classic.md"
 STORED = REPOSITORY / "docs" / "results" / "classic.json"
 
 
@@ -70,7 +71,9 @@ def test_the_papers_figures_are_whole():
     assert len(PAPER) == 7
 
 
-def test_the_page_holds_the_stored_results():
-    stored, page = json.loads(STORED.read_text()), PAGE.read_text()
-    assert results_section(stored) in page
+def test_the_pages_hold_the_stored_results():
+    stored, page, tables = json.loads(STORED.read_text()), PAGE.read_text(), TABLES.read_text()
+    assert results_section(stored) in tables
+    assert accuracy_table(stored, "last") in page
+    assert stored["protocol"]["command"] in tables
     assert stored["protocol"]["command"] in page

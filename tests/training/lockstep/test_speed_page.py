@@ -8,7 +8,7 @@ from shared_data import REPOSITORY
 
 def test_the_page_has_the_measured_table():
     found = json.loads((REPOSITORY / "docs/results/lockstep_speed_cpu.json").read_text())
-    lines = (REPOSITORY / "docs/performance.md").read_text().splitlines()
+    lines = (REPOSITORY / "docs/results/tables_performance.md").read_text().splitlines()
     table = lockstep_speed.table(found["results"]).splitlines()
     assert len(table) == 2 + len(lockstep_speed.MODELS)
     assert [row for row in table if row not in lines] == []
