@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO := demo
 DIR ?= oracles/data
+PUSH ?=
 
-.PHONY: help install demo viewer test test-all test-peers test-long test-browser test-clean lint oracles bench bench-gpu campaign docs docs-tables coverage clean
+.PHONY: help install demo viewer test test-all test-peers test-long test-browser test-clean test-oldest lint oracles bench bench-gpu campaign docs docs-publish docs-tables coverage clean
 
 help:
 	@echo "make demo       from synthetic slides to heat maps in a few minutes: both methods, three seeds, one page to open"
@@ -16,12 +17,14 @@ help:
 	@echo "make test-browser  the viewer in a real browser: installs npm packages, playwright and, as root, chromium"
 	@echo "make test-long  every table of the paper at smoke size, about half an hour"
 	@echo "make test-clean make test in a fresh clone as another user, with empty HOME and TMPDIR, LC_ALL=C and few open files"
+	@echo "make test-oldest the tests with the oldest dependencies that pyproject.toml declares, in .venv-oldest"
 	@echo "make oracles    every method, metric and test compared with official numbers (DIR=another folder of oracle files)"
 	@echo "make bench      speed: ASMIL beside its plain form, every method, the anchor, and the way from slides to features"
 	@echo "make bench-gpu  a GPU: fused ASMIL steps, CUDA graphs of other methods, batches, asmil train from start to report"
 	@echo "make campaign   damaged files, killed commands, full disks: nothing may be lost, hang or end in a traceback"
 	@echo "make docs       the documentation site, in the folder site"
 	@echo "make docs-tables rewrite the tables of settings and options in docs/ from the code, and of evidence in README.md from docs/results"
+	@echo "make docs-publish the site of one version on the branch gh-pages (VERSION=dev, or VERSION=1.2 ALIAS=latest; PUSH=--push)"
 	@echo "make coverage   make test without the linters, and which lines it runs"
 	@echo "make clean      remove the environment, the demo and all caches"
 
@@ -94,6 +97,19 @@ test-browser: install viewer
 test-clean:
 	PYTHON=$(PYTHON) tests/clean_clone.sh $(TESTS)
 
+# without the linters, whose findings depend on the versions, and without what dev adds for them
+OLDEST := .venv-oldest
+$(OLDEST)/installed: pyproject.toml .github/oldest_dependencies.py
+	test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
+	$(OLDEST)/bin/python .github/oldest_dependencies.py > $(OLDEST)/constraints.txt
+	$(OLDEST)/bin/python -m pip install --quiet --prefer-binary --constraint $(OLDEST)/constraints.txt \
+	  --editable '.[export,hub,mlflow,ray,sweep,tracking,viewer,wandb,zarr]' \
+	  'pytest>=8' 'pytest-xdist>=3.5' 'hypothesis>=6.100' 'httpx>=0.27' 'anndata>=0.10' 'hatchling>=1.24'
+	touch $@
+
+test-oldest: $(OLDEST)/installed
+	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -n 2 -m 'not heavy and not long and not browser and not peers' $(TESTS)
+
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -135,6 +151,14 @@ campaign: install
 docs: install
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
+# the folder of a version is replaced, all others stay; until there is a release the address of the site leads to dev
+docs-publish: export NO_MKDOCS_2_WARNING := 1
+docs-publish: export PATH := $(CURDIR)/$(BIN):$(PATH)
+docs-publish: install
+	@test -n "$(VERSION)" || { echo "which version? make docs-publish VERSION=dev"; exit 1; }
+	mike deploy $(PUSH) --update-aliases $(VERSION) $(ALIAS)
+	mike set-default $(PUSH) $$(mike list latest >/dev/null 2>&1 && echo latest || echo $(VERSION))
+
 docs-tables: install
 	$(BIN)/python docs/tables.py
 	$(BIN)/python docs/evidence.py
@@ -143,4 +167,4 @@ coverage: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'not heavy and not long and not browser and not peers' --cov=asmil --cov-report=xml --cov-report=term:skip-covered $(TESTS)
 
 clean:
-	rm -rf $(VENV) $(PEERS) $(DEMO) dist build frontend/node_modules src/asmil/viewer/static .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache site coverage.xml .coverage
+	rm -rf $(VENV) $(PEERS) $(OLDEST) $(DEMO) dist build frontend/node_modules src/asmil/viewer/static .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache site coverage.xml .coverage

@@ -62,7 +62,7 @@ def test_the_page_links_every_report_and_shows_the_maps(results, asmil_here):
         "runs/über & co/report.html",
     ]
     assert all((results / link).exists() for link in links)
-    assert page.count("<img") == 1
+    assert "<img" in page
     printed = json.loads(asmil_here("index", results, "--json").stdout)
     assert [run["tile_auc"] for run in printed["runs"]] == [0.9, None]
 

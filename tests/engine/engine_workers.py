@@ -110,9 +110,10 @@ class Tasks:
         return os.environ.get(name)
 
     def write_pid(self, folder: str) -> None:
-        """Leaves the number of its process as the name of a file, and takes long."""
+        """Leaves the number of its process as the name of a file, takes long, and leaves another file at its end."""
         Path(folder, str(os.getpid())).touch()
         time.sleep(120)
+        Path(folder, f"finished-{os.getpid()}").touch()
 
     def hang(self, value: object) -> None:
         """Never ends, and holds on to the interpreter, as a library can."""

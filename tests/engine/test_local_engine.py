@@ -134,9 +134,8 @@ def test_closing_the_iterator_ends_the_workers(tmp_path: Path):
     run = LocalEngine(2, concurrency=1).run(make_worker, [("where", 0), *[("write_pid", str(tmp_path))] * 4])
     first = next(run)
     assert until(lambda: len(list(tmp_path.iterdir())) >= 1)
-    begun = time.monotonic()
     run.close()
-    assert time.monotonic() - begun < 100, "the jobs take 120 s"
+    assert not list(tmp_path.glob("finished-*")), "the jobs are not waited for"
     assert all(ended(int(path.name)) for path in tmp_path.iterdir())
     assert ended(first.result[0])
 
@@ -190,12 +189,11 @@ def test_no_worker_outlives_the_process_that_started_it(busy_parent, number: sig
 
 
 @pytest.mark.parametrize("busy_parent", ["make_worker"], indirect=True)
-def test_ctrl_c_in_a_terminal_ends_everything_at_once(busy_parent):
+def test_ctrl_c_in_a_terminal_ends_everything_at_once(busy_parent, tmp_path: Path):
     parent, workers = busy_parent
-    begun = time.monotonic()
     os.killpg(parent.pid, signal.SIGINT)
     _, told = parent.communicate(timeout=PATIENCE_S)
-    assert time.monotonic() - begun < 100, "the jobs take 120 s"
+    assert not list((tmp_path / "pids").glob("finished-*")), "the jobs are not waited for"
     assert all(map(ended, workers))
     assert told.count("KeyboardInterrupt") == 1
 

@@ -15,6 +15,7 @@ class Page(HTMLParser):
         self.open: list[str] = []
         self.tags: list[str] = []
         self.addresses: list[str] = []
+        self.pictures: list[str] = []
         self.words: list[str] = []
         self.inside_word = False
         self.feed(text)
@@ -25,6 +26,7 @@ class Page(HTMLParser):
         self.tags.append(tag)
         self.inside_word = tag == "wbr"
         self.addresses += [value or "" for key, value in attrs if key in ("src", "href")]
+        self.pictures += [value or "" for key, value in attrs if tag == "img" and key == "alt"]
         if tag not in VOID:
             self.open.append(tag)
 

@@ -60,7 +60,7 @@ def page_of(stabilities: Sequence[RunStability], folder: Path) -> tuple[str, Pag
 
 def test_the_page_of_two_runs(two_runs: list[RunStability], tmp_path: Path) -> None:
     text, page = page_of(two_runs, tmp_path)
-    assert page.tags.count("img") == 6
+    assert all(page.pictures), "every picture has a text for those who do not see it"
     assert all(address.startswith(("data:image/svg+xml;", "data:image/png;")) for address in page.addresses)
     words = " ".join(page.words)
     for wanted in (
@@ -101,14 +101,12 @@ def test_names_are_escaped(tmp_path: Path) -> None:
     text, page = page_of([stability], tmp_path)
     assert "script" not in page.tags
     assert "<img onerror" not in text
-    assert page.tags.count("img") == 5
     assert "<b>run" in page.words
 
 
 def test_one_slide_with_one_recording(tmp_path: Path) -> None:
     stability = read_fake(tmp_path / "run", FakeRun(n_slides=1, seeds=1, n_recordings=1, side=4))
-    text, page = page_of([stability], tmp_path)
-    assert page.tags.count("img") == 5
+    text, _ = page_of([stability], tmp_path)
     assert "<code><span>--seeds</span> 3</code>" in text
     assert (tmp_path / "stability_pictures" / "score_histograms.svg").is_file()
 
@@ -122,7 +120,7 @@ def test_an_unfinished_run_without_scores_or_places(tmp_path: Path) -> None:
     assert "without coordinates" in words
     assert "No scores" in words
     assert "1 of 3 trainings" in words
-    assert page.tags.count("img") == 4
+    assert not list(tmp_path.rglob("score_histograms.svg"))
 
 
 def test_nothing_to_show(tmp_path: Path) -> None:

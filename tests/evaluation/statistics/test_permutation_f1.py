@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 import tracemalloc
 
 import numpy as np
@@ -115,16 +114,14 @@ def test_drawn_and_tried_patterns_agree():
     assert drawn.p_one_sided == pytest.approx(exact.p_one_sided, abs=0.015)
 
 
-def test_twenty_discordant_slides_take_seconds_and_little_memory():
+def test_twenty_discordant_slides_are_tried_exactly_and_take_little_memory():
     target = np.arange(90) % 3
     b = np.where(np.arange(90) < 20, (target + 1) % 3, target)
     tracemalloc.start()
-    started = time.process_time()
     found = permutation_f1(target, target, b, 3)
-    seconds, (_, peak) = time.process_time() - started, tracemalloc.get_traced_memory()
+    _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert (found.exact, found.patterns, found.count) == (True, 2**20, 2)
-    assert seconds < 5
     assert peak < 20e6
     assert not permutation_f1(target, target, np.where(np.arange(90) < 21, (target + 1) % 3, target), 3).exact
 
