@@ -37,7 +37,7 @@ class Layout:
     """The metadata of an array, of version 2 or 3 of the format.
 
     chunks: the shape of what one file holds
-    key: the path of a chunk's file, by the chunk's place in the grid
+    key: the path of a chunk's file, by the chunk's index in the grid
     """
 
     dtype: object
@@ -68,7 +68,7 @@ def refuse_objects(source: FeatureSource, patterns: Iterable[str]) -> None:
 
 
 def _layouts(folder: Path) -> Iterator[Layout]:
-    """An array's metadata; where there are those of both versions, zarr's own version decides which it reads."""
+    """An array's metadata; if those of both versions are stored, it depends on zarr which of them it reads."""
     for name, parse in ((".zarray", _version_2), ("zarr.json", _version_3)):
         if (path := folder / name).exists():
             metadata = json.loads(path.read_text(encoding="utf-8"))
@@ -105,7 +105,7 @@ def _refuse_other_types(layout: Layout, name: str, source: FeatureSource, text: 
 
 
 def _name(codec: Mapping[str, Any]) -> str:
-    """What a codec is called: `id` in version 2, `name` in version 3, there with its package in front."""
+    """The name of a codec: `id` in version 2; `name` in version 3, with its package in front."""
     return str(codec.get("id", codec.get("name"))).rpartition(".")[2].lower()
 
 
@@ -114,7 +114,7 @@ def _refuse_missing_chunks(layout: Layout, folder: Path, name: str, source: Feat
     shard = next((codec for codec in layout.codecs if _name(codec) == SHARDING), None)
     if shard is not None and len(layout.codecs) > 1:
         raise ValueError(f"codecs in front of {SHARDING} are not supported")
-    for number in range(math.prod(counts)):  # which may be any number, so the places are not listed
+    for number in range(math.prod(counts)):  # there may be many, so they are not listed
         index = tuple(map(int, np.unravel_index(number, counts)))
         key = layout.key(index)
         path = folder / key
@@ -133,7 +133,7 @@ def _refuse_missing_chunks(layout: Layout, folder: Path, name: str, source: Feat
 
 
 def _missing_in_shard(path: Path, index: Index, layout: Layout, settings: Mapping[str, Any]) -> Index | None:
-    """The first chunk that a shard should hold and does not, by its place in the array's grid of chunks."""
+    """The index, in the array's grid of chunks, of the first chunk that is missing in a shard."""
     inner = tuple(settings["chunk_shape"])
     per_shard = [outer // side for outer, side in zip(layout.chunks, inner, strict=True)]
     codecs = settings["index_codecs"]

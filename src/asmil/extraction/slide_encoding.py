@@ -1,4 +1,4 @@
-"""Slide encoders: from the features of a slide's tiles to one vector per slide, by code of the user's own.
+"""Slide encoders: code of the user that turns the tile features of a slide into one vector.
 
 `module:callable` or `file.py:callable` is called without arguments and returns the encoder. That is called per slide:
 
@@ -49,7 +49,7 @@ class EncodingJob:
 
 @dataclass(frozen=True)
 class Encoded:
-    """A slide that is through. error: why it has no vector; before: an earlier command encoded it."""
+    """A finished slide. error: why it has no vector; before: an earlier command encoded it."""
 
     slide: str
     width: int | None = None
@@ -59,7 +59,7 @@ class Encoded:
 
 @dataclass(frozen=True)
 class SlideEncoderPlan:
-    """All that is needed to make a worker: the name of the encoder."""
+    """Makes workers, in this process or another, from the name of the encoder."""
 
     encoder: str
 
@@ -110,19 +110,19 @@ def encode_slides(
     out = out.absolute()
     out.mkdir(parents=True, exist_ok=True)
     remove_abandoned(out)
-    jobs, through = [], []
+    jobs, finished = [], []
     for name, source in sources.items():
         try:
             file = file_in(out, name, ".h5")
             made_from = _made_from(encoder, digest, source)
             if file.exists() and done_before.keeps(name, _record(file, made_from), made_from):
-                through.append(Encoded(name, before=True))
+                finished.append(Encoded(name, before=True))
             else:
                 jobs.append(EncodingJob(name, FeatureSource(source.path.absolute(), source.group), file))
         except AsmilError as error:
-            through.append(Encoded(name, error=str(error)))
+            finished.append(Encoded(name, error=str(error)))
     done_before.refuse(out)
-    yield from through
+    yield from finished
     if jobs:
         for outcome in engine.run(plan, jobs):
             name, why = outcome.job.name, outcome.error

@@ -12,7 +12,7 @@ from asmil.errors import AsmilError, did_you_mean
 from asmil.settings.documents import parse_yaml
 
 LARGEST = 2**53
-"""Of a whole number: what every library that reads it can hold."""
+"""The largest integer that every library which reads settings can represent."""
 
 
 class Settings(BaseModel):
@@ -40,7 +40,7 @@ def parse_settings(kind: type[SettingsType], values: Mapping[str, Any], section:
 
 
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with `changes` laid over it, section by section.
+    """`base` updated with `changes`, section by section.
 
     >>> merge({"a": {"x": 1, "y": 2}}, {"a": {"y": 3}})
     {'a': {'x': 1, 'y': 3}}
@@ -56,9 +56,9 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
 
 
 def parse_assignments(assignments: Iterable[str], option: str = "--set") -> dict[str, Any]:
-    """The tree that `--set section.key=value` words describe; values are read as YAML.
+    """The tree that assignments such as `--set section.key=value` describe; values are read as YAML.
 
-    option: by which the words were given, for the errors
+    option: the option that gave them, for errors
 
     >>> parse_assignments(["training.lr=3e-4", "model.tokens=4"])
     {'training': {'lr': '3e-4'}, 'model': {'tokens': 4}}

@@ -117,7 +117,7 @@ class MadeFrom:
 
 
 def differing_values(there: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The names whose values differ, with both values; hashes are not shown."""
+    """The names of values that differ, with both values; hashes are not shown."""
     return [
         f"{name}{_both(there.get(name, NOT_SET), now.get(name, NOT_SET))}"
         for name in dict.fromkeys([*now, *there])
@@ -223,7 +223,7 @@ def sampled_sha256(path: Path) -> str:
 
 
 def state_of(*paths: Path) -> tuple[int, int]:
-    """The size of files and the time of their last change, as the file system notes it: copying cannot set it back."""
+    """The total size of files, and when they last changed: a copy that keeps its old times counts as changed."""
     states = [file.stat() for path in paths for file in files_of(path)]
     return sum(state.st_size for state in states), max(
         (max(state.st_ctime_ns, state.st_mtime_ns) for state in states), default=0

@@ -119,7 +119,7 @@ def _keeps(writer: PackWriter, slide: Slide, done: DoneBefore) -> bool:
     try:
         return slide.slide in writer.index.entries and writer.keeps(slide, done)
     except AsmilError:
-        return False  # its features cannot be read: packing it says why
+        return False  # its features cannot be read; packing it reports why
 
 
 def _refuse_itself(slides: Sequence[Slide], folder: Path) -> None:
