@@ -51,7 +51,9 @@ def read_array(group: Any, name: str, source: FeatureSource, text: bool = False)
     """All values of an array in a group of a store, which are numbers or text."""
     folder = source.path / group.path / name
     for layout in _layouts(folder):
-        _refuse_other_types(layout, name, source, text)
+        if not (TEXTS if text else NUMBERS).fullmatch(str(layout.dtype)):
+            what = f"'{name}' contains values of type {layout.dtype}, not {'text' if text else 'numbers'}"
+            fail(source, what, WRITE_AGAIN)
         _refuse_missing_chunks(layout, folder, name, source)
     return np.asarray(group[name][()])
 
@@ -98,12 +100,6 @@ def _version_3(metadata: Mapping[str, Any]) -> Layout:
     )
 
 
-def _refuse_other_types(layout: Layout, name: str, source: FeatureSource, text: bool) -> None:
-    if not (TEXTS if text else NUMBERS).fullmatch(str(layout.dtype)):
-        what = "text" if text else "numbers"
-        fail(source, f"'{name}' contains values of type {layout.dtype}, not {what}", WRITE_AGAIN)
-
-
 def _name(codec: Mapping[str, Any]) -> str:
     """The name of a codec: `id` in version 2; `name` in version 3, with its package in front."""
     return str(codec.get("id", codec.get("name"))).rpartition(".")[2].lower()
@@ -124,12 +120,8 @@ def _refuse_missing_chunks(layout: Layout, folder: Path, name: str, source: Feat
         elif shard is not None and (inner := _missing_in_shard(path, index, layout, shard["configuration"])):
             lost = f"chunk {'.'.join(map(str, inner))} in the shard {key}"
         if lost is not None:
-            fail(
-                source,
-                f"{lost} of '{name}' is missing, so the store is an incomplete copy, or the chunk was not written "
-                "because all its values are zero",
-                "copy the store again, or write it again with write_empty_chunks=True",
-            )
+            what = f"{lost} of '{name}' is missing: the copy is incomplete, or it was not written as all values are 0"
+            fail(source, what, "copy the store again, or write it again with write_empty_chunks=True")
 
 
 def _missing_in_shard(path: Path, index: Index, layout: Layout, settings: Mapping[str, Any]) -> Index | None:

@@ -12,7 +12,7 @@ from asmil.runs.bundle import is_bundle
 from asmil.runs.layout import RunLayout, is_finished
 from asmil.runs.prediction import weights_file
 from asmil.runs.run import setting
-from asmil.settings.made_from import Content, file_content, sampled_content
+from asmil.settings.made_from import Content, file_content, sampled_sha256
 
 
 def run_contents(runs: Sequence[Path], recorded: bool = False) -> dict[str, Content]:
@@ -28,7 +28,9 @@ def run_contents(runs: Sequence[Path], recorded: bool = False) -> dict[str, Cont
         found[f"splits of {name}"] = _existing([layout.splits])
         if recorded:
             files = [path / ATTENTION_FILE for path in finished]
-            found[f"recorded attention of {name}"] = sampled_content(*(path for path in files if path.is_file()))
+            found[f"recorded attention of {name}"] = file_content(
+                *(path for path in files if path.is_file()), checksum=sampled_sha256
+            )
     return found
 
 

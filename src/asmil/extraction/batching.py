@@ -122,7 +122,8 @@ class Batcher:
 
     def _add(self, feed: Feed, tiles: Tiles, rows: Rows) -> None:
         with self._changed:
-            self._changed.wait_for(self._has_room)
+            room = QUEUED_BATCHES * self._batch_size
+            self._changed.wait_for(lambda: self._error is not None or self._waiting_tiles < room)
             self._raise_error()
             feed._missing += len(rows)
             self._parts.append(_Part(feed, tiles, rows))
@@ -135,9 +136,6 @@ class Batcher:
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._error is not None or feed._missing == 0)
             self._raise_error()
-
-    def _has_room(self) -> bool:
-        return self._error is not None or self._waiting_tiles < QUEUED_BATCHES * self._batch_size
 
     def _raise_error(self) -> None:
         if isinstance(self._error, AsmilError):

@@ -110,7 +110,8 @@ def _explain(kind: type[BaseModel], error: ValidationError, section: str) -> str
         name = ".".join([section, *path] if section else path)
         if problem["type"] == "extra_forbidden":
             known = _keys_at(kind, path[:-1])
-            inside = [] if section or path[:-1] else _sections_with(kind, path[-1])
+            inside = [f"{name}.{path[-1]}" for name in kind.model_fields if path[-1] in _keys_at(kind, [name])]
+            inside = [] if section or path[:-1] else inside
             near = did_you_mean(inside[0], inside) if inside else did_you_mean(path[-1], known)
             prefix = ".".join([section, *path[:-1]] if section else path[:-1])
             where = f"section '{prefix}'" if prefix else "the top level"
@@ -123,11 +124,6 @@ def _explain(kind: type[BaseModel], error: ValidationError, section: str) -> str
             # an error about several settings names them itself
             sentences.append(f"setting '{name}' = {problem['input']!r}: {message}" if name else message)
     return "; ".join(sentences)
-
-
-def _sections_with(kind: type[BaseModel], key: str) -> list[str]:
-    """The dotted names of settings one section down that are called `key`."""
-    return [f"{name}.{key}" for name in kind.model_fields if key in _keys_at(kind, [name])]
 
 
 def _keys_at(kind: type[BaseModel], path: list[str]) -> list[str]:

@@ -192,16 +192,6 @@ class RecordFile:
         write_json(self.path, {name: records[name].model_dump(exclude_none=True) for name in sorted(records)})
 
 
-def file_content(*paths: Path) -> Content:
-    """A file, or several as one, read whole."""
-    return _of_files(paths, sha256)
-
-
-def sampled_content(*paths: Path) -> Content:
-    """A large file or several, of which only parts are read; see `sampled_sha256`."""
-    return _of_files(paths, sampled_sha256)
-
-
 def sha256(path: Path) -> str:
     """The SHA-256 of a file, as hexadecimal text."""
     with path.open("rb") as file:
@@ -230,7 +220,9 @@ def state_of(*paths: Path) -> tuple[int, int]:
     )
 
 
-def _of_files(paths: Sequence[Path], checksum: Callable[[Path], str]) -> Content:
+def file_content(*paths: Path, checksum: Callable[[Path], str] = sha256) -> Content:
+    """The content of files and folders together. checksum: of one file, `sampled_sha256` for large ones."""
+
     def compute() -> str:
         sums = [checksum(file) for path in paths for file in files_of(path)]
         return sums[0] if len(sums) == 1 else hashlib.sha256("\n".join(sums).encode()).hexdigest()

@@ -43,15 +43,13 @@ def code_checksum(name: str) -> str | None:
     name: `module:name` or `file.py:name`, importable
     """
     module = name.rpartition(":")[0]
-    path = Path(module) if module.endswith(".py") or os.sep in module else _origin(module)
-    if path is None or path.suffix != ".py" or not path.is_file():
+    if not (module.endswith(".py") or os.sep in module):
+        spec = importlib.util.find_spec(module)
+        module = (spec and spec.origin) or ""
+    path = Path(module)
+    if path.suffix != ".py" or not path.is_file():
         return None
     return hashlib.sha256(ast.dump(ast.parse(path.read_bytes())).encode()).hexdigest()
-
-
-def _origin(module: str) -> Path | None:
-    spec = importlib.util.find_spec(module)
-    return None if spec is None or spec.origin is None else Path(spec.origin)
 
 
 def own_module(module: str, named_as: str) -> ModuleType:

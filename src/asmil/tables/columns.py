@@ -256,18 +256,13 @@ def _joined_parts(given: Mapping[str, _Given]) -> TextTable | None:
     if not wide or "slide" in given:
         return None
     rows = [
-        (path, _without_decimals(label), part)
+        (path, re.sub(r"^(\d+)\.0$", r"\1", label), part)  # pandas writes the integers of a column with gaps as 1.0
         for part in wide
         for path, label in zip(given[f"{part}_slide_path"].written, given[f"{part}_label"].cells, strict=True)
         if path or label
     ]
     paths, labels, parts = map(list, zip(*rows, strict=True)) if rows else ([], [], [])
     return TextTable(("slide_path", "label", "split"), (paths, labels, parts))
-
-
-def _without_decimals(label: str) -> str:
-    """pandas writes the integers of a column with gaps as 1.0."""
-    return label.removesuffix(".0") if re.fullmatch(r"\d+\.0", label) else label
 
 
 def _paths(given: Mapping[str, _Given], column: str) -> list[str]:
