@@ -66,10 +66,10 @@ def extract(
         picture = folder.picture(slide.name) if pictures else None
         jobs.append(SlideJob(slide.name, slide.path.absolute(), slide.mpp, folder.features(slide.name), picture))
     for outcome in engine.run(plan, jobs) if jobs else ():
-        name, error = outcome.job.name, outcome.error
-        if error is not None and not error.startswith(name) and str(outcome.job.path) not in error:
-            error = f"{name}: {error}"
-        yield Done(name, outcome.result, error)
+        name, why = outcome.job.name, outcome.error
+        if why is not None and not why.startswith(name) and str(outcome.job.path) not in why:
+            why = f"{name}: {why}"
+        yield Done(name, outcome.result, why)
 
 
 def with_mpp(slides: Sequence[SlideFile], mpp: float | None) -> list[SlideFile]:

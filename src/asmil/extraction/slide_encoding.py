@@ -78,7 +78,9 @@ class SlideEncoderPlan:
             tiles = record.contents["features"].checksum
             noted = {"slide_encoder": self.encoder, "weights_hash": digest, "tiles": tiles}
             about = json.dumps({**noted, "made_from": record.model_dump()})
-            write_slide_vector(job.out, vector, _provenance(self.encoder, digest, info, about))
+            of_slide = {key: getattr(info, key) for key in ("mpp", "mpp_source", "slide_width_px", "slide_height_px")}
+            made_by = Provenance(encoder=self.encoder, weights_hash=digest or None, extraction=about, **of_slide)
+            write_slide_vector(job.out, vector, made_by)
             return len(vector)
 
         return encode
@@ -190,15 +192,3 @@ def _stored_record(file: Path) -> Record | None:
 class _Noted(BaseModel, extra="allow"):
     tiles: str | None = None
     made_from: Record | None = None
-
-
-def _provenance(encoder: str, digest: str, info: FeatureInfo, noted: str) -> Provenance:
-    return Provenance(
-        encoder=encoder,
-        weights_hash=digest or None,
-        mpp=info.mpp,
-        mpp_source=info.mpp_source,
-        slide_width_px=info.slide_width_px,
-        slide_height_px=info.slide_height_px,
-        extraction=noted,
-    )

@@ -77,9 +77,9 @@ def plan_slides(config: SyntheticSlidesConfig) -> list[SlidePlan]:
         rank = of_label.get((split, has_tumor), 0)
         of_label[split, has_tumor] = rank + 1
         pair, member = divmod(rank, 2)
-        address = (list(SPLIT_QUOTA).index(split), int(has_tumor), pair)
-        shared = generator(config.seed, Stream.PLAN, 0, *address).random() < SHARED_PATIENT
-        address = (*address, 0 if shared else member)
+        of_pair = (list(SPLIT_QUOTA).index(split), int(has_tumor), pair)
+        shared = generator(config.seed, Stream.PLAN, 0, *of_pair).random() < SHARED_PATIENT
+        address = (*of_pair, 0 if shared else member)
         patient = first_slide_of.setdefault(address, index)
         site = int(generator(config.seed, Stream.PLAN, 1, *address).integers(config.sites))
         plans.append(SlidePlan(index, slide_name(index), patient_name(patient), split, site, has_tumor))
