@@ -23,8 +23,6 @@ from asmil.errors import AsmilError
 from asmil.tables.columns import ColumnMapping
 from asmil.tasks.base import TaskKind
 
-__all__ = ["CheckReport", "CohortSummary", "Problem", "check_cohort"]
-
 
 @dataclass(frozen=True)
 class CohortSummary:

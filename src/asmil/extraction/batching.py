@@ -41,11 +41,24 @@ class Feed:
 
     def add(self, tiles: Tiles, rows: Rows) -> None:
         """Add tiles (n x p x p x 3) and their rows in the result; waits while the encoder has enough to do."""
-        self._batcher._add(self, tiles, rows)
+        batcher = self._batcher
+        room = QUEUED_BATCHES * batcher._batch_size
+        with batcher._changed:
+            batcher._changed.wait_for(lambda: batcher._error is not None or batcher._waiting_tiles < room)
+            batcher._raise_error()
+            self._missing += len(rows)
+            batcher._parts.append(_Part(self, tiles, rows))
+            batcher._waiting_tiles += len(rows)
+            batcher._changed.notify_all()
 
     def features(self) -> NDArray[np.floating]:
         """All features, once every added tile is encoded; rows that were never added are undefined."""
-        self._batcher._wait_for(self)
+        batcher = self._batcher
+        with batcher._changed:
+            batcher._filling.discard(self)
+            batcher._changed.notify_all()
+            batcher._changed.wait_for(lambda: batcher._error is not None or self._missing == 0)
+            batcher._raise_error()
         return self._features
 
 
@@ -101,8 +114,13 @@ class Batcher:
             self._filling.add(feed)
         try:
             yield feed
-        finally:
-            self._close(feed)
+        finally:  # a slide that stopped before its end takes its tiles with it
+            with self._changed:
+                self._filling.discard(feed)
+                kept = [part for part in self._parts if part.feed is not feed]
+                self._waiting_tiles -= sum(map(len, self._parts)) - sum(map(len, kept))
+                self._parts = deque(kept)
+                self._changed.notify_all()
 
     def close(self) -> None:
         """End the thread; tiles that are not encoded yet are lost."""
@@ -110,32 +128,6 @@ class Batcher:
             self._closed = True
             self._changed.notify_all()
         self._thread.join()
-
-    def _close(self, feed: Feed) -> None:
-        """Remove the tiles of a slide that stopped before its end."""
-        with self._changed:
-            self._filling.discard(feed)
-            kept = [part for part in self._parts if part.feed is not feed]
-            self._waiting_tiles -= sum(map(len, self._parts)) - sum(map(len, kept))
-            self._parts = deque(kept)
-            self._changed.notify_all()
-
-    def _add(self, feed: Feed, tiles: Tiles, rows: Rows) -> None:
-        with self._changed:
-            room = QUEUED_BATCHES * self._batch_size
-            self._changed.wait_for(lambda: self._error is not None or self._waiting_tiles < room)
-            self._raise_error()
-            feed._missing += len(rows)
-            self._parts.append(_Part(feed, tiles, rows))
-            self._waiting_tiles += len(rows)
-            self._changed.notify_all()
-
-    def _wait_for(self, feed: Feed) -> None:
-        with self._changed:
-            self._filling.discard(feed)
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: self._error is not None or feed._missing == 0)
-            self._raise_error()
 
     def _raise_error(self) -> None:
         if isinstance(self._error, AsmilError):
