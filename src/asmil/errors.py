@@ -1,4 +1,4 @@
-"""Errors of the user, in one sentence, with the closest valid name."""
+"""Errors that the user can fix: one sentence, with the closest valid name."""
 
 from __future__ import annotations
 
@@ -23,16 +23,12 @@ class AsmilError(ValueError):
 
 
 def printable(text: str) -> str:
-    r"""A text with characters that would change the terminal as escapes; line ends and tabs stay.
+    r"""The text with escapes for characters that would change the terminal, except line ends and tabs.
 
     >>> printable("slide \x1b[2J")
     'slide \\x1b[2J'
     """
-    return HIDDEN.sub(lambda letter: letter[0] if letter[0] in "\n\t" else _escape(letter[0]), text)
-
-
-def _escape(letter: str) -> str:
-    return letter.encode("unicode_escape").decode("ascii")
+    return HIDDEN.sub(lambda match: match[0] if match[0] in "\n\t" else ascii(match[0])[1:-1], text)
 
 
 class AsmilWarning(UserWarning):

@@ -84,11 +84,8 @@ def _from_torch(path: Path, mmap: bool) -> ArrayFile:
         named_global = re.search(r"GLOBAL (\S+)", str(error))
         if named_global is None:
             fail(path, "the file is damaged or was not saved by torch", "copy it again or extract the slide again")
-        fail(
-            path,
-            f"the file contains pickled objects ({named_global[1]}), which could run code, so it is not opened",
-            "save a plain tensor instead: torch.save(features, path)",
-        )
+        what = f"the file contains pickled objects ({named_global[1]}), which could run code, so it is not opened"
+        fail(path, what, "save a plain tensor instead: torch.save(features, path)")
     except FileNotFoundError:
         raise
     except DAMAGED_TORCH as error:

@@ -24,8 +24,6 @@ from asmil.errors import AsmilError
 from asmil.tables.columns import ColumnMapping
 from asmil.tasks.base import TaskKind
 
-__all__ = ["CheckReport", "CohortSummary", "Problem", "check_cohort"]
-
 
 @dataclass(frozen=True)
 class CohortSummary:
@@ -124,34 +122,29 @@ def _role_problems(cohort: Cohort, folds: int | None) -> list[Problem]:
             name = role if column == "split" else f"fold {role}"
             by_patient.setdefault(slide.patient, {}).setdefault(name, []).append(slide.slide)
     todo = f"give all slides of a patient the same {'role' if column == 'split' else 'fold'}"
-    return [
-        Problem("error", str(cohort.path), f"patient '{patient}' is in {_several(roles)}", todo)
-        for patient, roles in by_patient.items()
-        if len(roles) > 1
-    ]
-
-
-def _several(roles: dict[str, list[str]]) -> str:
-    return " and in ".join(f"{name} ({listed(slides)})" for name, slides in sorted(roles.items()))
+    problems = []
+    for patient, roles in by_patient.items():
+        if len(roles) > 1:
+            several = " and in ".join(f"{name} ({listed(slides)})" for name, slides in sorted(roles.items()))
+            problems.append(Problem("error", str(cohort.path), f"patient '{patient}' is in {several}", todo))
+    return problems
 
 
 def _split_problems(cohort: Cohort, folds: int | None, kind: TaskKind) -> list[Problem]:
     # slides without an outcome, or without the split or fold that others have, have already been reported
     has_split = any(slide.split for slide in cohort.slides)
     has_fold = any(slide.fold is not None for slide in cohort.slides)
-    placed = Cohort(
-        cohort.path,
-        tuple(
-            slide
-            for slide in cohort.slides
-            if all(getattr(slide, column) is not None for column in OUTCOME_COLUMNS[kind])
-            and (kind != "regression" or number(slide.label or "") is not None)
-            and (slide.split is not None or not has_split)
-            and (slide.fold is not None or not has_fold)
-        ),
+    placed_slides = tuple(
+        slide
+        for slide in cohort.slides
+        if all(getattr(slide, column) is not None for column in OUTCOME_COLUMNS[kind])
+        and (kind != "regression" or number(slide.label or "") is not None)
+        and (slide.split is not None or not has_split)
+        and (slide.fold is not None or not has_fold)
     )
-    if not placed.slides:
+    if not placed_slides:
         return []
+    placed = Cohort(cohort.path, placed_slides)
     # by default only survival joins the slides of a patient
     problems = contradictions(placed, units_of(placed.slides, "patient"), kind) if kind == "survival" else []
     try:

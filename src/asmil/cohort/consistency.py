@@ -26,8 +26,10 @@ def mixture_problems(infos: Sequence[FeatureInfo]) -> list[Problem]:
     filled = [info for info in infos if info.n_tiles > 0]
     # sizes in pixels are compared only if no file states microns
     pixels_only = [info for info in filled if info.tile_side_um is None]
+    vectors = {True: "one vector per slide", False: "features of tiles"}
+    by_kind = _exact(filled, lambda info: vectors[info.may_be_slide_vector])
     kinds = [
-        ("kinds of features", _exact(filled, _kind) if any(info.slide_vector for info in filled) else {}),
+        ("kinds of features", by_kind if any(info.slide_vector for info in filled) else {}),
         ("encoders", _exact(filled, _encoder)),
         ("feature widths", _exact(filled, lambda info: f"{info.width} features")),
         ("resolutions of the tiles", _near(filled, lambda info: info.tile_mpp, "um/px")),
@@ -43,22 +45,10 @@ def mixture_problems(infos: Sequence[FeatureInfo]) -> list[Problem]:
     return problems
 
 
-def _kind(info: FeatureInfo) -> str | None:
-    return "one vector per slide" if info.may_be_slide_vector else "features of tiles"
-
-
 def _encoder(info: FeatureInfo) -> str | None:
     if info.encoder is None or info.weights_hash is None:
         return info.encoder
     return f"{info.encoder} (weights {info.weights_hash[:12]})"
-
-
-def _extraction(info: FeatureInfo) -> str | None:
-    record = read_extraction(info)
-    if record is None:
-        return None
-    settings = json.dumps(record.settings, sort_keys=True)
-    return f"settings {hashlib.sha256(settings.encode()).hexdigest()[:8]}"
 
 
 def _by_extraction(infos: Sequence[FeatureInfo]) -> tuple[dict[str, list[FeatureInfo]], list[Problem]]:
@@ -67,8 +57,9 @@ def _by_extraction(infos: Sequence[FeatureInfo]) -> tuple[dict[str, list[Feature
     problems: list[Problem] = []
     for info in infos:
         try:
-            if (name := _extraction(info)) is not None:
-                groups[name].append(info)
+            if (record := read_extraction(info)) is not None:
+                settings = json.dumps(record.settings, sort_keys=True).encode()
+                groups[f"settings {hashlib.sha256(settings).hexdigest()[:8]}"].append(info)
         except AsmilError as error:
             problems += problems_of(error, info.source)
     return groups, problems

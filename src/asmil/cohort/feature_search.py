@@ -49,15 +49,10 @@ class FeatureSearch:
 
     def problems(self) -> list[Problem]:
         """Features that are missing, or found in several places."""
-        several = [
-            Problem(
-                "error",
-                str(self.manifest),
-                f"the features of {len(slides)} slides ({listed(slides)}) are in several folders: {listed(folders)}",
-                "choose one with --features",
-            )
-            for folders, slides in self._in_several.items()
-        ]
+        several = []
+        for folders, slides in self._in_several.items():
+            what = f"the features of {len(slides)} slides ({listed(slides)}) are in several folders: {listed(folders)}"
+            several.append(Problem("error", str(self.manifest), what, "choose one with --features"))
         return [*self._of_folder, *several, *self._of_slides]
 
     @cached_property

@@ -139,5 +139,5 @@ def _dimensions(tiles: Floats32) -> Doubles:
 
 
 def spaced(count: int, most: int) -> NDArray[np.int64]:
-    """At most so many of the numbers 0 to count - 1, evenly spaced."""
+    """At most `most` of the numbers 0 to count - 1, evenly spaced."""
     return np.unique(np.linspace(0, count - 1, min(most, count)).astype(np.int64))

@@ -52,8 +52,8 @@ def content_hash(source: FeatureSource) -> str:
 
 
 def feature_contents(source: FeatureSource) -> dict[str, Content]:
-    """What results of a slide are made from: its features, and the places and size of its tiles."""
-    source_state(source.path)  # a file that is missing has its sentence there
+    """What results of a slide are made from: its features, and the positions and size of its tiles."""
+    source_state(source.path)  # raises if the file is missing
     state = state_of(source.path)
     return {
         "features": Content(lambda: content_hash(source), *state),

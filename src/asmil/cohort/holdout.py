@@ -92,31 +92,21 @@ def _rarest_count(subjects: Subjects, part: NDArray[np.int64]) -> int:
         needed = {int(subjects.targets[part][0]): len(set(subjects.patients[part]))}
     rarest = min(needed, key=lambda target: needed[target])
     if needed[rarest] < 2:
-        fail(
-            subjects.where,
-            f"class '{subjects.classes[rarest]}' has only {needed[rarest]} patient, but needs at least one for "
-            "training and one to hold out",
-            "add patients of this class or leave the class out (train, val and test need one each)",
-        )
+        what = f"class '{subjects.classes[rarest]}' has {needed[rarest]} patient, but needs at least two"
+        fail(subjects.where, what, "add patients of this class or leave it out (train, val and test need one each)")
     return needed[rarest]
 
 
 def refuse_rare(subjects: Subjects, folds: int) -> None:
     """Raise if a class has fewer patients than there are folds."""
-    everything = np.arange(len(subjects.names))
-    counts = subjects.patients_per_class(everything)
-    raise_errors(
-        [
-            Problem(
-                "error",
-                subjects.where,
-                f"class '{subjects.classes[target]}' has {count} patients, fewer than the {folds} folds",
-                f"use at most {count} folds, add patients or leave the class out",
-            )
-            for target in subjects.needed
-            if (count := counts[target]) < folds
-        ]
-    )
+    counts = subjects.patients_per_class(np.arange(len(subjects.names)))
+    problems = []
+    for target in subjects.needed:
+        if (count := counts[target]) < folds:
+            what = f"class '{subjects.classes[target]}' has {count} patients, fewer than the {folds} folds"
+            todo = f"use at most {count} folds, add patients or leave the class out"
+            problems.append(Problem("error", subjects.where, what, todo))
+    raise_errors(problems)
 
 
 def refuse_absent(subjects: Subjects, roles: list[NDArray[Any]], own_split: bool) -> None:
@@ -128,9 +118,8 @@ def refuse_absent(subjects: Subjects, roles: list[NDArray[Any]], own_split: bool
             members = part == role
             if role == "test" and not members.any():
                 continue
-            absent = set(subjects.needed) - set(subjects.targets[members])
-            names = [subjects.classes[target] for target in sorted(absent)]
-            if names:
+            absent = sorted(set(subjects.needed) - set(subjects.targets[members]))
+            if names := [subjects.classes[target] for target in absent]:
                 what = f"no {role} slide of fold {fold} belongs to class {listed(names)}"
                 todo = "add patients of the class, leave it out, or use fewer folds"
                 problems.append(Problem("error", subjects.where, what, todo))

@@ -1,4 +1,4 @@
-"""Classes that are probably one class with a slip of the pen: `tumour` and `tumor`, `nrmal` and `normal`."""
+"""Classes that are probably one class with a typing error: `tumour` and `tumor`, `nrmal` and `normal`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _WORDS = re.compile(r"[^\W\d_]+|\d+|[+-]")
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _NUMERALS = frozenset("ivx")
 _DIFFERENT = ({"micro", "macro"}, {"intra", "infra"}, {"ileum", "ilium"})
-"""Beginnings of words that differ by a letter and in meaning."""
+"""Beginnings of words that differ by a letter and have different meanings."""
 MOST = 200
-"""So many different labels are no classes, and comparing all of them takes long."""
+"""More labels than this are not classes, and comparing all pairs would be slow."""
 
 
 def near_labels(counts: Mapping[str, int]) -> list[tuple[str, str]]:

@@ -48,17 +48,13 @@ def duplicate_problems(slides: Sequence[Slide], tiles: bool = True) -> list[Prob
     files = _groups(slides, lambda slide: (resolved(slide.source.path), slide.source.group))
     for same in files:
         if len(same) > 1:
-            names = listed([slide.slide for slide in same])
-            what = f"slides {names} have the same feature file"
-            problems.append(
-                Problem("error", str(same[0].source), what, "give every slide its own file, or keep one slide")
-            )
+            what = f"slides {listed([slide.slide for slide in same])} have the same feature file"
+            todo = "give every slide its own file, or keep one slide"
+            problems.append(Problem("error", str(same[0].source), what, todo))
     firsts = [same[0] for same in files]
     equal: set[frozenset[str]] = set()
     for alike in _groups(firsts, lambda slide: fingerprint(slide.source)):
-        if len(alike) < 2:
-            continue
-        for same in _groups(alike, lambda slide: content_hash(slide.source)):
+        for same in _groups(alike, lambda slide: content_hash(slide.source)) if len(alike) > 1 else ():
             if len(same) > 1:
                 equal |= {frozenset((a.slide, b.slide)) for a, b in combinations(same, 2)}
                 names = listed([slide.slide for slide in same])

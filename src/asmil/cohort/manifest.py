@@ -246,13 +246,7 @@ def read_whole_manifest(
             slides[name] = slide_of_row(row, search.find(row) or NOWHERE)
     notes = (*table.understood, *filled)
     everyone = Cohort(
-        path,
-        tuple(slides.values()),
-        task=kind,
-        columns=dict(columns or {}),
-        notes=notes,
-        features=folder,
-        time_unit=table.time_unit,
+        path, tuple(slides.values()), (), kind, dict(columns or {}), notes, folder, time_unit=table.time_unit
     )
     located = tuple(slide for slide in everyone.slides if slide.source != NOWHERE)
     return ManifestReading(replace(everyone, slides=located, classes=()), everyone, problems + search.problems())
@@ -366,16 +360,12 @@ def spelling_problems(table: Columns, kind: TaskKind | None) -> list[Problem]:
     names = [name for cell in cells for name in (label_names(cell) if kind == "multilabel" else {cell} - {""})]
     counts = Counter(names)
     noun = "labels" if kind == "multilabel" else "classes"
-    return [
-        Problem(
-            "warning",
-            str(table.path),
-            f"the {noun} '{rare}' ({format_count(counts[rare], 'slide')}) and '{frequent}' "
-            f"({format_count(counts[frequent], 'slide')}) differ by one letter",
-            "correct the spelling if they are one; otherwise ignore this",
-        )
-        for rare, frequent in near_labels(counts)
-    ]
+    problems = []
+    for pair in near_labels(counts):
+        named = " and ".join(f"'{name}' ({format_count(counts[name], 'slide')})" for name in pair)
+        todo = "correct the spelling if they are one; otherwise ignore this"
+        problems.append(Problem("warning", str(table.path), f"the {noun} {named} differ by one letter", todo))
+    return problems
 
 
 def _class_key(name: str) -> str:

@@ -84,16 +84,16 @@ def import_manifest(
         names = [name for name in table.cells if name != "patient"]
         fail(slides, "there is no slide column", f"choose it with --columns slide=COLUMN: {listed(names)}")
     rows = [_absolute(row, slides.parent) for row in table.rows]
-    others, doubled = _others(understood)
-    if doubled:
+    named = list(dict.fromkeys(name for table in understood for name in table.cells if name not in COLUMNS))
+    others = [name for name in named if not names_patients(name)]
+    if doubled := [name for name in named if names_patients(name)]:
         notes.append(f"columns that also name patients are left out: {listed(doubled)}")
     missing: list[Problem] = []
     if patients is not None:
         people, differing = _by_patient(understood[1], others)
         if differing:
-            notes.append(
-                f"{patients}: columns that differ between rows of one patient are left out: {listed(differing)}"
-            )
+            what = "columns that differ between rows of one patient are left out"
+            notes.append(f"{patients}: {what}: {listed(differing)}")
             others = [name for name in others if name not in differing or name in table.cells]
         missing += _join(rows, slides, understood[1], people)
         if not any(row.get(name) for row in rows for name in OUTCOMES):
@@ -141,12 +141,6 @@ def _same_patients(slides: Columns, patients: TextTable) -> dict[str, str]:
     candidates = [name for name in named if names_patients(name)]
     best = max(candidates, key=lambda name: len(known & named[name]), default=None)
     return {"patient": best} if best is not None and len(candidates) > 1 and known & named[best] else {}
-
-
-def _others(tables: Sequence[Columns]) -> tuple[list[str], list[str]]:
-    """The columns that asmil does not read; apart from them those that also name patients, as `patient` does."""
-    names = list(dict.fromkeys(name for table in tables for name in table.cells if name not in COLUMNS))
-    return [name for name in names if not names_patients(name)], [name for name in names if names_patients(name)]
 
 
 def _infinite_labels(rows: Sequence[Mapping[str, str]], slides: Path) -> list[Problem]:
@@ -199,22 +193,17 @@ def _join(
 ) -> list[Problem]:
     """Add the patient's data to every slide; return problems for slides whose patient is unknown."""
     if not any(row.get("patient") for row in rows):
-        fail(
-            slides,
-            "there is no column with the patients of the slides",
-            f"choose it with --columns patient=COLUMN, or --columns patient={TCGA_BARCODE} for slides of TCGA",
-        )
+        todo = f"choose it with --columns patient=COLUMN, or --columns patient={TCGA_BARCODE} for slides of TCGA"
+        fail(slides, "there is no column with the patients of the slides", todo)
     problems = []
     for row in rows:
         person = people.get(row.get("patient", ""))
         if person is None:
             what = f"the patient '{row.get('patient', '')}' is not in {patients.path}"
-            problems.append(
-                Problem("error", str(slides), what, "add the patient, or give --drop-missing", row["slide"])
-            )
-            continue
-        for name, value in person.items():
-            row[name] = row.get(name) or value
+            todo = "add the patient, or give --drop-missing"
+            problems.append(Problem("error", str(slides), what, todo, row["slide"]))
+        else:
+            row |= {name: row.get(name) or value for name, value in person.items()}
     if len(problems) == len(rows):
         mine, theirs = rows[0].get("patient", ""), next(iter(people), "")
         what = f"no patient is in both tables, e.g. '{mine}' here and '{theirs}' in {patients.path}"
@@ -240,10 +229,10 @@ def _by_patient(table: Columns, others: Sequence[str]) -> tuple[dict[str, dict[s
                 what = f"patient '{row['patient']}' has two rows that differ in {name} ({values})"
                 fail(table.path, what, "keep one row per patient")
             differing[name] = None
-    people = {
-        patient: {name: cell for name, cell in row.items() if name not in differing} for patient, row in rows.items()
-    }
-    return people, list(differing)
+    for row in rows.values():
+        for name in differing.keys() & row.keys():
+            del row[name]
+    return rows, list(differing)
 
 
 def _without_outcome(rows: list[dict[str, str]], slides: Path) -> list[Problem]:
@@ -256,9 +245,8 @@ def _without_outcome(rows: list[dict[str, str]], slides: Path) -> list[Problem]:
             value = row.get(name, "")
             if not value or is_missing(value):
                 what = f"the {name} is missing" + (f" ('{value}')" if value else "")
-                problems.append(
-                    Problem("error", str(slides), what, "give --drop-missing to leave it out", row["slide"])
-                )
+                todo = "give --drop-missing to leave it out"
+                problems.append(Problem("error", str(slides), what, todo, row["slide"]))
     return problems
 
 

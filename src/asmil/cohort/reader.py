@@ -48,6 +48,7 @@ TRIDENT_COORD_KEYS = ("patch_size_level0", "target_magnification", "level0_magni
 CHECKSUM_KEY = "crc32"
 HISTORIC_TILE_UM = 256.0
 HISTORIC_TILE_PX = 224
+COPY_AGAIN = "copy the file again or extract the slide again"
 
 
 @dataclass(frozen=True)
@@ -124,12 +125,7 @@ def _open_hdf5(header: Header, source: FeatureSource) -> OpenFeatures:
         "magnification": header.magnification,
     }
     return OpenFeatures(
-        FeatureInfo(**(info | known)),
-        values,
-        coords,
-        header.um_per_unit,
-        header.lowres,
-        checksum=header.checksum,
+        FeatureInfo(**(info | known)), values, coords, header.um_per_unit, header.lowres, checksum=header.checksum
     )
 
 
@@ -330,11 +326,7 @@ def _numbers(node: h5py.Group, name: str, source: FeatureSource) -> h5py.Dataset
         return None
     if not isinstance(data, h5py.Dataset) or data.dtype.kind not in "fiub":
         kind = f"values of type {data.dtype}" if isinstance(data, h5py.Dataset) else "a group"
-        fail(
-            source,
-            f"'{name}' contains {kind}, not an array of numbers",
-            "copy the file again or extract the slide again",
-        )
+        fail(source, f"'{name}' contains {kind}, not an array of numbers", COPY_AGAIN)
     return data
 
 
@@ -344,29 +336,20 @@ def _feature_name(node: h5py.Group, source: FeatureSource) -> str:
     if len(names) == 1 and not slides:
         return names[0]
     if names:
-        fail(
-            source,
-            f"the layout is ambiguous: features are in {listed([*names, *slides])}",
-            "keep one of them in the file",
-        )
+        what = f"the layout is ambiguous: features are in {listed([*names, *slides])}"
+        fail(source, what, "keep one of them in the file")
     if slides:
-        fail(
-            source,
-            f"the file contains {len(slides)} slides as groups ({listed(slides)})",
-            f"choose one, e.g. {source.path.name}::{slides[0]}, or give the file as the features of the cohort",
-        )
-    return fail(
-        source,
-        f"there is no dataset 'features', 'feats' or 'feat'; the file contains {listed(list(node)) or 'nothing'}",
-        "give a feature file of asmil, TRIDENT, CLAM, STAMP or LazySlide (.h5ad, .zarr)",
-    )
+        todo = f"choose one, e.g. {source.path.name}::{slides[0]}, or give the file as the features of the cohort"
+        fail(source, f"the file contains {len(slides)} slides as groups ({listed(slides)})", todo)
+    what = f"there is no dataset 'features', 'feats' or 'feat'; the file contains {listed(list(node)) or 'nothing'}"
+    return fail(source, what, "give a feature file of asmil, TRIDENT, CLAM, STAMP or LazySlide (.h5ad, .zarr)")
 
 
 def _asmil(file: h5py.File, features: h5py.Dataset, coords: h5py.Dataset | None, source: FeatureSource) -> Header:
     attrs = file.attrs
     version = integer(attrs.get(FORMAT_KEY))
     if version is None:
-        fail(source, f"attribute '{FORMAT_KEY}' is not a number", "copy the file again or extract the slide again")
+        fail(source, f"attribute '{FORMAT_KEY}' is not a number", COPY_AGAIN)
     if version > FORMAT_VERSION:
         fail(source, f"format {version} is too new for this version of asmil (up to {FORMAT_VERSION})", "update asmil")
     as_type: dict[str, Callable[[Any], Any]] = {"str | None": text, "float | None": number, "int | None": integer}
@@ -424,12 +407,8 @@ def _stamp(file: h5py.File, features: h5py.Dataset, coords: h5py.Dataset | None,
         provenance = Provenance(encoder=text(attrs.get("encoder")) or text(attrs.get("extractor")))
         return Header("stamp", features, None, provenance, coords_unit=None, slide_vector=True)
     if coords is not None and any(key in coords.attrs for key in TRIDENT_COORD_KEYS):
-        fail(
-            source,
-            "the layout is ambiguous: 'feats' means microns (STAMP), but the attributes of 'coords' "
-            "mean pixels (TRIDENT)",
-            "keep the names and attributes of one tool",
-        )
+        what = "the layout is ambiguous: 'feats' means microns (STAMP), but the attributes of 'coords' pixels (TRIDENT)"
+        fail(source, what, "keep the names and attributes of one tool")
     unit = plain(attrs.get("unit"))
     if unit not in ("um", "px", None):
         fail(source, f"the unit '{unit}' of the coordinates is unknown", "extract the slide again with STAMP 2")

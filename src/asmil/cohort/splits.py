@@ -25,6 +25,7 @@ from asmil.tasks.base import TaskKind
 Roles = Literal["train", "val", "test"]
 ROLES: tuple[Roles, ...] = ("train", "val", "test")
 COLUMNS = ["slide", "patient", "fold", "role"]
+AGAIN = "make the splits again"
 TEST_SITE = "test_site"
 """The column of the site that a fold tests, if each fold tests one site."""
 
@@ -78,25 +79,20 @@ class Splits:
         """Read a table that `save` wrote."""
         table = read_text_table(Path(path))
         if any(name not in table.names for name in COLUMNS):
-            fail(path, f"the table must have the columns {', '.join(COLUMNS)}", "make the splits again")
-        cells = {
-            name: [plain_spaces(cell) for cell in column] for name, column in zip(table.names, table.cells, strict=True)
-        }
-        unknown = sorted(set(cells["role"]) - set(ROLES))
-        if unknown:
-            fail(path, f"there are unknown roles ({listed(unknown)})", "make the splits again")
+            fail(path, f"the table must have the columns {', '.join(COLUMNS)}", AGAIN)
+        columns = zip(table.names, table.cells, strict=True)
+        cells = {name: [plain_spaces(cell) for cell in column] for name, column in columns}
+        if unknown := sorted(set(cells["role"]) - set(ROLES)):
+            fail(path, f"there are unknown roles ({listed(unknown)})", AGAIN)
         folds = [whole_number(cell) for cell in cells["fold"]]
         if sorted({-1 if fold is None else fold for fold in folds}) != list(range(len(set(folds)))):
-            fail(
-                path, f"the folds are not 0, 1, 2, ... ({listed(sorted(set(cells['fold'])))})", "make the splits again"
-            )
+            fail(path, f"the folds are not 0, 1, 2, ... ({listed(sorted(set(cells['fold'])))})", AGAIN)
         if not all(cells["slide"]):
-            fail(path, "a row has no slide", "make the splits again")
+            fail(path, "a row has no slide", AGAIN)
         known = [*COLUMNS, *[TEST_SITE] * (TEST_SITE in table.names)]
         roles = pd.DataFrame({name: cells[name] for name in known} | {"fold": folds})
-        untrained = sorted(set(roles["fold"]) - set(roles.loc[roles["role"] == "train", "fold"]))
-        if untrained:
-            fail(path, f"there are no training slides in fold {untrained[0]}", "make the splits again")
+        if untrained := sorted(set(roles["fold"]) - set(roles.loc[roles["role"] == "train", "fold"])):
+            fail(path, f"there are no training slides in fold {untrained[0]}", AGAIN)
         return cls(roles)
 
 
@@ -192,8 +188,7 @@ def _with_test(everything: NDArray[np.int64], test: NDArray[np.int64]) -> NDArra
 
 def _sites(cohort: Cohort, slides: Sequence[Slide], folds: int) -> dict[str, NDArray[np.int64]]:
     """The slides of every site, sorted by site name."""
-    without = [slide.slide for slide in slides if slide.site is None]
-    if without:
+    if without := [slide.slide for slide in slides if slide.site is None]:
         what = f"{len(without)} slides have no site ({listed(without)})"
         fail(cohort.path, what, "fill column 'site', or leave out --leave-one-site-out")
     sites = np.array([slide.site for slide in slides], dtype=object)

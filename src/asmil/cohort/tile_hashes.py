@@ -24,9 +24,9 @@ Hashes = NDArray[np.uint64]
 KEPT = 128
 """Hashes in a sketch."""
 FEWEST_SHARED, LEAST_SHARE = 4, 0.5
-"""Two slides are the same if they share at least so many different tiles and this part of the smaller slide."""
+"""Two slides are the same if they share at least this many different tiles and this part of the smaller slide."""
 BACKGROUND = 10
-"""A tile that so many patients share is background: blank tiles have the same features in all slides."""
+"""A tile that this many patients share is background: blank tiles have the same features in all slides."""
 ROWS_AT_ONCE = 4096
 _known: dict[tuple[FeatureSource, tuple[int, int]], TileSketch] = {}
 """Cached while a file is unchanged, as fingerprints are."""
@@ -119,7 +119,7 @@ def are_one_slide(a: TileSketch, b: TileSketch, ignored: Hashes | None = None) -
 
 
 def copies(sketches: Sequence[TileSketch], patients: Sequence[Hashable]) -> Iterator[tuple[int, int]]:
-    """Every pair of slides that are one slide, by their places; patients: the patient of each slide."""
+    """Every pair of slides that are one slide, by their indices; patients: the patient of each slide."""
     holders = _holders(sketches)
     background = _background(holders, patients)
     ignored = np.array(sorted(background), dtype=np.uint64)
@@ -139,7 +139,7 @@ def without_background(sketches: Sequence[TileSketch], patients: Sequence[Hashab
 
 
 def _holders(sketches: Sequence[TileSketch]) -> dict[int, list[int]]:
-    """The places of the sketches that hold a hash, for every hash that several of them hold."""
+    """The indices of the sketches that contain a hash, for every hash in several sketches."""
     values = np.concatenate([np.zeros(0, np.uint64), *(sketch.hashes for sketch in sketches)])
     indices = np.repeat(np.arange(len(sketches)), [len(sketch.hashes) for sketch in sketches])
     order = np.argsort(values, kind="stable")

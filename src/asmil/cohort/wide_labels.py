@@ -27,10 +27,13 @@ def with_wide_labels(table: Columns) -> tuple[Columns, list[str], list[Problem]]
     names = table.labels
     if not names:
         return table, [], []
-    problems = [_naming_problem(table, name) for name in names if not _is_label(name)]
+    problems = []
     values: dict[str, list[bool | None]] = {}
     counted = []
     for name in names:
+        if LABEL_SEPARATOR in name or UNKNOWN_LABEL in name or folded(name) == NO_LABEL:
+            what = f"column '{name}' cannot be a label: '{LABEL_SEPARATOR}' separates labels, '{NO_LABEL}' means none"
+            problems.append(Problem("error", str(table.path), what, "rename it"))
         cells = table.cells[name]
         values[name] = _values(cells)
         problems += _cell_problems(table, name, values[name])
@@ -65,15 +68,6 @@ def _cell_problems(table: Columns, name: str, values: Sequence[bool | None]) -> 
         for slide, cell, value in zip(slides, cells, values, strict=True)
         if value is None and cell and not is_missing(cell) and folded(cell) not in UNKNOWN
     ]
-
-
-def _is_label(name: str) -> bool:
-    return LABEL_SEPARATOR not in name and UNKNOWN_LABEL not in name and folded(name) != NO_LABEL
-
-
-def _naming_problem(table: Columns, name: str) -> Problem:
-    what = f"column '{name}' cannot be a label: '{LABEL_SEPARATOR}' separates labels, '{NO_LABEL}' means none"
-    return Problem("error", str(table.path), what, "rename it")
 
 
 def _joined(names: Sequence[str], values: Sequence[bool | None]) -> str:

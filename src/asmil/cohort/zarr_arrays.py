@@ -37,7 +37,7 @@ class Layout:
     """The metadata of an array, of version 2 or 3 of the format.
 
     chunks: the shape of what one file holds
-    key: the path of a chunk's file, by the chunk's place in the grid
+    key: the path of a chunk's file, by the chunk's index in the grid
     """
 
     dtype: object
@@ -51,7 +51,9 @@ def read_array(group: Any, name: str, source: FeatureSource, text: bool = False)
     """All values of an array in a group of a store, which are numbers or text."""
     folder = source.path / group.path / name
     for layout in _layouts(folder):
-        _refuse_other_types(layout, name, source, text)
+        if not (TEXTS if text else NUMBERS).fullmatch(str(layout.dtype)):
+            what = f"'{name}' contains values of type {layout.dtype}, not {'text' if text else 'numbers'}"
+            fail(source, what, WRITE_AGAIN)
         _refuse_missing_chunks(layout, folder, name, source)
     return np.asarray(group[name][()])
 
@@ -68,7 +70,7 @@ def refuse_objects(source: FeatureSource, patterns: Iterable[str]) -> None:
 
 
 def _layouts(folder: Path) -> Iterator[Layout]:
-    """An array's metadata; where there are those of both versions, zarr's own version decides which it reads."""
+    """An array's metadata; if those of both versions are stored, it depends on zarr which of them it reads."""
     for name, parse in ((".zarray", _version_2), ("zarr.json", _version_3)):
         if (path := folder / name).exists():
             metadata = json.loads(path.read_text(encoding="utf-8"))
@@ -98,14 +100,8 @@ def _version_3(metadata: Mapping[str, Any]) -> Layout:
     )
 
 
-def _refuse_other_types(layout: Layout, name: str, source: FeatureSource, text: bool) -> None:
-    if not (TEXTS if text else NUMBERS).fullmatch(str(layout.dtype)):
-        what = "text" if text else "numbers"
-        fail(source, f"'{name}' contains values of type {layout.dtype}, not {what}", WRITE_AGAIN)
-
-
 def _name(codec: Mapping[str, Any]) -> str:
-    """What a codec is called: `id` in version 2, `name` in version 3, there with its package in front."""
+    """The name of a codec: `id` in version 2; `name` in version 3, with its package in front."""
     return str(codec.get("id", codec.get("name"))).rpartition(".")[2].lower()
 
 
@@ -114,7 +110,7 @@ def _refuse_missing_chunks(layout: Layout, folder: Path, name: str, source: Feat
     shard = next((codec for codec in layout.codecs if _name(codec) == SHARDING), None)
     if shard is not None and len(layout.codecs) > 1:
         raise ValueError(f"codecs in front of {SHARDING} are not supported")
-    for number in range(math.prod(counts)):  # which may be any number, so the places are not listed
+    for number in range(math.prod(counts)):  # there may be many, so they are not listed
         index = tuple(map(int, np.unravel_index(number, counts)))
         key = layout.key(index)
         path = folder / key
@@ -124,16 +120,12 @@ def _refuse_missing_chunks(layout: Layout, folder: Path, name: str, source: Feat
         elif shard is not None and (inner := _missing_in_shard(path, index, layout, shard["configuration"])):
             lost = f"chunk {'.'.join(map(str, inner))} in the shard {key}"
         if lost is not None:
-            fail(
-                source,
-                f"{lost} of '{name}' is missing, so the store is an incomplete copy, or the chunk was not written "
-                "because all its values are zero",
-                "copy the store again, or write it again with write_empty_chunks=True",
-            )
+            what = f"{lost} of '{name}' is missing: the copy is incomplete, or it was not written as all values are 0"
+            fail(source, what, "copy the store again, or write it again with write_empty_chunks=True")
 
 
 def _missing_in_shard(path: Path, index: Index, layout: Layout, settings: Mapping[str, Any]) -> Index | None:
-    """The first chunk that a shard should hold and does not, by its place in the array's grid of chunks."""
+    """The index, in the array's grid of chunks, of the first chunk that is missing in a shard."""
     inner = tuple(settings["chunk_shape"])
     per_shard = [outer // side for outer, side in zip(layout.chunks, inner, strict=True)]
     codecs = settings["index_codecs"]

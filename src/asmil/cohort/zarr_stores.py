@@ -71,7 +71,8 @@ def _of_anndata(store: Any, source: FeatureSource) -> ZarrFeatures:
 
 def _of_spatialdata(store: Any, source: FeatureSource) -> ZarrFeatures:
     tables = store.get("tables", {})
-    names = sorted(name for name in tables if "X" in tables[name] and np.prod(_shape(tables[name]["X"])) > 0)
+    filled = [name for name in tables if "X" in tables[name] and np.prod(getattr(tables[name]["X"], "shape", 1)) > 0]
+    names = sorted(filled)
     if not names:
         what = "the store has no tile features (no table with X)"
         fail(source, what, "extract features with LazySlide first, and write the store again")
@@ -120,10 +121,6 @@ def _features(node: Any, source: FeatureSource) -> NDArray[Any]:
         fail(source, "the features (X) are a sparse matrix", "write them as a dense array: adata.X = adata.X.toarray()")
     array = read_array(node, "X", source)
     return array.astype(array.dtype.newbyteorder("="), copy=False)
-
-
-def _shape(values: Any) -> tuple[int, ...]:
-    return tuple(getattr(values, "shape", (1,)))
 
 
 def _text(value: Any) -> str:

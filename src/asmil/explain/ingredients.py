@@ -10,7 +10,7 @@ from asmil.cohort.manifest import Slide
 from asmil.runs.attention_file import ATTENTION_FILE
 from asmil.runs.layout import RunLayout
 from asmil.runs.trained_models import finished_trainings, weights_file
-from asmil.settings.made_from import Content, file_content, sampled_content
+from asmil.settings.made_from import Content, file_content, sampled_sha256
 
 
 def run_contents(runs: Sequence[Path], recorded: bool = False) -> dict[str, Content]:
@@ -26,7 +26,9 @@ def run_contents(runs: Sequence[Path], recorded: bool = False) -> dict[str, Cont
         contents[f"splits of {name}"] = _existing([layout.splits])
         if recorded:
             files = [path / ATTENTION_FILE for path in finished]
-            contents[f"recorded attention of {name}"] = sampled_content(*(path for path in files if path.is_file()))
+            contents[f"recorded attention of {name}"] = file_content(
+                *(path for path in files if path.is_file()), checksum=sampled_sha256
+            )
     return contents
 
 

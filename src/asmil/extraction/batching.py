@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Literal, Self
+from typing import Literal
 
 import numpy as np
 import torch
@@ -32,7 +32,7 @@ class EncoderFailed(WorkerBroken):
 
 
 class Feed:
-    """The tiles of one slide on their way through the encoder. Use it as a context; one thread fills it."""
+    """The tiles of one slide on their way through the encoder, see `Batcher.feed`; one thread fills it."""
 
     def __init__(self, batcher: Batcher, n_tiles: int, dtype: FeatureType) -> None:
         self._batcher = batcher
@@ -40,22 +40,26 @@ class Feed:
         self._missing = 0
 
     def add(self, tiles: Tiles, rows: Rows) -> None:
-        """Tiles (n x p x p x 3) and their places in the result; waits while the encoder has enough to do."""
-        self._batcher._add(self, tiles, rows)
+        """Add tiles (n x p x p x 3) and their rows in the result; waits while the encoder has enough to do."""
+        batcher = self._batcher
+        room = QUEUED_BATCHES * batcher._batch_size
+        with batcher._changed:
+            batcher._changed.wait_for(lambda: batcher._error is not None or batcher._waiting_tiles < room)
+            batcher._raise_error()
+            self._missing += len(rows)
+            batcher._parts.append(_Part(self, tiles, rows))
+            batcher._waiting_tiles += len(rows)
+            batcher._changed.notify_all()
 
     def features(self) -> NDArray[np.floating]:
         """All features, once every added tile is encoded; rows that were never added are undefined."""
-        self._batcher._wait_for(self)
+        batcher = self._batcher
+        with batcher._changed:
+            batcher._filling.discard(self)
+            batcher._changed.notify_all()
+            batcher._changed.wait_for(lambda: batcher._error is not None or self._missing == 0)
+            batcher._raise_error()
         return self._features
-
-    def __enter__(self) -> Self:
-        self._batcher._open(self)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._batcher._close(self)
 
 
 @dataclass(frozen=True)
@@ -67,11 +71,8 @@ class _Part:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def split(self, size: int) -> tuple[_Part, _Part]:
-        return (
-            _Part(self.feed, self.tiles[:size], self.rows[:size]),
-            _Part(self.feed, self.tiles[size:], self.rows[size:]),
-        )
+    def __getitem__(self, part: slice) -> _Part:
+        return _Part(self.feed, self.tiles[part], self.rows[part])
 
 
 class Batcher:
@@ -105,9 +106,21 @@ class Batcher:
         self._thread = threading.Thread(target=self._work, name="asmil-encoder", daemon=True)
         self._thread.start()
 
-    def feed(self, n_tiles: int, dtype: FeatureType = "float32") -> Feed:
-        """A place for the tiles of one more slide, whose features are kept in this type."""
-        return Feed(self, n_tiles, dtype)
+    @contextmanager
+    def feed(self, n_tiles: int, dtype: FeatureType = "float32") -> Iterator[Feed]:
+        """Take the tiles of one more slide, whose features are kept in this type, until the block ends."""
+        feed = Feed(self, n_tiles, dtype)
+        with self._changed:
+            self._filling.add(feed)
+        try:
+            yield feed
+        finally:  # a slide that stopped before its end takes its tiles with it
+            with self._changed:
+                self._filling.discard(feed)
+                kept = [part for part in self._parts if part.feed is not feed]
+                self._waiting_tiles -= sum(map(len, self._parts)) - sum(map(len, kept))
+                self._parts = deque(kept)
+                self._changed.notify_all()
 
     def close(self) -> None:
         """End the thread; tiles that are not encoded yet are lost."""
@@ -115,38 +128,6 @@ class Batcher:
             self._closed = True
             self._changed.notify_all()
         self._thread.join()
-
-    def _open(self, feed: Feed) -> None:
-        with self._changed:
-            self._filling.add(feed)
-
-    def _close(self, feed: Feed) -> None:
-        """A slide that gave up takes its tiles with it."""
-        with self._changed:
-            self._filling.discard(feed)
-            kept = [part for part in self._parts if part.feed is not feed]
-            self._waiting_tiles -= sum(map(len, self._parts)) - sum(map(len, kept))
-            self._parts = deque(kept)
-            self._changed.notify_all()
-
-    def _add(self, feed: Feed, tiles: Tiles, rows: Rows) -> None:
-        with self._changed:
-            self._changed.wait_for(self._has_room)
-            self._raise_error()
-            feed._missing += len(rows)
-            self._parts.append(_Part(feed, tiles, rows))
-            self._waiting_tiles += len(rows)
-            self._changed.notify_all()
-
-    def _wait_for(self, feed: Feed) -> None:
-        with self._changed:
-            self._filling.discard(feed)
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: self._error is not None or feed._missing == 0)
-            self._raise_error()
-
-    def _has_room(self) -> bool:
-        return self._error is not None or self._waiting_tiles < QUEUED_BATCHES * self._batch_size
 
     def _raise_error(self) -> None:
         if isinstance(self._error, AsmilError):
@@ -171,7 +152,7 @@ class Batcher:
                 self._changed.notify_all()
 
     def _next_batch(self, block: bool) -> list[_Part]:
-        """Parts of at most a batch; empty when there is nothing to start now or, if waited for, ever again."""
+        """Parts of at most a batch; empty if nothing can start now. block: wait, until the batcher is closed."""
         with self._changed:
             if block:
                 self._changed.wait_for(lambda: self._closed or self._is_ready())
@@ -181,8 +162,8 @@ class Batcher:
             while self._parts and room:
                 part = self._parts.popleft()
                 if len(part) > room:
-                    part, rest = part.split(room)
-                    self._parts.appendleft(rest)
+                    self._parts.appendleft(part[room:])
+                    part = part[:room]
                 batch.append(part)
                 room -= len(part)
             self._waiting_tiles -= self._batch_size - room
@@ -247,7 +228,7 @@ class _CudaLane:
 
 
 def _encode_in_memory(encode: Encode, tiles: Tensor) -> Tensor:
-    """In halves, and halves of halves, where the GPU has too little memory for all at once."""
+    """Encode the tiles, in halves (recursively) if the GPU has too little memory for all at once."""
     try:
         return encode(tiles)
     except torch.cuda.OutOfMemoryError:

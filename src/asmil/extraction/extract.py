@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from asmil.engine.jobs import Engine, Outcome
+from asmil.engine.jobs import Engine
 from asmil.errors import AsmilError
 from asmil.extraction.store import EncoderIdentity, FeatureFolder
 from asmil.extraction.worker import SlideJob, SlideReport, WorkerPlan
@@ -19,7 +19,7 @@ from asmil.slides.encoders.registry import load_encoder
 
 @dataclass(frozen=True)
 class Done:
-    """A slide that is through: its report, or why it has none. before: it was done by an earlier command."""
+    """A finished slide: its report, or its error. before: an earlier command finished it."""
 
     slide: str
     report: SlideReport | None = None
@@ -49,33 +49,27 @@ def extract(
     done_before = done_before or DoneBefore()
     # workers may have another working folder, or be on another machine
     folder = FeatureFolder(out.absolute())
-    to_do, through = [], []
+    to_do, finished = [], []
     for slide in slides:
         try:
             if folder.keeps(slide, plan.config, plan.encoder, done_before):
-                through.append(Done(slide.name, before=True))
+                finished.append(Done(slide.name, before=True))
             else:
                 to_do.append(slide)
         except AsmilError as error:
-            through.append(Done(slide.name, error=str(error)))
+            finished.append(Done(slide.name, error=str(error)))
     done_before.refuse(out)
     plan = replace(plan, named=folder.begin(plan.config, plan.encoder, done_before.again))
-    yield from through
+    yield from finished
     jobs = []
     for slide in to_do:
         picture = folder.picture(slide.name) if pictures else None
         jobs.append(SlideJob(slide.name, slide.path.absolute(), slide.mpp, folder.features(slide.name), picture))
-    if jobs:
-        yield from map(_done, engine.run(plan, jobs))
-
-
-def _done(outcome: Outcome) -> Done:
-    done = Done(outcome.job.name, outcome.result)
-    if outcome.error is None:
-        return done
-    name, path = outcome.job.name, str(outcome.job.path)
-    is_named = outcome.error.startswith(name) or path in outcome.error
-    return replace(done, error=outcome.error if is_named else f"{name}: {outcome.error}")
+    for outcome in engine.run(plan, jobs) if jobs else ():
+        name, why = outcome.job.name, outcome.error
+        if why is not None and not why.startswith(name) and str(outcome.job.path) not in why:
+            why = f"{name}: {why}"
+        yield Done(name, outcome.result, why)
 
 
 def with_mpp(slides: Sequence[SlideFile], mpp: float | None) -> list[SlideFile]:

@@ -1,4 +1,4 @@
-"""The engine, its workers and reading threads, from the options of the user."""
+"""The engine of an extraction, its workers and its reading threads, from the user's options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What makes features what they are: all of it is stored with them, and two folders of one kind have the same."""
+"""The settings of an extraction; they are stored with the features."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EXACT = 1e-6
 
 
 class ExtractionConfig(Settings):
-    """From a slide to its feature file. Where and how fast the work runs is not part of it."""
+    """The settings that determine the content of feature files; where the work runs is not among them."""
 
     encoder: str = Field(DEFAULT_ENCODER, description="name (`asmil encoders`), file.py:callable or module:callable")
     tissue: TissueConfig = Field(TissueConfig(), description="where the tissue is")
@@ -40,7 +40,7 @@ class ExtractionConfig(Settings):
 
 
 def parse_extraction(values: dict[str, Any], entry: EncoderEntry | None = None) -> ExtractionConfig:
-    """Validate settings; a tile that is not given is the one that the encoder was made for."""
+    """Validate settings; the default tile size is the one that the encoder was trained with."""
     tiling = values.get("tiling") or {}
     if entry is not None and isinstance(tiling, dict):
         values = merge(values, {"tiling": tile_size(entry, **{key: tiling.get(key) for key in ("tile_um", "tile_px")})})
@@ -59,7 +59,7 @@ def tile_size(
     tile_px: int | None = None,
     magnification: float | None = None,
 ) -> dict[str, float | int]:
-    """Side of a tile in microns and pixels; values that are not given are those the encoder was trained with.
+    """Side of a tile in microns and pixels; the defaults are those that the encoder was trained with.
 
     A magnification (20 means 0.5 um/px) and one of the two sides give the other.
     """

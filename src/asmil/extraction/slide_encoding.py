@@ -1,4 +1,4 @@
-"""Slide encoders: from the features of a slide's tiles to one vector per slide, by code of the user's own.
+"""Slide encoders: code of the user that turns the tile features of a slide into one vector.
 
 `module:callable` or `file.py:callable` is called without arguments and returns the encoder. That is called per slide:
 
@@ -49,7 +49,7 @@ class EncodingJob:
 
 @dataclass(frozen=True)
 class Encoded:
-    """A slide that is through. error: why it has no vector; before: an earlier command encoded it."""
+    """A finished slide. error: why it has no vector; before: an earlier command encoded it."""
 
     slide: str
     width: int | None = None
@@ -59,7 +59,7 @@ class Encoded:
 
 @dataclass(frozen=True)
 class SlideEncoderPlan:
-    """All that is needed to make a worker: the name of the encoder."""
+    """Makes workers, in this process or another, from the name of the encoder."""
 
     encoder: str
 
@@ -78,7 +78,9 @@ class SlideEncoderPlan:
             tiles = record.contents["features"].checksum
             noted = {"slide_encoder": self.encoder, "weights_hash": digest, "tiles": tiles}
             about = json.dumps({**noted, "made_from": record.model_dump()})
-            write_slide_vector(job.out, vector, _provenance(self.encoder, digest, info, about))
+            of_slide = {key: getattr(info, key) for key in ("mpp", "mpp_source", "slide_width_px", "slide_height_px")}
+            made_by = Provenance(encoder=self.encoder, weights_hash=digest or None, extraction=about, **of_slide)
+            write_slide_vector(job.out, vector, made_by)
             return len(vector)
 
         return encode
@@ -110,19 +112,19 @@ def encode_slides(
     out = out.absolute()
     out.mkdir(parents=True, exist_ok=True)
     remove_abandoned(out)
-    jobs, through = [], []
+    jobs, finished = [], []
     for name, source in sources.items():
         try:
             file = file_in(out, name, ".h5")
             made_from = _made_from(encoder, digest, source)
             if file.exists() and done_before.keeps(name, _record(file, made_from), made_from):
-                through.append(Encoded(name, before=True))
+                finished.append(Encoded(name, before=True))
             else:
                 jobs.append(EncodingJob(name, FeatureSource(source.path.absolute(), source.group), file))
         except AsmilError as error:
-            through.append(Encoded(name, error=str(error)))
+            finished.append(Encoded(name, error=str(error)))
     done_before.refuse(out)
-    yield from through
+    yield from finished
     if jobs:
         for outcome in engine.run(plan, jobs):
             name, why = outcome.job.name, outcome.error
@@ -190,15 +192,3 @@ def _stored_record(file: Path) -> Record | None:
 class _Noted(BaseModel, extra="allow"):
     tiles: str | None = None
     made_from: Record | None = None
-
-
-def _provenance(encoder: str, digest: str, info: FeatureInfo, noted: str) -> Provenance:
-    return Provenance(
-        encoder=encoder,
-        weights_hash=digest or None,
-        mpp=info.mpp,
-        mpp_source=info.mpp_source,
-        slide_width_px=info.slide_width_px,
-        slide_height_px=info.slide_height_px,
-        extraction=noted,
-    )

@@ -1,4 +1,4 @@
-"""A folder of feature files: which slides are done in it, and that all of them were made in one way."""
+"""A folder of feature files that were all extracted with the same settings, and which slides are done."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ GIVEN = "given"
 
 @dataclass(frozen=True)
 class EncoderIdentity:
-    """Which network made the features: a name and the hash of its weights; of the user's own code also its checksum."""
+    """The encoder of the features: its name and the hash of its weights; for the user's own code, also its checksum."""
 
     name: str
     weights_hash: str
@@ -41,7 +41,7 @@ class EncoderIdentity:
 
 @dataclass(frozen=True)
 class FeatureFolder:
-    """Where the features of one extraction lie: `<slide>.h5`, the settings in `extraction.yaml`, pictures in `qc/`."""
+    """The folder of one extraction: `<slide>.h5`, the settings in `extraction.yaml`, pictures in `qc/`."""
 
     path: Path
 
@@ -54,11 +54,12 @@ class FeatureFolder:
         return file_in(self.path / PICTURES, slide, ".jpg")
 
     def begin(self, config: ExtractionConfig, encoder: EncoderIdentity, again: bool = False) -> str | None:
-        """Store the settings, or refuse to mix them with features that were extracted with others.
+        """Store the settings, or raise if the folder has features that were extracted with others.
 
-        Return the name in this folder of an encoder that is own code: the next command may spell it differently.
+        Return the name that an encoder of the user's own code has in this folder: a later command may spell it
+        differently.
 
-        again: take the new settings instead of refusing
+        again: store the new settings instead of raising
         """
         identity = {"name": encoder.name, "weights_hash": encoder.weights_hash}
         settings = {**config.model_dump(mode="json"), "encoder": identity}
@@ -93,7 +94,7 @@ def _made_from(slide: SlideFile, config: ExtractionConfig, encoder: EncoderIdent
 
 
 def _record(info: FeatureInfo, about: ExtractionRecord, slide: SlideFile, now: MadeFrom) -> Record:
-    """What a feature file was made from, by its attributes; what earlier versions did not note is taken as it is."""
+    """What a feature file was made from, by its attributes; what earlier versions did not store counts as equal."""
     settings = dict(about.settings or {})
     settings.pop("encoder", None)
     values = {**flat(settings), "encoder": info.encoder, "weights": info.weights_hash, "mpp": None}
@@ -122,7 +123,7 @@ def about_text(
     precision: str,
     code: str | None = None,
 ) -> str:
-    """The record of an extraction that a feature file carries, without the sizes, which are separate attributes.
+    """The record of an extraction in a feature file, without the sizes, which are separate attributes.
 
     code: checksum of the encoder's code, if it is the user's own
     """

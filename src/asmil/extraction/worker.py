@@ -1,4 +1,4 @@
-"""The work on one slide: tissue, tiles, features, file. One worker does several slides at once with one encoder."""
+"""The work on one slide: tissue, tiles, features, file. A worker processes several slides at once with one encoder."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ REPORT_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class WorkerPlan:
-    """All that is needed to make a worker, wherever that happens.
+    """Makes workers, in this process or another.
 
-    encoder: what the weights must be; a machine that has others is refused
+    encoder: the expected encoder; a machine with other weights is an error
     readers: threads that read tiles
     named: the encoder's name in the files; default: as in the settings
     """
@@ -77,7 +77,7 @@ class WorkerPlan:
     named: str | None = None
 
     def __call__(self, place: Place) -> SlideWorker:
-        """Load the encoder for the slides to come; it assumes a process to itself."""
+        """Load the encoder; the process must do nothing else."""
         keep_freed_memory()
         cv2.setNumThreads(1)  # tiles are read by several threads already
         encoder = load_encoder(self.config.encoder, self.weights, place.device, self.precision)
@@ -94,7 +94,7 @@ class WorkerPlan:
 
 
 class SlideWorker:
-    """Called with a slide, it writes the slide's feature file and its picture. Safe from several threads."""
+    """Writes the feature file and the picture of a slide when it is called; several threads may call it."""
 
     def __init__(
         self,
@@ -140,21 +140,15 @@ class SlideWorker:
                     f"{job.name}: the encoder gave features that are not finite in {self.config.dtype}; try "
                     "--set dtype=float32 into another folder, and --precision float32 on a GPU"
                 )
-            write_features(
-                job.features,
-                features,
-                coords,
-                self._provenance(job, image, resolution, side, tissue),
-                self.config.dtype,
-                lowres=lowres,
-            )
+            provenance = self._provenance(job, image, resolution, side, tissue)
+            write_features(job.features, features, coords, provenance, self.config.dtype, lowres=lowres)
         notes = (*resolution_notes(resolution), *tissue.notes)
         return SlideReport(len(coords), tissue.share, time.perf_counter() - started, notes)
 
     def _encode(
         self, reader: TileReader, coords: NDArray[np.int64]
     ) -> tuple[NDArray[np.floating], NDArray[np.int64], NDArray[np.uint8] | None]:
-        """Features, places and low-magnification tiles of the tiles that are kept."""
+        """Features, coordinates and low-magnification tiles of the tiles that are kept."""
         tiling, lowres_px = self.config.tiling, self.config.lowres_px
         kept = np.ones(len(coords), np.bool_)
         lowres = None if lowres_px is None else np.empty((len(coords), lowres_px, lowres_px, 3), np.uint8)
@@ -187,7 +181,7 @@ class SlideWorker:
                 read, tiles = waiting.popleft()
                 yield read, tiles.result()
         finally:
-            # the image is closed next: nothing may read from it any more
+            # the image is closed next, so no thread may read from it anymore
             for _, tiles in waiting:
                 if not tiles.cancel():
                     tiles.exception()

@@ -129,7 +129,9 @@ def effects(recipe: Recipe, results: pd.DataFrame, smoke: bool = False) -> list[
         interval, p = t_interval(differences.to_list())
         mine_printed, theirs_printed = (_printed_cell(recipe, either, dataset, metric)[0] for either in pair)
         said = mine_printed - theirs_printed
-        verdict, why = ("cannot be compared", "smoke size") if smoke else judge_effect(interval, said)
+        verdict, why = judge_effect(interval, said)
+        if smoke:
+            verdict, why = "cannot be compared", "smoke size"
         numbers = (float(differences.mean()), interval, p, len(differences), said)
         compared.append(Effect(row.name, row.reference, dataset, metric, *numbers, verdict, why))
     return compared

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -30,19 +29,14 @@ BRACS_LABELS = {"BT": "benign", "AT": "atypical", "MT": "malignant"}
 BRACS_SETS = {"training": "train", "validation": "val", "testing": "test"} | {part: part for part in PARTS}
 
 
-@dataclass(frozen=True)
-class _Recipe:
-    files: str
-    build: Callable[[Sequence[Path]], pd.DataFrame]
-
-
 def build_manifest(name: str, labels: Sequence[Path], out: Path) -> list[str]:
     """Write the manifest of a data set and return what it holds; counts that differ are refused."""
     if name not in MANIFESTS:
         raise AsmilError(f"there is no recipe for the manifest of {name!r}: {did_you_mean(name, MANIFESTS)}")
-    table = MANIFESTS[name].build(labels)
+    files, build = MANIFESTS[name]
+    table = build(labels)
     if table.empty:
-        raise AsmilError(f"{labels[0]}: no slide of {name} was found in it; expected: {MANIFESTS[name].files}")
+        raise AsmilError(f"{labels[0]}: no slide of {name} was found in it; expected: {files}")
     if table["slide"].duplicated().any():
         twice = table["slide"][table["slide"].duplicated()].iloc[0]
         raise AsmilError(f"{labels[0]}: the slide {twice!r} is in the label files more than once; give each file once")
@@ -55,7 +49,7 @@ def build_manifest(name: str, labels: Sequence[Path], out: Path) -> list[str]:
 
 def describe_manifest() -> list[str]:
     """The files that each data set needs, one line per data set."""
-    return [f"{name}: {recipe.files}" for name, recipe in MANIFESTS.items()]
+    return [f"{name}: {files}" for name, (files, _) in MANIFESTS.items()]
 
 
 def _check_counts(name: str, table: pd.DataFrame) -> None:
@@ -155,13 +149,10 @@ def _tcga(labels: Sequence[Path]) -> pd.DataFrame:
     return slides[slides["fold"].notna()].reset_index(drop=True)
 
 
-MANIFESTS: dict[str, _Recipe] = {
-    "camelyon16": _Recipe("reference.csv of the test set and a list of the 270 training slides", _camelyon16),
-    "camelyon17": _Recipe("stage_labels.csv", _camelyon17),
-    "bracs": _Recipe("the published sheet as CSV (WSI Filename, Patient Id, WSI label, Set)", _bracs),
-    **{
-        name: _Recipe("a survival table and a table of folds", _tcga)
-        for name, data_set in DATASETS.items()
-        if data_set.task == "survival"
-    },
+MANIFESTS: dict[str, tuple[str, Callable[[Sequence[Path]], pd.DataFrame]]] = {
+    "camelyon16": ("reference.csv of the test set and a list of the 270 training slides", _camelyon16),
+    "camelyon17": ("stage_labels.csv", _camelyon17),
+    "bracs": ("the published sheet as CSV (WSI Filename, Patient Id, WSI label, Set)", _bracs),
+    **{name: ("a survival table and a table of folds", _tcga) for name in DATASETS if name.startswith("tcga_")},
 }
+"""The files that the manifest of a data set is made from, and how."""

@@ -114,14 +114,6 @@ def _plug_in_name(about: About) -> str:
     return f"{about['method']}{added}"
 
 
-def _components(about: About) -> Settings:
-    return {**_plug_in(about), **({} if about["drop"] else {"model.drop": 0.0})}
-
-
-def _components_name(about: About) -> str:
-    return "+".join(part for part in ("anchor", "nsf", "drop") if about[part]) or "none"
-
-
 ONE_PART_LESS = {
     "anchor+nsf+drop": "anchor+drop",
     "anchor+drop": "drop",
@@ -181,7 +173,12 @@ def _recipes() -> Iterable[Recipe]:
         lambda name: name.removesuffix("+nsf") if name.endswith("+nsf") else _base_name(name),
         _plug_in,
     )
-    yield _table("components", _components_name, ONE_PART_LESS.get, _components)
+    yield _table(
+        "components",
+        lambda about: "+".join(part for part in ("anchor", "nsf", "drop") if about[part]) or "none",
+        ONE_PART_LESS.get,
+        lambda about: {**_plug_in(about), **({} if about["drop"] else {"model.drop": 0.0})},
+    )
     yield _table(
         "temperature",
         _normalizer_name,

@@ -58,9 +58,8 @@ class PaperRun:
         """The data sets of this run."""
         for name in self.datasets:
             if name not in self.recipe.datasets:
-                raise AsmilError(
-                    f"{self.recipe.id} has no data set {name!r}: {did_you_mean(name, self.recipe.datasets)}"
-                )
+                hint = did_you_mean(name, self.recipe.datasets)
+                raise AsmilError(f"{self.recipe.id} has no data set {name!r}: {hint}")
         return list(self.datasets or self.recipe.datasets)
 
     def chosen_rows(self) -> list[RecipeRow]:
@@ -85,17 +84,12 @@ class PaperRun:
         data_set, scale = dataset(name), SCALES[self.size]
         cohort = self.cohort or self._stand_in(name, backbone)
         cohort = cohort.model_copy(update={"settings": {**data_set.settings, **cohort.settings}})
-        variants = {
-            row.name: VariantConfig(
-                method=row.method,
-                preset=self.preset if row.method == "asmil" else "paper",
-                settings={
-                    **self.recipe.own_settings(row, data_set),
-                    **((self.asmil_settings or {}) if row.method == "asmil" else {}),
-                },
-            )
-            for row in rows
-        }
+        variants = {}
+        for row in rows:
+            preset, added = (self.preset, self.asmil_settings or {}) if row.method == "asmil" else ("paper", {})
+            own = {**self.recipe.own_settings(row, data_set), **added}
+            variants[row.name] = VariantConfig(method=row.method, preset=preset, settings=own)
+        unknown = ("tiles", "froc") if cohort.synthetic is None else ()  # they need the truth of every tile
         settings: dict[str, Any] = {**scale.settings, **self.recipe.settings}
         epochs = self.epochs or (None if self.size == "full" else scale.epochs)
         if epochs is not None:
@@ -110,11 +104,7 @@ class PaperRun:
             folds=data_set.folds if self.size == "full" else min(data_set.folds, 2),
             # a data set without a validation set draws another tenth for every seed
             group_seeds="auto" if data_set.parts[1] or data_set.task == "survival" else False,
-            measures=[
-                measure
-                for measure in self.recipe.measures
-                if cohort.synthetic is not None or measure not in ("tiles", "froc")
-            ],
+            measures=[measure for measure in self.recipe.measures if measure not in unknown],
         )
 
     def _stand_in(self, name: str, backbone: str) -> CohortConfig:

@@ -12,7 +12,7 @@ from asmil.errors import AsmilError, did_you_mean
 from asmil.settings.documents import parse_yaml
 
 LARGEST = 2**53
-"""Of a whole number: what every library that reads it can hold."""
+"""The largest integer that every library which reads settings can represent."""
 
 
 class Settings(BaseModel):
@@ -40,7 +40,7 @@ def parse_settings(kind: type[SettingsType], values: Mapping[str, Any], section:
 
 
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with `changes` laid over it, section by section.
+    """`base` updated with `changes`, section by section.
 
     >>> merge({"a": {"x": 1, "y": 2}}, {"a": {"y": 3}})
     {'a': {'x': 1, 'y': 3}}
@@ -56,9 +56,9 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]
 
 
 def parse_assignments(assignments: Iterable[str], option: str = "--set") -> dict[str, Any]:
-    """The tree that `--set section.key=value` words describe; values are read as YAML.
+    """The tree that assignments such as `--set section.key=value` describe; values are read as YAML.
 
-    option: by which the words were given, for the errors
+    option: the option that gave them, for errors
 
     >>> parse_assignments(["training.lr=3e-4", "model.tokens=4"])
     {'training': {'lr': '3e-4'}, 'model': {'tokens': 4}}
@@ -110,7 +110,8 @@ def _explain(kind: type[BaseModel], error: ValidationError, section: str) -> str
         name = ".".join([section, *path] if section else path)
         if problem["type"] == "extra_forbidden":
             known = _keys_at(kind, path[:-1])
-            inside = [] if section or path[:-1] else _sections_with(kind, path[-1])
+            inside = [f"{name}.{path[-1]}" for name in kind.model_fields if path[-1] in _keys_at(kind, [name])]
+            inside = [] if section or path[:-1] else inside
             near = did_you_mean(inside[0], inside) if inside else did_you_mean(path[-1], known)
             prefix = ".".join([section, *path[:-1]] if section else path[:-1])
             where = f"section '{prefix}'" if prefix else "the top level"
@@ -123,11 +124,6 @@ def _explain(kind: type[BaseModel], error: ValidationError, section: str) -> str
             # an error about several settings names them itself
             sentences.append(f"setting '{name}' = {problem['input']!r}: {message}" if name else message)
     return "; ".join(sentences)
-
-
-def _sections_with(kind: type[BaseModel], key: str) -> list[str]:
-    """The dotted names of settings one section down that are called `key`."""
-    return [f"{name}.{key}" for name in kind.model_fields if key in _keys_at(kind, [name])]
 
 
 def _keys_at(kind: type[BaseModel], path: list[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""JSON and YAML files, read and validated in one step: errors are one sentence that names the file."""
+"""JSON and YAML files, read and validated in one step; an error is one sentence that names the file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from asmil.errors import HIDDEN, AsmilError
 Content = TypeVar("Content")
 
 MOST_YAML, MOST_VALUES, DEEPEST = 500_000, 200_000, 50
-"""Far beyond what settings hold: characters of a text, values when every alias is written out, brackets in brackets."""
+"""Limits far beyond any settings: characters of a text, values after expanding aliases, levels of nesting."""
 
 
 def read_json(path: Path, kind: type[Content], remedy: str) -> Content:
@@ -58,7 +58,7 @@ def read_yaml(path: Path, remedy: str) -> dict[str, Any]:
 def parse_yaml(text: str) -> Any:
     """YAML text as plain values; every error is a `yaml.YAMLError`.
 
-    Text that a few aliases blow up to millions of values, or with characters that change a terminal, is refused.
+    Text whose aliases expand to millions of values, or with characters that would change a terminal, is refused.
     """
     if len(text) > MOST_YAML:
         raise yaml.YAMLError(f"more than {MOST_YAML} characters")
@@ -69,7 +69,7 @@ def parse_yaml(text: str) -> Any:
             return None
         _expanded_size(node, {}, 0)
         return loader.construct_document(node)
-    # dates that do not exist, numbers and lists without end, tags that do not fit
+    # impossible dates, infinite numbers and lists, tags of another type
     except (ValueError, OverflowError, RecursionError, AttributeError, TypeError) as error:
         raise yaml.YAMLError(str(error)) from None
     finally:
@@ -77,7 +77,7 @@ def parse_yaml(text: str) -> Any:
 
 
 class _SettingsLoader(yaml.SafeLoader):
-    """Plain values only; PyYAML takes a time that grows with the square of open brackets."""
+    """Plain values only, and few open brackets: PyYAML's time grows with the square of their number."""
 
     def fetch_flow_collection_start(self, token_class: type[yaml.Token]) -> None:
         if self.flow_level >= DEEPEST:

@@ -26,7 +26,7 @@ def claim_folder(
 
     note: the YAML file of the settings, in the folder
     holds: what is in the folder, for the message: "features", "a synthetic cohort"
-    again: take the new settings instead of refusing; the caller makes again what was made with others
+    again: store the new settings instead of refusing; the caller replaces the files that were made with others
     alike: for some names, whether two values mean the same
     """
     folder = note.parent
@@ -44,7 +44,7 @@ def claim_folder(
 
 
 def differing_settings(note: Path, wanted: Mapping[str, Any], alike: Mapping[str, Alike] | None = None) -> list[str]:
-    """What differs between stored settings and those asked for; nothing if none are stored."""
+    """The differences between the stored settings and the wanted ones; none if no settings are stored."""
     if not note.is_file():
         return []
     there, asked = flat(read_yaml(note, "restore it, or choose another folder")), flat(wanted)

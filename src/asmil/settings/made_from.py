@@ -117,7 +117,7 @@ class MadeFrom:
 
 
 def differing_values(there: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The names whose values differ, with both values; hashes are not shown."""
+    """The names of values that differ, with both values; hashes are not shown."""
     return [
         f"{name}{_both(there.get(name, NOT_SET), now.get(name, NOT_SET))}"
         for name in dict.fromkeys([*now, *there])
@@ -192,16 +192,6 @@ class RecordFile:
         write_json(self.path, {name: records[name].model_dump(exclude_none=True) for name in sorted(records)})
 
 
-def file_content(*paths: Path) -> Content:
-    """A file, or several as one, read whole."""
-    return _of_files(paths, sha256)
-
-
-def sampled_content(*paths: Path) -> Content:
-    """A large file or several, of which only parts are read; see `sampled_sha256`."""
-    return _of_files(paths, sampled_sha256)
-
-
 def sha256(path: Path) -> str:
     """The SHA-256 of a file, as hexadecimal text."""
     with path.open("rb") as file:
@@ -223,14 +213,16 @@ def sampled_sha256(path: Path) -> str:
 
 
 def state_of(*paths: Path) -> tuple[int, int]:
-    """The size of files and the time of their last change, as the file system notes it: copying cannot set it back."""
+    """The total size of files, and when they last changed: a copy that keeps its old times counts as changed."""
     states = [file.stat() for path in paths for file in files_of(path)]
     return sum(state.st_size for state in states), max(
         (max(state.st_ctime_ns, state.st_mtime_ns) for state in states), default=0
     )
 
 
-def _of_files(paths: Sequence[Path], checksum: Callable[[Path], str]) -> Content:
+def file_content(*paths: Path, checksum: Callable[[Path], str] = sha256) -> Content:
+    """The content of files and folders together. checksum: of one file, `sampled_sha256` for large ones."""
+
     def compute() -> str:
         sums = [checksum(file) for path in paths for file in files_of(path)]
         return sums[0] if len(sums) == 1 else hashlib.sha256("\n".join(sums).encode()).hexdigest()

@@ -25,7 +25,7 @@ def names_code(name: str) -> bool:
 
 
 def same_attribute(name: str, given: str) -> bool:
-    """Whether two names of code differ only in the place of the code: the file may be written or lie differently here.
+    """Whether two names of code have the same attribute; the path of the file or the module may differ.
 
     >>> same_attribute("enc.py:build", "/lab/enc.py:build"), same_attribute("enc.py:build", "enc.py:other")
     (True, False)
@@ -43,22 +43,20 @@ def code_checksum(name: str) -> str | None:
     name: `module:name` or `file.py:name`, importable
     """
     module = name.rpartition(":")[0]
-    path = Path(module) if module.endswith(".py") or os.sep in module else _origin(module)
-    if path is None or path.suffix != ".py" or not path.is_file():
+    if not (module.endswith(".py") or os.sep in module):
+        spec = importlib.util.find_spec(module)
+        module = (spec and spec.origin) or ""
+    path = Path(module)
+    if path.suffix != ".py" or not path.is_file():
         return None
     return hashlib.sha256(ast.dump(ast.parse(path.read_bytes())).encode()).hexdigest()
 
 
-def _origin(module: str) -> Path | None:
-    spec = importlib.util.find_spec(module)
-    return None if spec is None or spec.origin is None else Path(spec.origin)
-
-
 def own_module(module: str, named_as: str) -> ModuleType:
-    """The module of code that the user names; a file is executed again by every call.
+    """The module of code that the user names; every call executes a file again.
 
-    place: the module or file, what stands before the colon
-    named_as: what the user gave and where, for messages: `--method my_method.py:Mine`
+    module: the module or file, before the colon
+    named_as: the option and its value, for messages: `--method my_method.py:Mine`
     """
     try:
         if module.endswith(".py") or os.sep in module:
@@ -87,11 +85,11 @@ def _from_file(file: str, named_as: str) -> ModuleType:
     if not path.is_file():
         raise AsmilError(f"{named_as}: there is no file {path}; correct its path")
     full = path.resolve()
-    # two files of one name are two modules
+    # files with the same name are different modules
     module_name = f"asmil_own_{full.stem}_{hashlib.sha256(str(full).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(module_name, full)
     if spec is None or spec.loader is None:
-        raise AsmilError(f"{named_as}: {path} is no Python file; name a file that ends in .py")
+        raise AsmilError(f"{named_as}: {path} is not a Python file; give a file that ends in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
     try:

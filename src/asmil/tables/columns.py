@@ -1,4 +1,4 @@
-"""What the columns of a slide table mean, in the spellings of the tools that write such tables."""
+"""The columns of a slide table, under the names that other tools give them."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
         *("submitter_id", "case_submitter_id", "cases_submitter_id", "bcr_patient_barcode"),
     ),
 }
-"""Other spellings of a column, the first that a table has is read; case, blanks and punctuation do not count."""
+"""Other names of a column; the first that a table has is read. Case, blanks and punctuation are ignored."""
 TCGA_BARCODE = "tcga-barcode"
-"""In a mapping, in the place of a column: the patient is the first 12 characters of the slide's TCGA barcode."""
+"""Instead of a column in a mapping: the patient is the first 12 characters of the slide's TCGA barcode."""
 TCGA = re.compile(r"TCGA-\w{2}-\w{4}(?=\W|$)", re.IGNORECASE)
 """The part of a TCGA barcode that names the patient."""
 PARTS = ("train", "val", "test")
 LABELS = "labels"
-"""In a mapping, beside our columns: several columns, one per label, `labels=ER,PR,HER2`."""
+"""In a mapping, besides asmil's columns: several columns, one per label, `labels=ER,PR,HER2`."""
 
 ColumnMapping = Mapping[str, str]
-"""Our names of columns, and the columns of a table that they are read from; those of `labels` joined by commas."""
+"""asmil's columns, each with the column of the table that it is read from; for `labels` several, joined by commas."""
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The cells of a table by column: known columns under our names, others under their own.
+    """The cells of a table by column: known columns under asmil's names, others under their own.
 
-    read_as: for columns that were found under another spelling, that spelling
-    notes: how the file was read, where it is not plain CSV
+    read_as: the names in the table of columns that have another name there
+    notes: how the file was read, if it is not plain CSV
     labels: the columns that the user chose as labels, each under its own name
-    computed_time_unit: of times that were computed from columns in this unit
+    computed_time_unit: the unit of times that were computed from other columns
     """
 
     path: Path
@@ -63,7 +63,7 @@ class Columns:
         return [dict(zip(names, row, strict=True)) for row in zip(*self.cells.values(), strict=True)]
 
     def named(self, keys: Sequence[str]) -> str | None:
-        """The column with one of these names, under ours if it is read as one of them.
+        """The column that has one of these names in the table, under asmil's name if it has one.
 
         `demographic.vital_status` counts as `vital_status`.
         """
@@ -75,12 +75,12 @@ class Columns:
 
     @property
     def understood(self) -> list[str]:
-        """What a reader should know about how the table was understood, one sentence each."""
+        """How the table was read, one sentence per note."""
         return [*self.notes, *(f"column '{given}' is read as '{name}'" for name, given in self.read_as.items())]
 
     @property
     def time_unit(self) -> TimeUnit | None:
-        """The unit of the times, if the name of their column, or of those they were computed from, states it."""
+        """The unit of the times, if the name of their column, or of the columns behind them, states it."""
         return self.computed_time_unit or unit_in_name(self.read_as.get("time", ""))
 
 
@@ -122,7 +122,7 @@ def format_mapping(mapping: ColumnMapping) -> str:
 
 
 def checked_mapping(mapping: ColumnMapping) -> dict[str, str]:
-    """The mapping, if all names are ours."""
+    """The mapping, if all its names are columns of asmil; otherwise an error."""
     for name, column in mapping.items():
         if name not in (*COLUMNS, LABELS):
             raise AsmilError(f"--columns {name}={column}: asmil has no column '{name}': {did_you_mean(name, COLUMNS)}")
@@ -134,9 +134,9 @@ def checked_mapping(mapping: ColumnMapping) -> dict[str, str]:
 
 
 def understand_columns(path: Path, table: TextTable, mapping: ColumnMapping | None = None) -> Columns:
-    """Give the columns our names; two columns that could both be meant are refused with both names.
+    """Give the columns asmil's names; two columns with the same meaning and different values are an error.
 
-    mapping: columns that the user chose; they are read whatever other columns are called
+    mapping: columns that the user chose; they take precedence over all others
     """
     given = _by_key(path, table)
     mapping = checked_mapping(mapping or {})
@@ -190,17 +190,17 @@ def understand_columns(path: Path, table: TextTable, mapping: ColumnMapping | No
 
 
 def columns_of(name: str, column: str) -> list[str]:
-    """The columns of a table that an entry of a mapping names: several of `labels`, else one."""
+    """The columns of a table that an entry of a mapping names: several for `labels`, otherwise one."""
     return [label for label in column.split(",") if label] if name == LABELS else [column]
 
 
 def has_column(table: TextTable, column: str) -> bool:
-    """Whether a table has a column of this name; case, blanks and punctuation do not count."""
+    """Whether a table has a column of this name; case, blanks and punctuation are ignored."""
     return _key(column) in {_key(name) for name in table.names}
 
 
 def names_patients(column: str) -> bool:
-    """Whether a column is called as other tools call the patient."""
+    """Whether a column has a name that other tools use for the patient."""
     return _key(column) in ALIASES["patient"]
 
 
@@ -209,7 +209,7 @@ class _Given:
     """A column of a file.
 
     cells: with plain spaces
-    written: as they are in the file, which is how paths are read
+    written: as in the file, for paths
     """
 
     name: str
@@ -226,12 +226,12 @@ def _by_key(path: Path, table: TextTable) -> dict[str, _Given]:
             given[key] = _Given(name, [plain_spaces(cell) for cell in cells], cells)
         elif key in known:
             names = f"{given[key].name!a} and {name!a}"
-            raise AsmilError(f"{path}: two columns are called alike, {names}; keep the one that is meant")
+            raise AsmilError(f"{path}: two columns have the same name, {names}; keep one of them")
     return given
 
 
 def _key(name: str) -> str:
-    r"""What the spellings of a column's name have in common.
+    r"""The common form of the spellings of a column's name.
 
     >>> _key("Case ID"), _key(" label"), _key("\ufeffslide")
     ('case_id', 'label', 'slide')
@@ -256,18 +256,13 @@ def _joined_parts(given: Mapping[str, _Given]) -> TextTable | None:
     if not wide or "slide" in given:
         return None
     rows = [
-        (path, _without_decimals(label), part)
+        (path, re.sub(r"^(\d+)\.0$", r"\1", label), part)  # pandas writes the integers of a column with gaps as 1.0
         for part in wide
         for path, label in zip(given[f"{part}_slide_path"].written, given[f"{part}_label"].cells, strict=True)
         if path or label
     ]
     paths, labels, parts = map(list, zip(*rows, strict=True)) if rows else ([], [], [])
     return TextTable(("slide_path", "label", "split"), (paths, labels, parts))
-
-
-def _without_decimals(label: str) -> str:
-    """Integers of shorter columns, which pandas fills up with gaps, are written as 1.0."""
-    return label.removesuffix(".0") if re.fullmatch(r"\d+\.0", label) else label
 
 
 def _paths(given: Mapping[str, _Given], column: str) -> list[str]:
@@ -305,7 +300,7 @@ def _patients_of_barcodes(path: Path, slides: list[str]) -> list[str]:
 def _disagreement(column: str, key: str, cells: Mapping[str, list[str]], other: list[str]) -> int | None:
     """The first row in which two spellings of a column have different values, None if there is none."""
     if column == "slide":
-        # a column that is called as we call it was meant; others may name other files of the slide
+        # a column with asmil's own name is used; others may name other files of the slide
         alike = zip(_stems(cells["slide"]), _stems(other), strict=True)
         return None if key == column else next((row for row, (a, b) in enumerate(alike) if a != b), None)
     patients = cells["patient"]
@@ -317,7 +312,7 @@ def _disagreement(column: str, key: str, cells: Mapping[str, list[str]], other: 
 
 
 def _divided(groups: list[str], parts: list[str]) -> int | None:
-    """The first row whose group has had another part before, None if no group has two parts."""
+    """The first row whose group had another part in an earlier row; None if no group has two parts."""
     first: dict[str, str] = {}
     for row, (group, part) in enumerate(zip(groups, parts, strict=True)):
         if group and first.setdefault(group, part) != part:

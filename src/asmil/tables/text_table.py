@@ -27,7 +27,7 @@ PARQUET_SUFFIXES = (".parquet", ".pq")
 EXCEL_SUFFIXES = (".xlsx", ".xlsm")
 TABLE_SUFFIXES = (".csv", ".tsv", ".txt", *PARQUET_SUFFIXES, *EXCEL_SUFFIXES)
 UNREADABLE = {
-    ".xls": "an Excel file of before 2007",
+    ".xls": "an Excel file from before 2007",
     ".xlsb": "a binary Excel file",
     ".ods": "an OpenDocument sheet",
     ".numbers": "a Numbers sheet",
@@ -35,7 +35,7 @@ UNREADABLE = {
 """Spreadsheets that asmil does not read, by their ending."""
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 OLD_WINDOWS = "cp1252"
-"""How Western European Windows and Excel write text that is not Unicode; all of ISO 8859-1 that can be printed."""
+"""The encoding of Western European Windows and Excel, if it is not Unicode; it includes the printable ISO 8859-1."""
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF16_LE, "utf-16"),
@@ -73,9 +73,9 @@ def read_text_table(path: Path, sheet: str | None = None) -> TextTable:
     """
     suffix = path.suffix.lower()
     if sheet is not None and suffix not in EXCEL_SUFFIXES:
-        _fail(path, f"the table has no sheet {sheet!r}, since it is no Excel file", "leave the sheet out")
+        _fail(path, f"the table has no sheet {sheet!r}, because it is not an Excel file", "leave the sheet out")
     if suffix in UNREADABLE:
-        _fail(path, f"{UNREADABLE[suffix]} is not read", "save it as .xlsx or as CSV")
+        _fail(path, f"{UNREADABLE[suffix]} cannot be read", "save it as .xlsx or as CSV")
     try:
         if suffix in PARQUET_SUFFIXES:
             table = _read_parquet(path)
@@ -87,7 +87,7 @@ def read_text_table(path: Path, sheet: str | None = None) -> TextTable:
         _fail(path, "the table does not exist", "correct its path")
     except UnicodeDecodeError:
         _fail(path, "the table is not text", "save it as CSV with encoding UTF-8, as .xlsx or as Parquet")
-    # what the readers of Parquet and Excel raise on damaged files are these as well
+    # the readers of Parquet and Excel also raise these on damaged files
     except (OSError, ValueError, OverflowError, LookupError, TypeError, SyntaxError, csv.Error) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         _fail(path, f"the table cannot be read ({reason})", "save it again as CSV with commas, .xlsx or Parquet")
@@ -97,7 +97,7 @@ def read_text_table(path: Path, sheet: str | None = None) -> TextTable:
 
 
 def without_categories(table: pd.DataFrame) -> pd.DataFrame:
-    """A table in which categorical columns hold their values; categories are grouped and sorted in other ways."""
+    """The table with categorical columns converted to their values: pandas groups and sorts categories differently."""
     categorical = [name for name, kind in table.dtypes.items() if kind == "category"]
     return table.astype(dict.fromkeys(categorical, object)).infer_objects() if categorical else table
 
@@ -114,7 +114,7 @@ def _read_csv(path: Path) -> TextTable:
     rows = []
     for row in reader:
         while len(row) > len(header) and not row[-1].strip():
-            row.pop()  # programs that end every line with a separator
+            row.pop()  # some programs end every line with a separator
         if len(row) > len(header):
             what = f"line {reader.line_num} has more cells than the header line"
             _fail(path, what, f"name every column, quote cells with {SEPARATORS.get(separator, 'separators')}")
@@ -130,7 +130,7 @@ def _decoded(content: bytes) -> tuple[str, list[str]]:
         if content.startswith(mark):
             return content.decode(encoding), ["the encoding is UTF-16"] if encoding == "utf-16" else []
     if b"\0" in content[:200]:
-        # UTF-16 without a mark: the zero bytes of ASCII letters are the second of two, or the first
+        # UTF-16 without a mark: of the two bytes of an ASCII letter, the second is zero, or the first
         encoding = "utf-16-le" if content[1:2] == b"\0" else "utf-16-be"
         return content.decode(encoding), ["the encoding is UTF-16"]
     try:
@@ -144,11 +144,11 @@ def _decoded(content: bytes) -> tuple[str, list[str]]:
 
 
 def _separator(text: str) -> tuple[str, str]:
-    """The text without a line `sep=;`, and what separates the columns: what the header line has most of."""
+    """The text without a line `sep=;`, and the separator: the most frequent one in the header line."""
     text = text.lstrip("\r\n")
     header, _, rest = text.partition("\n")
-    if said := _SEPARATOR_LINE.match(header.strip("\r")):
-        return rest, said[1]
+    if stated := _SEPARATOR_LINE.match(header.strip("\r")):
+        return rest, stated[1]
     unquoted = re.sub(r'"[^"]*"', "", header)
     return text, max(SEPARATORS, key=unquoted.count)
 
@@ -165,7 +165,7 @@ def _read_excel(path: Path, wanted: str | None) -> TextTable:
             finally:
                 book.close()
     except zipfile.BadZipFile:
-        _fail(path, "the file is damaged, encrypted or no Excel file (.xlsx)", "save it again as .xlsx or as CSV")
+        _fail(path, "the file is damaged, encrypted or not an Excel file (.xlsx)", "save it again as .xlsx or as CSV")
     except EXCEL_ERRORS as error:
         raise ValueError(str(error) or type(error).__name__) from error
     filled = {title: rows for title, rows in sheets.items() if len(rows) > 1}
@@ -212,7 +212,7 @@ def _read_parquet(path: Path) -> TextTable:
 
     try:
         table = parquet.read_table(path, partitioning=None)
-        # without pandas, which makes floats of integers with gaps and takes an index away from the columns
+        # not with pandas, which turns integers with gaps into floats and removes an index from the columns
         cells = [[_text(value) for value in column.to_pylist()] for column in table.columns]
     except pyarrow.ArrowException as error:
         raise ValueError(str(error)) from error
@@ -220,7 +220,7 @@ def _read_parquet(path: Path) -> TextTable:
 
 
 def _named(names: Iterable[str], cells: Iterable[list[str]], notes: Iterable[str] = ()) -> TextTable:
-    """Without the columns that have no name, such as the numbers of the rows that pandas writes."""
+    """The table of the columns that have a name; the row numbers that pandas writes have none."""
     named = [(plain_spaces(name), column) for name, column in zip(names, cells, strict=True)]
     kept = [(name, column) for name, column in named if name]
     return TextTable(tuple(name for name, _ in kept), tuple(column for _, column in kept), tuple(notes))

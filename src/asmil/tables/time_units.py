@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 TimeUnit = Literal["days", "weeks", "months", "years"]
 UNKNOWN_UNIT = "time units"
-"""What times are counted in where nobody has said it."""
+"""The unit of times if none is stated."""
 TIME_COLUMNS = tuple(f"time_{unit}" for unit in get_args(TimeUnit))
 """Names of the column of times that state its unit."""
 _NAMED = re.compile(r"(day|week|month|year)s(?![a-z])|(day|week|month|year)$")
@@ -25,5 +25,5 @@ def unit_in_name(column: str) -> TimeUnit | None:
 
 
 def unit_in_words(unit: Any) -> str:
-    """The unit that a run's settings have, or neutral words for runs that have none."""
+    """The unit in a run's settings, or neutral words if there is none."""
     return str(unit) if unit in get_args(TimeUnit) else UNKNOWN_UNIT

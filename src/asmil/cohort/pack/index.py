@@ -67,23 +67,6 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Ends:
-    """The end offsets of the data of some slides in the three files, in values."""
-
-    features: int
-    coords: int
-    lowres: int
-
-    def n_bytes(self, dtype: PackDtype) -> dict[str, int]:
-        """The size of each file."""
-        return {
-            FEATURE_FILES[dtype]: FEATURE_BYTES[dtype] * self.features,
-            COORDS: COORD_BYTES * self.coords,
-            LOWRES_FILE: self.lowres,
-        }
-
-
-@dataclass(frozen=True)
 class PackIndex:
     """The content of `index.json`."""
 
@@ -93,13 +76,14 @@ class PackIndex:
     @property
     def unused_share(self) -> float:
         """The share of the feature file that belongs to no slide, because slides were packed again."""
-        used = sum(entry.n * entry.width for entry in self.entries.values())
-        return 1 - used / self.ends.features if used else 0.0
+        used = sum(entry.n * entry.width for entry in self.entries.values()) * FEATURE_BYTES[self.dtype]
+        return 1 - used / self.data_sizes[FEATURE_FILES[self.dtype]] if used else 0.0
 
     @property
-    def ends(self) -> Ends:
-        """The end offsets of the data of all slides."""
-        return Ends(*map(max, zip((0, 0, 0), *map(_ends, self.entries.values()), strict=True)))
+    def data_sizes(self) -> dict[str, int]:
+        """The bytes of each data file up to the end of its last slide."""
+        ends = zip((0, 0, 0), *(_ends(entry, self.dtype) for entry in self.entries.values()), strict=True)
+        return dict(zip((FEATURE_FILES[self.dtype], COORDS, LOWRES_FILE), map(max, ends), strict=True))
 
 
 def write_index(folder: Path, index: PackIndex) -> None:
@@ -144,9 +128,10 @@ def whole(folder: Path, index: PackIndex) -> PackIndex:
     """The part of an index whose data exists: everything, unless a file was truncated."""
     sizes = {path.name: path.stat().st_size for path in folder.iterdir() if path.name in OWN_FILES}
 
+    stored = [sizes.get(name, 0) for name in (FEATURE_FILES[index.dtype], COORDS, LOWRES_FILE)]
+
     def is_there(entry: Entry) -> bool:
-        needed = Ends(*_ends(entry)).n_bytes(index.dtype)
-        return all(sizes.get(name, 0) >= size for name, size in needed.items())
+        return all(size >= end for size, end in zip(stored, _ends(entry, index.dtype), strict=True))
 
     return PackIndex(index.dtype, {name: entry for name, entry in index.entries.items() if is_there(entry)})
 
@@ -166,10 +151,11 @@ def info_of(folder: Path, dtype: PackDtype, entry: Entry) -> FeatureInfo:
     )
 
 
-def _ends(entry: Entry) -> tuple[int, int, int]:
+def _ends(entry: Entry, dtype: PackDtype) -> tuple[int, int, int]:
+    """Where the features, coordinates and low-magnification tiles of a slide end in their files, in bytes."""
     coords = entry.coords_offset + 2 * entry.n if entry.coords_unit else 0
     lowres = entry.lowres_offset + math.prod(entry.lowres_shape) if entry.lowres_shape else 0
-    return entry.offset + entry.n * entry.width, coords, lowres
+    return FEATURE_BYTES[dtype] * (entry.offset + entry.n * entry.width), COORD_BYTES * coords, lowres
 
 
 def _stored_index(folder: Path) -> dict[str, Any] | None:

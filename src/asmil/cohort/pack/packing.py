@@ -58,7 +58,9 @@ def pack_features(
     done_before: decides about slides whose features have changed since they were packed; default: they are refused
     """
     folder = Path(folder)
-    _refuse_itself(slides, folder)
+    itself = folder.resolve()
+    if any(slide.source.path.resolve() == itself for slide in slides):
+        fail(folder, "a pack cannot be packed into itself", "give another folder for the new pack")
     done_before = done_before or DoneBefore()
     added: list[str] = []
     with writing(folder, dtype) as writer:
@@ -118,13 +120,7 @@ def _keeps(writer: PackWriter, slide: Slide, done: DoneBefore) -> bool:
     try:
         return slide.slide in writer.index.entries and writer.keeps(slide, done)
     except AsmilError:
-        return False  # its features cannot be read: packing it says why
-
-
-def _refuse_itself(slides: Sequence[Slide], folder: Path) -> None:
-    itself = folder.resolve()
-    if any(slide.source.path.resolve() == itself for slide in slides):
-        fail(folder, "a pack cannot be packed into itself", "give another folder for the new pack")
+        return False  # its features cannot be read; packing it reports why
 
 
 def _fitting(

@@ -34,7 +34,7 @@ class Pack:
         self.dtype = index.dtype
         self.entries = index.entries
         self.unused_share = index.unused_share
-        self._sizes = index.ends.n_bytes(index.dtype)
+        self._sizes = index.data_sizes
         self._verified: set[str] = set()
         self._refuse_cut()
         self._features = _Mapped(folder / FEATURE_FILES[index.dtype], index.dtype, self._sizes)

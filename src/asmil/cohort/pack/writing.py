@@ -22,23 +22,8 @@ from numpy.typing import NDArray
 from asmil.cohort.bag import COORDS_UM, LOWRES, LOWRES_TILES, Bag
 from asmil.cohort.features import read_bag_and_info
 from asmil.cohort.manifest import Slide
-from asmil.cohort.pack.files import (
-    COORDS,
-    FEATURE_FILES,
-    JOURNAL,
-    LOCK,
-    LOWRES_FILE,
-    OWN_FILES,
-    PackDtype,
-)
-from asmil.cohort.pack.index import (
-    Entry,
-    PackIndex,
-    journal_line,
-    read_index,
-    whole,
-    write_index,
-)
+from asmil.cohort.pack.files import COORDS, FEATURE_FILES, JOURNAL, LOCK, LOWRES_FILE, OWN_FILES, PackDtype
+from asmil.cohort.pack.index import Entry, PackIndex, journal_line, read_index, whole, write_index
 from asmil.cohort.problems import fail, listed
 from asmil.cohort.source import CoordsUnit, FeatureInfo, FeatureSource, Provenance, checksum_of, source_state
 from asmil.files import is_disk_full
@@ -61,7 +46,7 @@ class PackWriter:
         self.cut = tuple(cut)
         self._files = files
         self._open: dict[str, FileIO] = {}
-        self._sizes = index.ends.n_bytes(index.dtype)
+        self._sizes = index.data_sizes
         self._unsaved: list[Entry] = []
         self._journal_size = 0
 
@@ -235,9 +220,8 @@ def _begun(folder: Path, dtype: PackDtype | None, files: ExitStack) -> PackWrite
             (folder / name).unlink(missing_ok=True)
         return PackWriter(folder, PackIndex(dtype or "float16", {}), (), files)
     if dtype not in (None, index.dtype):
-        fail(
-            folder, f"the pack contains {index.dtype}, not {dtype}", "give another folder, or use the type of this pack"
-        )
+        todo = "give another folder, or use the type of this pack"
+        fail(folder, f"the pack contains {index.dtype}, not {dtype}", todo)
     kept = whole(folder, index)
     if kept != index or (folder / JOURNAL).exists():
         write_index(folder, kept)
@@ -282,14 +266,12 @@ def _provenance(info: FeatureInfo, slide: Slide) -> Provenance:
 
 
 def _refuse_foreign(folder: Path) -> None:
+    todo = "give a new folder for the pack"
     if folder.is_file():
-        fail(folder, "this is a file", "give a new folder for the pack")
-    if folder.is_dir():
-        others = [path.name for path in folder.iterdir() if path.name not in OWN_FILES and path.suffix != ".partial"]
-        if others:
-            fail(
-                folder, f"the folder contains other files ({listed(sorted(others))})", "give a new folder for the pack"
-            )
+        fail(folder, "this is a file", todo)
+    names = {path.name for path in folder.glob("*") if path.suffix != ".partial"}
+    if others := sorted(names - OWN_FILES):
+        fail(folder, f"the folder contains other files ({listed(others)})", todo)
 
 
 def _remove_empty(folder: Path) -> None:

@@ -39,14 +39,14 @@ def gain_camelyon17() -> Ruling:
 
 def gain_camelyon16() -> Ruling:
     """CAMELYON-16 leads of 3.3 percent F1 and 1.6 percent AUC over the strongest baseline."""
-    told = []
+    details = []
     fits = True
     for key, quoted in (("camelyon16_f1", 3.3), ("camelyon16_auc", 1.6)):
         mine, best, name = _vit(key)
         points, relative = 100 * (mine - best), 100 * (mine - best) / best
         fits &= quoted in (round(points, 1), round(relative, 1))
-        told.append(f"{key.split('_')[1]} {relative:.2f} % ({points:.1f} points) over {name}")
-    return _ruled(fits, "the table gives " + ", ".join(told))
+        details.append(f"{key.split('_')[1]} {relative:.2f} % ({points:.1f} points) over {name}")
+    return _ruled(fits, "the table gives " + ", ".join(details))
 
 
 def more_gain_where_sparse() -> Ruling:
@@ -134,15 +134,15 @@ def flops_against_mhim() -> Ruling:
 def training_overhead() -> Ruling:
     """The anchor adds little training cost (a quarter or less, in time and memory)."""
     table = printed_table("cost-anchor")
-    told, fits = [], True
+    details, fits = [], True
     for method in ("clam_sb", "transmil", "dsmil", "abmil"):
         rises = []
         for key in ("train_time", "train_memory"):
             with_anchor, without = (table.value(key, method=method, anchor=anchor) for anchor in (True, False))
             rises.append(100 * (with_anchor / without - 1))
         fits &= max(rises) <= 25
-        told.append(f"{method} time {rises[0]:+.0f} %, memory {rises[1]:+.0f} %")
-    return _ruled(fits, "; ".join(told))
+        details.append(f"{method} time {rises[0]:+.0f} %, memory {rises[1]:+.0f} %")
+    return _ruled(fits, "; ".join(details))
 
 
 def competitive_resnet() -> Ruling:

@@ -128,33 +128,15 @@ def plan_slides(config: SyntheticConfig) -> list[SlidePlan]:
     for index, (split, rank) in enumerate(parts_by_quota(config.slides, quota)):
         part = PARTS.index(split)
         unit, member = divmod(rank, SLIDES_IN_UNIT)
-        if _is_paired(config, part, unit):
+        if generator(config.seed, Stream.PAIRING, part, unit).random() < config.paired:
             member = 0
         address = (part, unit, member)
         patient = first_slide_of.setdefault(address, index)
-        label = _label(config, part, unit)
-        plans.append(
-            SlidePlan(
-                index=index,
-                slide=slide_name(index),
-                patient=patient_name(patient),
-                patient_address=address,
-                split=split,
-                site=_site(config, split, label, address),
-                label=label,
-                class_name=config.class_names[label],
-            )
-        )
+        block, position = divmod(unit, config.classes)
+        label = int(generator(config.seed, Stream.LABELS, part, block).permutation(config.classes)[position])
+        who = (index, slide_name(index), patient_name(patient), split, _site(config, split, label, address))
+        plans.append(SlidePlan(*who, address, label, config.class_names[label]))
     return plans
-
-
-def _is_paired(config: SyntheticConfig, part: int, unit: int) -> bool:
-    return bool(generator(config.seed, Stream.PAIRING, part, unit).random() < config.paired)
-
-
-def _label(config: SyntheticConfig, part: int, unit: int) -> int:
-    block, position = divmod(unit, config.classes)
-    return int(generator(config.seed, Stream.LABELS, part, block).permutation(config.classes)[position])
 
 
 def _site(config: SyntheticConfig, split: str, label: int, address: tuple[int, int, int]) -> int:

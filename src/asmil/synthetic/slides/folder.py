@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,7 +93,7 @@ def _make_all(
 
 @dataclass(frozen=True)
 class _SlideMaker:
-    """Makes one slide after another, in this process or in another."""
+    """Makes slides, in this process or another."""
 
     config: SyntheticSlidesConfig
     folder: Path
@@ -102,22 +102,14 @@ class _SlideMaker:
         return self._make
 
     def _make(self, plan: SlidePlan) -> SlideTruth:
+        threads = cv2.getNumThreads()
+        cv2.setNumThreads(1)  # on some CPUs the filters of OpenCV round differently with several threads
         try:
-            with _one_thread():
-                return make_slide(self.config, plan, self.folder)
+            return make_slide(self.config, plan, self.folder)
         except OSError as error:
             raise AsmilError(one_line(str(error))) from error
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """OpenCV with one thread: on some CPUs its filters round differently with several."""
-    before = cv2.getNumThreads()
-    cv2.setNumThreads(1)
-    try:
-        yield
-    finally:
-        cv2.setNumThreads(before)
+        finally:
+            cv2.setNumThreads(threads)
 
 
 @dataclass(frozen=True)

@@ -308,7 +308,8 @@ def _tumor_regions(layout: Layout) -> tuple[Region, ...]:
     parents = hierarchy[0][:, 3]
     holes: dict[int, list[Polygon]] = {}
     for contour, parent in zip(contours, parents, strict=True):
-        if parent >= 0 and _area_um2(contour, layout) >= SMALLEST_HOLE_UM2:
+        area_um2 = cv2.contourArea(contour) * (layout.grid.um / FINER) ** 2
+        if parent >= 0 and area_um2 >= SMALLEST_HOLE_UM2:
             holes.setdefault(int(parent), []).append(_to_level_0(contour, layout))
     return tuple(
         valid
@@ -324,10 +325,6 @@ def _valid_regions(region: Region) -> Iterator[Region]:
     for part in getattr(shape, "geoms", [shape] if shape is not None else []):
         outline, *holes = (np.rint(ring.coords[:-1]).astype(np.int32) for ring in (part.exterior, *part.interiors))
         yield Region(outline, tuple(holes))
-
-
-def _area_um2(contour: NDArray[Any], layout: Layout) -> float:
-    return float(cv2.contourArea(contour)) * (layout.grid.um / FINER) ** 2
 
 
 def _to_level_0(contour: NDArray[Any], layout: Layout) -> Polygon:

@@ -72,22 +72,15 @@ def plan_slides(config: SyntheticSlidesConfig) -> list[SlidePlan]:
     first_slide_of: dict[tuple[int, ...], int] = {}
     plans = []
     for index, (split, rank_in_part) in enumerate(parts_by_quota(config.slides, SPLIT_QUOTA)):
-        has_tumor = _is_tumor(rank_in_part, config.tumor)
+        # of the first n slides of a split, ceil(n share) have tumor
+        has_tumor = ceil((rank_in_part + 1) * config.tumor) > ceil(rank_in_part * config.tumor)
         rank = of_label.get((split, has_tumor), 0)
         of_label[split, has_tumor] = rank + 1
-        address = _patient_address(config.seed, list(SPLIT_QUOTA).index(split), has_tumor, rank)
+        pair, member = divmod(rank, 2)
+        of_pair = (list(SPLIT_QUOTA).index(split), int(has_tumor), pair)
+        shared = generator(config.seed, Stream.PLAN, 0, *of_pair).random() < SHARED_PATIENT
+        address = (*of_pair, 0 if shared else member)
         patient = first_slide_of.setdefault(address, index)
         site = int(generator(config.seed, Stream.PLAN, 1, *address).integers(config.sites))
         plans.append(SlidePlan(index, slide_name(index), patient_name(patient), split, site, has_tumor))
     return plans
-
-
-def _is_tumor(rank: int, share: float) -> bool:
-    """Whether the slide of this rank in its split has tumor; of the first n slides, ceil(n share) have tumor."""
-    return ceil((rank + 1) * share) > ceil(rank * share)
-
-
-def _patient_address(seed: int, part: int, has_tumor: bool, rank: int) -> tuple[int, ...]:
-    pair, member = divmod(rank, 2)
-    shared = generator(seed, Stream.PLAN, 0, part, int(has_tumor), pair).random() < SHARED_PATIENT
-    return part, int(has_tumor), pair, 0 if shared else member
