@@ -118,11 +118,9 @@ class CLAM(AttentionPoolModel):
         return Loss(weight * bag_loss + (1 - weight) * parts["cluster"], parts)
 
     def draw_heatmap(self, output: Output, kind: str) -> Tensor:
-        row = predicted_row(output)
         if kind == "percentile":
-            return percentiles(row[0])
-        attention: Tensor = self.normalizer(row)
-        return attention[0]
+            return percentiles(predicted_row(output)[0])
+        return self.predicted_attention(output)
 
 
 @register(
@@ -166,9 +164,8 @@ class CLAMMB(CLAM):
 
 def percentiles(scores: Tensor) -> Tensor:
     """N scores -> 100 rank / N, equal scores sharing the mean of their ranks."""
-    _, place, counts = scores.unique(return_inverse=True, return_counts=True)
-    last = counts.cumsum(dim=0)
-    ranks: Tensor = (last - (counts - 1) / 2)[place]
+    _, inverse, counts = scores.unique(return_inverse=True, return_counts=True)
+    ranks: Tensor = (counts.cumsum(dim=0) - (counts - 1) / 2)[inverse]
     return ranks / len(scores) * 100
 
 

@@ -28,7 +28,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from asmil.cohort.bag import Bag
-from asmil.models.base import Loss, MILModel, ModelConfig, Output, predicted_row
+from asmil.models.base import Loss, MILModel, ModelConfig, Output
 from asmil.models.blocks.dual_stream import (
     LINEAR_QUERY,
     NONLINEAR_QUERY,
@@ -124,8 +124,7 @@ class DSMIL(MILModel):
 
     def draw_heatmap(self, output: Output, kind: str) -> Tensor:
         del kind
-        attention: Tensor = self.normalizer(predicted_row(output))
-        return attention[0]
+        return self.predicted_attention(output)
 
 
 def _register_layout(query: tuple[str, ...]) -> None:

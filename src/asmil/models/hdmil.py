@@ -257,11 +257,10 @@ class HDMIL(MILModel):
 
     def draw_heatmap(self, output: Output, kind: str) -> Tensor:
         """The attention of the predicted class over all tiles, or over those kept for it (all 0 where none is)."""
-        row = predicted_row(output)
         if kind == "kept":
-            return self.kept_weights(row, output.extras["mask"][output.logits.argmax()].unsqueeze(0))[0]
-        attention: Tensor = self.normalizer(row)
-        return attention[0]
+            mask = output.extras["mask"][output.logits.argmax()].unsqueeze(0)
+            return self.kept_weights(predicted_row(output), mask)[0]
+        return self.predicted_attention(output)
 
     def stages(self) -> list[Stage]:
         if self.lipn is None:

@@ -47,7 +47,7 @@ from torch.nn import functional
 from asmil.cohort.bag import Bag
 from asmil.errors import AsmilError
 from asmil.models.attention_pool import AttentionPoolModel
-from asmil.models.base import Loss, MILModel, Output, Stage, predicted_row
+from asmil.models.base import Loss, MILModel, Output, Stage
 from asmil.models.blocks.dual_stream import two_stream_loss
 from asmil.models.blocks.nystrom import as_distribution
 from asmil.models.blocks.randomness import RandomModule
@@ -123,8 +123,7 @@ class PureMHIM(AttentionPoolModel):
                 f"heat maps of mhim with the base {self.config.base} need eval mode; call model.eval() first"
             )
         if self.config.base == "dsmil":
-            by_class: Tensor = self.normalizer(predicted_row(output))
-            return by_class[0]
+            return self.predicted_attention(output)
         attention = super().draw_heatmap(output, kind)
         if self.config.base == "abmil":
             return attention

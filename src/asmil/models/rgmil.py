@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from asmil.cohort.bag import Bag
-from asmil.models.base import MILModel, Output, predicted_row
+from asmil.models.base import MILModel, Output
 from asmil.models.blocks.embedding import LAYERS_TEXT, EmbeddingConfig, Layers, TileEmbedding
 from asmil.models.official import Config, Converted, Tensors, register_official, renamed
 from asmil.models.registry import register
@@ -89,8 +89,7 @@ class RGMIL(MILModel):
     def draw_heatmap(self, output: Output, kind: str) -> Tensor:
         """The attention of the stream of the predicted class."""
         del kind
-        attention: Tensor = self.normalizer(predicted_row(output))
-        return attention[0]
+        return self.predicted_attention(output)
 
     def _columns(self) -> Tensor:
         """M x C, what turns an embedded tile or bag into logits: R for two outputs, else the margins' directions."""
