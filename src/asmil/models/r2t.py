@@ -6,22 +6,10 @@
     x <- LayerNorm(x [+ the encoder's input, with all_shortcut])     the re-embedded tiles
     z_i = w . act(W_1 x_i);   bag = sum_i softmax(z)_i x_i;   logits = W_c bag + b_c
 
-The layers are those of `blocks/regional.py`. No coordinates are used: the tiles are folded into a square in the order
-of the file, row by row, and the square is cut into windows (8 x 8 of them), padded with zero tokens that are keys and
-values like any other. So the order matters; a patient's slides are folded as one sequence. Scores are the pooling's.
-
-Up to 64 tiles (a window each) R-MSA maps every tile by itself and CR-MSA adds exactly 0: no context is modeled, and no
-gradient reaches CR-MSA.
-
-The defaults are those of the official class, except the pooling's activation, which every published command sets to
-tanh (the class has relu). `--preset official` is the command for CAMELYON16 with ResNet-50 features; the published
-settings of the other cohorts (epeg_k, crmsa_k, further options) are in docs/methods.md.
-
-Where official code and paper differ, or the code fails: CR-MSA always has 8 x 8 windows there, however the encoder was
-given (`crmsa_regions` here); the width is fixed at 512 (any multiple of the heads here); an even epeg_k fails there and
-is refused here; a batch of bags mixes their windows there, here a bag is alone. PPEG, which the paper prefers in one
-table, is not the code's default and not built. The README states that the released code does not fully reproduce the
-paper.
+The layers are in `r2t_regional.py`. Coordinates are not used: the tiles are folded into a square in the order of the
+file, row by row, and the square is cut into windows (8 x 8 of them), padded with zero tokens that are keys and values
+like any other. So the order matters; the slides of a patient are folded as one sequence. Scores are the pooling's.
+Differences from the paper and the official code, and edge cases: docs/methods/r2t.md.
 """
 
 from __future__ import annotations
