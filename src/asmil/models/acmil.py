@@ -128,15 +128,13 @@ class ACMIL(AttentionPoolModel):
         if n_branches > 1:
             by_branch = torch.cat([output.extras["branch_logits"] for output in outputs])
             parts["branch"] = task.loss(by_branch, targets.repeat_interleave(n_branches, dim=0))
-            alike = [branch_similarity(self._attention(output), n_branches) for output in outputs]
+            alike = []
+            for output in outputs:
+                pooled_by = output.extras.get("branch_attention")  # only in training
+                attention = self.normalizer(output.scores) if pooled_by is None else pooled_by
+                alike.append(branch_similarity(attention, n_branches))
             parts["diversity"] = torch.stack(alike).mean()
         return Loss(torch.stack(list(parts.values())).sum(), parts)
-
-    def _attention(self, output: Output) -> Tensor:
-        """The weights that pooled, A x N; outside training they are the normalized scores."""
-        if "branch_attention" in output.extras:
-            return output.extras["branch_attention"]
-        return self.normalizer(output.scores)
 
 
 class GatedBranches(nn.Module):

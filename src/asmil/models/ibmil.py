@@ -115,12 +115,13 @@ class IBMIL(ModelOnBase):
         self.dictionary: ConfounderDictionary | None = None
         merged_width = self.width
         if config.prototypes:
+            key_dropout = DSMIL_KEY_DROPOUT if config.base == "dsmil" else 0.0
             self.dictionary = ConfounderDictionary(
                 config.prototypes,
                 self.width,
                 config.joint,
                 config.merge,
-                dropout=_key_dropout(config),
+                dropout=key_dropout if config.key_dropout is None else config.key_dropout,
                 learned=config.learn_prototypes,
             )
             merged_width = self.dictionary.merged_width
@@ -194,12 +195,6 @@ def _headless_base(in_features: int, n_outputs: int, config: IBMILConfig) -> tup
         width = base.embedding.width
     base.head = nn.Identity()  # type: ignore[assignment]
     return base, width
-
-
-def _key_dropout(config: IBMILConfig) -> float:
-    if config.key_dropout is not None:
-        return config.key_dropout
-    return DSMIL_KEY_DROPOUT if config.base == "dsmil" else 0.0
 
 
 def find_prototypes(rows: Tensor, k: int, seed: int = SEED) -> Tensor:

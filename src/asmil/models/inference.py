@@ -50,7 +50,7 @@ def infer(
         try:
             return _finite(bag, _to_cpu(_run(model, bag, device, chunk)))
         except (torch.OutOfMemoryError, RuntimeError) as error:
-            if not _is_out_of_memory(error):
+            if not isinstance(error, torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
                 raise
             if not model.can_stream or chunk <= _SMALLEST_CHUNK:
                 raise AsmilError(
@@ -92,10 +92,6 @@ def _finite(bag: Bag, output: Output) -> Output:
             "slide for very large values, and the weights of the model"
         )
     return output
-
-
-def _is_out_of_memory(error: RuntimeError) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def _to_cpu(output: Output) -> Output:

@@ -121,8 +121,10 @@ class PureMHIM(AttentionPoolModel):
         return as_distribution(output.extras["class_row"].mean(dim=0)[: len(attention)], otherwise=attention)
 
     def _read(self, network: Network, embedded: Tensor) -> Tensor:
-        """What an encoder reads of a whole bag."""
-        return network.with_merged(embedded) if self.merges_at_test else embedded
+        """What an encoder reads of a whole bag: its tiles, and the tokens made of all of them if they are merged."""
+        if not self.merges_at_test or network.merge is None:
+            return embedded
+        return torch.cat([embedded, network.merge(embedded)])
 
 
 @register(

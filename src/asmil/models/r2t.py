@@ -85,8 +85,17 @@ class R2T(MILModel):
         )
         width = self.embedding.width
         _refuse_misfits(width, config)
-        self.regional = nn.Sequential(*(_region_layer(width, config) for _ in range(config.layers - 1)))
-        self.cross = _cross_layer(width, config)
+        heads, dropout = (config.heads, config.crmsa_heads), config.layer_dropout
+        folding = Folding(config.region_num, config.region_size, config.min_region_num, config.min_region_ratio)
+        self.regional = nn.Sequential(
+            *(
+                _layer(RegionAttention(width, heads[0], dropout, folding, config.epeg_k), width, config)
+                for _ in range(config.layers - 1)
+            )
+        )
+        cross_folding = Folding(config.crmsa_regions)
+        cross = CrossRegionAttention(width, heads[1], dropout, cross_folding, config.crmsa_k, config.crmsa_mlp)
+        self.cross = _layer(cross, width, config)
         self.norm = nn.LayerNorm(width)
         self.attention = ScoreNetwork(
             width,
@@ -129,24 +138,10 @@ def _refuse_misfits(width: int, config: R2TConfig) -> None:
         )
 
 
-def _region_layer(width: int, config: R2TConfig) -> RegionalLayer:
-    folding = Folding(config.region_num, config.region_size, config.min_region_num, config.min_region_ratio)
-    attention = RegionAttention(width, config.heads, config.layer_dropout, folding, config.epeg_k)
-    return RegionalLayer(width, attention, _feed(width, config))
-
-
-def _cross_layer(width: int, config: R2TConfig) -> RegionalLayer:
-    folding = Folding(config.crmsa_regions)
-    attention = CrossRegionAttention(
-        width, config.crmsa_heads, config.layer_dropout, folding, config.crmsa_k, config.crmsa_mlp
-    )
-    return RegionalLayer(width, attention, _feed(width, config))
-
-
-def _feed(width: int, config: R2TConfig) -> FeedForward | None:
-    if not config.ffn:
-        return None
-    return FeedForward(width, round(width * config.ffn_ratio), config.ffn_activation, config.layer_dropout)
+def _layer(attention: nn.Module, width: int, config: R2TConfig) -> RegionalLayer:
+    hidden = round(width * config.ffn_ratio)
+    feed = FeedForward(width, hidden, config.ffn_activation, config.layer_dropout) if config.ffn else None
+    return RegionalLayer(width, attention, feed)
 
 
 _LAYER = {"norm": "norm", "attention.attention.qkv": "attn.attn.qkv", "attention.attention.out": "attn.attn.proj"}
@@ -166,7 +161,7 @@ _GATED_POOLING = {
 }
 
 
-def _layer(tensors: Tensors, ours: str, theirs: str) -> dict[str, Tensor]:
+def _layer_state(tensors: Tensors, ours: str, theirs: str) -> dict[str, Tensor]:
     """The tensors of one layer of the encoder."""
     optional = {name: layer for name, layer in _OPTIONAL_LAYERS.items() if f"{theirs}.{layer}.weight" in tensors}
     return renamed(tensors, {f"{ours}.{name}": f"{theirs}.{layer}" for name, layer in {**_LAYER, **optional}.items()})
@@ -180,9 +175,9 @@ def _convert(tensors: Tensors, config: Config) -> Converted:
     state = renamed(tensors, layers)
     regional = 0
     while f"{encoder}.layers.{regional}.norm.weight" in tensors:
-        state |= _layer(tensors, f"regional.{regional}", f"{encoder}.layers.{regional}")
+        state |= _layer_state(tensors, f"regional.{regional}", f"{encoder}.layers.{regional}")
         regional += 1
-    state |= _layer(tensors, "cross", f"{encoder}.cr_msa")
+    state |= _layer_state(tensors, "cross", f"{encoder}.cr_msa")
     mlp = "cross.attention.phi.2.weight" in state
     if not mlp:
         state["cross.attention.phi"] = tensors[f"{encoder}.cr_msa.attn.phi"]
